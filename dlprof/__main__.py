@@ -1,0 +1,6 @@
+"""``python -m dlprof``."""
+
+from dlprof.cli import main
+
+if __name__ == "__main__":
+    main()

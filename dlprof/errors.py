@@ -1,0 +1,83 @@
+"""What can go wrong, and the exit code that each kind of fault ends the program with."""
+
+from __future__ import annotations
+
+import enum
+
+
+class ExitCode(enum.IntEnum):
+    """Exit codes that scripts and CI jobs rely on.
+
+    Never 1: a Python traceback ends with 1, and a broken installation must not read as a verdict.
+    """
+
+    OK = 0
+    USAGE = 2
+    REGRESSION = 3
+    INCONCLUSIVE = 4
+    NO_BASELINE = 5
+    NOTHING_MEASURED = 6
+    INTERNAL = 70
+    INTERRUPTED = 130
+
+
+class DlprofError(Exception):
+    """A fault with one sentence of what is wrong and one of what to do about it.
+
+    Args:
+        message: What is wrong, one sentence, naming the value that the user gave.
+        hint: What to do about it, one sentence; empty where the message says it already.
+    """
+
+    kind = "error"
+    exit_code = ExitCode.INTERNAL
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(DlprofError):
+    """An option, argument or configuration value that can't be used."""
+
+    kind = "usage"
+    exit_code = ExitCode.USAGE
+
+
+class FileError(DlprofError):
+    """A file of the user's that can't be read, written or understood."""
+
+    kind = "file"
+    exit_code = ExitCode.USAGE
+
+
+class TargetError(DlprofError):
+    """A TARGET that can't be resolved, called or loaded from.
+
+    Args:
+        message: Which part of the target is wrong.
+        hint: What to change.
+        traceback: The user's own traceback where their code raised, else empty.
+    """
+
+    kind = "target"
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, message: str, *, hint: str = "", traceback: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.traceback = traceback
+
+
+class NothingMeasuredError(DlprofError):
+    """Every trial failed or none could be started."""
+
+    kind = "nothing_measured"
+    exit_code = ExitCode.NOTHING_MEASURED
+
+
+class InterruptedSweepError(DlprofError):
+    """The user ended the measuring; what was measured is kept."""
+
+    kind = "interrupted"
+    exit_code = ExitCode.INTERRUPTED
