@@ -1,0 +1,218 @@
+"""Texts with units: what users type to numbers, and numbers to what people read."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from dlprof.errors import UsageError
+
+MAX_VALUES = 1000
+"""Most values that one list or range may name; a sweep of more would never end."""
+
+MISSING = "-"
+"""What the formatters give for a figure that could not be had."""
+
+_SHOWN_CHARACTERS = 60
+
+# At most 15 digits, so that float() and int() are exact and never overflow.
+_NUMBER = r"[0-9]{1,15}(?:\.[0-9]{0,15})?|\.[0-9]{1,15}"
+_WITH_UNIT = re.compile(rf"({_NUMBER})\s*([a-zµμ]*)", re.ASCII | re.IGNORECASE)
+_INTEGER = re.compile(r"[0-9]{1,15}")
+
+_SECONDS = {
+    "": 1.0,
+    "us": 1e-6,
+    "µs": 1e-6,  # micro sign
+    "μs": 1e-6,  # Greek mu: keyboards give one or the other
+    "ms": 1e-3,
+    "s": 1.0,
+    "m": 60.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+}
+
+# A bare K, M, G or T is binary, as in Docker's and Slurm's memory limits.
+_BYTES: dict[str, int] = {
+    "": 1,
+    "b": 1,
+    **{prefix + "b": 1000**power for power, prefix in enumerate("kmgt", start=1)},
+    **{
+        prefix + end: 1024**power
+        for power, prefix in enumerate("kmgt", start=1)
+        for end in ("", "ib")
+    },
+}
+
+_SWITCHES = {
+    "on": (True,),
+    "off": (False,),
+    "both": (False, True),
+    "true": (True,),
+    "false": (False,),
+}
+
+
+def quoted(value: object) -> str:
+    """The value as an error message shows it: quoted, escaped, and cut where it is very long."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
+
+
+def parse_duration_s(text: str) -> float:
+    """Seconds from ``12ms``, ``60s``, ``2m``, ``1.5h`` or a bare number of seconds.
+
+    Raises:
+        UsageError: For anything else; negative and non-finite durations among it.
+    """
+    match = _WITH_UNIT.fullmatch(text.strip())
+    factor = _SECONDS.get(match[2].lower()) if match else None
+    if match is None or factor is None:
+        raise UsageError(
+            f"{quoted(text)} is not a duration",
+            hint="Give a number with us, ms, s, m, h or d, such as 12ms, 60s or 1.5h.",
+        )
+    return float(match[1]) * factor
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes from ``16GiB``, ``512MB``, ``16G`` (read as GiB) or a bare number of bytes.
+
+    Raises:
+        UsageError: For anything else; negative sizes among it.
+    """
+    match = _WITH_UNIT.fullmatch(text.strip())
+    factor = _BYTES.get(match[2].lower()) if match else None
+    if match is None or factor is None:
+        raise UsageError(
+            f"{quoted(text)} is not a size",
+            hint="Give a number with B, KB, MB, GB, TB, KiB, MiB, GiB or TiB, such as 16GiB.",
+        )
+    return round(float(match[1]) * factor)
+
+
+def parse_ints(text: str) -> tuple[int, ...]:
+    """Whole numbers from ``4``, ``0,2,4``, ``0:16:2`` or a mixture such as ``0,2:8:2``.
+
+    A range is ``first:last`` or ``first:last:step`` and includes its last value. The order is
+    kept and duplicates are dropped.
+
+    Raises:
+        UsageError: For anything else, and for more than ``MAX_VALUES`` values.
+    """
+    values: dict[int, None] = {}
+    for part in text.split(","):
+        values.update(dict.fromkeys(_parse_part(part.strip(), text)))
+        if len(values) > MAX_VALUES:
+            raise _too_many(text)
+    return tuple(values)
+
+
+def _parse_part(part: str, whole: str) -> range:
+    """The values of one number or range; raises a ``UsageError`` that names the whole text."""
+    fields = part.split(":")
+    if len(fields) > 3 or not all(_INTEGER.fullmatch(field) for field in fields):
+        raise UsageError(
+            f"{quoted(whole)} is not a list of whole numbers",
+            hint="Give 4, or 0,2,4, or first:last:step such as 0:16:2.",
+        )
+    numbers = [int(field) for field in fields]
+    first = numbers[0]
+    last = numbers[1] if len(numbers) > 1 else first
+    step = numbers[2] if len(numbers) > 2 else 1
+    if step == 0 or last < first:
+        fault = "has a step of 0" if step == 0 else "runs backwards"
+        raise UsageError(
+            f"The range {quoted(part)} {fault}",
+            hint="Give first:last:step with first <= last and a step of at least 1.",
+        )
+    values = range(first, last + 1, step)
+    if len(values) > MAX_VALUES:
+        raise _too_many(whole)
+    return values
+
+
+def _too_many(text: str) -> UsageError:
+    return UsageError(
+        f"{quoted(text)} names more than {MAX_VALUES} values",
+        hint="Give fewer values, or a range with a larger step.",
+    )
+
+
+def parse_switches(text: str) -> tuple[bool, ...]:
+    """The values to try from ``on``, ``off`` or ``both`` (``true`` and ``false`` do as well).
+
+    Raises:
+        UsageError: For anything else.
+    """
+    try:
+        return _SWITCHES[text.strip().lower()]
+    except KeyError:
+        raise UsageError(f"{quoted(text)} is not a switch", hint="Give on, off or both.") from None
+
+
+def format_bytes(count: float | None) -> str:
+    """A size for people, such as ``1.4 GiB``; ``-`` for a missing one."""
+    if count is None or not math.isfinite(count):
+        return MISSING
+    size, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+        # 1023.5 and more would be shown as 1024.
+        if abs(size) < 1023.5:
+            break
+        size, unit = size / 1024, larger
+    decimals = 0 if unit == "B" or abs(size) >= 99.95 else 1
+    return f"{size:.{decimals}f} {unit}"
+
+
+def format_duration(seconds: float | None) -> str:
+    """A duration for people: ``850 ms``, ``1.2 s``, ``2 min 5 s``; ``-`` for a missing one."""
+    if seconds is None or not math.isfinite(seconds):
+        return MISSING
+    if seconds < 0:
+        return f"-{format_duration(-seconds)}"
+    if seconds < 0.9995:
+        return _format_milliseconds(seconds * 1000)
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    return _format_whole_seconds(round(seconds))
+
+
+def _format_milliseconds(milliseconds: float) -> str:
+    if milliseconds == 0:
+        return "0 s"
+    if milliseconds < 0.01:
+        return "< 0.01 ms"
+    decimals = 0 if milliseconds >= 9.95 else 1 if milliseconds >= 0.995 else 2
+    return f"{milliseconds:.{decimals}f} ms"
+
+
+def _format_whole_seconds(seconds: int) -> str:
+    """The two largest units that are needed, such as ``1 h 5 min``."""
+    for size, unit, smaller_size, smaller in (
+        (86400, "d", 3600, "h"),
+        (3600, "h", 60, "min"),
+        (60, "min", 1, "s"),
+    ):
+        if seconds >= size:
+            count, rest = divmod(seconds, size)
+            rest //= smaller_size
+            return f"{count} {unit} {rest} {smaller}" if rest else f"{count} {unit}"
+    return f"{seconds} s"
+
+
+def format_rate(rate: float | None) -> str:
+    """A rate for people, three significant digits or whole: ``1,234``, ``12.3``, ``0.123``.
+
+    Args:
+        rate: Anything per second; the unit is the caller's to write.
+
+    Returns:
+        The digits; ``-`` for a missing rate.
+    """
+    if rate is None or not math.isfinite(rate):
+        return MISSING
+    if rate == 0:
+        return "0"
+    return f"{rate:,.0f}" if abs(rate) >= 99.95 else f"{rate:#.3g}"
