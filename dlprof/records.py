@@ -247,6 +247,8 @@ class Trial:
         window_batches: Batches in the measured window.
         batch_bytes: Mean bytes of tensor data per batch.
         samples_per_batch: Mean samples per full batch in the window.
+        whole_epochs: Whether the epochs were too short for a steady state, so that the rates
+            cover whole epochs, turnover included.
     """
 
     id: str
@@ -270,6 +272,7 @@ class Trial:
     window_batches: int = 0
     batch_bytes: float | None = None
     samples_per_batch: float | None = None
+    whole_epochs: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,6 +362,9 @@ class Target:
         fork_safe: Whether trials can be forked from one process that has built the target once;
             false where building it started threads or touched CUDA.
         import_s: Importing and building the target, once.
+        batch_bytes: Tensor data of one batch, from a disposable probe.
+        batch_tensors: Tensors in one batch, from the probe.
+        batch_s: Loading one batch in the main process, second batch of the probe.
         notes: What the user should know about how the target was taken.
     """
 
@@ -372,6 +378,9 @@ class Target:
     sampler: str | None = None
     fork_safe: bool = True
     import_s: float | None = None
+    batch_bytes: int | None = None
+    batch_tensors: int | None = None
+    batch_s: float | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -402,6 +411,7 @@ class RunHeader:
         machine: Where it ran.
         target: What was loaded.
         settings: The sweep's options as resolved, JSON values, enough to resume it.
+        accelerator: torch's name of the accelerator (``cuda``, ``mps`` …); ``None`` without one.
         left_out: Settings left out before anything ran.
     """
 
@@ -414,6 +424,7 @@ class RunHeader:
     machine: Machine
     target: Target
     settings: Mapping[str, Any]
+    accelerator: str | None = None
     left_out: tuple[LeftOut, ...] = ()
 
 
