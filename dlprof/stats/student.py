@@ -1,4 +1,4 @@
-"""Small-sample statistics: Student's t and intervals of means. Pure, standard library only."""
+"""Student's t distribution and intervals of means."""
 
 from __future__ import annotations
 

@@ -1,0 +1,8 @@
+"""Small-sample statistics, pure and without numpy: torch does not depend on it."""
+
+from __future__ import annotations
+
+from dlprof.stats.blocks import BlockFit, Observation, fit_blocks, observe
+from dlprof.stats.student import mean_interval, t_quantile
+
+__all__ = ["BlockFit", "Observation", "fit_blocks", "mean_interval", "observe", "t_quantile"]
