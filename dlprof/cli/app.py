@@ -1,0 +1,49 @@
+"""The Typer application: which commands there are, and the options of ``dlprof`` itself."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import dlprof
+from dlprof.cli.help import SectionedCommand
+from dlprof.cli.recommend import recommend
+from dlprof.cli.sweep import sweep
+
+app = typer.Typer(
+    name="dlprof",
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:  # noqa: FBT001 - Typer hands an option's value to its callback by position
+    if wanted:
+        typer.echo(f"dlprof {dlprof.__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def dlprof_itself(
+    context: typer.Context,
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Show the version and exit.", is_eager=True, callback=_show_version
+        ),
+    ] = False,
+) -> None:
+    """Find out which DataLoader settings are fast on this machine, and why.
+
+    Start with: dlprof sweep
+    """
+    del version  # its callback has answered before this runs
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+app.command(cls=SectionedCommand)(sweep)
+app.command(cls=SectionedCommand)(recommend)

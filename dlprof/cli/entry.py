@@ -1,0 +1,73 @@
+"""The program's way in and out: run a command, and end every fault with the right exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+import typer
+
+from dlprof.cli import faults, streams
+from dlprof.cli.app import app
+from dlprof.errors import ExitCode
+
+
+def main() -> None:
+    """Run the program with the process's own arguments and end the process with its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        # A name that the terminal's encoding lacks must not end the program.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    code = run(sys.argv[1:], os.environ)
+    with contextlib.suppress(OSError):
+        sys.stderr.flush()
+    sys.exit(code)
+
+
+def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Run one command.
+
+    Args:
+        arguments: The command line behind the program's name.
+        environ: Environment variables; ``DLPROF_DEBUG`` asks for tracebacks of dlprof's own faults.
+
+    Returns:
+        The exit code, one of ``dlprof.errors.ExitCode``.
+    """
+    try:
+        code = _invoke(list(arguments))
+        streams.flush_stdout()
+    except BrokenPipeError:
+        # Whoever read stdout has seen enough; that is no fault of the command.
+        streams.silence_stdout()
+        return ExitCode.OK
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the one place that maps them all
+        fault = faults.describe(error, verbose=_wants_tracebacks(arguments, environ))
+        with contextlib.suppress(OSError):
+            faults.show(fault, as_json=_has_flag(arguments, "--json"))
+        return fault.exit_code
+    return code
+
+
+def _invoke(arguments: list[str]) -> int:
+    """Parse and run, without Typer's own handling of faults, which ends some of them with 1."""
+    command = typer.main.get_command(app)
+    try:
+        with command.make_context("dlprof", arguments) as context:
+            command.invoke(context)
+    except typer.Exit as request:
+        return request.exit_code
+    return ExitCode.OK
+
+
+def _has_flag(arguments: Sequence[str], *names: str) -> bool:
+    """Whether a flag stands among the arguments, known even where they could not be parsed."""
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return any(name in options for name in names)
+
+
+def _wants_tracebacks(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
+    return bool(environ.get("DLPROF_DEBUG")) or _has_flag(arguments, "-v", "--verbose")

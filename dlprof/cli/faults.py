@@ -1,0 +1,115 @@
+"""The one place where exceptions turn into sentences and exit codes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import traceback
+
+import typer
+
+from dlprof.errors import DlprofError, ExitCode, TargetError
+from dlprof.records import SCHEMA_VERSION
+from dlprof.report.text import clean, clean_lines
+
+# What the argument parser raises for a command line that it can't read. Typer carries the parser
+# in a private module since 0.26; this is the public way to its base class.
+_ParserError: type[Exception] = typer.BadParameter.__mro__[1]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """A fault as the user sees it.
+
+    Attributes:
+        kind: The class of the fault, for scripts.
+        message: What is wrong, one sentence.
+        hint: What to do about it; may be empty.
+        exit_code: What the program ends with.
+        details: A traceback that helps the user; may be empty.
+    """
+
+    kind: str
+    message: str
+    hint: str
+    exit_code: int
+    details: str = ""
+
+
+def describe(error: BaseException, *, verbose: bool) -> Fault:
+    """What to tell the user about an exception that ended a command.
+
+    Args:
+        error: What was raised.
+        verbose: Whether a fault of dlprof's own comes with its traceback.
+
+    Returns:
+        The fault; anything unforeseen is dlprof's own (exit code 70).
+    """
+    if isinstance(error, DlprofError):
+        return Fault(
+            kind=error.kind,
+            message=error.message,
+            hint=error.hint,
+            exit_code=error.exit_code,
+            details=error.traceback if isinstance(error, TargetError) else "",
+        )
+    if isinstance(error, _ParserError):
+        return _describe_parser_error(error)
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        return Fault(
+            kind="interrupted",
+            message="Interrupted.",
+            hint="",
+            exit_code=ExitCode.INTERRUPTED,
+        )
+    return _describe_own_fault(error, verbose=verbose)
+
+
+def _describe_parser_error(error: Exception) -> Fault:
+    message = error.format_message() if hasattr(error, "format_message") else str(error)
+    message = message.replace("Value error, ", "")  # pydantic's, which parses choices for Typer
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "dlprof"
+    return Fault(
+        kind="usage",
+        message=message,
+        hint=f"See {command} --help.",
+        exit_code=ExitCode.USAGE,
+    )
+
+
+def _describe_own_fault(error: BaseException, *, verbose: bool) -> Fault:
+    ask = "Please report it" if verbose else "Please report it with what DLPROF_DEBUG=1 shows"
+    return Fault(
+        kind="internal",
+        message=f"dlprof has a fault of its own: {type(error).__name__}: {error}",
+        hint=f"{ask}, together with the command line.",
+        exit_code=ExitCode.INTERNAL,
+        details="".join(traceback.format_exception(error)) if verbose else "",
+    )
+
+
+def show(fault: Fault, *, as_json: bool) -> None:
+    """Tell the user: sentences on stderr, or with ``as_json`` one document on stdout.
+
+    Args:
+        fault: What to tell.
+        as_json: Whether the command was asked for JSON; details still go to stderr.
+    """
+    if fault.details:
+        sys.stderr.write(clean_lines(fault.details.rstrip()) + "\n")
+    if as_json:
+        sys.stdout.write(error_document(fault) + "\n")
+        sys.stdout.flush()
+        return
+    sys.stderr.write(f"dlprof: {clean(fault.message)}\n")
+    if fault.hint:
+        sys.stderr.write(f"  {clean(fault.hint)}\n")
+
+
+def error_document(fault: Fault) -> str:
+    """The JSON document that stands on stdout where a command with ``--json`` failed."""
+    error = {"kind": fault.kind, "message": fault.message, "hint": fault.hint}
+    return json.dumps({"schema_version": SCHEMA_VERSION, "error": error})

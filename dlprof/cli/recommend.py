@@ -1,0 +1,118 @@
+"""``dlprof recommend``: which settings to use, from a saved run."""
+# ruff: noqa: PLC0415 - imported when the command runs, so that --help answers at once
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dlprof.cli import options, streams
+
+if TYPE_CHECKING:
+    from dlprof.records import Machine, Recommendation, Run
+
+
+class Format(enum.StrEnum):
+    """How the answer is written."""
+
+    TEXT = "text"
+    PYTHON = "python"
+    TOML = "toml"
+    JSON = "json"
+    LIGHTNING = "lightning"
+
+
+def recommend(  # noqa: PLR0913 - a command has as many parameters as it has options
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run file of dlprof sweep.")],
+    *,
+    machine: Annotated[
+        Path | None,
+        typer.Option(
+            "--machine",
+            metavar="FILE",
+            help="Keep the limits of the machine that this TOML file describes.",
+        ),
+    ] = None,
+    max_workers: options.MaxWorkers = None,
+    max_ram: options.MaxRam = None,
+    max_shm: options.MaxShm = None,
+    ranks: options.Ranks = None,
+    step_time: Annotated[
+        str | None,
+        typer.Option(
+            "--step-time",
+            metavar="TIME",
+            help="Keep a training step of this length fed, such as 12ms.",
+        ),
+    ] = None,
+    output_format: Annotated[
+        Format, typer.Option("--format", help="How the answer is written.")
+    ] = Format.TEXT,
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            "--save",
+            metavar="FILE",
+            help="Keep the settings of this machine in FILE, for dlprof.kwargs_for(FILE).",
+        ),
+    ] = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Say which DataLoader settings to use, and why, from a saved run.
+
+    Measures nothing: it works on any machine, for the machine that was measured.
+    """
+    del verbose  # the program's way out looks for it, where a fault asks for a traceback
+    from dlprof.advise.recommend import recommend as advise
+    from dlprof.cli.limits import read_constraints, read_machine
+    from dlprof.store import read_run
+
+    measured = read_run(run)
+    limits = read_constraints(
+        max_workers=max_workers,
+        max_ram=max_ram,
+        max_shm=max_shm,
+        ranks=ranks,
+        step_time=step_time,
+    )
+    elsewhere = read_machine(machine) if machine else None
+    answer = advise(measured, limits, machine=elsewhere)
+    if save is not None:
+        _keep(save, measured, answer, machine=elsewhere, quiet=quiet)
+    _show(measured, answer, Format.JSON if as_json else output_format)
+
+
+def _keep(
+    path: Path, run: Run, answer: Recommendation, *, machine: Machine | None, quiet: bool
+) -> None:
+    from dlprof.saved import save_settings
+
+    owner = machine or run.header.machine
+    save_settings(path, owner, answer, run.header.target.spec, run.header.started_at)
+    if not quiet:
+        from dlprof.report.recommendation import saved_note
+
+        typer.echo(saved_note(str(path), owner), err=True)
+
+
+def _show(run: Run, answer: Recommendation, output_format: Format) -> None:
+    from dlprof.report import recommendation as report
+
+    match output_format:
+        case Format.TEXT:
+            streams.print_result(report.render_recommendation(run, answer))
+        case Format.PYTHON:
+            streams.write_result(report.render_python(run, answer))
+        case Format.TOML:
+            streams.write_result(report.render_toml(run, answer))
+        case Format.LIGHTNING:
+            streams.write_result(report.render_lightning(run, answer))
+        case Format.JSON:
+            from dlprof.report.documents import recommend_document
+
+            streams.write_result(recommend_document(run, answer))

@@ -1,0 +1,60 @@
+"""Results go to stdout, whoever reads it and whenever they stop."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def write_result(text: str) -> None:
+    """Write a result to stdout as it is, with one line end behind it.
+
+    Args:
+        text: A document or a snippet, already clean.
+    """
+    try:
+        sys.stdout.write(text.rstrip("\n") + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        silence_stdout()
+
+
+def print_result(renderable: RenderableType) -> None:
+    """Print a Rich renderable to stdout, as wide and as colourful as stdout allows.
+
+    Args:
+        renderable: What a renderer of ``dlprof.report`` made.
+    """
+    from rich.console import Console  # noqa: PLC0415 - --help and --json answer without it
+
+    console = Console(file=sys.stdout, markup=False, highlight=False, emoji=False)
+    # Rich itself ends the program with 1 where the reader has gone: render first, write after.
+    with console.capture() as capture:
+        console.print(renderable)
+    write_result(capture.get())
+
+
+def flush_stdout() -> None:
+    """Bring out what is buffered now, where a reader that went away can still be dealt with."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        silence_stdout()
+
+
+def silence_stdout() -> None:
+    """Drop what is still buffered for a reader that is gone.
+
+    Without it the interpreter flushes once more at its end, fails, and exits with 120.
+    """
+    try:
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError):
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)

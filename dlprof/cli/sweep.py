@@ -1,0 +1,149 @@
+"""``dlprof sweep``: measure which settings are fast here."""
+# ruff: noqa: PLC0415 - imported when the command runs, so that --help answers at once
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dlprof.cli import options, streams
+from dlprof.cli.naming import run_file_name
+from dlprof.errors import UsageError
+
+if TYPE_CHECKING:
+    from dlprof.records import Run
+    from dlprof.settings import SweepSettings
+
+
+def sweep(  # noqa: PLR0913 - a command has as many parameters as it has options
+    target: options.Target = None,
+    *,
+    arg: options.Arg = None,
+    shuffle: options.Shuffle = None,
+    step_time: options.StepTime = None,
+    step: options.Step = None,
+    device: options.Device = None,
+    num_workers: options.NumWorkers = None,
+    prefetch_factor: options.PrefetchFactor = None,
+    pin_memory: options.PinMemory = None,
+    persistent_workers: options.PersistentWorkers = None,
+    batch_size: options.BatchSize = None,
+    in_order: options.InOrder = None,
+    start_method: options.StartMethod = None,
+    sharing_strategy: options.SharingStrategy = None,
+    worker_threads: options.WorkerThreads = None,
+    budget: options.Budget = None,
+    trial_time: options.TrialTime = None,
+    repeats: options.Repeats = None,
+    search: options.Search = None,
+    seed: options.Seed = None,
+    timeout: options.Timeout = None,
+    cold_cache: options.ColdCache = None,
+    max_workers: options.MaxWorkers = None,
+    max_ram: options.MaxRam = None,
+    max_shm: options.MaxShm = None,
+    ranks: options.Ranks = None,
+    output: options.Output = None,
+    resume: options.Resume = False,
+    force: options.Force = False,
+    config: options.ConfigFile = None,
+    print_config: options.PrintConfig = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Measure which DataLoader settings are fast here, and say which to use.
+
+    Writes a run file that dlprof recommend reads again later, on any machine.
+    """
+    flags = {
+        "target": target,
+        "arg": arg,
+        "shuffle": shuffle,
+        "step_time": step_time,
+        "step": step,
+        "device": device,
+        "num_workers": num_workers,
+        "prefetch_factor": prefetch_factor,
+        "pin_memory": pin_memory,
+        "persistent_workers": persistent_workers,
+        "batch_size": batch_size,
+        "in_order": in_order,
+        "start_method": start_method,
+        "sharing_strategy": sharing_strategy,
+        "worker_threads": worker_threads,
+        "budget": budget,
+        "trial_time": trial_time,
+        "repeats": repeats,
+        "search": search,
+        "seed": seed,
+        "timeout": timeout,
+        "cold_cache": cold_cache,
+        "max_workers": max_workers,
+        "max_ram": max_ram,
+        "max_shm": max_shm,
+        "ranks": ranks,
+    }
+    settings, origins = _resolve(flags, config)
+    if print_config:
+        from dlprof.settings import print_config as settings_as_toml
+
+        streams.write_result(settings_as_toml(settings, origins))
+        return
+    from dlprof.report.live import open_listener
+    from dlprof.sweep import run_sweep
+
+    path = _output_path(output, settings.target, resume=resume)
+    with _deaf_to_hangup(), open_listener(quiet=quiet, verbose=verbose) as listener:
+        run = run_sweep(settings, output=path, resume=resume, force=force, listener=listener)
+    _show(run, as_json=as_json)
+
+
+def _resolve(
+    flags: Mapping[str, object | None], config: Path | None
+) -> tuple[SweepSettings, Mapping[str, str]]:
+    from dlprof.settings import resolve_settings
+
+    given = {name: value for name, value in flags.items() if value is not None}
+    return resolve_settings(given, environ=os.environ, config_file=config, cwd=Path.cwd())
+
+
+def _output_path(output: Path | None, target: str, *, resume: bool) -> Path:
+    if output is not None:
+        return output
+    if resume:
+        raise UsageError(
+            "--resume needs to know which run file to continue",
+            hint="Give it with -o FILE.",
+        )
+    return Path(run_file_name(target, datetime.now().astimezone()))
+
+
+@contextlib.contextmanager
+def _deaf_to_hangup() -> Iterator[None]:
+    """Let a sweep go on when its terminal goes away: its budget ends it soon enough."""
+    hangup = getattr(signal, "SIGHUP", None)
+    if hangup is None:
+        yield
+        return
+    before = signal.signal(hangup, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(hangup, before)
+
+
+def _show(run: Run, *, as_json: bool) -> None:
+    if as_json:
+        from dlprof.report.documents import sweep_document
+
+        streams.write_result(sweep_document(run))
+        return
+    from dlprof.report.sweep import render_sweep
+
+    streams.print_result(render_sweep(run))
