@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builders import config, machine, target
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlprof.errors import UsageError
+from dlprof.records import LeftOut, Machine, Target
+from dlprof.search.space import Space, auto_workers, build_space, order_key
+from dlprof.settings import SweepSettings
+
+
+def space(
+    *,
+    on: Machine | None = None,
+    of: Target | None = None,
+    has_accelerator: bool = False,
+    batch_bytes: float | None = None,
+    **settings: Any,
+) -> Space:
+    return build_space(
+        SweepSettings(**settings),
+        of or target(),
+        on or machine(),
+        has_accelerator=has_accelerator,
+        batch_bytes=batch_bytes,
+    )
+
+
+def workers(found: Space) -> list[int]:
+    return sorted({each.num_workers for each in found.configs})
+
+
+def reason(found: Space, setting: str) -> LeftOut:
+    return next(each for each in found.left_out if setting in each.setting)
+
+
+@pytest.mark.parametrize(
+    ("cores", "expected"),
+    [
+        (1, (0, 1, 2, 4, 8)),
+        (2, (0, 1, 2, 3, 4, 8)),
+        (1.5, (0, 1, 2, 3, 6, 8)),
+        (0.25, (0, 1, 2, 8)),
+        (8, (0, 1, 2, 4, 8, 12, 16, 32)),
+        (16, (0, 1, 2, 4, 8, 16, 24, 32, 64)),
+        (96, (0, 1, 2, 4, 8, 16, 32, 48, 64, 96, 144, 192)),
+    ],
+)
+def test_auto_workers(cores: float, expected: tuple[int, ...]) -> None:
+    assert auto_workers(cores) == expected
+
+
+def test_auto_space_has_the_reference_and_no_pin_arm_without_an_accelerator() -> None:
+    found = space()
+    assert found.configs[0] == config(0)
+    assert not any(each.pin_memory for each in found.configs)
+    assert "no accelerator" in reason(found, "pin_memory=True").reason
+    assert len(found.configs) == 1 + 7 * 2 * 2
+
+
+def test_auto_space_pins_with_an_accelerator() -> None:
+    found = space(has_accelerator=True)
+    assert {each.pin_memory for each in found.configs} == {False, True}
+    assert config(0, pin_memory=True) in found.configs
+    assert not found.left_out
+
+
+def test_pinning_asked_for_without_an_accelerator_is_explained() -> None:
+    found = space(pin_memory=(True,), num_workers=(0, 2))
+    assert not any(each.pin_memory for each in found.configs)
+    assert reason(found, "pin_memory=True").setting == "pin_memory=True"
+
+
+def test_no_pinning_asked_for_needs_no_explanation() -> None:
+    assert not space(pin_memory=(False,)).left_out
+
+
+def test_explicit_workers_are_taken_as_they_are() -> None:
+    found = space(num_workers=(4, 2), prefetch_factor=(3,), persistent_workers=(False,))
+    assert found.configs == (config(2, 3), config(4, 3))
+
+
+def test_equal_configurations_are_merged_and_the_user_told() -> None:
+    found = space(num_workers=(0, 2), prefetch_factor=(2, 4), persistent_workers=(True,))
+    assert found.configs == (
+        config(0),
+        config(2, 2, persistent_workers=True),
+        config(2, 4, persistent_workers=True),
+    )
+    left = reason(found, "num_workers=0 with")
+    assert left.setting == "num_workers=0 with prefetch_factor, persistent_workers=True"
+
+
+def test_prefetch_factor_0_is_left_out_as_illegal() -> None:
+    found = space(num_workers=(0, 2), prefetch_factor=(0, 2), persistent_workers=(False,))
+    assert found.configs == (config(0), config(2, 2))
+    assert "refuses" in reason(found, "num_workers=2 with prefetch_factor=0").reason
+
+
+def test_max_workers_caps_the_range_and_is_tried_itself() -> None:
+    found = space(max_workers=6)
+    assert workers(found) == [0, 1, 2, 4, 6]
+    left = reason(found, "num_workers=8, 12, 16, 32")
+    assert left.reason == "max_workers is 6"
+
+
+def test_few_batches_cap_the_automatic_range_only() -> None:
+    short = target(length=96, batches_per_epoch=3)
+    assert workers(space(of=short)) == [0, 1, 2]
+    assert "3 batches" in reason(space(of=short), "num_workers=4, 8").reason
+    assert workers(space(of=short, num_workers=(0, 8))) == [0, 8]
+
+
+def test_batches_are_counted_at_the_batch_size_that_is_swept() -> None:
+    found = space(of=target(length=64, batches_per_epoch=2, batch_size=32), batch_size=(8, 64))
+    assert {c.num_workers for c in found.configs if c.batch_size == 8} == {0, 1, 2, 4, 8}
+    assert {c.num_workers for c in found.configs if c.batch_size == 64} == {0, 1}
+
+
+def test_memory_leaves_out_what_would_not_fit_and_shows_the_sum() -> None:
+    found = space(on=machine(memory_available_bytes=500_000_000))
+    assert max(workers(found)) == 8
+    left = reason(found, "num_workers=12, 16, 32")
+    assert "12 workers of about 42.9 MiB need 515 MiB" in left.reason
+
+
+def test_ranks_share_the_memory_limit() -> None:
+    found = space(max_ram_bytes=2_000_000_000, ranks=8)
+    assert max(workers(found)) == 4
+
+
+def test_spawned_workers_cost_more() -> None:
+    small = machine(memory_available_bytes=1_000_000_000)
+    assert max(workers(space(on=small, start_method=("spawn",)))) == 4
+    assert max(workers(space(on=small, start_method=("fork",)))) == 16
+
+
+def test_shared_memory_leaves_out_deep_queues_and_shows_the_sum() -> None:
+    found = space(
+        on=machine(shm_available_bytes=64 << 20), batch_bytes=float(2 << 20), num_workers=(0, 8, 16)
+    )
+    assert {each.key for each in found.configs} == {"w0", "w8-p2", "w8-p2-persistent"}
+    left = reason(found, "num_workers=16; num_workers=8 with prefetch_factor=4")
+    assert "8 x 4 + 1 batches of 2.0 MiB need 66.0 MiB" in left.reason
+    assert "64.0 MiB can be had" in left.reason
+
+
+def test_shared_memory_scales_with_the_batch_size() -> None:
+    found = space(
+        of=target(batch_size=32),
+        on=machine(shm_available_bytes=64 << 20),
+        batch_bytes=float(1 << 20),
+        num_workers=(8,),
+        prefetch_factor=(2,),
+        persistent_workers=(False,),
+        batch_size=(32, 256),
+    )
+    assert [each.batch_size for each in found.configs] == [32]
+
+
+def test_an_empty_space_is_one_sentence_with_the_reasons() -> None:
+    with pytest.raises(UsageError, match="No configuration is left to measure") as caught:
+        space(on=machine(memory_available_bytes=1 << 20), num_workers=(8,))
+    assert "8 workers" in caught.value.message
+    assert caught.value.hint
+
+
+def test_too_many_combinations_are_refused_before_they_are_built() -> None:
+    with pytest.raises(UsageError, match="2,000,000 combinations"):
+        space(num_workers=tuple(range(1000)), prefetch_factor=tuple(range(1, 1001)))
+
+
+@given(
+    cores=st.floats(0.1, 300),
+    most=st.none() | st.integers(0, 400),
+    batches=st.none() | st.integers(1, 500),
+    has_accelerator=st.booleans(),
+)
+def test_every_space_is_canonical_distinct_ordered_and_has_the_reference(
+    cores: float, most: int | None, batches: int | None, *, has_accelerator: bool
+) -> None:
+    found = space(
+        on=machine(cores),
+        of=target(batches_per_epoch=batches),
+        max_workers=most,
+        has_accelerator=has_accelerator,
+    )
+    assert config(0) in found.configs
+    assert len(set(found.configs)) == len(found.configs)
+    assert list(found.configs) == sorted(found.configs, key=order_key)
+    assert all(each == each.canonical() for each in found.configs)
+    if most is not None:
+        assert max(workers(found)) <= most
