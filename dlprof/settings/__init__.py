@@ -1,0 +1,19 @@
+"""What a sweep is told to do: flags over environment over files over defaults."""
+
+from __future__ import annotations
+
+from dlprof.settings.model import SweepSettings
+from dlprof.settings.options import OPTIONS, Option, parse_option
+from dlprof.settings.resolve import resolve_settings
+from dlprof.settings.written import print_config, settings_from_json, settings_to_json
+
+__all__ = [
+    "OPTIONS",
+    "Option",
+    "SweepSettings",
+    "parse_option",
+    "print_config",
+    "resolve_settings",
+    "settings_from_json",
+    "settings_to_json",
+]

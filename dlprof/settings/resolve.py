@@ -1,0 +1,155 @@
+"""Settings from flags, environment, configuration files and defaults."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from dlprof.errors import UsageError
+from dlprof.settings.conflicts import check_conflicts, needs_workers
+from dlprof.settings.model import SweepSettings
+from dlprof.settings.options import ENVIRONMENT_PREFIX, OPTIONS, by_key
+from dlprof.tomlfile import read_toml
+from dlprof.units import quoted
+
+DEFAULT_ORIGIN = "default"
+
+# A misspelt variable of ours is at least this much like its right name; DLPROF_CACHE_DIR and
+# others that are no options are less.
+_LIKENESS = 0.85
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Given:
+    """A value, where it came from, and that source's place in the order (0 is the last word)."""
+
+    value: Any
+    origin: str
+    layer: int
+
+
+def resolve_settings(
+    flags: Mapping[str, object | None],
+    *,
+    environ: Mapping[str, str],
+    config_file: Path | None,
+    cwd: Path,
+) -> tuple[SweepSettings, Mapping[str, str]]:
+    """Settings by flags, then environment, ``--config``, ``pyproject.toml``, defaults.
+
+    Args:
+        flags: Raw texts or natural values under configuration keys; ``None`` is not given.
+        environ: The environment; empty variables count as not set.
+        config_file: The file given by ``--config``.
+        cwd: Where the search for ``pyproject.toml`` begins, upwards.
+
+    Returns:
+        The settings, and where each came from, under configuration keys.
+
+    Raises:
+        UsageError: For unknown keys, bad values and options that exclude each other.
+        FileError: For a configuration file that can't be read.
+    """
+    layers = (
+        _from_flags(flags),
+        _from_environment(environ),
+        _from_file(config_file) if config_file is not None else {},
+        _from_pyproject(cwd),
+    )
+    given: dict[str, _Given] = {}
+    for number, layer in enumerate(layers):
+        for key, (raw, origin) in layer.items():
+            # Read even where a higher layer has the last word: a faulty file shows itself at once.
+            value = by_key()[key].read(raw, origin)
+            given.setdefault(key, _Given(value, origin, number))
+    given = dict(_still_meant(given))
+    settings = SweepSettings(**{by_key()[key].field: item.value for key, item in given.items()})
+    check_conflicts(settings)
+    origins = {option.key: DEFAULT_ORIGIN for option in OPTIONS}
+    return settings, origins | {key: item.origin for key, item in given.items()}
+
+
+def _still_meant(given: Mapping[str, _Given]) -> Iterator[tuple[str, _Given]]:
+    """What is left when a stronger layer's choice makes a weaker layer's pointless.
+
+    A flag ``--step-time`` replaces a file's ``step``, and ``--num-workers 0`` its
+    ``prefetch_factor``. Within one layer both stay, and are refused as a conflict.
+    """
+    rivals = {"step": "step_time", "step_time": "step"}
+    workers = given.get("num_workers")
+    for key, item in given.items():
+        rival = given.get(rivals.get(key, ""))
+        if rival and rival.value is not None and rival.layer < item.layer:
+            continue
+        alone = workers is not None and workers.value == (0,) and workers.layer < item.layer
+        if alone and needs_workers(key, item.value):
+            continue
+        yield key, item
+
+
+_Layer = Mapping[str, tuple[object, str]]
+
+
+def _from_flags(flags: Mapping[str, object | None]) -> _Layer:
+    for key in flags:
+        if key not in by_key():
+            raise _unknown(key, "the options given")
+    return {
+        key: (raw, by_key()[key].flag)
+        for key, raw in flags.items()
+        if raw is not None and not (key == "arg" and raw == [])
+    }
+
+
+def _from_environment(environ: Mapping[str, str]) -> _Layer:
+    names = {option.environment: option.key for option in OPTIONS}
+    for name in environ:
+        if name.startswith(ENVIRONMENT_PREFIX) and name not in names:
+            close = difflib.get_close_matches(name, names, n=1, cutoff=_LIKENESS)
+            if close:
+                raise UsageError(
+                    f"The environment variable {name} is not known",
+                    hint=f"Did you mean {close[0]}? Else unset it.",
+                )
+    return {key: (environ[name], name) for name, key in names.items() if environ.get(name)}
+
+
+def _from_file(path: Path) -> _Layer:
+    content = read_toml(path)
+    if path.name == "pyproject.toml":
+        return _from_table(_tool_table(content, path), f"{path} [tool.dlprof]")
+    return _from_table(content, str(path))
+
+
+def _from_pyproject(cwd: Path) -> _Layer:
+    for folder in (cwd, *cwd.parents):
+        path = folder / "pyproject.toml"
+        if path.is_file():
+            return _from_file(path)
+    return {}
+
+
+def _tool_table(content: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+    tools = content.get("tool", {})
+    table = tools.get("dlprof", {}) if isinstance(tools, Mapping) else {}
+    if not isinstance(table, Mapping):
+        raise UsageError(
+            f"{path}: tool.dlprof is not a table", hint="Write [tool.dlprof], then one key a line."
+        )
+    return table
+
+
+def _from_table(table: Mapping[str, object], source: str) -> _Layer:
+    for key in table:
+        if key not in by_key():
+            raise _unknown(key, source)
+    return {key: (raw, f"{key} in {source}") for key, raw in table.items()}
+
+
+def _unknown(key: str, source: str) -> UsageError:
+    close = difflib.get_close_matches(key.replace("-", "_"), by_key(), n=1)
+    hint = f"Did you mean {close[0]}?" if close else f"Known keys: {', '.join(by_key())}."
+    return UsageError(f"{quoted(key)} in {source} is not an option of a sweep", hint=hint)

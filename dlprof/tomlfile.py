@@ -1,0 +1,90 @@
+"""TOML files: one sentence for each fault in reading, and the values that are written."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dlprof.errors import FileError
+
+MAX_FILE_BYTES = 1024 * 1024
+"""No settings file of people's is longer; a device or a data file given by mistake is."""
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The file's top table.
+
+    Raises:
+        FileError: If the file can't be read, is not a plain file, too long, or not TOML.
+    """
+    text = _read_text(path)
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        # Deep nesting and numbers of thousands of digits fail outside TOMLDecodeError.
+        reason = (
+            str(error) if isinstance(error, tomllib.TOMLDecodeError) else "a value is too large"
+        )
+        raise FileError(f"{path} is not valid TOML: {reason}", hint="Correct the file.") from None
+
+
+def _read_text(path: Path) -> str:
+    try:
+        if not path.exists():
+            raise FileError(f"There is no file {path}", hint="Give the path of a TOML file.")
+        if not path.is_file():
+            raise FileError(f"{path} is not a file", hint="Give the path of a TOML file.")
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise FileError(
+            f"{path} can't be read: {error.strerror}", hint="Check the path and its permissions."
+        ) from None
+    if len(content) > MAX_FILE_BYTES:
+        raise FileError(
+            f"{path} is longer than {MAX_FILE_BYTES} bytes", hint="Give the path of a TOML file."
+        )
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise FileError(
+            f"{path} is not valid TOML: it is not UTF-8 text", hint="Give the path of a TOML file."
+        ) from None
+
+
+def toml_key(key: str) -> str:
+    """The key as it may stand left of ``=`` or between brackets."""
+    return key if _BARE_KEY.fullmatch(key) else _toml_string(key)
+
+
+def toml_value(value: object) -> str:
+    """A text, number, switch, or a list or table of these, as TOML on one line.
+
+    Raises:
+        TypeError: For anything that TOML can't hold, ``None`` and non-finite numbers among it.
+    """
+    if isinstance(value, str):
+        return _toml_string(value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
+        return repr(value)
+    if isinstance(value, Mapping):
+        pairs = (f"{toml_key(key)} = {toml_value(item)}" for key, item in value.items())
+        return f"{{ {', '.join(pairs)} }}" if value else "{}"
+    if isinstance(value, Sequence):
+        return f"[{', '.join(toml_value(item) for item in value)}]"
+    raise TypeError(f"TOML has no way to write {value!r}")
+
+
+def _toml_string(text: str) -> str:
+    """A basic string: JSON's escapes are TOML's, but for DEL and lone surrogates."""
+    encodable = text.encode("utf-8", "replace").decode()
+    return json.dumps(encodable, ensure_ascii=False).replace("\x7f", "\\u007f")
