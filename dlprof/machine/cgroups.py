@@ -1,0 +1,301 @@
+r"""Which control groups hold a process, and what they allow it: cgroup v1, v2 and both at once.
+
+A limit binds on every level: the tightest one over a process's own cgroup and all its ancestors
+counts. In a container ``/proc/self/cgroup`` may name a path of the host that isn't there under
+the mount; the mount's root in ``/proc/self/mountinfo`` tells which part of the path is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from dlprof.machine.files import read_int, read_text
+from dlprof.machine.procfs import parse_counters, parse_cpu_list, parse_int
+
+# cgroup v1 writes "no limit" as the largest multiple of the page size in 63 bits.
+_UNLIMITED_BYTES = 1 << 60
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """A line of ``/proc/PID/cgroup``.
+
+    Attributes:
+        controllers: Of a v1 hierarchy; empty for v2's.
+        path: Where in the hierarchy the process is.
+    """
+
+    controllers: frozenset[str]
+    path: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CgroupMount:
+    """A cgroup file system in ``/proc/PID/mountinfo``.
+
+    Attributes:
+        version: 1 or 2.
+        controllers: Of a v1 mount; empty for v2.
+        root: The part of the hierarchy that is visible here.
+        mount_point: Where.
+    """
+
+    version: Literal[1, 2]
+    controllers: frozenset[str]
+    root: str
+    mount_point: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """A cgroup directory that binds a process.
+
+    Attributes:
+        version: 1 or 2.
+        directory: Where its files are.
+        name: Its path in the hierarchy, for people.
+    """
+
+    version: Literal[1, 2]
+    directory: Path
+    name: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Cgroups:
+    """The levels that bind a process, its own first, per controller.
+
+    Attributes:
+        cpu: For quotas and throttling.
+        cpuset: For the allowed CPUs.
+        memory: For memory limits.
+    """
+
+    cpu: tuple[Level, ...]
+    cpuset: tuple[Level, ...]
+    memory: tuple[Level, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """The tightest limit over all levels, and who set it.
+
+    Attributes:
+        amount: Cores or bytes.
+        cgroup: Path of the cgroup that sets it.
+    """
+
+    amount: float
+    cgroup: str
+
+
+def parse_memberships(text: str) -> tuple[Membership, ...]:
+    """The lines of ``/proc/PID/cgroup``: ``ID:CONTROLLERS:PATH``."""
+    found = []
+    for line in text.splitlines():
+        _, _, rest = line.partition(":")
+        controllers, colon, path = rest.partition(":")
+        if colon and path.startswith("/"):
+            names = frozenset(filter(None, controllers.split(",")))
+            found.append(Membership(controllers=names, path=path))
+    return tuple(found)
+
+
+def parse_mounts(text: str) -> tuple[CgroupMount, ...]:
+    """The cgroup mounts of ``/proc/PID/mountinfo`` (see proc(5))."""
+    found = []
+    for line in text.splitlines():
+        left, _, right = line.partition(" - ")
+        mount, kind = left.split(" "), right.split(" ")
+        if len(mount) < 5 or len(kind) < 3 or kind[0] not in {"cgroup", "cgroup2"}:
+            continue
+        version: Literal[1, 2] = 1 if kind[0] == "cgroup" else 2
+        found.append(
+            CgroupMount(
+                version=version,
+                controllers=frozenset(kind[2].split(",")) if version == 1 else frozenset(),
+                root=_unescape(mount[3]),
+                mount_point=_unescape(mount[4]),
+            )
+        )
+    return tuple(found)
+
+
+def parse_cpu_max(text: str) -> float | None:
+    r"""Cores that v2's ``cpu.max`` allows; ``None`` for no limit.
+
+    >>> parse_cpu_max("150000 100000\n")
+    1.5
+    """
+    first, _, second = text.strip().partition(" ")
+    quota, period = parse_int(first), parse_int(second)
+    return quota / period if quota and period and quota > 0 and period > 0 else None
+
+
+def read_cgroups(pid: int | None = None, root: Path = Path("/")) -> Cgroups:
+    """The levels that bind a process (this one for ``None``), as far as they are visible."""
+    process = root / "proc" / ("self" if pid is None else str(pid))
+    memberships = parse_memberships(read_text(process / "cgroup") or "")
+    mounts = parse_mounts(read_text(process / "mountinfo") or "")
+    return Cgroups(
+        cpu=_levels("cpu", memberships, mounts, root),
+        cpuset=_levels("cpuset", memberships, mounts, root),
+        memory=_levels("memory", memberships, mounts, root),
+    )
+
+
+def cpu_quota(cgroups: Cgroups) -> Limit | None:
+    """The tightest CPU quota in cores; ``None`` if no level sets one."""
+    return _tightest((level, _quota_cores(level)) for level in cgroups.cpu)
+
+
+def memory_limit(cgroups: Cgroups) -> Limit | None:
+    """The tightest memory limit in bytes; ``None`` if no level sets one."""
+    return _tightest((level, _memory_bytes(level)) for level in cgroups.memory)
+
+
+def memory_headroom(cgroups: Cgroups) -> int | None:
+    """Bytes that can still be had under every level's limit; ``None`` if none sets one.
+
+    Page cache that hasn't been used lately counts as free: the kernel drops it first.
+    """
+    rooms = [room for level in cgroups.memory if (room := _headroom(level)) is not None]
+    return min(rooms, default=None)
+
+
+def allowed_cpus(cgroups: Cgroups) -> frozenset[int] | None:
+    """CPUs that the process's cpuset allows; ``None`` where no cpuset is visible."""
+    for level in cgroups.cpuset:
+        for name in ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"):
+            cpus = parse_cpu_list(read_text(level.directory / name) or "")
+            if cpus:
+                return cpus
+    return None
+
+
+def throttled_ns(cgroups: Cgroups) -> int | None:
+    """Time for which quotas held CPUs back, summed over levels and CPUs.
+
+    ``None`` where no level counts it: the CPU controller is off, or not visible.
+    """
+    found = []
+    for level in cgroups.cpu:
+        counters = parse_counters(read_text(level.directory / "cpu.stat") or "")
+        if level.version == 1 and "throttled_time" in counters:
+            found.append(counters["throttled_time"])
+        elif level.version == 2 and "throttled_usec" in counters:
+            found.append(counters["throttled_usec"] * 1000)
+    return sum(found) if found else None
+
+
+def oom_kills(cgroups: Cgroups, root: Path = Path("/")) -> int | None:
+    """Processes that the kernel has killed for memory, as close to the process as is counted.
+
+    The process's own cgroup where it counts them (any kind of out-of-memory kill of a member),
+    else the whole machine. Only its growth means something.
+    """
+    for level in cgroups.memory[:1]:
+        name = "memory.oom_control" if level.version == 1 else "memory.events"
+        counters = parse_counters(read_text(level.directory / name) or "")
+        if "oom_kill" in counters:
+            return counters["oom_kill"]
+    return parse_counters(read_text(root / "proc/vmstat") or "").get("oom_kill")
+
+
+def _tightest(limits: Iterable[tuple[Level, float | None]]) -> Limit | None:
+    found = [Limit(amount=amount, cgroup=level.name) for level, amount in limits if amount]
+    return min(found, key=lambda limit: limit.amount, default=None)
+
+
+def _quota_cores(level: Level) -> float | None:
+    if level.version == 2:
+        return parse_cpu_max(read_text(level.directory / "cpu.max") or "")
+    quota = read_int(level.directory / "cpu.cfs_quota_us")
+    period = read_int(level.directory / "cpu.cfs_period_us")
+    return quota / period if quota and period and quota > 0 and period > 0 else None
+
+
+def _memory_bytes(level: Level) -> int | None:
+    if level.version == 2:
+        # Above memory.high a group is slowed until it is below again: as good as a limit.
+        limits = [read_int(level.directory / name) for name in ("memory.max", "memory.high")]
+    else:
+        counters = parse_counters(read_text(level.directory / "memory.stat") or "")
+        # The hierarchical limit knows of ancestors that a container can't see.
+        limits = [
+            read_int(level.directory / "memory.limit_in_bytes"),
+            counters.get("hierarchical_memory_limit"),
+        ]
+    return min((limit for limit in limits if limit and limit < _UNLIMITED_BYTES), default=None)
+
+
+def _headroom(level: Level) -> int | None:
+    limit = _memory_bytes(level)
+    name = "memory.usage_in_bytes" if level.version == 1 else "memory.current"
+    used = read_int(level.directory / name)
+    if limit is None or used is None:
+        return None
+    counters = parse_counters(read_text(level.directory / "memory.stat") or "")
+    idle_cache = counters.get("total_inactive_file", counters.get("inactive_file", 0))
+    return max(0, limit - max(0, used - idle_cache))
+
+
+def _levels(
+    controller: str,
+    memberships: Sequence[Membership],
+    mounts: Sequence[CgroupMount],
+    root: Path,
+) -> tuple[Level, ...]:
+    """The levels of the v1 hierarchy that has the controller, and those of v2's.
+
+    On a hybrid system only one of the two has it; the other's directories lack its files.
+    """
+    levels: list[Level] = []
+    for member in memberships:
+        if member.controllers and controller not in member.controllers:
+            continue
+        version = 1 if member.controllers else 2
+        candidates = [
+            mount
+            for mount in mounts
+            if mount.version == version and (version == 2 or controller in mount.controllers)
+        ]
+        if candidates:
+            levels += _ancestry(member.path, _widest(candidates, member.path), root)
+    return tuple(levels)
+
+
+def _widest(mounts: Sequence[CgroupMount], path: str) -> CgroupMount:
+    """The mount that shows most of the path's ancestors; any if none shows the path."""
+    showing = [mount for mount in mounts if _below(path, mount.root) is not None]
+    return min(showing or mounts, key=lambda mount: len(mount.root))
+
+
+def _below(path: str, top: str) -> PurePosixPath | None:
+    """The rest of a path below ``top``; ``None`` if it isn't below, or outside the namespace."""
+    if ".." in PurePosixPath(path).parts or not PurePosixPath(path).is_relative_to(top):
+        return None
+    return PurePosixPath(path).relative_to(top)
+
+
+def _ancestry(path: str, mount: CgroupMount, root: Path) -> list[Level]:
+    """The visible directories from the process's own up to the mount's root."""
+    top = root / mount.mount_point.lstrip("/")
+    rest = _below(path, mount.root)
+    if rest is None or not (top / rest).is_dir():
+        rest = PurePosixPath()
+    return [
+        Level(
+            version=mount.version, directory=top / part, name=str(PurePosixPath(mount.root) / part)
+        )
+        for part in (rest, *rest.parents)
+    ]
+
+
+def _unescape(text: str) -> str:
+    """Undo the octal escapes that the kernel writes for blanks and backslashes."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)

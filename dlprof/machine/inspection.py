@@ -1,0 +1,190 @@
+"""What this machine offers to one job: the ``Machine`` record of every run file."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+import platform
+from pathlib import Path
+from typing import NamedTuple
+
+from dlprof.machine import portable
+from dlprof.machine.cgroups import Cgroups, allowed_cpus, cpu_quota, memory_limit, read_cgroups
+from dlprof.machine.files import list_names, read_text
+from dlprof.machine.fingerprint import fingerprint
+from dlprof.machine.gpus import GpuReader
+from dlprof.machine.memory import available_memory, read_shared_memory, read_system_memory
+from dlprof.machine.procfs import (
+    parse_allowed_cpus,
+    parse_cpu_list,
+    parse_cpu_ticks,
+    parse_cpuinfo,
+)
+from dlprof.records import GpuInfo, Machine
+
+_HERE = Path("/")
+
+
+class _Cpus(NamedTuple):
+    model: str
+    logical: int
+    physical: int | None
+    affinity: int
+    quota: float | None
+
+    @property
+    def usable(self) -> float:
+        return min(float(self.affinity), self.quota or float("inf"))
+
+
+class _Memory(NamedTuple):
+    total: int | None
+    limit: int | None
+    available: int | None
+    swap_used: int | None
+
+    @property
+    def usable(self) -> int | None:
+        return min((size for size in (self.total, self.limit) if size), default=None)
+
+
+def inspect_machine(root: Path = _HERE, *, gpus: GpuReader | None = None) -> Machine:
+    """What the machine offers to this process and its children.
+
+    Args:
+        root: Where ``/proc``, ``/sys`` and ``/dev`` are found; another machine's recorded texts
+            read as well as this one's.
+        gpus: Who lists the GPUs; NVML, opened and closed again, for ``None``.
+    """
+    cgroups = read_cgroups(None, root)
+    cpus, memory = _read_cpus(cgroups, root), _read_memory(cgroups, root)
+    cards, no_gpus = _read_gpus(gpus, root)
+    shm = read_shared_memory(root)
+    machine = Machine(
+        hostname=_read_line(root / "proc/sys/kernel/hostname") or platform.node(),
+        platform=_platform(root),
+        cpu_model=cpus.model,
+        logical_cpus=cpus.logical,
+        physical_cores=cpus.physical,
+        affinity_cpus=cpus.affinity,
+        quota_cores=cpus.quota,
+        usable_cores=cpus.usable,
+        memory_bytes=memory.total,
+        memory_limit_bytes=memory.limit,
+        memory_available_bytes=memory.available,
+        swap_used_bytes=memory.swap_used,
+        shm_bytes=None if shm is None else shm.size_bytes,
+        shm_available_bytes=None if shm is None else shm.free_bytes,
+        open_files_limit=_open_files_limit(),
+        numa_nodes=_count_numa_nodes(root),
+        gpus=cards,
+        fingerprint=fingerprint(
+            cpu_model=cpus.model,
+            usable_cores=cpus.usable,
+            logical_cpus=cpus.logical,
+            memory_bytes=memory.usable,
+            gpus=cards,
+        ),
+        unavailable=no_gpus,
+    )
+    return _with_reasons(machine)
+
+
+def _read_gpus(gpus: GpuReader | None, root: Path) -> tuple[tuple[GpuInfo, ...], dict[str, str]]:
+    reader = GpuReader() if gpus is None else gpus
+    try:
+        return reader.list_gpus(root), dict(reader.unavailable)
+    finally:
+        if gpus is None:
+            reader.close()
+
+
+def _read_cpus(cgroups: Cgroups, root: Path) -> _Cpus:
+    info = parse_cpuinfo(read_text(root / "proc/cpuinfo") or "")
+    online = frozenset(parse_cpu_ticks(read_text(root / "proc/stat") or ""))
+    logical = len(online) or info.logical_cpus or os.cpu_count() or 1
+    quota = cpu_quota(cgroups)
+    return _Cpus(
+        model=info.model or platform.processor() or platform.machine() or "unknown CPU",
+        logical=logical,
+        physical=_physical_cores(root) or info.physical_cores,
+        affinity=_count_affinity(cgroups, online, root) or logical,
+        quota=None if quota is None else quota.amount,
+    )
+
+
+def _count_affinity(cgroups: Cgroups, online: frozenset[int], root: Path) -> int | None:
+    """CPUs in the affinity mask that are also online: the mask may name some that are not."""
+    status = read_text(root / "proc/self/status")
+    if status is None:
+        return portable.allowed_cpu_count() if root == _HERE else None
+    mask = parse_allowed_cpus(status) or allowed_cpus(cgroups)
+    if not mask:
+        return None
+    # Where a container numbers its CPUs anew (LXC), the mask still has the host's numbers.
+    return len(mask & online) or len(mask)
+
+
+def _physical_cores(root: Path) -> int | None:
+    """Cores by who shares one, from ``/sys``: right on every architecture that has it."""
+    cpus = root / "sys/devices/system/cpu"
+    names = [name for name in list_names(cpus) if name[:3] == "cpu" and name[3:].isdecimal()]
+    groups = {read_text(cpus / name / "topology/thread_siblings_list") for name in names}
+    groups.discard(None)
+    return len(groups) or (portable.physical_core_count() if root == _HERE else None)
+
+
+def _read_memory(cgroups: Cgroups, root: Path) -> _Memory:
+    system, limit = read_system_memory(root), memory_limit(cgroups)
+    return _Memory(
+        total=system.total_bytes,
+        limit=None if limit is None else int(limit.amount),
+        available=available_memory(cgroups, root),
+        swap_used=system.swap_used_bytes,
+    )
+
+
+def _count_numa_nodes(root: Path) -> int | None:
+    """Nodes that have CPUs; there are also nodes of memory alone."""
+    nodes = root / "sys/devices/system/node"
+    names = [name for name in list_names(nodes) if name[:4] == "node" and name[4:].isdecimal()]
+    lists = [parse_cpu_list(read_text(nodes / name / "cpulist") or "") for name in names]
+    return sum(1 for cpus in lists if cpus) or None
+
+
+def _open_files_limit() -> int | None:
+    """The soft limit of file descriptors; ``None`` for no limit, and on Windows."""
+    try:
+        resource = importlib.import_module("resource")
+    except ImportError:
+        return None
+    soft: int = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _platform(root: Path) -> str:
+    release = _read_line(root / "proc/sys/kernel/osrelease")
+    return f"Linux {release}" if release else f"{platform.system()} {platform.release()}"
+
+
+def _read_line(path: Path) -> str:
+    return (read_text(path) or "").strip()
+
+
+# Fields without a reason here are None because there is none: a quota, a limit.
+_REASONS = {
+    "physical_cores": "the system doesn't tell which CPUs share a core",
+    "memory_bytes": "the system doesn't tell (no /proc/meminfo)",
+    "memory_available_bytes": "the system doesn't tell (no /proc/meminfo)",
+    "swap_used_bytes": "the system doesn't tell (no /proc/meminfo)",
+    "shm_bytes": "there is no /dev/shm here",
+    "shm_available_bytes": "there is no /dev/shm here",
+    "open_files_limit": "the system sets none or doesn't tell",
+    "numa_nodes": "the system doesn't tell (no /sys/devices/system/node)",
+}
+
+
+def _with_reasons(machine: Machine) -> Machine:
+    missing = {name: why for name, why in _REASONS.items() if getattr(machine, name) is None}
+    return dataclasses.replace(machine, unavailable={**machine.unavailable, **missing})

@@ -1,0 +1,124 @@
+"""How much memory and shared memory there is, and how much of it can still be had."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+import psutil
+
+from dlprof.machine.cgroups import Cgroups, memory_headroom, read_cgroups
+from dlprof.machine.files import read_text
+from dlprof.machine.procfs import parse_meminfo
+from dlprof.machine.tree import ProcessTree
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SystemMemory:
+    """The machine's memory, cgroup limits left aside.
+
+    Attributes:
+        total_bytes: Physical memory.
+        available_bytes: What can be had without swapping.
+        swap_used_bytes: Swap in use.
+    """
+
+    total_bytes: int | None
+    available_bytes: int | None
+    swap_used_bytes: int | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SharedMemory:
+    """The file system at /dev/shm, where batches travel from workers to the main process.
+
+    Attributes:
+        size_bytes: How much it may hold.
+        used_bytes: How much it holds.
+        free_bytes: How much more this user may put there.
+    """
+
+    size_bytes: int
+    used_bytes: int
+    free_bytes: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryNow:
+    """What a running trial holds, cheap enough to watch a limit with.
+
+    Attributes:
+        private_bytes: Resident memory of the tree that no file and no shared memory backs. An
+            upper bound under ``fork``: pages still shared with the parent count in each child.
+        available_bytes: What the machine and the cgroup limits leave.
+    """
+
+    private_bytes: int | None
+    available_bytes: int | None
+
+
+def read_system_memory(root: Path = Path("/")) -> SystemMemory:
+    """The machine's memory from ``/proc/meminfo``, or by psutil where there is none."""
+    text = read_text(root / "proc/meminfo")
+    if text is None:
+        return _portable_memory() if root == Path("/") else _UNKNOWN
+    sizes = parse_meminfo(text)
+    swap = None
+    if "SwapTotal" in sizes and "SwapFree" in sizes:
+        swap = max(0, sizes["SwapTotal"] - sizes["SwapFree"])
+    return SystemMemory(
+        total_bytes=sizes.get("MemTotal"),
+        available_bytes=sizes.get("MemAvailable"),
+        swap_used_bytes=swap,
+    )
+
+
+def read_shared_memory(root: Path = Path("/")) -> SharedMemory | None:
+    """How full /dev/shm is now; ``None`` where there is none."""
+    statvfs = getattr(os, "statvfs", None)
+    folder = root / "dev/shm"
+    if statvfs is None or not folder.is_dir():
+        return None
+    try:
+        space = statvfs(folder)
+    except OSError:
+        return None
+    return SharedMemory(
+        size_bytes=space.f_blocks * space.f_frsize,
+        used_bytes=(space.f_blocks - space.f_bfree) * space.f_frsize,
+        free_bytes=space.f_bavail * space.f_frsize,
+    )
+
+
+def available_memory(cgroups: Cgroups, root: Path = Path("/")) -> int | None:
+    """Bytes that can be had now: the machine's, or less where a cgroup allows less."""
+    system = read_system_memory(root).available_bytes
+    room = memory_headroom(cgroups)
+    return min((size for size in (system, room) if size is not None), default=None)
+
+
+def memory_now(pid: int, *, root: Path = Path("/")) -> MemoryNow:
+    """What a process and its descendants hold, and what is left.
+
+    A caller that already samples the tree has it cheaper from ``Sampler.memory_now``.
+    """
+    tree = ProcessTree(pid, root=root)
+    tree.read()
+    return MemoryNow(
+        private_bytes=tree.private_bytes(),
+        available_bytes=available_memory(read_cgroups(pid, root), root),
+    )
+
+
+_UNKNOWN = SystemMemory(total_bytes=None, available_bytes=None, swap_used_bytes=None)
+
+
+def _portable_memory() -> SystemMemory:
+    try:
+        memory, swap = psutil.virtual_memory(), psutil.swap_memory()
+    except (psutil.Error, OSError, RuntimeError):
+        return _UNKNOWN
+    return SystemMemory(
+        total_bytes=memory.total, available_bytes=memory.available, swap_used_bytes=swap.used
+    )

@@ -1,0 +1,86 @@
+"""What psutil can tell where there is no ``/proc``: macOS, Windows and the BSDs."""
+
+from __future__ import annotations
+
+import contextlib
+
+import psutil
+
+from dlprof.machine.tree import TreeUsage
+
+_SECOND = 1_000_000_000
+
+
+class PortableTree:
+    """Reads one process tree through psutil; ended processes stay counted as last seen.
+
+    Args:
+        pid: The tree's first process.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._alive: dict[int, psutil.Process] = {}
+        self._cpu_ns: dict[tuple[int, float], int] = {}
+
+    def read(self) -> TreeUsage:
+        """Read every process of the tree once."""
+        self._alive = self._find()
+        threads = 0
+        for process in self._alive.values():
+            with contextlib.suppress(psutil.Error):
+                times = process.cpu_times()
+                threads += process.num_threads()
+                key = (process.pid, process.create_time())
+                self._cpu_ns[key] = int((times.user + times.system) * _SECOND)
+        return TreeUsage(
+            processes=len(self._alive),
+            threads=threads,
+            cpu_ns=sum(self._cpu_ns.values()),
+            run_ns=None,
+            wait_ns=None,
+            read_chars=None,
+            read_bytes=None,
+        )
+
+    def pss_bytes(self) -> int | None:
+        """Always ``None``: only Linux tells a proportional size."""
+        return None
+
+    def private_bytes(self) -> int | None:
+        """Memory that would be free if the tree's processes ended (psutil's ``uss``)."""
+        sizes = []
+        for process in self._alive.values():
+            with contextlib.suppress(psutil.Error):
+                sizes.append(int(process.memory_full_info().uss))
+        return sum(sizes) if sizes else None
+
+    def _find(self) -> dict[int, psutil.Process]:
+        alive = {}
+        with contextlib.suppress(psutil.Error):
+            first = psutil.Process(self._pid)
+            for process in [first, *first.children(recursive=True)]:
+                alive[process.pid] = process
+        return alive
+
+
+def cpu_times() -> tuple[int, int] | None:
+    """Idle nanoseconds since boot, summed over the CPUs, and their number."""
+    with contextlib.suppress(psutil.Error, OSError):
+        idle = [times.idle for times in psutil.cpu_times(percpu=True)]
+        return int(sum(idle) * _SECOND), len(idle)
+    return None
+
+
+def allowed_cpu_count() -> int | None:
+    """CPUs in this process's affinity mask; ``None`` where there is no such thing (macOS)."""
+    with contextlib.suppress(psutil.Error, AttributeError, OSError):
+        return len(psutil.Process().cpu_affinity() or []) or None
+    return None
+
+
+def physical_core_count() -> int | None:
+    """Physical cores; ``None`` where psutil can't tell."""
+    with contextlib.suppress(psutil.Error, OSError):
+        return psutil.cpu_count(logical=False)
+    return None

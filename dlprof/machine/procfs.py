@@ -1,0 +1,279 @@
+r"""Parsers of Linux's ``/proc`` texts: text in, figures out, ``None`` for what isn't there.
+
+No parser raises on any text, and none does I/O. The formats are those of the kernel's
+``Documentation/filesystems/proc.rst``, ``Documentation/scheduler/sched-stats.rst`` and
+``Documentation/accounting/psi.rst``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+# The largest CPU number worth believing; Linux is built for at most 8192 CPUs today. Bounds what
+# a broken text such as "0-99999999999" can cost.
+_MAX_CPUS = 65536
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CpuInfo:
+    """What ``/proc/cpuinfo`` says.
+
+    Attributes:
+        model: The model's name; empty where the architecture doesn't give one.
+        logical_cpus: CPUs listed; 0 where the architecture lists them in another way.
+        physical_cores: Different pairs of socket and core; ``None`` where not given.
+    """
+
+    model: str
+    logical_cpus: int
+    physical_cores: int | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CpuTicks:
+    """One CPU's line of ``/proc/stat``, in clock ticks since boot.
+
+    Attributes:
+        busy: Everything but idle and stolen time; guests are part of it.
+        idle: Idle, waiting for storage included.
+        stolen: Taken by the hypervisor while something here wanted to run.
+    """
+
+    busy: int
+    idle: int
+    stolen: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessStat:
+    """The fields of ``/proc/PID/stat`` that matter here.
+
+    Attributes:
+        parent: The parent's process id.
+        cpu_ticks: User and system time of all its threads, ended ones too.
+        reaped_ticks: The same of its ended children that it has waited for, and of theirs.
+        start_ticks: When it started; with the id, this names a process for good.
+    """
+
+    parent: int
+    cpu_ticks: int
+    reaped_ticks: int
+    start_ticks: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SchedStat:
+    """A thread's ``schedstat``.
+
+    Attributes:
+        run_ns: Time on a core.
+        wait_ns: Time runnable but waiting for a core.
+    """
+
+    run_ns: int
+    wait_ns: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class IoCounters:
+    """The fields of ``/proc/PID/io`` that matter here; a reaped child's are in its parent's.
+
+    Attributes:
+        read_chars: Bytes asked for by ``read`` and its kin; pipes and sockets count too.
+        read_bytes: Bytes fetched from storage.
+    """
+
+    read_chars: int
+    read_bytes: int
+
+
+def parse_int(word: str) -> int | None:
+    """An integer of plain digits; ``int`` alone would take ``1_0``, ``٣`` and 10,000 digits."""
+    word = word.strip()
+    digits = word.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 20):
+        return None
+    return int(word)
+
+
+def parse_cpu_list(text: str) -> frozenset[int] | None:
+    r"""CPU numbers of a list such as ``0-3,8``; ``None`` if it isn't one.
+
+    >>> sorted(parse_cpu_list("0-2,8\n"))
+    [0, 1, 2, 8]
+    """
+    cpus: set[int] = set()
+    for part in text.strip().split(","):
+        first, dash, last = part.strip().partition("-")
+        if not part.strip():
+            continue
+        low, high = parse_int(first), parse_int(last if dash else first)
+        if low is None or high is None or not 0 <= low <= high < _MAX_CPUS:
+            return None
+        cpus.update(range(low, high + 1))
+    return frozenset(cpus)
+
+
+def parse_cpuinfo(text: str) -> CpuInfo:
+    """The CPU's model and counts from ``/proc/cpuinfo``, of any architecture."""
+    first: dict[str, str] = {}
+    cores: set[tuple[str, str]] = set()
+    logical = 0
+    for block in text.split("\n\n"):
+        fields = _fields(block)
+        for key, value in fields.items():
+            first.setdefault(key, value)
+        logical += "processor" in fields
+        if "core id" in fields:
+            cores.add((fields.get("physical id", "0"), fields["core id"]))
+    return CpuInfo(model=_cpu_model(first), logical_cpus=logical, physical_cores=len(cores) or None)
+
+
+def _cpu_model(fields: dict[str, str]) -> str:
+    for key in ("model name", "Model", "cpu model", "cpu", "Hardware", "uarch"):
+        if fields.get(key):
+            return fields[key]
+    implementer, part = fields.get("CPU implementer"), fields.get("CPU part")
+    if implementer and part:
+        return f"ARM implementer {implementer} part {part}"
+    return ""
+
+
+def parse_meminfo(text: str) -> dict[str, int]:
+    """``/proc/meminfo`` in bytes, by its own names (``MemTotal``, ``MemAvailable`` ...)."""
+    sizes: dict[str, int] = {}
+    for key, value in _fields(text).items():
+        number, _, unit = value.partition(" ")
+        size = parse_int(number)
+        if size is not None:
+            sizes[key] = size * 1024 if unit == "kB" else size
+    return sizes
+
+
+def parse_cpu_ticks(text: str) -> dict[int, CpuTicks]:
+    """Ticks per CPU number from ``/proc/stat``."""
+    ticks: dict[int, CpuTicks] = {}
+    for line in text.splitlines():
+        if not line.startswith("cpu"):
+            break  # The CPUs come first; the interrupts after them are thousands of columns.
+        name, *columns = line.split()
+        cpu = parse_int(name.removeprefix("cpu"))
+        values = _parse_ints(columns)
+        if cpu is None or values is None or len(values) < 4:
+            continue
+        user, nice, system, idle, iowait, irq, softirq, steal = (values + [0] * 4)[:8]
+        ticks[cpu] = CpuTicks(
+            busy=user + nice + system + irq + softirq, idle=idle + iowait, stolen=steal
+        )
+    return ticks
+
+
+def parse_running(text: str) -> int | None:
+    """Threads that are running or want to, from ``procs_running`` of ``/proc/stat``."""
+    for line in text.splitlines():
+        if line.startswith("procs_running "):
+            return parse_int(line.partition(" ")[2])
+    return None
+
+
+def parse_process_stat(text: str) -> ProcessStat | None:
+    """The figures of a ``/proc/PID/stat``.
+
+    The second field is the program's name in parentheses and may hold spaces and parentheses of
+    its own, so that columns are counted from the last ``)``.
+    """
+    columns = text.rpartition(")")[2].split()
+    values = _parse_ints(columns[1:20])
+    if values is None or len(values) < 19:
+        return None
+    user, system, reaped_user, reaped_system = values[10:14]
+    return ProcessStat(
+        parent=values[0],
+        cpu_ticks=user + system,
+        # The kernel shows these two as signed; a process can't have used less than nothing.
+        reaped_ticks=max(0, reaped_user) + max(0, reaped_system),
+        start_ticks=values[18],
+    )
+
+
+def parse_schedstat(text: str) -> SchedStat | None:
+    r"""A thread's time on a core and in the run queue.
+
+    >>> parse_schedstat("941011 145265 2\n")
+    SchedStat(run_ns=941011, wait_ns=145265)
+    """
+    values = _parse_ints(text.split()[:2])
+    if values is None or len(values) < 2:
+        return None
+    return SchedStat(run_ns=values[0], wait_ns=values[1])
+
+
+def parse_io(text: str) -> IoCounters | None:
+    """What a process has read, from ``/proc/PID/io``."""
+    fields = _fields(text)
+    chars, fetched = parse_int(fields.get("rchar", "")), parse_int(fields.get("read_bytes", ""))
+    if chars is None or fetched is None:
+        return None
+    return IoCounters(read_chars=chars, read_bytes=fetched)
+
+
+def parse_pss(text: str) -> int | None:
+    """Proportional set size in bytes from ``/proc/PID/smaps_rollup``."""
+    return parse_meminfo(text).get("Pss")
+
+
+def parse_statm(text: str) -> tuple[int, int] | None:
+    """Resident pages, and those of them that are shared, from ``/proc/PID/statm``."""
+    values = _parse_ints(text.split()[:3])
+    if values is None or len(values) < 3:
+        return None
+    return values[1], values[2]
+
+
+def parse_pressure(text: str) -> int | None:
+    r"""Microseconds in which some task was held up, from a file of ``/proc/pressure``.
+
+    >>> parse_pressure("some avg10=3.38 avg60=1.15 avg300=0.35 total=3926113\n")
+    3926113
+    """
+    for line in text.splitlines():
+        kind, *pairs = line.split() or [""]
+        if kind == "some":
+            return parse_int(dict(pair.partition("=")[::2] for pair in pairs).get("total", ""))
+    return None
+
+
+def parse_allowed_cpus(text: str) -> frozenset[int] | None:
+    """The affinity mask, cpuset included, from ``/proc/PID/status``."""
+    allowed = _fields(text).get("Cpus_allowed_list")
+    return None if allowed is None else parse_cpu_list(allowed)
+
+
+def parse_counters(text: str) -> dict[str, int]:
+    """Lines of a name and a number, as in ``/proc/vmstat`` and the ``*.stat`` of cgroups."""
+    counters: dict[str, int] = {}
+    for line in text.splitlines():
+        name, _, number = line.partition(" ")
+        value = parse_int(number)
+        if name and value is not None:
+            counters[name] = value
+    return counters
+
+
+def parse_load(text: str) -> float | None:
+    """The load average of the last minute, from ``/proc/loadavg``."""
+    first = (text.split() or [""])[0]
+    whole, dot, part = first.partition(".")
+    if not dot or parse_int(whole) is None or parse_int(part) is None:
+        return None
+    return float(first)
+
+
+def _fields(text: str) -> dict[str, str]:
+    pairs = (line.partition(":") for line in text.splitlines())
+    return {key.strip(): value.strip() for key, colon, value in pairs if colon}
+
+
+def _parse_ints(words: list[str]) -> list[int] | None:
+    values = [parse_int(word) for word in words]
+    return [value for value in values if value is not None] if None not in values else None

@@ -1,0 +1,236 @@
+"""What a process and all its descendants have used, read again and again while they come and go.
+
+Totals never go backwards. What ended processes and threads had used stays counted: a thread's own
+figures are kept, and of a process that its parent has waited for, the kernel tells the exact sum.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from dlprof.machine.files import list_names, read_text
+from dlprof.machine.procfs import (
+    IoCounters,
+    ProcessStat,
+    SchedStat,
+    parse_io,
+    parse_process_stat,
+    parse_pss,
+    parse_schedstat,
+    parse_statm,
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TreeUsage:
+    """Totals of a process tree since its first process started. ``None``: the system doesn't tell.
+
+    Attributes:
+        processes: Alive now.
+        threads: Alive now.
+        cpu_ns: CPU time, of everything that ever was in the tree.
+        run_ns: CPU time of the threads that were seen, the counterpart of ``wait_ns``.
+        wait_ns: Time that those threads were runnable but waited for a core.
+        read_chars: Bytes asked for by ``read``.
+        read_bytes: Bytes fetched from storage.
+    """
+
+    processes: int
+    threads: int
+    cpu_ns: int
+    run_ns: int | None
+    wait_ns: int | None
+    read_chars: int | None
+    read_bytes: int | None
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class _Member:
+    """A process of the tree as it was last seen."""
+
+    start_ticks: int
+    cpu_ns: int = 0
+    reaped_ns: int = 0
+    threads: dict[str, SchedStat] = dataclasses.field(default_factory=dict)
+    ended_run_ns: int = 0
+    ended_wait_ns: int = 0
+    io: IoCounters | None = None
+    children: list[int] = dataclasses.field(default_factory=list)
+
+    @property
+    def run_ns(self) -> int:
+        return self.ended_run_ns + sum(thread.run_ns for thread in self.threads.values())
+
+    @property
+    def wait_ns(self) -> int:
+        return self.ended_wait_ns + sum(thread.wait_ns for thread in self.threads.values())
+
+
+class ProcessTree:
+    """Reads one process tree of Linux's ``/proc``.
+
+    Args:
+        pid: The tree's first process.
+        root: Where ``/proc`` is found.
+        tick_ns: Length of a clock tick; the kernel's own for ``None``.
+    """
+
+    def __init__(self, pid: int, *, root: Path = Path("/"), tick_ns: int | None = None) -> None:
+        self._pid = pid
+        self._proc = f"{root}/proc".replace("//", "/")
+        self._tick_ns = tick_ns or 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+        self._members: dict[int, _Member] = {}
+        self._lists_children = Path(f"{self._proc}/{pid}/task/{pid}/children").exists()
+        self._unsettled_ns = 0
+        self._gone_run_ns = 0
+        self._gone_wait_ns = 0
+        self._read_chars = 0
+        self._read_bytes = 0
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The processes that were alive at the last reading."""
+        return tuple(self._members)
+
+    def read(self) -> TreeUsage:
+        """Read every process of the tree once."""
+        before = {pid: (member.cpu_ns, member.reaped_ns) for pid, member in self._members.items()}
+        members = self._walk()
+        gone = [member for pid, member in self._members.items() if members.get(pid) is not member]
+        self._settle(before, members, gone)
+        self._members = members
+        alive = members.values()
+        known = any(member.threads for member in alive) or bool(self._gone_run_ns)
+        chars, fetched = self._sum_io()
+        return TreeUsage(
+            processes=len(members),
+            threads=sum(max(1, len(member.threads)) for member in alive),
+            cpu_ns=self._unsettled_ns + sum(m.cpu_ns + m.reaped_ns for m in alive),
+            run_ns=self._gone_run_ns + sum(m.run_ns for m in alive) if known else None,
+            wait_ns=self._gone_wait_ns + sum(m.wait_ns for m in alive) if known else None,
+            read_chars=chars,
+            read_bytes=fetched,
+        )
+
+    def pss_bytes(self) -> int | None:
+        """Proportional set size of the tree as of the last reading; dear: 1-24 ms a process."""
+        sizes = [
+            parse_pss(text)
+            for pid in self._members
+            if (text := read_text(f"{self._proc}/{pid}/smaps_rollup"))
+        ]
+        known = [size for size in sizes if size is not None]
+        return sum(known) if known else None
+
+    def private_bytes(self) -> int | None:
+        """Resident memory of the tree that no file and no shared memory backs; cheap.
+
+        Pages that children share with their parent since a fork count in each of them.
+        """
+        sizes = [parse_statm(read_text(f"{self._proc}/{pid}/statm") or "") for pid in self._members]
+        known = [resident - shared for resident, shared in filter(None, sizes)]
+        return os.sysconf("SC_PAGE_SIZE") * sum(known) if known else None
+
+    def _walk(self) -> dict[int, _Member]:
+        """All processes alive: from the first down, and those known that have lost their parent."""
+        scanned = None if self._lists_children else _scan_children(self._proc)
+        members: dict[int, _Member] = {}
+        waiting = [(pid, True) for pid in self._members] + [(self._pid, bool(self._members))]
+        while waiting:
+            pid, must_be_known = waiting.pop()
+            if pid in members:
+                continue
+            member = self._read_process(pid, must_be_known=must_be_known)
+            if member is not None:
+                members[pid] = member
+                children = member.children if scanned is None else scanned.get(pid, [])
+                waiting += [(child, False) for child in children]
+        return members
+
+    def _read_process(self, pid: int, *, must_be_known: bool) -> _Member | None:
+        folder = f"{self._proc}/{pid}"
+        stat = parse_process_stat(read_text(f"{folder}/stat") or "")
+        if stat is None:
+            return None
+        member = self._members.get(pid)
+        if member is None or member.start_ticks != stat.start_ticks:
+            if must_be_known:
+                return None
+            member = _Member(start_ticks=stat.start_ticks)
+        self._read_threads(folder, member)
+        member.io = parse_io(read_text(f"{folder}/io") or "") or member.io
+        self._read_times(stat, member)
+        return member
+
+    def _read_threads(self, folder: str, member: _Member) -> None:
+        threads: dict[str, SchedStat] = {}
+        member.children = []
+        for name in list_names(f"{folder}/task"):
+            thread = parse_schedstat(read_text(f"{folder}/task/{name}/schedstat") or "")
+            if thread is not None:
+                threads[name] = thread
+            if self._lists_children:
+                children = read_text(f"{folder}/task/{name}/children") or ""
+                member.children += [int(child) for child in children.split() if child.isdecimal()]
+        for name, last in member.threads.items():
+            now = threads.get(name)
+            if now is None or now.run_ns < last.run_ns:
+                member.ended_run_ns += last.run_ns
+                member.ended_wait_ns += last.wait_ns
+        member.threads = threads
+
+    def _read_times(self, stat: ProcessStat, member: _Member) -> None:
+        """Threads tell nanoseconds; the process tells ticks, but of threads never seen too."""
+        seen = max(member.run_ns, stat.cpu_ticks * self._tick_ns)
+        member.cpu_ns = max(member.cpu_ns, seen)
+        member.reaped_ns = max(member.reaped_ns, stat.reaped_ticks * self._tick_ns)
+
+    def _settle(
+        self,
+        before: dict[int, tuple[int, int]],
+        members: dict[int, _Member],
+        gone: list[_Member],
+    ) -> None:
+        """Keep what ended processes had used until a parent's account of its children has it.
+
+        A parent that waits for a child gets the child's exact total, which is at least what was
+        last seen of it. What nobody in the tree waits for stays counted as last seen.
+        """
+        for member in gone:
+            self._gone_run_ns += member.run_ns
+            self._gone_wait_ns += member.wait_ns
+            self._unsettled_ns += member.cpu_ns + member.reaped_ns
+        for pid, member in members.items():
+            if pid in before and self._members.get(pid) is member:
+                self._unsettled_ns -= member.reaped_ns - before[pid][1]
+        self._unsettled_ns = max(0, self._unsettled_ns)
+
+    def _sum_io(self) -> tuple[int | None, int | None]:
+        """A reaped child's counters are in its parent's, so a plain sum loses none of them."""
+        known = [member.io for member in self._members.values() if member.io is not None]
+        if not known and not self._read_chars:
+            return None, None
+        self._read_chars = max(self._read_chars, sum(io.read_chars for io in known))
+        self._read_bytes = max(self._read_bytes, sum(io.read_bytes for io in known))
+        return self._read_chars, self._read_bytes
+
+
+def _scan_children(proc: str) -> dict[int, list[int]]:
+    """Children of every process, for kernels that don't list them (``CONFIG_PROC_CHILDREN``)."""
+    children: dict[int, list[int]] = defaultdict(list)
+    for pid, stat in scan_processes(proc):
+        children[stat.parent].append(pid)
+    return children
+
+
+def scan_processes(proc: str) -> Iterator[tuple[int, ProcessStat]]:
+    """Every process that can be seen."""
+    for name in list_names(proc):
+        if name.isdecimal():
+            stat = parse_process_stat(read_text(f"{proc}/{name}/stat") or "")
+            if stat is not None:
+                yield int(name), stat
