@@ -210,7 +210,7 @@ Timeout = Annotated[
 ColdCache = Annotated[
     bool | None,
     typer.Option(
-        "--cold-cache",
+        "--cold-cache/--no-cold-cache",
         help="Drop the data's files from the page cache before each trial.",
         rich_help_panel=_EFFORT,
     ),

@@ -69,7 +69,7 @@ def recommend(  # noqa: PLR0913 - a command has as many parameters as it has opt
     """
     del verbose  # the program's way out looks for it, where a fault asks for a traceback
     from dlprof.advise.recommend import recommend as advise
-    from dlprof.cli.limits import read_constraints, read_machine
+    from dlprof.cli.limits import read_constraints
     from dlprof.store import read_run
 
     measured = read_run(run)
@@ -80,11 +80,18 @@ def recommend(  # noqa: PLR0913 - a command has as many parameters as it has opt
         ranks=ranks,
         step_time=step_time,
     )
-    elsewhere = read_machine(machine) if machine else None
+    elsewhere = _read_machine(machine) if machine else None
     answer = advise(measured, limits, machine=elsewhere)
     if save is not None:
         _keep(save, measured, answer, machine=elsewhere, quiet=quiet)
     _show(measured, answer, Format.JSON if as_json else output_format)
+
+
+def _read_machine(path: Path) -> Machine:
+    """The machine that a profile describes, as far as limits need it."""
+    from dlprof.machine.profiles import machine_from_profile, read_profile
+
+    return machine_from_profile(read_profile(path))
 
 
 def _keep(
@@ -101,17 +108,19 @@ def _keep(
 
 
 def _show(run: Run, answer: Recommendation, output_format: Format) -> None:
-    from dlprof.report import recommendation as report
+    from dlprof.report import snippets
 
     match output_format:
         case Format.TEXT:
-            streams.print_result(report.render_recommendation(run, answer))
+            from dlprof.report.recommendation import render_recommendation
+
+            streams.print_result(render_recommendation(run, answer))
         case Format.PYTHON:
-            streams.write_result(report.render_python(run, answer))
+            streams.write_result(snippets.render_python(run, answer))
         case Format.TOML:
-            streams.write_result(report.render_toml(run, answer))
+            streams.write_result(snippets.render_toml(run, answer))
         case Format.LIGHTNING:
-            streams.write_result(report.render_lightning(run, answer))
+            streams.write_result(snippets.render_lightning(run, answer))
         case Format.JSON:
             from dlprof.report.documents import recommend_document
 

@@ -1,0 +1,53 @@
+"""The JSON documents that ``--json`` prints; keys of the contract, units in their names.
+
+Non-ASCII and control characters leave as JSON escapes, so a terminal has nothing to act on.
+"""
+
+from __future__ import annotations
+
+import json
+
+from dlprof.codec import to_json
+from dlprof.records import SCHEMA_VERSION, Cost, Recommendation, Run
+
+
+def sweep_document(run: Run) -> str:
+    """What ``dlprof sweep --json`` prints.
+
+    Args:
+        run: The finished run; of one that did not end, the cost is that of its trials.
+    """
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "run_file": run.path,
+        "run_id": run.header.run_id,
+        "machine": run.header.machine,
+        "target": run.header.target,
+        "trials": run.trials,
+        "left_out": run.header.left_out,
+        "recommendation": run.recommendation,
+        "ended": run.end.reason if run.end is not None else None,
+        "cost_s": run.end.cost_s if run.end is not None else _cost_of_trials(run),
+    }
+    return json.dumps(to_json(document), allow_nan=False, indent=2)
+
+
+def _cost_of_trials(run: Run) -> Cost:
+    measured = sum(trial.measured_s for trial in run.trials)
+    total = sum(trial.wall_s for trial in run.trials)
+    return Cost(measured=measured, overhead=total - measured, total=total)
+
+
+def recommend_document(run: Run, recommendation: Recommendation) -> str:
+    """What ``dlprof recommend --json`` prints.
+
+    Args:
+        run: What it was drawn from.
+        recommendation: The answer.
+    """
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "run_file": run.path,
+        **to_json(recommendation),
+    }
+    return json.dumps(document, allow_nan=False, indent=2)

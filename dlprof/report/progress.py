@@ -1,0 +1,184 @@
+"""What a running sweep looks like: its state, fed by events, and the view of one moment."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from dlprof.records import Config, Estimate, RunHeader, Trial, Usage
+from dlprof.report.labels import cores_text, rate_text, settings_text
+from dlprof.report.text import clean
+from dlprof.stats.student import mean_interval
+from dlprof.units import format_bytes, format_duration
+
+_WIDEST_BAR = 40
+_NARROWEST_BAR = 8
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class SweepState:
+    """A sweep as far as its events have told; times are seconds.
+
+    Attributes:
+        header: Set once the sweep is planned.
+        configurations: How many are to be measured.
+        repeats: How often each is measured; ``None``: as the budget allows.
+        trials: Ended so far.
+        current: The configuration that is being measured.
+        repetition: Of the current trial.
+        elapsed_s: Time since the sweep's start, at ``heard_at``.
+        expected_s: Length of the whole sweep, as far as it can be told.
+        heard_at: The clock when ``elapsed_s`` was true.
+        usage: The last look at the machine.
+        preparing: What is being made, how much of it is done, and of how much.
+    """
+
+    header: RunHeader | None = None
+    configurations: int = 0
+    repeats: int | None = None
+    trials: list[Trial] = dataclasses.field(default_factory=list)
+    current: Config | None = None
+    repetition: int = 0
+    elapsed_s: float = 0.0
+    expected_s: float = 0.0
+    heard_at: float = 0.0
+    usage: Usage | None = None
+    preparing: tuple[str, int, int] | None = None
+
+    def elapsed_at(self, now: float) -> float:
+        """Seconds since the sweep's start."""
+        return self.elapsed_s + max(0.0, now - self.heard_at)
+
+    def fraction_at(self, now: float) -> float:
+        """How much of the sweep is over, 0 to 1."""
+        if self.expected_s <= 0:
+            return 0.0
+        return min(1.0, self.elapsed_at(now) / self.expected_s)
+
+
+def best_so_far(trials: Sequence[Trial]) -> tuple[Config, Estimate] | None:
+    """The configuration of the highest mean rate; ``None`` before any trial has figures."""
+    rates: dict[Config, list[Estimate]] = {}
+    for trial in trials:
+        if trial.outcome == "completed" and trial.samples_per_s is not None:
+            rates.setdefault(trial.config, []).append(trial.samples_per_s)
+    means = {config: _mean(found) for config, found in rates.items()}
+    if not means:
+        return None
+    best = max(means, key=lambda config: means[config].value)
+    return best, means[best]
+
+
+def _mean(found: Sequence[Estimate]) -> Estimate:
+    return found[0] if len(found) == 1 else mean_interval([rate.value for rate in found])
+
+
+def trial_line(trial: Trial) -> str:
+    """One ended trial in one line."""
+    settings = settings_text(trial.config)
+    if trial.failure is not None:
+        return f"{trial.id} {settings}: {trial.outcome}: {clean(trial.failure.message)}"
+    noise = " (noisy)" if trial.noisy else ""
+    return f"{trial.id} {settings}: {rate_text(trial.samples_per_s)}{noise}"
+
+
+def usage_text(usage: Usage) -> str:
+    """What the machine is doing: the trial's cores, those of others, idle ones, memory."""
+    idle = None
+    if usage.available_cpu_cores is not None and usage.own_cpu_cores is not None:
+        idle = max(0.0, usage.available_cpu_cores - usage.own_cpu_cores)
+    cores = (("own", usage.own_cpu_cores), ("others", usage.other_cpu_cores), ("idle", idle))
+    known = [f"{name} {cores_text(count)}" for name, count in cores if count is not None]
+    parts = [f"cores: {', '.join(known)}"] if known else []
+    if usage.pss_peak_bytes is not None:
+        parts.append(f"memory {format_bytes(usage.pss_peak_bytes)}")
+    if usage.shm_peak_bytes is not None:
+        parts.append(f"shm {format_bytes(usage.shm_peak_bytes)}")
+    parts += [
+        f"GPU {gpu.index} {gpu.kernel_active_fraction:.0%}"
+        for gpu in usage.gpu
+        if gpu.kernel_active_fraction is not None
+    ]
+    return "; ".join(parts) or "nothing known"
+
+
+class ProgressView:
+    """Rich renderable: a running sweep at one moment, in as many columns as there are."""
+
+    def __init__(self, state: SweepState, now: float) -> None:
+        """Make the view.
+
+        Args:
+            state: What is known.
+            now: The clock that ``state.heard_at`` was read from.
+        """
+        self._state = state
+        self._now = now
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        state = self._state
+        if state.preparing is not None:
+            what, done, total = state.preparing
+            yield _bar_line(done, total, f"{clean(what)}: {done:,} of {total:,}", options)
+            return
+        if state.header is None:
+            yield Text("Getting ready")
+            return
+        fraction = state.fraction_at(self._now)
+        yield _bar_line(fraction, 1.0, self._times(), options)
+        yield _facts(self._rows())
+
+    def _times(self) -> str:
+        state = self._state
+        elapsed = state.elapsed_at(self._now)
+        left = max(0.0, state.expected_s - elapsed)
+        percent = f"{state.fraction_at(self._now):.0%}"
+        return f"{percent} after {format_duration(round(elapsed))}, {_rough(left)} left"
+
+    def _rows(self) -> list[tuple[str, str]]:
+        state = self._state
+        target = clean(state.header.target.spec) if state.header else ""
+        times = f" x {state.repeats}" if state.repeats else ""
+        counts = f"{state.configurations} configurations{times}, {len(state.trials)} trials done"
+        rows = [("sweep", f"{target}: {counts}")]
+        best = best_so_far(state.trials)
+        if best is not None:
+            rows += [("best", rate_text(best[1])), ("", settings_text(best[0]))]
+        if state.current is not None:
+            again = f" (repeat {state.repetition + 1})" if state.repetition else ""
+            rows.append(("now", f"{settings_text(state.current)}{again}"))
+        if state.usage is not None:
+            rows.append(("machine", usage_text(state.usage)))
+        return rows
+
+
+def _rough(seconds: float) -> str:
+    """A time left, in whole seconds: it is an estimate."""
+    return format_duration(round(seconds))
+
+
+def _bar_line(done: float, total: float, text: str, options: ConsoleOptions) -> RenderableType:
+    """A progress bar with its text behind it; the bar takes what room the text leaves."""
+    room = options.max_width - len(text) - 1
+    if room < _NARROWEST_BAR:
+        return Text(text, no_wrap=True, overflow="crop")
+    width = min(_WIDEST_BAR, room)
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column(width=width)
+    grid.add_column(no_wrap=True)
+    grid.add_row(ProgressBar(total=total, completed=done, width=width), Text(text))
+    return grid
+
+
+def _facts(rows: Sequence[tuple[str, str]]) -> RenderableType:
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column(no_wrap=True, style="bold")
+    grid.add_column(no_wrap=True, overflow="crop")
+    for name, text in rows:
+        grid.add_row(Text(name), Text(text))
+    return grid

@@ -1,0 +1,194 @@
+"""The recommendation as people read it: what to paste, what to expect, why, and what else."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from dlprof.records import Alternative, Constraints, Expected, Machine, Recommendation, Run
+from dlprof.report.labels import percent_text, rate_text, ratio_text, settings_text
+from dlprof.report.snippets import loader_call
+from dlprof.report.text import clean
+from dlprof.units import format_bytes, format_duration, format_rate
+
+_INDENT = 2
+_MOST_TRIALS = 6
+_MOST_TIES = 5
+_CONFIDENCE_STYLES = {"high": "green", "medium": "yellow", "low": "red"}
+
+
+def render_recommendation(run: Run, recommendation: Recommendation) -> RenderableType:
+    """The whole recommendation for a terminal or a pipe.
+
+    Args:
+        run: What it was drawn from.
+        recommendation: What to show.
+    """
+    parts: list[RenderableType] = [
+        Text("Recommended settings", style="bold"),
+        _indented(Text("\n".join(loader_call(recommendation.dataloader_kwargs)), style="green")),
+        *_beside_the_loader(recommendation),
+        Text(),
+        _pairs(_expectations(recommendation)),
+    ]
+    parts += _section("Why", [_reason(r.claim, r.evidence) for r in recommendation.reasons])
+    parts += _section("Also", _alternatives(recommendation.alternatives))
+    parts += _section("What rules of thumb would give", _rules(recommendation))
+    parts += [Text(), Text("Next", style="bold"), _indented(_next_steps(run, recommendation))]
+    return Group(*parts)
+
+
+def _indented(renderable: RenderableType) -> Padding:
+    return Padding(renderable, (0, 0, 0, _INDENT))
+
+
+def _section(title: str, items: Sequence[RenderableType]) -> list[RenderableType]:
+    """A heading and what stands under it; nothing where there is nothing to say."""
+    if not items:
+        return []
+    return [Text(), Text(title, style="bold"), *map(_indented, items)]
+
+
+def _pairs(rows: Iterable[tuple[str, Text]]) -> RenderableType:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(Text(name), value)
+    return _indented(table)
+
+
+def _beside_the_loader(recommendation: Recommendation) -> list[RenderableType]:
+    """Settings that are no DataLoader arguments, as sentences."""
+    config = recommendation.config
+    lines = []
+    if config.sharing_strategy is not None:
+        strategy = clean(config.sharing_strategy)
+        lines.append(f'with torch.multiprocessing.set_sharing_strategy("{strategy}") before')
+    if config.worker_threads is not None:
+        lines.append(f"with torch.set_num_threads({config.worker_threads}) in worker_init_fn")
+    return [_indented(Text(line)) for line in lines]
+
+
+def _expectations(recommendation: Recommendation) -> list[tuple[str, Text]]:
+    expected = recommendation.expected
+    confidence = Text(recommendation.confidence, _CONFIDENCE_STYLES[recommendation.confidence])
+    confidence.append(f": {clean(recommendation.confidence_reason)}", style="default")
+    rows = [("throughput", Text(rate_text(expected.samples_per_s)))]
+    rows += [(name, Text(text)) for name, text in _other_figures(expected)]
+    rows += [("limits kept", Text(text)) for text in _limits(recommendation.constraints)]
+    return [*rows, ("confidence", confidence)]
+
+
+def _other_figures(expected: Expected) -> list[tuple[str, str]]:
+    """The figures that could be had; the step's wait first, as it decides."""
+    figures: list[tuple[str, str]] = []
+    if expected.wait_fraction is not None:
+        figures.append(("data wait", f"{percent_text(expected.wait_fraction)} of the time"))
+    if expected.pss_bytes is not None:
+        figures.append(("memory", format_bytes(expected.pss_bytes)))
+    if expected.shm_bytes is not None:
+        figures.append(("shared memory", format_bytes(expected.shm_bytes)))
+    if expected.startup_s is not None:
+        figures.append(("start-up", format_duration(expected.startup_s)))
+    if expected.epoch_turnover_s is not None:
+        figures.append(("epoch turnover", format_duration(expected.epoch_turnover_s)))
+    return figures
+
+
+def _limits(constraints: Constraints) -> list[str]:
+    """The limits in one line; none where there are none."""
+    parts = []
+    if constraints.machine is not None:
+        parts.append(f"machine {clean(constraints.machine)}")
+    if constraints.max_workers is not None:
+        parts.append(f"{constraints.max_workers} workers")
+    if constraints.max_ram_bytes is not None:
+        parts.append(f"{format_bytes(constraints.max_ram_bytes)} of memory")
+    if constraints.max_shm_bytes is not None:
+        parts.append(f"{format_bytes(constraints.max_shm_bytes)} of shared memory")
+    if constraints.ranks > 1:
+        parts.append(f"{constraints.ranks} ranks")
+    if constraints.step_s is not None:
+        parts.append(f"a step of {format_duration(constraints.step_s)}")
+    return [", ".join(parts)] if parts else []
+
+
+def _reason(claim: str, evidence: Mapping[str, Any]) -> RenderableType:
+    text = Text(clean(claim))
+    trials = [clean(str(trial)) for trial in evidence.get("trials", ())]
+    if trials:
+        more = f" and {len(trials) - _MOST_TRIALS} more" if len(trials) > _MOST_TRIALS else ""
+        text.append(f" [{', '.join(trials[:_MOST_TRIALS])}{more}]", style="dim")
+    return _bullet(text)
+
+
+def _bullet(text: Text) -> RenderableType:
+    """A paragraph behind a dash, its further lines under the first."""
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_row(Text("-"), text)
+    return grid
+
+
+def _alternatives(alternatives: Sequence[Alternative]) -> list[RenderableType]:
+    """The fastest, the default and the first few ties, one line each."""
+    words = {"tie": "as fast", "fastest": "fastest", "default": "default", "slower": "slower"}
+    ties = [other for other in alternatives if other.relation == "tie"]
+    hidden = ties[_MOST_TIES:]
+    lines: list[RenderableType] = [
+        _bullet(
+            Text(f"{words[other.relation]}: {settings_text(other.config)}: ").append(
+                f"{rate_text(other.expected.samples_per_s)}, {ratio_text(other.speed)}"
+            )
+        )
+        for other in alternatives
+        if other not in hidden
+    ]
+    if hidden:
+        lines.append(_bullet(Text(f"{len(hidden)} more that can't be told apart")))
+    return lines
+
+
+def _rules(recommendation: Recommendation) -> list[RenderableType]:
+    lines: list[RenderableType] = []
+    best = recommendation.expected.samples_per_s.value
+    for rule in recommendation.rules_of_thumb:
+        text = Text(f"{clean(rule.name)}: {settings_text(rule.config)}: ")
+        rate = rule.expected_samples_per_s
+        if rate is None:
+            text.append(clean(rule.unavailable) or "not measured")
+        else:
+            speed = f", {ratio_text(rate / best)}" if best > 0 else ""
+            text.append(f"{format_rate(rate)} samples/s{speed}")
+        lines.append(_bullet(text))
+    return lines
+
+
+def _next_steps(run: Run, recommendation: Recommendation) -> Text:
+    """The command that most likely comes next, ready to paste."""
+    name = shlex.quote(clean(run.path))
+    machine = recommendation.constraints.machine
+    save = f"dlprof recommend {name} --save dlprof.toml"
+    use = 'loader = DataLoader(dataset, **dlprof.kwargs_for("dlprof.toml"))'
+    text = Text()
+    if machine is None:
+        text.append(f"{save}\n", style="cyan")
+        text.append(f"then, in the training script: {use}\n")
+    text.append(f"dlprof recommend {name} --format python", style="cyan")
+    return text
+
+
+def saved_note(path: str, machine: Machine) -> str:
+    """What ``--save`` did, and how the settings are used."""
+    return (
+        f"Saved for {clean(machine.fingerprint)} in {clean(path)}.\n"
+        f"Use them: DataLoader(dataset, **dlprof.kwargs_for({clean(path)!r}))"
+    )

@@ -1,0 +1,108 @@
+"""The recommendation as something to paste: Python, TOML, a Lightning data module."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dlprof.records import Config, Recommendation, Run
+from dlprof.report.labels import rate_text
+from dlprof.report.text import clean
+
+_INDENT = "    "
+
+
+def loader_call(
+    kwargs: Mapping[str, Any], dataset: str = "dataset", extra: Sequence[str] = ()
+) -> list[str]:
+    """The lines of a ``DataLoader(...)`` call.
+
+    Args:
+        kwargs: Arguments for DataLoader.
+        dataset: The expression that stands for the data set.
+        extra: Further arguments, as source.
+    """
+    arguments = [dataset, *(f"{name}={value!r}" for name, value in kwargs.items()), *extra]
+    return ["DataLoader(", *(f"{_INDENT}{argument}," for argument in arguments), ")"]
+
+
+def render_python(run: Run, recommendation: Recommendation) -> str:
+    """A Python snippet that builds the recommended loader from a ``dataset``.
+
+    Settings that are no DataLoader arguments (sharing strategy, worker threads) are set the way
+    torch wants them.
+    """
+    config = recommendation.config
+    head = _comment_lines(run, recommendation)
+    imports = ["from torch.utils.data import DataLoader"]
+    if config.sharing_strategy is not None or config.worker_threads is not None:
+        imports.insert(0, "import torch")
+    extra = ["worker_init_fn=set_worker_threads"] if config.worker_threads is not None else []
+    call = loader_call(recommendation.dataloader_kwargs, extra=extra)
+    call[0] = f"loader = {call[0]}"
+    return "\n".join([*head, *imports, "", *_set_up(config), *call]) + "\n"
+
+
+def _set_up(config: Config) -> list[str]:
+    lines = []
+    if config.sharing_strategy is not None:
+        lines += [f"torch.multiprocessing.set_sharing_strategy({config.sharing_strategy!r})", ""]
+    if config.worker_threads is not None:
+        lines += [
+            "",
+            "def set_worker_threads(worker_id: int) -> None:",
+            f"{_INDENT}torch.set_num_threads({config.worker_threads})",
+            "",
+            "",
+        ]
+    return lines
+
+
+def render_toml(run: Run, recommendation: Recommendation) -> str:
+    """The arguments as a TOML table ``[dataloader]``, what they should give as comments."""
+    lines = [*_comment_lines(run, recommendation), "[dataloader]"]
+    # Every value is a whole number, a truth value or a short text, and JSON writes these as TOML.
+    lines += [f"{name} = {json.dumps(v)}" for name, v in recommendation.dataloader_kwargs.items()]
+    settings = recommendation.config
+    others = {"sharing_strategy": settings.sharing_strategy, "threads": settings.worker_threads}
+    if any(value is not None for value in others.values()):
+        lines += ["", "[worker]"]
+        lines += [f"{name} = {json.dumps(v)}" for name, v in others.items() if v is not None]
+    return "\n".join(lines) + "\n"
+
+
+def render_lightning(run: Run, recommendation: Recommendation) -> str:
+    """A Lightning data module with the recommended loader, and how many ranks it is meant for."""
+    ranks = recommendation.constraints.ranks
+    call = loader_call(recommendation.dataloader_kwargs, dataset="self.dataset")
+    lines = [
+        *_comment_lines(run, recommendation),
+        "from lightning.pytorch import LightningDataModule",
+        "from torch.utils.data import DataLoader",
+        "",
+        "",
+        "class DataModule(LightningDataModule):",
+        f"{_INDENT}def __init__(self, dataset):",
+        f"{_INDENT * 2}super().__init__()",
+        f"{_INDENT * 2}self.dataset = dataset",
+        "",
+        f"{_INDENT}def train_dataloader(self):",
+        f"{_INDENT * 2}return {call[0]}",
+        *(_INDENT * 2 + line for line in call[1:]),
+        "",
+        "",
+        f"# Each rank builds a loader of its own; these settings are for Trainer(devices={ranks}).",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _comment_lines(run: Run, recommendation: Recommendation) -> list[str]:
+    """Where the settings come from and what they should give, so that it can be checked later."""
+    machine = clean(recommendation.constraints.machine or run.header.machine.hostname)
+    version, target = clean(run.header.dlprof_version), clean(run.header.target.spec)
+    rate = rate_text(recommendation.expected.samples_per_s)
+    return [
+        f"# dlprof {version}: {target} on {machine}, {clean(run.header.started_at)[:10]}",
+        f"# expect {rate}, confidence {recommendation.confidence}",
+    ]

@@ -1,0 +1,103 @@
+"""What ``dlprof sweep`` leaves on the screen: the table, the plot, what to know, what to use."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from dlprof.records import Run, Trial
+from dlprof.report.labels import percent_text, settings_text
+from dlprof.report.plot import ThroughputPlot, bars
+from dlprof.report.recommendation import render_recommendation
+from dlprof.report.summary import Row, summarise
+from dlprof.report.table import RunTable
+from dlprof.report.text import clean
+from dlprof.units import format_duration
+
+_ENDS = {
+    "decided": "the best can be told from the rest",
+    "complete": "everything was measured as often as asked",
+    "budget": "the budget was used up",
+    "interrupted": "interrupted; what was measured is kept",
+    "failed": "nothing more could be measured",
+}
+
+
+def render_sweep(run: Run) -> RenderableType:
+    """The final screen of a sweep.
+
+    Args:
+        run: The finished run.
+    """
+    rows = summarise(run)
+    parts: list[RenderableType] = [Text(_headline(run), style="bold"), Text(), RunTable(rows)]
+    shown = bars(rows)
+    if len(shown) > 1:
+        parts += [Text(), ThroughputPlot(shown)]
+    notes = [*_legend(rows), *_left_out(run), *_failures(run.trials), *_cost(run)]
+    parts += [Text(), *(Text(note) for note in notes)]
+    if run.recommendation is not None:
+        parts += [Text(), render_recommendation(run, run.recommendation)]
+    return Group(*parts)
+
+
+def _headline(run: Run) -> str:
+    header = run.header
+    configurations = len({trial.config for trial in run.trials})
+    cores = f"{header.machine.usable_cores:g} usable cores"
+    return (
+        f"{clean(header.target.spec)} on {clean(header.machine.hostname)} ({cores}):"
+        f" {configurations} configurations, {len(run.trials)} trials"
+    )
+
+
+def _legend(rows: tuple[Row, ...]) -> list[str]:
+    """What the marks mean, as far as they occur."""
+    roles = {row.role for row in rows}
+    notes = []
+    if "pick" in roles:
+        notes.append("pick: recommended; relative: speed against the pick.")
+    else:
+        notes.append("relative: speed against the fastest.")
+    if "tie" in roles:
+        notes.append("tie: can't be told apart from the best.")
+    if any(row.noisy for row in rows):
+        notes.append("noisy: other programs, a quota or drift make the figures doubtful.")
+    return notes
+
+
+def _left_out(run: Run) -> list[str]:
+    return [
+        f"Left out: {clean(left.setting)}: {clean(left.reason)}" for left in run.header.left_out
+    ]
+
+
+def _failures(trials: tuple[Trial, ...]) -> list[str]:
+    """Each kind of failure once for each configuration, with what to do about it."""
+    notes: dict[tuple[str, str], str] = {}
+    for trial in trials:
+        if trial.failure is None:
+            continue
+        failure = trial.failure
+        hint = f" {clean(failure.hint)}" if failure.hint else ""
+        note = f"Failed: {settings_text(trial.config)}: {clean(failure.message)}{hint} [{trial.id}]"
+        notes.setdefault((trial.config.key, failure.kind), note)
+    return list(notes.values())
+
+
+def _cost(run: Run) -> list[str]:
+    """How the sweep ended and what it took."""
+    notes = []
+    if run.end is not None:
+        cost = run.end.cost_s
+        outside = cost.overhead / cost.total if cost.total > 0 else None
+        notes.append(
+            f"Took {format_duration(cost.total)}, {percent_text(outside)} of it outside the"
+            f" measured windows; ended because {_ENDS[run.end.reason]}."
+            if run.end.reason in {"decided", "complete", "budget"}
+            else f"Took {format_duration(cost.total)}; {_ENDS[run.end.reason]}."
+        )
+    if run.truncated:
+        notes.append("The run file was cut off; --resume continues it.")
+    notes.append(f"Run file: {clean(run.path)}")
+    return notes
