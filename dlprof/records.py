@@ -362,6 +362,9 @@ class Target:
         fork_safe: Whether trials can be forked from one process that has built the target once;
             false where building it started threads or touched CUDA.
         import_s: Importing and building the target, once.
+        own_config: The settings that the target's own DataLoader was built with, canonical;
+            ``None`` for a bare data set or a built-in. Its ``in_order`` and ``start_method`` are what "keep the
+            target's own" means.
         batch_bytes: Tensor data of one batch, from a disposable probe.
         batch_tensors: Tensors in one batch, from the probe.
         batch_s: Loading one batch in the main process, second batch of the probe.
@@ -378,6 +381,7 @@ class Target:
     sampler: str | None = None
     fork_safe: bool = True
     import_s: float | None = None
+    own_config: Config | None = None
     batch_bytes: int | None = None
     batch_tensors: int | None = None
     batch_s: float | None = None

@@ -1,0 +1,217 @@
+"""``--arg`` texts turned into what a callable's parameters ask for."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from dlprof.errors import TargetError
+
+_TRUE = frozenset({"true", "yes", "on", "1"})
+_FALSE = frozenset({"false", "no", "off", "0"})
+_NONE = frozenset({"none", "null", ""})
+
+
+def bind_arguments(
+    function: Callable[..., Any],
+    arguments: Mapping[str, str],
+    settings: Mapping[str, Any],
+    *,
+    name: str,
+) -> tuple[list[Any], dict[str, Any]]:
+    """The positional and keyword arguments to call a target's callable with.
+
+    Args:
+        function: What will be called.
+        arguments: ``--arg`` pairs. Each text is converted by the parameter's annotation, or by the
+            type of its default; without either, ``none``, ``true``, ``false`` and numbers that
+            read back unchanged are converted, and all else stays text.
+        settings: Further keyword arguments, passed as they are.
+        name: How messages name the callable.
+
+    Raises:
+        TargetError: An argument is unknown or can't be converted, or a needed one is missing.
+    """
+    signature = signature_of(function)
+    if signature is None:
+        return [], {**settings, **{key: _guess(text) for key, text in arguments.items()}}
+    parameters = signature.parameters
+    _refuse_unknown(parameters, arguments, name)
+    values = dict(settings)
+    for key, text in arguments.items():
+        values[key] = _convert_for(parameters.get(key), key, text, name)
+    _refuse_missing(parameters, values, name)
+    positional = [
+        values.pop(key)
+        for key, parameter in parameters.items()
+        if parameter.kind is parameter.POSITIONAL_ONLY and key in values
+    ]
+    return positional, values
+
+
+def signature_of(function: Callable[..., Any]) -> inspect.Signature | None:
+    """The signature with its annotations resolved as far as they can be; ``None`` without one."""
+    try:
+        return inspect.signature(function, eval_str=True)
+    except Exception:  # noqa: BLE001 - annotations of the user's are arbitrary code
+        try:
+            return inspect.signature(function)
+        except (TypeError, ValueError):
+            return None
+
+
+def takes_any(signature: inspect.Signature) -> bool:
+    """Whether there is a ``**kwargs``."""
+    return any(entry.kind is entry.VAR_KEYWORD for entry in signature.parameters.values())
+
+
+def named_parameters(signature: inspect.Signature) -> dict[str, inspect.Parameter]:
+    """The parameters that take one value by name or position."""
+    return {
+        key: parameter
+        for key, parameter in signature.parameters.items()
+        if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+    }
+
+
+def _refuse_unknown(
+    parameters: Mapping[str, inspect.Parameter], arguments: Mapping[str, str], name: str
+) -> None:
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    known = [
+        key
+        for key, parameter in parameters.items()
+        if parameter.kind is not parameter.VAR_POSITIONAL
+    ]
+    for key in arguments:
+        if key not in known:
+            close = difflib.get_close_matches(key, known, n=1)
+            listed = ", ".join(known) or "no arguments"
+            hint = f"Did you mean {close[0]!r}?" if close else f"It takes: {listed}."
+            raise TargetError(f"{name} takes no argument {key!r}.", hint=hint)
+
+
+def _refuse_missing(
+    parameters: Mapping[str, inspect.Parameter], values: Mapping[str, Any], name: str
+) -> None:
+    missing = [
+        key
+        for key, parameter in parameters.items()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        and key not in values
+    ]
+    if missing:
+        listed = ", ".join(repr(key) for key in missing)
+        hint = "Add " + " ".join(f"--arg {key}=..." for key in missing) + "."
+        raise TargetError(
+            f"{name} needs the argument{'s'[: len(missing) > 1]} {listed}.", hint=hint
+        )
+
+
+def _convert_for(parameter: inspect.Parameter | None, key: str, text: str, name: str) -> Any:
+    wanted = _wanted_type(parameter)
+    try:
+        return _convert(text, wanted)
+    except (ValueError, TypeError):
+        shown = getattr(wanted, "__name__", None) or str(wanted)
+        raise TargetError(
+            f"--arg {key}={text} can't be converted to {shown}, which {name} asks for.",
+            hint="int, float, bool, str, Path and None can be given as text; for anything else "
+            "name a function that builds the value itself.",
+        ) from None
+
+
+def _wanted_type(parameter: inspect.Parameter | None) -> Any:
+    """The type that a parameter asks for; ``None`` where it doesn't say."""
+    if parameter is None:
+        return None
+    annotation = parameter.annotation
+    if annotation is parameter.empty or annotation is Any:
+        default = parameter.default
+        return None if default is parameter.empty or default is None else type(default)
+    if isinstance(annotation, str):  # an annotation that could not be resolved
+        return {"int": int, "float": float, "bool": bool, "str": str, "Path": Path}.get(annotation)
+    return annotation
+
+
+def _convert(text: str, wanted: Any) -> Any:
+    generic = _GENERIC_CONVERTERS.get(typing.get_origin(wanted))
+    if generic is not None:
+        return generic(text, typing.get_args(wanted))
+    converter = _CONVERTERS.get(wanted)
+    if converter is not None:
+        return converter(text)
+    if isinstance(wanted, type) and (issubclass(wanted, Path) or issubclass(Path, wanted)):
+        return Path(text)  # also PurePath, os.PathLike, and PosixPath as the type of a default
+    raise TypeError
+
+
+def _convert_union(text: str, members: tuple[Any, ...]) -> Any:
+    # None and numbers first: str and Path would take any text.
+    order = sorted(members, key=lambda member: member in (str, Path))
+    for member in sorted(order, key=lambda member: member is not types.NoneType):
+        try:
+            return _convert(text, member)
+        except (ValueError, TypeError):
+            continue
+    raise ValueError
+
+
+def _convert_literal(text: str, choices: tuple[Any, ...]) -> Any:
+    for choice in choices:
+        if str(choice) == text:
+            return choice
+    raise ValueError
+
+
+def _convert_bool(text: str) -> bool:
+    lowered = text.strip().lower()
+    if lowered in _TRUE:
+        return True
+    if lowered in _FALSE:
+        return False
+    raise ValueError
+
+
+def _convert_none(text: str) -> None:
+    if text.strip().lower() not in _NONE:
+        raise ValueError
+
+
+def _guess(text: str) -> Any:
+    """A value for a parameter that says nothing of its type."""
+    lowered = text.strip().lower()
+    if lowered in ("none", "true", "false"):
+        return {"none": None, "true": True, "false": False}[lowered]
+    for number in (int, float):
+        try:
+            value = number(text)
+        except ValueError:
+            continue
+        if str(value) == text:
+            return value
+    return text
+
+
+_CONVERTERS: Mapping[Any, Callable[[str], Any]] = {
+    None: _guess,
+    object: str,
+    str: str,
+    int: int,
+    float: float,
+    bool: _convert_bool,
+    types.NoneType: _convert_none,
+}
+_GENERIC_CONVERTERS: Mapping[Any, Callable[[str, tuple[Any, ...]], Any]] = {
+    typing.Union: _convert_union,
+    types.UnionType: _convert_union,
+    typing.Literal: _convert_literal,
+    typing.Annotated: lambda text, members: _convert(text, members[0]),
+}

@@ -1,0 +1,219 @@
+"""From a TARGET to what loaders are made of. Runs in the process tree of a trial: imports torch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeGuard
+
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from dlprof.errors import TargetError
+from dlprof.records import Target
+from dlprof.targets import builtin
+from dlprof.targets.describe import describe_loader, type_name
+from dlprof.targets.factory import Factory
+from dlprof.targets.grammar import TargetSpec
+from dlprof.targets.importing import import_object
+from dlprof.targets.parts import LoaderParts, order_sampler, take_apart
+
+DEFAULT_BATCH_SIZE = 32
+_WANTED = (
+    "A target is a Dataset, a DataLoader, a function that returns one of them, or a function that "
+    "takes num_workers and the other settings and returns the loader."
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltTarget:
+    """A target, built once in this process; :func:`~dlprof.targets.loader.make_loader` uses it.
+
+    Attributes:
+        target: What the run file tells of it.
+        parts: What loaders are rebuilt from; ``None`` where only ``factory`` can make one.
+        factory: The target's own callable; ``None`` where there is none that makes loaders.
+    """
+
+    target: Target
+    parts: LoaderParts | None
+    factory: Factory | None
+
+
+def build_target(
+    spec: TargetSpec,
+    arguments: Mapping[str, str] | None = None,
+    *,
+    shuffle: bool | None = None,
+    batch_size: int = DEFAULT_BATCH_SIZE,
+    seed: int = 0,
+) -> BuiltTarget:
+    """Import a target and build its data set or loader, once.
+
+    Args:
+        spec: From :func:`dlprof.targets.grammar.parse_target`.
+        arguments: ``--arg`` pairs.
+        shuffle: ``None`` keeps the loader's own sampler, and takes a bare data set in sequence.
+        batch_size: For a bare data set; a loader keeps its own.
+        seed: For the order where ``shuffle`` is true, and for the built-in workloads.
+
+    Raises:
+        TargetError: Which part of the target is wrong, and what to do.
+        UsageError: A parameter of a built-in is unknown or out of range.
+        FileError: The data of a built-in can't be read.
+    """
+    arguments = arguments or {}
+    if spec.kind == "builtin":
+        found: object = builtin.make_loader(spec, arguments, seed=seed)
+        passed: Mapping[str, str] = {}  # a built-in takes them as parameters
+    else:
+        found, passed = import_object(spec), arguments
+    built = build_from_object(
+        found, passed, shuffle=shuffle, batch_size=batch_size, seed=seed, text=spec.text
+    )
+    target = dataclasses.replace(built.target, arguments={**spec.parameters, **arguments})
+    if spec.kind == "builtin":
+        target = dataclasses.replace(target, own_config=None)  # nobody chose those settings
+    return dataclasses.replace(built, target=target)
+
+
+def build_from_object(  # noqa: PLR0913 - build_target's options, and a name
+    found: object,
+    arguments: Mapping[str, str] | None = None,
+    *,
+    shuffle: bool | None = None,
+    batch_size: int = DEFAULT_BATCH_SIZE,
+    seed: int = 0,
+    text: str = "<object>",
+) -> BuiltTarget:
+    """The same for a live object: a Dataset, a DataLoader or a callable.
+
+    Args:
+        found: The object.
+        arguments: ``--arg`` pairs; only a callable takes any.
+        shuffle: As for :func:`build_target`.
+        batch_size: As for :func:`build_target`.
+        seed: As for :func:`build_target`.
+        text: How messages and the run file name the object.
+
+    Raises:
+        TargetError: The object, or what it returned, can't be loaded from.
+    """
+    arguments = arguments or {}
+    factory = None
+    if _is_callable(found):
+        factory = Factory.of(found, _callable_name(found, text), arguments)
+        found = factory.first_call()
+        source = f"{factory.name} returned"
+    elif arguments:
+        raise TargetError(
+            f"--arg {next(iter(arguments))} is given, but {text!r} is no callable: "
+            f"it is {type_name(found)}.",
+            hint="Leave --arg out, or name a function that takes the argument.",
+        )
+    else:
+        source = f"{text!r} is"
+    parts = _parts_of(found, factory, source, batch_size)
+    if parts is not None and shuffle is not None:
+        parts = parts.with_order(shuffle=shuffle, seed=seed)
+    loader = found if parts is None else parts.build({"num_workers": 0})
+    own = found if isinstance(found, DataLoader) else None
+    target = describe_loader(loader, own=own, text=text, arguments=arguments)
+    notes = (*_factory_notes(parts, factory, shuffle=shuffle), *(parts.notes if parts else ()))
+    return BuiltTarget(
+        target=dataclasses.replace(target, notes=notes),
+        parts=parts,
+        factory=factory if factory is not None and factory.takes_workers else None,
+    )
+
+
+def describe(
+    built: BuiltTarget, *, import_s: float | None = None, fork_safe: bool = True
+) -> Target:
+    """What the run file tells of a built target.
+
+    Args:
+        built: The target.
+        import_s: Seconds that importing and building took.
+        fork_safe: Whether trials may be forked from the process that built it.
+    """
+    return dataclasses.replace(built.target, import_s=import_s, fork_safe=fork_safe)
+
+
+def _parts_of(
+    found: object, factory: Factory | None, source: str, batch_size: int
+) -> LoaderParts | None:
+    """The parts to rebuild loaders from; ``None`` where the factory must make each of them."""
+    own_way = factory is not None and factory.takes_workers
+    if isinstance(found, DataLoader):
+        if type(found) is DataLoader:
+            return take_apart(found)
+        if factory is not None and "num_workers" in factory.named:
+            return None
+        try:
+            return take_apart(found)
+        except TargetError:
+            if own_way:
+                return None
+            raise
+    if _is_dataset(found):
+        return _bare_parts(found, source, batch_size)
+    if own_way and isinstance(found, Iterable) and not isinstance(found, str | bytes):
+        return None
+    raise TargetError(f"{source} no Dataset and no DataLoader: {type_name(found)}.", hint=_WANTED)
+
+
+def _bare_parts(dataset: Any, source: str, batch_size: int) -> LoaderParts:
+    kind = type_name(dataset)
+    if isinstance(dataset, IterableDataset):
+        batching: dict[str, Any] = {"batch_size": batch_size}
+        return LoaderParts(loader_class=DataLoader, dataset=dataset, batching=batching, kept={})
+    try:
+        length = len(dataset)
+    except (TypeError, NotImplementedError):
+        raise TargetError(
+            f"{source} a map-style data set without a length: {kind} has no __len__.",
+            hint="Add __len__, or derive it from torch.utils.data.IterableDataset.",
+        ) from None
+    if length == 0:
+        raise TargetError(
+            f"{source} an empty data set: len({kind}) is 0.",
+            hint="Check the path that it reads from.",
+        )
+    sampler = order_sampler(dataset, shuffle=False, seed=0)
+    return LoaderParts(
+        loader_class=DataLoader,
+        dataset=dataset,
+        batching={"batch_size": batch_size, "sampler": sampler},
+        kept={},
+    )
+
+
+def _is_dataset(found: object) -> bool:
+    if isinstance(found, type | str | bytes):
+        return False
+    if isinstance(found, Dataset):
+        return isinstance(found, IterableDataset) or hasattr(found, "__getitem__")
+    return hasattr(found, "__getitem__") and hasattr(found, "__len__")
+
+
+def _is_callable(found: object) -> TypeGuard[Callable[..., Any]]:
+    return (
+        callable(found) and not isinstance(found, Dataset | DataLoader) and not _is_dataset(found)
+    )
+
+
+def _callable_name(found: Callable[..., Any], text: str) -> str:
+    name = getattr(found, "__qualname__", type(found).__qualname__)
+    return f"{name}()" if text == "<object>" else f"{text.rpartition(':')[2]}()"
+
+
+def _factory_notes(
+    parts: LoaderParts | None, factory: Factory | None, *, shuffle: bool | None
+) -> tuple[str, ...]:
+    if factory is None or parts is not None:
+        return ()
+    notes = [f"Every loader is made by {factory.name}."]
+    if shuffle is not None:
+        option = "--shuffle" if shuffle else "--no-shuffle"
+        notes.append(f"{option} is left out: {factory.name} decides the order.")
+    return tuple(notes)

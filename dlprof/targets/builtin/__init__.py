@@ -1,0 +1,49 @@
+"""The built-in workloads: real work on real files, made once under the user's cache directory."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from dlprof.targets.builtin.options import options_of
+from dlprof.targets.grammar import TargetSpec
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
+
+Progress = Callable[[str, int, int], None]
+"""Told what is being made, how many are done, and of how many."""
+
+
+def prepare(
+    spec: TargetSpec, progress: Progress, *, arguments: Mapping[str, str] | None = None
+) -> None:
+    """Make the files that a built-in reads, unless they are there; imports no torch.
+
+    Args:
+        spec: Any target; only those of kind ``builtin`` have something to prepare.
+        progress: Called as the files are made; never when they are there already.
+        arguments: ``--arg`` pairs, which are parameters too.
+
+    Raises:
+        UsageError: A parameter is unknown or out of range.
+        FileError: The cache directory can't be written.
+    """
+    if spec.kind != "builtin":
+        return
+    options = options_of(spec, arguments or {})
+    options.make_files(progress)
+
+
+def make_loader(spec: TargetSpec, arguments: Mapping[str, str], *, seed: int) -> DataLoader[Any]:
+    """The loader of a built-in at ``num_workers=0``; imports torch.
+
+    Raises:
+        UsageError: A parameter is unknown or out of range.
+        FileError: The cache directory can't be written.
+    """
+    options = options_of(spec, arguments)
+    module = importlib.import_module(f"dlprof.targets.builtin.{spec.source}")
+    loader: DataLoader[Any] = module.make_loader(options, seed=seed)
+    return loader

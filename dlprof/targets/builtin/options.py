@@ -1,0 +1,221 @@
+"""Parameters of the built-in workloads, read and checked without torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dlprof.errors import UsageError
+from dlprof.targets.builtin import files
+from dlprof.targets.grammar import TargetSpec
+
+_SWITCH = {"true": True, "yes": True, "on": True, "1": True}
+_SWITCH |= {"false": False, "no": False, "off": False, "0": False}
+DTYPES = ("float32", "float16", "float64", "uint8", "int32", "int64")
+MAX_SAMPLE_ELEMENTS = 2**28
+
+
+def _parameter(default: Any, read: Callable[[str], Any], says: str) -> Any:
+    """A field whose text is turned into a value by ``read``, which raises ValueError."""
+    return dataclasses.field(default=default, metadata={"read": read, "says": says})
+
+
+def _count(default: int, low: int, high: int) -> Any:
+    def read(text: str) -> int:
+        value = int(text)
+        if not low <= value <= high:
+            raise ValueError
+        return value
+
+    return _parameter(default, read, f"a whole number from {low} to {high}")
+
+
+def _milliseconds() -> Any:
+    def read(text: str) -> float:
+        value = float(text)
+        if not 0 <= value <= 60_000:
+            raise ValueError
+        return value
+
+    return _parameter(0.0, read, "milliseconds from 0 to 60000")
+
+
+def _switch(text: str) -> bool:
+    try:
+        return _SWITCH[text.lower()]
+    except KeyError:
+        raise ValueError from None
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    shape = tuple(int(part) for part in text.lower().split("x"))
+    if min(shape) < 1 or math.prod(shape) > MAX_SAMPLE_ELEMENTS:
+        raise ValueError
+    return shape
+
+
+def _tail(text: str) -> tuple[float, float]:
+    share, _, factor = text.lower().partition("x")
+    tail = float(share), float(factor)
+    if not (0 <= tail[0] <= 1 and 1 <= tail[1] <= 10_000):
+        raise ValueError
+    return tail
+
+
+def _dtype(text: str) -> str:
+    if text not in DTYPES:
+        raise ValueError
+    return text
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SyntheticOptions:
+    """``synthetic``: samples of a stated cost.
+
+    Attributes:
+        cpu_ms: CPU time that each sample burns.
+        wait_ms: Time that each sample waits without using a core, as for storage.
+        shape: Of each tensor.
+        dtype: Of each tensor.
+        tensors: Tensors per sample.
+        tail: Share of samples that cost more, and how many times as much.
+        iterable: Whether the data set is iterable-style.
+        length: Samples per epoch.
+    """
+
+    cpu_ms: float = _milliseconds()
+    wait_ms: float = _milliseconds()
+    shape: tuple[int, ...] = _parameter((3, 32, 32), _shape, "sizes such as 3x224x224")
+    dtype: str = _parameter("float32", _dtype, "one of " + ", ".join(DTYPES))
+    tensors: int = _count(1, 1, 1000)
+    tail: tuple[float, float] = _parameter(
+        (0.0, 1.0), _tail, "SHARExFACTOR such as 0.01x50, share 0 to 1, factor 1 to 10000"
+    )
+    iterable: bool = _parameter(False, _switch, "true or false")
+    length: int = _count(10_000, 1, 1_000_000_000)
+
+    def make_files(self, progress: Callable[[str, int, int], None]) -> None:
+        """Nothing to make."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ImagesOptions:
+    """``images``: JPEG files, decoded, cropped, flipped, normalised.
+
+    Attributes:
+        count: Files; an epoch reads each once.
+        size: Height and width of the crop in pixels.
+    """
+
+    count: int = _count(384, 1, 20_000)
+    size: int = _count(224, 8, 2048)
+
+    def make_files(self, progress: Callable[[str, int, int], None]) -> None:
+        """Make the JPEG files."""
+        files.images_directory(self.count, progress)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class VocOptions:
+    """``voc``: JPEG files with VOC XML annotations, ragged boxes, class-balanced sampling.
+
+    Attributes:
+        count: Annotated images.
+        size: Longer side in pixels that an image is scaled to.
+    """
+
+    count: int = _count(256, 1, 20_000)
+    size: int = _count(416, 32, 2048)
+
+    def make_files(self, progress: Callable[[str, int, int], None]) -> None:
+        """Make the JPEG and XML files."""
+        files.voc_directory(self.count, progress)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ShardsOptions:
+    """``shards``: an iterable-style set over tar files of JPEGs, sharded by worker.
+
+    Attributes:
+        count: Images in all shards together.
+        shards: Tar files; workers beyond this number have nothing to do.
+        size: Height and width of the crop in pixels.
+    """
+
+    count: int = _count(384, 1, 20_000)
+    shards: int = _count(16, 1, 1000)
+    size: int = _count(224, 8, 2048)
+
+    def make_files(self, progress: Callable[[str, int, int], None]) -> None:
+        """Make the JPEG files and pack them."""
+        files.shards_directory(self.count, self.shards, progress)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TextOptions:
+    """``text``: lines tokenised by a regular expression and a vocabulary, padded by batch.
+
+    Attributes:
+        lines: Samples per epoch.
+        words: Median words per line.
+    """
+
+    lines: int = _count(20_000, 1, 1_000_000)
+    words: int = _count(120, 1, 10_000)
+
+    def make_files(self, progress: Callable[[str, int, int], None]) -> None:
+        """Make the text file."""
+        files.text_directory(self.lines, self.words, progress)
+
+
+Options = SyntheticOptions | ImagesOptions | VocOptions | ShardsOptions | TextOptions
+_OPTIONS: Mapping[str, type[Options]] = {
+    "synthetic": SyntheticOptions,
+    "images": ImagesOptions,
+    "voc": VocOptions,
+    "shards": ShardsOptions,
+    "text": TextOptions,
+}
+
+
+def options_of(spec: TargetSpec, arguments: Mapping[str, str]) -> Options:
+    """Read the parameters of a built-in target.
+
+    Args:
+        spec: A target of kind ``builtin``.
+        arguments: ``--arg`` pairs, parameters like those after the colon.
+
+    Raises:
+        UsageError: A parameter is unknown, out of range, or given in both places.
+    """
+    options_class = _OPTIONS[spec.source]
+    fields = {field.name: field for field in dataclasses.fields(options_class)}
+    for key in arguments:
+        if key in spec.parameters:
+            raise UsageError(
+                f"{key!r} is given in the target {spec.text!r} and by --arg.", hint="Give it once."
+            )
+    values = {}
+    for key, text in {**spec.parameters, **arguments}.items():
+        if key not in fields:
+            close = difflib.get_close_matches(key, fields, n=1)
+            known = f"It takes: {', '.join(fields)}."
+            raise UsageError(
+                f"{spec.source!r} takes no parameter {key!r}.",
+                hint=f"Did you mean {close[0]!r}? {known}" if close else known,
+            )
+        values[key] = _read(spec.source, fields[key], text)
+    return options_class(**values)
+
+
+def _read(name: str, field: dataclasses.Field[Any], text: str) -> Any:
+    try:
+        return field.metadata["read"](text)
+    except (ValueError, OverflowError):
+        raise UsageError(
+            f"{name}: {field.name}={text} is not {field.metadata['says']}.",
+            hint=f"Write {name}:{field.name}=VALUE.",
+        ) from None

@@ -1,0 +1,101 @@
+"""What a run file tells of a target, read from a loader of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sized
+from typing import Any, Literal
+
+from torch.utils.data import DataLoader, IterableDataset
+
+from dlprof.errors import TargetError
+from dlprof.records import Config, Target
+
+
+def describe_loader(
+    loader: Any, *, own: DataLoader[Any] | None, text: str, arguments: Mapping[str, str]
+) -> Target:
+    """Describe what a loader loads.
+
+    Args:
+        loader: The target's loader at ``num_workers=0``, or an iterable of the target's own.
+        own: The DataLoader that the target itself gave, with the user's settings.
+        text: TARGET.
+        arguments: ``--arg`` pairs.
+
+    Raises:
+        TargetError: An epoch has no batch at all.
+    """
+    dataset = getattr(loader, "dataset", loader)
+    batches = length_of(loader)
+    length = _samples(loader, dataset)
+    if batches == 0:
+        raise TargetError(
+            f"An epoch of {text!r} has no batch: {type_name(dataset)} has "
+            f"{'no' if length is None else length} samples.",
+            hint="Check the path that it reads from; with drop_last=True a data set must hold at "
+            "least one full batch.",
+        )
+    sampler = getattr(loader, "batch_sampler", None)
+    if getattr(loader, "batch_size", None) is not None or sampler is None:
+        sampler = getattr(loader, "sampler", None)
+    kind = _kind(dataset)
+    return Target(
+        spec=text,
+        arguments=dict(arguments),
+        kind=kind,
+        dataset=type_name(dataset),
+        length=length,
+        batches_per_epoch=batches,
+        batch_size=getattr(loader, "batch_size", None),
+        sampler=None if sampler is None or kind == "iterable" else type(sampler).__name__,
+        own_config=None if own is None else own_config(own),
+    )
+
+
+def own_config(loader: DataLoader[Any]) -> Config:
+    """The settings that a DataLoader was built with, as a canonical configuration.
+
+    ``batch_size`` stays ``None``: it is the target's own by definition.
+    """
+    context = loader.multiprocessing_context
+    return Config(
+        num_workers=loader.num_workers,
+        prefetch_factor=loader.prefetch_factor,
+        pin_memory=bool(loader.pin_memory),
+        persistent_workers=loader.persistent_workers,
+        in_order=getattr(loader, "in_order", True),
+        start_method=None if context is None else context.get_start_method(),
+    ).canonical()
+
+
+def type_name(found: object) -> str:
+    """``module.QualName`` of an object's class, or of a class itself."""
+    cls = found if isinstance(found, type) else type(found)
+    module = "" if cls.__module__ == "builtins" else f"{cls.__module__}."
+    return f"{module}{cls.__qualname__}"
+
+
+def length_of(found: object) -> int | None:
+    """``len()`` where there is one."""
+    if not isinstance(found, Sized):
+        return None
+    try:
+        return len(found)
+    except (TypeError, ValueError, NotImplementedError, AttributeError):
+        return None
+
+
+def _samples(loader: Any, dataset: object) -> int | None:
+    """Samples per epoch: what the sampler draws, else what the data set holds."""
+    batched = getattr(loader, "batch_size", None) is not None
+    if batched and not isinstance(dataset, IterableDataset):
+        drawn = length_of(getattr(loader, "sampler", None))
+        if drawn is not None:
+            return drawn
+    return None if dataset is loader else length_of(dataset)
+
+
+def _kind(dataset: object) -> Literal["map", "iterable"]:
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
+        return "iterable"
+    return "map"

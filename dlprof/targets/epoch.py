@@ -1,0 +1,164 @@
+"""A gate that ends an epoch on demand, so that its real end can be timed on data of any length."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Sized
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset
+
+_NOT_ATTACHED = "no loader has been made with this gate"
+_BYPASSED = (
+    "the loader's class keeps an iterator of its own over the indices, made before the gate, "
+    "so an epoch can't be ended early"
+)
+
+
+class EpochGate:
+    """Passes a loader's index batches through unchanged until it is closed.
+
+    After :meth:`close` the loader runs out of indices: it yields the batches that are in flight
+    and then ends its epoch by torch's own path. One gate serves one loader.
+
+    Attributes:
+        attached: Whether the loader asks this gate for its indices.
+        reason: Why not, one sentence; empty when attached.
+        batches: Index batches handed out in this epoch.
+        sizes: Samples asked for by each of them, in order; empty where they can't be counted
+            (an iterable data set with ``batch_size=None``). With ``in_order=True`` the n-th batch
+            that the loader yields has the n-th size.
+        exact: Whether ``sizes`` is exactly what the batches hold. False for an iterable data
+            set, whose last batches may hold fewer samples than were asked for, and for a sampler
+            whose index batches have no length.
+        exhausted: Whether the user's own sampler ended the epoch, not the gate.
+    """
+
+    def __init__(self) -> None:
+        self.attached = False
+        self.reason = _NOT_ATTACHED
+        self.batches = 0
+        self.sizes: array[int] = array("q")
+        self.exact = False
+        self.exhausted = False
+        self._open = True
+
+    @property
+    def closed(self) -> bool:
+        """Whether no more indices are handed out."""
+        return not self._open
+
+    def close(self) -> None:
+        """Hand out no more indices: the epoch ends after the batches in flight."""
+        self._open = False
+
+    def reopen(self) -> None:
+        """Make ready for the next epoch; call it before ``iter(loader)``."""
+        self._open = True
+        self.batches = 0
+        self.sizes = array("q")
+        self.exhausted = False
+
+    def attach(self, loader: object) -> None:
+        """Put the gate between a loader and its own index source.
+
+        Only this loader's attribute changes; the user's sampler is neither copied nor asked.
+        Sets ``attached`` and ``reason``; a loader that can't be gated is left as it was.
+        """
+        if not isinstance(loader, DataLoader):
+            self._detach(f"{type(loader).__name__} is not a torch.utils.data.DataLoader")
+            return
+        slot = "sampler" if loader.batch_sampler is None else "batch_sampler"
+        gated = GatedIndices(getattr(loader, slot), self, size_of_indices(loader))
+        try:
+            # Past DataLoader.__setattr__, which guards against half-changed loaders of a user.
+            object.__setattr__(loader, slot, gated)
+        except AttributeError:
+            self._detach(f"{type(loader).__name__}.{slot} can't be replaced")
+            return
+        if getattr(loader, "_index_sampler", None) is not gated:
+            self._detach(f"{type(loader).__name__} takes its indices from elsewhere")
+            return
+        self.attached, self.reason = True, ""
+        self.exact = not isinstance(loader.dataset, IterableDataset)
+
+    def confirm(self) -> bool:
+        """Check, once the first batch came, that indices went through the gate.
+
+        A class with an iterator of its own (such as timm's ``MultiEpochsDataLoader``) looks
+        attached but draws its indices from before the gate; then ``attached`` turns false.
+
+        Returns:
+            ``attached``.
+        """
+        if self.attached and self.batches == 0:
+            self._detach(_BYPASSED)
+        return self.attached
+
+    def _detach(self, reason: str) -> None:
+        self.attached, self.reason = False, reason
+
+
+class GatedIndices:
+    """The user's sampler behind a gate; everything but iterating goes to the sampler itself.
+
+    Args:
+        source: The loader's own batch sampler, or its sampler with ``batch_size=None``.
+        gate: When to stop, and where to count.
+        size_of: Samples that one index batch asks for; gives ``None`` where that can't be told.
+    """
+
+    def __init__(self, source: Any, gate: EpochGate, size_of: Callable[[Any], int | None]) -> None:
+        self._source = source
+        self._gate = gate
+        self._size_of = size_of
+
+    def __iter__(self) -> Iterator[Any]:
+        # The user's __iter__ runs here and not at the first index, because torch calls it before
+        # it draws the base seed: the order of random draws must stay.
+        return self._passed(iter(self._source))
+
+    def _passed(self, indices: Iterator[Any]) -> Iterator[Any]:
+        gate, size_of = self._gate, self._size_of
+        if gate.closed:
+            return
+        for index in indices:
+            gate.batches += 1
+            size = size_of(index)
+            if size is None:
+                gate.exact = False
+            else:
+                gate.sizes.append(size)
+            yield index
+            if gate.closed:
+                return
+        gate.exhausted = True
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "_source":  # copying asks before __init__ ran
+            raise AttributeError(name)
+        return getattr(self._source, name)
+
+
+def size_of_indices(loader: DataLoader[Any]) -> Callable[[Any], int | None]:
+    """How many samples one element of the loader's index source asks for."""
+    if loader.batch_sampler is not None:
+        return _length
+    if isinstance(loader.dataset, IterableDataset):
+        return _unknown
+    return _length_or_one
+
+
+def _length(index: Any) -> int | None:
+    return len(index) if isinstance(index, Sized) else None
+
+
+def _length_or_one(index: Any) -> int:
+    return len(index) if isinstance(index, list | tuple) else 1
+
+
+def _unknown(_index: Any) -> None:
+    return None

@@ -1,0 +1,135 @@
+"""Callables that a target names: calling them, and calling them again for each configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dlprof.errors import TargetError
+from dlprof.records import Config
+from dlprof.targets.arguments import bind_arguments, named_parameters, signature_of, takes_any
+from dlprof.targets.faults import one_line, user_traceback
+
+SWEPT: Mapping[str, Any] = {
+    "num_workers": 0,
+    "prefetch_factor": None,
+    "pin_memory": False,
+    "persistent_workers": False,
+    "batch_size": 32,
+    "in_order": True,
+    "multiprocessing_context": None,
+}
+"""DataLoader arguments that a sweep sets, with values that are legal together at no workers."""
+
+_HARMLESS: Mapping[str, tuple[Any, ...]] = {
+    "prefetch_factor": (None, 2),
+    "pin_memory": (False,),
+    "persistent_workers": (False,),
+    "in_order": (True,),
+    "multiprocessing_context": (None,),
+}
+"""Values that a callable need not take: they are what torch does by itself."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Factory:
+    """A callable of the target with its ``--arg`` texts.
+
+    Attributes:
+        function: The callable.
+        name: How messages name it.
+        arguments: ``--arg`` pairs.
+        named: Swept settings that it names among its parameters and the user left open.
+        required: Those of them without a default.
+        open: Whether it takes ``**kwargs``.
+    """
+
+    function: Callable[..., Any]
+    name: str
+    arguments: Mapping[str, str]
+    named: frozenset[str]
+    required: frozenset[str]
+    open: bool
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], name: str, arguments: Mapping[str, str]) -> Factory:
+        """Look at the signature of a callable."""
+        signature = signature_of(function)
+        if signature is None:
+            parameters, is_open = {}, True
+        else:
+            parameters, is_open = named_parameters(signature), takes_any(signature)
+        named = {key for key in parameters if key in SWEPT and key not in arguments}
+        return cls(
+            function=function,
+            name=name,
+            arguments=arguments,
+            named=frozenset(named),
+            required=frozenset(
+                key for key in named if parameters[key].default is parameters[key].empty
+            ),
+            open=is_open,
+        )
+
+    @property
+    def takes_workers(self) -> bool:
+        """Whether it can be asked for a loader with a given number of workers."""
+        return self.takes("num_workers")
+
+    def takes(self, setting: str) -> bool:
+        """Whether a swept setting can be passed to it."""
+        return setting in self.named or (self.open and setting not in self.arguments)
+
+    def first_call(self) -> Any:
+        """Call it as the user would, but without workers where it lets that be chosen.
+
+        Raises:
+            TargetError: An argument doesn't fit, or the callable raised.
+        """
+        wanted = set(self.required)
+        if "num_workers" in self.named:
+            wanted |= self.named & {"num_workers", "prefetch_factor", "persistent_workers"}
+        return self._call({key: SWEPT[key] for key in wanted})
+
+    def loader(self, config: Config) -> Any:
+        """Call it for one configuration.
+
+        Raises:
+            TargetError: It doesn't take a setting that the configuration needs, or it raised.
+        """
+        settings = config.dataloader_kwargs()
+        if config.num_workers == 0:
+            # A default of the callable's own would be illegal without workers.
+            settings |= {key: SWEPT[key] for key in ("prefetch_factor", "persistent_workers")}
+        settings |= {"in_order": config.in_order}
+        accepted = {key: value for key, value in settings.items() if self._passes(key, value)}
+        needed = {key: SWEPT[key] for key in self.required - accepted.keys()}
+        return self._call(needed | accepted)
+
+    def _passes(self, key: str, value: Any) -> bool:
+        if key in self.named:
+            return True
+        if value in _HARMLESS.get(key, ()):
+            return False
+        if self.takes(key):
+            return True
+        raise TargetError(
+            f"{self.name} takes no {key}, so {key}={value} can't be measured with it.",
+            hint=f"Add {key} to its parameters and pass it to the loader, or leave it out.",
+        )
+
+    def _call(self, settings: Mapping[str, Any]) -> Any:
+        positional, keywords = bind_arguments(
+            self.function, self.arguments, settings, name=self.name
+        )
+        try:
+            return self.function(*positional, **keywords)
+        except TargetError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise TargetError(
+                f"{self.name} raised {one_line(error)}",
+                hint="Call it in a Python prompt with the same arguments to see the error alone.",
+                traceback=user_traceback(error),
+            ) from error

@@ -1,0 +1,54 @@
+"""Errors of the user's own code, cut down to what the user wrote."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
+_PACKAGE = str(Path(__file__).resolve().parent.parent)
+
+
+def user_traceback(error: BaseException) -> str:
+    """The traceback of an error without dlprof's calling frames and the import system's.
+
+    Args:
+        error: Raised by code that dlprof imported or called.
+
+    Returns:
+        The text that Python would print, the cause chain included.
+    """
+    report = traceback.TracebackException.from_exception(error)
+    _cut(report)
+    return "".join(report.format())
+
+
+def raised_outside(error: BaseException) -> bool:
+    """Whether code that is neither dlprof's nor the import system's was running."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return any(not _is_import_system(frame) and not _is_own(frame) for frame in frames)
+
+
+def one_line(error: BaseException) -> str:
+    """``TypeName: first line of the message``."""
+    lines = str(error).strip().splitlines()
+    name = type(error).__name__
+    return f"{name}: {lines[0]}" if lines else name
+
+
+def _cut(report: traceback.TracebackException) -> None:
+    frames = [frame for frame in report.stack if not _is_import_system(frame)]
+    while frames and _is_own(frames[0]):
+        frames.pop(0)
+    report.stack = traceback.StackSummary.from_list(frames)
+    for linked in (report.__cause__, report.__context__):
+        if linked is not None:
+            _cut(linked)
+
+
+def _is_import_system(frame: traceback.FrameSummary) -> bool:
+    name = frame.filename.replace("\\", "/")
+    return name.startswith("<frozen importlib") or name.endswith("/importlib/__init__.py")
+
+
+def _is_own(frame: traceback.FrameSummary) -> bool:
+    return frame.filename.startswith(_PACKAGE)

@@ -1,0 +1,133 @@
+"""The text of TARGET and of ``--arg``: what it names, without importing anything."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from dlprof.errors import UsageError
+
+BUILTINS = ("images", "voc", "shards", "text", "synthetic")
+"""Names of the built-in workloads; a module of the same name is reached through its file."""
+
+_FORMS = "Use package.module:name, path/to/file.py:name, or one of " + ", ".join(BUILTINS) + "."
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TargetSpec:
+    """What a TARGET names.
+
+    Attributes:
+        text: TARGET as the user wrote it.
+        kind: Which of the three forms it has.
+        source: The built-in's name, the dotted module, or the path of the file.
+        attr: The attribute of the module, dots allowed; empty for a built-in.
+        parameters: What stands after a built-in's colon; empty for the other forms.
+    """
+
+    text: str
+    kind: Literal["builtin", "module", "file"]
+    source: str
+    attr: str = ""
+    parameters: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def parse_target(text: str) -> TargetSpec:
+    r"""Read a TARGET.
+
+    Args:
+        text: ``images``, ``synthetic:cpu_ms=2``, ``package.module:attr``, ``dir/file.py:attr`` or
+            ``C:\dir\file.py:attr``.
+
+    Raises:
+        UsageError: The text has none of these forms.
+    """
+    text = text.strip()
+    if not text:
+        raise UsageError("The target is empty.", hint=_FORMS)
+    if "\0" in text:
+        raise UsageError(f"The target {text!r} holds a null character.", hint=_FORMS)
+    name, _, rest = text.partition(":")
+    if name in BUILTINS:
+        return TargetSpec(
+            text=text, kind="builtin", source=name, parameters=_parse_parameters(text, name, rest)
+        )
+    source, attr = _split_attribute(text)
+    if source.lower().endswith(".py"):
+        return TargetSpec(text=text, kind="file", source=source, attr=attr)
+    if "/" in source or "\\" in source:
+        raise UsageError(f"The file of the target {text!r} does not end with .py.", hint=_FORMS)
+    if not _is_dotted_name(source):
+        raise UsageError(
+            f"{source!r} in the target {text!r} is neither a module nor a .py file.", hint=_FORMS
+        )
+    return TargetSpec(text=text, kind="module", source=source, attr=attr)
+
+
+def parse_arguments(pairs: Iterable[str]) -> dict[str, str]:
+    """Read ``--arg key=value`` pairs; the values stay text.
+
+    Raises:
+        UsageError: A pair has no ``=``, its key is no Python name, or a key comes twice.
+    """
+    arguments: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        key = key.strip()
+        if not equals:
+            raise UsageError(f"--arg {pair!r} has no '='.", hint="Write --arg key=value.")
+        if not key.isidentifier():
+            raise UsageError(
+                f"{key!r} in --arg {pair!r} can't be the name of an argument.",
+                hint="Write --arg key=value with the name of a parameter of the target.",
+            )
+        if key in arguments:
+            raise UsageError(f"--arg {key} is given twice.", hint="Give each argument once.")
+        arguments[key] = value
+    return arguments
+
+
+def _split_attribute(text: str) -> tuple[str, str]:
+    """Split at the last colon; a colon that belongs to a drive letter splits nothing."""
+    source, colon, attr = text.rpartition(":")
+    if colon and source and _is_dotted_name(attr):
+        return source, attr
+    if text.lower().endswith(".py"):
+        raise UsageError(
+            f"The target {text!r} does not say what to take from the file.",
+            hint=f"Add the name of a Dataset, a DataLoader or a function: {text}:make_dataset",
+        )
+    if colon and source and attr:
+        raise UsageError(
+            f"{attr!r} in the target {text!r} is not the name of an attribute.", hint=_FORMS
+        )
+    close = difflib.get_close_matches(text, BUILTINS, n=1)
+    hint = f"Did you mean {close[0]!r}?" if close else _FORMS
+    raise UsageError(
+        f"{text.rstrip(':')!r} is no built-in target, and names no attribute of a module.",
+        hint=hint,
+    )
+
+
+def _parse_parameters(text: str, name: str, rest: str) -> dict[str, str]:
+    parameters: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in rest.split(","))):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or not key.isidentifier():
+            raise UsageError(
+                f"{part!r} in the target {text!r} is not of the form key=value.",
+                hint=f"Write {name}:key=value,key=value; for a file named {name}.py, "
+                f"write {name}.py:name.",
+            )
+        if key in parameters:
+            raise UsageError(
+                f"{key!r} is given twice in the target {text!r}.", hint="Give it once."
+            )
+        parameters[key] = value
+    return parameters
+
+
+def _is_dotted_name(text: str) -> bool:
+    return all(part.isidentifier() for part in text.split("."))

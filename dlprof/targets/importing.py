@@ -1,0 +1,159 @@
+"""From a module or file target to the object that it names."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from dlprof.errors import TargetError
+from dlprof.targets.faults import one_line, raised_outside, user_traceback
+from dlprof.targets.grammar import TargetSpec
+
+
+def import_object(spec: TargetSpec, *, directory: Path | None = None) -> object:
+    """Import the module of a target and return the attribute that it names.
+
+    Args:
+        spec: A ``module`` or ``file`` target.
+        directory: What relative files are relative to, and what a module is looked for in first;
+            the working directory by default.
+
+    Returns:
+        The attribute: a Dataset, a DataLoader, a callable, or something else to complain about.
+
+    Raises:
+        TargetError: The module or file is missing, its import failed, or it lacks the attribute.
+    """
+    directory = directory or Path.cwd()
+    if spec.kind == "file":
+        module = _import_file(spec, (directory / spec.source).resolve())
+    else:
+        _put_first_on_path(directory)
+        module = _import(spec, spec.source)
+    return _attribute(spec, module)
+
+
+def module_name(path: Path) -> tuple[Path, str]:
+    """The directory that must be on ``sys.path`` for a file, and the module's dotted name there.
+
+    Python's own rule: every directory upwards that holds an ``__init__.py`` is a package.
+    """
+    root = path.parent
+    parts = [] if path.name == "__init__.py" else [path.stem]
+    while (root / "__init__.py").is_file() and root != root.parent:
+        parts.insert(0, root.name)
+        root = root.parent
+    return root, ".".join(parts)
+
+
+def _import_file(spec: TargetSpec, path: Path) -> ModuleType:
+    if not path.exists():
+        raise TargetError(
+            f"There is no file {spec.source!r}.",
+            hint="Give a path that exists, relative to the working directory.",
+        )
+    if not path.is_file():
+        raise TargetError(f"{spec.source!r} is not a file.", hint="Name a .py file.")
+    root, name = module_name(path)
+    if "." in path.stem:
+        raise TargetError(
+            f"The file {spec.source!r} can't be imported: its name holds a dot before .py.",
+            hint="Rename the file; worker processes must be able to import it by its name.",
+        )
+    _put_first_on_path(root)
+    _refuse_other(spec, path, name, sys.modules.get(name))
+    # A file written a moment ago is not in the import system's directory caches.
+    importlib.invalidate_caches()
+    module = _import(spec, name)
+    _refuse_other(spec, path, name, module)
+    return module
+
+
+def _refuse_other(spec: TargetSpec, path: Path, name: str, module: ModuleType | None) -> None:
+    """Refuse a file whose module name already stands for another file."""
+    if module is None:
+        return
+    found = getattr(module, "__file__", None)
+    if found is None or Path(found).resolve() != path:
+        raise TargetError(
+            f"The file {spec.source!r} can't be imported: the name {name!r} belongs to "
+            f"another module ({found or 'built into Python'}).",
+            hint="Rename the file; worker processes must be able to import it by its name.",
+        )
+
+
+def _put_first_on_path(directory: Path) -> None:
+    # Worker processes started by spawn or forkserver get a copy of sys.path, so the module can be
+    # imported, and objects of its classes unpickled, in them too.
+    text = str(directory)
+    if not sys.path or sys.path[0] != text:
+        sys.path.insert(0, text)
+
+
+def _import(spec: TargetSpec, name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if _is_missing_target(error, name):
+            raise TargetError(
+                f"There is no module {error.name!r} (target {spec.text!r}).",
+                hint="The working directory is searched first; for a file write path/to/file.py:"
+                f"{spec.attr}, and install what the module's package needs.",
+            ) from None
+        raise _import_failed(spec, error) from error
+    except SystemExit as error:
+        raise TargetError(
+            f"Importing {spec.source!r} ended the program (SystemExit).",
+            hint='Put what the script runs under `if __name__ == "__main__":`.',
+            traceback=user_traceback(error),
+        ) from error
+    except Exception as error:
+        raise _import_failed(spec, error) from error
+
+
+def _is_missing_target(error: ModuleNotFoundError, name: str) -> bool:
+    """Tell "the target's module is missing" from "the module needs one that is missing"."""
+    prefix = f"{error.name}."
+    return f"{name}.".startswith(prefix) and not raised_outside(error)
+
+
+def _import_failed(spec: TargetSpec, error: Exception) -> TargetError:
+    hint = "Import it in a Python prompt to see the error alone."
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        hint = f"Install {error.name.partition('.')[0]!r} in this environment, or mend the import."
+    return TargetError(
+        f"{spec.source!r} was found, but importing it failed: {one_line(error)}",
+        hint=hint,
+        traceback=user_traceback(error),
+    )
+
+
+def _attribute(spec: TargetSpec, module: ModuleType) -> object:
+    found: object = module
+    path = spec.source
+    for name in spec.attr.split("."):
+        try:
+            found = getattr(found, name)
+        except AttributeError:
+            raise _attribute_missing(path, name, found) from None
+        except Exception as error:
+            raise TargetError(
+                f"Reading {name!r} of {path!r} failed: {one_line(error)}",
+                hint="The attribute is computed by code of the target; mend it there.",
+                traceback=user_traceback(error),
+            ) from error
+        path = f"{path}:{name}" if path == spec.source else f"{path}.{name}"
+    return found
+
+
+def _attribute_missing(path: str, name: str, owner: object) -> TargetError:
+    public = [entry for entry in dir(owner) if not entry.startswith("_")]
+    close = difflib.get_close_matches(name, public, n=3)
+    if close:
+        hint = "Did you mean " + " or ".join(repr(entry) for entry in close) + "?"
+    else:
+        hint = "It has: " + (", ".join(public[:12]) or "no public names") + "."
+    return TargetError(f"{path!r} has no attribute {name!r}.", hint=hint)

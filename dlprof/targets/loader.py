@@ -1,0 +1,96 @@
+"""A loader for one configuration, with everything else as the target has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from dlprof.errors import TargetError
+from dlprof.records import Config
+from dlprof.targets.build import BuiltTarget
+from dlprof.targets.epoch import EpochGate
+from dlprof.targets.factory import Factory
+from dlprof.targets.parts import LoaderParts
+from dlprof.targets.workers import WorkerSetup
+
+__all__ = ["EpochGate", "make_loader"]
+
+
+def make_loader(
+    built: BuiltTarget, config: Config, *, gate: EpochGate | None = None
+) -> Iterable[Any]:
+    """Make the target's loader for a configuration.
+
+    Args:
+        built: From :func:`dlprof.targets.build.build_target`, in this process or one that it was
+            forked from.
+        config: What to set. ``batch_size=None`` keeps the target's own; ``in_order`` is taken as
+            it stands.
+        gate: Ends an epoch on demand; see its ``attached`` and ``reason`` afterwards.
+
+    Returns:
+        A ``DataLoader`` (of the target's own class), or whatever iterable a callable of the
+        target makes.
+
+    Raises:
+        TargetError: The target can't be loaded with this configuration.
+    """
+    config = config.canonical()
+    if built.parts is not None and not _needs_factory(built.parts, built.factory, config):
+        loader: Any = _rebuild(built.parts, config)
+    elif built.factory is not None:
+        loader = _from_factory(built.factory, config)
+    else:
+        raise AssertionError("a built target has parts or a factory")
+    _set_up_workers(loader, config)
+    if gate is not None:
+        gate.attach(loader)
+    result: Iterable[Any] = loader
+    return result
+
+
+def _needs_factory(parts: LoaderParts, factory: Factory | None, config: Config) -> bool:
+    """A batch size that only the target's own callable can change."""
+    return (
+        config.batch_size is not None
+        and factory is not None
+        and factory.takes("batch_size")
+        and parts.batching.get("batch_size") is None
+    )
+
+
+def _rebuild(parts: LoaderParts, config: Config) -> DataLoader[Any]:
+    if config.batch_size is not None:
+        parts = parts.with_batch_size(config.batch_size)
+    settings = config.dataloader_kwargs()
+    settings.pop("batch_size", None)
+    return parts.build(settings)
+
+
+def _from_factory(factory: Factory, config: Config) -> Any:
+    loader = factory.loader(config)
+    made = getattr(loader, "num_workers", config.num_workers)
+    if made != config.num_workers:
+        raise TargetError(
+            f"{factory.name} was asked for num_workers={config.num_workers} and returned a "
+            f"loader with {made}.",
+            hint="Pass num_workers on to the loader.",
+        )
+    return loader
+
+
+def _set_up_workers(loader: Any, config: Config) -> None:
+    if config.sharing_strategy is None and config.worker_threads is None:
+        return
+    if not isinstance(loader, DataLoader):
+        raise TargetError(
+            f"sharing_strategy and worker_threads can't be set on {type(loader).__name__}, "
+            "which is no torch.utils.data.DataLoader.",
+            hint="Leave them out for this target.",
+        )
+    # worker_init_fn is read at iter(); the target's own one is called last.
+    loader.worker_init_fn = WorkerSetup(
+        loader.worker_init_fn, config.sharing_strategy, config.worker_threads
+    )

@@ -1,0 +1,238 @@
+"""A DataLoader taken apart into the arguments that build it again."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Mapping, Sized
+from typing import Any
+
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+)
+
+from dlprof.errors import TargetError
+from dlprof.targets.arguments import named_parameters, signature_of, takes_any
+from dlprof.targets.faults import one_line, user_traceback
+
+_SWEPT_ALWAYS = ("num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
+_DEFAULTS: Mapping[str, Any] = {
+    name: parameter.default for name, parameter in inspect.signature(DataLoader).parameters.items()
+}
+_OWN_LOADER_HINT = (
+    "Name a function instead that takes num_workers, prefetch_factor, pin_memory and "
+    "persistent_workers and returns the loader."
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderParts:
+    """Everything of a DataLoader that a sweep keeps.
+
+    Attributes:
+        loader_class: DataLoader or the user's subclass.
+        dataset: The user's data set itself.
+        batching: The legal one of three sets of arguments: ``batch_sampler``; ``batch_size``,
+            ``drop_last`` and (for a map-style set) ``sampler``; or ``batch_size=None`` with
+            ``sampler``.
+        kept: collate_fn, timeout, worker_init_fn, generator and the like.
+        multiprocessing_context: The loader's own; illegal without workers.
+        notes: What could not be kept, for the user.
+    """
+
+    loader_class: type[DataLoader[Any]]
+    dataset: Any
+    batching: Mapping[str, Any]
+    kept: Mapping[str, Any]
+    multiprocessing_context: Any = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def iterable(self) -> bool:
+        """Whether the data set is iterable-style."""
+        return isinstance(self.dataset, IterableDataset)
+
+    def build(self, settings: Mapping[str, Any]) -> DataLoader[Any]:
+        """Make a loader with these settings and everything else as it was.
+
+        Args:
+            settings: DataLoader arguments, legal together, without ``batch_size``.
+
+        Raises:
+            TargetError: The loader's class refuses them.
+        """
+        arguments = {**self.kept, **self.batching, **settings}
+        if settings["num_workers"] == 0:
+            arguments.pop("timeout", None)  # torch refuses it without workers
+        elif self.multiprocessing_context is not None:
+            arguments.setdefault("multiprocessing_context", self.multiprocessing_context)
+        try:
+            return self.loader_class(self.dataset, **self._accepted(arguments))
+        except (TypeError, ValueError, AssertionError, RuntimeError) as error:
+            name = self.loader_class.__qualname__
+            raise TargetError(
+                f"{name} can't be built again with {_shown(settings)}: {one_line(error)}",
+                hint="" if self.loader_class is DataLoader else _OWN_LOADER_HINT,
+                traceback=user_traceback(error),
+            ) from error
+
+    def _accepted(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Leave out what is DataLoader's default anyway, where a subclass doesn't take it."""
+        known = _parameters(self.loader_class)
+        if known is None:
+            return dict(arguments)
+        return {
+            key: value
+            for key, value in arguments.items()
+            if key in known or not _is_default(key, value)
+        }
+
+    def with_batch_size(self, size: int) -> LoaderParts:
+        """The same parts with another number of samples per batch.
+
+        Raises:
+            TargetError: The batches are made by code of the target's own.
+        """
+        if self.batching.get("batch_size") is not None:
+            return dataclasses.replace(self, batching={**self.batching, "batch_size": size})
+        for slot in ("batch_sampler", "sampler"):
+            own = self.batching.get(slot)
+            if type(own) is BatchSampler:
+                resized = BatchSampler(own.sampler, size, own.drop_last)
+                return dataclasses.replace(self, batching={**self.batching, slot: resized})
+        raise TargetError(
+            f"The batch size can't be set to {size}: this target makes its batches itself "
+            f"({self.batch_source}).",
+            hint="Leave --batch-size out, or name a function that takes batch_size and returns "
+            "the loader.",
+        )
+
+    @property
+    def batch_source(self) -> str:
+        """What decides how batches are made, in words."""
+        if "batch_sampler" in self.batching:
+            return f"batch_sampler {type(self.batching['batch_sampler']).__name__}"
+        size = self.batching["batch_size"]
+        return "batch_size=None" if size is None else f"batch_size={size}"
+
+    def with_order(self, *, shuffle: bool, seed: int) -> LoaderParts:
+        """The same parts in random order (seeded) or in sequence, with a note where neither fits.
+
+        Raises:
+            TargetError: The data set's length is needed and can't be had.
+        """
+        option = "--shuffle" if shuffle else "--no-shuffle"
+        if self.iterable:
+            return self.noted(f"{option} is left out: an iterable data set orders itself.")
+        if "batch_sampler" in self.batching:
+            return self.noted(f"{option} is left out: the target has its own batch_sampler.")
+        if not isinstance(self.dataset, Sized):
+            raise TargetError(
+                f"{option} needs the length of {type(self.dataset).__name__}, which has none.",
+                hint=f"Leave {option} out, or add __len__ to the data set.",
+            )
+        sampler = order_sampler(self.dataset, shuffle=shuffle, seed=seed)
+        own = self.batching.get("sampler")
+        parts = dataclasses.replace(self, batching={**self.batching, "sampler": sampler})
+        if own is None or type(own) in (RandomSampler, SequentialSampler):
+            return parts
+        return parts.noted(f"{option} replaces the target's own {type(own).__name__}.")
+
+    def noted(self, note: str) -> LoaderParts:
+        """The same parts with one more note for the user."""
+        return dataclasses.replace(self, notes=(*self.notes, note))
+
+
+def order_sampler(dataset: Sized, *, shuffle: bool, seed: int) -> Any:
+    """A sampler over a whole map-style set: random with a seed of its own, or sequential."""
+    if not shuffle:
+        return SequentialSampler(dataset)
+    return RandomSampler(dataset, generator=torch.Generator().manual_seed(seed))
+
+
+def take_apart(loader: DataLoader[Any]) -> LoaderParts:
+    """Find the arguments that build a loader again.
+
+    Raises:
+        TargetError: The loader is of a class whose arguments can't be told from the loader.
+    """
+    extra, notes = _extra_arguments(loader)
+    kept = {
+        name: getattr(loader, name)
+        for name in ("collate_fn", "timeout", "worker_init_fn", "generator")
+    }
+    # Deprecated: passing even an empty text would warn in some versions.
+    if loader.pin_memory_device:
+        kept["pin_memory_device"] = loader.pin_memory_device
+    return LoaderParts(
+        loader_class=type(loader),
+        dataset=loader.dataset,
+        batching=_batching(loader),
+        kept={**kept, **extra},
+        multiprocessing_context=loader.multiprocessing_context,
+        notes=notes,
+    )
+
+
+def _batching(loader: DataLoader[Any]) -> dict[str, Any]:
+    if loader.batch_size is None and loader.batch_sampler is not None:
+        return {"batch_sampler": loader.batch_sampler}
+    batching: dict[str, Any] = {"batch_size": loader.batch_size}
+    if loader.batch_size is not None:
+        batching["drop_last"] = loader.drop_last
+    if not isinstance(loader.dataset, IterableDataset):
+        batching["sampler"] = loader.sampler
+    return batching
+
+
+def _extra_arguments(loader: DataLoader[Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Arguments that a subclass adds, read from attributes of the same name."""
+    cls = type(loader)
+    if cls is DataLoader:
+        return {}, ()
+    signature = signature_of(cls)
+    named = {} if signature is None else named_parameters(signature)
+    extra: dict[str, Any] = {}
+    notes = []
+    for name, parameter in named.items():
+        if name in _DEFAULTS:
+            continue
+        if hasattr(loader, name):
+            extra[name] = getattr(loader, name)
+        elif parameter.default is parameter.empty:
+            raise _not_rebuildable(cls, f"its argument {name!r} can't be read from the loader")
+        else:
+            notes.append(f"{cls.__qualname__} is built again with its default {name}.")
+    known = _parameters(cls)
+    missing = [] if known is None else [name for name in _SWEPT_ALWAYS if name not in known]
+    if missing:
+        raise _not_rebuildable(cls, f"it takes no {', '.join(missing)}")
+    return extra, tuple(notes)
+
+
+def _not_rebuildable(cls: type, why: str) -> TargetError:
+    return TargetError(
+        f"The loader's class {cls.__qualname__} can't be built again with other settings: {why}.",
+        hint=_OWN_LOADER_HINT,
+    )
+
+
+def _parameters(cls: type) -> frozenset[str] | None:
+    """The names that a loader's class takes; ``None`` where it takes any."""
+    signature = signature_of(cls)
+    if signature is None or takes_any(signature):
+        return None
+    return frozenset(named_parameters(signature))
+
+
+def _is_default(key: str, value: Any) -> bool:
+    return key in _DEFAULTS and (value is None or value is _DEFAULTS[key] or value in (False, 0))
+
+
+def _shown(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in settings.items())
