@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+from builders import config, failed, trial
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlprof.records import Config, Trial
+from dlprof.search.grid import GridSearch, Proposal, Stop
+from dlprof.search.plan import Plan
+
+GRID = tuple(config(w) for w in (0, 1, 2, 4, 8, 16))
+Engine = Callable[[Proposal], Trial]
+
+
+def search(
+    configs: tuple[Config, ...] = GRID, *, seed: int = 0, low: int = 2, high: int = 8
+) -> GridSearch:
+    plan = Plan(configs=configs, trial_s=1.0, min_repeats=low, max_repeats=high)
+    return GridSearch(plan=plan, seed=seed)
+
+
+def engine(rates: dict[int, float], noise: float = 0.0) -> Engine:
+    """A pretended machine: a rate for each ``num_workers``, and noise fixed by the trial."""
+
+    def measure(proposal: Proposal) -> Trial:
+        workers = proposal.config.num_workers
+        rng = random.Random(f"{proposal.config.key}/{proposal.repetition}")
+        rate = rates[workers] * math.exp(rng.gauss(0, noise))
+        return trial(proposal.config, rate, repetition=proposal.repetition, spread=0.01)
+
+    return measure
+
+
+def carry_out(
+    grid: GridSearch, measure: Engine, history: list[Trial] | None = None
+) -> tuple[list[Trial], Stop]:
+    trials = list(history or [])
+    for _ in range(1000):
+        step = grid.propose(trials)
+        if isinstance(step, Stop):
+            return trials, step
+        trials.append(measure(step))
+    raise AssertionError("the search does not end")
+
+
+CLEAR = {0: 100.0, 1: 90.0, 2: 200.0, 4: 800.0, 8: 300.0, 16: 250.0}
+CLOSE = {0: 790.0, 1: 800.0, 2: 805.0, 4: 810.0, 8: 805.0, 16: 800.0}
+
+
+def block(trials: list[Trial], number: int) -> list[Config]:
+    return [each.config for each in trials if each.repetition == number]
+
+
+def test_the_first_block_holds_everything_once_in_an_order_of_its_own() -> None:
+    trials, _ = carry_out(search(), engine(CLOSE))
+    first, second = block(trials, 0), block(trials, 1)
+    assert set(first) == set(second) == set(GRID)
+    assert len(first) == len(GRID)
+    assert first != second
+    assert first != list(GRID)
+
+
+def test_the_seed_decides_the_order() -> None:
+    orders = {
+        tuple(block(carry_out(search(seed=seed), engine(CLOSE))[0], 0)) for seed in (0, 0, 1, 2)
+    }
+    assert len(orders) == 3
+
+
+def test_what_is_ruled_out_is_not_measured_again_even_the_reference() -> None:
+    trials, stop = carry_out(search(), engine(CLEAR))
+    assert block(trials, 1) == [config(4)]
+    assert stop.reason == "decided"
+
+
+def test_a_difference_that_one_block_can_not_prove_is_repeated() -> None:
+    trials, _ = carry_out(search(), engine({**CLEAR, 8: 560.0}))
+    assert set(block(trials, 1)) == {config(4), config(8)}
+
+
+def test_ties_stop_after_three_blocks() -> None:
+    trials, stop = carry_out(search((config(2), config(4))), engine(CLOSE))
+    assert stop.reason == "decided"
+    assert len(trials) == 6
+
+
+def test_undecided_configurations_are_measured_until_the_repeats_are_done() -> None:
+    def measure(proposal: Proposal) -> Trial:
+        lead = 0.95 if proposal.repetition % 2 else 1.15
+        rate = 100 * lead if proposal.config.num_workers == 4 else 100
+        return trial(proposal.config, rate, repetition=proposal.repetition)
+
+    trials, stop = carry_out(search((config(2), config(4))), measure)
+    assert stop.reason == "complete"
+    assert len(trials) == 16
+
+
+def test_a_lone_configuration_is_measured_the_least_number_of_times() -> None:
+    trials, stop = carry_out(search((config(2),)), engine(CLEAR))
+    assert (len(trials), stop.reason) == (2, "decided")
+
+
+def test_failed_configurations_are_not_repeated() -> None:
+    def measure(proposal: Proposal) -> Trial:
+        if proposal.config.num_workers == 16:
+            return failed(proposal.config, repetition=proposal.repetition)
+        return engine(CLOSE)(proposal)
+
+    trials, _ = carry_out(search(), measure)
+    assert sum(each.config.num_workers == 16 for each in trials) == 1
+
+
+def test_nothing_but_failures_is_complete_after_one_block() -> None:
+    trials, stop = carry_out(search(), lambda p: failed(p.config, repetition=p.repetition))
+    assert (len(trials), stop.reason) == (len(GRID), "complete")
+
+
+def test_explicit_repeats_are_all_done() -> None:
+    trials, stop = carry_out(search(low=4, high=4), engine(CLEAR))
+    assert len(block(trials, 3)) == 1
+    assert stop.reason == "complete"
+
+
+def test_one_repeat_is_one_block() -> None:
+    trials, stop = carry_out(search(low=1, high=1), engine(CLOSE))
+    assert (len(trials), stop.reason) == (len(GRID), "complete")
+
+
+def test_trials_of_configurations_outside_the_plan_are_ignored() -> None:
+    foreign = [trial(config(99), 1e6, repetition=5)]
+    step = search().propose(foreign)
+    assert isinstance(step, Proposal)
+    assert step.repetition == 0
+
+
+def test_the_budget_ends_it_before_a_trial_that_would_not_fit() -> None:
+    grid = search()
+    assert grid.propose([], remaining_s=1.3) == Stop(reason="budget")
+    step = grid.propose([], remaining_s=1.5)
+    assert isinstance(step, Proposal)
+    assert step.expected_s == pytest.approx(1.4)
+    assert step.expected_rest_s == 1.5
+
+
+def test_costs_are_learned_from_what_trials_took() -> None:
+    grid = search((config(2), config(4)))
+    first = grid.propose([])
+    assert isinstance(first, Proposal)
+    slow = trial(first.config, 100, wall_s=9.0)
+    step = grid.propose([slow], remaining_s=20.0)
+    assert isinstance(step, Proposal)
+    assert step.expected_s == 9.0
+    assert grid.propose([slow], remaining_s=8.0) == Stop(reason="budget")
+
+
+def test_the_rest_shrinks_as_trials_are_done() -> None:
+    grid = search()
+    trials: list[Trial] = []
+    rests = []
+    for _ in range(6):
+        step = grid.propose(trials)
+        assert isinstance(step, Proposal)
+        rests.append(step.expected_rest_s)
+        trials.append(engine(CLOSE)(step))
+    assert rests == sorted(rests, reverse=True)
+
+
+@given(
+    st.dictionaries(st.sampled_from([0, 1, 2, 4, 8]), st.floats(50, 500), min_size=1),
+    st.sampled_from([0.0, 0.02, 0.2]),
+    st.integers(0, 3),
+    st.integers(0, 60),
+)
+def test_a_sweep_cut_off_anywhere_goes_on_to_the_same_trials(
+    rates: dict[int, float], noise: float, seed: int, cut: int
+) -> None:
+    grid = search(tuple(config(w) for w in sorted(rates)), seed=seed)
+    whole, stop = carry_out(grid, engine(rates, noise))
+    resumed, stop_again = carry_out(grid, engine(rates, noise), whole[:cut])
+    assert resumed == whole
+    assert stop_again == stop
