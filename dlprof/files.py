@@ -1,0 +1,97 @@
+"""What writers of files share: locks, durable names, a sentence for each fault of the system."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+from pathlib import Path
+
+from dlprof.errors import FileError
+
+if sys.platform != "win32":
+    import fcntl
+
+_FREE_SPACE = "Free some space; what was written before is kept."
+_FAULTS = {
+    errno.EEXIST: ("{path} already exists", "Give another path."),
+    errno.EISDIR: ("{path} is a folder", "Give the path of a file."),
+    errno.ENOENT: ("There is no folder {parent}", "Create it, or give another path."),
+    errno.ENOTDIR: ("{parent} is not a folder", "Give another path."),
+    errno.EACCES: ("There is no permission to write {path}", "Give another path."),
+    errno.EPERM: ("There is no permission to write {path}", "Give another path."),
+    errno.EROFS: ("{path} is on a read-only file system", "Give another path."),
+    errno.ENAMETOOLONG: ("The name of {path} is too long", "Give a shorter path."),
+    errno.ENOSPC: ("The disk is full: {path} can't be written", _FREE_SPACE),
+    errno.EFBIG: ("{path} has reached the size limit for files", _FREE_SPACE),
+}
+if sys.platform != "win32":
+    _FAULTS[errno.EDQUOT] = ("The disk quota is used up: {path} can't be written", _FREE_SPACE)
+
+
+def write_fault(path: Path, error: OSError) -> FileError:
+    """The sentence for what the system said when the path was opened for writing or written."""
+    message, hint = _FAULTS.get(
+        error.errno or 0, (f"{{path}} can't be written: {error.strerror}", "Give another path.")
+    )
+    return FileError(message.format(path=path, parent=path.parent), hint=hint)
+
+
+def lock(descriptor: int, *, wait: bool) -> bool:
+    """Take the advisory lock of an open file; it ends when the descriptor is closed.
+
+    Args:
+        descriptor: Of the open file.
+        wait: Whether to wait until another holder lets go.
+
+    Returns:
+        False only if another process holds the lock. File systems and platforms without locks
+        give True: there the user keeps two writers apart.
+    """
+    if sys.platform == "win32":
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def unlock(descriptor: int) -> None:
+    """Let the lock go now, also where a forked child still holds a copy of the descriptor."""
+    if sys.platform != "win32":
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Put a file of this content in place of what is there, whole or not at all.
+
+    Raises:
+        FileError: If it can't be written; what was there is left as it was.
+    """
+    draft = path.with_name(f".{path.name[:100]}.{os.getpid()}.tmp")
+    try:
+        with draft.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise write_fault(path, error) from None
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a new name in the folder outlive a power cut, where the platform knows how."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

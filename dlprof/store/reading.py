@@ -1,0 +1,186 @@
+"""Reading run files: whatever the file holds, the result is a Run or a FileError."""
+
+from __future__ import annotations
+
+import dataclasses
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+from dlprof import records
+from dlprof.errors import FileError
+from dlprof.records import Recommendation, Run, RunEnd, RunHeader, Trial
+from dlprof.store import format as run_format
+from dlprof.store.codec import MismatchError, from_json
+
+MAX_LINE_BYTES = 16 * 1024 * 1024
+"""No record is longer, so that a file of another kind is not read whole before it is refused."""
+
+_GIVE_RUN_FILE = "Give a run file that dlprof sweep wrote (*.dlprof.jsonl)."
+
+_Record = TypeVar("_Record", RunHeader, Trial, Recommendation, RunEnd)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Line:
+    """One complete record.
+
+    Attributes:
+        number: From 1.
+        end: Offset in the file of the byte after it.
+        ended: Whether a line end follows its last byte.
+        data: The record as parsed.
+    """
+
+    number: int
+    end: int
+    ended: bool
+    data: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunContent:
+    """A run, and where its file can be continued.
+
+    Attributes:
+        run: What was read.
+        end: Offset of the byte after the last complete record.
+        ended: Whether that record has its line end.
+    """
+
+    run: Run
+    end: int
+    ended: bool
+
+
+def read_run(path: Path | str) -> Run:
+    """A saved run, also one that was cut off at any byte after its first line.
+
+    Raises:
+        FileError: If the file can't be read, is no run file, is damaged in the middle, or was
+            written by a newer version of dlprof.
+    """
+    return read_content(Path(path)).run
+
+
+def read_content(path: Path) -> RunContent:
+    """The run, and where its file can be continued; raises as ``read_run`` does."""
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise FileError(f"{path} is a folder, not a run file", hint=_GIVE_RUN_FILE)
+        if not stat.S_ISREG(mode):
+            # A pipe would be waited for, a device might never end.
+            raise FileError(f"{path} is not a plain file", hint=_GIVE_RUN_FILE)
+        with path.open("rb") as file:
+            return _collect(path, _Lines(path, file))
+    except FileNotFoundError:
+        raise FileError(f"There is no file {path}", hint=_GIVE_RUN_FILE) from None
+    except OSError as error:
+        raise FileError(
+            f"{path} can't be read: {error.strerror}", hint="Check the path and its permissions."
+        ) from None
+
+
+class _Lines:
+    """The complete records of a file, and whether a torn one follows them."""
+
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self._path = path
+        self._file = file
+        self.torn = False
+
+    def __iter__(self) -> Iterator[_Line]:
+        number, end = 0, 0
+        while raw := self._file.readline(MAX_LINE_BYTES + 1):
+            number, end = number + 1, end + len(raw)
+            ended = raw.endswith(b"\n")
+            if len(raw) > MAX_LINE_BYTES:
+                raise self._damaged(number, f"it is longer than {MAX_LINE_BYTES} bytes")
+            if not raw.strip():
+                continue
+            try:
+                data = run_format.decode_line(raw)
+            except ValueError:
+                if not ended and number > 1:
+                    self.torn = True
+                    return
+                raise self._damaged(number, "it is not JSON") from None
+            if not isinstance(data, dict) or not isinstance(data.get(run_format.KIND), str):
+                raise self._damaged(number, "it is not a record")
+            yield _Line(number, end, ended, data)
+
+    def _damaged(self, number: int, fault: str) -> FileError:
+        if number == 1:
+            return _no_run(self._path, f"its first line is not a run header: {fault}")
+        return _damaged(self._path, number, fault)
+
+
+def _no_run(path: Path, fault: str) -> FileError:
+    return FileError(f"{path} is not a run file: {fault}", hint=_GIVE_RUN_FILE)
+
+
+def _damaged(path: Path, number: int, fault: str) -> FileError:
+    return FileError(
+        f"Line {number} of {path} is damaged: {fault}", hint="Delete that line to read the rest."
+    )
+
+
+def _collect(path: Path, lines: _Lines) -> RunContent:
+    reading = iter(lines)
+    last = next(reading, None)
+    if last is None:
+        raise _no_run(path, "it is empty")
+    version = _version(path, last)
+    header = _record(path, last, RunHeader, version)
+    trials: list[Trial] = []
+    recommendation: Recommendation | None = None
+    end: RunEnd | None = None
+    for last in reading:
+        kind = last.data[run_format.KIND]
+        if kind == "trial":
+            trials.append(_record(path, last, Trial, version))
+            # A run that was resumed after its end has not ended until it says so again.
+            end = None
+        elif kind == "recommendation":
+            recommendation = _record(path, last, Recommendation, version)
+        elif kind == "end":
+            end = _record(path, last, RunEnd, version)
+        elif kind == "run":
+            raise _damaged(path, last.number, "it begins a second run")
+    run = Run(
+        path=str(path),
+        header=header,
+        trials=tuple(trials),
+        recommendation=recommendation,
+        end=end,
+        truncated=lines.torn,
+    )
+    return RunContent(run, last.end, last.ended)
+
+
+def _version(path: Path, first: _Line) -> int:
+    """The schema version of the file, if it is one that can be read."""
+    version = first.data.get("schema_version")
+    if first.data[run_format.KIND] != "run" or not isinstance(version, int) or version < 1:
+        raise _no_run(path, "its first line is not a run header")
+    if version > records.SCHEMA_VERSION:
+        raise FileError(
+            f"{path} was written by a newer dlprof (schema {version}; this one reads up to "
+            f"{records.SCHEMA_VERSION})",
+            hint="Upgrade dlprof: pip install --upgrade dlprof",
+        )
+    return version
+
+
+def _record(path: Path, line: _Line, record_type: type[_Record], version: int) -> _Record:
+    data = line.data
+    for older in range(version, records.SCHEMA_VERSION):
+        data = run_format.MIGRATIONS[older](data)
+    try:
+        return from_json(record_type, data)
+    except MismatchError as error:
+        if line.number == 1:
+            raise _no_run(path, f"in its header, {error}") from None
+        raise _damaged(path, line.number, str(error)) from None
