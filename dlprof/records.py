@@ -363,8 +363,8 @@ class Target:
             false where building it started threads or touched CUDA.
         import_s: Importing and building the target, once.
         own_config: The settings that the target's own DataLoader was built with, canonical;
-            ``None`` for a bare data set or a built-in. Its ``in_order`` and ``start_method`` are what "keep the
-            target's own" means.
+            ``None`` for a bare data set or a built-in. Its ``in_order`` and ``start_method`` are
+            what "keep the target's own" means.
         batch_bytes: Tensor data of one batch, from a disposable probe.
         batch_tensors: Tensors in one batch, from the probe.
         batch_s: Loading one batch in the main process, second batch of the probe.
