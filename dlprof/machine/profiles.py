@@ -1,0 +1,233 @@
+"""Machine profiles: what a machine that isn't at hand offers, written down in TOML.
+
+A profile says what is known and leaves out the rest. ``configs/machines`` has some.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from annotated_types import Ge, Gt, Le, Len
+
+from dlprof.errors import FileError
+from dlprof.machine.fingerprint import fingerprint
+from dlprof.records import GpuInfo, Machine
+
+# Bounds far outside of what is built: they catch a wrong unit, infinity and nan.
+_Text = Annotated[str, Len(1, 500)]
+_Count = Annotated[int, Ge(1), Le(100_000)]
+_Gib = Annotated[float, Gt(0), Le(10_000_000)]
+_Ghz = Annotated[float, Gt(0), Le(100)]
+
+# What pydantic reads when it validates: nothing unknown, and no text or boolean for a number.
+_STRICT: Mapping[str, object] = {"extra": "forbid", "strict": True}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GpuProfile:
+    """The GPUs of a machine, all of one model.
+
+    Attributes:
+        model: The product's name.
+        count: How many.
+        memory_gib: Memory of each, GiB.
+        pcie_generation: PCIe generation of the link to the host; ``None`` if not known.
+        pcie_width: Lanes of that link.
+    """
+
+    __pydantic_config__: ClassVar[Mapping[str, object]] = _STRICT
+
+    model: _Text
+    count: Annotated[int, Ge(1), Le(1000)] = 1
+    memory_gib: _Gib | None = None
+    pcie_generation: Annotated[int, Ge(1), Le(8)] | None = None
+    pcie_width: Annotated[int, Ge(1), Le(32)] | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MachineProfile:
+    """What a machine offers to the jobs on it together. ``None`` is not known.
+
+    Attributes:
+        name: Short, as people call it.
+        description: One sentence.
+        cpu_model: CPU model as the system names it.
+        logical_cpus: CPUs, hyper-threads counted; for a cloud instance its vCPUs.
+        physical_cores: Physical cores.
+        base_ghz: Clock rate that all cores hold together.
+        memory_gib: Memory, GiB.
+        shm_gib: Size of /dev/shm, GiB.
+        numa_nodes: NUMA nodes with CPUs.
+        gpus: GPUs, one entry per model.
+        source: Where the figures are from.
+        notes: What else one should know of it.
+    """
+
+    __pydantic_config__: ClassVar[Mapping[str, object]] = _STRICT
+
+    name: _Text
+    description: _Text
+    cpu_model: _Text | None = None
+    logical_cpus: _Count
+    physical_cores: _Count | None = None
+    base_ghz: _Ghz | None = None
+    memory_gib: _Gib | None = None
+    shm_gib: _Gib | None = None
+    numa_nodes: _Count | None = None
+    gpus: tuple[GpuProfile, ...] = ()
+    source: _Text | None = None
+    notes: tuple[_Text, ...] = ()
+
+    def to_machine(self) -> Machine:
+        """The profile as a ``Machine`` that one job has to itself.
+
+        Its fingerprint is that of a profile: only a real machine's tells which settings to load.
+        """
+        cards = _cards(self.gpus)
+        memory, shm = _to_bytes(self.memory_gib), _to_bytes(self.shm_gib)
+        optional = {
+            "physical_cores": self.physical_cores,
+            "memory_bytes": memory,
+            "shm_bytes": shm,
+            "numa_nodes": self.numa_nodes,
+        }
+        return Machine(
+            hostname=self.name,
+            platform="profile",
+            cpu_model=self.cpu_model or "unknown CPU",
+            logical_cpus=self.logical_cpus,
+            physical_cores=self.physical_cores,
+            affinity_cpus=self.logical_cpus,
+            usable_cores=float(self.logical_cpus),
+            memory_bytes=memory,
+            memory_available_bytes=memory,
+            shm_bytes=shm,
+            shm_available_bytes=shm,
+            numa_nodes=self.numa_nodes,
+            gpus=cards,
+            fingerprint=fingerprint(
+                cpu_model=self.cpu_model or self.name,
+                usable_cores=float(self.logical_cpus),
+                logical_cpus=self.logical_cpus,
+                memory_bytes=memory,
+                gpus=cards,
+            ),
+            unavailable={
+                name: "the profile doesn't say" for name, value in optional.items() if value is None
+            },
+        )
+
+
+def read_profile(path: Path) -> MachineProfile:
+    """The profile in a TOML file.
+
+    Raises:
+        FileError: The file can't be read, isn't TOML, or has a key or value that no profile has.
+    """
+    return parse_profile(_load(path), str(path))
+
+
+def parse_profile(document: Mapping[str, Any], name: str) -> MachineProfile:
+    """A profile from a parsed TOML document.
+
+    Args:
+        document: The document's keys and values.
+        name: What to call the document in an error.
+
+    Raises:
+        FileError: A key is unknown or missing, or a value is of the wrong type or out of range.
+    """
+    # pydantic takes longer to load than all of this; most commands read no profile.
+    from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415
+
+    # TOML's dates have no place in a profile: as text they are refused like any other text.
+    text = json.dumps(document, default=str)
+    try:
+        profile = TypeAdapter(MachineProfile).validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise _fault(name, first["loc"], first["type"], first["msg"], first["input"]) from None
+    if profile.physical_cores is not None and profile.physical_cores > profile.logical_cpus:
+        raise FileError(
+            f"{name}: physical_cores is {profile.physical_cores}, more than the"
+            f" {profile.logical_cpus} of logical_cpus.",
+            hint="logical_cpus counts hyper-threads, so it is never the smaller of the two.",
+        )
+    return profile
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FileError(
+            f"The machine profile {path} can't be read: {error.strerror or error}.",
+            hint="configs/machines has profiles to start from.",
+        ) from None
+    except UnicodeDecodeError:
+        raise FileError(
+            f"The machine profile {path} is not a text file in UTF-8.",
+            hint="A profile is a TOML file; configs/machines has some.",
+        ) from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise FileError(
+            f"The machine profile {path} is not TOML: {error}.",
+            hint="configs/machines has profiles to start from.",
+        ) from None
+
+
+def _fault(
+    name: str, place: Sequence[int | str], kind: str, message: str, value: object
+) -> FileError:
+    """One sentence of what pydantic found wrong, in a profile's own terms."""
+    key = _dotted(place)
+    known = [field.name for field in dataclasses.fields(_record_at(place))]
+    hint = f"The keys here are {', '.join(known)}."
+    if kind in {"extra_forbidden", "unexpected_keyword_argument"}:
+        close = difflib.get_close_matches(str(place[-1]), known, n=1)
+        hint = f"Did you mean {close[0]}? {hint}" if close else hint
+        return FileError(f"{name}: {key} is not a key of a machine profile.", hint=hint)
+    if kind in {"missing", "missing_argument"}:
+        return FileError(f"{name}: the key {key} is missing.", hint=hint)
+    rule = message.removeprefix("Input ").removeprefix("String ")
+    return FileError(
+        f"{name}: {key} {rule}, and {value!r:.60} is not.",
+        hint="Leave the key out if the figure is not known.",
+    )
+
+
+def _record_at(place: Sequence[int | str]) -> type[GpuProfile | MachineProfile]:
+    return GpuProfile if place[0] == "gpus" and len(place) > 1 else MachineProfile
+
+
+def _dotted(place: Sequence[int | str]) -> str:
+    text = ""
+    for part in place:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return text.removeprefix(".")
+
+
+def _to_bytes(gib: float | None) -> int | None:
+    return None if gib is None else int(gib * (1 << 30))
+
+
+def _cards(groups: Sequence[GpuProfile]) -> tuple[GpuInfo, ...]:
+    """One entry per card; a profile knows no UUIDs and no slots."""
+    models = [group for group in groups for _ in range(group.count)]
+    return tuple(
+        GpuInfo(
+            index=index,
+            name=model.model,
+            uuid="",
+            memory_bytes=_to_bytes(model.memory_gib),
+            pcie_generation=model.pcie_generation,
+            pcie_width=model.pcie_width,
+        )
+        for index, model in enumerate(models)
+    )
