@@ -103,6 +103,21 @@ class Config:
             parts.append(f"t{self.worker_threads}")
         return "-".join(parts)
 
+    @property
+    def cost_key(self) -> tuple[object, ...]:
+        """Sorts configurations by what they cost: workers, queued batches, then the rest."""
+        return (
+            self.num_workers,
+            self.prefetch_factor or 0,
+            self.pin_memory,
+            self.persistent_workers,
+            self.batch_size or 0,
+            not self.in_order,
+            self.start_method or "",
+            self.sharing_strategy or "",
+            self.worker_threads or 0,
+        )
+
     def canonical(self) -> Config:
         """The same configuration with every argument that can't matter here at its default.
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from dlprof.errors import UsageError
 from dlprof.records import Config, LeftOut
-from dlprof.search.space import order_key
 from dlprof.settings import SweepSettings
 from dlprof.units import format_duration
 
@@ -101,7 +100,7 @@ def plan_trials(
     planned = settings.repeats or PLANNED_REPEATS
     affordable = budget_s / _trials(count, planned) - overhead_s
     trial_s = settings.trial_s or min(LONGEST_TRIAL_S, max(SHORTEST_TRIAL_S, affordable))
-    chosen = sorted(by_importance(configs)[:count], key=order_key)
+    chosen = sorted(by_importance(configs)[:count], key=lambda config: config.cost_key)
     return Plan(
         configs=tuple(chosen),
         trial_s=trial_s,
@@ -130,7 +129,7 @@ def by_importance(configs: Sequence[Config]) -> list[Config]:
             for place, axis in enumerate(_AXES)
             if axis in axes and getattr(config, axis) != plainest[axis]
         )
-        return len(differs), differs, places[config.num_workers], order_key(config)
+        return len(differs), differs, places[config.num_workers], config.cost_key
 
     return sorted(configs, key=importance)
 
@@ -138,7 +137,10 @@ def by_importance(configs: Sequence[Config]) -> list[Config]:
 def _plainest(configs: Sequence[Config], axis: str) -> object:
     """The value of one setting that stands for "nothing special"."""
     with_workers = [config for config in configs if config.num_workers]
-    values = [getattr(config, axis) for config in sorted(with_workers or configs, key=order_key)]
+    values = [
+        getattr(config, axis)
+        for config in sorted(with_workers or configs, key=lambda config: config.cost_key)
+    ]
     return 2 if axis == "prefetch_factor" and 2 in values else values[0]
 
 

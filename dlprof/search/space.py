@@ -27,7 +27,7 @@ class Space:
     """What a sweep measures, and what it does not.
 
     Attributes:
-        configs: Canonical, distinct, in a stable order (see ``order_key``).
+        configs: Canonical, distinct, in a stable order (``Config.cost_key``).
         left_out: One entry for each kind of reason.
     """
 
@@ -53,18 +53,21 @@ def build_space(
         target: What is loaded.
         machine: Where.
         has_accelerator: Whether there is a device that host memory can be pinned for.
-        batch_bytes: Tensor data in one batch of the target's own size, where known.
+        batch_bytes: Tensor data in one batch of the target's own size; ``None`` takes what the
+            target's probe found.
 
     Raises:
         UsageError: If nothing is left, or there are more than ``MAX_COMBINATIONS``.
     """
+    if batch_bytes is None:
+        batch_bytes = target.batch_bytes
     limits = Limits.of(settings, target, machine, batch_bytes)
     pins, pin_left_out = _pins(settings, has_accelerator=has_accelerator)
     wanted = _wanted(settings, _workers(settings, machine), pins)
     given = {_canonical(config) for config in wanted}
     left: dict[str, list[tuple[Config, str]]] = {}
     kept = []
-    for config in sorted(given, key=order_key):
+    for config in sorted(given, key=lambda config: config.cost_key):
         found = excluded(config, limits)
         if found is None:
             kept.append(config)
@@ -80,21 +83,6 @@ def build_space(
             hint="Widen the settings that are swept, or the limits.",
         )
     return Space(configs=tuple(kept), left_out=tuple(left_out))
-
-
-def order_key(config: Config) -> tuple[object, ...]:
-    """Sorts configurations by what they cost: workers, then queue depth, then the rest."""
-    return (
-        config.num_workers,
-        config.prefetch_factor or 0,
-        config.pin_memory,
-        config.persistent_workers,
-        config.batch_size or 0,
-        not config.in_order,
-        config.start_method or "",
-        config.sharing_strategy or "",
-        config.worker_threads or 0,
-    )
 
 
 def auto_workers(usable_cores: float) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dlprof.errors import UsageError
 from dlprof.records import LeftOut, Machine, Target
-from dlprof.search.space import Space, auto_workers, build_space, order_key
+from dlprof.search.space import Space, auto_workers, build_space
 from dlprof.settings import SweepSettings
 
 
@@ -149,6 +149,12 @@ def test_shared_memory_leaves_out_deep_queues_and_shows_the_sum() -> None:
     assert "64.0 MiB can be had" in left.reason
 
 
+def test_the_probe_of_the_target_tells_the_size_of_a_batch() -> None:
+    small = machine(shm_available_bytes=8 << 20)
+    assert max(workers(space(on=small, of=target(batch_bytes=1 << 20)))) == 2
+    assert max(workers(space(on=small))) == 32
+
+
 def test_shared_memory_scales_with_the_batch_size() -> None:
     found = space(
         of=target(batch_size=32),
@@ -191,7 +197,7 @@ def test_every_space_is_canonical_distinct_ordered_and_has_the_reference(
     )
     assert config(0) in found.configs
     assert len(set(found.configs)) == len(found.configs)
-    assert list(found.configs) == sorted(found.configs, key=order_key)
+    assert list(found.configs) == sorted(found.configs, key=lambda each: each.cost_key)
     assert all(each == each.canonical() for each in found.configs)
     if most is not None:
         assert max(workers(found)) <= most
