@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from typer.core import TyperCommand
 
 if TYPE_CHECKING:
-    from typer import Context
-    from typer._click import HelpFormatter
+    # Types of the signature that is overridden; nothing of the private module is used at run time.
+    from typer._click import Context, HelpFormatter
 
 
 class SectionedCommand(TyperCommand):

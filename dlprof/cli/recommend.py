@@ -84,7 +84,8 @@ def recommend(  # noqa: PLR0913 - a command has as many parameters as it has opt
     answer = advise(measured, limits, machine=elsewhere)
     if save is not None:
         _keep(save, measured, answer, machine=elsewhere, quiet=quiet)
-    _show(measured, answer, Format.JSON if as_json else output_format)
+    written_as = Format.JSON if as_json else output_format
+    _show(measured, answer, written_as, saved=save is not None)
 
 
 def _read_machine(path: Path) -> Machine:
@@ -107,14 +108,14 @@ def _keep(
         typer.echo(saved_note(str(path), owner), err=True)
 
 
-def _show(run: Run, answer: Recommendation, output_format: Format) -> None:
+def _show(run: Run, answer: Recommendation, output_format: Format, *, saved: bool) -> None:
     from dlprof.report import snippets
 
     match output_format:
         case Format.TEXT:
             from dlprof.report.recommendation import render_recommendation
 
-            streams.print_result(render_recommendation(run, answer))
+            streams.print_result(render_recommendation(run, answer, saved=saved))
         case Format.PYTHON:
             streams.write_result(snippets.render_python(run, answer))
         case Format.TOML:

@@ -35,7 +35,8 @@ def print_result(renderable: RenderableType) -> None:
     # Rich itself ends the program with 1 where the reader has gone: render first, write after.
     with console.capture() as capture:
         console.print(renderable)
-    write_result(capture.get())
+    # Rich fills lines up with blanks, which only disturb in a file or a copied snippet.
+    write_result("\n".join(line.rstrip() for line in capture.get().splitlines()))
 
 
 def flush_stdout() -> None:

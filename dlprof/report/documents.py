@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 
-from dlprof.codec import to_json
 from dlprof.records import SCHEMA_VERSION, Cost, Recommendation, Run
+from dlprof.store.codec import to_json
 
 
 def sweep_document(run: Run) -> str:

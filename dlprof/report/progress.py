@@ -11,13 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from dlprof.records import Config, Estimate, RunHeader, Trial, Usage
-from dlprof.report.labels import cores_text, rate_text, settings_text
+from dlprof.report.labels import cores_text, percent_text, rate_text, settings_text
 from dlprof.report.text import clean
 from dlprof.stats.student import mean_interval
 from dlprof.units import format_bytes, format_duration
 
 _WIDEST_BAR = 40
 _NARROWEST_BAR = 8
+_LABEL_WIDTH = len("machine ")
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -100,7 +101,7 @@ def usage_text(usage: Usage) -> str:
     if usage.shm_peak_bytes is not None:
         parts.append(f"shm {format_bytes(usage.shm_peak_bytes)}")
     parts += [
-        f"GPU {gpu.index} {gpu.kernel_active_fraction:.0%}"
+        f"GPU {gpu.index} {percent_text(gpu.kernel_active_fraction)}"
         for gpu in usage.gpu
         if gpu.kernel_active_fraction is not None
     ]
@@ -131,16 +132,18 @@ class ProgressView:
             return
         fraction = state.fraction_at(self._now)
         yield _bar_line(fraction, 1.0, self._times(), options)
-        yield _facts(self._rows())
+        for name, text in self._rows(options.max_width - _LABEL_WIDTH):
+            line = Text(f"{name:<{_LABEL_WIDTH}}", style="bold", no_wrap=True, overflow="crop")
+            yield line.append(text, style="not bold")
 
     def _times(self) -> str:
         state = self._state
         elapsed = state.elapsed_at(self._now)
         left = max(0.0, state.expected_s - elapsed)
-        percent = f"{state.fraction_at(self._now):.0%}"
+        percent = percent_text(state.fraction_at(self._now))
         return f"{percent} after {format_duration(round(elapsed))}, {_rough(left)} left"
 
-    def _rows(self) -> list[tuple[str, str]]:
+    def _rows(self, room: int) -> list[tuple[str, str]]:
         state = self._state
         target = clean(state.header.target.spec) if state.header else ""
         times = f" x {state.repeats}" if state.repeats else ""
@@ -148,13 +151,19 @@ class ProgressView:
         rows = [("sweep", f"{target}: {counts}")]
         best = best_so_far(state.trials)
         if best is not None:
-            rows += [("best", rate_text(best[1])), ("", settings_text(best[0]))]
+            rows += [("best", rate_text(best[1])), ("", _short(best[0], room))]
         if state.current is not None:
             again = f" (repeat {state.repetition + 1})" if state.repetition else ""
-            rows.append(("now", f"{settings_text(state.current)}{again}"))
+            rows.append(("now", f"{_short(state.current, room - len(again))}{again}"))
         if state.usage is not None:
             rows.append(("machine", usage_text(state.usage)))
         return rows
+
+
+def _short(config: Config, room: int) -> str:
+    """The configuration in torch's names if they fit, else its key."""
+    text = settings_text(config)
+    return text if len(text) <= room else clean(config.key)
 
 
 def _rough(seconds: float) -> str:
@@ -172,13 +181,4 @@ def _bar_line(done: float, total: float, text: str, options: ConsoleOptions) -> 
     grid.add_column(width=width)
     grid.add_column(no_wrap=True)
     grid.add_row(ProgressBar(total=total, completed=done, width=width), Text(text))
-    return grid
-
-
-def _facts(rows: Sequence[tuple[str, str]]) -> RenderableType:
-    grid = Table.grid(padding=(0, 1, 0, 0))
-    grid.add_column(no_wrap=True, style="bold")
-    grid.add_column(no_wrap=True, overflow="crop")
-    for name, text in rows:
-        grid.add_row(Text(name), Text(text))
     return grid

@@ -23,16 +23,19 @@ _MOST_TIES = 5
 _CONFIDENCE_STYLES = {"high": "green", "medium": "yellow", "low": "red"}
 
 
-def render_recommendation(run: Run, recommendation: Recommendation) -> RenderableType:
+def render_recommendation(
+    run: Run, recommendation: Recommendation, *, saved: bool = False
+) -> RenderableType:
     """The whole recommendation for a terminal or a pipe.
 
     Args:
         run: What it was drawn from.
         recommendation: What to show.
+        saved: Whether it has just been saved, so that saving is no next step.
     """
     parts: list[RenderableType] = [
         Text("Recommended settings", style="bold"),
-        _indented(Text("\n".join(loader_call(recommendation.dataloader_kwargs)), style="green")),
+        *_code(loader_call(recommendation.dataloader_kwargs)),
         *_beside_the_loader(recommendation),
         Text(),
         _pairs(_expectations(recommendation)),
@@ -40,12 +43,20 @@ def render_recommendation(run: Run, recommendation: Recommendation) -> Renderabl
     parts += _section("Why", [_reason(r.claim, r.evidence) for r in recommendation.reasons])
     parts += _section("Also", _alternatives(recommendation.alternatives))
     parts += _section("What rules of thumb would give", _rules(recommendation))
-    parts += [Text(), Text("Next", style="bold"), _indented(_next_steps(run, recommendation))]
+    steps = _next_steps(run, recommendation, saved=saved)
+    parts += [Text(), Text("Next", style="bold"), _indented(steps)]
     return Group(*parts)
 
 
+def _code(lines: Iterable[str]) -> list[RenderableType]:
+    """Lines to copy: never wrapped, nothing behind them."""
+    return [
+        Text(" " * _INDENT + line, style="green", no_wrap=True, overflow="ignore") for line in lines
+    ]
+
+
 def _indented(renderable: RenderableType) -> Padding:
-    return Padding(renderable, (0, 0, 0, _INDENT))
+    return Padding(renderable, (0, 0, 0, _INDENT), expand=False)
 
 
 def _section(title: str, items: Sequence[RenderableType]) -> list[RenderableType]:
@@ -172,14 +183,13 @@ def _rules(recommendation: Recommendation) -> list[RenderableType]:
     return lines
 
 
-def _next_steps(run: Run, recommendation: Recommendation) -> Text:
+def _next_steps(run: Run, recommendation: Recommendation, *, saved: bool) -> Text:
     """The command that most likely comes next, ready to paste."""
     name = shlex.quote(clean(run.path))
-    machine = recommendation.constraints.machine
     save = f"dlprof recommend {name} --save dlprof.toml"
     use = 'loader = DataLoader(dataset, **dlprof.kwargs_for("dlprof.toml"))'
     text = Text()
-    if machine is None:
+    if recommendation.constraints.machine is None and not saved:
         text.append(f"{save}\n", style="cyan")
         text.append(f"then, in the training script: {use}\n")
     text.append(f"dlprof recommend {name} --format python", style="cyan")

@@ -61,6 +61,8 @@ def _legend(rows: tuple[Row, ...]) -> list[str]:
         notes.append("relative: speed against the fastest.")
     if "tie" in roles:
         notes.append("tie: can't be told apart from the best.")
+    if "default" in roles:
+        notes.append("default: what PyTorch does when nothing is set.")
     if any(row.noisy for row in rows):
         notes.append("noisy: other programs, a quota or drift make the figures doubtful.")
     return notes

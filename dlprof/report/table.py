@@ -47,6 +47,12 @@ def _optional(value: object | None) -> str:
     return MISSING if value is None else clean(str(value))
 
 
+def _cores(row: Row) -> str:
+    if row.own_cores is None and row.available_cores is None:
+        return MISSING
+    return f"{cores_text(row.own_cores)}/{cores_text(row.available_cores)}"
+
+
 _SETTINGS: tuple[tuple[str, Column], ...] = (
     ("num_workers", Column(title="workers", text=lambda row: str(row.config.num_workers))),
     (
@@ -88,13 +94,13 @@ _FIGURES: tuple[Column, ...] = (
     Column(title="shm", text=lambda row: format_bytes(row.shm_bytes), keep=2),
     Column(
         title="cores used/had",
-        text=lambda row: f"{cores_text(row.own_cores)}/{cores_text(row.available_cores)}",
+        text=_cores,
         keep=1,
     ),
     Column(title="trials", text=lambda row: str(row.trials), keep=3),
     Column(title="", text=lambda row: "noisy" if row.noisy else "", keep=7, left=True),
 )
-_EMPTY = frozenset({"", MISSING, f"{MISSING}/{MISSING}"})
+_EMPTY = frozenset({"", MISSING})
 _ALWAYS = frozenset({"num_workers", "prefetch_factor"})
 
 

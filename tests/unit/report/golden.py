@@ -1,0 +1,41 @@
+"""Screens compared with recorded ones; ``DLPROF_UPDATE_GOLDEN=1`` records them anew."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+from rich.console import Console, RenderableType
+
+_FOLDER = Path(__file__).parents[2] / "data" / "report"
+
+
+def check_golden(name: str, text: str) -> None:
+    """Compare a text with the recorded one of that name."""
+    path = _FOLDER / name
+    if os.environ.get("DLPROF_UPDATE_GOLDEN"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+def drawn(renderable: RenderableType, width: int, encoding: str = "utf-8") -> str:
+    """A renderable as a file of that encoding gets it, blanks at the ends of lines taken off."""
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding=encoding)
+    console = Console(
+        file=stream,
+        width=width,
+        height=50,
+        force_terminal=False,
+        no_color=True,
+        legacy_windows=False,
+        markup=False,
+        highlight=False,
+        emoji=False,
+    )
+    console.print(renderable)
+    stream.flush()
+    lines = raw.getvalue().decode(encoding).splitlines()
+    return "".join(line.rstrip() + "\n" for line in lines)

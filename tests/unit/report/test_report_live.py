@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+
+import pytest
+from example_runs import example_run
+from golden import check_golden, drawn
+from rich.console import Console
+
+from dlprof.records import Usage
+from dlprof.report.live import LiveListener, PlainListener, QuietListener, open_listener
+from dlprof.report.progress import ProgressView, SweepState, best_so_far, usage_text
+
+
+class BrokenStream(io.StringIO):
+    """A terminal that has gone away."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        raise OSError(5, "Input/output error")
+
+
+def play(listener: QuietListener) -> None:
+    """A whole sweep's events."""
+    run = example_run()
+    with listener:
+        for done in range(0, 101, 10):
+            listener.preparing("Making images", done, 100)
+        configs = {trial.config: None for trial in run.trials}
+        listener.planned(run.header, list(configs), 3)
+        for number, trial in enumerate(run.trials):
+            listener.trial_started(trial.config, trial.repetition, number * 3.0, 60.0)
+            listener.pulse(trial.usage)
+            listener.trial_ended(trial)
+        listener.message("A \x1b[31mwarning[/]")
+        listener.ended(run)
+
+
+def state_in_the_middle() -> SweepState:
+    run = example_run()
+    return SweepState(
+        header=run.header,
+        configurations=7,
+        repeats=3,
+        trials=list(run.trials[:9]),
+        current=run.trials[9].config,
+        repetition=1,
+        elapsed_s=30.0,
+        expected_s=60.0,
+        heard_at=100.0,
+        usage=run.trials[3].usage,
+    )
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_the_view_of_a_moment(width: int) -> None:
+    text = drawn(ProgressView(state_in_the_middle(), now=102.0), width)
+    check_golden(f"progress-{width}.txt", text)
+
+
+def test_the_view_where_only_ascii_can_be_written() -> None:
+    text = drawn(ProgressView(state_in_the_middle(), now=102.0), 80, "ascii")
+    assert text.isascii()
+
+
+@pytest.mark.parametrize("width", range(12, 90, 3))
+def test_the_view_keeps_its_height_at_any_width(width: int) -> None:
+    text = drawn(ProgressView(state_in_the_middle(), now=102.0), width)
+    assert len(text.splitlines()) == 6
+    assert all(len(line) <= width for line in text.splitlines())
+
+
+def test_time_goes_on_between_events_and_stops_at_the_end() -> None:
+    state = state_in_the_middle()
+    assert state.fraction_at(100.0) == 0.5
+    assert state.fraction_at(115.0) == 0.75
+    assert state.fraction_at(900.0) == 1.0
+    assert "0 s left" in drawn(ProgressView(state, now=900.0), 80)
+
+
+def test_making_data_and_getting_ready_are_shown() -> None:
+    assert "Getting ready" in drawn(ProgressView(SweepState(), now=0.0), 60)
+    making = SweepState(preparing=("Making images", 120, 1500))
+    assert "Making images: 120 of 1,500" in drawn(ProgressView(making, now=0.0), 60)
+
+
+def test_the_best_so_far_is_the_best_mean() -> None:
+    run = example_run()
+    assert best_so_far([]) is None
+    found = best_so_far(run.trials)
+    assert found is not None
+    assert run.recommendation is not None
+    assert found[0] == run.recommendation.config
+
+
+def test_usage_that_is_not_known_is_not_shown_as_zero() -> None:
+    assert usage_text(Usage()) == "nothing known"
+    assert usage_text(Usage(own_cpu_cores=1.0)) == "cores: own 1.0"
+
+
+def test_without_a_terminal_each_trial_is_one_line() -> None:
+    stream = io.StringIO()
+    play(PlainListener(stream))
+    check_golden("plain.txt", stream.getvalue())
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_verbose_lines_tell_what_the_machine_did() -> None:
+    stream = io.StringIO()
+    play(PlainListener(stream, verbose=True))
+    assert stream.getvalue().count("cores: own 3.9") == 18
+
+
+def terminal(stream: io.StringIO) -> Console:
+    return Console(
+        file=stream, force_terminal=True, width=80, height=24, legacy_windows=False, no_color=True
+    )
+
+
+def test_the_live_display_is_wiped_and_gives_the_cursor_back() -> None:
+    stream = io.StringIO()
+    play(LiveListener(terminal(stream), clock=_ticks()))
+    text = stream.getvalue()
+    assert "samples/s" in text
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
+    assert "num_workers=16, prefetch_factor=2: crashed" in text
+    assert "A warning[/]" in text
+    assert "\x1b[31m" not in text
+
+
+def _ticks() -> _Ticks:
+    return _Ticks()
+
+
+class _Ticks:
+    """A clock that goes on by a second at each look."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def __call__(self) -> float:
+        self._now += 1.0
+        return self._now
+
+
+@pytest.mark.parametrize(
+    "listener",
+    [
+        pytest.param(PlainListener(BrokenStream()), id="plain"),
+        pytest.param(LiveListener(terminal(BrokenStream())), id="live"),
+    ],
+)
+def test_a_terminal_that_goes_away_ends_nothing(listener: QuietListener) -> None:
+    play(listener)
+
+
+class _Stderr(io.StringIO):
+    def __init__(self, *, tty: bool) -> None:
+        super().__init__()
+        self._tty = tty
+
+    def isatty(self) -> bool:
+        return self._tty
+
+
+@pytest.mark.parametrize(
+    ("tty", "variables", "quiet", "kind"),
+    [
+        (True, {"TERM": "xterm"}, False, LiveListener),
+        (True, {"TERM": "dumb"}, False, PlainListener),
+        (False, {"TERM": "xterm"}, False, PlainListener),
+        (False, {"TERM": "xterm", "FORCE_COLOR": "1"}, False, PlainListener),
+        (True, {"TERM": "xterm"}, True, QuietListener),
+    ],
+)
+def test_the_listener_suits_stderr(
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    tty: bool,
+    variables: dict[str, str],
+    quiet: bool,
+    kind: type[QuietListener],
+) -> None:
+    for name in ("TERM", "FORCE_COLOR", "TTY_COMPATIBLE", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.stderr", _Stderr(tty=tty))
+    assert type(open_listener(quiet=quiet, verbose=False)) is kind
+
+
+def test_quiet_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    play(QuietListener())
+    captured: Iterable[str] = capsys.readouterr()
+    assert list(captured) == ["", ""]

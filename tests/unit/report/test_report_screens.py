@@ -1,0 +1,100 @@
+"""Whole screens against recorded ones; look at the files under tests/data/report."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from example_runs import example_run, example_run_without_advice, hostile_run
+from golden import check_golden, drawn
+
+from dlprof.records import Run
+from dlprof.report.recommendation import render_recommendation
+from dlprof.report.summary import summarise
+from dlprof.report.sweep import render_sweep
+from dlprof.report.table import columns_for, render_table
+
+_WIDTHS = (60, 80, 200)
+
+
+@pytest.mark.parametrize("width", _WIDTHS)
+def test_the_final_screen(width: int) -> None:
+    check_golden(f"sweep-{width}.txt", drawn(render_sweep(example_run()), width))
+
+
+def test_the_final_screen_where_only_ascii_can_be_written() -> None:
+    text = drawn(render_sweep(example_run()), 80, "ascii")
+    assert text.isascii()
+    check_golden("sweep-80-ascii.txt", text)
+
+
+def test_a_run_without_a_recommendation_marks_the_fastest() -> None:
+    text = drawn(render_table(example_run_without_advice()), 80)
+    assert [line.split()[0] for line in text.splitlines() if line.startswith("fastest")]
+    assert "pick" not in text
+
+
+@pytest.mark.parametrize("width", _WIDTHS)
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    for run in (example_run(), hostile_run()):
+        code = {"  ) ", "  DataLoader("}
+        lines = drawn(render_sweep(run), width).splitlines()
+        assert [line for line in lines if len(line) > width and line not in code] == []
+
+
+@pytest.mark.parametrize("width", _WIDTHS)
+def test_numbers_in_the_table_are_never_cut(width: int) -> None:
+    run = example_run()
+    text = drawn(render_table(run), width)
+    assert len(text.splitlines()) == 1 + len(summarise(run))
+    assert "…" not in text
+
+
+def test_columns_go_in_the_stated_order() -> None:
+    rows = summarise(example_run())
+    everything = columns_for(rows, 1000)
+    gone = []
+    for width in range(200, 10, -1):
+        left = {column.title for column in columns_for(rows, width)}
+        gone += [
+            column.title
+            for column in everything
+            if column.title not in left and column.title not in gone
+        ]
+    assert gone == [
+        "cores used/had",
+        "shm",
+        "trials",
+        "turnover",
+        "memory",
+        "start-up",
+        "relative",
+        "95 %",
+    ]
+
+
+def test_a_hostile_run_is_shown_as_text() -> None:
+    text = drawn(render_sweep(hostile_run()), 80)
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert "[bold]loud[/bold]" in text
+
+
+def test_a_run_in_which_everything_failed_still_shows() -> None:
+    run = example_run_without_advice()
+    failures = tuple(trial for trial in run.trials if trial.failure is not None)
+    text = drawn(render_sweep(dataclasses.replace(run, trials=failures)), 80)
+    assert "Failed: num_workers=16" in text
+    assert "samples/s by num_workers" not in text
+
+
+def test_an_empty_and_cut_off_run_still_shows() -> None:
+    run = Run(path="cut.jsonl", header=example_run().header, truncated=True)
+    assert "--resume continues it" in drawn(render_sweep(run), 60)
+
+
+def test_what_was_saved_is_not_offered_for_saving() -> None:
+    run = example_run()
+    assert run.recommendation is not None
+    text = drawn(render_recommendation(run, run.recommendation, saved=True), 80)
+    assert "--save" not in text

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import ast
+import dataclasses
+import tomllib
+
+import pytest
+from builders import config
+from example_runs import example_recommendation, example_run, hostile_run
+
+from dlprof.records import Config, Recommendation
+from dlprof.report.snippets import render_lightning, render_python, render_toml
+
+_CONFIGS = (
+    config(0),
+    config(4, persistent_workers=True, pin_memory=True),
+    config(8, batch_size=64, in_order=False, start_method="forkserver"),
+    config(2, sharing_strategy="file_system", worker_threads=2),
+)
+
+
+def _advice(chosen: Config) -> Recommendation:
+    return dataclasses.replace(
+        example_recommendation(), config=chosen, dataloader_kwargs=chosen.dataloader_kwargs()
+    )
+
+
+def _arguments(source: str) -> dict[str, object]:
+    """The literal keyword arguments of the one DataLoader call in a source."""
+    calls = [
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "DataLoader"
+    ]
+    assert len(calls) == 1
+    return {
+        str(word.arg): ast.literal_eval(word.value)
+        for word in calls[0].keywords
+        if isinstance(word.value, ast.Constant)
+    }
+
+
+@pytest.mark.parametrize("chosen", _CONFIGS, ids=lambda chosen: chosen.key)
+def test_python_passes_exactly_the_recommended_arguments(chosen: Config) -> None:
+    source = render_python(example_run(), _advice(chosen))
+    assert _arguments(source) == chosen.dataloader_kwargs()
+    assert ("set_sharing_strategy('file_system')" in source) == bool(chosen.sharing_strategy)
+    assert ("worker_init_fn=set_worker_threads" in source) == bool(chosen.worker_threads)
+
+
+@pytest.mark.parametrize("chosen", _CONFIGS, ids=lambda chosen: chosen.key)
+def test_lightning_passes_exactly_the_recommended_arguments(chosen: Config) -> None:
+    source = render_lightning(example_run(), _advice(chosen))
+    assert _arguments(source) == chosen.dataloader_kwargs()
+
+
+@pytest.mark.parametrize("chosen", _CONFIGS, ids=lambda chosen: chosen.key)
+def test_toml_reads_back_as_the_recommended_arguments(chosen: Config) -> None:
+    document = tomllib.loads(render_toml(example_run(), _advice(chosen)))
+    assert document["dataloader"] == chosen.dataloader_kwargs()
+    assert document.get("worker", {}).get("threads") == chosen.worker_threads
+
+
+def test_foreign_text_stays_inside_its_comment() -> None:
+    run = hostile_run()
+    assert run.recommendation is not None
+    for render in (render_python, render_toml, render_lightning):
+        text = render(run, run.recommendation)
+        assert "\x1b" not in text
+        assert all(line.startswith("#") for line in text.splitlines()[:2])
+    tomllib.loads(render_toml(run, run.recommendation))
+    ast.parse(render_python(run, run.recommendation))
