@@ -50,7 +50,7 @@ def describe(error: BaseException, *, verbose: bool) -> Fault:
     if isinstance(error, DlprofError):
         return Fault(
             kind=error.kind,
-            message=error.message,
+            message=_sentence(error.message),
             hint=error.hint,
             exit_code=error.exit_code,
             details=error.traceback if isinstance(error, TargetError) else "",
@@ -74,7 +74,7 @@ def _describe_parser_error(error: Exception) -> Fault:
     command = context.command_path if context is not None else "dlprof"
     return Fault(
         kind="usage",
-        message=message,
+        message=_sentence(message),
         hint=f"See {command} --help.",
         exit_code=ExitCode.USAGE,
     )
@@ -89,6 +89,11 @@ def _describe_own_fault(error: BaseException, *, verbose: bool) -> Fault:
         exit_code=ExitCode.INTERNAL,
         details="".join(traceback.format_exception(error)) if verbose else "",
     )
+
+
+def _sentence(text: str) -> str:
+    """The text with a full stop, however its author left it."""
+    return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 def show(fault: Fault, *, as_json: bool) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dlprof.cli import options, streams
+from dlprof.errors import UsageError
 
 if TYPE_CHECKING:
     from dlprof.records import Machine, Recommendation, Run
@@ -68,6 +69,11 @@ def recommend(  # noqa: PLR0913 - a command has as many parameters as it has opt
     Measures nothing: it works on any machine, for the machine that was measured.
     """
     del verbose  # the program's way out looks for it, where a fault asks for a traceback
+    if save is not None and machine is not None:
+        raise UsageError(
+            "--save keeps the settings of the machine that was measured, --machine is another",
+            hint="Leave one of the two out.",
+        )
     from dlprof.advise.recommend import recommend as advise
     from dlprof.cli.limits import read_constraints
     from dlprof.store import read_run
@@ -83,29 +89,27 @@ def recommend(  # noqa: PLR0913 - a command has as many parameters as it has opt
     elsewhere = _read_machine(machine) if machine else None
     answer = advise(measured, limits, machine=elsewhere)
     if save is not None:
-        _keep(save, measured, answer, machine=elsewhere, quiet=quiet)
+        _keep(save, measured, answer, quiet=quiet)
     written_as = Format.JSON if as_json else output_format
     _show(measured, answer, written_as, saved=save is not None)
 
 
 def _read_machine(path: Path) -> Machine:
     """The machine that a profile describes, as far as limits need it."""
-    from dlprof.machine.profiles import machine_from_profile, read_profile
+    from dlprof.machine.profiles import read_profile
 
-    return machine_from_profile(read_profile(path))
+    return read_profile(path).to_machine()
 
 
-def _keep(
-    path: Path, run: Run, answer: Recommendation, *, machine: Machine | None, quiet: bool
-) -> None:
+def _keep(path: Path, run: Run, answer: Recommendation, *, quiet: bool) -> None:
     from dlprof.saved import save_settings
 
-    owner = machine or run.header.machine
-    save_settings(path, owner, answer, run.header.target.spec, run.header.started_at)
+    header = run.header
+    save_settings(path, header.machine, answer, header.target.spec, header.started_at)
     if not quiet:
         from dlprof.report.recommendation import saved_note
 
-        typer.echo(saved_note(str(path), owner), err=True)
+        typer.echo(saved_note(str(path), header.machine), err=True)
 
 
 def _show(run: Run, answer: Recommendation, output_format: Format, *, saved: bool) -> None:

@@ -95,10 +95,10 @@ def sweep(  # noqa: PLR0913 - a command has as many parameters as it has options
 
         streams.write_result(settings_as_toml(settings, origins))
         return
+    path = _output_path(output, settings.target, resume=resume)
     from dlprof.report.live import open_listener
     from dlprof.sweep import run_sweep
 
-    path = _output_path(output, settings.target, resume=resume)
     with _deaf_to_hangup(), open_listener(quiet=quiet, verbose=verbose) as listener:
         run = run_sweep(settings, output=path, resume=resume, force=force, listener=listener)
     _show(run, as_json=as_json)

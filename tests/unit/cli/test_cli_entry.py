@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlprof.cli.entry import run
+from dlprof.errors import (
+    DlprofError,
+    FileError,
+    InterruptedSweepError,
+    NothingMeasuredError,
+    TargetError,
+    UsageError,
+)
+
+
+def sweep_that_raises(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """Put a sweep in place that ends with this error."""
+
+    def run_sweep(*args: Any, **kwargs: Any) -> None:
+        raise error
+
+    fake = types.ModuleType("dlprof.sweep")
+    monkeypatch.setattr(fake, "run_sweep", run_sweep, raising=False)
+    monkeypatch.setitem(sys.modules, "dlprof.sweep", fake)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "kind"),
+    [
+        (UsageError("The value is wrong", hint="Give another."), 2, "usage"),
+        (FileError("The file is gone."), 2, "file"),
+        (TargetError("No such attribute."), 2, "target"),
+        (NothingMeasuredError("Every trial failed."), 6, "nothing_measured"),
+        (InterruptedSweepError("Interrupted."), 130, "interrupted"),
+        (DlprofError("A fault."), 70, "error"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (ZeroDivisionError("division by zero"), 70, "internal"),
+        (MemoryError(), 70, "internal"),
+    ],
+)
+def test_each_fault_has_its_exit_code_and_its_document(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    code: int,
+    kind: str,
+) -> None:
+    sweep_that_raises(monkeypatch, error)
+
+    assert run(["sweep", "-q"], {}) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("dlprof: ")
+    assert "Traceback" not in err
+
+    assert run(["sweep", "--json", "-q"], {}) == code
+    out, err = capsys.readouterr()
+    document = json.loads(out)
+    assert document["schema_version"] == 1
+    assert document["error"]["kind"] == kind
+    assert set(document["error"]) == {"kind", "message", "hint"}
+    assert err == ""
+
+
+def test_a_fault_reads_as_a_sentence_and_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep_that_raises(monkeypatch, UsageError("The value '7\x1b[31m' is wrong", hint="Give 8."))
+    run(["sweep", "-q"], {})
+    assert capsys.readouterr().err == "dlprof: The value '7' is wrong.\n  Give 8.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ"),
+    [(["sweep", "-v"], {}), (["sweep", "-q"], {"DLPROF_DEBUG": "1"})],
+)
+def test_a_fault_of_its_own_shows_its_traceback_on_request(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    environ: dict[str, str],
+) -> None:
+    sweep_that_raises(monkeypatch, ZeroDivisionError("division by zero"))
+    assert run(arguments, environ) == 70
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert "report it" in err
+
+
+def test_the_users_own_traceback_is_always_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = TargetError("data.py could not be imported.", traceback="Traceback:\n  line 3")
+    sweep_that_raises(monkeypatch, error)
+    assert run(["sweep", "-q", "--json"], {}) == 2
+    out, err = capsys.readouterr()
+    assert json.loads(out)["error"]["kind"] == "target"
+    assert "line 3" in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["--nonsense"],
+        ["sweep", "--nonsense"],
+        ["sweep", "a", "b"],
+        ["sweep", "--budget"],
+        ["sweep", "--budget", "soon"],
+        ["sweep", "--num-workers", "-3"],
+        ["sweep", "--resume"],
+        ["recommend"],
+        ["recommend", "run.jsonl", "--format", "yaml"],
+        ["recommend", "does-not-exist.jsonl"],
+        ["recommend", "run.jsonl", "--save", "a.toml", "--machine", "b.toml"],
+    ],
+)
+def test_bad_input_is_a_usage_error(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    arguments: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(arguments, {}) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert 1 <= len(err.splitlines()) <= 2
+
+    assert run([*arguments, "--json"], {}) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["message"]
+
+
+def test_a_json_after_the_end_of_options_is_no_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["recommend", "--nonsense", "--", "--json"], {}) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_version_and_bare_call(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"], {}) == 0
+    assert capsys.readouterr().out.startswith("dlprof ")
+    assert run([], {}) == 0
+    assert "sweep" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [[], ["sweep"], ["recommend"], ["machine"]])
+def test_help_loads_neither_torch_nor_rich_help(command: list[str]) -> None:
+    program = (
+        "import sys; from dlprof.cli.entry import run; "
+        f"code = run({[*command, '--help']!r}, {{}}); "
+        "heavy = {'torch', 'rich.markdown', 'pygments', 'dlprof.trial'} & set(sys.modules); "
+        "sys.exit(code or (str(heavy) if heavy else 0))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Usage: dlprof" in done.stdout
+
+
+def test_a_reader_that_goes_away_is_no_fault() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "dlprof", "sweep", "--help"],
+            stdout=write,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    finally:
+        os.close(write)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_the_module_is_the_program() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "dlprof", "nonsense"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("dlprof: No such command 'nonsense'.")

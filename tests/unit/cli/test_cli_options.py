@@ -1,0 +1,56 @@
+"""The set of commands and options is frozen: scripts rely on it. Add freely, remove never."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import typer
+
+from dlprof.cli.app import app
+from dlprof.settings import OPTIONS, SweepSettings
+from dlprof.units import parse_duration_s
+
+_FROZEN = Path(__file__).parents[2] / "data" / "report" / "options.txt"
+
+
+def all_options() -> dict[str, list[str]]:
+    """Each command's arguments and options, as they are typed."""
+    group = typer.main.get_command(app)
+    commands = {"dlprof": group} | {
+        f"dlprof {name}": command
+        for name, command in getattr(group, "commands").items()  # noqa: B009
+    }
+    return {
+        name: sorted(
+            "/".join([*parameter.opts, *parameter.secondary_opts]) for parameter in command.params
+        )
+        for name, command in commands.items()
+    }
+
+
+def test_the_set_of_options_is_frozen() -> None:
+    lines = [
+        f"{command} {option}" for command, options in all_options().items() for option in options
+    ]
+    text = "\n".join(lines) + "\n"
+    if os.environ.get("DLPROF_UPDATE_GOLDEN"):
+        _FROZEN.write_text(text, encoding="utf-8")
+    assert text == _FROZEN.read_text(encoding="utf-8")
+
+
+def test_every_setting_has_its_flag() -> None:
+    typed = {name for option in all_options()["dlprof sweep"] for name in option.split("/")}
+    assert {option.flag for option in OPTIONS} - {"TARGET"} <= typed
+
+
+@pytest.mark.parametrize(
+    ("flag", "default"),
+    [("--budget", SweepSettings().budget_s), ("--timeout", SweepSettings().timeout_s)],
+)
+def test_the_defaults_that_help_names_are_the_defaults(flag: str, default: float) -> None:
+    group = typer.main.get_command(app)
+    parameters = getattr(group, "commands")["sweep"].params  # noqa: B009
+    (text,) = [parameter.help for parameter in parameters if flag in parameter.opts]
+    assert parse_duration_s(text.rpartition("Default: ")[2].rstrip(".")) == default

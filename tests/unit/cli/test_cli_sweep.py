@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import json
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import blocks, config
+from builders import run as made_run
+
+from dlprof.cli.entry import run
+from dlprof.settings import SweepSettings
+
+
+class FakeSweep:
+    """Takes the place of the sweep and keeps what it was called with."""
+
+    def __init__(self) -> None:
+        self.settings = SweepSettings()
+        self.options: dict[str, Any] = {}
+
+    def run_sweep(self, settings: SweepSettings, **options: Any) -> Any:
+        self.settings, self.options = settings, options
+        measured = made_run(blocks({config(0): (100.0, 101.0), config(2): (180.0, 183.0)}))
+        options["listener"].planned(measured.header, [], None)
+        options["listener"].ended(measured)
+        return measured
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeSweep:
+    monkeypatch.chdir(tmp_path)
+    made = FakeSweep()
+    module = types.ModuleType("dlprof.sweep")
+    monkeypatch.setattr(module, "run_sweep", made.run_sweep, raising=False)
+    monkeypatch.setitem(sys.modules, "dlprof.sweep", module)
+    return made
+
+
+def test_flags_reach_the_sweep(fake: FakeSweep, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = (
+        "sweep data.py:make --arg root=/data --arg size=64 --num-workers 0,2:4 --pin-memory both"
+        " --step-time 12ms --budget 2m --no-shuffle --max-ram 4GiB --cold-cache -o out.jsonl"
+        " --force"
+    )
+    assert run(arguments.split(), {}) == 0
+    settings = fake.settings
+    assert settings.target == "data.py:make"
+    assert settings.arguments == {"root": "/data", "size": "64"}
+    assert settings.num_workers == (0, 2, 3, 4)
+    assert settings.pin_memory == (False, True)
+    assert settings.step_s == 0.012
+    assert settings.budget_s == 120
+    assert settings.shuffle is False
+    assert settings.max_ram_bytes == 4 << 30
+    assert settings.cold_cache is True
+    assert fake.options["output"] == Path("out.jsonl")
+    assert (fake.options["resume"], fake.options["force"]) == (False, True)
+    out, err = capsys.readouterr()
+    assert "samples/s" in out
+    assert "0 configurations" in err
+
+
+def test_what_is_not_given_stays_at_its_default(fake: FakeSweep) -> None:
+    assert run(["sweep", "-q"], {}) == 0
+    assert fake.settings == SweepSettings()
+    assert fake.options["output"].name.startswith("images-")
+
+
+def test_json_is_one_document_on_stdout(
+    fake: FakeSweep, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["sweep", "--json"], {}) == 0
+    assert json.loads(capsys.readouterr().out)["schema_version"] == 1
+
+
+def test_quiet_leaves_stderr_empty(fake: FakeSweep, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["sweep", "-q"], {}) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_print_config_measures_nothing(
+    fake: FakeSweep, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert run(["sweep", "--print-config", "--budget", "30s"], {}) == 0
+    written = tmp_path / "again.toml"
+    written.write_text(capsys.readouterr().out, encoding="utf-8")
+    assert fake.options == {}
+    assert run(["sweep", "-q", "--config", str(written)], {}) == 0
+    assert fake.settings.budget_s == 30
+
+
+def test_resume_takes_the_file_that_is_named(fake: FakeSweep) -> None:
+    assert run(["sweep", "-q", "--resume", "-o", "old.jsonl"], {}) == 0
+    assert fake.options["resume"] is True
