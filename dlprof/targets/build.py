@@ -76,7 +76,7 @@ def build_target(
     return dataclasses.replace(built, target=target)
 
 
-def build_from_object(  # noqa: PLR0913 - build_target's options, and a name
+def build_from_object(
     found: object,
     arguments: Mapping[str, str] | None = None,
     *,

@@ -106,11 +106,14 @@ class ImagesOptions:
     """``images``: JPEG files, decoded, cropped, flipped, normalised.
 
     Attributes:
-        count: Files; an epoch reads each once.
+        count: Files.
+        length: Samples per epoch; files are read again until it is reached, so that an epoch is
+            as long as a real one without gigabytes on disk.
         size: Height and width of the crop in pixels.
     """
 
     count: int = _count(384, 1, 20_000)
+    length: int = _count(20_000, 1, 10_000_000)
     size: int = _count(224, 8, 2048)
 
     def make_files(self, progress: Callable[[str, int, int], None]) -> None:
@@ -124,10 +127,13 @@ class VocOptions:
 
     Attributes:
         count: Annotated images.
+        length: Samples per epoch; files are read again until it is reached, so that an epoch is
+            as long as a real one without gigabytes on disk.
         size: Longer side in pixels that an image is scaled to.
     """
 
     count: int = _count(256, 1, 20_000)
+    length: int = _count(20_000, 1, 10_000_000)
     size: int = _count(416, 32, 2048)
 
     def make_files(self, progress: Callable[[str, int, int], None]) -> None:
@@ -142,11 +148,14 @@ class ShardsOptions:
     Attributes:
         count: Images in all shards together.
         shards: Tar files; workers beyond this number have nothing to do.
+        length: Samples per epoch, to whole passes over the shards; they are read
+            again until it is reached.
         size: Height and width of the crop in pixels.
     """
 
     count: int = _count(384, 1, 20_000)
     shards: int = _count(16, 1, 1000)
+    length: int = _count(20_000, 1, 10_000_000)
     size: int = _count(224, 8, 2048)
 
     def make_files(self, progress: Callable[[str, int, int], None]) -> None:
@@ -159,11 +168,13 @@ class TextOptions:
     """``text``: lines tokenised by a regular expression and a vocabulary, padded by batch.
 
     Attributes:
-        lines: Samples per epoch.
+        lines: Lines of the file.
+        length: Samples per epoch; lines are read again until it is reached.
         words: Median words per line.
     """
 
     lines: int = _count(20_000, 1, 1_000_000)
+    length: int = _count(200_000, 1, 10_000_000)
     words: int = _count(120, 1, 10_000)
 
     def make_files(self, progress: Callable[[str, int, int], None]) -> None:

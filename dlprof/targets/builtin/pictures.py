@@ -52,32 +52,35 @@ def picture_size(rng: random.Random) -> tuple[int, int]:
 
 
 def save_jpeg(rng: random.Random, picture: Image.Image, path: Path) -> None:
-    """Write a picture as a camera or a web site would: quality 75 to 95, 4:2:0 colour."""
-    picture.save(path, "JPEG", quality=rng.randint(75, 95))
+    """Write a picture with 4:2:0 colour at a quality of 75 to 95, more often high than low."""
+    picture.save(path, "JPEG", quality=round(rng.triangular(75, 95, 95)))
 
 
 def _texture(rng: random.Random) -> Image.Image:
-    detail = _octaves(rng, first=4, last=640, decay=0.72)
-    smooth = _octaves(rng, first=3, last=12, decay=0.5)
-    mask = _octaves(rng, first=3, last=24, decay=0.6).point(_steepen)
+    # Equal energy in each octave is what a 1/f amplitude spectrum means; a little more, because
+    # scaling a cut down to its size takes the finest away.
+    detail = _octaves(rng, last=960, decay=1.15, contrast=4.0)
+    smooth = _octaves(rng, last=12, decay=0.5, contrast=2.5)
+    mask = _octaves(rng, last=48, decay=0.7, contrast=2.5).point(_steepen)
     brightness = Image.composite(detail, smooth, mask)
     _draw_shapes(rng, brightness)
-    chroma = [_octaves(rng, first=3, last=80, decay=0.5) for _ in range(2)]
+    chroma = [_octaves(rng, last=240, decay=0.8, contrast=1.0) for _ in range(2)]
     return Image.merge("YCbCr", (brightness, *chroma)).convert("RGB")
 
 
-def _octaves(rng: random.Random, *, first: int, last: int, decay: float) -> Image.Image:
-    """Noise summed over octaves; each finer one weighs ``decay`` times the one before."""
-    total = _noise(rng, first)
-    weight, cells = 1.0, first * 2
-    sum_of_weights = 1.0
-    while cells <= last:
-        weight *= decay
+def _octaves(rng: random.Random, *, last: int, decay: float, contrast: float) -> Image.Image:
+    """Noise summed over octaves of 3, 6, 12 ... ``last`` cells from top to bottom.
+
+    Each finer octave weighs ``decay`` times the one before; ``contrast`` stretches the sum, whose
+    histogram averaging has narrowed.
+    """
+    cells, weight = 3, 1.0
+    total, sum_of_weights = _noise(rng, cells), weight
+    while cells * 2 <= last:
+        cells, weight = cells * 2, weight * decay
         sum_of_weights += weight
         total = Image.blend(total, _noise(rng, cells), weight / sum_of_weights)
-        cells *= 2
-    # Averaging octaves flattens the histogram: stretch it back over the whole range.
-    return total.point(lambda value: max(0, min(255, int((value - 128) * 2.6 + 128))))
+    return total.point(lambda value: max(0, min(255, int((value - 128) * contrast + 128))))
 
 
 def _noise(rng: random.Random, cells: int) -> Image.Image:
@@ -87,7 +90,7 @@ def _noise(rng: random.Random, cells: int) -> Image.Image:
 
 
 def _steepen(value: float) -> int:
-    return max(0, min(255, int((value - 110) * 4)))
+    return max(0, min(255, int((value - 90) * 5)))
 
 
 def _draw_shapes(rng: random.Random, picture: Image.Image) -> None:

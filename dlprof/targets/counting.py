@@ -1,0 +1,112 @@
+"""Samples and bytes of a batch of any structure. Duck-typed: imports no torch, needs no numpy."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_DEEPEST = 16  # a batch that contains itself must not hang the count
+
+
+def count_samples(batch: object, batch_size: int | None = None) -> int | None:
+    """How many samples a batch holds, as far as its structure tells.
+
+    Args:
+        batch: What the loader yielded.
+        batch_size: The loader's own, where it is known: preferred wherever some part of the batch
+            has that length, because a list of images and a list of collated tensors look alike.
+
+    Returns:
+        The leading dimension of the first tensor, or the length of the first list of samples;
+        ``None`` where there is neither (a single number, text or scalar tensor).
+    """
+    if batch_size is not None and batch_size in _lengths(batch, 0):
+        return batch_size
+    return _samples(batch, 0)
+
+
+def count_bytes(batch: object) -> int:
+    """Bytes of data in a batch: tensors and arrays by ``nbytes``, text and bytes by length."""
+    return _bytes(batch, 0)
+
+
+def _samples(batch: object, depth: int) -> int | None:
+    if depth > _DEEPEST or isinstance(batch, str | bytes):
+        return None
+    packed = getattr(batch, "batch_sizes", None)  # PackedSequence: samples per time step
+    if packed is not None and _leading(packed):
+        return int(packed[0])
+    if _is_array(batch):
+        return _leading(batch)
+    if isinstance(batch, list):
+        return _samples_of_list(batch, depth)
+    return next(
+        (found for part in _parts(batch) if (found := _samples(part, depth + 1)) is not None), None
+    )
+
+
+def _samples_of_list(batch: list[Any], depth: int) -> int | None:
+    """A list is either one collated tensor per field, or one entry per sample."""
+    if not batch:
+        return None
+    if not all(_is_array(entry) for entry in batch):
+        if any(_is_array(entry) for entry in batch):
+            return _samples(next(entry for entry in batch if _is_array(entry)), depth + 1)
+        # Fields that are structures of collated tensors, or samples such as {"boxes": ...}.
+        inner = {_samples(entry, depth + 1) for entry in batch}
+        return inner.pop() or len(batch) if len(inner) == 1 and _is_collated(batch) else len(batch)
+    leading = {_leading(entry) for entry in batch}
+    if len(leading) > 1 or None in leading:
+        return len(batch)  # ragged, or scalars: one entry per sample
+    # Equal leading dimensions: fields of n samples, or samples of c channels; n is the larger.
+    return max(len(batch), *(size for size in leading if size is not None), 0)
+
+
+def _is_collated(batch: list[Any]) -> bool:
+    """Whether a list of structures holds fields: the same thing in each would be samples."""
+    return len(batch) == 1 or len({type(entry) for entry in batch}) > 1
+
+
+def _lengths(batch: object, depth: int) -> Iterator[int]:
+    """Every length in the batch that could be its number of samples."""
+    if depth > 3 or isinstance(batch, str | bytes):
+        return
+    if _is_array(batch):
+        size = _leading(batch)
+        if size is not None:
+            yield size
+        return
+    if isinstance(batch, list | tuple):
+        yield len(batch)
+    for part in _parts(batch):
+        yield from _lengths(part, depth + 1)
+
+
+def _bytes(batch: object, depth: int) -> int:
+    if isinstance(batch, str | bytes | bytearray):
+        return len(batch)
+    if _is_array(batch):
+        return int(getattr(batch, "nbytes", 0))
+    if depth > _DEEPEST:
+        return 0
+    return sum(_bytes(part, depth + 1) for part in _parts(batch))
+
+
+def _parts(batch: object) -> Iterator[object]:
+    if isinstance(batch, Mapping):
+        yield from batch.values()
+    elif isinstance(batch, list | tuple):
+        yield from batch
+    elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        for field in dataclasses.fields(batch):
+            yield getattr(batch, field.name, None)
+
+
+def _is_array(found: object) -> bool:
+    return hasattr(found, "shape") and hasattr(found, "nbytes")
+
+
+def _leading(array: Any) -> int | None:
+    shape = array.shape
+    return int(shape[0]) if len(shape) > 0 else None
