@@ -31,6 +31,11 @@ def count_bytes(batch: object) -> int:
     return _bytes(batch, 0)
 
 
+def count_tensors(batch: object) -> int:
+    """Tensors and arrays in a batch: each costs the receiving process a descriptor or a file."""
+    return _tensors(batch, 0)
+
+
 def _samples(batch: object, depth: int) -> int | None:
     if depth > _DEEPEST or isinstance(batch, str | bytes):
         return None
@@ -81,6 +86,14 @@ def _lengths(batch: object, depth: int) -> Iterator[int]:
         yield len(batch)
     for part in _parts(batch):
         yield from _lengths(part, depth + 1)
+
+
+def _tensors(batch: object, depth: int) -> int:
+    if depth > _DEEPEST or isinstance(batch, str | bytes):
+        return 0
+    if _is_array(batch):
+        return 1
+    return sum(_tensors(part, depth + 1) for part in _parts(batch))
 
 
 def _bytes(batch: object, depth: int) -> int:

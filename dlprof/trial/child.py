@@ -1,0 +1,230 @@
+"""The trial's own process: builds the loader for one configuration and runs it under the clock."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import os
+import pickle
+import random
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing import process
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dlprof.errors import DlprofError
+from dlprof.records import Config
+from dlprof.trial import failures
+from dlprof.trial.consumer import make_consumer
+from dlprof.trial.measure import EmptyLoaderError, Loop, Plan, measure
+from dlprof.trial.protocol import BuildRequest, Channel, TrialRequest, build_request, trial_request
+
+if TYPE_CHECKING:
+    from dlprof.targets.build import BuiltTarget
+    from dlprof.targets.loader import EpochGate
+
+_BEAT_S = 1.0
+_clock = time.perf_counter
+
+
+def build(request: BuildRequest) -> BuiltTarget:
+    """Seed the generators and build the target in this process.
+
+    Raises:
+        DlprofError: The target can't be built; says which part is wrong.
+    """
+    import torch  # noqa: PLC0415 - only where a target is built
+
+    from dlprof.targets.build import build_from_object, build_target  # noqa: PLC0415
+    from dlprof.targets.grammar import parse_target  # noqa: PLC0415
+
+    random.seed(request.seed)
+    torch.manual_seed(request.seed)
+    if request.pickled is not None:
+        # Written a moment ago by the same user's own process, into a directory of its own.
+        live = pickle.loads(Path(request.pickled).read_bytes())  # noqa: S301
+        return build_from_object(live, shuffle=request.shuffle, seed=request.seed)
+    return build_target(
+        parse_target(request.target), request.arguments, shuffle=request.shuffle, seed=request.seed
+    )
+
+
+def preload() -> None:
+    """Import what every target needs, so that trials that build for themselves start sooner."""
+
+
+def describe_versions() -> dict[str, str]:
+    """The versions that the run header names."""
+    return {
+        "torch": importlib.metadata.version("torch"),
+        "python": ".".join(str(part) for part in sys.version_info[:3]),
+    }
+
+
+class Session:
+    """What the child tells the supervisor while it measures."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._next_beat_s = 0.0
+
+    def beat(self, now_s: float) -> None:
+        """Say that batches still come, about once a second."""
+        if now_s >= self._next_beat_s:
+            self._next_beat_s = now_s + _BEAT_S
+            self._channel.send({"event": "beat"})
+
+    def window(self, edge: str, fill_s: float) -> None:
+        """Mark an edge of the window; at its end, hold still until memory has been read."""
+        self._channel.send({"event": f"window_{edge}"})
+        if edge == "end":
+            time.sleep(fill_s)
+            self._channel.send({"event": "filled"})
+            self.await_supervisor()
+
+    def await_supervisor(self) -> None:
+        """Wait for the supervisor's word; without a supervisor nobody wants the result."""
+        if self._channel.receive() is None:
+            os._exit(1)
+
+
+def run_trial(request: TrialRequest, builder: Callable[[], BuiltTarget], channel: Channel) -> None:
+    """Run one trial in this process and tell the supervisor what came of it.
+
+    Never raises for what the target does: that is told as a ``failed`` event.
+    """
+    process.current_process()._config["tempdir"] = request.temporary  # type: ignore[attr-defined]  # noqa: SLF001 - multiprocessing's only way to say where its sockets go
+    session = Session(channel)
+    channel.send({"event": "born", "pid": os.getpid()})
+    try:
+        built = builder()
+        if request.cold_cache:
+            _evict(built)
+        if request.probe:
+            channel.send({"event": "result", "probe": probe(built)})
+        else:
+            loop, result = _measure(request, built, session)
+            channel.send({"event": "result", **result})
+            loop.shut_down()
+    except Exception as error:  # noqa: BLE001 - whatever the user's code raises is a result
+        failure = failures.classify(error, request.config.num_workers)
+        channel.send({"event": "failed", "failure": dataclasses.asdict(failure)})
+    session.await_supervisor()
+
+
+def _measure(
+    request: TrialRequest, built: BuiltTarget, session: Session
+) -> tuple[Loop, dict[str, Any]]:
+    from dlprof.targets.counting import count_bytes  # noqa: PLC0415
+    from dlprof.targets.loader import EpochGate, make_loader  # noqa: PLC0415
+
+    gate = EpochGate()
+    loop = Loop(
+        make_loader(built, request.config, gate=gate),
+        request.config,
+        consume=make_consumer(request.step_s, request.step_callable),
+        clock=_clock,
+        beat=session.beat,
+        confirm=gate.confirm,
+    )
+    plan = Plan(config=request.config, window_s=request.trial_s, turnover=request.turnover)
+    measured = measure(loop, plan, gate, clock=_clock, window=session.window)
+    return loop, {
+        "measured": dataclasses.asdict(measured),
+        "batch_bytes": count_bytes(loop.batch),
+        "samples_per_batch": _samples_per_batch(gate, loop.batch, built),
+        "no_turnover": "" if not request.turnover else gate.reason,
+    }
+
+
+def _samples_per_batch(gate: EpochGate, batch: object, built: BuiltTarget) -> float | None:
+    """Mean samples of a full batch, from the indices handed out or else from the batch itself."""
+    from dlprof.targets.counting import count_samples  # noqa: PLC0415
+
+    full = gate.sizes[:-1] if gate.exhausted and len(gate.sizes) > 1 else gate.sizes
+    if gate.attached and full:
+        return sum(full) / len(full)
+    counted = count_samples(batch, built.target.batch_size)
+    return None if counted is None else float(counted)
+
+
+def _evict(built: BuiltTarget) -> None:
+    from dlprof.targets.files import dataset_files, evict_from_page_cache  # noqa: PLC0415
+
+    if built.parts is not None:
+        evict_from_page_cache(dataset_files(built.parts.dataset))
+
+
+def probe(built: BuiltTarget) -> dict[str, Any]:
+    """Load two batches in this process and say what they are.
+
+    Returns:
+        ``batch_bytes``, ``batch_tensors``, ``samples_per_batch``, ``batch_s`` (the second batch,
+        or the only one), ``accelerator`` (torch's name of it, or ``None``).
+    """
+    import torch  # noqa: PLC0415
+
+    from dlprof.targets.counting import count_bytes, count_tensors  # noqa: PLC0415
+    from dlprof.targets.loader import EpochGate, make_loader  # noqa: PLC0415
+
+    gate = EpochGate()
+    iterator = iter(make_loader(built, Config(), gate=gate))
+    began_s, batch = _clock(), next(iterator, None)
+    if batch is None:
+        raise EmptyLoaderError
+    middle_s, batch = _clock(), next(iterator, batch)
+    ended_s = _clock()
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    return {
+        "batch_bytes": count_bytes(batch),
+        "batch_tensors": count_tensors(batch),
+        "samples_per_batch": _samples_per_batch(gate, batch, built),
+        "batch_s": max(ended_s - middle_s, 0.0) or middle_s - began_s,
+        "accelerator": None if accelerator is None else accelerator.type,
+    }
+
+
+def main() -> None:
+    """Run one trial in a process of its own, where there is no nursery to fork it.
+
+    Reads a build request and a trial request from standard input, and answers on what was
+    standard output; whatever the target prints goes to standard error.
+    """
+    channel = Channel.of_descriptors(os.dup(0), os.dup(1))
+    os.dup2(2, 1)
+    order = channel.receive()
+    if order is None:
+        return
+    began_s = _clock()
+    try:
+        built = build(build_request(order["build"]))
+    except DlprofError as error:
+        channel.send({"event": "build_failed", "error": describe_error(error)})
+        return
+    channel.send({"event": "built", **describe_built(built, _clock() - began_s)})
+    request = channel.receive()
+    if request is not None:
+        run_trial(trial_request(request), lambda: built, channel)
+    os._exit(0)
+
+
+def describe_error(error: DlprofError) -> dict[str, str]:
+    """A ``DlprofError`` as a message that ``launch`` raises again in the supervisor."""
+    return {
+        "kind": error.kind,
+        "message": error.message,
+        "hint": error.hint,
+        "traceback": getattr(error, "traceback", ""),
+    }
+
+
+def describe_built(built: BuiltTarget, import_s: float) -> dict[str, Any]:
+    """The answer to a build request that succeeded."""
+    target = dataclasses.replace(built.target, import_s=import_s)
+    return {"target": dataclasses.asdict(target), "versions": describe_versions()}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""What a fault in a trial is called, and what to do about it."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import traceback
+from collections.abc import Iterator
+
+from dlprof.errors import TargetError
+from dlprof.records import Failure, FailureKind, Outcome
+from dlprof.trial.measure import EmptyLoaderError
+
+_TAIL_LINES = 30
+_TAIL_BYTES = 8192
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Sign:
+    """A text by which a fault is known, the kind it shows, and the remedy."""
+
+    text: str
+    kind: FailureKind
+    hint: str
+
+
+_MORE_SHM = (
+    "Use fewer workers, a smaller prefetch_factor or batch_size, or give /dev/shm more room "
+    "(docker run --shm-size)."
+)
+_MORE_FILES = "Raise the limit (ulimit -n), or try --sharing-strategy file_system."
+_PICKLE = (
+    "Define it at the top level of a module (no lambda, no nested function, no open file), or use "
+    "--start-method fork."
+)
+
+# Looked for in this order in the messages of the exception and its causes; the texts are torch's
+# and the operating system's own.
+_SIGNS = (
+    _Sign("insufficient shared memory", "shared_memory", _MORE_SHM),
+    _Sign("unable to write to file </torch_", "shared_memory", _MORE_SHM),
+    _Sign("unable to allocate shared memory", "shared_memory", _MORE_SHM),
+    _Sign("unable to resize file </torch_", "shared_memory", _MORE_SHM),
+    _Sign("No space left on device", "shared_memory", _MORE_SHM),
+    _Sign("Too many open files", "file_descriptors", _MORE_FILES),
+    _Sign("received 0 items of ancdata", "file_descriptors", _MORE_FILES),
+    _Sign(
+        "Cannot re-initialize CUDA in forked subprocess",
+        "cuda_fork",
+        "Keep CUDA out of the data set, or use --start-method spawn.",
+    ),
+    _Sign("Caught PicklingError in DataLoader worker", "batch_not_picklable", _PICKLE),
+    _Sign("Can't pickle", "not_picklable", _PICKLE),
+    _Sign("Can't get local object", "not_picklable", _PICKLE),
+    _Sign("cannot pickle", "not_picklable", _PICKLE),
+    _Sign(
+        "DataLoader timed out after",
+        "timeout",
+        "The loader's own timeout ran out: raise it, or find what makes a batch so slow.",
+    ),
+    _Sign(
+        "killed by signal: Killed",
+        "worker_signal",
+        "Something killed the worker, often the kernel for want of memory: use fewer workers.",
+    ),
+    _Sign(
+        "killed by signal",
+        "worker_signal",
+        "Native code under the data set crashed: run it at --num-workers 0 under faulthandler.",
+    ),
+    _Sign(
+        "exited unexpectedly",
+        "worker_exit",
+        "The data set, or a library that it uses, ended its own process.",
+    ),
+)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The exception and what it was raised from, innermost last; loops are cut."""
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__ or current.__context__
+
+
+def classify(error: BaseException, num_workers: int) -> Failure:
+    """Name what an exception out of the loader means.
+
+    Args:
+        error: As it came out of ``iter(loader)`` or ``next()``; the causes are looked at first,
+            since the outer message is mostly "exited unexpectedly".
+        num_workers: Of the configuration that ran.
+    """
+    tail = "".join(traceback.format_exception(error))[-_TAIL_BYTES:]
+    if isinstance(error, TargetError):
+        return Failure(
+            kind="target_error",
+            message=error.message,
+            hint=error.hint,
+            stderr_tail=error.traceback or tail,
+        )
+    if isinstance(error, EmptyLoaderError):
+        return Failure(
+            kind="empty",
+            message="The loader yielded no batch.",
+            hint="Check the data set's length, the sampler, and drop_last with the batch size.",
+        )
+    texts = [str(link) for link in _chain(error)]
+    for sign in _SIGNS:
+        found = next((text for text in reversed(texts) if sign.text in text), None)
+        if found is not None:
+            return Failure(
+                kind=sign.kind, message=_first_line(found), hint=sign.hint, stderr_tail=tail
+            )
+    where = "a worker process" if num_workers else "the main process"
+    return Failure(
+        kind="worker_exception",
+        message=f"{type(error).__name__} in {where}: {_last_line(str(error))}",
+        hint="The data set or its collate_fn raised this; the traceback shows where.",
+        stderr_tail=tail,
+    )
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0][:300]
+
+
+def _last_line(text: str) -> str:
+    """The line that names the exception in torch's message from a worker."""
+    return text.strip().rpartition("\n")[2][:300]
+
+
+def died(status: int, stderr_tail: str) -> Failure:
+    """Name the death of the trial's main process.
+
+    Args:
+        status: As ``os.waitstatus_to_exitcode`` gives it: minus the signal, or the exit code.
+        stderr_tail: What its processes wrote last.
+    """
+    if status < 0:
+        try:
+            name = signal.Signals(-status).name
+        except ValueError:
+            name = f"signal {-status}"
+        return Failure(
+            kind="worker_signal",
+            message=f"The loading process was ended by {name}.",
+            hint="Native code under the data set crashed, or something killed the process.",
+            stderr_tail=stderr_tail,
+        )
+    return Failure(
+        kind="worker_exit",
+        message=f"The loading process ended with exit code {status} in the middle of the trial.",
+        hint="The data set, or a library that it uses, ended the process.",
+        stderr_tail=stderr_tail,
+    )
+
+
+def outcome_of(failure: Failure) -> Outcome:
+    """The one word for a failure."""
+    if failure.kind in ("timeout", "deadlock"):
+        return "timed_out"
+    return "out_of_memory" if failure.kind == "out_of_memory" else "crashed"
+
+
+def last_lines(text: str) -> str:
+    """The end of a log, short enough to keep in a record."""
+    return "\n".join(text[-_TAIL_BYTES:].splitlines()[-_TAIL_LINES:])

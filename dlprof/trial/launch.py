@@ -1,0 +1,275 @@
+"""Starting trials: from a nursery where processes can be forked, else each from nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import IO, BinaryIO, Protocol, cast
+
+from dlprof.errors import DlprofError, FileError, TargetError, UsageError
+from dlprof.records import Target
+from dlprof.trial.failures import last_lines
+from dlprof.trial.inbox import Event, Inbox
+from dlprof.trial.processes import end_group
+from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest
+
+LAUNCHER = "launcher"
+"""The source of a launcher's own events."""
+
+_QUIT_S = 5.0
+_GRACE_S = 1.0
+_ERRORS: dict[str, type[DlprofError]] = {
+    "target": TargetError,
+    "usage": UsageError,
+    "file": FileError,
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """A target as the process that built it describes it.
+
+    Attributes:
+        target: For the run header.
+        versions: ``torch`` and ``python``.
+        fork_hazard: Why trials can't be forked from that process; empty if they can.
+    """
+
+    target: Target
+    versions: dict[str, str]
+    fork_hazard: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Handle:
+    """A trial that is running; its first message tells its process id.
+
+    Attributes:
+        channel: To talk to it.
+        source: The name under which its messages come into the inbox.
+    """
+
+    channel: Channel
+    source: str
+
+
+class Launcher(Protocol):
+    """Starts trials of one target, one at a time.
+
+    The end of a trial's process comes into the inbox as ``{"event": "exited", "status": …}`` from
+    ``LAUNCHER``; ``None`` from there means that the launcher itself is gone.
+    """
+
+    def build(self, request: BuildRequest) -> Built:
+        """Build the target once, to describe it and, where possible, to fork trials from."""
+
+    def launch(self, request: TrialRequest, log: IO[bytes]) -> Handle:
+        """Start a trial whose output goes to ``log``."""
+
+    def kill(self) -> None:
+        """End the running trial and everything that it started; ``exited`` follows."""
+
+    def close(self) -> None:
+        """End everything."""
+
+
+def read_log(log: IO[bytes]) -> str:
+    """The end of what a trial's processes wrote."""
+    with contextlib.suppress(OSError, ValueError):
+        log.flush()
+        log.seek(max(0, log.seek(0, os.SEEK_END) - (1 << 16)))
+        return last_lines(log.read().decode(errors="replace"))
+    return ""
+
+
+def _error_of(message: Message) -> DlprofError:
+    """The error that building raised, raised again here."""
+    error = message["error"]
+    kind = _ERRORS.get(error["kind"], TargetError)
+    if kind is TargetError:
+        return TargetError(error["message"], hint=error["hint"], traceback=error["traceback"])
+    return kind(error["message"], hint=error["hint"])
+
+
+def _built_of(message: Message) -> Built:
+    target = {**message["target"], "notes": tuple(message["target"]["notes"])}
+    return Built(
+        target=Target(**target),
+        versions=message["versions"],
+        fork_hazard=message.get("fork_hazard", ""),
+    )
+
+
+def _build_answer(message: Message | None, log: IO[bytes]) -> Built:
+    if message is None:
+        raise TargetError(
+            "The process that builds the target died.",
+            hint="Import the target in a Python of your own to see why.",
+            traceback=read_log(log),
+        )
+    if message["event"] == "build_failed":
+        raise _error_of(message)
+    return _built_of(message)
+
+
+class Nursery:
+    """Forks trials from a process that has torch imported and the target built.
+
+    Args:
+        inbox: Where events go.
+        directory: For logs; the caller removes it.
+    """
+
+    def __init__(self, inbox: Inbox, directory: Path) -> None:
+        self._inbox = inbox
+        self._log = (directory / "nursery.log").open("w+b")
+        self._link, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "dlprof.trial.nursery", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        self._channel = _socket_channel(self._link)
+        self._count = 0
+
+    def build(self, request: BuildRequest) -> Built:
+        """Build the target in the nursery, and listen to it from then on."""
+        self._channel.send({"build": dataclasses.asdict(request)})
+        built = _build_answer(self._channel.receive(), self._log)
+        self._inbox.listen(LAUNCHER, self._channel.receive)
+        return built
+
+    def preload(self, request: BuildRequest) -> None:
+        """Only import torch: each trial then builds the target for itself."""
+        self._channel.send({"preload": dataclasses.asdict(request)})
+        self._inbox.listen(LAUNCHER, self._channel.receive)
+
+    def launch(self, request: TrialRequest, log: IO[bytes]) -> Handle:
+        """Fork a trial."""
+        ours, theirs = socket.socketpair()
+        order = json.dumps({"trial": dataclasses.asdict(request)}).encode() + b"\n"
+        with theirs, contextlib.suppress(OSError):  # of a dead nursery, the inbox tells
+            socket.send_fds(self._link, [order], [theirs.fileno(), log.fileno()])
+        with ours:
+            channel = _socket_channel(ours)
+        self._count += 1
+        handle = Handle(channel, f"trial-{self._count}")
+        self._inbox.listen(handle.source, channel.receive)
+        return handle
+
+    def kill(self) -> None:
+        """Have the nursery end the running trial."""
+        self._channel.send({"kill": True})
+
+    def close(self) -> None:
+        """End the nursery, which ends its trial, or else end it by force."""
+        with contextlib.suppress(OSError):
+            self._link.shutdown(socket.SHUT_RDWR)
+        self._channel.close()
+        self._link.close()
+        _end_process(self._process)
+        self._log.close()
+
+
+class FreshProcesses:
+    """Starts each trial as a new interpreter, where processes can't be forked safely.
+
+    Args:
+        inbox: Where events go.
+        directory: For logs; the caller removes it.
+    """
+
+    def __init__(self, inbox: Inbox, directory: Path) -> None:
+        self._inbox = inbox
+        self._directory = directory
+        self._request: BuildRequest | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._count = 0
+
+    def build(self, request: BuildRequest) -> Built:
+        """Build the target in a process of its own, to describe it."""
+        self._request = request
+        with (self._directory / "build.log").open("w+b") as log:
+            process, channel = self._start(log)
+            built = _build_answer(channel.receive(), log)
+            channel.close()
+            _end_process(process)
+        return built
+
+    def launch(self, request: TrialRequest, log: IO[bytes]) -> Handle:
+        """Start an interpreter, build the target and run the trial."""
+        process, channel = self._start(log)
+        channel.send(dataclasses.asdict(request))
+        self._process = process
+        self._count += 1
+        handle = Handle(channel, f"trial-{self._count}")
+        self._inbox.listen(handle.source, channel.receive)
+        threading.Thread(target=self._await_exit, args=[process], daemon=True).start()
+        return handle
+
+    def kill(self) -> None:
+        """End the running trial's process group, or the process where there are no groups."""
+        if self._process is not None:
+            if hasattr(os, "killpg"):
+                end_group(
+                    self._process.pid, linger_s=0.0, grace_s=_GRACE_S, reap=self._process.poll
+                )
+            else:
+                self._process.kill()
+
+    def close(self) -> None:
+        """End the running trial, if there is one."""
+        self.kill()
+
+    def _start(self, log: IO[bytes]) -> tuple[subprocess.Popen[bytes], Channel]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dlprof.trial.child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            start_new_session=True,
+        )
+        if process.stdin is None or process.stdout is None:
+            raise AssertionError("both were asked for")
+        channel = Channel(cast(BinaryIO, process.stdout), cast(BinaryIO, process.stdin))
+        channel.send({"build": dataclasses.asdict(cast(BuildRequest, self._request))})
+        return process, channel
+
+    def _await_exit(self, process: subprocess.Popen[bytes]) -> None:
+        status = process.wait()
+        self._inbox.put(Event(LAUNCHER, {"event": "exited", "status": status}))
+
+
+def _socket_channel(link: socket.socket) -> Channel:
+    """A channel that keeps the socket's descriptor open by itself."""
+    return Channel(link.makefile("rb"), link.makefile("wb"))
+
+
+def _end_process(process: subprocess.Popen[bytes]) -> None:
+    """Wait for a process that has been told to end, then force it."""
+    try:
+        process.wait(_QUIT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def make_launcher(inbox: Inbox, directory: Path) -> Nursery | FreshProcesses:
+    """The best launcher for this platform: only Linux can fork a process that has torch loaded.
+
+    On macOS system libraries fail after a fork; Windows has none.
+    """
+    return (
+        Nursery(inbox, directory) if sys.platform == "linux" else FreshProcesses(inbox, directory)
+    )

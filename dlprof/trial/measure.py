@@ -1,0 +1,304 @@
+"""The loop that drives a loader under the clock: the only code that runs inside a measured window.
+
+The figures that are compared come from here, so nothing is hooked and nothing is wrapped but the
+clock around ``next()``.
+"""
+
+from __future__ import annotations
+
+import array
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from dlprof.records import Config, Estimate
+from dlprof.trial.estimate import Epoch, throughput, warm_up_batches
+
+_MIN_ROUNDS = 3
+_PATIENCE = 3.0  # a window may last this many times its length to gather _MIN_ROUNDS
+_FILL_CAP_S = 0.25
+
+
+class Gate(Protocol):
+    """Ends an epoch on demand; see ``dlprof.targets.loader.EpochGate``."""
+
+    @property
+    def attached(self) -> bool:
+        """Whether the loader's epochs can be ended."""
+
+    def close(self) -> None:
+        """Hand out no more index batches."""
+
+    def reopen(self) -> None:
+        """Hand them out again, from the next epoch on."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How long a trial looks.
+
+    Attributes:
+        config: What runs.
+        window_s: Length of the measured window in seconds; longer where a round of W batches
+            takes long, up to three times.
+        turnover: Whether to time an epoch's end if none comes by itself.
+    """
+
+    config: Config
+    window_s: float
+    turnover: bool = True
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What the clock saw.
+
+    Attributes:
+        startup_s: ``iter(loader)`` plus the first ``next()``.
+        batches_per_s: Steady rate; ``None`` if too few batches came.
+        batches: Batches in the window.
+        measured_s: Seconds in the window.
+        whole_epochs: Whether the rate covers whole epochs.
+        wait_fraction: Share of the window spent in ``next()``.
+        epoch_turnover_s: Last batch of an epoch to the first of the next; ``None`` if not timed.
+        warnings: What people should know of the way it was measured.
+    """
+
+    startup_s: float
+    batches_per_s: Estimate | None
+    batches: int
+    measured_s: float
+    whole_epochs: bool
+    wait_fraction: float
+    epoch_turnover_s: float | None
+    warnings: tuple[str, ...] = ()
+
+
+class EmptyLoaderError(Exception):
+    """The loader ended before its first batch."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Log:
+    """The growing record of one epoch."""
+
+    began_s: float
+    warm_up: int
+    yields_s: array.array[float] = dataclasses.field(default_factory=lambda: array.array("d"))
+    asked_s: float = 0.0  # when the consumer asked for one more batch than the epoch had
+    whole: bool = False
+
+    def frozen(self) -> Epoch:
+        return Epoch(
+            began_s=self.began_s,
+            yields_s=self.yields_s,
+            warm_up=self.warm_up,
+            whole=self.whole,
+            last_partial=self.whole,
+        )
+
+
+class Loop:
+    """Drives a loader through epochs, writing down when each batch came.
+
+    Args:
+        loader: What ``iter`` is called on, once an epoch.
+        config: What it was built with.
+        consume: Called with each batch.
+        clock: Monotonic seconds.
+        beat: Called after each batch with the time; tells the supervisor that the trial lives.
+        confirm: Called once, after the very first batch.
+    """
+
+    def __init__(
+        self,
+        loader: Any,
+        config: Config,
+        *,
+        consume: Callable[[Any], object],
+        clock: Callable[[], float],
+        beat: Callable[[float], object],
+        confirm: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._loader = loader
+        self._config = config
+        self._consume = consume
+        self._clock = clock
+        self._beat = beat
+        self._confirm = confirm
+        self._iterator: Iterator[Any] = iter(())
+        self.batch: Any = None
+        self.wait_s = 0.0
+        self.logs: list[_Log] = []
+        self.turnovers_s: list[float] = []
+
+    @property
+    def now(self) -> _Log:
+        """The epoch that is running."""
+        return self.logs[-1]
+
+    def begin_epoch(self) -> None:
+        """Start an epoch and take its first batch.
+
+        Raises:
+            EmptyLoaderError: The epoch has no batch.
+        """
+        log = _Log(began_s=self._clock(), warm_up=warm_up_batches(self._config))
+        self._iterator = iter(self._loader)
+        try:
+            self.batch = next(self._iterator)
+        except StopIteration:
+            raise EmptyLoaderError from None
+        log.yields_s.append(self._clock())
+        if self.logs:
+            self.turnovers_s.append(log.yields_s[0] - self.now.asked_s)
+            self.wait_s += self.turnovers_s[-1]
+        else:
+            self._confirm()
+        self.logs.append(log)
+        self._consume(self.batch)
+
+    def step(self) -> bool:
+        """Take one batch and consume it; false at the end of the epoch."""
+        log = self.logs[-1]
+        before = self._clock()
+        try:
+            self.batch = next(self._iterator)
+        except StopIteration:
+            log.whole, log.asked_s = True, before
+            return False
+        after = self._clock()
+        self.wait_s += after - before
+        log.yields_s.append(after)
+        self._beat(after)
+        self._consume(self.batch)
+        return True
+
+    def drain(self) -> None:
+        """Take the rest of the epoch as fast as it comes."""
+        log = self.logs[-1]
+        for batch in self._iterator:
+            self.batch = batch
+            log.yields_s.append(self._clock())
+            self._beat(log.yields_s[-1])
+        log.whole, log.asked_s = True, log.yields_s[-1]
+
+    def shut_down(self) -> None:
+        """End the workers, as torch does when its iterator is collected."""
+        shut_down = getattr(self._iterator, "_shutdown_workers", None)
+        self._iterator = iter(())
+        if shut_down is not None:
+            shut_down()
+
+
+def _warm_up(loop: Loop, plan: Plan, clock: Callable[[], float]) -> str:
+    """Pass the warm-up; returns a warning if it had to be cut short."""
+    wanted = warm_up_batches(plan.config)
+    least = plan.config.num_workers + 1
+    deadline = clock() + plan.window_s
+    while len(loop.now.yields_s) <= wanted:
+        if clock() > deadline and len(loop.now.yields_s) > least:
+            loop.now.warm_up = len(loop.now.yields_s) - 1
+            return (
+                f"the warm-up was cut short at {loop.now.warm_up} of {wanted} batches, "
+                "because they are slow; a longer --trial-time measures better"
+            )
+        if not loop.step():
+            loop.begin_epoch()
+            break
+    return ""
+
+
+def _window_is_over(loop: Loop, plan: Plan, began_s: float) -> bool:
+    """Whether the window is long enough, at the end of a round of W batches."""
+    log = loop.now
+    now = log.yields_s[-1]
+    if now - began_s < plan.window_s:
+        return False
+    if len(loop.logs) > 1:
+        steady = log.yields_s[log.warm_up :]
+        return bool(steady) and now - steady[0] > plan.window_s / 2
+    rounds, rest = divmod(len(log.yields_s) - 1 - log.warm_up, max(plan.config.num_workers, 1))
+    late = now - began_s >= _PATIENCE * plan.window_s
+    return rest == 0 and (rounds >= _MIN_ROUNDS or (late and rounds >= 1))
+
+
+def _window(loop: Loop, plan: Plan) -> None:
+    """Run until the window is over, through as many epochs as that takes."""
+    began_s = loop.now.yields_s[-1]
+    while not _window_is_over(loop, plan, began_s):
+        if loop.step():
+            continue
+        if loop.now.yields_s[-1] - began_s >= plan.window_s and len(loop.logs) > 1:
+            return
+        loop.begin_epoch()
+
+
+def _turnover(loop: Loop, plan: Plan, gate: Gate) -> float | None:
+    """Seconds from the last batch of an epoch to the first of the next."""
+    if not loop.turnovers_s and plan.turnover and gate.attached:
+        if not loop.now.whole:
+            gate.close()
+            loop.drain()
+        gate.reopen()
+        loop.begin_epoch()
+    if not loop.turnovers_s:
+        return None
+    return sorted(loop.turnovers_s)[(len(loop.turnovers_s) - 1) // 2]
+
+
+def fill_s(rate: float, config: Config) -> float:
+    """Seconds to wait for the queues to fill once nothing is consumed any more."""
+    if config.num_workers == 0 or rate <= 0:
+        return 0.0
+    return min(_FILL_CAP_S, 1.2 * (config.batches_in_flight + 1) / rate)
+
+
+def measure(
+    loop: Loop,
+    plan: Plan,
+    gate: Gate,
+    *,
+    clock: Callable[[], float],
+    window: Callable[[str, float], object],
+) -> Measured:
+    """Measure one configuration.
+
+    Args:
+        loop: The loader under the clock, not begun.
+        plan: What and how long.
+        gate: Ends the epoch when all else is measured, to time the turnover.
+        clock: Monotonic seconds, the same as the loop's.
+        window: Called with ``"start"`` and ``"end"`` at the window's ends; the second value is
+            how long to wait for the queues to fill before memory is read. It may block.
+
+    Raises:
+        EmptyLoaderError: The loader gave nothing.
+    """
+    loop.begin_epoch()
+    startup_s = loop.now.yields_s[0] - loop.now.began_s
+    warning = _warm_up(loop, plan, clock)
+    window("start", 0.0)
+    loop.wait_s, began_s = 0.0, clock()
+    _window(loop, plan)
+    lasted_s = clock() - began_s
+    wait_fraction = min(1.0, loop.wait_s / lasted_s) if lasted_s > 0 else 1.0
+    epochs = [log.frozen() for log in loop.logs]
+    rate = throughput(epochs, plan.config, enough_s=plan.window_s / 2)
+    window("end", fill_s(rate.batches_per_s.value if rate else 0.0, plan.config))
+    warnings = [warning] if warning else []
+    if rate is not None and rate.whole_epochs:
+        warnings.append(
+            f"an epoch has only {len(epochs[0].yields_s)} batches: the rate is that of whole "
+            "epochs, turnover included"
+        )
+    return Measured(
+        startup_s=startup_s,
+        batches_per_s=rate.batches_per_s if rate else None,
+        batches=rate.batches if rate else 0,
+        measured_s=rate.measured_s if rate else 0.0,
+        whole_epochs=rate.whole_epochs if rate else False,
+        wait_fraction=wait_fraction,
+        epoch_turnover_s=_turnover(loop, plan, gate),
+        warnings=tuple(warnings),
+    )

@@ -1,0 +1,232 @@
+"""The process that trials are forked from: torch imported, the target built, nothing else done.
+
+A fork of it costs milliseconds where a fresh interpreter costs seconds of importing and building,
+and every trial still gets a process that no other trial has touched. It runs no loader itself and
+no torch operation beyond those of the user's own constructor, so that no thread pool exists that a
+fork would break.
+
+Run as ``python -m dlprof.trial.nursery FD``: FD is its end of a socket to the supervisor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import random
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from dlprof.errors import DlprofError
+from dlprof.trial.processes import adopt_orphans, die_with_parent, end_group
+from dlprof.trial.protocol import BuildRequest, Channel, Message, build_request, trial_request
+
+if TYPE_CHECKING:
+    from dlprof.targets.build import BuiltTarget
+
+_TRIAL_DESCRIPTORS = 2  # its channel, and the file for what it prints
+_LINGER_S = 1.0
+_GRACE_S = 1.0
+_MAX_MESSAGE = 1 << 20
+
+
+class Nursery:
+    """Answers the supervisor's orders until the supervisor goes away.
+
+    Args:
+        link: This process's end of the socket to the supervisor.
+    """
+
+    def __init__(self, link: socket.socket) -> None:
+        self._link = link
+        self._channel = Channel(link.makefile("rb"), link.makefile("wb"))
+        self._built: BuiltTarget | None = None
+        self._later: BuildRequest | None = None
+        self._child: int | None = None
+        self._status: int | None = None
+        self._woken, wake = os.pipe()
+        os.set_blocking(wake, False)
+        self._wake = wake
+
+    def serve(self) -> None:
+        """Answer orders; at the end of the stream, end the trial that runs and return."""
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        link = self._link.fileno()
+        while True:
+            ready, _, _ = select.select([link, self._woken], [], [])
+            if self._woken in ready:
+                os.read(self._woken, 4096)
+                self._reap()
+                self._finish_child(linger_s=_LINGER_S)
+            if link in ready and not self._answer():
+                self._end_child()
+                return
+
+    def _answer(self) -> bool:
+        """Take one order; false when the supervisor has gone."""
+        try:
+            text, descriptors, _, _ = socket.recv_fds(self._link, _MAX_MESSAGE, _TRIAL_DESCRIPTORS)
+        except OSError:
+            return False
+        while text and not text.endswith(b"\n"):
+            more = self._link.recv(_MAX_MESSAGE)
+            text = text + more if more else b""
+        if not text:
+            return False
+        self._obey(json.loads(text), descriptors)
+        return True
+
+    def _obey(self, order: Message, descriptors: list[int]) -> None:
+        if "build" in order:
+            self._build(build_request(order["build"]))
+        elif "preload" in order:
+            self._preload(build_request(order["preload"]))
+        elif "trial" in order:
+            self._fork(order, descriptors)
+        elif "kill" in order:
+            self._end_child()
+
+    def _build(self, request: BuildRequest) -> None:
+        from dlprof.trial import child  # noqa: PLC0415 - imports torch with the target
+
+        began_s = time.perf_counter()
+        try:
+            self._built = child.build(request)
+        except DlprofError as error:
+            self._channel.send({"event": "build_failed", "error": child.describe_error(error)})
+            return
+        answer = child.describe_built(self._built, time.perf_counter() - began_s)
+        self._channel.send({"event": "built", **answer, "fork_hazard": fork_hazard()})
+
+    def _preload(self, request: BuildRequest) -> None:
+        from dlprof.trial import child  # noqa: PLC0415 - imports torch
+
+        self._later = request
+        child.preload()
+
+    def _fork(self, order: Message, descriptors: list[int]) -> None:
+        state = random.getstate()
+        self._status = None
+        pid = os.fork()
+        if pid == 0:
+            _Newborn(self, descriptors, state).live(order)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        self._child = pid
+
+    def _reap(self) -> None:
+        """Collect every child that has ended, adopted ones too."""
+        with contextlib.suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                if pid == self._child:
+                    self._status = os.waitstatus_to_exitcode(status)
+
+    def _finish_child(self, *, linger_s: float) -> None:
+        """Once the trial's own process has ended: end the rest of its group, then say so."""
+        if self._child is None or self._status is None:
+            return
+        end_group(self._child, linger_s=linger_s, grace_s=_GRACE_S, reap=self._reap)
+        self._child = None
+        self._channel.send({"event": "exited", "status": self._status})
+
+    def _end_child(self) -> None:
+        if self._child is None:
+            return
+        end_group(self._child, linger_s=0.0, grace_s=_GRACE_S, reap=self._reap)
+        if self._status is None:
+            self._status = -signal.SIGKILL
+        self._finish_child(linger_s=0.0)
+
+    def release(self) -> None:
+        """In a forked trial: let go of everything that is the nursery's."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._channel.close()
+        self._link.close()
+        os.close(self._woken)
+        os.close(self._wake)
+
+    def target(self) -> BuiltTarget:
+        """In a forked trial: the target, as it was built before the fork or else built now."""
+        from dlprof.trial import child  # noqa: PLC0415 - loaded by now
+
+        if self._built is not None:
+            return self._built
+        if self._later is None:
+            raise AssertionError("a trial was ordered before anything was to be built")
+        return child.build(self._later)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Newborn:
+    """A trial's process in its first moments after the fork."""
+
+    nursery: Nursery
+    descriptors: list[int]
+    random_state: tuple[Any, ...]
+
+    def live(self, order: Message) -> None:
+        """Become a trial, run it, and never return."""
+        status = 70
+        try:
+            self._detach()
+            from dlprof.trial import child  # noqa: PLC0415 - loaded by the nursery already
+
+            channel = Channel.of_descriptors(os.dup(self.descriptors[0]), self.descriptors[0])
+            # Python seeds ``random`` afresh in a fork; trials are to draw the same numbers.
+            random.setstate(self.random_state)
+            child.run_trial(trial_request(order["trial"]), self.nursery.target, channel)
+            status = 0
+        except BaseException:  # noqa: BLE001 - nothing may unwind into the nursery's frames
+            sys.excepthook(*sys.exc_info())
+        finally:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(status)
+
+    def _detach(self) -> None:
+        os.setsid()
+        die_with_parent()
+        self.nursery.release()
+        os.dup2(self.descriptors[1], 1)
+        os.dup2(self.descriptors[1], 2)
+        os.close(self.descriptors[1])
+
+
+def fork_hazard() -> str:
+    """Why trials can't be forked from this process, or nothing.
+
+    Threads of native pools are no hazard by themselves (OpenBLAS starts some at import and
+    survives a fork); whether torch's own pool does is tried out by the probe.
+    """
+    import torch  # noqa: PLC0415 - imported already, with the target
+
+    others = [
+        thread.name for thread in threading.enumerate() if thread is not threading.main_thread()
+    ]
+    if others:
+        return f"building the target started the thread {others[0]!r}"
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return "building the target used CUDA"
+    return ""
+
+
+def main() -> None:
+    """Serve on the socket that was handed down."""
+    adopt_orphans()
+    Nursery(socket.socket(fileno=int(sys.argv[1]))).serve()
+
+
+if __name__ == "__main__":
+    main()

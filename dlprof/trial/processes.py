@@ -1,0 +1,83 @@
+"""Ending what a trial started, whole groups at a time, and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PR_SET_CHILD_SUBREAPER = 36
+_POLL_S = 0.002
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def die_with_parent() -> None:
+    """Have the kernel end this process when its parent dies. Linux only; elsewhere nothing."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent dies, so that they can be reaped."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def group_exists(group: int) -> bool:
+    """Whether any process of the group is left (zombies count until they are reaped)."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def end_group(
+    group: int,
+    *,
+    linger_s: float,
+    grace_s: float,
+    reap: Callable[[], object] = lambda: None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """End every process of a group: wait, then ask, then force.
+
+    SIGTERM comes before SIGKILL because multiprocessing's resource tracker, a member of the
+    group, removes named semaphores from /dev/shm when it is asked to end and can't when forced.
+
+    Args:
+        group: Process group, of the caller's own making.
+        linger_s: How long processes may take to end by themselves before they are asked.
+        grace_s: How long they may take after that before they are forced.
+        reap: Called at each look, to collect children that have ended.
+        clock: Seconds.
+        sleep: Sleeps seconds.
+    """
+    for signal_number, patience_s in (
+        (None, linger_s),
+        (signal.SIGTERM, grace_s),
+        (signal.SIGKILL, grace_s),
+    ):
+        if signal_number is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, signal_number)
+        deadline = clock() + patience_s
+        reap()
+        while group_exists(group):
+            if clock() >= deadline:
+                break
+            sleep(_POLL_S)
+            reap()
+        else:
+            return

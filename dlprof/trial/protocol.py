@@ -1,0 +1,114 @@
+"""What the supervisor, the nursery, the child and the observer say to each other.
+
+Every message is one JSON object on a line. A ``Channel`` is one end of a two-way stream of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from typing import Any, BinaryIO
+
+from dlprof.records import Config
+
+Message = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BuildRequest:
+    """Everything that is needed to build the target in another process.
+
+    Attributes:
+        target: TARGET as the user wrote it.
+        arguments: ``--arg`` pairs.
+        shuffle: Overrides the target's own order; ``None`` keeps it.
+        seed: Seeds Python's and torch's generators before the target is built.
+        pickled: Path of a pickled live object that stands in for ``target`` (Python API only).
+    """
+
+    target: str
+    arguments: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    shuffle: bool | None = None
+    seed: int = 0
+    pickled: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRequest:
+    """One trial, as the supervisor asks for it.
+
+    Attributes:
+        config: What to measure.
+        trial_s: Length of the measured window.
+        step_s: Length of the consumer's step; 0 for none.
+        step_callable: ``module:function`` to call with each batch instead.
+        cold_cache: Evict the data set's files from the page cache first.
+        temporary: A directory that the trial's processes may use; the supervisor removes it.
+        turnover: Time the end of an epoch, if none comes by itself.
+        probe: Load a batch or two in the main process and describe them instead of measuring.
+    """
+
+    config: Config
+    trial_s: float = 1.0
+    step_s: float = 0.0
+    step_callable: str | None = None
+    cold_cache: bool = False
+    temporary: str = ""
+    turnover: bool = True
+    probe: bool = False
+
+
+def build_request(message: Mapping[str, Any]) -> BuildRequest:
+    """Read a ``BuildRequest`` back from ``dataclasses.asdict`` of one."""
+    return BuildRequest(**message)
+
+
+def trial_request(message: Mapping[str, Any]) -> TrialRequest:
+    """Read a ``TrialRequest`` back from ``dataclasses.asdict`` of one."""
+    return TrialRequest(**{**message, "config": Config(**message["config"])})
+
+
+class Channel:
+    """One end of a stream of messages, over file objects or a pair of descriptors.
+
+    Sending to an end whose reader has gone is not an error: whoever waits for an answer sees the
+    end of the stream instead.
+    """
+
+    def __init__(self, reader: BinaryIO, writer: BinaryIO) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    def of_descriptors(cls, read_fd: int, write_fd: int) -> Channel:
+        """A channel over two descriptors, which it then owns."""
+        return cls(os.fdopen(read_fd, "rb"), os.fdopen(write_fd, "wb"))
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Write one message at once."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError, ValueError):
+            self._writer.write(json.dumps(message).encode() + b"\n")
+            self._writer.flush()
+
+    def receive(self) -> Message | None:
+        """The next message, or ``None`` at the end of the stream."""
+        with contextlib.suppress(ConnectionResetError, ValueError, OSError):
+            line = self._reader.readline()
+            if line.endswith(b"\n"):
+                message: Message = json.loads(line)
+                return message
+        return None
+
+    def close_writing(self) -> None:
+        """Tell the other end that nothing more will come; what it says is still received."""
+        with contextlib.suppress(OSError):
+            self._writer.close()
+
+    def close(self) -> None:
+        """Close both directions."""
+        for stream in (self._writer, self._reader):
+            with contextlib.suppress(OSError):
+                stream.close()

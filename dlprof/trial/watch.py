@@ -1,0 +1,76 @@
+"""The supervisor's side of the observer: keeps one running and survives its death."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import BinaryIO, cast
+
+from dlprof.records import GpuUsage, Usage
+from dlprof.trial.inbox import Inbox
+from dlprof.trial.protocol import Channel, Message
+
+_QUIT_S = 2.0
+
+
+class Watcher:
+    """Passes orders to an observer process, starting it anew if it has died.
+
+    Args:
+        inbox: Where its answers go, under ``source``.
+    """
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: Channel | None = None
+        self._starts = 0
+
+    @property
+    def source(self) -> str:
+        """The name under which the running observer's answers come in."""
+        return f"observer-{self._starts}"
+
+    def watch(self, pid: int) -> None:
+        """Observe the process tree under ``pid`` from now on."""
+        if self._process is None or self._process.poll() is not None:
+            self.close()
+            self._start()
+        self.order("watch", pid=pid)
+
+    def order(self, verb: str, **details: int) -> None:
+        """Send one order; to a dead observer it is lost, and no answer comes."""
+        if self._channel is not None:
+            self._channel.send({"order": verb, **details})
+
+    def close(self) -> None:
+        """End the observer."""
+        if self._process is None or self._channel is None:
+            return
+        self._channel.close_writing()
+        try:
+            self._process.wait(_QUIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = self._channel = None
+
+    def _start(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "dlprof.trial.observer"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        reader = cast(BinaryIO, self._process.stdout)
+        self._channel = Channel(reader, cast(BinaryIO, self._process.stdin))
+        self._starts += 1
+        self._inbox.listen(self.source, self._channel.receive)
+
+
+def usage_of(message: Message) -> Usage:
+    """Read a ``Usage`` back from an observer's answer."""
+    fields = dict(message["usage"])
+    fields["gpu"] = tuple(GpuUsage(**gpu) for gpu in fields["gpu"])
+    return Usage(**fields)
