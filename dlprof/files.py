@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from dlprof.errors import FileError
@@ -73,12 +75,14 @@ def replace_file(path: Path, content: bytes) -> None:
     Raises:
         FileError: If it can't be written; what was there is left as it was.
     """
-    draft = path.with_name(f".{path.name[:100]}.{os.getpid()}.tmp")
+    draft = path.with_name(f".{path.name[:50]}.{os.urandom(4).hex()}.tmp")
     try:
         with draft.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        if path.exists():
+            shutil.copymode(path, draft)
         draft.replace(path)
         sync_folder(path.parent)
     except OSError as error:
@@ -95,3 +99,24 @@ def sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+@contextlib.contextmanager
+def folder_lock(folder: Path) -> Iterator[None]:
+    """Keep other processes that ask for the same lock out while a file is read and replaced.
+
+    The folder itself is locked, since the file's own lock would go with the file that is replaced.
+    Where folders can't be locked nothing is, and the later of two writers wins.
+
+    Raises:
+        OSError: If there is no such folder.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        lock(descriptor, wait=True)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,168 @@
+"""Saving a machine's settings, and finding them again in a training script."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dlprof.errors import UsageError
+from dlprof.files import folder_lock, replace_file, write_fault
+from dlprof.records import Expected, Machine, Recommendation
+from dlprof.saved.document import KWARGS, Entry, MachineEntry, read_document, render_document
+
+_DEFAULT_WORKERS = 4
+
+# torch's default of 2 batches ahead for each of 4 workers, and the one in use, of 38.5 MB each
+# (64 images of 3x224x224 in float32): less than this, and loading may die of a bus error.
+_DEFAULT_SHM_BYTES = 9 * 38_535_168
+
+
+def save_settings(
+    path: Path, machine: Machine, recommendation: Recommendation, target_spec: str, when: str
+) -> None:
+    """Keep a recommendation under a machine's fingerprint; entries of others stay.
+
+    Two processes may save at once. The file is replaced in one step, so that a script which reads
+    it meanwhile sees the old file or the new one; comments of the user's are not kept.
+
+    Args:
+        path: The settings file; it is made where there is none.
+        machine: Whom the settings are for.
+        recommendation: What to save.
+        target_spec: TARGET as the user wrote it; a machine keeps one entry for each.
+        when: When it was measured, ISO 8601.
+
+    Raises:
+        FileError: If the file can't be written, or is there and no settings file.
+        UsageError: If the recommendation holds what a settings file does not take.
+    """
+    # Through a symbolic link to the file that it names.
+    path = Path(os.path.realpath(path))
+    entry = _entry(recommendation, when)
+    try:
+        with folder_lock(path.parent):
+            machines = read_document(path) if path.exists() else {}
+            known = machines.get(machine.fingerprint)
+            targets = {**(known.targets if known else {}), target_spec: entry}
+            machines[machine.fingerprint] = MachineEntry(_about(machine), targets)
+            replace_file(path, render_document(machines).encode())
+    except OSError as error:
+        raise write_fault(path, error) from None
+
+
+def _about(machine: Machine) -> dict[str, Any]:
+    return {
+        "hostname": machine.hostname,
+        "cpu": machine.cpu_model,
+        "usable_cores": float(machine.usable_cores),
+    }
+
+
+def _entry(recommendation: Recommendation, when: str) -> Entry:
+    kwargs = dict(recommendation.dataloader_kwargs)
+    for key, value in kwargs.items():
+        if key not in KWARGS or not KWARGS[key](value):
+            raise UsageError(
+                f"The recommendation's {key} = {value!r} can't be saved",
+                hint="Make the recommendation again from the run file.",
+            )
+    about = {
+        "saved_at": when,
+        "confidence": recommendation.confidence,
+        "ranks": recommendation.constraints.ranks,
+        "sharing_strategy": recommendation.config.sharing_strategy,
+        "worker_threads": recommendation.config.worker_threads,
+        "expected": _expected(recommendation.expected),
+    }
+    return Entry(kwargs, {key: value for key, value in about.items() if value is not None})
+
+
+def _expected(expected: Expected) -> dict[str, float]:
+    """What the settings should give, in as many digits as people compare."""
+    figures = {
+        "samples_per_s": expected.samples_per_s.value,
+        "wait_fraction": expected.wait_fraction,
+        "startup_s": expected.startup_s,
+        "pss_bytes": expected.pss_bytes,
+        "shm_bytes": expected.shm_bytes,
+    }
+    return {
+        name: figure if isinstance(figure, int) else float(f"{figure:.4g}")
+        for name, figure in figures.items()
+        if figure is not None
+    }
+
+
+def kwargs_for(
+    path: Path | str,
+    *,
+    machine: Machine | None = None,
+    target: str | None = None,
+    warn: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """The DataLoader arguments that were saved for this machine.
+
+    Use it as ``DataLoader(dataset, **dlprof.kwargs_for("dlprof.toml"))``: one file serves all
+    machines. Where nothing was saved for this machine and target, a warning says so and the
+    result is a safe default: 4 workers, fewer on fewer cores, and 0 on a single core or where
+    shared memory is too small for workers, as in a Docker container without ``--shm-size``.
+
+    Args:
+        path: The settings file.
+        machine: Whose settings; ``None`` is this machine.
+        target: TARGET as it was given to ``dlprof sweep``; ``None`` takes the machine's only
+            entry, and where there are several, the one that was measured last, with a warning.
+        warn: Takes the warning; ``None`` is ``warnings.warn``.
+
+    Returns:
+        Arguments for ``torch.utils.data.DataLoader``, a new dict on each call.
+
+    Raises:
+        FileError: If the file can't be read or is no settings file.
+    """
+    machines = read_document(Path(path))
+    if machine is None:
+        # A script that gives the machine itself need not load what looks at it.
+        from dlprof.machine import inspect_machine  # noqa: PLC0415 -- as said above
+
+        machine = inspect_machine()
+    kwargs, warning = _choose(machines.get(machine.fingerprint), machine, target, path)
+    if warning and warn is not None:
+        warn(warning)
+    elif warning:
+        warnings.warn(warning, stacklevel=2)
+    return kwargs
+
+
+def _choose(
+    known: MachineEntry | None, machine: Machine, target: str | None, path: Path | str
+) -> tuple[dict[str, Any], str]:
+    """The arguments, and what to warn of; an empty text for nothing."""
+    if known is None or not known.targets:
+        return _default(machine, f"{path} has no settings for this machine ({machine.hostname})")
+    if target is not None:
+        if target not in known.targets:
+            return _default(machine, f"{path} has no settings for {target!r} on this machine")
+        return dict(known.targets[target].kwargs), ""
+    latest = max(
+        known.targets, key=lambda spec: (known.targets[spec].about.get("saved_at", ""), spec)
+    )
+    warning = (
+        f"{path} has settings for {len(known.targets)} targets on this machine; taking those of "
+        f"{latest!r}, measured last. Say which with target=."
+    )
+    return dict(known.targets[latest].kwargs), warning if len(known.targets) > 1 else ""
+
+
+def _default(machine: Machine, fault: str) -> tuple[dict[str, Any], str]:
+    workers = min(_DEFAULT_WORKERS, int(machine.usable_cores))
+    small = machine.shm_bytes is not None and machine.shm_bytes < _DEFAULT_SHM_BYTES
+    if workers < 2 or small:
+        workers = 0
+    return {"num_workers": workers}, (
+        f"{fault}; using num_workers={workers}. Run dlprof sweep here, then "
+        "dlprof recommend RUN --save FILE."
+    )
