@@ -8,6 +8,7 @@ import typer
 
 import dlprof
 from dlprof.cli.help import SectionedCommand
+from dlprof.cli.machine import machine
 from dlprof.cli.recommend import recommend
 from dlprof.cli.sweep import sweep
 
@@ -47,3 +48,4 @@ def dlprof_itself(
 
 app.command(cls=SectionedCommand)(sweep)
 app.command(cls=SectionedCommand)(recommend)
+app.command(cls=SectionedCommand)(machine)

@@ -296,7 +296,7 @@ Verbose = Annotated[
     typer.Option(
         "-v",
         "--verbose",
-        help="Say more: each trial as it ends, tracebacks of faults.",
+        help="Say more, and show where a fault arose.",
         rich_help_panel=_OUTPUT,
     ),
 ]

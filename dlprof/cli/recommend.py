@@ -74,7 +74,7 @@ def recommend(  # noqa: PLR0913 - a command has as many parameters as it has opt
             "--save keeps the settings of the machine that was measured, --machine is another",
             hint="Leave one of the two out.",
         )
-    from dlprof.advise.recommend import recommend as advise
+    from dlprof.advise import recommend as advise
     from dlprof.cli.limits import read_constraints
     from dlprof.store import read_run
 

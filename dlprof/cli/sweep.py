@@ -11,9 +11,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 from dlprof.cli import options, streams
 from dlprof.cli.naming import run_file_name
-from dlprof.errors import UsageError
+from dlprof.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from dlprof.records import Run
@@ -96,12 +98,21 @@ def sweep(  # noqa: PLR0913 - a command has as many parameters as it has options
         streams.write_result(settings_as_toml(settings, origins))
         return
     path = _output_path(output, settings.target, resume=resume)
+    from dlprof.engine import run_sweep
     from dlprof.report.live import open_listener
-    from dlprof.sweep import run_sweep
 
     with _deaf_to_hangup(), open_listener(quiet=quiet, verbose=verbose) as listener:
-        run = run_sweep(settings, output=path, resume=resume, force=force, listener=listener)
+        run = run_sweep(
+            settings,
+            output=path,
+            listener=listener,
+            resume=resume,
+            force=force,
+            given=_fields_named(flags),
+        )
     _show(run, as_json=as_json)
+    if run.end is not None and run.end.reason == "interrupted":
+        raise typer.Exit(ExitCode.INTERRUPTED)
 
 
 def _resolve(
@@ -111,6 +122,13 @@ def _resolve(
 
     given = {name: value for name, value in flags.items() if value is not None}
     return resolve_settings(given, environ=os.environ, config_file=config, cwd=Path.cwd())
+
+
+def _fields_named(flags: Mapping[str, object | None]) -> frozenset[str]:
+    """The fields of the settings that flags named, which a resumed run can't silently ignore."""
+    from dlprof.settings import OPTIONS
+
+    return frozenset(option.field for option in OPTIONS if flags[option.key] is not None)
 
 
 def _output_path(output: Path | None, target: str, *, resume: bool) -> Path:

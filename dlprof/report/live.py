@@ -18,7 +18,13 @@ from rich.live import Live
 from rich.text import Text
 
 from dlprof.records import Config, Run, RunHeader, Trial, Usage
-from dlprof.report.progress import ProgressView, SweepState, trial_line, usage_text
+from dlprof.report.progress import (
+    ProgressView,
+    SweepState,
+    preparing_text,
+    trial_line,
+    usage_text,
+)
 from dlprof.report.text import clean
 
 _PREPARING_STEPS = 4  # lines about made data, where there is no terminal
@@ -105,7 +111,7 @@ class PlainListener(QuietListener):
         step = done * _PREPARING_STEPS // max(1, total)
         if self._told != (what, step):
             self._told = (what, step)
-            self._say(f"{clean(what)}: {done:,} of {total:,}")
+            self._say(preparing_text(what, done, total))
 
     def _say(self, line: str) -> None:
         if self._stream is None:
@@ -196,7 +202,7 @@ class LiveListener(QuietListener):
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """Show how far the data is."""
-        self._state.preparing = (what, done, total) if done < total else None
+        self._state.preparing = (what, done, total) if done < total or not total else None
         self._draw(self._live.refresh)
 
     def pulse(self, usage: Usage) -> None:

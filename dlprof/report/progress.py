@@ -36,7 +36,7 @@ class SweepState:
         expected_s: Length of the whole sweep, as far as it can be told.
         heard_at: The clock when ``elapsed_s`` was true.
         usage: The last look at the machine.
-        preparing: What is being made, how much of it is done, and of how much.
+        preparing: What is being made, how much of it is done, and of how much (0: not known).
     """
 
     header: RunHeader | None = None
@@ -108,6 +108,11 @@ def usage_text(usage: Usage) -> str:
     return "; ".join(parts) or "nothing known"
 
 
+def preparing_text(what: str, done: int, total: int) -> str:
+    """How far something that is being made is; a ``total`` of 0 can't be counted."""
+    return f"{clean(what)}: {done:,} of {total:,}" if total else clean(what)
+
+
 class ProgressView:
     """Rich renderable: a running sweep at one moment, in as many columns as there are."""
 
@@ -125,7 +130,7 @@ class ProgressView:
         state = self._state
         if state.preparing is not None:
             what, done, total = state.preparing
-            yield _bar_line(done, total, f"{clean(what)}: {done:,} of {total:,}", options)
+            yield _bar_line(done, total, preparing_text(what, done, total), options)
             return
         if state.header is None:
             yield Text("Getting ready")
@@ -174,7 +179,7 @@ def _rough(seconds: float) -> str:
 def _bar_line(done: float, total: float, text: str, options: ConsoleOptions) -> RenderableType:
     """A progress bar with its text behind it; the bar takes what room the text leaves."""
     room = options.max_width - len(text) - 1
-    if room < _NARROWEST_BAR:
+    if room < _NARROWEST_BAR or total <= 0:
         return Text(text, no_wrap=True, overflow="crop")
     width = min(_WIDEST_BAR, room)
     grid = Table.grid(padding=(0, 1, 0, 0))

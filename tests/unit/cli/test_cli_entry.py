@@ -27,9 +27,9 @@ def sweep_that_raises(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> 
     def run_sweep(*args: Any, **kwargs: Any) -> None:
         raise error
 
-    fake = types.ModuleType("dlprof.sweep")
+    fake = types.ModuleType("dlprof.engine")
     monkeypatch.setattr(fake, "run_sweep", run_sweep, raising=False)
-    monkeypatch.setitem(sys.modules, "dlprof.sweep", fake)
+    monkeypatch.setitem(sys.modules, "dlprof.engine", fake)
 
 
 @pytest.mark.parametrize(

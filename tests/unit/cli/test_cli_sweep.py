@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 import types
@@ -11,6 +12,7 @@ from builders import blocks, config
 from builders import run as made_run
 
 from dlprof.cli.entry import run
+from dlprof.records import Cost, RunEnd
 from dlprof.settings import SweepSettings
 
 
@@ -20,22 +22,23 @@ class FakeSweep:
     def __init__(self) -> None:
         self.settings = SweepSettings()
         self.options: dict[str, Any] = {}
+        self.end: RunEnd | None = None
 
     def run_sweep(self, settings: SweepSettings, **options: Any) -> Any:
         self.settings, self.options = settings, options
         measured = made_run(blocks({config(0): (100.0, 101.0), config(2): (180.0, 183.0)}))
         options["listener"].planned(measured.header, [], None)
         options["listener"].ended(measured)
-        return measured
+        return dataclasses.replace(measured, end=self.end)
 
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeSweep:
     monkeypatch.chdir(tmp_path)
     made = FakeSweep()
-    module = types.ModuleType("dlprof.sweep")
+    module = types.ModuleType("dlprof.engine")
     monkeypatch.setattr(module, "run_sweep", made.run_sweep, raising=False)
-    monkeypatch.setitem(sys.modules, "dlprof.sweep", module)
+    monkeypatch.setitem(sys.modules, "dlprof.engine", module)
     return made
 
 
@@ -95,3 +98,22 @@ def test_print_config_measures_nothing(
 def test_resume_takes_the_file_that_is_named(fake: FakeSweep) -> None:
     assert run(["sweep", "-q", "--resume", "-o", "old.jsonl"], {}) == 0
     assert fake.options["resume"] is True
+    assert fake.options["given"] == frozenset()
+
+
+def test_what_flags_name_is_told_apart_from_defaults(fake: FakeSweep) -> None:
+    assert (
+        run(["sweep", "-q", "--resume", "-o", "old.jsonl", "--budget", "90s", "--arg", "a=b"], {})
+        == 0
+    )
+    assert fake.options["given"] == {"budget_s", "arguments"}
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_an_interrupted_sweep_shows_what_it_has_and_says_so(
+    fake: FakeSweep, capsys: pytest.CaptureFixture[str], flags: list[str]
+) -> None:
+    cost = Cost(measured=1.0, overhead=0.5, total=1.5)
+    fake.end = RunEnd(ended_at="2026-01-01T00:00:00Z", reason="interrupted", cost_s=cost)
+    assert run(["sweep", "-q", *flags], {}) == 130
+    assert "interrupted" in capsys.readouterr().out

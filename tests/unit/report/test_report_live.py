@@ -85,6 +85,8 @@ def test_making_data_and_getting_ready_are_shown() -> None:
     assert "Getting ready" in drawn(ProgressView(SweepState(), now=0.0), 60)
     making = SweepState(preparing=("Making images", 120, 1500))
     assert "Making images: 120 of 1,500" in drawn(ProgressView(making, now=0.0), 60)
+    counted = SweepState(preparing=("Counting", 0, 0))
+    assert drawn(ProgressView(counted, now=0.0), 60) == "Counting\n"
 
 
 def test_the_best_so_far_is_the_best_mean() -> None:
