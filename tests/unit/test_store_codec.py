@@ -1,0 +1,127 @@
+"""Records to JSON and back: everything that is right comes back, nothing else passes."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sample_run import (
+    JSON_VALUES,
+    PLAIN,
+    TRIALS,
+)
+
+from dlprof.records import Config, Recommendation, RunEnd, RunHeader, Trial
+from dlprof.store import MismatchError, from_json, to_json
+from dlprof.store import format as run_format
+
+
+def test_json_has_the_contracts_shape() -> None:
+    trial = to_json(TRIALS[0])
+    assert trial["samples_per_s"] == {"value": 310.5, "low": 301.0, "high": 320.0}
+    assert trial["config"]["num_workers"] == 0
+    assert trial["warnings"] == []
+    assert trial["unavailable"] == {"wait_fraction": "no step was stated"}
+
+
+@pytest.mark.parametrize("value", [object(), {1: 2}, {1, 2}, Trial])
+def test_a_value_that_json_does_not_know_is_refused(value: object) -> None:
+    with pytest.raises(TypeError):
+        to_json(value)
+
+
+def test_only_records_of_a_run_are_encoded() -> None:
+    with pytest.raises(TypeError, match="no record of a run file"):
+        run_format.encode_line(PLAIN)
+
+
+PLAIN_STRATEGIES: Mapping[Any, st.SearchStrategy[Any]] = {
+    int: st.integers(),
+    float: st.floats(allow_nan=False, allow_infinity=False),
+    bool: st.booleans(),
+    str: st.text(max_size=5),
+    Any: JSON_VALUES,
+}
+
+
+def strategy(hint: Any) -> st.SearchStrategy[Any]:
+    """Any value of a record's type."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if dataclasses.is_dataclass(hint):
+        hints = typing.get_type_hints(hint)
+        fields = {field.name: strategy(hints[field.name]) for field in dataclasses.fields(hint)}
+        make: Any = hint
+        return st.builds(make, **fields)
+    if origin is types.UnionType:
+        return st.none() | strategy(arguments[0])
+    if origin is Literal:
+        return st.sampled_from(arguments)
+    if origin is tuple:
+        return st.lists(strategy(arguments[0]), max_size=2).map(tuple)
+    if arguments:
+        return st.dictionaries(st.text(max_size=5), strategy(arguments[1]), max_size=2)
+    return PLAIN_STRATEGIES[hint]
+
+
+@given(strategy(RunHeader) | strategy(Trial) | strategy(Recommendation) | strategy(RunEnd))
+@settings(
+    max_examples=100,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+def test_every_record_comes_back(record: RunHeader | Trial | Recommendation | RunEnd) -> None:
+    data = run_format.decode_line(run_format.encode_line(record))
+    back: object = from_json(type(record), data)
+    assert back == record
+
+
+def test_missing_fields_take_their_default() -> None:
+    assert from_json(Config, {"num_workers": 2}) == Config(num_workers=2)
+
+
+@pytest.mark.parametrize(
+    ("data", "fault"),
+    [
+        ([], "is not an object"),
+        ({"num_workers": "2"}, "num_workers is not a whole number"),
+        ({"num_workers": 2.5}, "num_workers is not a whole number"),
+        ({"num_workers": True}, "num_workers is not a whole number"),
+        ({"num_workers": None}, "num_workers is not a whole number"),
+        ({"pin_memory": 1}, "pin_memory is neither true nor false"),
+        ({"start_method": 1}, "start_method is not a text"),
+    ],
+)
+def test_a_value_of_another_type_is_refused(data: object, fault: str) -> None:
+    with pytest.raises(MismatchError, match=f"^{fault}$"):
+        from_json(Config, data)
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"samples_per_s": {"value": "x"}}, "samples_per_s.value is not a number"),
+        ({"samples_per_s": {"value": 10**400}}, "samples_per_s.value is not a finite number"),
+        ({"samples_per_s": {}}, "samples_per_s.value is missing"),
+        ({"outcome": "won"}, "outcome is none of completed, crashed"),
+        ({"outcome": ["completed"]}, "outcome is none of completed, crashed"),
+        ({"warnings": "x"}, "warnings is not a list"),
+        ({"unavailable": []}, "unavailable is not an object"),
+        ({"usage": {"gpu": [{"index": 0}]}}, "usage.gpu.name is missing"),
+    ],
+)
+def test_a_fault_is_named_with_the_way_to_it(change: Mapping[str, object], fault: str) -> None:
+    with pytest.raises(MismatchError) as caught:
+        from_json(Trial, to_json(TRIALS[0]) | change)
+    assert str(caught.value).startswith(fault)
+
+
+def test_whole_numbers_that_others_wrote_as_floats_are_read() -> None:
+    config = from_json(Config, {"num_workers": 2.0})
+    assert config.num_workers == 2
+    assert isinstance(config.num_workers, int)
