@@ -118,6 +118,21 @@ class Config:
             self.worker_threads or 0,
         )
 
+    @property
+    def text(self) -> str:
+        """The configuration for people, under torch's names, what is at its default left out.
+
+        >>> Config(num_workers=4, prefetch_factor=4, pin_memory=True).text
+        'num_workers=4, prefetch_factor=4, pin_memory=True'
+        """
+        plain = Config(num_workers=self.num_workers).canonical()
+        parts = [f"num_workers={self.num_workers}"]
+        for field in dataclasses.fields(self)[1:]:
+            value = getattr(self, field.name)
+            if value != getattr(plain, field.name):
+                parts.append(f"{field.name}={value}")
+        return ", ".join(parts)
+
     def canonical(self) -> Config:
         """The same configuration with every argument that can't matter here at its default.
 

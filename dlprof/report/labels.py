@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from dlprof.records import Config, Estimate
+from dlprof.report.text import clean
 from dlprof.units import MISSING, format_rate
 
 
 def settings_text(config: Config) -> str:
     """A configuration under torch's names, defaults left out.
 
-    >>> settings_text(Config(num_workers=4, prefetch_factor=2, pin_memory=True))
-    'num_workers=4, prefetch_factor=2, pin_memory=True'
+    Its texts may come from a file.
     """
-    parts: list[tuple[str, Any]] = [("num_workers", config.num_workers)]
-    if config.prefetch_factor is not None:
-        parts.append(("prefetch_factor", config.prefetch_factor))
-    parts += [
-        (name, True)
-        for name in ("pin_memory", "persistent_workers")
-        if getattr(config, name) is True
-    ]
-    if not config.in_order:
-        parts.append(("in_order", False))
-    parts += [
-        (name, getattr(config, name))
-        for name in ("batch_size", "start_method", "sharing_strategy", "worker_threads")
-        if getattr(config, name) is not None
-    ]
-    return ", ".join(f"{name}={value}" for name, value in parts)
+    return clean(config.text)
 
 
 def interval_text(estimate: Estimate | None) -> str:
