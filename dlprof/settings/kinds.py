@@ -133,7 +133,7 @@ def whole(low: int, high: int) -> Kind:
     return Kind(read, f"a whole number from {low} to {high}")
 
 
-def duration(low: float, high: float) -> Kind:
+def duration(low: float, high: float, example: str) -> Kind:
     """Seconds, or a text with a unit."""
 
     def read(raw: object) -> float:
@@ -147,7 +147,7 @@ def duration(low: float, high: float) -> Kind:
         return value
 
     limits = f"from {format_duration(low)} to {format_duration(high)}"
-    return Kind(read, f"a duration {limits}, such as 12ms, 60s or 1.5h")
+    return Kind(read, f"a duration {limits}, such as {example}")
 
 
 def _seconds(raw: Any) -> float:
@@ -183,15 +183,15 @@ def switch() -> Kind:
     return Kind(read, "on or off")
 
 
-def text() -> Kind:
-    """Any text but an empty one."""
+def target() -> Kind:
+    """What to load; whether it is there is found out where it is loaded."""
 
     def read(raw: object) -> str:
         if not isinstance(raw, str) or not raw.strip():
-            raise _wrong(raw, "a text with something in it")
+            raise _wrong(raw, "a target")
         return raw.strip()
 
-    return Kind(read, "a text")
+    return Kind(read, "images, package.module:attr, path/to/file.py:attr or another built-in name")
 
 
 def _pattern(pattern: re.Pattern[str], what: str, allowed: str) -> Kind:

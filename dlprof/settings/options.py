@@ -74,7 +74,7 @@ def _swept(key: str, kind: Kind, text: str) -> Option:
 
 
 OPTIONS = (
-    Option(key="target", field="target", kind=kinds.text(), text="What is loaded."),
+    Option(key="target", field="target", kind=kinds.target(), text="What is loaded."),
     Option(
         key="arg",
         field="arguments",
@@ -108,7 +108,7 @@ OPTIONS = (
     Option(
         key="step_time",
         field="step_s",
-        kind=kinds.duration(1e-6, 3600.0),
+        kind=kinds.duration(1e-6, 3600.0, "12ms or 0.5s"),
         unset="none",
         text="Length of a training step to pretend; bare numbers are seconds.",
     ),
@@ -123,13 +123,13 @@ OPTIONS = (
     Option(
         key="budget",
         field="budget_s",
-        kind=kinds.duration(1.0, 7 * _DAY),
+        kind=kinds.duration(1.0, 7 * _DAY, "60s or 1.5h"),
         text="Wall time of the whole sweep; bare numbers are seconds.",
     ),
     Option(
         key="trial_time",
         field="trial_s",
-        kind=kinds.duration(0.05, 3600.0),
+        kind=kinds.duration(0.05, 3600.0, "500ms or 2s"),
         unset="auto",
         text="Measured time of one trial; bare numbers are seconds.",
     ),
@@ -155,7 +155,7 @@ OPTIONS = (
     Option(
         key="timeout",
         field="timeout_s",
-        kind=kinds.duration(1.0, _DAY),
+        kind=kinds.duration(1.0, _DAY, "60s or 5m"),
         text="Longest wall time of one trial; bare numbers are seconds.",
     ),
     Option(
