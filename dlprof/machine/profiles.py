@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -18,6 +17,7 @@ from annotated_types import Ge, Gt, Le, Len
 from dlprof.errors import FileError
 from dlprof.machine.fingerprint import fingerprint
 from dlprof.records import GpuInfo, Machine
+from dlprof.tomlfile import read_toml
 
 # Bounds far outside of what is built: they catch a wrong unit, infinity and nan.
 _Text = Annotated[str, Len(1, 500)]
@@ -87,17 +87,11 @@ class MachineProfile:
     def to_machine(self) -> Machine:
         """The profile as a ``Machine`` that one job has to itself.
 
-        Its fingerprint is that of a profile: only a real machine's tells which settings to load.
+        Its fingerprint is made as a real machine's is, of what the profile says.
         """
         cards = _cards(self.gpus)
         memory, shm = _to_bytes(self.memory_gib), _to_bytes(self.shm_gib)
-        optional = {
-            "physical_cores": self.physical_cores,
-            "memory_bytes": memory,
-            "shm_bytes": shm,
-            "numa_nodes": self.numa_nodes,
-        }
-        return Machine(
+        machine = Machine(
             hostname=self.name,
             platform="profile",
             cpu_model=self.cpu_model or "unknown CPU",
@@ -118,10 +112,24 @@ class MachineProfile:
                 memory_bytes=memory,
                 gpus=cards,
             ),
-            unavailable={
-                name: "the profile doesn't say" for name, value in optional.items() if value is None
-            },
         )
+        missing = (name for name in _OPTIONAL if getattr(machine, name) is None)
+        return dataclasses.replace(
+            machine, unavailable=dict.fromkeys(missing, "the machine profile doesn't say")
+        )
+
+
+# Fields of a machine that a profile may leave open.
+_OPTIONAL = (
+    "physical_cores",
+    "memory_bytes",
+    "memory_available_bytes",
+    "swap_used_bytes",
+    "shm_bytes",
+    "shm_available_bytes",
+    "open_files_limit",
+    "numa_nodes",
+)
 
 
 def read_profile(path: Path) -> MachineProfile:
@@ -130,7 +138,7 @@ def read_profile(path: Path) -> MachineProfile:
     Raises:
         FileError: The file can't be read, isn't TOML, or has a key or value that no profile has.
     """
-    return parse_profile(_load(path), str(path))
+    return parse_profile(read_toml(path), str(path))
 
 
 def parse_profile(document: Mapping[str, Any], name: str) -> MachineProfile:
@@ -160,26 +168,6 @@ def parse_profile(document: Mapping[str, Any], name: str) -> MachineProfile:
             hint="logical_cpus counts hyper-threads, so it is never the smaller of the two.",
         )
     return profile
-
-
-def _load(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise FileError(
-            f"The machine profile {path} can't be read: {error.strerror or error}.",
-            hint="configs/machines has profiles to start from.",
-        ) from None
-    except UnicodeDecodeError:
-        raise FileError(
-            f"The machine profile {path} is not a text file in UTF-8.",
-            hint="A profile is a TOML file; configs/machines has some.",
-        ) from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise FileError(
-            f"The machine profile {path} is not TOML: {error}.",
-            hint="configs/machines has profiles to start from.",
-        ) from None
 
 
 def _fault(

@@ -1,0 +1,74 @@
+"""``dlprof machine``: what this machine offers, and who else is using it."""
+# ruff: noqa: PLC0415 - imported when the command runs, so that --help answers at once
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dlprof.cli import options, streams
+from dlprof.errors import UsageError
+
+_DEFAULT_SECONDS = 1.0
+
+
+def machine(
+    *,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            "--seconds",
+            metavar="S",
+            help=f"How long to watch who uses it (default: {_DEFAULT_SECONDS:g}).",
+        ),
+    ] = None,
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            "--profile",
+            metavar="FILE",
+            help="Show the machine that this TOML file describes, and not this one.",
+        ),
+    ] = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Say what this machine offers to a job, what limits it, and who else is using it.
+
+    Of other people's programs it shows sums per user, never names or arguments.
+    """
+    del quiet, verbose  # taken as by every command; there is no progress to hide or lengthen
+    if profile is not None:
+        if seconds is not None:
+            raise UsageError(
+                "--seconds and --profile don't go together",
+                hint="A profile describes a machine that can't be watched from here.",
+            )
+        _show_profile(profile, as_json=as_json)
+        return
+    _show_machine(_DEFAULT_SECONDS if seconds is None else seconds, as_json=as_json)
+
+
+def _show_profile(path: Path, *, as_json: bool) -> None:
+    from dlprof.machine.profiles import read_profile
+    from dlprof.report.machine import profile_document, render_profile
+
+    profile = read_profile(path)
+    if as_json:
+        streams.write_result(profile_document(profile))
+    else:
+        streams.print_result(render_profile(profile))
+
+
+def _show_machine(seconds: float, *, as_json: bool) -> None:
+    from dlprof.machine.overview import survey
+    from dlprof.report.machine import machine_document, render_machine
+
+    overview = survey(seconds)
+    if as_json:
+        streams.write_result(machine_document(overview))
+    else:
+        streams.print_result(render_machine(overview))

@@ -1,0 +1,287 @@
+"""Who else uses the machine: two looks at every process that can be seen, summed per user."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from dlprof.machine.files import read_text
+from dlprof.machine.gpus import GpuNeighbours
+from dlprof.machine.procfs import (
+    CpuTicks,
+    parse_cpu_ticks,
+    parse_load,
+    parse_pressure,
+    parse_running,
+)
+from dlprof.machine.tree import scan_processes
+
+_PRESSURES = ("cpu", "io", "memory")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class UserCpu:
+    """What one user's processes used; never which programs.
+
+    Attributes:
+        user: The user's name, or number where it has no name here.
+        cpu_cores: CPU seconds per second.
+        processes: How many of the user's processes used the CPU.
+    """
+
+    user: str
+    cpu_cores: float
+    processes: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbours:
+    """Who used the machine while it was watched. ``None``: the system doesn't tell.
+
+    Attributes:
+        watched_s: For how long.
+        busy_cores: Cores that were busy, everyone's together, the whole machine.
+        idle_cores: Cores that were idle.
+        stolen_cores: Cores that a hypervisor gave to other machines.
+        runnable: Threads running or waiting for a core at the end, the watcher left out.
+        load_1m: Load average of the last minute; waiting for storage counts as well.
+        cpu_pressure_fraction: Share of time in which some task waited for a core.
+        io_pressure_fraction: Share of time in which some task waited for storage.
+        memory_pressure_fraction: Share of time in which some task waited for memory.
+        users: CPU per user, most first; those below 0.01 cores are left out.
+        unseen_cores: Cores busy with what can't be seen from here: other containers, processes
+            hidden from this user, or ones whose end nobody was told of.
+        gpus: Who is on the GPUs.
+        unavailable: Reasons for fields that are ``None``.
+    """
+
+    watched_s: float
+    busy_cores: float | None = None
+    idle_cores: float | None = None
+    stolen_cores: float | None = None
+    runnable: int | None = None
+    load_1m: float | None = None
+    cpu_pressure_fraction: float | None = None
+    io_pressure_fraction: float | None = None
+    memory_pressure_fraction: float | None = None
+    users: tuple[UserCpu, ...] = ()
+    unseen_cores: float | None = None
+    gpus: tuple[GpuNeighbours, ...] = ()
+    unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessTicks:
+    """What a process had used.
+
+    Attributes:
+        user: Its owner's number.
+        parent: The process that will be told what it used in all.
+        cpu_ticks: CPU time so far, its ended threads included.
+        reaped_ticks: The same of its ended children.
+    """
+
+    user: int
+    parent: int
+    cpu_ticks: int
+    reaped_ticks: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """Totals at one moment. ``None``: the system doesn't tell.
+
+    Attributes:
+        time_ns: When, on a clock that never steps.
+        cpus: Ticks of all CPUs together.
+        processes: By process id and start time.
+        pressures_us: Time held up, by resource.
+        runnable: Threads running or waiting for a core, the watcher left out.
+        load_1m: Load average.
+    """
+
+    time_ns: int
+    cpus: CpuTicks | None
+    processes: Mapping[tuple[int, int], ProcessTicks]
+    pressures_us: Mapping[str, int | None]
+    runnable: int | None
+    load_1m: float | None
+
+
+def watch(
+    seconds: float,
+    *,
+    root: Path = Path("/"),
+    clock: Callable[[], int] = time.monotonic_ns,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Neighbours:
+    """Look twice, and tell what happened between.
+
+    Args:
+        seconds: How long to watch.
+        root: Where ``/proc`` is found.
+        clock: Nanoseconds of a clock that never steps.
+        sleep: Waits for so many seconds.
+    """
+    first = look(root=root, clock=clock)
+    sleep(seconds)
+    return between(first, look(root=root, clock=clock))
+
+
+def look(*, root: Path = Path("/"), clock: Callable[[], int] = time.monotonic_ns) -> Look:
+    """Read every process and the machine's totals once; about 10 us per process."""
+    stat = read_text(root / "proc/stat") or ""
+    cpus = list(parse_cpu_ticks(stat).values())
+    running = parse_running(stat)
+    return Look(
+        time_ns=clock(),
+        cpus=_sum(cpus) if cpus else None,
+        processes=_read_processes(root),
+        pressures_us={name: _read_pressure(name, root) for name in _PRESSURES},
+        runnable=None if running is None else max(0, running - 1),
+        load_1m=parse_load(read_text(root / "proc/loadavg") or ""),
+    )
+
+
+def between(
+    first: Look, last: Look, *, user_name: Callable[[int], str] | None = None
+) -> Neighbours:
+    """Who used the machine between two looks.
+
+    Args:
+        first: The earlier look.
+        last: The later one.
+        user_name: The name of a user's number; the system's own for ``None``.
+    """
+    window_ns = last.time_ns - first.time_ns
+    if window_ns <= 0:
+        return Neighbours(watched_s=0.0, unavailable=dict.fromkeys(_FIELDS, "no time passed"))
+    used = _cores_by_user(first, last, window_ns)
+    busy, idle, stolen = _machine_cores(first.cpus, last.cpus, window_ns)
+    name = user_name or _user_name
+    users = [
+        UserCpu(user=name(user), cpu_cores=cores, processes=processes)
+        for user, (cores, processes) in used.items()
+        if cores >= _LEAST_CORES
+    ]
+    seen = sum(cores for cores, _ in used.values())
+    neighbours = Neighbours(
+        watched_s=window_ns / 1e9,
+        busy_cores=busy,
+        idle_cores=idle,
+        stolen_cores=stolen,
+        runnable=last.runnable,
+        load_1m=last.load_1m,
+        users=tuple(sorted(users, key=lambda user: (-user.cpu_cores, user.user))),
+        unseen_cores=None if busy is None else max(0.0, busy - seen),
+        cpu_pressure_fraction=_pressure("cpu", first, last),
+        io_pressure_fraction=_pressure("io", first, last),
+        memory_pressure_fraction=_pressure("memory", first, last),
+    )
+    return dataclasses.replace(neighbours, unavailable=_reasons(neighbours))
+
+
+# Fewer cores than this are the noise of the clock ticks.
+_LEAST_CORES = 0.01
+
+_NO_PSI = "this kernel has no pressure figures (/proc/pressure)"
+_NO_STAT = "the system doesn't tell (no /proc/stat)"
+_FIELDS = {
+    "busy_cores": _NO_STAT,
+    "idle_cores": _NO_STAT,
+    "stolen_cores": _NO_STAT,
+    "unseen_cores": _NO_STAT,
+    "runnable": _NO_STAT,
+    "load_1m": "the system doesn't tell (no /proc/loadavg)",
+    "cpu_pressure_fraction": _NO_PSI,
+    "io_pressure_fraction": _NO_PSI,
+    "memory_pressure_fraction": _NO_PSI,
+}
+
+
+def _reasons(neighbours: Neighbours) -> dict[str, str]:
+    return {name: why for name, why in _FIELDS.items() if getattr(neighbours, name) is None}
+
+
+def _cores_by_user(first: Look, last: Look, window_ns: int) -> dict[int, tuple[float, int]]:
+    """Cores and busy processes by user.
+
+    Of a process that started meanwhile all its time counts. What one that ended had used since
+    the first look is in its parent's account of its children.
+    """
+    ended: dict[int, int] = defaultdict(int)
+    for key in first.processes.keys() - last.processes.keys():
+        gone = first.processes[key]
+        ended[gone.parent] += gone.cpu_ticks + gone.reaped_ticks
+    ticks: dict[int, int] = defaultdict(int)
+    busy: dict[int, int] = defaultdict(int)
+    for (pid, start), now in last.processes.items():
+        before = first.processes.get((pid, start), _NOTHING)
+        own = max(0, now.cpu_ticks - before.cpu_ticks)
+        children = max(0, now.reaped_ticks - before.reaped_ticks - ended[pid])
+        ticks[now.user] += own + children
+        busy[now.user] += own + children > 0
+    return {user: (_to_cores(used, window_ns), busy[user]) for user, used in ticks.items()}
+
+
+_NOTHING = ProcessTicks(user=0, parent=0, cpu_ticks=0, reaped_ticks=0)
+
+
+def _machine_cores(
+    first: CpuTicks | None, last: CpuTicks | None, window_ns: int
+) -> tuple[float | None, float | None, float | None]:
+    if first is None or last is None:
+        return None, None, None
+    return (
+        _to_cores(last.busy - first.busy, window_ns),
+        _to_cores(last.idle - first.idle, window_ns),
+        _to_cores(last.stolen - first.stolen, window_ns),
+    )
+
+
+def _to_cores(ticks: int, window_ns: int) -> float:
+    return max(0, ticks) * (1e9 / os.sysconf("SC_CLK_TCK")) / window_ns
+
+
+def _pressure(name: str, first: Look, last: Look) -> float | None:
+    before, after = first.pressures_us[name], last.pressures_us[name]
+    if before is None or after is None:
+        return None
+    return min(1.0, max(0, after - before) * 1000 / (last.time_ns - first.time_ns))
+
+
+def _sum(cpus: Iterable[CpuTicks]) -> CpuTicks:
+    busy, idle, stolen = zip(*((cpu.busy, cpu.idle, cpu.stolen) for cpu in cpus), strict=True)
+    return CpuTicks(busy=sum(busy), idle=sum(idle), stolen=sum(stolen))
+
+
+def _read_processes(root: Path) -> dict[tuple[int, int], ProcessTicks]:
+    proc = str(root / "proc")
+    found = {}
+    for pid, stat in scan_processes(proc):
+        with contextlib.suppress(OSError):
+            owner = os.stat(f"{proc}/{pid}").st_uid  # noqa: PTH116 - as in files.list_names
+            found[pid, stat.start_ticks] = ProcessTicks(
+                user=owner,
+                parent=stat.parent,
+                cpu_ticks=stat.cpu_ticks,
+                reaped_ticks=stat.reaped_ticks,
+            )
+    return found
+
+
+def _read_pressure(name: str, root: Path) -> int | None:
+    return parse_pressure(read_text(root / "proc/pressure" / name) or "")
+
+
+def _user_name(number: int) -> str:
+    try:
+        return str(importlib.import_module("pwd").getpwuid(number).pw_name)
+    except (ImportError, KeyError):
+        return str(number)
