@@ -16,6 +16,7 @@ if sys.platform != "win32":
     import fcntl
 
 _FREE_SPACE = "Free some space; what was written before is kept."
+_OTHER_FAULT = ("{path} can't be written: {reason}", "Give another path.")
 _FAULTS = {
     errno.EEXIST: ("{path} already exists", "Give another path."),
     errno.EISDIR: ("{path} is a folder", "Give the path of a file."),
@@ -34,10 +35,9 @@ if sys.platform != "win32":
 
 def write_fault(path: Path, error: OSError) -> FileError:
     """The sentence for what the system said when the path was opened for writing or written."""
-    message, hint = _FAULTS.get(
-        error.errno or 0, (f"{{path}} can't be written: {error.strerror}", "Give another path.")
-    )
-    return FileError(message.format(path=path, parent=path.parent), hint=hint)
+    template, hint = _FAULTS.get(error.errno or 0, _OTHER_FAULT)
+    message = template.format(path=path, parent=path.parent, reason=error.strerror)
+    return FileError(message, hint=hint)
 
 
 def lock(descriptor: int, *, wait: bool) -> bool:

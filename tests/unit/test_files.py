@@ -1,0 +1,61 @@
+"""Locks and replaced files, where the system does not play along."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+
+from dlprof.errors import FileError
+from dlprof.files import lock, replace_file, unlock, write_fault
+
+
+def test_a_lock_keeps_another_holder_out_until_it_is_let_go(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.touch()
+    first, second = os.open(path, os.O_RDWR), os.open(path, os.O_RDWR)
+    try:
+        assert lock(first, wait=False)
+        assert not lock(second, wait=False)
+        unlock(first)
+        assert lock(second, wait=False)
+    finally:
+        os.close(first)
+        os.close(second)
+
+
+def test_a_file_system_without_locks_is_no_obstacle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with (tmp_path / "a").open("w") as file:
+        assert lock(file.fileno(), wait=True)
+        unlock(file.fileno())
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a"
+    replace_file(path, b"first")
+    replace_file(path, b"second")
+    assert path.read_bytes() == b"second"
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(FileError, match="no permission"):
+        replace_file(path, b"third")
+    assert [file.name for file in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_path_with_braces_is_named_as_it_is() -> None:
+    fault = write_fault(Path("{path}"), OSError(errno.EIO, "{parent} error"))
+    assert fault.message == "{path} can't be written: {parent} error"

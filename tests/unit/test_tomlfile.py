@@ -1,0 +1,54 @@
+"""TOML as it is written reads back as what was meant."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlprof.errors import FileError
+from dlprof.tomlfile import read_toml, toml_key, toml_value
+
+PLAIN = (
+    st.text()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+)
+VALUES = st.recursive(
+    PLAIN,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.text(), VALUES)
+def test_keys_and_values_come_back(key: str, value: object) -> None:
+    assert tomllib.loads(f"{toml_key(key)} = {toml_value(value)}") == {key: value}
+
+
+def test_what_utf8_cannot_hold_is_replaced() -> None:
+    assert tomllib.loads("a = " + toml_value("x\udce4")) == {"a": "x?"}
+
+
+@pytest.mark.parametrize("value", [None, math.nan, math.inf, object(), [None], dt.date(2026, 1, 5)])
+def test_what_toml_or_this_writer_cannot_hold_is_refused(value: object) -> None:
+    with pytest.raises(TypeError):
+        toml_value(value)
+
+
+def test_an_unreadable_file_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    path = tmp_path / "a.toml"
+    path.write_text("a = 1")
+    assert read_toml(path) == {"a": 1}
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(FileError, match="can't be read: Permission denied"):
+        read_toml(path)
