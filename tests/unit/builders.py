@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dlprof.records import (
@@ -130,7 +130,7 @@ def numbered(trials: Iterable[Trial]) -> tuple[Trial, ...]:
 
 
 def blocks(
-    rates: dict[Config, Sequence[float]],
+    rates: Mapping[Config, Sequence[float]],
     **rest: Any,
 ) -> list[Trial]:
     """Trials of interleaved blocks from each configuration's rate in each block."""

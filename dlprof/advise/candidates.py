@@ -1,0 +1,129 @@
+"""A run's trials gathered by configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Iterable, Sequence
+
+from dlprof.records import Config, Run, Trial
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One configuration and everything that was seen of it.
+
+    Attributes:
+        config: Which.
+        trials: Those with a rate, in the order of measuring.
+        failures: Those that failed.
+    """
+
+    config: Config
+    trials: tuple[Trial, ...]
+    failures: tuple[Trial, ...]
+
+    @property
+    def key(self) -> str:
+        """``Config.key``."""
+        return self.config.key
+
+    @property
+    def name(self) -> str:
+        """The configuration in words."""
+        return describe(self.config)
+
+    @property
+    def trial_ids(self) -> list[str]:
+        """The trials with a rate."""
+        return [trial.id for trial in self.trials]
+
+    @property
+    def pss_bytes(self) -> int | None:
+        """Largest peak of the process tree's memory."""
+        return _largest(trial.usage.pss_peak_bytes for trial in self.trials)
+
+    @property
+    def shm_bytes(self) -> int | None:
+        """Largest peak of shared memory seen, or what full queues hold, whichever is more."""
+        seen = _largest(trial.usage.shm_peak_bytes for trial in self.trials)
+        batch = max((t.batch_bytes for t in self.trials if t.batch_bytes is not None), default=None)
+        if batch is None or not self.config.num_workers:
+            return seen
+        return max(seen or 0, round((self.config.batches_in_flight + 1) * batch))
+
+    @property
+    def startup_s(self) -> float | None:
+        """Median of ``iter`` plus first ``next``."""
+        return _median(trial.startup_s for trial in self.trials)
+
+    @property
+    def epoch_turnover_s(self) -> float | None:
+        """Median from an epoch's last batch to the next one's first."""
+        return _median(trial.epoch_turnover_s for trial in self.trials)
+
+    @property
+    def wait_fraction(self) -> float | None:
+        """Mean share of time waiting at the step that was measured."""
+        known = [t.wait_fraction for t in self.trials if t.wait_fraction is not None]
+        return statistics.fmean(known) if known else None
+
+    @property
+    def own_cpu_cores(self) -> float | None:
+        """Median of busy cores of the trial's own processes."""
+        return _median(trial.usage.own_cpu_cores for trial in self.trials)
+
+    @property
+    def noisy(self) -> int:
+        """How many of the trials with a rate are doubtful."""
+        return sum(trial.noisy for trial in self.trials)
+
+
+def gather(run: Run) -> list[Candidate]:
+    """One candidate for each configuration of the run, cheapest first."""
+    groups: dict[Config, list[Trial]] = {}
+    for trial in run.trials:
+        groups.setdefault(trial.config, []).append(trial)
+    return [
+        Candidate(
+            config=config,
+            trials=tuple(trial for trial in trials if has_rate(trial)),
+            failures=tuple(trial for trial in trials if trial.outcome != "completed"),
+        )
+        for config, trials in sorted(groups.items(), key=lambda item: item[0].cost_key)
+    ]
+
+
+def has_rate(trial: Trial) -> bool:
+    """Whether a trial can be compared."""
+    rate = trial.samples_per_s
+    return trial.outcome == "completed" and rate is not None and rate.value > 0
+
+
+def describe(config: Config) -> str:
+    """A configuration under torch's names, what is at its default left out.
+
+    >>> describe(Config(num_workers=4, prefetch_factor=4, persistent_workers=True))
+    'num_workers=4, prefetch_factor=4, persistent_workers=True'
+    """
+    parts = [f"num_workers={config.num_workers}"]
+    plain = Config(num_workers=config.num_workers).canonical()
+    for field in dataclasses.fields(Config):
+        value = getattr(config, field.name)
+        if field.name != "num_workers" and value != getattr(plain, field.name):
+            parts.append(f"{field.name}={value}")
+    return ", ".join(parts)
+
+
+def evidence_ids(candidates: Sequence[Candidate]) -> list[str]:
+    """The trials of several candidates, in the order of measuring."""
+    return sorted({trial for candidate in candidates for trial in candidate.trial_ids})
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def _largest(values: Iterable[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)

@@ -1,0 +1,89 @@
+"""How sure a recommendation is, and why no surer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dlprof.advise.choice import Choice, is_tie
+from dlprof.advise.wording import percent, times
+from dlprof.records import Confidence, Run, Trial
+from dlprof.units import format_duration
+
+_SHORT_WINDOW_BATCHES = 20
+"""Windows of fewer batches than this say little about their own spread."""
+
+_WIDE = 0.15
+"""Half-width of the rate's interval, as a share of it, from which it is worth a warning."""
+
+
+def judge(choice: Choice, run: Run) -> tuple[Confidence, str]:
+    """The confidence and one sentence: the gravest doubt, or what makes it sure."""
+    for sentence in _grave_doubts(choice, run):
+        return "low", sentence
+    for sentence in _doubts(choice, run):
+        return "medium", sentence
+    return "high", _sure(choice)
+
+
+def _grave_doubts(choice: Choice, run: Run) -> Iterator[str]:
+    pick, situation = choice.pick, choice.situation
+    ranks = situation.constraints.ranks
+    if situation.extrapolated:
+        yield (
+            f"it was measured on {run.header.machine.hostname}, not on "
+            f"{situation.machine.hostname}: only the limits are known there"
+        )
+    if ranks > 1:
+        yield f"one loader was measured, not {ranks} at once"
+    if pick.failures:
+        yield f"{pick.name} also failed {times(len(pick.failures))}"
+    if len(pick.trials) == 1:
+        yield f"{pick.name} was measured only once"
+    if 2 * pick.noisy > len(pick.trials):
+        yield f"{pick.noisy} of its {len(pick.trials)} trials were disturbed or drifted"
+
+
+def _doubts(choice: Choice, run: Run) -> Iterator[str]:
+    pick, derived_s = choice.pick, choice.situation.derived_step_s
+    if derived_s is not None:
+        step = format_duration(derived_s)
+        yield f"a step of {step} was not measured: sweep with --step-time to be sure"
+    if choice.undecided:
+        cheaper = choice.undecided[0].name
+        yield f"{cheaper} is cheaper and not ruled out: more repeats would settle it"
+    if _is_at_the_edge(choice):
+        yield f"num_workers={pick.config.num_workers} is the most that was tried"
+    if pick.noisy:
+        yield f"{pick.noisy} of its {len(pick.trials)} trials were disturbed or drifted"
+    if run.end is not None and run.end.reason == "interrupted":
+        yield "the sweep was interrupted"
+    if any(_is_short(trial) for trial in pick.trials):
+        yield "the measured windows were short"
+    rate = choice.steady.rate(pick.key)
+    if rate.low is not None and rate.low < (1 - _WIDE) * rate.value:
+        yield f"its rate may be {percent(1 - rate.low / rate.value)} lower: repeats differ"
+
+
+def _is_short(trial: Trial) -> bool:
+    rate = trial.samples_per_s
+    return rate is None or rate.low is None or trial.window_batches < _SHORT_WINDOW_BATCHES
+
+
+def _is_at_the_edge(choice: Choice) -> bool:
+    """Whether more workers than were tried might be faster still."""
+    pick = choice.pick.config.num_workers
+    limit = choice.situation.constraints.max_workers
+    tried = max(candidate.config.num_workers for candidate in choice.allowed)
+    if choice.fed or not pick or pick < tried or (limit is not None and pick >= limit):
+        return False
+    fewer = [c for c in choice.pool if c.config.num_workers < pick]
+    return not any(is_tie(choice.speed(each, choice.pick)) for each in fewer)
+
+
+def _sure(choice: Choice) -> str:
+    count = len(choice.pick.trials)
+    ruled_out = len(choice.allowed) - len(choice.ties)
+    measured = f"measured {times(count)}"
+    if len(choice.ties) > 1:
+        return f"{measured}; {len(choice.ties) - 1} dearer ones can't be told apart from it"
+    return f"{measured}; all {ruled_out} others are slower" if ruled_out else measured

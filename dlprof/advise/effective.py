@@ -1,0 +1,182 @@
+"""From the rate that a trial measured to the rate that a training run would see.
+
+Three things lie between: the cores that several ranks, or a smaller machine, leave to one loader;
+the training step; and the turn from one epoch to the next.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from dlprof.records import Config, Constraints, Machine, Run, Trial
+
+_SAME_STEP = 0.05
+"""Steps within 5 % of the measured one count as measured."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """What the settings are wanted for.
+
+    Attributes:
+        constraints: The limits, with the step that was measured filled in where none is asked.
+        machine: Whose limits hold.
+        extrapolated: Whether that is another machine than the one measured.
+        step_measured: Whether the trials ran with the step that is asked for.
+        length: Samples in an epoch.
+        batches_per_epoch: At the target's own batch size.
+        batch_tensors: Tensors in one batch.
+    """
+
+    constraints: Constraints
+    machine: Machine
+    extrapolated: bool
+    step_measured: bool
+    length: int | None
+    batches_per_epoch: int | None
+    batch_tensors: int | None
+
+    @classmethod
+    def of(cls, run: Run, constraints: Constraints, machine: Machine | None) -> Situation:
+        """The situation that a run and the user's limits make."""
+        header = run.header
+        measured = header.settings.get("step_s")
+        asked = constraints.step_s
+        if asked is None:
+            has_step = any(trial.wait_fraction is not None for trial in run.trials)
+        else:
+            has_step = measured is not None and math.isclose(asked, measured, rel_tol=_SAME_STEP)
+        other = machine is not None and machine.fingerprint != header.machine.fingerprint
+        return cls(
+            constraints=dataclasses.replace(
+                constraints,
+                step_s=measured if asked is None else asked,
+                machine=machine.hostname if machine is not None else constraints.machine,
+            ),
+            machine=machine or header.machine,
+            extrapolated=other,
+            step_measured=has_step,
+            length=header.target.length,
+            batches_per_epoch=header.target.batches_per_epoch,
+            batch_tensors=header.target.batch_tensors,
+        )
+
+    @property
+    def derived_step_s(self) -> float | None:
+        """The step to reckon with where it was not measured."""
+        return None if self.step_measured else self.constraints.step_s
+
+    def epoch_batches(self, config: Config) -> float | None:
+        """Batches that one rank loads in an epoch."""
+        batches: float | None = self.batches_per_epoch
+        if config.batch_size is not None and self.length is not None:
+            batches = math.ceil(self.length / config.batch_size)
+        return None if batches is None else max(1.0, batches / self.constraints.ranks)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """One trial's rates in a situation.
+
+    Attributes:
+        samples_per_s: Steady, at the stated step.
+        effective_samples_per_s: Over whole epochs, turnover included, where the epoch's length
+            is known; the steady rate otherwise.
+        wait_fraction: Share of time waiting at the stated step; ``None`` without a step.
+    """
+
+    samples_per_s: float
+    effective_samples_per_s: float
+    wait_fraction: float | None
+
+
+def rates_of(trial: Trial, situation: Situation) -> Rates:
+    """The rates of a completed trial that has a rate."""
+    measured = trial.samples_per_s.value if trial.samples_per_s is not None else 0.0
+    share = cores_share(trial, situation)
+    wait = trial.wait_fraction if situation.step_measured else None
+    if trial.batches_per_s is None or trial.batches_per_s.value <= 0:
+        return Rates(
+            samples_per_s=measured * share,
+            effective_samples_per_s=measured * share,
+            wait_fraction=wait,
+        )
+    batches = trial.batches_per_s.value * share
+    samples_per_batch = measured / trial.batches_per_s.value
+    if situation.derived_step_s is not None:
+        batches, wait = at_step(trial, batches, situation.derived_step_s)
+    whole = _over_epochs(trial, batches, situation.epoch_batches(trial.config))
+    return Rates(
+        samples_per_s=batches * samples_per_batch,
+        effective_samples_per_s=whole * samples_per_batch,
+        wait_fraction=wait,
+    )
+
+
+def effective_rate(trials: Sequence[Trial], epoch_batches: float) -> float:
+    """Samples per second over whole epochs: ``samples / (batches / rate + turnover)``.
+
+    Two configurations that differ only in ``persistent_workers`` have the same steady rate; this
+    is the figure that tells them apart.
+
+    Args:
+        trials: Completed trials of one configuration.
+        epoch_batches: Batches in an epoch.
+
+    Returns:
+        The mean over the trials that have a rate.
+
+    Raises:
+        ValueError: If none has.
+    """
+    rates = [
+        trial.samples_per_s.value
+        / trial.batches_per_s.value
+        * _over_epochs(trial, trial.batches_per_s.value, epoch_batches)
+        for trial in trials
+        if trial.samples_per_s is not None and trial.batches_per_s is not None
+    ]
+    if not rates:
+        raise ValueError("no trial has a rate")
+    return math.fsum(rates) / len(rates)
+
+
+def at_step(trial: Trial, batches_per_s: float, step_s: float) -> tuple[float, float]:
+    """Batches per second and wait fraction at a step that was not measured.
+
+    Without workers, loading and step take turns: ``1 / (step + load)``. With workers they
+    overlap: ``min(rate, 1 / step)``. Receiving a batch takes the main process a little on top,
+    which only measuring tells.
+    """
+    if trial.config.num_workers == 0:
+        waiting = 1.0 if trial.wait_fraction is None else trial.wait_fraction
+        load_s = waiting / batches_per_s
+        rate = 1 / (step_s + load_s)
+        return rate, load_s * rate
+    rate = min(batches_per_s, 1 / step_s)
+    return rate, 1 - rate * step_s
+
+
+def cores_share(trial: Trial, situation: Situation) -> float:
+    """Share of its measured rate that cores leave to each of the loaders, at most 1.
+
+    ``cores / (ranks * own)``: the cores of the machine over what all ranks' loaders would use if
+    each went as fast as the one that was measured. More cores than were measured promise nothing.
+    """
+    own = trial.usage.own_cpu_cores
+    ranks = situation.constraints.ranks
+    if own is None or own <= 0 or (ranks == 1 and not situation.extrapolated):
+        return 1.0
+    return min(1.0, situation.machine.usable_cores / (ranks * own))
+
+
+def _over_epochs(trial: Trial, batches_per_s: float, epoch_batches: float | None) -> float:
+    """The rate with one turnover an epoch; a rate over whole epochs holds it already."""
+    turnover = trial.epoch_turnover_s
+    if turnover is None and not trial.config.persistent_workers:
+        turnover = trial.startup_s  # workers start anew at each epoch
+    if epoch_batches is None or turnover is None or trial.whole_epochs:
+        return batches_per_s
+    return epoch_batches / (epoch_batches / batches_per_s + turnover)

@@ -1,0 +1,142 @@
+"""Which configurations keep within the user's limits and the machine's."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from dlprof.advise.candidates import Candidate
+from dlprof.advise.effective import Situation
+from dlprof.errors import UsageError
+from dlprof.records import Machine, Reason
+from dlprof.units import format_bytes
+
+_TENSORS_PER_BATCH = 2
+"""Where the probe could not count them: images and labels."""
+
+_OTHER_FILES = 64
+"""Files and sockets that a training process has open beside its batches."""
+
+_FILES_PER_WORKER = 6
+"""Queues, pipes and the sentinel that the main process holds for each worker."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Breach:
+    """A limit that a configuration does not keep.
+
+    Attributes:
+        limit: The limit with its value.
+        need: What the configuration needs.
+    """
+
+    limit: str
+    need: str
+
+
+def breach(candidate: Candidate, situation: Situation) -> Breach | None:
+    """The first limit that a configuration breaks, if it breaks one."""
+    checks = (_workers, _memory, _shared_memory, _open_files)
+    found = (check(candidate, situation) for check in checks)
+    return next((each for each in found if each is not None), None)
+
+
+def within_limits(
+    candidates: Sequence[Candidate], situation: Situation
+) -> tuple[list[Candidate], list[Reason]]:
+    """The candidates that keep all limits, and one reason for each limit that leaves some out.
+
+    Raises:
+        UsageError: If no candidate is left.
+    """
+    kept: list[Candidate] = []
+    broken: dict[str, list[tuple[Candidate, Breach]]] = {}
+    for candidate in candidates:
+        found = breach(candidate, situation)
+        if found is None:
+            kept.append(candidate)
+        else:
+            broken.setdefault(found.limit, []).append((candidate, found))
+    if not kept:
+        needs = "; ".join(
+            f"{limit}, and {rows[0][0].name} {rows[0][1].need}" for limit, rows in broken.items()
+        )
+        raise UsageError(
+            f"No configuration of this run keeps within the limits: {needs}",
+            hint="Raise the limit, or run a sweep with smaller settings.",
+        )
+    return kept, [_left_out(limit, rows) for limit, rows in broken.items()]
+
+
+def _left_out(limit: str, rows: Sequence[tuple[Candidate, Breach]]) -> Reason:
+    cheapest, found = rows[0]
+    others = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+    return Reason(
+        claim=f"{limit} leaves out {cheapest.name}{others}: {cheapest.name} {found.need}",
+        evidence={"trials": cheapest.trial_ids, "configs": [each.key for each, _ in rows]},
+    )
+
+
+def _workers(candidate: Candidate, situation: Situation) -> Breach | None:
+    most = situation.constraints.max_workers
+    workers = candidate.config.num_workers
+    if most is None or workers <= most:
+        return None
+    return Breach(limit=f"max_workers={most}", need=f"has {workers}")
+
+
+def _memory(candidate: Candidate, situation: Situation) -> Breach | None:
+    machine, ranks = situation.machine, situation.constraints.ranks
+    own = machine.memory_limit_bytes or machine.memory_bytes
+    used = candidate.pss_bytes
+    limits = {
+        "max_ram": situation.constraints.max_ram_bytes,
+        f"the memory of {_name(machine)}": own,
+    }
+    for name, limit in limits.items():
+        if used is not None and limit is not None and used * ranks > limit:
+            return Breach(limit=f"{name} ({format_bytes(limit)})", need=_used(used, ranks))
+    return None
+
+
+def _shared_memory(candidate: Candidate, situation: Situation) -> Breach | None:
+    ranks = situation.constraints.ranks
+    used = candidate.shm_bytes if candidate.config.num_workers else None
+    limits = {
+        "max_shm": situation.constraints.max_shm_bytes,
+        f"the /dev/shm of {_name(situation.machine)}": situation.machine.shm_bytes,
+    }
+    for name, limit in limits.items():
+        if used is not None and limit is not None and used * ranks > limit:
+            need = f"{_used(used, ranks)} of shared memory"
+            return Breach(limit=f"{name} ({format_bytes(limit)})", need=need)
+    return None
+
+
+def _open_files(candidate: Candidate, situation: Situation) -> Breach | None:
+    """With ``file_descriptor`` sharing the main process holds a descriptor per queued tensor.
+
+    Only reckoned for another machine: where it was measured, it worked.
+    """
+    config, limit = candidate.config, situation.machine.open_files_limit
+    shares_by_name = config.sharing_strategy == "file_system"
+    if limit is None or not config.num_workers or shares_by_name or not situation.extrapolated:
+        return None
+    tensors = situation.batch_tensors or _TENSORS_PER_BATCH
+    need = tensors * (config.batches_in_flight + 1) + _FILES_PER_WORKER * config.num_workers
+    if need + _OTHER_FILES <= limit:
+        return None
+    return Breach(
+        limit=f"{limit} open files on {_name(situation.machine)}",
+        need=f"needs about {need + _OTHER_FILES}",
+    )
+
+
+def _name(machine: Machine) -> str:
+    return machine.hostname or "this machine"
+
+
+def _used(used: int, ranks: int) -> str:
+    if ranks == 1:
+        return f"used {format_bytes(used)}"
+    return f"needs {ranks} x {format_bytes(used)}"

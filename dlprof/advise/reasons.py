@@ -1,0 +1,222 @@
+"""Why this configuration and no other: claims with the trials that prove them.
+
+Each function looks for one kind of reason and gives ``None`` where it does not apply; ``REASONS``
+lists them in the order in which they are told.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Callable, Sequence
+
+from dlprof.advise.candidates import Candidate, evidence_ids
+from dlprof.advise.choice import Choice
+from dlprof.advise.effective import cores_share
+from dlprof.advise.wording import factor, figures, percent
+from dlprof.records import Config, Reason, Run
+from dlprof.units import format_duration, format_rate
+
+_CORES_ARE_THE_LIMIT = 0.9
+"""Own cores over available ones from which a loader counts as bound by the CPU."""
+
+_WORTH_TELLING = 0.1
+"""Share of the cores that neighbours keep busy from which it is worth a sentence."""
+
+_MOST_FAILURES = 5
+
+
+def explain(choice: Choice) -> list[Reason]:
+    """All reasons that apply, the most telling first."""
+    found = (reason(choice) for reason in REASONS)
+    return [each for each in found if each is not None]
+
+
+def neighbours(run: Run) -> list[Reason]:
+    """That the machine was not the sweep's alone, where it was not."""
+    others = [trial.usage.other_cpu_cores for trial in run.completed]
+    known = [cores for cores in others if cores is not None]
+    cores = run.header.machine.usable_cores
+    if not known or statistics.median(known) < _WORTH_TELLING * cores:
+        return []
+    busy = statistics.median(known)
+    claim = f"Other processes kept {busy:.1f} of {cores:g} cores busy while this was measured"
+    return [Reason(claim=claim, evidence={"other_cpu_cores": busy})]
+
+
+def failures(candidates: Sequence[Candidate]) -> list[Reason]:
+    """What failed, and why, in the words of the failure itself."""
+    failed = [each for each in candidates if each.failures]
+    reasons = []
+    for each in failed[:_MOST_FAILURES]:
+        trial = each.failures[0]
+        why = trial.failure.message if trial.failure is not None else trial.outcome
+        ids = [failure.id for failure in each.failures]
+        reasons.append(Reason(claim=f"{each.name} failed: {why}", evidence={"trials": ids}))
+    more = failed[_MOST_FAILURES:]
+    if more:
+        ids = [trial.id for each in more for trial in each.failures]
+        claim = f"{len(more)} more configurations failed"
+        reasons.append(Reason(claim=claim, evidence={"trials": ids}))
+    return reasons
+
+
+def default_of(candidates: Sequence[Candidate], config: Config) -> Candidate | None:
+    """PyTorch's own default, ``num_workers=0``, at the batch size of a configuration."""
+    plain = Config(batch_size=config.batch_size)
+    return next((each for each in candidates if each.config == plain), None)
+
+
+def counterpart(candidates: Sequence[Candidate], pick: Candidate, setting: str) -> Candidate | None:
+    """The candidate that differs from the pick in one switch only, where it was measured."""
+    return next((c for c in candidates if _differing(c.config, pick.config) == [setting]), None)
+
+
+def _differing(one: Config, two: Config) -> list[str]:
+    """The settings in which two configurations differ."""
+    names = [field.name for field in dataclasses.fields(Config)]
+    return [name for name in names if getattr(one, name) != getattr(two, name)]
+
+
+def _compare(choice: Choice, one: Candidate, two: Candidate, claim: str) -> Reason:
+    """A claim about two configurations; ``{}`` in it is the ratio of their rates."""
+    ratio = choice.speed(one, two)
+    evidence = {"trials": evidence_ids([one, two]), "ratio": figures(ratio)}
+    return Reason(claim=claim.format(factor(ratio)), evidence=evidence)
+
+
+def _feeding(choice: Choice) -> Reason | None:
+    """Whether the training step is kept fed."""
+    wait = choice.wait_fraction(choice.pick)
+    if choice.fed is None or wait is None:
+        return None
+    step_s = choice.situation.constraints.step_s
+    step = "the step" if step_s is None else f"a step of {format_duration(step_s)}"
+    waits = f"with {choice.pick.name} the step waits {percent(wait)} of the time"
+    if choice.situation.derived_step_s is not None:
+        waits += ", reckoned from rates that were not measured with that step"
+    claim = f"No configuration keeps {step} fed; {waits}"
+    if choice.fed:
+        claim = f"The cheapest configuration that keeps {step} fed: {waits}"
+    evidence = {"trials": choice.pick.trial_ids, "wait_fraction": wait}
+    return Reason(claim=claim, evidence=evidence)
+
+
+def _default(choice: Choice) -> Reason | None:
+    """The gain over PyTorch's default, or that it is enough."""
+    pick = choice.pick
+    default = default_of(choice.allowed, pick.config)
+    if default is None:
+        return None
+    if default.config != pick.config:
+        claim = f"{pick.name} gave {{}} of num_workers=0, PyTorch's default"
+        return _compare(choice, pick, default, claim)
+    others = [each for each in choice.allowed if each.config.num_workers]
+    if not others:
+        return None
+    rival = choice.fastest(others)
+    claim = f"num_workers=0 is enough: the fastest with workers, {rival.name}, gave {{}} of it"
+    return _compare(choice, rival, pick, claim)
+
+
+def _fewer(choice: Choice) -> Reason | None:
+    """What saving workers would cost."""
+    fewer = [c for c in choice.allowed if 0 < c.config.num_workers < choice.pick.config.num_workers]
+    if not fewer:
+        return None
+    rival = choice.fastest(fewer)
+    claim = f"Fewer workers are slower: {rival.name} gave {{}} of it"
+    return _compare(choice, rival, choice.pick, claim)
+
+
+def _more(choice: Choice) -> Reason | None:
+    """That more workers, or deeper queues, gain nothing that can be told."""
+    pick, best = choice.pick, choice.best
+    if best is not pick:
+        claim = f"{best.name} was the fastest, at {{}} of it, which can't be told apart"
+        return _compare(choice, best, pick, claim)
+    more = [c for c in choice.pool if c.config.num_workers > pick.config.num_workers]
+    if not more or not pick.config.num_workers:
+        return None
+    rival = choice.fastest(more)
+    return _compare(choice, rival, pick, f"More workers don't pay: {rival.name} gave {{}} of it")
+
+
+def _persistent(choice: Choice) -> Reason | None:
+    """What keeping workers between epochs earns."""
+    other = counterpart(choice.allowed, choice.pick, "persistent_workers")
+    batches = choice.situation.epoch_batches(choice.pick.config)
+    if other is None or not choice.pick.config.persistent_workers or batches is None:
+        return None
+    claim = (
+        f"persistent_workers=True gave {{}} over epochs of {batches:,.0f} batches, "
+        f"as starting workers anew takes {format_duration(other.epoch_turnover_s)}"
+    )
+    return _compare(choice, choice.pick, other, claim)
+
+
+def _pin(choice: Choice) -> Reason | None:
+    """What pinning earns, as measured end to end."""
+    other = counterpart(choice.allowed, choice.pick, "pin_memory")
+    if other is None:
+        return None
+    pinned = choice.pick if choice.pick.config.pin_memory else other
+    plain = other if pinned is choice.pick else choice.pick
+    return _compare(choice, pinned, plain, "pin_memory=True gave {} of pin_memory=False")
+
+
+def _undecided(choice: Choice) -> Reason | None:
+    """A cheaper configuration that more repeats might yet show to be as fast."""
+    if not choice.undecided:
+        return None
+    rival = choice.fastest(choice.undecided)
+    claim = f"{rival.name} is cheaper and not ruled out, at {{}} of the fastest"
+    return _compare(choice, rival, choice.best, claim)
+
+
+def _cores(choice: Choice) -> Reason | None:
+    """Whether cores are what limits the rate."""
+    pairs = [
+        (usage.own_cpu_cores, usage.available_cpu_cores)
+        for usage in (trial.usage for trial in choice.pick.trials)
+        if usage.own_cpu_cores is not None and usage.available_cpu_cores
+    ]
+    if not pairs:
+        return None
+    own = statistics.median(pair[0] for pair in pairs)
+    available = statistics.median(pair[1] for pair in pairs)
+    if own < _CORES_ARE_THE_LIMIT * available:
+        return None
+    claim = f"Cores are the limit: it used {own:.1f} of the {available:.1f} that could be had"
+    evidence = {"trials": choice.pick.trial_ids, "own_cpu_cores": own}
+    return Reason(claim=claim, evidence={**evidence, "available_cpu_cores": available})
+
+
+def _ranks(choice: Choice) -> Reason | None:
+    """How far cores are shared by more loaders than were measured."""
+    shares = [cores_share(trial, choice.situation) for trial in choice.pick.trials]
+    share = statistics.median(shares)
+    if share >= 1:
+        return None
+    ranks, cores = choice.situation.constraints.ranks, choice.situation.machine.usable_cores
+    rate = choice.steady.rate(choice.pick.key).value
+    loaders = f"{ranks} loaders" if ranks > 1 else "the loader"
+    claim = (
+        f"{cores:g} cores hold {loaders} to about {percent(share)} of the measured rate, "
+        f"{format_rate(rate)} samples/s for each"
+    )
+    return Reason(claim=claim, evidence={"trials": choice.pick.trial_ids, "share": share})
+
+
+REASONS: tuple[Callable[[Choice], Reason | None], ...] = (
+    _feeding,
+    _default,
+    _fewer,
+    _more,
+    _persistent,
+    _pin,
+    _undecided,
+    _cores,
+    _ranks,
+)
+"""One function for each kind of reason, in the order of telling."""

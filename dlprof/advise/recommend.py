@@ -1,0 +1,123 @@
+"""Which settings to use, from a saved run alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from dlprof.advise.candidates import Candidate, gather
+from dlprof.advise.choice import Choice, choose
+from dlprof.advise.confidence import judge
+from dlprof.advise.effective import Situation
+from dlprof.advise.limits import within_limits
+from dlprof.advise.reasons import default_of, explain, failures, neighbours
+from dlprof.advise.rules import rules_of_thumb
+from dlprof.errors import NothingMeasuredError
+from dlprof.records import Alternative, Constraints, Expected, Machine, Recommendation, Run
+
+_Relation = Literal["tie", "fastest", "default", "slower"]
+
+
+def recommend(
+    run: Run, constraints: Constraints | None = None, *, machine: Machine | None = None
+) -> Recommendation:
+    """The cheapest configuration that can't be told apart from the best, within limits.
+
+    Rates are compared over whole epochs where their length is known, so that the worth of
+    ``persistent_workers`` follows from it. With a step time, those that keep the step fed come
+    first, and the cheapest of them is enough.
+
+    Args:
+        run: What was measured.
+        constraints: Limits to keep; ``None`` for no limits but the machine's.
+        machine: Whose limits to keep, where it is not the one that was measured.
+
+    Raises:
+        NothingMeasuredError: If no trial has a rate.
+        UsageError: If no measured configuration keeps within the limits.
+    """
+    situation = Situation.of(run, constraints or Constraints(), machine)
+    candidates = gather(run)
+    measured = [candidate for candidate in candidates if candidate.trials]
+    if not measured:
+        raise _nothing_measured(run)
+    # A configuration that failed once may fail again: only where nothing else is left.
+    steady = [candidate for candidate in measured if not candidate.failures] or measured
+    allowed, limit_reasons = within_limits(steady, situation)
+    choice = choose(measured, allowed, situation)
+    confidence, confidence_reason = judge(choice, run)
+    return Recommendation(
+        config=choice.pick.config,
+        dataloader_kwargs=choice.pick.config.dataloader_kwargs(),
+        expected=_expected(choice, choice.pick),
+        confidence=confidence,
+        confidence_reason=confidence_reason,
+        reasons=(*explain(choice), *neighbours(run), *limit_reasons, *failures(candidates)),
+        alternatives=tuple(_alternatives(choice)),
+        constraints=situation.constraints,
+        rules_of_thumb=rules_of_thumb(
+            situation.machine,
+            run.header.target,
+            situation.constraints.ranks,
+            candidates,
+            choice.steady,
+        ),
+        extrapolated=situation.extrapolated,
+    )
+
+
+def _expected(choice: Choice, candidate: Candidate) -> Expected:
+    return Expected(
+        samples_per_s=choice.steady.rate(candidate.key),
+        wait_fraction=choice.wait_fraction(candidate),
+        pss_bytes=candidate.pss_bytes,
+        shm_bytes=candidate.shm_bytes,
+        startup_s=candidate.startup_s,
+        epoch_turnover_s=candidate.epoch_turnover_s,
+    )
+
+
+def _alternatives(choice: Choice) -> list[Alternative]:
+    """The ties, the fastest, PyTorch's default and the best of fewer workers, by speed."""
+    found: dict[str, Alternative] = {}
+    for candidate, relation in _related(choice):
+        if candidate is choice.pick or candidate.key in found:
+            continue
+        found[candidate.key] = Alternative(
+            config=candidate.config,
+            expected=_expected(choice, candidate),
+            relation=relation,
+            speed=choice.speed(candidate, choice.pick).value,
+        )
+    return sorted(found.values(), key=lambda other: (-other.speed, other.config.cost_key))
+
+
+def _related(choice: Choice) -> Iterator[tuple[Candidate, _Relation]]:
+    """Candidates with what they are to the choice, the most telling relation first."""
+    default = default_of(choice.allowed, choice.pick.config)
+    if default is not None:
+        yield default, "default"
+    yield choice.fastest(choice.allowed), "fastest"
+    for candidate in choice.ties:
+        yield candidate, "tie"
+    fewer = [c for c in choice.allowed if c.config.num_workers < choice.pick.config.num_workers]
+    if fewer:
+        yield choice.fastest(fewer), "slower"
+
+
+def _nothing_measured(run: Run) -> NothingMeasuredError:
+    failed = next((trial.failure for trial in run.trials if trial.failure is not None), None)
+    if not run.trials:
+        return NothingMeasuredError(
+            "The run holds no trials", hint="Run the sweep again, or go on with --resume."
+        )
+    if failed is None:
+        return NothingMeasuredError(
+            f"None of the run's {len(run.trials)} trials gave a rate",
+            hint="Give the sweep more time with --budget.",
+        )
+    return NothingMeasuredError(
+        f"None of the run's {len(run.trials)} trials gave a rate; the first failed: "
+        f"{failed.message}",
+        hint=failed.hint,
+    )

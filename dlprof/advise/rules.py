@@ -1,0 +1,67 @@
+"""Rules of thumb that people set ``num_workers`` by, and what they would have given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dlprof.advise.candidates import Candidate
+from dlprof.records import Config, Machine, RuleOfThumb, Target
+from dlprof.stats import BlockFit
+
+_YOLO_MOST = 8
+
+
+def rules_of_thumb(
+    machine: Machine, target: Target, ranks: int, measured: Sequence[Candidate], fit: BlockFit
+) -> tuple[RuleOfThumb, ...]:
+    """What each rule says for the machine, with the rate where that was measured.
+
+    Rules speak of ``num_workers`` only: where it was not measured with everything else at
+    PyTorch's defaults, the cheapest configuration of as many workers stands for it.
+
+    Args:
+        machine: Which the rules are applied to.
+        target: For the batch size that one of the rules looks at.
+        ranks: Training processes on the machine.
+        measured: All configurations of the run, cheapest first.
+        fit: Their steady rates.
+    """
+    return tuple(
+        _rule(name, workers, measured, fit)
+        for name, workers in _workers_by_rule(machine, target, ranks).items()
+    )
+
+
+def _workers_by_rule(machine: Machine, target: Target, ranks: int) -> dict[str, int | None]:
+    """``num_workers`` by each rule; ``None`` where a rule says nothing."""
+    cores, affinity, gpus = machine.logical_cpus, machine.affinity_cpus, len(machine.gpus)
+    yolo = [cores // ranks, _YOLO_MOST]
+    if target.batch_size is not None:
+        yolo.append(target.batch_size if target.batch_size > 1 else 0)
+    return {
+        "PyTorch's default": 0,
+        "num_workers = cores": cores,
+        "4 x GPUs": 4 * gpus if gpus else None,
+        "Lightning: max(1, cores // ranks - 1)": max(1, affinity // ranks - 1),
+        "YOLOv5: min(cores // ranks, batch, 8)": min(yolo),
+        "torch's suggested most": affinity,
+    }
+
+
+def _rule(
+    name: str, workers: int | None, measured: Sequence[Candidate], fit: BlockFit
+) -> RuleOfThumb:
+    if workers is None:
+        unavailable = "this machine has no GPU, so the rule says nothing"
+        return RuleOfThumb(name=name, config=Config(), unavailable=unavailable)
+    config = Config(num_workers=workers).canonical()
+    same = [each for each in measured if each.config.num_workers == workers]
+    with_rate = sorted((each for each in same if each.trials), key=lambda c: c.config != config)
+    if with_rate:
+        rate = fit.rate(with_rate[0].key).value
+        return RuleOfThumb(name=name, config=config, expected_samples_per_s=rate)
+    failures = [trial.failure for each in same for trial in each.failures if trial.failure]
+    unavailable = f"num_workers={workers} was not measured"
+    if failures:
+        unavailable = f"num_workers={workers} failed: {failures[0].message}"
+    return RuleOfThumb(name=name, config=config, unavailable=unavailable)

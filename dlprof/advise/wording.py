@@ -1,0 +1,27 @@
+"""How figures read within a sentence."""
+
+from __future__ import annotations
+
+from dlprof.records import Estimate
+
+
+def factor(ratio: Estimate) -> str:
+    """A ratio with its interval: ``2.31x (2.10-2.54)``."""
+    if ratio.low is None or ratio.high is None:
+        return f"{ratio.value:.2f}x"
+    return f"{ratio.value:.2f}x ({ratio.low:.2f}-{ratio.high:.2f})"
+
+
+def percent(fraction: float) -> str:
+    """A fraction as ``12 %``, with a decimal where it is small."""
+    return f"{fraction * 100:.1f} %" if fraction < 0.1 else f"{fraction * 100:.0f} %"
+
+
+def figures(ratio: Estimate) -> dict[str, float | None]:
+    """A ratio as evidence."""
+    return {"value": ratio.value, "low": ratio.low, "high": ratio.high}
+
+
+def times(count: int) -> str:
+    """``once``, ``twice``, ``3 times``."""
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")

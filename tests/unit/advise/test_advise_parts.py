@@ -1,0 +1,215 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from builders import blocks, config, failed, machine, run, target, trial
+
+from dlprof.advise.candidates import describe
+from dlprof.advise.choice import is_tie
+from dlprof.advise.effective import effective_rate
+from dlprof.advise.recommend import recommend
+from dlprof.errors import UsageError
+from dlprof.records import (
+    Constraints,
+    Cost,
+    Estimate,
+    GpuInfo,
+    Machine,
+    RuleOfThumb,
+    Run,
+    RunEnd,
+    Usage,
+)
+
+W0, W2, W4, W8 = (config(w) for w in (0, 2, 4, 8))
+
+
+def rule(name: str, measured: Run, **rest: Any) -> RuleOfThumb:
+    answer = recommend(measured, **rest)
+    return next(each for each in answer.rules_of_thumb if name in each.name)
+
+
+# --- effective rates
+
+
+def test_effective_rate_spreads_the_turnover_over_the_epoch() -> None:
+    trials = [trial(W4, 3200, epoch_turnover_s=0.5)]
+    assert effective_rate(trials, 100) == pytest.approx(100 * 32 / (1.0 + 0.5))
+
+
+def test_effective_rate_takes_start_up_for_a_turnover_that_was_not_seen() -> None:
+    fresh = trial(W4, 3200, epoch_turnover_s=None, startup_s=1.0)
+    kept = trial(config(4, persistent_workers=True), 3200, epoch_turnover_s=None, startup_s=1.0)
+    assert effective_rate([fresh], 100) == pytest.approx(1600)
+    assert effective_rate([kept], 100) == pytest.approx(3200)
+
+
+def test_rates_over_whole_epochs_hold_the_turnover_already() -> None:
+    whole = trial(W4, 3200, epoch_turnover_s=0.5, whole_epochs=True)
+    assert effective_rate([whole], 100) == pytest.approx(3200)
+
+
+def test_effective_rate_of_nothing() -> None:
+    with pytest.raises(ValueError, match="no trial has a rate"):
+        effective_rate([failed(W4)], 100)
+
+
+# --- names and ties
+
+
+def test_describe_leaves_defaults_out() -> None:
+    assert describe(config(4)) == "num_workers=4"
+    assert describe(W0) == "num_workers=0"
+    assert (
+        describe(config(2, 8, pin_memory=True, batch_size=64, in_order=False))
+        == "num_workers=2, prefetch_factor=8, pin_memory=True, batch_size=64, in_order=False"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "expected"),
+    [
+        (1.0, 1.0, 1.0, True),
+        (0.985, 0.98, 0.99, True),
+        (0.95, 0.90, 1.01, True),
+        (0.95, 0.93, 0.97, False),
+        (0.85, 0.40, 1.80, False),
+    ],
+)
+def test_ties(value: float, low: float, high: float, *, expected: bool) -> None:
+    assert is_tie(Estimate(value=value, low=low, high=high)) is expected
+
+
+# --- limits
+
+
+def test_shared_memory_counts_what_full_queues_hold() -> None:
+    """8 x 2 + 1 batches of 18.4 MiB are 312 MiB, whatever the observer caught."""
+    measured = run(blocks({W2: [100, 100], W8: [300, 300]}))
+    answer = recommend(measured, Constraints(max_shm_bytes=200 << 20))
+    assert answer.config == W2
+    assert any("max_shm (200 MiB) leaves out num_workers=8" in r.claim for r in answer.reasons)
+
+
+def test_dev_shm_of_the_machine_is_a_limit() -> None:
+    docker = machine(shm_bytes=64 << 20)
+    with pytest.raises(UsageError, match="the /dev/shm of box"):
+        recommend(run(blocks({W8: [300, 300]}), machine=docker))
+
+
+def test_open_files_limit_another_machine_only() -> None:
+    deep = config(64, 4)
+    measured = run(blocks({W2: [100, 100], deep: [900, 900]}))
+    strict = machine(64, open_files_limit=256, fingerprint="other", hostname="other")
+    assert recommend(measured, machine=strict).config == W2
+    by_name = config(64, 4, sharing_strategy="file_system")
+    measured = run(blocks({W2: [100, 100], by_name: [900, 900]}))
+    assert recommend(measured, machine=strict).config == by_name
+
+
+def test_a_cgroup_limit_counts_before_the_machine_memory() -> None:
+    usage = Usage(pss_peak_bytes=3 << 30)
+    trials = [*blocks({W2: [100, 100]}), *blocks({W8: [300, 300]}, usage=usage)]
+    box = machine(memory_limit_bytes=2 << 30)
+    assert recommend(run(trials, machine=box)).config == W2
+
+
+# --- confidence
+
+
+def confidence(measured: Run, constraints: Constraints | None = None) -> tuple[str, str]:
+    answer = recommend(measured, constraints)
+    return answer.confidence, answer.confidence_reason
+
+
+def test_the_edge_of_what_was_tried_is_a_doubt() -> None:
+    measured = run(blocks({W2: [100, 100, 100], W8: [400, 400, 400]}))
+    assert confidence(measured) == ("medium", "num_workers=8 is the most that was tried")
+    assert confidence(measured, Constraints(max_workers=8))[0] == "high"
+
+
+def test_no_edge_where_fewer_do_as_well() -> None:
+    assert confidence(run(blocks({W2: [100] * 3, W4: [101] * 3})))[0] == "high"
+
+
+@pytest.mark.parametrize(("noisy", "level"), [(1, "medium"), (2, "low")])
+def test_disturbed_trials_are_a_doubt(noisy: int, level: str) -> None:
+    trials = [
+        *(trial(W4, 100, repetition=r, noisy=r < noisy) for r in range(3)),
+        *blocks({W8: [50] * 3}),
+    ]
+    found, reason = confidence(run(trials))
+    assert found == level
+    assert f"{noisy} of its 3 trials were disturbed" in reason
+
+
+def test_short_windows_are_a_doubt() -> None:
+    trials = blocks({W4: [100] * 3, W8: [50] * 3}, window_batches=8)
+    assert confidence(run(trials)) == ("medium", "the measured windows were short")
+
+
+def test_repeats_that_differ_are_a_doubt() -> None:
+    level, reason = confidence(run(blocks({W4: [100, 60, 140], W8: [20, 12, 28]})))
+    assert level == "medium"
+    assert "repeats differ" in reason
+
+
+def test_an_interrupted_sweep_is_a_doubt() -> None:
+    cost = Cost(measured=1, overhead=1, total=2)
+    end = RunEnd(ended_at="2026-01-01T00:00:00Z", reason="interrupted", cost_s=cost)
+    measured = run(blocks({W4: [100] * 3, W8: [50] * 3}))
+    assert confidence(measured)[0] == "high"
+    assert confidence(dataclasses.replace(measured, end=end)) == (
+        "medium",
+        "the sweep was interrupted",
+    )
+
+
+# --- rules of thumb
+
+
+def server() -> Machine:
+    gpus = tuple(GpuInfo(index=i, name="GPU", uuid=str(i)) for i in range(8))
+    return machine(48, logical_cpus=96, gpus=gpus)
+
+
+def test_rules_for_a_shared_server() -> None:
+    measured = run(blocks({W0: [100, 100], W8: [300, 300]}), machine=server())
+    answer = recommend(measured, Constraints(ranks=8))
+    workers = {each.name.split(":")[0]: each.config.num_workers for each in answer.rules_of_thumb}
+    assert workers == {
+        "PyTorch's default": 0,
+        "num_workers = cores": 96,
+        "4 x GPUs": 32,
+        "Lightning": 5,
+        "YOLOv5": 8,
+        "torch's suggested most": 48,
+    }
+
+
+def test_rules_show_what_was_measured_and_why_not() -> None:
+    measured = run([*blocks({W0: [100, 100], W8: [300, 300]}), failed(config(96))])
+    assert rule("default", measured).expected_samples_per_s == pytest.approx(100)
+    assert rule("torch's", measured).expected_samples_per_s == pytest.approx(300)
+    lightning = rule("Lightning", measured)
+    assert lightning.expected_samples_per_s is None
+    assert lightning.unavailable == "num_workers=7 was not measured"
+    assert rule("GPUs", measured).unavailable.startswith("this machine has no GPU")
+    big = rule("= cores", run(measured.trials, machine=server()))
+    assert big.unavailable == "num_workers=96 failed: The worker was killed."
+
+
+def test_a_rule_takes_the_plainest_of_as_many_workers() -> None:
+    exact, deep = config(8), config(8, 4)
+    both = run(blocks({deep: [500, 500], exact: [300, 300]}))
+    assert rule("= cores", both).expected_samples_per_s == pytest.approx(300)
+    other = run(blocks({deep: [500, 500]}))
+    assert rule("= cores", other).expected_samples_per_s == pytest.approx(500)
+
+
+@pytest.mark.parametrize(("batch_size", "workers"), [(1, 0), (4, 4), (None, 8)])
+def test_the_yolo_rule_looks_at_the_batch(batch_size: int | None, workers: int) -> None:
+    measured = run(blocks({W0: [100, 100]}), target=target(batch_size=batch_size))
+    assert rule("YOLO", measured).config.num_workers == workers

@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from builders import blocks, config, failed, machine, run, target, trial
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlprof.advise.recommend import recommend
+from dlprof.errors import NothingMeasuredError, UsageError
+from dlprof.records import Config, Constraints, Estimate, Recommendation, Usage
+
+W0, W1, W2, W4, W8 = (config(w) for w in (0, 1, 2, 4, 8))
+RISING = {
+    W0: [100, 101, 99],
+    W2: [195, 198, 197],
+    W4: [390, 385, 392],
+    W8: [393, 390, 395],
+}
+
+
+def claims(answer: Recommendation) -> str:
+    return "\n".join(reason.claim for reason in answer.reasons)
+
+
+def relations(answer: Recommendation) -> dict[str, str]:
+    return {other.config.key: other.relation for other in answer.alternatives}
+
+
+def test_the_cheapest_of_those_that_tie_with_the_best() -> None:
+    answer = recommend(run(blocks(RISING)))
+    assert answer.config == W4
+    assert answer.dataloader_kwargs == {
+        "num_workers": 4,
+        "prefetch_factor": 2,
+        "persistent_workers": False,
+        "pin_memory": False,
+    }
+    assert answer.confidence == "high"
+    assert "measured 3 times" in answer.confidence_reason
+
+
+def test_what_to_expect_comes_from_its_own_trials() -> None:
+    expected = recommend(run(blocks(RISING))).expected
+    rate = expected.samples_per_s
+    assert rate.value == pytest.approx(389, abs=1)
+    assert rate.low is not None
+    assert rate.high is not None
+    assert rate.low < 385
+    assert rate.high > 392
+    assert expected.pss_bytes == 500 << 20
+    assert expected.startup_s == 0.05
+    assert expected.wait_fraction is None
+
+
+def test_reasons_name_the_gain_and_the_trials_that_prove_it() -> None:
+    answer = recommend(run(blocks(RISING)))
+    gain = answer.reasons[0]
+    assert gain.claim.startswith("num_workers=4 gave 3.89x (")
+    assert gain.claim.endswith("of num_workers=0, PyTorch's default")
+    assert gain.evidence["trials"] == ["t0001", "t0003", "t0005", "t0007", "t0009", "t0011"]
+    assert gain.evidence["ratio"]["low"] < 3.89 < gain.evidence["ratio"]["high"]
+    assert "Fewer workers are slower: num_workers=2 gave 0.51x" in claims(answer)
+    assert "num_workers=8 was the fastest, at 1.01x" in claims(answer)
+    json.dumps([dataclasses.asdict(reason) for reason in answer.reasons])
+
+
+def test_alternatives_are_ordered_by_speed_and_say_what_they_are() -> None:
+    answer = recommend(run(blocks(RISING)))
+    assert [other.config for other in answer.alternatives] == [W8, W2, W0]
+    assert relations(answer) == {"w8-p2": "fastest", "w2-p2": "slower", "w0": "default"}
+    assert answer.alternatives[-1].speed == pytest.approx(1 / 3.89, rel=0.01)
+
+
+def test_no_workers_is_an_answer() -> None:
+    answer = recommend(run(blocks({W0: [1000, 1010], W1: [300, 310], W4: [400, 400]})))
+    assert answer.config == W0
+    assert answer.dataloader_kwargs == {"num_workers": 0, "pin_memory": False}
+    assert "num_workers=0 is enough: the fastest with workers, num_workers=4, gave 0.40x" in (
+        claims(answer)
+    )
+
+
+def test_a_tie_prefers_fewer_workers_then_shallower_queues() -> None:
+    deep, shallow, more = config(4, 8), config(4, 2), config(5, 2)
+    answer = recommend(run(blocks({more: [102, 101], deep: [101, 102], shallow: [100, 101]})))
+    assert answer.config == shallow
+    assert set(relations(answer).values()) <= {"tie", "fastest"}
+    assert len(answer.alternatives) == 2
+
+
+def test_a_lean_of_more_than_ten_percent_is_no_tie_however_unsure() -> None:
+    answer = recommend(run(blocks({W0: [80], W4: [100]})))
+    assert answer.config == W4
+    assert "num_workers=0 is cheaper and not ruled out" in claims(answer)
+    assert answer.confidence == "low"
+    assert answer.confidence_reason == "num_workers=4 was measured only once"
+
+
+def test_persistent_workers_pay_where_epochs_are_short() -> None:
+    keep = config(4, persistent_workers=True)
+    trials = [
+        *blocks({W4: [1000, 1001, 999]}, epoch_turnover_s=1.0),
+        *blocks({keep: [1000, 1000, 1000]}, epoch_turnover_s=0.002),
+    ]
+    short = recommend(run(trials, target=target(length=320, batches_per_epoch=10)))
+    assert short.config == keep
+    assert "persistent_workers=True gave 4.10x" in claims(short)
+    assert "epochs of 10 batches, as starting workers anew takes 1" in claims(short)
+    long = recommend(run(trials, target=target(batches_per_epoch=10_000)))
+    assert long.config == W4
+    unknown = recommend(run(trials, target=target(length=None, batches_per_epoch=None)))
+    assert unknown.config == W4
+
+
+def test_failures_explain_themselves_and_are_never_recommended() -> None:
+    trials = [*blocks({W0: [100, 100], W4: [400, 400]}), trial(W8, 900), failed(W8, repetition=1)]
+    answer = recommend(run(trials))
+    assert answer.config == W4
+    assert "num_workers=8 failed: The worker was killed." in claims(answer)
+    assert answer.reasons[-1].evidence == {"trials": ["t0006"]}
+
+
+def test_many_failures_are_counted_after_the_first_few() -> None:
+    trials = [trial(W0, 100), *(failed(config(w)) for w in range(1, 10))]
+    reasons = recommend(run(trials)).reasons
+    assert reasons[-1].claim == "4 more configurations failed"
+    assert len(reasons[-1].evidence["trials"]) == 4
+
+
+def test_where_everything_failed_once_the_rest_still_counts_with_low_confidence() -> None:
+    trials = [trial(W4, 900), trial(W4, 900, repetition=1), failed(W4, repetition=2)]
+    answer = recommend(run(trials))
+    assert (answer.config, answer.confidence) == (W4, "low")
+    assert answer.confidence_reason == "num_workers=4 also failed once"
+
+
+def test_nothing_measured() -> None:
+    with pytest.raises(NothingMeasuredError, match="holds no trials"):
+        recommend(run([]))
+    with pytest.raises(
+        NothingMeasuredError, match=r"2 trials .* first failed: The worker"
+    ) as found:
+        recommend(run([failed(W4), failed(W8)]))
+    assert found.value.hint == "Use fewer workers."
+    with pytest.raises(NothingMeasuredError, match="gave a rate") as found:
+        recommend(run([trial(W4, None)]))
+    assert "--budget" in found.value.hint
+
+
+def test_a_limit_on_workers_is_kept_and_told() -> None:
+    answer = recommend(run(blocks(RISING)), Constraints(max_workers=2))
+    assert answer.config == W2
+    assert "max_workers=2 leaves out num_workers=4 and 1 more: num_workers=4 has 4" in (
+        claims(answer)
+    )
+    assert answer.confidence == "high"
+
+
+def test_nothing_within_limits_says_which_limit() -> None:
+    with pytest.raises(UsageError, match=r"max_ram \(1.0 MiB\), and num_workers=0 used 500"):
+        recommend(run(blocks(RISING)), Constraints(max_ram_bytes=1 << 20))
+
+
+def test_pinning_is_judged_end_to_end() -> None:
+    pinned = config(4, pin_memory=True)
+    answer = recommend(run(blocks({W4: [100, 101, 100], pinned: [120, 121, 121]})))
+    assert answer.config == pinned
+    assert "pin_memory=True gave 1.20x" in claims(answer)
+    answer = recommend(run(blocks({W4: [100, 101, 100], pinned: [100, 100, 101]})))
+    assert answer.config == W4
+    assert "pin_memory=True gave 1.00x" in claims(answer)
+
+
+def test_drift_between_blocks_cancels() -> None:
+    """The second block ran on a machine half as fast, and W8 was ruled out after the first."""
+    answer = recommend(run(blocks({W0: [100, 50, 50], W4: [200, 100, 100], W8: [150]})))
+    assert answer.config == W4
+    default = next(other for other in answer.alternatives if other.config == W0)
+    assert default.speed == pytest.approx(0.5, rel=0.001)
+
+
+def test_busy_cores_and_neighbours_are_told() -> None:
+    usage = Usage(own_cpu_cores=5.8, available_cpu_cores=6.0, other_cpu_cores=2.0)
+    answer = recommend(run(blocks({W4: [100, 101]}, usage=usage)))
+    assert "Cores are the limit: it used 5.8 of the 6.0 that could be had" in claims(answer)
+    assert "Other processes kept 2.0 of 8 cores busy" in claims(answer)
+    idle = Usage(own_cpu_cores=1.0, available_cpu_cores=8.0, other_cpu_cores=0.1)
+    assert "ores" not in claims(recommend(run(blocks({W4: [100, 101]}, usage=idle))))
+
+
+def test_another_machine_has_limits_and_cores_of_its_own() -> None:
+    usage = Usage(own_cpu_cores=4.0, pss_peak_bytes=2 << 30)
+    trials = [*blocks({W0: [100, 100]}), *blocks({W4: [400, 400], W8: [700, 700]}, usage=usage)]
+    small = machine(2, hostname="small", fingerprint="small")
+    answer = recommend(run(trials), machine=small)
+    assert answer.extrapolated
+    assert answer.confidence == "low"
+    assert "measured on box, not on small" in answer.confidence_reason
+    assert answer.constraints.machine == "small"
+    assert answer.expected.samples_per_s.value == pytest.approx(350)
+    tiny = machine(2, hostname="tiny", fingerprint="tiny", memory_bytes=1 << 30)
+    answer = recommend(run(trials), machine=tiny)
+    assert answer.config == W0
+    assert "the memory of tiny (1.0 GiB) leaves out num_workers=4 and 1 more" in claims(answer)
+
+
+def test_the_same_machine_given_as_a_profile_is_no_extrapolation() -> None:
+    answer = recommend(run(blocks(RISING)), machine=machine())
+    assert not answer.extrapolated
+    assert answer.confidence == "high"
+
+
+def test_ranks_share_the_cores_and_the_memory() -> None:
+    trials = [
+        *blocks({W2: [200, 200]}, usage=Usage(own_cpu_cores=2.0, pss_peak_bytes=1 << 30)),
+        *blocks({W8: [400, 400]}, usage=Usage(own_cpu_cores=4.0, pss_peak_bytes=3 << 30)),
+    ]
+    answer = recommend(run(trials), Constraints(ranks=4))
+    assert answer.config == W2, "both are held to 200 by two cores for each rank"
+    assert answer.confidence_reason == "one loader was measured, not 4 at once"
+    bounded = recommend(run(trials), Constraints(ranks=4, max_ram_bytes=8 << 30))
+    assert "max_ram (8.0 GiB) leaves out num_workers=8: num_workers=8 needs 4 x 3.0 GiB" in (
+        claims(bounded)
+    )
+    crowded = recommend(run(trials), Constraints(ranks=8))
+    assert "8 cores hold 8 loaders to about 50 % of the measured rate" in claims(crowded)
+
+
+rates = st.lists(st.floats(1, 1e5), min_size=1, max_size=4)
+
+
+@given(
+    st.dictionaries(st.sampled_from([W0, W1, W2, W4, W8, config(4, 4)]), rates, min_size=1),
+    st.none() | st.floats(1e-4, 1.0),
+    st.integers(1, 4),
+)
+def test_any_run_gets_an_answer_that_it_measured(
+    table: dict[Config, list[float]], step_s: float | None, ranks: int
+) -> None:
+    answer = recommend(run(blocks(table)), Constraints(step_s=step_s, ranks=ranks))
+    assert answer.config in table
+    assert answer.expected.samples_per_s.value > 0
+    others = [other.config for other in answer.alternatives]
+    assert answer.config not in others
+    assert len(set(others)) == len(others)
+    ends = [answer.expected.samples_per_s, *(o.expected.samples_per_s for o in answer.alternatives)]
+    assert all(_is_ordered(each) for each in ends)
+
+
+def _is_ordered(estimate: Estimate) -> bool:
+    low, high = estimate.low, estimate.high
+    return low is not None and high is not None and low <= estimate.value <= high

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import pytest
+from builders import blocks, config, run
+
+from dlprof.advise.recommend import recommend
+from dlprof.records import Constraints, Recommendation, Trial, Usage
+
+W0, W2, W4, W8 = (config(w) for w in (0, 2, 4, 8))
+STEP_S = 0.010
+"""100 batches, 3200 samples a second."""
+
+
+def at_measured_step() -> list[Trial]:
+    return [
+        *blocks({W0: [1600, 1590, 1610]}, wait_fraction=0.5),
+        *blocks({W2: [3150, 3140, 3160]}, wait_fraction=0.015),
+        *blocks({W4: [3190, 3190, 3195]}, wait_fraction=0.002),
+        *blocks({W8: [3195, 3195, 3195]}, wait_fraction=0.001),
+    ]
+
+
+def without_step(two: float = 3000) -> list[Trial]:
+    rates = {W0: 2000.0, W2: two, W4: 8000.0, W8: 12_000.0}
+    return blocks({each: [rate] * 3 for each, rate in rates.items()})
+
+
+def first(answer: Recommendation) -> str:
+    return answer.reasons[0].claim
+
+
+def test_a_measured_step_is_fed_by_the_cheapest_that_waits_little() -> None:
+    answer = recommend(run(at_measured_step(), settings={"step_s": STEP_S}))
+    assert answer.config == W2
+    assert answer.expected.wait_fraction == pytest.approx(0.015)
+    assert answer.constraints.step_s == STEP_S
+    assert answer.confidence == "high"
+    assert first(answer) == (
+        "The cheapest configuration that keeps a step of 10 ms fed: "
+        "with num_workers=2 the step waits 1.5 % of the time"
+    )
+
+
+def test_asking_for_the_step_that_was_measured_changes_nothing() -> None:
+    measured = run(at_measured_step(), settings={"step_s": STEP_S})
+    assert recommend(measured, Constraints(step_s=STEP_S)) == recommend(measured)
+
+
+def test_a_step_of_unknown_length_counts_by_its_wait() -> None:
+    answer = recommend(run(at_measured_step(), settings={"step_callable": "train:step"}))
+    assert answer.config == W2
+    assert "keeps the step fed" in first(answer)
+    assert answer.constraints.step_s is None
+
+
+def test_repeats_that_reach_below_the_bound_count_as_fed() -> None:
+    trials = [
+        *blocks({W8: [3195] * 3}, wait_fraction=0.001),
+        *(
+            trial
+            for wait, part in zip((0.005, 0.03, 0.04), range(3), strict=True)
+            for trial in blocks({W4: [3100] * 3}, wait_fraction=wait)[part : part + 1]
+        ),
+    ]
+    assert recommend(run(trials, settings={"step_s": STEP_S})).config == W4
+
+
+def test_where_nothing_feeds_the_step_the_best_is_taken() -> None:
+    trials = [
+        *blocks({W0: [800, 800, 800]}, wait_fraction=0.75),
+        *blocks({W4: [1600, 1600, 1600]}, wait_fraction=0.5),
+    ]
+    answer = recommend(run(trials, settings={"step_s": STEP_S}))
+    assert answer.config == W4
+    assert first(answer).startswith(
+        "No configuration keeps a step of 10 ms fed; with num_workers=4"
+    )
+
+
+def test_a_step_that_was_not_measured_is_derived_and_marked() -> None:
+    answer = recommend(run(without_step()), Constraints(step_s=STEP_S))
+    assert answer.config == W4
+    assert answer.expected.samples_per_s.value == pytest.approx(3200)
+    assert answer.expected.wait_fraction == pytest.approx(0.0)
+    assert "not measured with that step" in first(answer)
+    assert answer.confidence == "medium"
+    assert "--step-time" in answer.confidence_reason
+
+
+def test_a_derived_step_needs_a_margin() -> None:
+    barely = without_step(two=3300)
+    clearly = without_step(two=3700)
+    assert recommend(run(barely), Constraints(step_s=STEP_S)).config == W4
+    assert recommend(run(clearly), Constraints(step_s=STEP_S)).config == W2
+
+
+def test_without_workers_loading_and_step_take_turns() -> None:
+    """W=0 loads 62 batches a second: it could never keep up, nor hide its loading time."""
+    answer = recommend(run(blocks({W0: [2000.0] * 3})), Constraints(step_s=STEP_S))
+    assert answer.expected.samples_per_s.value == pytest.approx(32 / (0.010 + 32 / 2000))
+    assert answer.expected.wait_fraction == pytest.approx(16 / 26)
+
+
+def test_without_workers_is_enough_for_a_long_step() -> None:
+    answer = recommend(run(without_step()), Constraints(step_s=2.0))
+    assert answer.config == W0
+    assert answer.expected.wait_fraction == pytest.approx(0.016 / 2.016)
+
+
+def test_a_longer_step_than_the_measured_one_is_derived_from_it() -> None:
+    measured = run(at_measured_step(), settings={"step_s": STEP_S})
+    answer = recommend(measured, Constraints(step_s=1.0))
+    assert answer.config == W0
+    assert answer.expected.wait_fraction == pytest.approx(0.01 / 1.01, rel=0.02)
+
+
+def test_ranks_starve_a_step_by_sharing_cores() -> None:
+    trials = blocks({W4: [4000.0] * 3}, usage=Usage(own_cpu_cores=4.0))
+    alone = recommend(run(trials), Constraints(step_s=STEP_S))
+    shared = recommend(run(trials), Constraints(step_s=STEP_S, ranks=4))
+    assert alone.expected.samples_per_s.value == pytest.approx(3200)
+    assert shared.expected.samples_per_s.value == pytest.approx(2000)
+    assert first(shared).startswith("No configuration keeps")
