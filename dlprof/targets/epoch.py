@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Callable, Iterator, Sized
 from typing import Any
@@ -41,20 +42,24 @@ class EpochGate:
         self.sizes: array[int] = array("q")
         self.exact = False
         self.exhausted = False
-        self._open = True
+        self._limit: float = math.inf
 
     @property
     def closed(self) -> bool:
         """Whether no more indices are handed out."""
-        return not self._open
+        return self.batches >= self._limit
 
     def close(self) -> None:
         """Hand out no more indices: the epoch ends after the batches in flight."""
-        self._open = False
+        self._limit = self.batches
 
-    def reopen(self) -> None:
-        """Make ready for the next epoch; call it before ``iter(loader)``."""
-        self._open = True
+    def reopen(self, *, limit: float = math.inf) -> None:
+        """Make ready for the next epoch; call it before ``iter(loader)``.
+
+        Args:
+            limit: Index batches after which the gate closes by itself.
+        """
+        self._limit = limit
         self.batches = 0
         self.sizes = array("q")
         self.exhausted = False

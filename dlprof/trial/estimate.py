@@ -121,20 +121,20 @@ def _steady(epochs: Sequence[Epoch], config: Config) -> Throughput | None:
 
 
 def _over_epochs(epochs: Sequence[Epoch]) -> Throughput | None:
-    whole = [epoch for epoch in epochs if epoch.yields_s]
-    if not whole:
-        return None
-    if len(whole) > 1:
-        whole = whole[1:]  # the first also pays for what is paid once a training
+    """The rate from the beginning of one epoch to that of the next."""
     spans = [
-        (after.began_s if after is not None else epoch.yields_s[-1]) - epoch.began_s
-        for epoch, after in itertools.zip_longest(whole, whole[1:])
+        (after.began_s - epoch.began_s, len(epoch.yields_s))
+        for epoch, after in itertools.pairwise(epochs)
     ]
-    batches = sum(len(epoch.yields_s) for epoch in whole)
-    total_s = math.fsum(spans)
+    if len(spans) > 1:
+        spans = spans[1:]  # the first epoch also pays for what is paid once a training
+    if not spans:
+        spans = [(epochs[0].yields_s[-1] - epochs[0].began_s, len(epochs[0].yields_s))]
+    batches = sum(count for _, count in spans)
+    total_s = math.fsum(span for span, _ in spans)
     if total_s <= 0:
         return None
-    per_batch = [span / len(epoch.yields_s) for span, epoch in zip(spans, whole, strict=True)]
+    per_batch = [span / count for span, count in spans]
     spread = mean_interval(per_batch)
     mean_s = total_s / batches
     low = high = None
@@ -162,7 +162,6 @@ def throughput(epochs: Sequence[Epoch], config: Config, *, enough_s: float) -> T
         The rate, or ``None`` if too few batches came to say anything.
     """
     steady = _steady(epochs, config)
-    ended = [epoch for epoch in epochs if epoch.whole]
-    if ended and (steady is None or steady.measured_s < enough_s):
-        return _over_epochs(ended)
+    if epochs[0].whole and (steady is None or steady.measured_s < enough_s):
+        return _over_epochs(epochs)
     return steady

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import array
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from dlprof.records import Config, Estimate
@@ -26,11 +26,8 @@ class Gate(Protocol):
     def attached(self) -> bool:
         """Whether the loader's epochs can be ended."""
 
-    def close(self) -> None:
-        """Hand out no more index batches."""
-
-    def reopen(self) -> None:
-        """Hand them out again, from the next epoch on."""
+    def reopen(self, *, limit: float = ...) -> None:
+        """Make ready for an epoch of at most ``limit`` batches."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,11 +174,13 @@ class Loop:
     def drain(self) -> None:
         """Take the rest of the epoch as fast as it comes."""
         log = self.logs[-1]
+        log.asked_s = self._clock()
         for batch in self._iterator:
             self.batch = batch
-            log.yields_s.append(self._clock())
-            self._beat(log.yields_s[-1])
-        log.whole, log.asked_s = True, log.yields_s[-1]
+            log.asked_s = self._clock()
+            log.yields_s.append(log.asked_s)
+            self._beat(log.asked_s)
+        log.whole = True
 
     def shut_down(self) -> None:
         """End the workers, as torch does when its iterator is collected."""
@@ -195,7 +194,7 @@ def _warm_up(loop: Loop, plan: Plan, clock: Callable[[], float]) -> str:
     """Pass the warm-up; returns a warning if it had to be cut short."""
     wanted = warm_up_batches(plan.config)
     least = plan.config.num_workers + 1
-    deadline = clock() + plan.window_s
+    deadline = clock() + plan.window_s / 2
     while len(loop.now.yields_s) <= wanted:
         if clock() > deadline and len(loop.now.yields_s) > least:
             loop.now.warm_up = len(loop.now.yields_s) - 1
@@ -234,17 +233,25 @@ def _window(loop: Loop, plan: Plan) -> None:
         loop.begin_epoch()
 
 
-def _turnover(loop: Loop, plan: Plan, gate: Gate) -> float | None:
-    """Seconds from the last batch of an epoch to the first of the next."""
-    if not loop.turnovers_s and plan.turnover and gate.attached:
-        if not loop.now.whole:
-            gate.close()
-            loop.drain()
+def _begin(loop: Loop, plan: Plan, gate: Gate) -> None:
+    """Start the loader; first through an epoch of one batch per worker, to time an epoch's end.
+
+    Its end is the real one, by torch's own path, and with one batch per worker it comes soon
+    however slow the batches are.
+    """
+    limited = plan.turnover and gate.attached
+    if limited:
+        gate.reopen(limit=max(1, plan.config.num_workers))
+    loop.begin_epoch()
+    if limited and gate.attached:
+        loop.drain()
         gate.reopen()
         loop.begin_epoch()
-    if not loop.turnovers_s:
-        return None
-    return sorted(loop.turnovers_s)[(len(loop.turnovers_s) - 1) // 2]
+
+
+def _middle(values: Sequence[float]) -> float | None:
+    """The lower median; ``None`` of nothing."""
+    return sorted(values)[(len(values) - 1) // 2] if values else None
 
 
 def fill_s(rate: float, config: Config) -> float:
@@ -267,7 +274,7 @@ def measure(
     Args:
         loop: The loader under the clock, not begun.
         plan: What and how long.
-        gate: Ends the epoch when all else is measured, to time the turnover.
+        gate: Ends the first epoch soon, to time the turnover.
         clock: Monotonic seconds, the same as the loop's.
         window: Called with ``"start"`` and ``"end"`` at the window's ends; the second value is
             how long to wait for the queues to fill before memory is read. It may block.
@@ -275,8 +282,9 @@ def measure(
     Raises:
         EmptyLoaderError: The loader gave nothing.
     """
-    loop.begin_epoch()
-    startup_s = loop.now.yields_s[0] - loop.now.began_s
+    _begin(loop, plan, gate)
+    startup_s = loop.logs[0].yields_s[0] - loop.logs[0].began_s
+    del loop.logs[:-1]
     warning = _warm_up(loop, plan, clock)
     window("start", 0.0)
     loop.wait_s, began_s = 0.0, clock()
@@ -299,6 +307,6 @@ def measure(
         measured_s=rate.measured_s if rate else 0.0,
         whole_epochs=rate.whole_epochs if rate else False,
         wait_fraction=wait_fraction,
-        epoch_turnover_s=_turnover(loop, plan, gate),
+        epoch_turnover_s=_middle(loop.turnovers_s),
         warnings=tuple(warnings),
     )

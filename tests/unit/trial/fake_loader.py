@@ -1,0 +1,72 @@
+"""A loader on a clock of its own: batches take virtual seconds, nothing sleeps."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+
+class VirtualClock:
+    """Seconds that pass only when something says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def pass_by(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@dataclasses.dataclass
+class FakeLoader:
+    """Yields ``length`` batches an epoch the way an in-order loader with W workers does.
+
+    Attributes:
+        clock: Moved on by starting up and by waiting for batches.
+        length: Batches in an epoch.
+        workers: W; batches come in bursts of W, every ``batch_s`` seconds.
+        startup_s: Start of the workers.
+        batch_s: One batch in one worker.
+        turnover_s: End of an epoch.
+    """
+
+    clock: VirtualClock
+    length: int = 1_000_000
+    workers: int = 0
+    startup_s: float = 0.5
+    batch_s: float = 0.1
+    turnover_s: float = 0.25
+    limit: float = math.inf
+
+    def __iter__(self) -> Iterator[int]:
+        self.clock.pass_by(self.startup_s)
+        began_s = self.clock()
+        for number in range(self.length):
+            if number >= self.limit:
+                break
+            rounds = number // self.workers + 1 if self.workers else 1
+            if self.workers:
+                ready_s = began_s + rounds * self.batch_s
+                self.clock.pass_by(max(0.0, ready_s - self.clock()))
+            else:
+                self.clock.pass_by(self.batch_s)
+            yield number
+        self.clock.pass_by(self.turnover_s)
+
+
+class FakeGate:
+    """Ends the fake loader's epoch."""
+
+    def __init__(self, loader: FakeLoader, *, attached: bool = True) -> None:
+        self._loader = loader
+        self._attached = attached
+
+    @property
+    def attached(self) -> bool:
+        return self._attached
+
+    def reopen(self, *, limit: float = math.inf) -> None:
+        self._loader.limit = limit

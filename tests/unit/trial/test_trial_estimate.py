@@ -1,0 +1,115 @@
+"""From yield times to rates."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlprof.records import Config
+from dlprof.trial.estimate import Epoch, blocks_of_rounds, steady_gaps, throughput, warm_up_batches
+
+
+def bursts(workers: int, rounds: int, round_s: float = 1.0) -> list[float]:
+    """Times of an in-order loader: W batches at once, every ``round_s``."""
+    return [round_s * (number // workers + 1) for number in range(workers * rounds)]
+
+
+def test_warm_up_is_what_was_primed_and_a_round() -> None:
+    assert warm_up_batches(Config(num_workers=4, prefetch_factor=2)) == 12
+    assert warm_up_batches(Config()) == 0
+
+
+def test_the_end_of_an_epoch_is_left_out() -> None:
+    config = Config(num_workers=2, prefetch_factor=2)
+    times = bursts(2, 20)
+    whole = Epoch(began_s=0.0, yields_s=times, warm_up=6, whole=True, last_partial=True)
+    cut = Epoch(began_s=0.0, yields_s=times, warm_up=6)
+
+    assert len(steady_gaps(cut, config)) == (40 - 1 - 6) // 2
+    assert len(steady_gaps(whole, config)) == (40 - 1 - 6 - 4 - 1) // 2
+
+
+@given(
+    workers=st.integers(1, 16),
+    prefetch=st.integers(1, 8),
+    rounds=st.integers(30, 80),
+    round_s=st.floats(1e-4, 10.0),
+)
+def test_perfect_bursts_have_an_exact_rate(
+    workers: int, prefetch: int, rounds: int, round_s: float
+) -> None:
+    config = Config(num_workers=workers, prefetch_factor=prefetch)
+    epoch = Epoch(
+        began_s=0.0,
+        yields_s=bursts(workers, rounds, round_s),
+        warm_up=warm_up_batches(config),
+    )
+    found = throughput([epoch], config, enough_s=0.0)
+
+    assert found is not None
+    assert found.batches_per_s.value == pytest.approx(workers / round_s)
+
+
+@given(count=st.integers(0, 2000), workers=st.integers(0, 16), prefetch=st.integers(1, 8))
+def test_blocks_are_equal_few_and_never_empty(count: int, workers: int, prefetch: int) -> None:
+    config = Config(num_workers=workers, prefetch_factor=prefetch).canonical()
+    blocks = blocks_of_rounds([1.0] * count, config)
+
+    assert len(blocks) <= 20
+    assert all(block == pytest.approx(1.0) for block in blocks)
+    assert bool(blocks) == bool(count)
+
+
+def test_the_interval_covers_the_truth() -> None:
+    config = Config(num_workers=4, prefetch_factor=2)
+    covered = 0
+    for seed in range(300):
+        draw = random.Random(seed)
+        now, times = 0.0, []
+        for _ in range(120):
+            now += max(draw.gauss(1.0, 0.2) for _ in range(4))
+            times += [now] * 4
+        mean_s = 1.0 + 0.2 * 1.02938  # mean of the largest of four normal draws
+        epoch = Epoch(began_s=0.0, yields_s=times, warm_up=12)
+        found = throughput([epoch], config, enough_s=0.0)
+        assert found is not None
+        rate = found.batches_per_s
+        assert rate.low is not None
+        assert rate.high is not None
+        covered += rate.low <= 4 / mean_s <= rate.high
+    assert 0.92 <= covered / 300 <= 0.98
+
+
+def test_one_round_has_a_rate_and_no_interval() -> None:
+    config = Config(num_workers=2, prefetch_factor=1)
+    epoch = Epoch(began_s=0.0, yields_s=bursts(2, 4), warm_up=4)
+    found = throughput([epoch], config, enough_s=0.0)
+
+    assert found is not None
+    assert found.batches_per_s.value == pytest.approx(2.0)
+    assert found.batches_per_s.low is None
+
+
+def test_too_few_batches_say_nothing() -> None:
+    epoch = Epoch(began_s=0.0, yields_s=[1.0], warm_up=0)
+
+    assert throughput([epoch], Config(), enough_s=0.0) is None
+
+
+def test_whole_epochs_leave_out_the_first() -> None:
+    """The first epoch pays for what is paid once a training."""
+    epochs = [
+        Epoch(began_s=0.0, yields_s=[5.0, 5.1], warm_up=4, whole=True),
+        Epoch(began_s=6.0, yields_s=[6.4, 6.5], warm_up=4, whole=True),
+        Epoch(began_s=7.0, yields_s=[7.4, 7.5], warm_up=4, whole=True),
+        Epoch(began_s=8.0, yields_s=[8.4], warm_up=4),
+    ]
+    config = Config(num_workers=2, prefetch_factor=1)
+    found = throughput(epochs, config, enough_s=1.0)
+
+    assert found is not None
+    assert found.whole_epochs
+    assert found.batches_per_s.value == pytest.approx(4 / 2.0)

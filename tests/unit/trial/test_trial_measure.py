@@ -1,0 +1,140 @@
+"""The measuring loop, on a virtual clock."""
+
+from __future__ import annotations
+
+import pytest
+from fake_loader import FakeGate, FakeLoader, VirtualClock
+
+from dlprof.records import Config
+from dlprof.trial.measure import EmptyLoaderError, Loop, Measured, Plan, fill_s, measure
+
+
+def run(
+    loader: FakeLoader,
+    config: Config,
+    *,
+    window_s: float = 2.0,
+    step_s: float = 0.0,
+    gate: FakeGate | None = None,
+    turnover: bool = True,
+) -> tuple[Measured, list[str]]:
+    clock = loader.clock
+    edges: list[str] = []
+    loop = Loop(
+        loader,
+        config,
+        consume=lambda _batch: clock.pass_by(step_s),
+        clock=clock,
+        beat=lambda _now: None,
+    )
+    measured = measure(
+        loop,
+        Plan(config=config, window_s=window_s, turnover=turnover),
+        gate or FakeGate(loader),
+        clock=clock,
+        window=lambda edge, _fill: edges.append(edge),
+    )
+    return measured, edges
+
+
+def test_a_plain_loop_has_its_rate_startup_and_turnover() -> None:
+    measured, edges = run(FakeLoader(VirtualClock()), Config())
+
+    assert measured.batches_per_s is not None
+    assert measured.batches_per_s.value == pytest.approx(10.0)
+    assert measured.startup_s == pytest.approx(0.5 + 0.1)
+    assert measured.epoch_turnover_s == pytest.approx(0.25 + 0.5 + 0.1)
+    assert measured.measured_s == pytest.approx(2.0, abs=0.2)
+    assert not measured.whole_epochs
+    assert edges == ["start", "end"]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("window_s", [0.31, 1.0, 1.77])
+def test_bursts_of_w_do_not_bias_the_rate(workers: int, window_s: float) -> None:
+    config = Config(num_workers=workers, prefetch_factor=2)
+    measured, _ = run(FakeLoader(VirtualClock(), workers=workers), config, window_s=window_s)
+
+    assert measured.batches_per_s is not None
+    assert measured.batches_per_s.value == pytest.approx(10.0 * workers)
+    assert measured.batches % workers == 0
+
+
+def test_a_step_shows_as_time_not_waited() -> None:
+    measured, _ = run(FakeLoader(VirtualClock(), batch_s=0.1), Config(), step_s=0.3, window_s=4.0)
+
+    assert measured.wait_fraction == pytest.approx(0.25, abs=0.02)
+    assert measured.batches_per_s is not None
+    assert measured.batches_per_s.value == pytest.approx(1 / 0.4)
+
+
+def test_the_step_is_no_part_of_the_turnover() -> None:
+    measured, _ = run(
+        FakeLoader(VirtualClock(), length=30, batch_s=0.01), Config(), step_s=0.3, window_s=8.0
+    )
+
+    assert measured.epoch_turnover_s == pytest.approx(0.25 + 0.5 + 0.01)
+
+
+def test_short_epochs_are_measured_whole() -> None:
+    config = Config(num_workers=2, prefetch_factor=2)
+    loader = FakeLoader(VirtualClock(), length=4, workers=2)
+    measured, _ = run(loader, config)
+
+    epoch_s = 0.5 + 2 * 0.1 + 0.25
+    assert measured.whole_epochs
+    assert measured.batches_per_s is not None
+    assert measured.batches_per_s.value == pytest.approx(4 / epoch_s, rel=0.1)
+    assert any("only 4 batches" in warning for warning in measured.warnings)
+
+
+def test_an_epoch_of_one_batch_is_measured() -> None:
+    measured, _ = run(FakeLoader(VirtualClock(), length=1), Config())
+
+    assert measured.whole_epochs
+    assert measured.batches_per_s is not None
+    assert measured.batches_per_s.value == pytest.approx(1 / 0.85, rel=0.1)
+
+
+def test_epochs_that_end_inside_the_window_leave_the_steady_rate_alone() -> None:
+    config = Config(num_workers=2, prefetch_factor=2)
+    measured, _ = run(FakeLoader(VirtualClock(), length=61, workers=2), config, window_s=10.0)
+
+    assert not measured.whole_epochs
+    assert measured.batches_per_s is not None
+    assert measured.batches_per_s.value == pytest.approx(20.0)
+
+
+def test_slow_batches_cut_the_warm_up_short_and_say_so() -> None:
+    config = Config(num_workers=2, prefetch_factor=8)
+    measured, _ = run(FakeLoader(VirtualClock(), workers=2, batch_s=1.0), config, window_s=1.0)
+
+    assert measured.batches_per_s is not None
+    assert measured.batches_per_s.value == pytest.approx(2.0)
+    assert any("cut short" in warning for warning in measured.warnings)
+
+
+def test_without_a_gate_the_turnover_is_unknown() -> None:
+    loader = FakeLoader(VirtualClock())
+    measured, _ = run(loader, Config(), gate=FakeGate(loader, attached=False))
+
+    assert measured.epoch_turnover_s is None
+
+
+def test_the_turnover_is_left_out_on_request() -> None:
+    measured, _ = run(FakeLoader(VirtualClock()), Config(), turnover=False)
+
+    assert measured.epoch_turnover_s is None
+
+
+def test_an_empty_loader_is_named() -> None:
+    with pytest.raises(EmptyLoaderError):
+        run(FakeLoader(VirtualClock(), length=0), Config())
+
+
+def test_the_queues_get_time_to_fill_but_not_for_ever() -> None:
+    config = Config(num_workers=2, prefetch_factor=2)
+
+    assert fill_s(100.0, config) == pytest.approx(0.06)
+    assert fill_s(0.1, config) == pytest.approx(0.25)
+    assert fill_s(100.0, Config()) == 0.0
