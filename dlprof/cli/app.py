@@ -7,13 +7,14 @@ from typing import Annotated
 import typer
 
 import dlprof
-from dlprof.cli.help import SectionedCommand
+from dlprof.cli.commands import Command, Group
 from dlprof.cli.machine import machine
 from dlprof.cli.recommend import recommend
 from dlprof.cli.sweep import sweep
 
 app = typer.Typer(
     name="dlprof",
+    cls=Group,
     add_completion=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -46,6 +47,6 @@ def dlprof_itself(
         typer.echo(context.get_help())
 
 
-app.command(cls=SectionedCommand)(sweep)
-app.command(cls=SectionedCommand)(recommend)
-app.command(cls=SectionedCommand)(machine)
+app.command(cls=Command)(sweep)
+app.command(cls=Command)(recommend)
+app.command(cls=Command)(machine)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dlprof.records import Constraints
-from dlprof.settings import parse_option
 
 
 def read_constraints(
@@ -33,7 +32,12 @@ def read_constraints(
         "ranks": ranks,
         "step_time": step_time,
     }
-    values = {key: parse_option(key, text) for key, text in texts.items() if text is not None}
+    given = {key: text for key, text in texts.items() if text is not None}
+    if not given:
+        return Constraints()
+    from dlprof.settings import parse_option  # noqa: PLC0415 - most calls name no limit
+
+    values = {key: parse_option(key, text) for key, text in given.items()}
     return Constraints(
         max_workers=values.get("max_workers"),
         max_ram_bytes=values.get("max_ram"),

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,19 +10,13 @@ import typer
 
 from dlprof.cli import options, streams
 from dlprof.errors import UsageError
+from dlprof.units import quoted
 
 if TYPE_CHECKING:
     from dlprof.records import Machine, Recommendation, Run
 
 
-class Format(enum.StrEnum):
-    """How the answer is written."""
-
-    TEXT = "text"
-    PYTHON = "python"
-    TOML = "toml"
-    JSON = "json"
-    LIGHTNING = "lightning"
+FORMATS = ("text", "python", "toml", "json", "lightning")
 
 
 def recommend(  # noqa: PLR0913 - a command has as many parameters as it has options
@@ -50,8 +43,9 @@ def recommend(  # noqa: PLR0913 - a command has as many parameters as it has opt
         ),
     ] = None,
     output_format: Annotated[
-        Format, typer.Option("--format", help="How the answer is written.")
-    ] = Format.TEXT,
+        str,
+        typer.Option("--format", metavar="|".join(FORMATS), help="How the answer is written."),
+    ] = "text",
     save: Annotated[
         Path | None,
         typer.Option(
@@ -69,12 +63,17 @@ def recommend(  # noqa: PLR0913 - a command has as many parameters as it has opt
     Measures nothing: it works on any machine, for the machine that was measured.
     """
     del verbose  # the program's way out looks for it, where a fault asks for a traceback
+    if output_format not in FORMATS:
+        raise UsageError(
+            f"--format: {quoted(output_format)} is no format",
+            hint=f"Give one of {', '.join(FORMATS)}.",
+        )
     if save is not None and machine is not None:
         raise UsageError(
             "--save keeps the settings of the machine that was measured, --machine is another",
             hint="Leave one of the two out.",
         )
-    from dlprof.advise import recommend as advise
+    from dlprof.advise.recommend import recommend as advise
     from dlprof.cli.limits import read_constraints
     from dlprof.store import read_run
 
@@ -90,7 +89,7 @@ def recommend(  # noqa: PLR0913 - a command has as many parameters as it has opt
     answer = advise(measured, limits, machine=elsewhere)
     if save is not None:
         _keep(save, measured, answer, quiet=quiet)
-    written_as = Format.JSON if as_json else output_format
+    written_as = "json" if as_json else output_format
     _show(measured, answer, written_as, saved=save is not None)
 
 
@@ -112,21 +111,21 @@ def _keep(path: Path, run: Run, answer: Recommendation, *, quiet: bool) -> None:
         typer.echo(saved_note(str(path), header.machine), err=True)
 
 
-def _show(run: Run, answer: Recommendation, output_format: Format, *, saved: bool) -> None:
+def _show(run: Run, answer: Recommendation, output_format: str, *, saved: bool) -> None:
     from dlprof.report import snippets
 
     match output_format:
-        case Format.TEXT:
+        case "text":
             from dlprof.report.recommendation import render_recommendation
 
             streams.print_result(render_recommendation(run, answer, saved=saved))
-        case Format.PYTHON:
+        case "python":
             streams.write_result(snippets.render_python(run, answer))
-        case Format.TOML:
+        case "toml":
             streams.write_result(snippets.render_toml(run, answer))
-        case Format.LIGHTNING:
+        case "lightning":
             streams.write_result(snippets.render_lightning(run, answer))
-        case Format.JSON:
+        case _:
             from dlprof.report.documents import recommend_document
 
             streams.write_result(recommend_document(run, answer))

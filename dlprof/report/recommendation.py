@@ -7,17 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from dlprof.records import Alternative, Constraints, Expected, Machine, Recommendation, Run
 from dlprof.report.labels import percent_text, rate_text, ratio_text, settings_text
+from dlprof.report.layout import INDENT, Hanging, bullet
 from dlprof.report.snippets import loader_call
 from dlprof.report.text import clean
 from dlprof.units import format_bytes, format_duration, format_rate
 
-_INDENT = 2
 _MOST_TRIALS = 6
 _MOST_TIES = 5
 _CONFIDENCE_STYLES = {"high": "green", "medium": "yellow", "low": "red"}
@@ -38,41 +36,31 @@ def render_recommendation(
         *_code(loader_call(recommendation.dataloader_kwargs)),
         *_beside_the_loader(recommendation),
         Text(),
-        _pairs(_expectations(recommendation)),
+        *_pairs(_expectations(recommendation)),
     ]
     parts += _section("Why", [_reason(r.claim, r.evidence) for r in recommendation.reasons])
     parts += _section("Also", _alternatives(recommendation.alternatives))
     parts += _section("What rules of thumb would give", _rules(recommendation))
     steps = _next_steps(run, recommendation, saved=saved)
-    parts += [Text(), Text("Next", style="bold"), _indented(steps)]
+    parts += [Text(), Text("Next", style="bold"), Hanging(INDENT, steps)]
     return Group(*parts)
 
 
 def _code(lines: Iterable[str]) -> list[RenderableType]:
     """Lines to copy: never wrapped, nothing behind them."""
-    return [
-        Text(" " * _INDENT + line, style="green", no_wrap=True, overflow="ignore") for line in lines
-    ]
-
-
-def _indented(renderable: RenderableType) -> Padding:
-    return Padding(renderable, (0, 0, 0, _INDENT), expand=False)
+    return [Text(INDENT + line, style="green", no_wrap=True, overflow="ignore") for line in lines]
 
 
 def _section(title: str, items: Sequence[RenderableType]) -> list[RenderableType]:
     """A heading and what stands under it; nothing where there is nothing to say."""
     if not items:
         return []
-    return [Text(), Text(title, style="bold"), *map(_indented, items)]
+    return [Text(), Text(title, style="bold"), *items]
 
 
-def _pairs(rows: Iterable[tuple[str, Text]]) -> RenderableType:
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in rows:
-        table.add_row(Text(name), value)
-    return _indented(table)
+def _pairs(rows: Sequence[tuple[str, Text]]) -> list[RenderableType]:
+    width = max(len(name) for name, _ in rows)
+    return [Hanging(f"{INDENT}{name:<{width}}  ", text) for name, text in rows]
 
 
 def _beside_the_loader(recommendation: Recommendation) -> list[RenderableType]:
@@ -84,7 +72,7 @@ def _beside_the_loader(recommendation: Recommendation) -> list[RenderableType]:
         lines.append(f'with torch.multiprocessing.set_sharing_strategy("{strategy}") before')
     if config.worker_threads is not None:
         lines.append(f"with torch.set_num_threads({config.worker_threads}) in worker_init_fn")
-    return [_indented(Text(line)) for line in lines]
+    return [Hanging(INDENT, Text(line)) for line in lines]
 
 
 def _expectations(recommendation: Recommendation) -> list[tuple[str, Text]]:
@@ -133,20 +121,12 @@ def _limits(constraints: Constraints) -> list[str]:
 
 def _reason(claim: str, evidence: Mapping[str, Any]) -> RenderableType:
     text = Text(clean(claim))
-    trials = [clean(str(trial)) for trial in evidence.get("trials", ())]
+    proof = evidence.get("trials")
+    trials = [clean(str(trial)) for trial in proof] if isinstance(proof, list | tuple) else []
     if trials:
         more = f" and {len(trials) - _MOST_TRIALS} more" if len(trials) > _MOST_TRIALS else ""
         text.append(f" [{', '.join(trials[:_MOST_TRIALS])}{more}]", style="dim")
-    return _bullet(text)
-
-
-def _bullet(text: Text) -> RenderableType:
-    """A paragraph behind a dash, its further lines under the first."""
-    grid = Table.grid(padding=(0, 1, 0, 0))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
-    grid.add_row(Text("-"), text)
-    return grid
+    return bullet(text)
 
 
 def _alternatives(alternatives: Sequence[Alternative]) -> list[RenderableType]:
@@ -155,7 +135,7 @@ def _alternatives(alternatives: Sequence[Alternative]) -> list[RenderableType]:
     ties = [other for other in alternatives if other.relation == "tie"]
     hidden = ties[_MOST_TIES:]
     lines: list[RenderableType] = [
-        _bullet(
+        bullet(
             Text(f"{words[other.relation]}: {settings_text(other.config)}: ").append(
                 f"{rate_text(other.expected.samples_per_s)}, {ratio_text(other.speed)}"
             )
@@ -164,7 +144,7 @@ def _alternatives(alternatives: Sequence[Alternative]) -> list[RenderableType]:
         if other not in hidden
     ]
     if hidden:
-        lines.append(_bullet(Text(f"{len(hidden)} more that can't be told apart")))
+        lines.append(bullet(Text(f"{len(hidden)} more that can't be told apart")))
     return lines
 
 
@@ -179,7 +159,7 @@ def _rules(recommendation: Recommendation) -> list[RenderableType]:
         else:
             speed = f", {ratio_text(rate / best)}" if best > 0 else ""
             text.append(f"{format_rate(rate)} samples/s{speed}")
-        lines.append(_bullet(text))
+        lines.append(bullet(text))
     return lines
 
 

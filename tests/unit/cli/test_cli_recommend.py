@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from builders import blocks, config, header, numbered
+
+from dlprof.cli.entry import run
+from dlprof.store import RunWriter
+
+
+@pytest.fixture
+def run_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A saved run in which four workers are best."""
+    monkeypatch.chdir(tmp_path)
+    rates = {
+        config(0): (400.0, 410.0, 405.0),
+        config(2): (790.0, 800.0, 780.0),
+        config(4): (1500.0, 1520.0, 1490.0),
+    }
+    with RunWriter.create(tmp_path / "run.dlprof.jsonl", header()) as writer:
+        for trial in numbered(blocks(rates)):
+            writer.append(trial)
+    return "run.dlprof.jsonl"
+
+
+def test_the_answer_is_there_to_paste(run_file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["recommend", run_file], {}) == 0
+    out, err = capsys.readouterr()
+    assert "DataLoader(" in out
+    assert "num_workers=4," in out
+    assert err == ""
+
+
+def test_limits_are_kept(run_file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["recommend", run_file, "--max-workers", "2", "--json"], {}) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["config"]["num_workers"] <= 2
+    assert document["constraints"]["max_workers"] == 2
+
+
+def test_every_format_is_what_it_says(run_file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["recommend", run_file, "--format", "python"], {}) == 0
+    ast.parse(capsys.readouterr().out)
+    assert run(["recommend", run_file, "--format", "lightning"], {}) == 0
+    ast.parse(capsys.readouterr().out)
+    assert run(["recommend", run_file, "--format", "toml"], {}) == 0
+    assert tomllib.loads(capsys.readouterr().out)["dataloader"]["num_workers"] == 4
+    assert run(["recommend", run_file, "--format", "json"], {}) == 0
+    assert json.loads(capsys.readouterr().out)["schema_version"] == 1
+
+
+def test_saving_says_how_to_use_it(
+    run_file: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert run(["recommend", run_file, "--save", "dlprof.toml"], {}) == 0
+    out, err = capsys.readouterr()
+    assert "kwargs_for('dlprof.toml')" in err
+    assert "--save" not in out
+    assert (tmp_path / "dlprof.toml").exists()
+
+
+@pytest.mark.parametrize(
+    ("flag", "text"),
+    [
+        ("--max-ram", "a lot"),
+        ("--max-workers", "-1"),
+        ("--ranks", "0"),
+        ("--step-time", "soon"),
+        ("--max-shm", "nan"),
+    ],
+)
+def test_a_bad_limit_is_named(
+    run_file: str, capsys: pytest.CaptureFixture[str], flag: str, text: str
+) -> None:
+    assert run(["recommend", run_file, flag, text], {}) == 2
+    assert flag in capsys.readouterr().err
+
+
+def test_it_loads_neither_torch_nor_pydantic(run_file: str) -> None:
+    program = (
+        "import sys; from dlprof.cli.entry import run; "
+        f"code = run(['recommend', {run_file!r}], {{}}); "
+        "heavy = {'torch', 'pydantic', 'psutil', 'pynvml', 'PIL', 'pygments'} & set(sys.modules); "
+        "sys.exit(code or (str(heavy) if heavy else 0))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
