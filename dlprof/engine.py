@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, Protocol
 
-import dlprof
 from dlprof.advise.recommend import recommend
 from dlprof.errors import NothingMeasuredError, TargetError, UsageError
 from dlprof.machine import inspect_machine
@@ -41,6 +40,7 @@ from dlprof.targets.builtin import prepare
 from dlprof.targets.grammar import parse_target
 from dlprof.trial.bench import Bench
 from dlprof.trial.protocol import BuildRequest, TrialRequest
+from dlprof.version import __version__
 
 EndReason = Literal["decided", "budget", "complete", "interrupted", "failed"]
 
@@ -114,7 +114,9 @@ def run_sweep(
         settings = resumed_settings(settings_from_json(before.header.settings), settings, given)
     else:
         check_output(output, force=force)
-    prepare(parse_target(settings.target), listener.preparing, arguments=settings.arguments)
+    if pickled is None:
+        spec = parse_target(settings.target)
+        prepare(spec, listener.preparing, arguments=settings.arguments)
     with _work_directory() as directory:
         request = _build_request(settings, pickled, directory)
         bench = Bench(request, directory=directory, pulse=listener.pulse)
@@ -261,7 +263,7 @@ def _plan(
         schema_version=SCHEMA_VERSION,
         run_id=secrets.token_hex(8),
         started_at=_now(),
-        dlprof_version=dlprof.__version__,
+        dlprof_version=__version__,
         torch_version=bench.versions["torch"],
         python_version=bench.versions["python"],
         machine=machine,

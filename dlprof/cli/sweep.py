@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlprof.cli import options, streams
-from dlprof.cli.naming import run_file_name
 from dlprof.errors import ExitCode, UsageError
+from dlprof.store.naming import run_file_name
 
 if TYPE_CHECKING:
     from dlprof.records import Run

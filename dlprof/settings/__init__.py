@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dlprof.settings.model import SweepSettings
-from dlprof.settings.options import OPTIONS, Option, parse_option
+from dlprof.settings.options import OPTIONS, Option, by_key, parse_option
 from dlprof.settings.resolve import resolve_settings
 from dlprof.settings.written import print_config, settings_from_json, settings_to_json
 
@@ -11,6 +11,7 @@ __all__ = [
     "OPTIONS",
     "Option",
     "SweepSettings",
+    "by_key",
     "parse_option",
     "print_config",
     "resolve_settings",

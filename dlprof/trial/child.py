@@ -45,7 +45,9 @@ def build(request: BuildRequest) -> BuiltTarget:
     if request.pickled is not None:
         # Written a moment ago by the same user's own process, into a directory of its own.
         live = pickle.loads(Path(request.pickled).read_bytes())  # noqa: S301
-        return build_from_object(live, shuffle=request.shuffle, seed=request.seed)
+        return build_from_object(
+            live, shuffle=request.shuffle, seed=request.seed, text=request.target
+        )
     return build_target(
         parse_target(request.target), request.arguments, shuffle=request.shuffle, seed=request.seed
     )

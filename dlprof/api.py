@@ -1,0 +1,185 @@
+"""The Python API; ``import dlprof`` re-exports it. Imports torch nowhere, the heavy parts lazily."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pickle
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+from dlprof.errors import UsageError
+
+if TYPE_CHECKING:
+    from dlprof.records import Recommendation, Run
+
+_Ints = int | str | Sequence[int]
+_Switch = bool | str | Sequence[bool]
+
+
+class SweepOptions(TypedDict, total=False):
+    """Options of :func:`sweep`: those of the command line, in snake_case.
+
+    Texts are read as on the command line (``"0:16:2"``, ``"both"``, ``"60s"``); numbers of
+    seconds and bytes, booleans and sequences are taken as they are.
+    """
+
+    arg: Mapping[str, object]
+    num_workers: _Ints
+    prefetch_factor: _Ints
+    pin_memory: _Switch
+    persistent_workers: _Switch
+    batch_size: _Ints
+    in_order: _Switch
+    start_method: str | Sequence[str]
+    sharing_strategy: str | Sequence[str]
+    worker_threads: _Ints
+    shuffle: bool
+    step_time: float | str
+    step: str
+    device: str
+    budget: float | str
+    trial_time: float | str
+    repeats: int
+    search: str
+    seed: int
+    timeout: float | str
+    max_workers: int
+    max_ram: int | str
+    max_shm: int | str
+    ranks: int
+    cold_cache: bool
+
+
+def sweep(
+    target: object = None,
+    *,
+    output: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    force: bool = False,
+    progress: bool = True,
+    **options: Unpack[SweepOptions],
+) -> Run:
+    """Measure which DataLoader settings are fast for a target, here.
+
+    Args:
+        target: TARGET as on the command line, or a live Dataset, DataLoader or callable that can
+            be pickled (what is defined in a notebook needs the package cloudpickle); ``None`` for
+            the built-in images, or for what ``resume`` finds in the run file.
+        output: The run file; named after the target and the time, in the working directory, by
+            default.
+        resume: Continue the run in ``output``.
+        force: Replace ``output`` if it exists.
+        progress: Whether to show progress on standard error.
+        options: See :class:`SweepOptions`. The environment and configuration files count too.
+
+    Returns:
+        The run; ``run.recommendation`` holds the settings to use.
+
+    Raises:
+        DlprofError: An input can't be used, or nothing could be measured.
+    """
+    from dlprof.engine import run_sweep
+    from dlprof.report.live import open_listener
+    from dlprof.settings import by_key, resolve_settings
+    from dlprof.store.naming import run_file_name
+
+    named, pickled = _named(target)
+    flags = {**options, **named}
+    settings, _ = resolve_settings(flags, environ=os.environ, config_file=None, cwd=Path.cwd())
+    if output is None:
+        if resume:
+            raise UsageError("resume needs the run file to continue", hint="Pass it as output.")
+        output = run_file_name(settings.target, datetime.now().astimezone())
+    given = {by_key()[key].field for key in flags}
+    with open_listener(quiet=not progress, verbose=False) as listener:
+        return run_sweep(
+            settings,
+            output=Path(output),
+            listener=listener,
+            resume=resume,
+            force=force,
+            given=given,
+            pickled=pickled,
+        )
+
+
+def _named(target: object) -> tuple[dict[str, str], bytes | None]:
+    """The option that names the target, and a live object as bytes for the process that loads it."""
+    if target is None:
+        return {}, None
+    if isinstance(target, str):
+        return {"target": target}, None
+    kind = target if isinstance(target, type) else type(target)
+    name = getattr(target, "__qualname__", kind.__qualname__)
+    try:
+        return {"target": f"<{name}>"}, _pickler().dumps(target)
+    except Exception as error:
+        raise UsageError(
+            f"{name} can't be sent to another process: {error}",
+            hint="Put it into a module and pass 'file.py:name', or install cloudpickle.",
+        ) from error
+
+
+def _pickler() -> Any:
+    """Cloudpickle where it is installed: it also takes what is defined in a notebook."""
+    try:
+        return importlib.import_module("cloudpickle")
+    except ImportError:
+        return pickle
+
+
+def load_run(path: str | os.PathLike[str]) -> Run:
+    """Read a run file.
+
+    Raises:
+        FileError: It can't be read, or is none.
+    """
+    from dlprof.store import read_run
+
+    return read_run(Path(path))
+
+
+def recommend(
+    run: Run | str | os.PathLike[str],
+    *,
+    max_workers: int | None = None,
+    max_ram: int | str | None = None,
+    max_shm: int | str | None = None,
+    ranks: int | None = None,
+    step_time: float | str | None = None,
+) -> Recommendation:
+    """The settings to use, within limits, from what a run measured.
+
+    Args:
+        run: A run, or the path of its file.
+        max_workers: Most workers of one rank's loader.
+        max_ram: Most memory of all ranks' process trees together, in bytes or like ``"16GiB"``.
+        max_shm: Most shared memory of all ranks together.
+        ranks: Training processes that share the machine.
+        step_time: Length of the training step to keep fed, in seconds or like ``"12ms"``.
+
+    Raises:
+        DlprofError: The run can't be read, has no figures, or nothing is within the limits.
+    """
+    from dlprof.advise.recommend import recommend as choose
+    from dlprof.records import Constraints, Run
+    from dlprof.settings import parse_option
+
+    measured = run if isinstance(run, Run) else load_run(run)
+    given = {
+        "max_workers": max_workers,
+        "max_ram": max_ram,
+        "max_shm": max_shm,
+        "ranks": ranks,
+        "step_time": step_time,
+    }
+    fields = {"max_ram": "max_ram_bytes", "max_shm": "max_shm_bytes", "step_time": "step_s"}
+    limits = {
+        fields.get(key, key): parse_option(key, value)
+        for key, value in given.items()
+        if value is not None
+    }
+    return choose(measured, Constraints(**limits))
