@@ -1,4 +1,4 @@
-"""The Python API; ``import dlprof`` re-exports it. Imports torch nowhere, the heavy parts lazily."""
+"""The Python API, which ``import dlprof`` re-exports. Imports no torch; the heavy parts lazily."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def sweep(
 
 
 def _named(target: object) -> tuple[dict[str, str], bytes | None]:
-    """The option that names the target, and a live object as bytes for the process that loads it."""
+    """The option that names the target, and a live object as bytes for another process."""
     if target is None:
         return {}, None
     if isinstance(target, str):

@@ -54,7 +54,6 @@ class _Story:
     killed: bool = False
     deadline_s: float = 0.0
 
-    @property
     def running(self) -> bool:
         """Whether the trial's process has not been reported as ended."""
         return self.status is None
@@ -147,17 +146,17 @@ class Supervisor:
     def _follow(self, handle: Handle) -> _Story:
         story = _Story(deadline_s=self._clock() + self._limits.wall_s)
         try:
-            while story.running:
+            while story.running():
                 left_s = story.deadline_s - self._clock()
                 event = self._inbox.get(min(left_s, _OBSERVER_PATIENCE_S))
                 if event is not None:
                     self._take(event, handle, story)
                 if self._observer_is_late(story):
                     self._go_on(handle, story)
-                if story.running and self._clock() >= story.deadline_s:
+                if story.running() and self._clock() >= story.deadline_s:
                     self._end(story)
         finally:
-            if story.running:
+            if story.running():
                 self._launcher.kill()
             self._watcher.order("unwatch")
             handle.channel.close_writing()

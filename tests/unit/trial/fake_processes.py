@@ -1,0 +1,112 @@
+"""A launcher and an observer that only say what a test has them say."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import IO, Any
+
+from dlprof.trial.inbox import Event, Inbox
+from dlprof.trial.launch import LAUNCHER, Built, Handle
+from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest
+from dlprof.trial.watch import Watcher
+
+TRIAL = "trial-1"
+
+USAGE: dict[str, Any] = {
+    "own_cpu_cores": 1.5,
+    "available_cpu_cores": 2.0,
+    "other_cpu_cores": 0.0,
+    "run_queue_wait_fraction": 0.1,
+    "throttled_fraction": None,
+    "cpu_pressure_fraction": 0.1,
+    "io_pressure_fraction": 0.0,
+    "memory_pressure_fraction": 0.0,
+    "pss_peak_bytes": 1000,
+    "shm_peak_bytes": 10,
+    "read_bytes_per_s": 0.0,
+    "cache_hit_fraction": 1.0,
+    "observer_cpu_cores": 0.01,
+    "gpu": [],
+}
+
+MEASURED: dict[str, Any] = {
+    "startup_s": 0.05,
+    "batches_per_s": {"value": 10.0, "low": 9.0, "high": 11.0},
+    "batches": 20,
+    "measured_s": 2.0,
+    "whole_epochs": False,
+    "wait_fraction": 0.25,
+    "epoch_turnover_s": 0.1,
+    "warnings": [],
+}
+
+RESULT: Message = {
+    "event": "result",
+    "measured": MEASURED,
+    "batch_bytes": 100,
+    "samples_per_batch": 4.0,
+    "no_turnover": "",
+}
+
+
+class FakeLauncher:
+    """Puts a script of events into the inbox when a trial is launched, and another when killed."""
+
+    def __init__(
+        self, inbox: Inbox, script: Sequence[Event], *, on_kill: Sequence[Event] = ()
+    ) -> None:
+        self._inbox = inbox
+        self._script = script
+        self._on_kill = on_kill
+        self.written = io.BytesIO()
+        self.kills = 0
+
+    def build(self, request: BuildRequest) -> Built:
+        raise AssertionError("not asked for in these tests")
+
+    def launch(self, request: TrialRequest, log: IO[bytes]) -> Handle:
+        log.write(b"what the user's code printed\n")
+        for event in self._script:
+            self._inbox.put(event)
+        return Handle(Channel(io.BytesIO(), self.written), TRIAL)
+
+    def kill(self) -> None:
+        self.kills += 1
+        for event in self._on_kill:
+            self._inbox.put(event)
+
+    def close(self) -> None:
+        raise AssertionError("not asked for in these tests")
+
+
+class FakeWatcher(Watcher):
+    """Answers ``memory`` as an observer does, or not at all; the trial goes on after that."""
+
+    def __init__(self, inbox: Inbox, *, answers: bool, afterwards: Sequence[Event]) -> None:
+        super().__init__(inbox)
+        self._box = inbox
+        self._answers = answers
+        self._afterwards = afterwards
+        self.orders: list[str] = []
+
+    def watch(self, pid: int) -> None:
+        self.orders.append(f"watch {pid}")
+
+    def order(self, verb: str, **details: int) -> None:
+        self.orders.append(verb)
+        if verb == "memory" and self._answers:
+            unavailable = {"throttled_fraction": "no controller"}
+            message = {"event": "usage", "usage": USAGE, "unavailable": unavailable}
+            self._box.put(Event(self.source, message))
+        if verb == "memory":
+            for event in self._afterwards:
+                self._box.put(event)
+
+
+def from_trial(event: str, **details: object) -> Event:
+    return Event(TRIAL, {"event": event, **details})
+
+
+def exited(status: int) -> Event:
+    return Event(LAUNCHER, {"event": "exited", "status": status})

@@ -1,0 +1,181 @@
+"""What the supervisor makes of what it is told, without processes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from fake_processes import RESULT, TRIAL, FakeLauncher, FakeWatcher, exited, from_trial
+
+from dlprof.errors import NothingMeasuredError, TargetError
+from dlprof.records import Config, Trial
+from dlprof.trial.inbox import Event, Inbox
+from dlprof.trial.launch import LAUNCHER
+from dlprof.trial.protocol import TrialRequest
+from dlprof.trial.supervisor import Limits, ProbeTimeoutError, Supervisor
+
+REQUEST = TrialRequest(config=Config(num_workers=2, prefetch_factor=2))
+FILLED = from_trial("filled")
+WHOLE = (
+    from_trial("born", pid=77),
+    from_trial("window_start"),
+    from_trial("beat"),
+    from_trial("window_end"),
+    FILLED,
+    Event(TRIAL, RESULT),
+    exited(0),
+)
+FAILURE = {"kind": "worker_exception", "message": "ValueError", "hint": "mend it"}
+
+
+def racing_clock(step_s: float) -> Callable[[], float]:
+    """A clock that runs on by itself, so that nothing has to be waited for."""
+    ticks = itertools.count()
+    return lambda: next(ticks) * step_s
+
+
+class Bench:
+    """A supervisor among fakes."""
+
+    def __init__(
+        self,
+        directory: Path,
+        script: Sequence[Event],
+        *,
+        on_kill: Sequence[Event] = (),
+        answers: bool = True,
+        step_s: float = 0.0,
+    ) -> None:
+        inbox = Inbox()
+        filled = 1 + next((n for n, event in enumerate(script) if event == FILLED), len(script))
+        self.launcher = FakeLauncher(inbox, script[:filled], on_kill=on_kill)
+        self.watcher = FakeWatcher(inbox, answers=answers, afterwards=script[filled:])
+        self.supervisor = Supervisor(
+            launcher=self.launcher,
+            watcher=self.watcher,
+            inbox=inbox,
+            directory=directory,
+            limits=Limits(wall_s=30.0, usable_cores=2.0),
+            clock=racing_clock(step_s),
+        )
+
+    def run(self, request: TrialRequest = REQUEST) -> Trial:
+        return self.supervisor.run(request, trial_id="t0001", repetition=0)
+
+
+def test_a_trial_that_goes_well(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, WHOLE)
+    trial = bench.run()
+
+    assert trial.outcome == "completed"
+    assert trial.samples_per_s is not None
+    assert (trial.samples_per_s.value, trial.samples_per_s.low) == (40.0, 36.0)
+    assert trial.bytes_per_s is not None
+    assert trial.bytes_per_s.value == 1000.0
+    assert trial.usage.own_cpu_cores == 1.5
+    assert bench.watcher.orders == ["watch 77", "start", "end", "memory", "unwatch"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_figures_have_reasons(tmp_path: Path) -> None:
+    trial = Bench(tmp_path, WHOLE).run()
+
+    assert trial.wait_fraction is None
+    assert "no step" in trial.unavailable["wait_fraction"]
+    assert trial.usage.throttled_fraction is None
+    assert trial.unavailable["usage.throttled_fraction"] == "no controller"
+
+
+def test_a_stated_step_has_a_wait_fraction(tmp_path: Path) -> None:
+    request = TrialRequest(config=REQUEST.config, step_s=0.01)
+
+    assert Bench(tmp_path, WHOLE).run(request).wait_fraction == 0.25
+
+
+def test_a_silent_observer_costs_figures_not_the_trial(tmp_path: Path) -> None:
+    trial = Bench(tmp_path, WHOLE, answers=False).run()
+
+    assert trial.outcome == "completed"
+    assert trial.usage.own_cpu_cores is None
+    assert "observer" in trial.unavailable["usage.own_cpu_cores"]
+
+
+def test_a_dead_observer_lets_the_trial_go_on(tmp_path: Path) -> None:
+    script = list(WHOLE)
+    script.insert(5, Event("observer-0", None))
+    bench = Bench(tmp_path, script, answers=False)
+
+    assert bench.run().outcome == "completed"
+    assert bench.launcher.written.closed or b"go" in bench.launcher.written.getvalue()
+
+
+def test_an_exception_is_named(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, [WHOLE[0], from_trial("failed", failure=FAILURE), exited(0)])
+    trial = bench.run()
+
+    assert trial.outcome == "crashed"
+    assert trial.failure is not None
+    assert trial.failure.kind == "worker_exception"
+    assert "user's code printed" in trial.failure.stderr_tail
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "word"),
+    [(-11, "worker_signal", "SIGSEGV"), (3, "worker_exit", "exit code 3")],
+)
+def test_a_sudden_death_is_named(tmp_path: Path, status: int, kind: str, word: str) -> None:
+    trial = Bench(tmp_path, [WHOLE[0], WHOLE[1], exited(status)]).run()
+
+    assert trial.failure is not None
+    assert trial.failure.kind == kind
+    assert word in trial.failure.message
+
+
+def test_a_trial_without_end_is_ended(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, WHOLE[:2], on_kill=[exited(-9)], step_s=8.0)
+    trial = bench.run()
+
+    assert bench.launcher.kills == 1
+    assert trial.outcome == "timed_out"
+    assert trial.failure is not None
+    assert trial.failure.kind == "timeout"
+
+
+def test_a_result_counts_even_if_the_end_takes_too_long(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, WHOLE[:-1], on_kill=[exited(-9)], step_s=0.7)
+
+    assert bench.run().outcome == "completed"
+    assert bench.launcher.kills == 1
+
+
+def test_a_dead_launcher_ends_the_sweep(tmp_path: Path) -> None:
+    with pytest.raises(NothingMeasuredError):
+        Bench(tmp_path, [Event(LAUNCHER, None)]).run()
+
+
+def test_events_of_an_earlier_trial_are_ignored(tmp_path: Path) -> None:
+    late = Event("trial-0", {"event": "failed", "failure": FAILURE})
+
+    assert Bench(tmp_path, [late, Event("trial-0", None), *WHOLE]).run().outcome == "completed"
+
+
+def test_a_probe_describes_a_batch(tmp_path: Path) -> None:
+    script = [WHOLE[0], from_trial("result", probe={"batch_bytes": 5}), exited(0)]
+
+    assert Bench(tmp_path, script).supervisor.probe(REQUEST) == {"batch_bytes": 5}
+
+
+def test_a_probe_that_fails_is_an_error_of_the_target(tmp_path: Path) -> None:
+    script = [WHOLE[0], from_trial("failed", failure={**FAILURE, "stderr_tail": "Traceback"})]
+    with pytest.raises(TargetError, match="ValueError") as caught:
+        Bench(tmp_path, [*script, exited(0)]).supervisor.probe(REQUEST)
+
+    assert caught.value.traceback == "Traceback"
+
+
+def test_a_probe_that_hangs_is_told_apart(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, WHOLE[:1], on_kill=[exited(-9)], step_s=8.0)
+    with pytest.raises(ProbeTimeoutError):
+        bench.supervisor.probe(REQUEST)
