@@ -34,7 +34,8 @@ def print_result(renderable: RenderableType) -> None:
     console = Console(file=sys.stdout, markup=False, highlight=False, emoji=False)
     # Rich itself ends the program with 1 where the reader has gone: render first, write after.
     with console.capture() as capture:
-        console.print(renderable)
+        # Lines to be copied may be longer than the terminal is wide, which folds them by itself.
+        console.print(renderable, crop=False)
     # Rich fills lines up with blanks, which only disturb in a file or a copied snippet.
     write_result("\n".join(line.rstrip() for line in capture.get().splitlines()))
 

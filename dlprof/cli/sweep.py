@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import signal
 from collections.abc import Iterator, Mapping
@@ -110,7 +111,8 @@ def sweep(  # noqa: PLR0913 - a command has as many parameters as it has options
             force=force,
             given=_fields_named(flags),
         )
-    _show(run, as_json=as_json)
+    # The file by the name that the user knows it by; the engine has made it absolute.
+    _show(run if as_json else dataclasses.replace(run, path=str(path)), as_json=as_json)
     if run.end is not None and run.end.reason == "interrupted":
         raise typer.Exit(ExitCode.INTERRUPTED)
 

@@ -146,7 +146,7 @@ class ProgressView:
         elapsed = state.elapsed_at(self._now)
         left = max(0.0, state.expected_s - elapsed)
         percent = percent_text(state.fraction_at(self._now))
-        return f"{percent} after {format_duration(round(elapsed))}, {_rough(left)} left"
+        return f"{percent} after {_whole(elapsed)}, {_whole(left)} left"
 
     def _rows(self, room: int) -> list[tuple[str, str]]:
         state = self._state
@@ -171,9 +171,9 @@ def _short(config: Config, room: int) -> str:
     return text if len(text) <= room else clean(config.key)
 
 
-def _rough(seconds: float) -> str:
-    """A time left, in whole seconds: it is an estimate."""
-    return format_duration(round(seconds))
+def _whole(seconds: float) -> str:
+    """A time in whole seconds: tenths would only flicker."""
+    return f"{seconds:.0f} s" if seconds < 59.5 else format_duration(round(seconds))
 
 
 def _bar_line(done: float, total: float, text: str, options: ConsoleOptions) -> RenderableType:

@@ -42,13 +42,13 @@ def render_recommendation(
     parts += _section("Also", _alternatives(recommendation.alternatives))
     parts += _section("What rules of thumb would give", _rules(recommendation))
     steps = _next_steps(run, recommendation, saved=saved)
-    parts += [Text(), Text("Next", style="bold"), Hanging(INDENT, steps)]
+    parts += _section("Next", steps)
     return Group(*parts)
 
 
-def _code(lines: Iterable[str]) -> list[RenderableType]:
+def _code(lines: Iterable[str], style: str = "green") -> list[RenderableType]:
     """Lines to copy: never wrapped, nothing behind them."""
-    return [Text(INDENT + line, style="green", no_wrap=True, overflow="ignore") for line in lines]
+    return [Text(INDENT + line, style=style, no_wrap=True, overflow="ignore") for line in lines]
 
 
 def _section(title: str, items: Sequence[RenderableType]) -> list[RenderableType]:
@@ -163,17 +163,19 @@ def _rules(recommendation: Recommendation) -> list[RenderableType]:
     return lines
 
 
-def _next_steps(run: Run, recommendation: Recommendation, *, saved: bool) -> Text:
-    """The command that most likely comes next, ready to paste."""
+def _next_steps(run: Run, recommendation: Recommendation, *, saved: bool) -> list[RenderableType]:
+    """The commands that most likely come next, ready to paste."""
     name = shlex.quote(clean(run.path))
-    save = f"dlprof recommend {name} --save dlprof.toml"
-    use = 'loader = DataLoader(dataset, **dlprof.kwargs_for("dlprof.toml"))'
-    text = Text()
-    if recommendation.constraints.machine is None and not saved:
-        text.append(f"{save}\n", style="cyan")
-        text.append(f"then, in the training script: {use}\n")
-    text.append(f"dlprof recommend {name} --format python", style="cyan")
-    return text
+    python = _code([f"dlprof recommend {name} --format python"], style="cyan")
+    if saved or recommendation.constraints.machine is not None:
+        return python
+    return [
+        *_code([f"dlprof recommend {name} --save dlprof.toml"], style="cyan"),
+        Hanging(INDENT, Text("and in the training script, on each machine that has saved:")),
+        *_code(['loader = DataLoader(dataset, **dlprof.kwargs_for("dlprof.toml"))']),
+        Hanging(INDENT, Text("or settings to paste:")),
+        *python,
+    ]
 
 
 def saved_note(path: str, machine: Machine) -> str:

@@ -35,7 +35,7 @@ def drawn(renderable: RenderableType, width: int, encoding: str = "utf-8") -> st
         highlight=False,
         emoji=False,
     )
-    console.print(renderable)
+    console.print(renderable, crop=False)
     stream.flush()
     lines = raw.getvalue().decode(encoding).splitlines()
     return "".join(line.rstrip() + "\n" for line in lines)

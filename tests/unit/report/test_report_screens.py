@@ -15,6 +15,7 @@ from dlprof.report.sweep import render_sweep
 from dlprof.report.table import columns_for, render_table
 
 _WIDTHS = (60, 80, 200)
+_TO_COPY = ("  dlprof recommend ", "  loader = ")
 
 
 @pytest.mark.parametrize("width", _WIDTHS)
@@ -37,9 +38,10 @@ def test_a_run_without_a_recommendation_marks_the_fastest() -> None:
 @pytest.mark.parametrize("width", _WIDTHS)
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     for run in (example_run(), hostile_run()):
-        code = {"  ) ", "  DataLoader("}
         lines = drawn(render_sweep(run), width).splitlines()
-        assert [line for line in lines if len(line) > width and line not in code] == []
+        too_wide = [line for line in lines if len(line) > width]
+        # What is there to be copied is never broken; a terminal folds it by itself.
+        assert [line for line in too_wide if not line.startswith(_TO_COPY)] == []
 
 
 @pytest.mark.parametrize("width", _WIDTHS)
