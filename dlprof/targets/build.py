@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from dlprof.errors import TargetError
 from dlprof.records import Target
 from dlprof.targets import builtin
-from dlprof.targets.describe import describe_loader, type_name
+from dlprof.targets.describe import describe_loader, own_config, type_name
 from dlprof.targets.factory import Factory
 from dlprof.targets.grammar import TargetSpec
 from dlprof.targets.importing import import_object
@@ -116,8 +116,10 @@ def build_from_object(
     if parts is not None and shuffle is not None:
         parts = parts.with_order(shuffle=shuffle, seed=seed)
     loader = found if parts is None else parts.build({"num_workers": 0})
-    own = found if isinstance(found, DataLoader) else None
-    target = describe_loader(loader, own=own, text=text, arguments=arguments)
+    target = describe_loader(loader, text=text, arguments=arguments)
+    if isinstance(found, DataLoader):
+        own = own_config(found, {} if factory is None else factory.replaced)
+        target = dataclasses.replace(target, own_config=own)
     notes = (*_factory_notes(parts, factory, shuffle=shuffle), *(parts.notes if parts else ()))
     return BuiltTarget(
         target=dataclasses.replace(target, notes=notes),
@@ -159,7 +161,7 @@ def _parts_of(
         return _bare_parts(found, source, batch_size)
     if own_way and isinstance(found, Iterable) and not isinstance(found, str | bytes):
         return None
-    raise TargetError(f"{source} no Dataset and no DataLoader: {type_name(found)}.", hint=_WANTED)
+    raise TargetError(f"{source} no Dataset and no DataLoader: {_told(found)}.", hint=_WANTED)
 
 
 def _bare_parts(dataset: Any, source: str, batch_size: int) -> LoaderParts:
@@ -189,11 +191,24 @@ def _bare_parts(dataset: Any, source: str, batch_size: int) -> LoaderParts:
 
 
 def _is_dataset(found: object) -> bool:
-    if isinstance(found, type | str | bytes):
-        return False
     if isinstance(found, Dataset):
         return isinstance(found, IterableDataset) or hasattr(found, "__getitem__")
+    if isinstance(found, type | str | bytes | Mapping) or _is_collection_of_targets(found):
+        return False
     return hasattr(found, "__getitem__") and hasattr(found, "__len__")
+
+
+def _is_collection_of_targets(found: object) -> bool:
+    """Whether it is several targets, as in ``return train, val``."""
+    if not isinstance(found, list | tuple) or not found:
+        return False
+    return isinstance(found[0], Dataset | DataLoader)
+
+
+def _told(found: object) -> str:
+    if isinstance(found, list | tuple) and _is_collection_of_targets(found):
+        return f"a {type(found).__name__} of {len(found)} of them; return the one to measure"
+    return type_name(found)
 
 
 def _is_callable(found: object) -> TypeGuard[Callable[..., Any]]:

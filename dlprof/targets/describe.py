@@ -11,14 +11,11 @@ from dlprof.errors import TargetError
 from dlprof.records import Config, Target
 
 
-def describe_loader(
-    loader: Any, *, own: DataLoader[Any] | None, text: str, arguments: Mapping[str, str]
-) -> Target:
+def describe_loader(loader: Any, *, text: str, arguments: Mapping[str, str]) -> Target:
     """Describe what a loader loads.
 
     Args:
         loader: The target's loader at ``num_workers=0``, or an iterable of the target's own.
-        own: The DataLoader that the target itself gave, with the user's settings.
         text: TARGET.
         arguments: ``--arg`` pairs.
 
@@ -48,21 +45,33 @@ def describe_loader(
         batches_per_epoch=batches,
         batch_size=getattr(loader, "batch_size", None),
         sampler=None if sampler is None or kind == "iterable" else type(sampler).__name__,
-        own_config=None if own is None else own_config(own),
     )
 
 
-def own_config(loader: DataLoader[Any]) -> Config:
-    """The settings that a DataLoader was built with, as a canonical configuration.
+def own_config(loader: DataLoader[Any], replaced: Mapping[str, Any]) -> Config | None:
+    """The settings that a DataLoader was built with by the user, as a canonical configuration.
 
     ``batch_size`` stays ``None``: it is the target's own by definition.
+
+    Args:
+        loader: The loader that the target gave.
+        replaced: Settings that were put in the place of the user's own, with the user's.
+
+    Returns:
+        ``None`` where the user chose no number of workers.
     """
     context = loader.multiprocessing_context
+    settings = {
+        "num_workers": loader.num_workers,
+        "prefetch_factor": loader.prefetch_factor,
+        "persistent_workers": loader.persistent_workers,
+        **replaced,
+    }
+    if not isinstance(settings["num_workers"], int):
+        return None
     return Config(
-        num_workers=loader.num_workers,
-        prefetch_factor=loader.prefetch_factor,
+        **settings,
         pin_memory=bool(loader.pin_memory),
-        persistent_workers=loader.persistent_workers,
         in_order=getattr(loader, "in_order", True),
         start_method=None if context is None else context.get_start_method(),
     ).canonical()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,6 +23,8 @@ SWEPT: Mapping[str, Any] = {
 }
 """DataLoader arguments that a sweep sets, with values that are legal together at no workers."""
 
+_WORKER_SETTINGS = ("num_workers", "prefetch_factor", "persistent_workers")
+
 _HARMLESS: Mapping[str, tuple[Any, ...]] = {
     "prefetch_factor": (None, 2),
     "pin_memory": (False,),
@@ -40,16 +43,15 @@ class Factory:
         function: The callable.
         name: How messages name it.
         arguments: ``--arg`` pairs.
-        named: Swept settings that it names among its parameters and the user left open.
-        required: Those of them without a default.
+        named: Swept settings that it names among its parameters and the user left open, with
+            their defaults; ``Parameter.empty`` where there is none.
         open: Whether it takes ``**kwargs``.
     """
 
     function: Callable[..., Any]
     name: str
     arguments: Mapping[str, str]
-    named: frozenset[str]
-    required: frozenset[str]
+    named: Mapping[str, Any]
     open: bool
 
     @classmethod
@@ -60,17 +62,19 @@ class Factory:
             parameters, is_open = {}, True
         else:
             parameters, is_open = named_parameters(signature), takes_any(signature)
-        named = {key for key in parameters if key in SWEPT and key not in arguments}
-        return cls(
-            function=function,
-            name=name,
-            arguments=arguments,
-            named=frozenset(named),
-            required=frozenset(
-                key for key in named if parameters[key].default is parameters[key].empty
-            ),
-            open=is_open,
-        )
+        named = {
+            key: parameter.default
+            for key, parameter in parameters.items()
+            if key in SWEPT and key not in arguments
+        }
+        return cls(function=function, name=name, arguments=arguments, named=named, open=is_open)
+
+    @property
+    def replaced(self) -> Mapping[str, Any]:
+        """The defaults of its own that :meth:`first_call` puts others in the place of."""
+        if "num_workers" not in self.named:
+            return {}
+        return {key: self.named[key] for key in _WORKER_SETTINGS if key in self.named}
 
     @property
     def takes_workers(self) -> bool:
@@ -87,9 +91,7 @@ class Factory:
         Raises:
             TargetError: An argument doesn't fit, or the callable raised.
         """
-        wanted = set(self.required)
-        if "num_workers" in self.named:
-            wanted |= self.named & {"num_workers", "prefetch_factor", "persistent_workers"}
+        wanted = [*self._required(), *self.replaced]
         return self._call({key: SWEPT[key] for key in wanted})
 
     def loader(self, config: Config) -> Any:
@@ -104,8 +106,10 @@ class Factory:
             settings |= {key: SWEPT[key] for key in ("prefetch_factor", "persistent_workers")}
         settings |= {"in_order": config.in_order}
         accepted = {key: value for key, value in settings.items() if self._passes(key, value)}
-        needed = {key: SWEPT[key] for key in self.required - accepted.keys()}
-        return self._call(needed | accepted)
+        return self._call({key: SWEPT[key] for key in self._required()} | accepted)
+
+    def _required(self) -> list[str]:
+        return [key for key, default in self.named.items() if default is inspect.Parameter.empty]
 
     def _passes(self, key: str, value: Any) -> bool:
         if key in self.named:

@@ -44,6 +44,7 @@ def make_loader(
         loader = _from_factory(built.factory, config)
     else:
         raise AssertionError("a built target has parts or a factory")
+    _refuse_partial_epochs(loader, built)
     _set_up_workers(loader, config)
     if gate is not None:
         gate.attach(loader)
@@ -79,6 +80,19 @@ def _from_factory(factory: Factory, config: Config) -> Any:
             hint="Pass num_workers on to the loader.",
         )
     return loader
+
+
+def _refuse_partial_epochs(loader: Any, built: BuiltTarget) -> None:
+    """An epoch without one full batch has no rate: what it takes is start-up."""
+    if built.target.kind == "iterable":
+        return  # its length, where it tells one, may be anybody's guess
+    size, length = getattr(loader, "batch_size", None), built.target.length
+    if isinstance(size, int) and length is not None and length < size:
+        raise TargetError(
+            f"The data set is smaller than one batch: an epoch of {built.target.spec!r} has "
+            f"{length} samples, batch_size is {size}.",
+            hint=f"Set --batch-size to {length} or less, or give a larger data set.",
+        )
 
 
 def _set_up_workers(loader: Any, config: Config) -> None:

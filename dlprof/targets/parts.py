@@ -129,7 +129,8 @@ class LoaderParts:
         option = "--shuffle" if shuffle else "--no-shuffle"
         if self.iterable:
             return self.noted(f"{option} is left out: an iterable data set orders itself.")
-        if "batch_sampler" in self.batching:
+        own = self.batching.get("sampler")
+        if "batch_sampler" in self.batching or isinstance(own, BatchSampler):
             return self.noted(f"{option} is left out: the target has its own batch_sampler.")
         if not isinstance(self.dataset, Sized):
             raise TargetError(
@@ -137,7 +138,6 @@ class LoaderParts:
                 hint=f"Leave {option} out, or add __len__ to the data set.",
             )
         sampler = order_sampler(self.dataset, shuffle=shuffle, seed=seed)
-        own = self.batching.get("sampler")
         parts = dataclasses.replace(self, batching={**self.batching, "sampler": sampler})
         if own is None or type(own) in (RandomSampler, SequentialSampler):
             return parts

@@ -1,0 +1,422 @@
+"""What a target may be, and how a loader of it is built again for a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    WeightedRandomSampler,
+)
+
+from dlprof.errors import TargetError
+from dlprof.records import Config
+from dlprof.targets.build import BuiltTarget, build_from_object, build_target, describe
+from dlprof.targets.grammar import parse_target
+from dlprof.targets.loader import make_loader
+
+
+class Numbers(Dataset[int]):
+    def __init__(self, n: int = 10) -> None:
+        self.n = n
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Batched(Numbers):
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return [-index for index in indices]
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(10))
+
+
+class Endless(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            yield 1
+
+
+class Unsized(Dataset[int]):
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class OwnLoader(DataLoader[int]):
+    """A subclass that takes what DataLoader takes, and one thing more."""
+
+    def __init__(self, *args: Any, tag: str = "", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.tag = tag
+
+
+class ClosedLoader(DataLoader[int]):
+    """A subclass that can't be built again: its argument is kept nowhere."""
+
+    def __init__(self, folder: str, num_workers: int = 0) -> None:
+        super().__init__(Numbers(len(folder)), batch_size=2, num_workers=num_workers)
+
+
+def keep(samples: list[int]) -> list[int]:
+    return samples
+
+
+def start(worker_id: int) -> None: ...
+
+
+def rebuilt(found: object, config: Config | None = None, **options: Any) -> DataLoader[Any]:
+    loader = make_loader(build_from_object(found, **options), config or Config())
+    assert isinstance(loader, DataLoader)
+    return loader
+
+
+def fault(build: Callable[[], object]) -> TargetError:
+    with pytest.raises(TargetError) as caught:
+        build()
+    assert caught.value.hint
+    return caught.value
+
+
+@pytest.mark.parametrize("found", [Numbers(), Numbers, list(range(10)), torch.arange(10)])
+def test_data_sets_of_all_kinds_are_taken_in_sequence(found: object) -> None:
+    loader = rebuilt(found, batch_size=4)
+    assert [len(batch) for batch in loader] == [4, 4, 2]
+    assert isinstance(loader.sampler, SequentialSampler)
+
+
+def test_an_iterable_data_set_and_an_endless_one() -> None:
+    assert [len(batch) for batch in rebuilt(Stream(), batch_size=4)] == [4, 4, 2]
+    built = build_from_object(Endless())
+    assert (built.target.kind, built.target.length, built.target.batches_per_epoch) == (
+        "iterable",
+        None,
+        None,
+    )
+    assert len(next(iter(make_loader(built, Config())))) == 32
+
+
+def test_ten_million_indices_cost_nothing() -> None:
+    built = build_from_object(range(10_000_000), batch_size=100)
+    assert built.target.batches_per_epoch == 100_000
+    assert next(iter(make_loader(built, Config()))).tolist()[:3] == [0, 1, 2]
+
+
+def test_everything_of_a_loader_is_kept() -> None:
+    generator = torch.Generator().manual_seed(1)
+    own = DataLoader(
+        Numbers(),
+        batch_size=3,
+        sampler=WeightedRandomSampler([1.0] * 10, 7, generator=generator),
+        collate_fn=keep,
+        drop_last=True,
+        timeout=5,
+        num_workers=1,
+        worker_init_fn=start,
+        generator=generator,
+        multiprocessing_context="spawn",
+        in_order=False,
+    )
+    loader = rebuilt(own, Config(num_workers=2, prefetch_factor=3, in_order=False))
+    for name in ("dataset", "sampler", "collate_fn", "worker_init_fn", "generator"):
+        assert getattr(loader, name) is getattr(own, name)
+    assert (loader.batch_size, loader.drop_last, loader.timeout) == (3, True, 5)
+    assert (loader.num_workers, loader.prefetch_factor, loader.in_order) == (2, 3, False)
+    assert loader.multiprocessing_context is own.multiprocessing_context
+
+
+def test_what_is_illegal_without_workers_is_dropped() -> None:
+    own = DataLoader(
+        Numbers(), num_workers=1, timeout=5, multiprocessing_context="spawn", prefetch_factor=4
+    )
+    loader = rebuilt(own)
+    assert list(loader)  # torch checks the timeout when the iterator is made
+    assert loader.multiprocessing_context is None
+
+
+def test_a_custom_batch_sampler_is_kept() -> None:
+    batches = [[1, 2], [3]]
+    own = DataLoader(Numbers(), batch_sampler=batches)
+    loader = rebuilt(own)
+    assert loader.batch_sampler is batches
+    assert [batch.tolist() for batch in loader] == batches
+    target = build_from_object(own).target
+    assert (target.batch_size, target.batches_per_epoch, target.sampler) == (None, 2, "list")
+
+
+def test_batch_size_none_is_kept() -> None:
+    own = DataLoader(Numbers(), batch_size=None, sampler=[3, 1])
+    assert list(rebuilt(own)) == [3, 1]
+    assert list(rebuilt(DataLoader(Stream(), batch_size=None))) == list(range(10))
+
+
+def test_getitems_is_used() -> None:
+    assert next(iter(rebuilt(Batched(), batch_size=3))).tolist() == [0, -1, -2]
+
+
+def test_the_batch_size_is_set_where_it_can_be() -> None:
+    config = Config(batch_size=5)
+    assert rebuilt(DataLoader(Numbers(), batch_size=2), config).batch_size == 5
+    sampler = BatchSampler(RandomSampler(range(10)), 2, drop_last=True)
+    resized = rebuilt(DataLoader(Numbers(), batch_sampler=sampler), config).batch_sampler
+    assert isinstance(resized, BatchSampler)
+    assert (resized.batch_size, resized.drop_last, resized.sampler) == (5, True, sampler.sampler)
+    inner = rebuilt(DataLoader(Numbers(), batch_size=None, sampler=sampler), config)
+    assert [len(batch) for batch in inner.sampler] == [5, 5]
+
+
+def test_a_batch_size_that_cannot_be_set() -> None:
+    own = DataLoader(Numbers(), batch_sampler=[[1, 2]])
+    assert "batch_sampler list" in fault(lambda: rebuilt(own, Config(batch_size=5))).message
+
+
+def test_shuffle_replaces_the_sampler_by_a_seeded_one() -> None:
+    def order(seed: int) -> list[int]:
+        batches = rebuilt(Numbers(100), shuffle=True, seed=seed, batch_size=100)
+        drawn: list[int] = next(iter(batches)).tolist()
+        return drawn
+
+    assert order(1) == order(1) != order(2)
+    own = DataLoader(Numbers(), shuffle=True)
+    assert isinstance(rebuilt(own, shuffle=False).sampler, SequentialSampler)
+    assert isinstance(rebuilt(own).sampler, RandomSampler)
+
+
+@pytest.mark.parametrize(
+    ("own", "note"),
+    [
+        (DataLoader(Stream()), "iterable data set orders itself"),
+        (DataLoader(Numbers(), batch_sampler=[[1]]), "own batch_sampler"),
+        (
+            DataLoader(Numbers(), batch_size=None, sampler=BatchSampler(range(4), 2, True)),
+            "own batch_sampler",
+        ),
+        (DataLoader(Numbers(), sampler=WeightedRandomSampler([1.0], 3)), "WeightedRandomSampler"),
+    ],
+)
+def test_a_shuffle_that_is_left_out_or_takes_something_away_is_noted(
+    own: DataLoader[int], note: str
+) -> None:
+    target = build_from_object(own, shuffle=True).target
+    assert note in target.notes[0]
+    assert "--shuffle" in target.notes[0]
+
+
+def test_building_draws_nothing_from_the_global_generator() -> None:
+    before = torch.get_rng_state()
+    rebuilt(DataLoader(Numbers(), shuffle=True))
+    rebuilt(Numbers(), shuffle=True, batch_size=2)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_a_subclass_is_built_again_with_its_own_arguments() -> None:
+    loader = rebuilt(OwnLoader(Numbers(), batch_size=2, tag="x"), Config(num_workers=1))
+    assert type(loader) is OwnLoader
+    assert (loader.tag, loader.batch_size, loader.num_workers) == ("x", 2, 1)
+
+
+def test_a_subclass_that_cannot_be_built_again() -> None:
+    error = fault(lambda: build_from_object(ClosedLoader("abcd")))
+    assert "ClosedLoader can't be built again" in error.message
+    assert "'folder'" in error.message
+    assert "num_workers" in error.hint
+
+
+def test_a_callable_that_makes_loaders_of_its_own_class() -> None:
+    def make(folder: str, num_workers: int = 4) -> ClosedLoader:
+        return ClosedLoader(folder, num_workers)
+
+    built = build_from_object(make, {"folder": "abcd"})
+    assert built.parts is None
+    assert built.target.length == 4
+    assert "make()" in built.target.notes[0]
+    loader = make_loader(built, Config(num_workers=1))
+    assert isinstance(loader, ClosedLoader)
+    assert loader.num_workers == 1
+    error = fault(lambda: make_loader(built, Config(num_workers=1, prefetch_factor=8)))
+    assert "takes no prefetch_factor" in error.message
+
+
+def test_a_callable_gets_legal_settings_without_workers() -> None:
+    seen: list[tuple[object, ...]] = []
+
+    def make(*, num_workers: int, prefetch_factor: int = 4, batch_size: int = 3) -> OwnLoader:
+        seen.append((num_workers, prefetch_factor, batch_size))
+        return OwnLoader(
+            Numbers(), batch_size, num_workers=num_workers, prefetch_factor=prefetch_factor
+        )
+
+    built = build_from_object(make)
+    make_loader(built, Config(batch_size=8))
+    make_loader(built, Config(num_workers=1))
+    assert seen == [(0, None, 3), (0, None, 8), (1, 2, 3)]
+
+
+def test_a_callable_that_ignores_num_workers() -> None:
+    def make(num_workers: int) -> ClosedLoader:
+        return ClosedLoader("abcd")
+
+    built = build_from_object(make)
+    assert (
+        "asked for num_workers=2"
+        in fault(lambda: make_loader(built, Config(num_workers=2))).message
+    )
+
+
+def test_a_callable_may_return_an_iterable_of_its_own() -> None:
+    class Reader:
+        def __init__(self, num_workers: int) -> None:
+            self.num_workers = num_workers
+
+        def __iter__(self) -> Iterator[int]:
+            return iter([1, 2])
+
+    def make(num_workers: int = 0) -> Reader:
+        return Reader(num_workers)
+
+    built = build_from_object(make)
+    assert (built.target.kind, built.target.length) == ("iterable", None)
+    assert list(make_loader(built, Config(num_workers=2))) == [1, 2]
+    assert (
+        "worker_threads"
+        in fault(lambda: make_loader(built, Config(num_workers=2, worker_threads=1))).message
+    )
+
+
+def test_a_plain_loader_from_a_callable_is_taken_apart() -> None:
+    calls: list[dict[str, Any]] = []
+
+    def make(**settings: Any) -> DataLoader[int]:
+        calls.append(settings)
+        return DataLoader(Numbers(), **settings)
+
+    built = build_from_object(make)
+    make_loader(built, Config(num_workers=2, prefetch_factor=4, persistent_workers=True))
+    assert calls == [{}]
+
+
+def test_a_batch_size_that_only_the_callable_can_set() -> None:
+    def make(batch_size: int = 2) -> DataLoader[int]:
+        return DataLoader(Numbers(), batch_sampler=[list(range(batch_size))])
+
+    def make_with_workers(num_workers: int = 0, batch_size: int = 2) -> DataLoader[int]:
+        return make(batch_size)
+
+    sized = rebuilt(make_with_workers, Config(batch_size=6))
+    assert len(next(iter(sized))) == 6
+    fault(lambda: rebuilt(make, Config(batch_size=6)))
+
+
+@pytest.mark.parametrize(
+    ("found", "part"),
+    [
+        (3, "no Dataset and no DataLoader: int"),
+        ("text", "no Dataset and no DataLoader: str"),
+        (lambda: None, "returned no Dataset and no DataLoader: NoneType"),
+        (lambda: Numbers, "no Dataset and no DataLoader"),
+        (lambda: (n for n in range(3)), "generator"),
+        (lambda: (Numbers(), Numbers()), "a tuple of 2 of them; return the one to measure"),
+        (lambda: {"train": Numbers()}, "no Dataset and no DataLoader: dict"),
+        (Unsized(), "has no __len__"),
+        (Numbers(0), "empty data set"),
+        ([], "empty data set"),
+        (DataLoader(Numbers(3), batch_size=4, drop_last=True), "has no batch"),
+        (lambda: 1 / 0, "raised ZeroDivisionError"),
+        (lambda x: x, "needs the argument 'x'"),
+    ],
+)
+def test_what_is_no_target_is_named(found: object, part: str) -> None:
+    assert part in fault(lambda: build_from_object(found)).message
+
+
+def test_a_callable_that_raises_shows_only_the_user_s_frames() -> None:
+    def make() -> None:
+        raise SystemExit(3)
+
+    error = fault(lambda: build_from_object(make))
+    assert "make() raised SystemExit: 3" in error.message
+    assert "in make" in error.traceback
+    assert "dlprof/targets" not in error.traceback.replace("\\", "/").replace("tests/unit", "")
+
+
+def test_arguments_for_what_is_no_callable() -> None:
+    assert "no callable" in fault(lambda: build_from_object(Numbers(), {"n": "3"})).message
+
+
+def test_options_that_torch_refuses() -> None:
+    error = fault_without_hint(lambda: rebuilt(Numbers(), Config(num_workers=1, start_method="x")))
+    assert "DataLoader can't be built again" in error.message
+    assert "start_method" in error.message or "multiprocessing_context" in error.message
+
+
+def fault_without_hint(build: Callable[[], object]) -> TargetError:
+    with pytest.raises(TargetError) as caught:
+        build()
+    return caught.value
+
+
+def test_the_description_tells_the_user_s_own_settings() -> None:
+    own = DataLoader(
+        Numbers(), 4, num_workers=2, prefetch_factor=8, in_order=False, persistent_workers=True
+    )
+    built = build_from_object(own, text="data:loader")
+    target = describe(built, import_s=1.5, fork_safe=False)
+    assert target.own_config == Config(
+        num_workers=2, prefetch_factor=8, in_order=False, persistent_workers=True
+    )
+    assert (target.spec, target.import_s, target.fork_safe) == ("data:loader", 1.5, False)
+    assert (target.kind, target.length, target.batches_per_epoch) == ("map", 10, 3)
+    assert target.dataset == f"{__name__}.Numbers"
+    assert target.sampler == "SequentialSampler"
+    assert build_from_object(Numbers()).target.own_config is None
+
+
+def test_the_user_s_own_settings_are_those_of_a_callable_s_defaults() -> None:
+    def make(num_workers: int = 4, prefetch_factor: int | None = 3) -> DataLoader[int]:
+        return DataLoader(
+            Numbers(),
+            num_workers=num_workers,
+            prefetch_factor=prefetch_factor,
+            in_order=False,
+        )
+
+    def make_open(num_workers: int) -> DataLoader[int]:
+        return DataLoader(Numbers(), num_workers=num_workers)
+
+    own = build_from_object(make).target.own_config
+    assert own == Config(num_workers=4, prefetch_factor=3, in_order=False)
+    assert build_from_object(make_open).target.own_config is None
+
+
+def test_a_data_set_smaller_than_one_batch() -> None:
+    built = build_from_object(Numbers(10))
+    error = fault(lambda: make_loader(built, Config()))
+    assert "has 10 samples, batch_size is 32" in error.message
+    assert "10 or less" in error.hint
+    assert len(next(iter(make_loader(built, Config(batch_size=10))))) == 10
+
+
+def test_a_built_in_is_built_with_its_parameters() -> None:
+    built: BuiltTarget = build_target(
+        parse_target("synthetic:shape=2x3,length=70"), {"tensors": "2"}
+    )
+    assert built.target.arguments == {"shape": "2x3", "length": "70", "tensors": "2"}
+    assert (built.target.length, built.target.batch_size) == (70, 32)
+    assert built.target.own_config is None
+    batches: Iterable[Any] = make_loader(built, Config())
+    first, second, index = next(iter(batches))
+    assert first.shape == second.shape == (32, 2, 3)
+    assert index.tolist() == list(range(32))

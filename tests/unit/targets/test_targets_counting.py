@@ -1,0 +1,97 @@
+"""Samples and bytes of batches of any structure."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+
+import pytest
+import torch
+from torch.nn.utils.rnn import pack_sequence
+
+from dlprof.targets.counting import count_bytes, count_samples
+
+Pair = collections.namedtuple("Pair", "image label")  # noqa: PYI024 - what users return
+
+
+@dataclasses.dataclass
+class Batch:
+    tokens: torch.Tensor
+    name: str = "x"
+
+
+class FakeArray:
+    """An ndarray as far as counting goes; numpy is not installed."""
+
+    shape = (5, 2)
+    nbytes = 80
+
+
+IMAGES = torch.zeros(8, 3, 4, 4)
+LABELS = torch.zeros(8, dtype=torch.int64)
+BOXES = [{"boxes": torch.zeros(n, 4), "labels": torch.zeros(n)} for n in (1, 3, 2)]
+
+
+@pytest.mark.parametrize(
+    ("batch", "samples"),
+    [
+        (IMAGES, 8),
+        ([IMAGES, LABELS], 8),
+        ((IMAGES, LABELS), 8),
+        (Pair(IMAGES, LABELS), 8),
+        ({"image": IMAGES, "label": LABELS}, 8),
+        ([{"image": IMAGES}, LABELS], 8),
+        ([[IMAGES, LABELS]], 8),
+        (Batch(tokens=torch.zeros(6, 9)), 6),
+        ([IMAGES, IMAGES.clone()], 8),
+        ([torch.zeros(3, 5, 5) for _ in range(16)], 16),
+        (([torch.zeros(3, n, 5) for n in (4, 5, 6)], BOXES), 3),
+        (BOXES, 3),
+        ([torch.zeros(n) for n in (4, 5)], 2),
+        ([torch.tensor(1.0), torch.tensor(2.0)], 2),
+        (["a", "b", "c"], 3),
+        ([IMAGES, ["a"] * 8], 8),
+        ([1, 2, 3, 4], 4),
+        (pack_sequence([torch.zeros(3), torch.zeros(2)]), 2),
+        (FakeArray(), 5),
+        (torch.tensor(1.0), None),
+        (7, None),
+        ("text", None),
+        ({}, None),
+        ([], None),
+        (None, None),
+    ],
+)
+def test_samples(batch: object, samples: int | None) -> None:
+    assert count_samples(batch) == samples
+
+
+def test_the_known_batch_size_wins_where_it_fits() -> None:
+    pairs = [torch.zeros(2, 3), torch.zeros(2, 3), torch.zeros(2, 3)]
+    assert count_samples(pairs) == 3
+    assert count_samples(pairs, batch_size=2) == 2
+    assert count_samples((IMAGES, LABELS), batch_size=32) == 8  # the last, partial batch
+
+
+@pytest.mark.parametrize(
+    ("batch", "size"),
+    [
+        (IMAGES, 8 * 48 * 4),
+        ([IMAGES, LABELS], 8 * 48 * 4 + 8 * 8),
+        ({"a": FakeArray(), "b": ["xy", b"z"]}, 83),
+        (BOXES, 6 * 5 * 4),
+        (Batch(tokens=torch.zeros(2), name="abc"), 11),
+        (pack_sequence([torch.zeros(3), torch.zeros(2)]), 5 * 4 + 3 * 8),
+        ((1, None, 2.5), 0),
+    ],
+)
+def test_bytes(batch: object, size: int) -> None:
+    assert count_bytes(batch) == size
+
+
+def test_a_batch_that_holds_itself_ends() -> None:
+    batch: list[object] = []
+    batch.append(batch)
+    assert count_bytes(batch) == 0
+    count_samples(batch)
+    count_samples(batch, 3)

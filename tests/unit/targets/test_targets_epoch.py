@@ -1,0 +1,189 @@
+"""The gate that ends an epoch on demand and changes nothing else."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+
+from dlprof.records import Config
+from dlprof.targets.build import build_from_object
+from dlprof.targets.epoch import EpochGate, GatedIndices
+from dlprof.targets.loader import make_loader
+
+
+class Squares(Dataset[int]):
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> int:
+        return index * index
+
+
+class Endless(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            yield 1
+
+
+class EagerSampler(Sampler[int]):
+    """Draws its order when iter() is called, as DistributedSampler does."""
+
+    def __len__(self) -> int:
+        return 20
+
+    def __iter__(self) -> Iterator[int]:
+        order: list[int] = torch.randperm(20).tolist()
+        return iter(order)
+
+    def set_epoch(self, epoch: int) -> int:
+        return epoch
+
+
+class RepeatingLoader(DataLoader[int]):
+    """Keeps one iterator for ever, as timm's and ultralytics' loaders do."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.kept = super().__iter__()
+
+    def __iter__(self) -> Any:
+        return self.kept
+
+
+def gated(found: object, config: Config | None = None) -> tuple[DataLoader[Any], EpochGate]:
+    gate = EpochGate()
+    loader = make_loader(build_from_object(found, batch_size=3), config or Config(), gate=gate)
+    assert isinstance(loader, DataLoader)
+    return loader, gate
+
+
+def test_an_open_gate_passes_the_user_s_batches_in_the_user_s_order() -> None:
+    plain = DataLoader(Squares(), batch_size=3, sampler=EagerSampler())
+    torch.manual_seed(3)
+    expected = [batch.tolist() for batch in plain]
+    loader, gate = gated(plain)
+    torch.manual_seed(3)
+    assert [batch.tolist() for batch in loader] == expected
+    assert gate.attached
+    assert gate.exhausted
+    assert (gate.batches, list(gate.sizes)) == (7, [3, 3, 3, 3, 3, 3, 2])
+    assert gate.exact
+
+
+def test_the_random_streams_stay_as_they_are() -> None:
+    def draws(*, with_gate: bool) -> tuple[float, torch.Tensor]:
+        plain = DataLoader(Squares(), batch_size=3, sampler=EagerSampler())
+        loader = gated(plain)[0] if with_gate else plain
+        torch.manual_seed(5)
+        iterator = iter(loader)
+        return iterator._base_seed, torch.get_rng_state()
+
+    (seed, state), (plain_seed, plain_state) = draws(with_gate=True), draws(with_gate=False)
+    assert seed == plain_seed
+    assert torch.equal(state, plain_state)
+
+
+@pytest.mark.parametrize("found", [Squares(), Endless()])
+def test_a_closed_gate_ends_the_epoch_and_reopens(found: object) -> None:
+    loader, gate = gated(found)
+    for _ in range(2):
+        gate.reopen()
+        seen = 0
+        for _ in loader:
+            seen += 1
+            if seen == 2:
+                gate.close()
+        assert seen == 2
+        assert gate.closed
+        assert not gate.exhausted
+        assert gate.batches == 2
+    assert list(loader) == []  # still closed
+
+
+def test_a_closed_gate_draws_no_further_index() -> None:
+    drawn = []
+
+    def indices() -> Iterator[list[int]]:
+        for index in range(5):
+            drawn.append(index)
+            yield [index]
+
+    class Batches:
+        def __iter__(self) -> Iterator[list[int]]:
+            return indices()
+
+    gate = EpochGate()
+    iterator = iter(GatedIndices(Batches(), gate, len))
+    next(iterator)
+    gate.close()
+    assert list(iterator) == []
+    assert drawn == [0]
+
+
+def test_sizes_without_batching() -> None:
+    loader, gate = gated(DataLoader(Squares(), batch_size=None, sampler=[4, 2]))
+    assert list(loader) == [16, 4]
+    assert list(gate.sizes) == [1, 1]
+    _, gate = gated(DataLoader(Endless(), batch_size=None))
+    assert gate.attached
+    assert not gate.exact
+
+
+def test_an_iterable_tells_what_was_asked_for() -> None:
+    loader, gate = gated(Endless())
+    next(iter(loader))
+    assert list(gate.sizes) == [3]
+    assert not gate.exact
+
+
+def test_index_batches_without_a_length_are_not_counted() -> None:
+    class Lazy:
+        def __iter__(self) -> Iterator[Iterator[int]]:
+            yield iter([1, 2])
+
+    loader, gate = gated(DataLoader(Squares(), batch_sampler=Lazy()))  # type: ignore[arg-type]
+    assert [batch.tolist() for batch in loader] == [[1, 4]]
+    assert (gate.batches, len(gate.sizes), gate.exact) == (1, 0, False)
+
+
+def test_the_loader_looks_as_before() -> None:
+    own = DataLoader(Squares(), batch_size=3, sampler=EagerSampler(), drop_last=True)
+    loader, _ = gated(own)
+    assert len(loader) == len(own)
+    assert (loader.batch_size, loader.drop_last) == (3, True)
+    assert loader.sampler is own.sampler
+    assert loader.batch_sampler.batch_size == 3  # type: ignore[union-attr]
+    assert isinstance(copy.copy(loader.batch_sampler), GatedIndices)
+    unbatched, _ = gated(DataLoader(Squares(), batch_size=None, sampler=own.sampler))
+    sampler: Any = unbatched.sampler
+    assert sampler.set_epoch(4) == 4
+    with pytest.raises(AttributeError):
+        _ = sampler.nothing
+
+
+def test_what_cannot_be_gated_says_why() -> None:
+    gate = EpochGate()
+    assert not gate.attached
+    assert gate.reason
+    gate.attach([1, 2])
+    assert "list is not a torch.utils.data.DataLoader" in gate.reason
+
+
+def test_a_loader_with_an_iterator_of_its_own_is_found_out() -> None:
+    loader, gate = gated(RepeatingLoader(Squares(), batch_size=3))
+    next(iter(loader))
+    assert gate.attached
+    assert not gate.confirm()
+    assert "iterator of its own" in gate.reason
+
+
+def test_a_gate_in_use_is_confirmed() -> None:
+    loader, gate = gated(Squares())
+    next(iter(loader))
+    assert gate.confirm()
+    assert not gate.reason

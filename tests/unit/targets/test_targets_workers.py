@@ -1,0 +1,69 @@
+"""What is set inside a worker."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import types
+from typing import Any
+
+import pytest
+import torch
+import torch.multiprocessing
+
+from dlprof.records import Config
+from dlprof.targets.build import build_from_object
+from dlprof.targets.loader import make_loader
+from dlprof.targets.workers import WorkerSetup, limit_threads
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Give threads and variables back as they were."""
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def test_all_pools_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+    opencv, pools = types.ModuleType("cv2"), types.ModuleType("threadpoolctl")
+    opencv.setNumThreads = told.append  # type: ignore[attr-defined]
+    pools.threadpool_limits = lambda limits: told.append(("pools", limits))  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "cv2", opencv)
+    monkeypatch.setitem(sys.modules, "threadpoolctl", pools)
+    limit_threads(2)
+    assert torch.get_num_threads() == 2
+    assert told == [2, ("pools", 2)]
+    assert os.environ["OMP_NUM_THREADS"] == "2"
+
+
+def test_pools_that_are_not_there_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cv2", None)
+    monkeypatch.setitem(sys.modules, "threadpoolctl", None)
+    limit_threads(1)
+    assert torch.get_num_threads() == 1
+
+
+def test_the_user_s_own_function_is_called_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+    monkeypatch.setattr(torch.multiprocessing, "set_sharing_strategy", told.append)
+    WorkerSetup(told.append, "file_system", None)(3)
+    assert told == ["file_system", 3]
+    WorkerSetup(None, None, None)(0)
+    assert len(told) == 2
+
+
+def test_it_is_put_in_only_where_asked_for() -> None:
+    built = build_from_object([1, 2, 3], batch_size=2)
+
+    def setup(config: Config) -> Any:
+        loader: Any = make_loader(built, config)
+        return loader.worker_init_fn
+
+    assert setup(Config(num_workers=1)) is None
+    assert setup(Config(worker_threads=2)) is None  # no workers
+    found = setup(Config(num_workers=1, worker_threads=2))
+    assert pickle.loads(pickle.dumps(found)) == WorkerSetup(None, None, 2)  # noqa: S301
