@@ -15,11 +15,13 @@ class Candidate:
 
     Attributes:
         config: Which.
+        name: It in words.
         trials: Those with a rate, in the order of measuring.
         failures: Those that failed.
     """
 
     config: Config
+    name: str
     trials: tuple[Trial, ...]
     failures: tuple[Trial, ...]
 
@@ -27,11 +29,6 @@ class Candidate:
     def key(self) -> str:
         """``Config.key``."""
         return self.config.key
-
-    @property
-    def name(self) -> str:
-        """The configuration in words."""
-        return describe(self.config)
 
     @property
     def trial_ids(self) -> list[str]:
@@ -84,9 +81,11 @@ def gather(run: Run) -> list[Candidate]:
     groups: dict[Config, list[Trial]] = {}
     for trial in run.trials:
         groups.setdefault(trial.config, []).append(trial)
+    depths = {config.prefetch_factor for config in groups if config.num_workers}
     return [
         Candidate(
             config=config,
+            name=describe(config, with_prefetch=len(depths) > 1),
             trials=tuple(trial for trial in trials if has_rate(trial)),
             failures=tuple(trial for trial in trials if trial.outcome != "completed"),
         )
@@ -100,8 +99,12 @@ def has_rate(trial: Trial) -> bool:
     return trial.outcome == "completed" and rate is not None and rate.value > 0
 
 
-def describe(config: Config) -> str:
+def describe(config: Config, *, with_prefetch: bool = False) -> str:
     """A configuration under torch's names, what is at its default left out.
+
+    Args:
+        config: Which.
+        with_prefetch: Whether to name ``prefetch_factor`` also at its default of 2.
 
     >>> describe(Config(num_workers=4, prefetch_factor=4, persistent_workers=True))
     'num_workers=4, prefetch_factor=4, persistent_workers=True'
@@ -110,7 +113,8 @@ def describe(config: Config) -> str:
     plain = Config(num_workers=config.num_workers).canonical()
     for field in dataclasses.fields(Config):
         value = getattr(config, field.name)
-        if field.name != "num_workers" and value != getattr(plain, field.name):
+        named = field.name == "prefetch_factor" and with_prefetch and config.num_workers > 0
+        if field.name != "num_workers" and (named or value != getattr(plain, field.name)):
             parts.append(f"{field.name}={value}")
     return ", ".join(parts)
 

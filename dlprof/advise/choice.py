@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 from dlprof.advise.candidates import Candidate
 from dlprof.advise.effective import Rates, Situation, cores_share, rates_of
-from dlprof.records import Estimate, Trial
-from dlprof.stats import BlockFit, fit_blocks, mean_interval, observe
+from dlprof.advise.speeds import Speeds, compare_speeds
+from dlprof.records import Estimate
+from dlprof.stats import mean_interval
 
 SAME_SPEED = 0.98
 """Within 2 % counts as the same speed, however sure the difference: no training run shows it."""
@@ -42,8 +43,7 @@ class Choice:
         ties: Those of the pool that can't be told apart from the best, ``pick`` among them.
         undecided: Cheaper than ``pick``, slower by the best estimate, but not ruled out.
         fed: Whether the pool keeps the step fed; ``None`` without a step.
-        steady: Steady rates compared.
-        effective: Rates over whole epochs compared; what the choice rests on.
+        speeds: What the choice rests on.
         rates: Each trial's rates, by trial id.
     """
 
@@ -55,18 +55,8 @@ class Choice:
     ties: tuple[Candidate, ...]
     undecided: tuple[Candidate, ...]
     fed: bool | None
-    steady: BlockFit
-    effective: BlockFit
+    speeds: Speeds
     rates: dict[str, Rates]
-
-    def speed(self, candidate: Candidate, other: Candidate) -> Estimate:
-        """Rate of one over that of another, over whole epochs where their length is known."""
-        return self.effective.ratio(candidate.key, other.key)
-
-    def fastest(self, among: Sequence[Candidate]) -> Candidate:
-        """The fastest of some, which must not be none."""
-        key = self.effective.best([candidate.key for candidate in among])
-        return next(candidate for candidate in among if candidate.key == key)
 
     def wait_fraction(self, candidate: Candidate) -> float | None:
         """Mean share of time that the step waits."""
@@ -85,13 +75,11 @@ def choose(
     """
     trials = [trial for candidate in candidates for trial in candidate.trials]
     rates = {trial.id: rates_of(trial, situation) for trial in trials}
-    steady = _fit(trials, {key: each.samples_per_s for key, each in rates.items()})
-    effective = _fit(trials, {key: each.effective_samples_per_s for key, each in rates.items()})
+    speeds = compare_speeds(candidates, rates)
     fed = [candidate for candidate in allowed if _is_fed(candidate, rates, situation)]
     pool = fed or list(allowed)
-    best_key = effective.best([candidate.key for candidate in pool])
-    best = next(candidate for candidate in pool if candidate.key == best_key)
-    ties = [each for each in pool if is_tie(effective.ratio(each.key, best_key))]
+    best = speeds.fastest(pool)
+    ties = [each for each in pool if is_tie(speeds.ratio(each, best))]
     pick = ties[0]
     return Choice(
         situation=situation,
@@ -101,13 +89,10 @@ def choose(
         allowed=tuple(allowed),
         ties=tuple(ties),
         undecided=tuple(
-            each
-            for each in pool[: pool.index(pick)]
-            if (effective.ratio(each.key, best_key).high or 0) >= 1
+            each for each in pool[: pool.index(pick)] if (speeds.ratio(each, best).high or 0) >= 1
         ),
         fed=bool(fed) if _has_step(situation) else None,
-        steady=steady,
-        effective=effective,
+        speeds=speeds,
         rates=rates,
     )
 
@@ -116,11 +101,6 @@ def is_tie(ratio: Estimate) -> bool:
     """Whether a rate relative to the best can't be told apart from it."""
     reaches_best = ratio.high is None or ratio.high >= 1
     return ratio.value >= SAME_SPEED or (ratio.value >= LEAST_TIE and reaches_best)
-
-
-def _fit(trials: Sequence[Trial], rates: dict[str, float]) -> BlockFit:
-    seen = [observe(trial, rates[trial.id]) for trial in trials]
-    return fit_blocks([each for each in seen if each is not None])
 
 
 def _has_step(situation: Situation) -> bool:

@@ -37,7 +37,7 @@ def _grave_doubts(choice: Choice, run: Run) -> Iterator[str]:
         yield f"one loader was measured, not {ranks} at once"
     if pick.failures:
         yield f"{pick.name} also failed {times(len(pick.failures))}"
-    if len(pick.trials) == 1:
+    if choice.speeds.steady.blocks(pick.key) == 1:
         yield f"{pick.name} was measured only once"
     if 2 * pick.noisy > len(pick.trials):
         yield f"{pick.noisy} of its {len(pick.trials)} trials were disturbed or drifted"
@@ -59,7 +59,7 @@ def _doubts(choice: Choice, run: Run) -> Iterator[str]:
         yield "the sweep was interrupted"
     if any(_is_short(trial) for trial in pick.trials):
         yield "the measured windows were short"
-    rate = choice.steady.rate(pick.key)
+    rate = choice.speeds.steady.rate(pick.key)
     if rate.low is not None and rate.low < (1 - _WIDE) * rate.value:
         yield f"its rate may be {percent(1 - rate.low / rate.value)} lower: repeats differ"
 
@@ -77,13 +77,13 @@ def _is_at_the_edge(choice: Choice) -> bool:
     if choice.fed or not pick or pick < tried or (limit is not None and pick >= limit):
         return False
     fewer = [c for c in choice.pool if c.config.num_workers < pick]
-    return not any(is_tie(choice.speed(each, choice.pick)) for each in fewer)
+    return not any(is_tie(choice.speeds.ratio(each, choice.pick)) for each in fewer)
 
 
 def _sure(choice: Choice) -> str:
-    count = len(choice.pick.trials)
+    count = choice.speeds.steady.blocks(choice.pick.key)
     ruled_out = len(choice.allowed) - len(choice.ties)
-    measured = f"measured {times(count)}"
+    measured = f"its rate was measured {times(count)}"
     if len(choice.ties) > 1:
         return f"{measured}; {len(choice.ties) - 1} dearer ones can't be told apart from it"
     return f"{measured}; all {ruled_out} others are slower" if ruled_out else measured

@@ -42,8 +42,8 @@ class Situation:
     def of(cls, run: Run, constraints: Constraints, machine: Machine | None) -> Situation:
         """The situation that a run and the user's limits make."""
         header = run.header
-        measured = header.settings.get("step_s")
-        asked = constraints.step_s
+        measured = _positive(header.settings.get("step_s"))
+        asked = _positive(constraints.step_s)
         if asked is None:
             has_step = any(trial.wait_fraction is not None for trial in run.trials)
         else:
@@ -82,13 +82,13 @@ class Rates:
 
     Attributes:
         samples_per_s: Steady, at the stated step.
-        effective_samples_per_s: Over whole epochs, turnover included, where the epoch's length
-            is known; the steady rate otherwise.
+        epoch_factor: What is left of it over whole epochs, turnover included; 1 where the
+            epoch's length isn't known, or the rate covers whole epochs already.
         wait_fraction: Share of time waiting at the stated step; ``None`` without a step.
     """
 
     samples_per_s: float
-    effective_samples_per_s: float
+    epoch_factor: float
     wait_fraction: float | None
 
 
@@ -98,19 +98,14 @@ def rates_of(trial: Trial, situation: Situation) -> Rates:
     share = cores_share(trial, situation)
     wait = trial.wait_fraction if situation.step_measured else None
     if trial.batches_per_s is None or trial.batches_per_s.value <= 0:
-        return Rates(
-            samples_per_s=measured * share,
-            effective_samples_per_s=measured * share,
-            wait_fraction=wait,
-        )
+        return Rates(samples_per_s=measured * share, epoch_factor=1.0, wait_fraction=wait)
     batches = trial.batches_per_s.value * share
     samples_per_batch = measured / trial.batches_per_s.value
     if situation.derived_step_s is not None:
         batches, wait = at_step(trial, batches, situation.derived_step_s)
-    whole = _over_epochs(trial, batches, situation.epoch_batches(trial.config))
     return Rates(
         samples_per_s=batches * samples_per_batch,
-        effective_samples_per_s=whole * samples_per_batch,
+        epoch_factor=_epoch_factor(trial, batches, situation.epoch_batches(trial.config)),
         wait_fraction=wait,
     )
 
@@ -132,9 +127,7 @@ def effective_rate(trials: Sequence[Trial], epoch_batches: float) -> float:
         ValueError: If none has.
     """
     rates = [
-        trial.samples_per_s.value
-        / trial.batches_per_s.value
-        * _over_epochs(trial, trial.batches_per_s.value, epoch_batches)
+        trial.samples_per_s.value * _epoch_factor(trial, trial.batches_per_s.value, epoch_batches)
         for trial in trials
         if trial.samples_per_s is not None and trial.batches_per_s is not None
     ]
@@ -172,11 +165,17 @@ def cores_share(trial: Trial, situation: Situation) -> float:
     return min(1.0, situation.machine.usable_cores / (ranks * own))
 
 
-def _over_epochs(trial: Trial, batches_per_s: float, epoch_batches: float | None) -> float:
-    """The rate with one turnover an epoch; a rate over whole epochs holds it already."""
+def _positive(value: object) -> float | None:
+    """A length of time; 0 is no step at all."""
+    return float(value) if isinstance(value, int | float) and value > 0 else None
+
+
+def _epoch_factor(trial: Trial, batches_per_s: float, epoch_batches: float | None) -> float:
+    """Share of an epoch's time that is no turnover; a rate over whole epochs counts it already."""
     turnover = trial.epoch_turnover_s
     if turnover is None and not trial.config.persistent_workers:
         turnover = trial.startup_s  # workers start anew at each epoch
     if epoch_batches is None or turnover is None or trial.whole_epochs:
-        return batches_per_s
-    return epoch_batches / (epoch_batches / batches_per_s + turnover)
+        return 1.0
+    loading_s = epoch_batches / batches_per_s
+    return loading_s / (loading_s + turnover)

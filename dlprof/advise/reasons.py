@@ -80,7 +80,7 @@ def _differing(one: Config, two: Config) -> list[str]:
 
 def _compare(choice: Choice, one: Candidate, two: Candidate, claim: str) -> Reason:
     """A claim about two configurations; ``{}`` in it is the ratio of their rates."""
-    ratio = choice.speed(one, two)
+    ratio = choice.speeds.ratio(one, two)
     evidence = {"trials": evidence_ids([one, two]), "ratio": figures(ratio)}
     return Reason(claim=claim.format(factor(ratio)), evidence=evidence)
 
@@ -114,7 +114,7 @@ def _default(choice: Choice) -> Reason | None:
     others = [each for each in choice.allowed if each.config.num_workers]
     if not others:
         return None
-    rival = choice.fastest(others)
+    rival = choice.speeds.fastest(others)
     claim = f"num_workers=0 is enough: the fastest with workers, {rival.name}, gave {{}} of it"
     return _compare(choice, rival, pick, claim)
 
@@ -124,7 +124,7 @@ def _fewer(choice: Choice) -> Reason | None:
     fewer = [c for c in choice.allowed if 0 < c.config.num_workers < choice.pick.config.num_workers]
     if not fewer:
         return None
-    rival = choice.fastest(fewer)
+    rival = choice.speeds.fastest(fewer)
     claim = f"Fewer workers are slower: {rival.name} gave {{}} of it"
     return _compare(choice, rival, choice.pick, claim)
 
@@ -138,7 +138,7 @@ def _more(choice: Choice) -> Reason | None:
     more = [c for c in choice.pool if c.config.num_workers > pick.config.num_workers]
     if not more or not pick.config.num_workers:
         return None
-    rival = choice.fastest(more)
+    rival = choice.speeds.fastest(more)
     return _compare(choice, rival, pick, f"More workers don't pay: {rival.name} gave {{}} of it")
 
 
@@ -169,7 +169,7 @@ def _undecided(choice: Choice) -> Reason | None:
     """A cheaper configuration that more repeats might yet show to be as fast."""
     if not choice.undecided:
         return None
-    rival = choice.fastest(choice.undecided)
+    rival = choice.speeds.fastest(choice.undecided)
     claim = f"{rival.name} is cheaper and not ruled out, at {{}} of the fastest"
     return _compare(choice, rival, choice.best, claim)
 
@@ -199,7 +199,7 @@ def _ranks(choice: Choice) -> Reason | None:
     if share >= 1:
         return None
     ranks, cores = choice.situation.constraints.ranks, choice.situation.machine.usable_cores
-    rate = choice.steady.rate(choice.pick.key).value
+    rate = choice.speeds.steady.rate(choice.pick.key).value
     loaders = f"{ranks} loaders" if ranks > 1 else "the loader"
     claim = (
         f"{cores:g} cores hold {loaders} to about {percent(share)} of the measured rate, "

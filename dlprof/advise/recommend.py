@@ -60,7 +60,7 @@ def recommend(
             run.header.target,
             situation.constraints.ranks,
             candidates,
-            choice.steady,
+            choice.speeds.steady,
         ),
         extrapolated=situation.extrapolated,
     )
@@ -68,7 +68,7 @@ def recommend(
 
 def _expected(choice: Choice, candidate: Candidate) -> Expected:
     return Expected(
-        samples_per_s=choice.steady.rate(candidate.key),
+        samples_per_s=choice.speeds.steady.rate(candidate.key),
         wait_fraction=choice.wait_fraction(candidate),
         pss_bytes=candidate.pss_bytes,
         shm_bytes=candidate.shm_bytes,
@@ -87,7 +87,7 @@ def _alternatives(choice: Choice) -> list[Alternative]:
             config=candidate.config,
             expected=_expected(choice, candidate),
             relation=relation,
-            speed=choice.speed(candidate, choice.pick).value,
+            speed=choice.speeds.ratio(candidate, choice.pick).value,
         )
     return sorted(found.values(), key=lambda other: (-other.speed, other.config.cost_key))
 
@@ -97,12 +97,12 @@ def _related(choice: Choice) -> Iterator[tuple[Candidate, _Relation]]:
     default = default_of(choice.allowed, choice.pick.config)
     if default is not None:
         yield default, "default"
-    yield choice.fastest(choice.allowed), "fastest"
+    yield choice.speeds.fastest(choice.allowed), "fastest"
     for candidate in choice.ties:
         yield candidate, "tie"
     fewer = [c for c in choice.allowed if c.config.num_workers < choice.pick.config.num_workers]
     if fewer:
-        yield choice.fastest(fewer), "slower"
+        yield choice.speeds.fastest(fewer), "slower"
 
 
 def _nothing_measured(run: Run) -> NothingMeasuredError:

@@ -55,6 +55,9 @@ class Stop:
 class GridSearch:
     """A randomised block design over the plan's configurations.
 
+    Each block holds every surviving configuration once, but that from the second block on, those
+    that differ only in ``persistent_workers`` take turns (``Plan.take_turns``).
+
     It keeps no state: what comes next follows from the trials so far alone, so that a sweep that
     was cut off anywhere goes on as if it had not been.
 
@@ -80,7 +83,7 @@ class GridSearch:
         current = max((trial.repetition for trial in trials), default=0)
         for block in range(current, min(current + 2, self.plan.max_repeats)):
             earlier = [trial for trial in trials if trial.repetition < block]
-            members = self._members(earlier) if block else self.plan.configs
+            members = self._members(earlier, block) if block else self.plan.configs
             done = {trial.config for trial in trials if trial.repetition == block}
             missing = set(members) - done
             todo = [config for config in self._order(block) if config in missing]
@@ -91,7 +94,7 @@ class GridSearch:
             return self._next(todo, block, trials, remaining_s)
         return Stop(reason="complete")
 
-    def _members(self, earlier: Sequence[Trial]) -> tuple[Config, ...]:
+    def _members(self, earlier: Sequence[Trial], block: int) -> tuple[Config, ...]:
         """Configurations that work and are not ruled out by the blocks so far.
 
         Judged anew for each block: one that was dropped comes back if later blocks no longer
@@ -102,11 +105,9 @@ class GridSearch:
         if fit is None:
             return ()
         best = fit.best()
-        return tuple(
-            config
-            for config in self.plan.configs
-            if config not in failed and _is_possible(fit, config.key, best)
-        )
+        working = [config for config in self.plan.configs if config not in failed]
+        members = [config for config in working if _is_possible(fit, config.key, best)]
+        return _in_turn(members, fit, block) if self.plan.take_turns else tuple(members)
 
     def _is_decided(self, members: Sequence[Config], earlier: Sequence[Trial], block: int) -> bool:
         if block < self.plan.min_repeats:
@@ -178,6 +179,14 @@ def _fit(trials: Sequence[Trial]) -> BlockFit | None:
     """The comparison of all trials with figures, if there are any."""
     observations = [seen for trial in trials if (seen := observe(trial)) is not None]
     return fit_blocks(observations) if observations else None
+
+
+def _in_turn(members: Sequence[Config], fit: BlockFit, block: int) -> tuple[Config, ...]:
+    """One configuration of each group that has the same steady rate, another in each block."""
+    groups: dict[str, list[Config]] = {}
+    for config in members:
+        groups.setdefault(fit.groups[config.key], []).append(config)
+    return tuple(group[block % len(group)] for group in groups.values())
 
 
 def _is_possible(fit: BlockFit, key: str, best: str) -> bool:

@@ -54,6 +54,9 @@ class Plan:
         min_repeats: Blocks before the search may call itself decided.
         max_repeats: Blocks after which it is complete.
         planned_repeats: Blocks that it is likely to take.
+        take_turns: Whether, after the first block, configurations of the same steady rate (those
+            that differ only in ``persistent_workers``) are measured in turn rather than all in
+            each block.
         overhead_s: Expected cost of a trial beside its window.
         left_out: What the budget had no room for.
     """
@@ -63,6 +66,7 @@ class Plan:
     min_repeats: int = MIN_REPEATS
     max_repeats: int = MAX_REPEATS
     planned_repeats: int = PLANNED_REPEATS
+    take_turns: bool = True
     overhead_s: float = DEFAULT_OVERHEAD_S
     left_out: tuple[LeftOut, ...] = ()
 
@@ -107,6 +111,7 @@ def plan_trials(
         min_repeats=least,
         max_repeats=settings.repeats or MAX_REPEATS,
         planned_repeats=planned,
+        take_turns=settings.repeats is None,
         overhead_s=overhead_s,
         left_out=_left_out(len(configs), count, budget_s, _trials(len(configs), least) * shortest),
     )

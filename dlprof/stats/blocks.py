@@ -18,7 +18,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from dlprof.records import Estimate, Trial
+from dlprof.records import Config, Estimate, Trial
 from dlprof.stats.student import t_quantile
 
 QUIET_LOG_SD = 0.10
@@ -39,6 +39,13 @@ _BLOCK_PENALTY = 0.01
 """Residual variance over block variance: blocks may differ by ten times the residual spread. All
 but fixed effects, yet configurations that share no block can still be compared, very widely."""
 
+_LARGEST_LOG_SD = 3.0
+"""Nothing is known of a rate beyond this; it keeps weights above 0 for any figures in a file."""
+
+_LARGEST_LOG = 50.0
+"""No rate is further from 1 per second than ``exp`` of this: whatever a file says, sums of such
+logarithms stay finite, and so do their exponentials."""
+
 _MAX_BLOCKS = 64
 """Neighbouring blocks are merged beyond this many, so that long runs stay quick to judge."""
 
@@ -52,12 +59,15 @@ class Observation:
         block: Number of the interleaved block.
         log_rate: Natural logarithm of the rate.
         log_sd: How far off the figure may be expected to lie, before any repeat is seen.
+        group: Configurations of one group have the same rate by construction; empty for one
+            that stands alone.
     """
 
     key: str
     block: int
     log_rate: float
     log_sd: float = QUIET_LOG_SD
+    group: str = ""
 
     @property
     def weight(self) -> float:
@@ -69,7 +79,9 @@ def observe(trial: Trial, rate: float | None = None) -> Observation | None:
     """A trial as the block model sees it.
 
     The spread is that between runs plus what the trial's own interval says of its window. A trial
-    without an interval was too short for one and counts like a noisy trial.
+    without an interval was too short for one and counts like a noisy trial. Configurations that
+    differ only in ``persistent_workers`` are of one group, as torch looks at it between epochs
+    only; not so where the rates cover whole epochs.
 
     Args:
         trial: Any trial.
@@ -90,9 +102,15 @@ def observe(trial: Trial, rate: float | None = None) -> Observation | None:
     return Observation(
         key=trial.config.key,
         block=trial.repetition,
-        log_rate=math.log(rate),
-        log_sd=math.hypot(between, within),
+        log_rate=max(-_LARGEST_LOG, min(_LARGEST_LOG, math.log(rate))),
+        log_sd=min(math.hypot(between, within), _LARGEST_LOG_SD),
+        group="" if trial.whole_epochs else f"{_within_epochs(trial.config).key} steady",
     )
+
+
+def _within_epochs(config: Config) -> Config:
+    """What of a configuration matters within an epoch."""
+    return dataclasses.replace(config, persistent_workers=False)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,13 +139,15 @@ class BlockFit:
 
     Attributes:
         log_rates: Log rate of each configuration in an average block.
-        cells: Per configuration and block, total weight and mean log rate.
+        groups: The group of each configuration; the rates of a group are the same.
+        cells: Per configuration and block, total weight and mean log rate, of its whole group.
         inverse: Covariance of the block effects, in units of the residual variance.
         residual: Variance about the model, pooled over all configurations.
         between: Variance between the runs of one configuration, drift included.
     """
 
     log_rates: Mapping[str, float]
+    groups: Mapping[str, str]
     cells: Mapping[str, Mapping[int, tuple[float, float]]]
     inverse: Sequence[Sequence[float]]
     residual: Variance
@@ -136,6 +156,10 @@ class BlockFit:
     def best(self, among: Iterable[str] | None = None) -> str:
         """The configuration of the highest rate, among all or those given."""
         return max(self.log_rates if among is None else among, key=self.log_rates.__getitem__)
+
+    def blocks(self, key: str) -> int:
+        """In how many blocks the configuration, or one of its group, was measured."""
+        return len(self.cells[key])
 
     def rate(self, key: str, confidence: float = 0.95) -> Estimate:
         """What the configuration gives in an average block, drift between blocks included."""
@@ -153,7 +177,7 @@ class BlockFit:
         towards the pooled one: pairs differ in how steady they are, and few repeats can't say how
         much.
         """
-        if key == other:
+        if self.groups[key] == self.groups[other]:
             return Estimate(value=1.0, low=1.0, high=1.0)
         squares, df = _paired_squares(self.cells[key], self.cells[other])
         variance = _prior(self.residual).updated(squares, df)
@@ -179,7 +203,7 @@ class BlockFit:
 def fit_blocks(observations: Sequence[Observation]) -> BlockFit:
     """Fit ``mu_i + b_j`` to log rates by weighted least squares; cells may be missing.
 
-    Configuration levels are eliminated from the normal equations, which leaves one equation per
+    Levels of groups are eliminated from the normal equations, which leaves one equation per
     block. The pooled variance starts from the prior ``QUIET_LOG_SD`` with ``PRIOR_DF`` degrees of
     freedom, so that one block alone is judged by the prior and repeats soon outweigh it.
 
@@ -189,29 +213,41 @@ def fit_blocks(observations: Sequence[Observation]) -> BlockFit:
     if not observations:
         raise ValueError("a fit to no observations")
     index = _block_index(observations)
-    cells = _cells(observations, index)
+    groups = _groups(observations)
+    cells = _cells(observations, groups, index)
     size = max(index.values()) + 1
     matrix, right = _block_equations(cells, size)
     inverse = _inverse(matrix)
     effects = [sum(g * r for g, r in zip(row, right, strict=True)) for row in inverse]
-    means = {key: _mean(row) for key, row in cells.items()}
+    means = {group: _mean(row) for group, row in cells.items()}
     levels = {
-        key: means[key] - _mean({j: (w, effects[j]) for j, (w, _) in row.items()})
-        for key, row in cells.items()
+        group: means[group] - _mean({j: (w, effects[j]) for j, (w, _) in row.items()})
+        for group, row in cells.items()
     }
-    count, configs = len(observations), len(cells)
+    free = len(observations) - len(cells)
     prior = Variance(value=QUIET_LOG_SD**2, df=PRIOR_DF)
     about_model = sum(
-        o.weight * (o.log_rate - levels[o.key] - effects[index[o.block]]) ** 2 for o in observations
+        o.weight * (o.log_rate - levels[groups[o.key]] - effects[index[o.block]]) ** 2
+        for o in observations
     )
-    about_mean = sum(o.weight * (o.log_rate - means[o.key]) ** 2 for o in observations)
+    about_mean = sum(o.weight * (o.log_rate - means[groups[o.key]]) ** 2 for o in observations)
     return BlockFit(
-        log_rates=levels,
-        cells=cells,
+        log_rates={key: levels[group] for key, group in groups.items()},
+        groups=groups,
+        cells={key: cells[group] for key, group in groups.items()},
         inverse=inverse,
-        residual=prior.updated(about_model, max(0, count - configs - (size - 1))),
-        between=prior.updated(about_mean, count - configs),
+        residual=prior.updated(about_model, max(0, free - (size - 1))),
+        between=prior.updated(about_mean, free),
     )
+
+
+def _groups(observations: Iterable[Observation]) -> dict[str, str]:
+    """The group of each configuration; one that is in two stands alone."""
+    groups: dict[str, str] = {}
+    for o in observations:
+        group = o.group or o.key
+        groups[o.key] = group if groups.get(o.key, group) == group else o.key
+    return groups
 
 
 def _block_index(observations: Iterable[Observation]) -> dict[int, int]:
@@ -222,12 +258,12 @@ def _block_index(observations: Iterable[Observation]) -> dict[int, int]:
 
 
 def _cells(
-    observations: Iterable[Observation], index: Mapping[int, int]
+    observations: Iterable[Observation], groups: Mapping[str, str], index: Mapping[int, int]
 ) -> dict[str, dict[int, tuple[float, float]]]:
-    """Weight and weighted mean log rate per configuration and block."""
+    """Weight and weighted mean log rate per group and block."""
     cells: dict[str, dict[int, tuple[float, float]]] = {}
     for o in observations:
-        row = cells.setdefault(o.key, {})
+        row = cells.setdefault(groups[o.key], {})
         weight, mean = row.get(index[o.block], (0.0, 0.0))
         total = weight + o.weight
         row[index[o.block]] = (total, mean + (o.log_rate - mean) * o.weight / total)
@@ -242,7 +278,7 @@ def _mean(row: Mapping[int, tuple[float, float]]) -> float:
 def _block_equations(
     cells: Mapping[str, Mapping[int, tuple[float, float]]], size: int
 ) -> tuple[list[list[float]], list[float]]:
-    """The normal equations of the block effects, configuration levels eliminated."""
+    """The normal equations of the block effects, levels of groups eliminated."""
     matrix = [[_BLOCK_PENALTY if i == j else 0.0 for j in range(size)] for i in range(size)]
     right = [0.0] * size
     for row in cells.values():
@@ -290,4 +326,5 @@ def _paired_squares(
 def _exponential(log: float, variance: Variance, factor: float, confidence: float) -> Estimate:
     """An estimate on the log scale as a factor."""
     half = t_quantile((1 + confidence) / 2, variance.df) * math.sqrt(variance.value * factor)
+    half = min(half, 10 * _LARGEST_LOG)
     return Estimate(value=math.exp(log), low=math.exp(log - half), high=math.exp(log + half))

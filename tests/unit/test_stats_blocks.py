@@ -176,6 +176,36 @@ def test_observe_takes_another_rate_where_told() -> None:
     assert seen.log_rate == pytest.approx(math.log(500))
 
 
+def test_configurations_of_one_group_have_one_rate_from_all_their_trials() -> None:
+    seen = [
+        Observation(key=key, block=0, log_rate=math.log(rate), group=group)
+        for key, rate, group in (("a", 90, "g"), ("a+", 110, "g"), ("b", 200, ""))
+    ]
+    fit = fit_blocks(seen)
+    assert fit.ratio("a", "a+") == Estimate(value=1.0, low=1.0, high=1.0)
+    assert fit.rate("a") == fit.rate("a+")
+    assert fit.ratio("b", "a").value == pytest.approx(200 / math.sqrt(90 * 110))
+    alone = fit_blocks([seen[0], seen[2]]).ratio("b", "a")
+    assert ends(fit.ratio("b", "a"))[1] / fit.ratio("b", "a").value < ends(alone)[1] / alone.value
+    assert fit.blocks("a+") == 1
+
+
+def test_a_configuration_in_two_groups_stands_alone() -> None:
+    steady = Observation(key="a", block=0, log_rate=1.0, group="g")
+    whole = Observation(key="a", block=1, log_rate=1.0)
+    twin = Observation(key="a+", block=0, log_rate=2.0, group="g")
+    assert fit_blocks([steady, whole, twin]).ratio("a+", "a").value > 1.5
+
+
+def test_observe_groups_what_differs_between_epochs_only() -> None:
+    plain, kept = config(2), config(2, persistent_workers=True)
+    groups = {seen.group for each in (plain, kept) if (seen := observe(trial(each)))}
+    assert len(groups) == 1
+    whole = observe(trial(plain, whole_epochs=True))
+    assert whole is not None
+    assert whole.group == ""
+
+
 def test_a_trial_without_figures_is_no_observation() -> None:
     assert observe(failed(config(2))) is None
     assert observe(trial(config(2), 0.0)) is None

@@ -87,6 +87,7 @@ def test_a_tie_prefers_fewer_workers_then_shallower_queues() -> None:
     deep, shallow, more = config(4, 8), config(4, 2), config(5, 2)
     answer = recommend(run(blocks({more: [102, 101], deep: [101, 102], shallow: [100, 101]})))
     assert answer.config == shallow
+    assert "num_workers=4, prefetch_factor=8 was the fastest, at 1.01x" in claims(answer)
     assert set(relations(answer).values()) <= {"tie", "fastest"}
     assert len(answer.alternatives) == 2
 
@@ -113,6 +114,14 @@ def test_persistent_workers_pay_where_epochs_are_short() -> None:
     assert long.config == W4
     unknown = recommend(run(trials, target=target(length=None, batches_per_epoch=None)))
     assert unknown.config == W4
+
+
+def test_noise_between_twins_is_no_reason_to_keep_workers() -> None:
+    """They differ only in what happens between epochs, and epochs are long."""
+    keep = config(4, persistent_workers=True)
+    answer = recommend(run(blocks({W4: [100, 110, 90], keep: [140, 150, 130]})))
+    assert answer.config == W4
+    assert answer.expected.samples_per_s.value == pytest.approx(118, abs=2)
 
 
 def test_failures_explain_themselves_and_are_never_recommended() -> None:
@@ -205,6 +214,17 @@ def test_another_machine_has_limits_and_cores_of_its_own() -> None:
     answer = recommend(run(trials), machine=tiny)
     assert answer.config == W0
     assert "the memory of tiny (1.0 GiB) leaves out num_workers=4 and 1 more" in claims(answer)
+
+
+def test_a_step_of_nothing_is_no_step() -> None:
+    measured = run(blocks(RISING))
+    assert recommend(measured, Constraints(step_s=0.0)) == recommend(measured)
+
+
+def test_absurd_figures_give_finite_answers() -> None:
+    wild = [trial(W0, 1e-300), trial(W4, 1e300), trial(W4, 1.0, repetition=1)]
+    answer = recommend(run([*wild, trial(W0, 1e-5, repetition=1, spread=1e9)]))
+    json.dumps(dataclasses.asdict(answer), allow_nan=False)
 
 
 def test_the_same_machine_given_as_a_profile_is_no_extrapolation() -> None:

@@ -131,6 +131,34 @@ def test_one_repeat_is_one_block() -> None:
     assert (len(trials), stop.reason) == (len(GRID), "complete")
 
 
+TWINS = tuple(config(w, persistent_workers=keep) for w in (2, 4) for keep in (False, True))
+SAME = {2: 100.0, 4: 101.0}
+
+
+def test_twins_that_differ_between_epochs_only_take_turns_after_the_first_block() -> None:
+    trials, stop = carry_out(search(TWINS), engine(SAME))
+    assert set(block(trials, 0)) == set(TWINS)
+    assert {each.key for each in block(trials, 1)} == {"w2-p2-persistent", "w4-p2-persistent"}
+    assert {each.key for each in block(trials, 2)} == {"w2-p2", "w4-p2"}
+    assert stop.reason == "decided"
+
+
+def test_explicit_repeats_hold_for_twins_too() -> None:
+    plan = Plan(configs=TWINS, trial_s=1.0, min_repeats=2, max_repeats=2, take_turns=False)
+    trials, _ = carry_out(GridSearch(plan=plan), engine(SAME))
+    assert set(block(trials, 1)) == set(TWINS)
+
+
+def test_a_twin_whose_partner_failed_is_measured_in_every_block() -> None:
+    def measure(proposal: Proposal) -> Trial:
+        if not proposal.config.persistent_workers:
+            return failed(proposal.config, repetition=proposal.repetition)
+        return engine(SAME)(proposal)
+
+    trials, _ = carry_out(search(TWINS), measure)
+    assert {each.key for each in block(trials, 2)} == {"w2-p2-persistent", "w4-p2-persistent"}
+
+
 def test_trials_of_configurations_outside_the_plan_are_ignored() -> None:
     foreign = [trial(config(99), 1e6, repetition=5)]
     step = search().propose(foreign)
@@ -174,12 +202,13 @@ def test_the_rest_shrinks_as_trials_are_done() -> None:
     st.dictionaries(st.sampled_from([0, 1, 2, 4, 8]), st.floats(50, 500), min_size=1),
     st.sampled_from([0.0, 0.02, 0.2]),
     st.integers(0, 3),
-    st.integers(0, 60),
+    st.integers(0, 90),
 )
 def test_a_sweep_cut_off_anywhere_goes_on_to_the_same_trials(
     rates: dict[int, float], noise: float, seed: int, cut: int
 ) -> None:
-    grid = search(tuple(config(w) for w in sorted(rates)), seed=seed)
+    configs = (config(w, persistent_workers=keep) for w in rates for keep in (False, True))
+    grid = search(tuple(sorted(set(configs), key=lambda c: c.cost_key)), seed=seed)
     whole, stop = carry_out(grid, engine(rates, noise))
     resumed, stop_again = carry_out(grid, engine(rates, noise), whole[:cut])
     assert resumed == whole

@@ -1,0 +1,93 @@
+"""Configurations compared by the rate that a training run would see."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
+from dlprof.advise.candidates import Candidate
+from dlprof.advise.effective import Rates
+from dlprof.records import Estimate
+from dlprof.stats import BlockFit, fit_blocks, observe
+
+_TURNOVER_SPREAD = 0.5
+"""Expected relative standard deviation of one epoch turnover: starting the same workers took 32
+to 53 ms on a quiet machine, and it is timed once in a trial."""
+
+_LEAST_FACTOR = 1e-20
+"""Turnovers that would leave less are nonsense, but must not overflow."""
+
+_ERRORS_TO_EACH_SIDE = 2.0
+"""Standard errors in a 95 % interval, of figures whose spread is assumed rather than estimated."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EpochFactor:
+    """What epoch turnover leaves of a configuration's steady rate.
+
+    Attributes:
+        log: Natural logarithm of the factor.
+        log_sd: Its standard error.
+    """
+
+    log: float
+    log_sd: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Speeds:
+    """Steady rates, compared in blocks, times what epoch turnover leaves of them.
+
+    The two are kept apart because configurations that differ only in ``persistent_workers`` have
+    the same steady rate: what tells them apart is the turnover, not the noise of their rates.
+
+    Attributes:
+        steady: The steady rates.
+        epochs: Per configuration, over epochs of the target's length.
+    """
+
+    steady: BlockFit
+    epochs: Mapping[str, EpochFactor]
+
+    def ratio(self, candidate: Candidate, other: Candidate) -> Estimate:
+        """Rate of one over that of another, over whole epochs where their length is known."""
+        if candidate.key == other.key:
+            return Estimate(value=1.0, low=1.0, high=1.0)
+        steady = self.steady.ratio(candidate.key, other.key)
+        one, two = self.epochs[candidate.key], self.epochs[other.key]
+        between = math.exp(one.log - two.log)
+        error = _ERRORS_TO_EACH_SIDE * math.hypot(one.log_sd, two.log_sd)
+        if steady.low is None or steady.high is None or not steady.low:
+            return Estimate(value=steady.value * between)
+        low = math.exp(-math.hypot(math.log(steady.value / steady.low), error))
+        high = math.exp(math.hypot(math.log(steady.high / steady.value), error))
+        value = steady.value * between
+        return Estimate(value=value, low=value * low, high=value * high)
+
+    def fastest(self, among: Sequence[Candidate]) -> Candidate:
+        """The fastest of some, which must not be none; the first of equals."""
+        return max(among, key=lambda c: self.steady.log_rates[c.key] + self.epochs[c.key].log)
+
+
+def compare_speeds(candidates: Sequence[Candidate], rates: Mapping[str, Rates]) -> Speeds:
+    """Compare all candidates.
+
+    Args:
+        candidates: With at least one rate each.
+        rates: Rates in the situation that counts, by trial id.
+    """
+    trials = [trial for candidate in candidates for trial in candidate.trials]
+    seen = [observe(trial, rates[trial.id].samples_per_s) for trial in trials]
+    return Speeds(
+        steady=fit_blocks([each for each in seen if each is not None]),
+        epochs={each.key: _epoch_factor(each, rates) for each in candidates},
+    )
+
+
+def _epoch_factor(candidate: Candidate, rates: Mapping[str, Rates]) -> EpochFactor:
+    """The mean over trials; its error follows from that of the turnover's share of the epoch."""
+    factors = [max(_LEAST_FACTOR, rates[trial.id].epoch_factor) for trial in candidate.trials]
+    log = math.fsum(map(math.log, factors)) / len(factors)
+    share = 1 - math.exp(log)
+    return EpochFactor(log=log, log_sd=share * _TURNOVER_SPREAD / math.sqrt(len(factors)))
