@@ -7,6 +7,7 @@ import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import typer
 
@@ -17,6 +18,9 @@ from dlprof.errors import ExitCode
 
 def main() -> None:
     """Run the program with the process's own arguments and end the process with its exit code."""
+    # A process can be started with its streams closed; Python then has None in their place.
+    nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open to the very end
+    sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
     for stream in (sys.stdout, sys.stderr):
         # A name that the terminal's encoding lacks must not end the program.
         if isinstance(stream, io.TextIOWrapper):

@@ -6,6 +6,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from dlprof.errors import FileError
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -15,12 +17,21 @@ def write_result(text: str) -> None:
 
     Args:
         text: A document or a snippet, already clean.
+
+    Raises:
+        FileError: If stdout takes no more, as on a full disk.
     """
     try:
         sys.stdout.write(text.rstrip("\n") + "\n")
         sys.stdout.flush()
     except BrokenPipeError:
         silence_stdout()
+    except OSError as error:
+        silence_stdout()
+        raise FileError(
+            f"The result can't be written to stdout: {error.strerror}",
+            hint="The run file is kept; dlprof recommend shows it again.",
+        ) from None
 
 
 def print_result(renderable: RenderableType) -> None:

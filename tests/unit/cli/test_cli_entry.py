@@ -187,3 +187,25 @@ def test_the_module_is_the_program() -> None:
     )
     assert done.returncode == 2
     assert done.stderr.startswith("dlprof: No such command 'nonsense'.")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_stdout_that_is_full_is_one_sentence(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "dlprof", "sweep", "--print-config"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+        )
+    assert done.returncode == 2
+    assert done.stderr.startswith("dlprof: The result can't be written to stdout: No space left")
+    assert len(done.stderr.splitlines()) == 2
+
+
+def test_closed_streams_are_no_fault(tmp_path: Path) -> None:
+    call = f'"{sys.executable}" -m dlprof sweep --print-config >&- 2>&-'
+    done = subprocess.run(["/bin/sh", "-c", call], check=False, cwd=tmp_path)
+    assert done.returncode == 0
