@@ -19,6 +19,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from dlprof.records import Config, Estimate, Trial
+from dlprof.stats.equations import (
+    Row,
+    block_equations,
+    inverted,
+    paired_squares,
+    weighted_mean,
+)
 from dlprof.stats.student import t_quantile
 
 QUIET_LOG_SD = 0.10
@@ -34,10 +41,6 @@ NOISY_LOG_SD = 0.30
 PRIOR_DF = 4.0
 """What a prior variance is worth, in degrees of freedom: it rules where there are no repeats and
 fades when there are; 3 to 5 is what moderated variances commonly estimate (Smyth 2004, limma)."""
-
-_BLOCK_PENALTY = 0.01
-"""Residual variance over block variance: blocks may differ by ten times the residual spread. All
-but fixed effects, yet configurations that share no block can still be compared, very widely."""
 
 _LARGEST_LOG_SD = 3.0
 """Nothing is known of a rate beyond this; it keeps weights above 0 for any figures in a file."""
@@ -148,7 +151,7 @@ class BlockFit:
 
     log_rates: Mapping[str, float]
     groups: Mapping[str, str]
-    cells: Mapping[str, Mapping[int, tuple[float, float]]]
+    cells: Mapping[str, Row]
     inverse: Sequence[Sequence[float]]
     residual: Variance
     between: Variance
@@ -179,7 +182,7 @@ class BlockFit:
         """
         if self.groups[key] == self.groups[other]:
             return Estimate(value=1.0, low=1.0, high=1.0)
-        squares, df = _paired_squares(self.cells[key], self.cells[other])
+        squares, df = paired_squares(self.cells[key], self.cells[other])
         variance = _prior(self.residual).updated(squares, df)
         factor = self._difference_factor(key, other)
         log_ratio = self.log_rates[key] - self.log_rates[other]
@@ -216,12 +219,12 @@ def fit_blocks(observations: Sequence[Observation]) -> BlockFit:
     groups = _groups(observations)
     cells = _cells(observations, groups, index)
     size = max(index.values()) + 1
-    matrix, right = _block_equations(cells, size)
-    inverse = _inverse(matrix)
+    matrix, right = block_equations(cells, size)
+    inverse = inverted(matrix)
     effects = [sum(g * r for g, r in zip(row, right, strict=True)) for row in inverse]
-    means = {group: _mean(row) for group, row in cells.items()}
+    means = {group: weighted_mean(row) for group, row in cells.items()}
     levels = {
-        group: means[group] - _mean({j: (w, effects[j]) for j, (w, _) in row.items()})
+        group: means[group] - weighted_mean({j: (w, effects[j]) for j, (w, _) in row.items()})
         for group, row in cells.items()
     }
     free = len(observations) - len(cells)
@@ -263,64 +266,16 @@ def _cells(
     """Weight and weighted mean log rate per group and block."""
     cells: dict[str, dict[int, tuple[float, float]]] = {}
     for o in observations:
-        row = cells.setdefault(groups[o.key], {})
-        weight, mean = row.get(index[o.block], (0.0, 0.0))
+        row, block = cells.setdefault(groups[o.key], {}), index[o.block]
+        weight, mean = row.get(block, (0.0, 0.0))
         total = weight + o.weight
-        row[index[o.block]] = (total, mean + (o.log_rate - mean) * o.weight / total)
+        row[block] = (total, mean + (o.log_rate - mean) * o.weight / total)
     return cells
-
-
-def _mean(row: Mapping[int, tuple[float, float]]) -> float:
-    """The weighted mean of one configuration's cells."""
-    return sum(w * y for w, y in row.values()) / sum(w for w, _ in row.values())
-
-
-def _block_equations(
-    cells: Mapping[str, Mapping[int, tuple[float, float]]], size: int
-) -> tuple[list[list[float]], list[float]]:
-    """The normal equations of the block effects, levels of groups eliminated."""
-    matrix = [[_BLOCK_PENALTY if i == j else 0.0 for j in range(size)] for i in range(size)]
-    right = [0.0] * size
-    for row in cells.values():
-        mean, total = _mean(row), sum(w for w, _ in row.values())
-        for block, (weight, rate) in row.items():
-            matrix[block][block] += weight
-            right[block] += weight * (rate - mean)
-            for other, (other_weight, _) in row.items():
-                matrix[block][other] -= weight * other_weight / total
-    return matrix, right
-
-
-def _inverse(matrix: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Inverse of a positive definite matrix by Gauss-Jordan elimination (needs no pivoting)."""
-    size = len(matrix)
-    rows = [[*row, *(float(i == j) for j in range(size))] for i, row in enumerate(matrix)]
-    for i, pivot_row in enumerate(rows):
-        pivot = pivot_row[i]
-        rows[i] = [value / pivot for value in pivot_row]
-        for k, row in enumerate(rows):
-            if k != i and row[i]:
-                rows[k] = [a - row[i] * b for a, b in zip(row, rows[i], strict=True)]
-    return [row[size:] for row in rows]
 
 
 def _prior(pooled: Variance) -> Variance:
     """The pooled variance as the prior of one configuration's or one pair's own."""
     return Variance(value=pooled.value, df=PRIOR_DF)
-
-
-def _paired_squares(
-    one: Mapping[int, tuple[float, float]], two: Mapping[int, tuple[float, float]]
-) -> tuple[float, int]:
-    """Squares of a pair's differences about their mean, per observation, and their df."""
-    pairs = [
-        (1 / (1 / one[block][0] + 1 / two[block][0]), one[block][1] - two[block][1])
-        for block in one.keys() & two.keys()
-    ]
-    if len(pairs) < 2:
-        return 0.0, 0
-    mean = sum(w * d for w, d in pairs) / sum(w for w, _ in pairs)
-    return sum(w * (d - mean) ** 2 for w, d in pairs), len(pairs) - 1
 
 
 def _exponential(log: float, variance: Variance, factor: float, confidence: float) -> Estimate:
