@@ -34,11 +34,12 @@ def fingerprint(
         gpus: What NVML lists.
     """
     model = slug(cpu_model)
-    memory = "?" if memory_bytes is None else f"{installed_gib(memory_bytes):g}"
+    memory = "" if memory_bytes is None else f"{installed_gib(memory_bytes):g}g"
     cards = sorted((gpu.name, _gib_or_zero(gpu.memory_bytes)) for gpu in gpus)
     facts = [model, round(usable_cores, 2), logical_cpus, memory, cards]
     digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:8]
-    return f"{model}-{round(usable_cores, 2):g}c-{memory}g-{len(gpus)}gpu-{digest}"
+    parts = [model, f"{round(usable_cores, 2):g}c", memory, f"{len(gpus)}gpu", digest]
+    return "-".join(part for part in parts if part)
 
 
 def slug(name: str) -> str:
@@ -55,16 +56,16 @@ def installed_gib(size_bytes: int) -> float:
     """The next size of 1, 1.5, 2, 3, 4, 6 ... GiB: the system shows a little less than is there.
 
     >>> installed_gib(62 * 2**30), installed_gib(377 * 2**30)
-    (64, 384)
+    (64.0, 384.0)
     """
     size = 1.0
     while size * _GIB < size_bytes:
-        size = size * 1.5 if (size).is_integer() and _is_power_of_two(size) else size / 1.5 * 2
+        size = size * 1.5 if _is_power_of_two(size) else size / 1.5 * 2
     return size
 
 
 def _is_power_of_two(size: float) -> bool:
-    return int(size) & (int(size) - 1) == 0
+    return size.is_integer() and int(size) & (int(size) - 1) == 0
 
 
 def _gib_or_zero(size_bytes: int | None) -> float:

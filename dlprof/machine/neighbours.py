@@ -15,6 +15,7 @@ from dlprof.machine.files import read_text
 from dlprof.machine.gpus import GpuNeighbours
 from dlprof.machine.procfs import (
     CpuTicks,
+    parse_allowed_cpus,
     parse_cpu_ticks,
     parse_load,
     parse_pressure,
@@ -48,6 +49,7 @@ class Neighbours:
         watched_s: For how long.
         busy_cores: Cores that were busy, everyone's together, the whole machine.
         idle_cores: Cores that were idle.
+        free_cores: Those of them that this process may use, a CPU quota left aside.
         stolen_cores: Cores that a hypervisor gave to other machines.
         runnable: Threads running or waiting for a core at the end, the watcher left out.
         load_1m: Load average of the last minute; waiting for storage counts as well.
@@ -64,6 +66,7 @@ class Neighbours:
     watched_s: float
     busy_cores: float | None = None
     idle_cores: float | None = None
+    free_cores: float | None = None
     stolen_cores: float | None = None
     runnable: int | None = None
     load_1m: float | None = None
@@ -100,6 +103,7 @@ class Look:
     Attributes:
         time_ns: When, on a clock that never steps.
         cpus: Ticks of all CPUs together.
+        allowed: Ticks of the CPUs that this process may use.
         processes: By process id and start time.
         pressures_us: Time held up, by resource.
         runnable: Threads running or waiting for a core, the watcher left out.
@@ -108,6 +112,7 @@ class Look:
 
     time_ns: int
     cpus: CpuTicks | None
+    allowed: CpuTicks | None
     processes: Mapping[tuple[int, int], ProcessTicks]
     pressures_us: Mapping[str, int | None]
     runnable: int | None
@@ -137,11 +142,13 @@ def watch(
 def look(*, root: Path = Path("/"), clock: Callable[[], int] = time.monotonic_ns) -> Look:
     """Read every process and the machine's totals once; about 10 us per process."""
     stat = read_text(root / "proc/stat") or ""
-    cpus = list(parse_cpu_ticks(stat).values())
+    cpus = parse_cpu_ticks(stat)
+    mask = parse_allowed_cpus(read_text(root / "proc/self/status") or "") or frozenset(cpus)
     running = parse_running(stat)
     return Look(
         time_ns=clock(),
-        cpus=_sum(cpus) if cpus else None,
+        cpus=_sum(cpus.values()),
+        allowed=_sum(ticks for cpu, ticks in cpus.items() if cpu in mask),
         processes=_read_processes(root),
         pressures_us={name: _read_pressure(name, root) for name in _PRESSURES},
         runnable=None if running is None else max(0, running - 1),
@@ -175,6 +182,7 @@ def between(
         watched_s=window_ns / 1e9,
         busy_cores=busy,
         idle_cores=idle,
+        free_cores=_machine_cores(first.allowed, last.allowed, window_ns)[1],
         stolen_cores=stolen,
         runnable=last.runnable,
         load_1m=last.load_1m,
@@ -195,6 +203,7 @@ _NO_STAT = "the system doesn't tell (no /proc/stat)"
 _FIELDS = {
     "busy_cores": _NO_STAT,
     "idle_cores": _NO_STAT,
+    "free_cores": _NO_STAT,
     "stolen_cores": _NO_STAT,
     "unseen_cores": _NO_STAT,
     "runnable": _NO_STAT,
@@ -256,9 +265,12 @@ def _pressure(name: str, first: Look, last: Look) -> float | None:
     return min(1.0, max(0, after - before) * 1000 / (last.time_ns - first.time_ns))
 
 
-def _sum(cpus: Iterable[CpuTicks]) -> CpuTicks:
-    busy, idle, stolen = zip(*((cpu.busy, cpu.idle, cpu.stolen) for cpu in cpus), strict=True)
-    return CpuTicks(busy=sum(busy), idle=sum(idle), stolen=sum(stolen))
+def _sum(cpus: Iterable[CpuTicks]) -> CpuTicks | None:
+    counted = [(cpu.busy, cpu.idle, cpu.stolen) for cpu in cpus]
+    if not counted:
+        return None
+    busy, idle, stolen = map(sum, zip(*counted, strict=True))
+    return CpuTicks(busy=busy, idle=idle, stolen=stolen)
 
 
 def _read_processes(root: Path) -> dict[tuple[int, int], ProcessTicks]:

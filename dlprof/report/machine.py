@@ -211,14 +211,13 @@ def _card_activity(card: GpuNeighbours) -> str:
 
 
 def _verdict(machine: Machine, neighbours: Neighbours) -> str:
-    idle = neighbours.idle_cores
-    if idle is None:
+    if neighbours.free_cores is None:
         return "Who else uses the CPU can't be told here."
-    free = min(idle, machine.usable_cores)
-    if free >= (1 - _BUSY_SHARE) * machine.usable_cores:
-        return f"All but nothing else is running: {machine.usable_cores:g} cores are yours to use."
+    free, usable = min(neighbours.free_cores, machine.usable_cores), machine.usable_cores
+    if free >= (1 - _BUSY_SHARE) * usable:
+        return f"Nearly all of the {usable:g} usable cores were free."
     return (
-        f"About {cores_text(free)} of {machine.usable_cores:g} usable cores were free:"
+        f"About {cores_text(free)} of {usable:g} usable cores were free:"
         " others slow down what is measured or trained now."
     )
 

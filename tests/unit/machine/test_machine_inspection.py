@@ -1,0 +1,161 @@
+"""What recorded machines offer, and the keys that settings are kept under."""
+
+from __future__ import annotations
+
+import dataclasses
+import doctest
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_nvml import FakeNvml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlprof.machine import cgroups, fingerprint, inspect_machine, procfs
+from dlprof.machine.gpus import GpuReader
+from dlprof.records import Machine
+
+_RECORDED = Path(__file__).parents[2] / "data" / "machine"
+_GIB = 1 << 30
+
+
+def _inspect(name: str, cards: int = 0) -> Machine:
+    return inspect_machine(_RECORDED / name, gpus=GpuReader(FakeNvml(count=cards)))
+
+
+def _facts(machine: Machine) -> tuple[object, ...]:
+    return (
+        machine.logical_cpus,
+        machine.physical_cores,
+        machine.affinity_cpus,
+        machine.quota_cores,
+        machine.usable_cores,
+        machine.numa_nodes,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "facts"),
+    [
+        ("server-96t", (96, 48, 96, None, 96.0, 2)),
+        ("docker-v2-quota", (16, 8, 16, 2.5, 2.5, 1)),
+        ("docker-v1-nested", (12, 12, 8, 1.5, 1.5, None)),
+        ("kubernetes", (32, 16, 32, 6.5, 6.5, 1)),
+        # The mask of WSL names 64 CPUs, of which 32 are there.
+        ("wsl", (32, 16, 32, None, 32.0, 1)),
+        ("old-kernel", (8, 4, 8, None, 8.0, 1)),
+        ("graviton", (4, 4, 4, None, 4.0, 1)),
+    ],
+)
+def test_cores_of_recorded_machines(name: str, facts: tuple[object, ...]) -> None:
+    assert _facts(_inspect(name)) == facts
+
+
+def test_the_shared_server_in_full() -> None:
+    machine = _inspect("server-96t", cards=2)
+    assert machine.hostname == "titan01"
+    assert machine.platform == "Linux 5.15.0-122-generic"
+    assert machine.memory_bytes == 395846132 * 1024
+    assert machine.memory_limit_bytes == 192 * _GIB
+    assert machine.memory_available_bytes == (192 - 48 + 12) * _GIB
+    assert machine.swap_used_bytes == 1 * _GIB
+    assert len(machine.gpus) == 2
+    assert machine.fingerprint == "intel-xeon-platinum-8168-2.70ghz-96c-192g-2gpu-6cb91298"
+
+
+def test_what_is_missing_has_a_reason_and_what_is_not_set_has_none() -> None:
+    machine = _inspect("old-kernel")
+    assert machine.memory_available_bytes is None
+    assert machine.quota_cores is None
+    assert "MemAvailable" not in machine.unavailable
+    assert {"memory_available_bytes", "swap_used_bytes", "shm_bytes", "gpus"} <= set(
+        machine.unavailable
+    )
+    assert "quota_cores" not in machine.unavailable
+
+
+def test_a_machine_without_proc_still_counts_cpus(tmp_path: Path) -> None:
+    machine = inspect_machine(tmp_path, gpus=GpuReader(FakeNvml()))
+    assert machine.logical_cpus >= 1
+    assert machine.usable_cores >= 1
+    assert machine.memory_bytes is None
+    assert "memory_bytes" in machine.unavailable
+
+
+def test_this_machine() -> None:
+    machine = inspect_machine()
+    assert 0 < machine.usable_cores <= machine.affinity_cpus <= machine.logical_cpus
+    assert machine.fingerprint == inspect_machine().fingerprint
+    missing = {
+        field.name for field in dataclasses.fields(machine) if getattr(machine, field.name) is None
+    }
+    assert missing <= set(machine.unavailable) | {
+        "quota_cores",
+        "memory_limit_bytes",
+        "accelerator",
+    }
+
+
+def _key(**changes: Any) -> str:
+    facts: dict[str, Any] = {
+        "cpu_model": "Intel(R) Xeon(R) Processor @ 2.50GHz",
+        "usable_cores": 2.0,
+        "logical_cpus": 2,
+        "memory_bytes": 25276514304,
+        "gpus": (),
+    }
+    return fingerprint.fingerprint(**(facts | changes))
+
+
+def test_the_key_is_readable_and_stable() -> None:
+    assert _key() == "intel-xeon-2.50ghz-2c-24g-0gpu-91c69d5c"
+
+
+def test_a_little_less_memory_after_an_update_is_the_same_machine() -> None:
+    assert _key(memory_bytes=25276514304 - (200 << 20)) == _key()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cpu_model": "AMD EPYC 7R32"},
+        {"usable_cores": 1.5},
+        {"logical_cpus": 4},
+        {"memory_bytes": 50 * _GIB},
+        {"memory_bytes": None},
+        {"gpus": GpuReader(FakeNvml(count=1)).list_gpus()},
+    ],
+)
+def test_what_changes_the_best_settings_changes_the_key(changes: dict[str, Any]) -> None:
+    assert _key(**changes) != _key()
+
+
+def test_the_order_of_the_cards_does_not_matter() -> None:
+    first, second = GpuReader(FakeNvml()).list_gpus()
+    other = dataclasses.replace(second, name="NVIDIA A10G")
+    assert _key(gpus=(first, other)) == _key(gpus=(other, first))
+
+
+@settings(deadline=None)
+@given(st.text(max_size=80))
+def test_any_cpu_model_makes_a_plain_key(model: str) -> None:
+    key = _key(cpu_model=model)
+    assert key
+    assert set(key) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-")
+
+
+@settings(deadline=None)
+@given(st.integers(1, 10**15))
+def test_memory_is_rounded_up_to_a_size_that_is_sold(size: int) -> None:
+    installed = fingerprint.installed_gib(size)
+    assert installed * _GIB >= size
+    assert installed == 1 or installed * _GIB < 1.5 * size
+
+
+@pytest.mark.parametrize("module", [procfs, cgroups, fingerprint])
+def test_examples_in_docstrings(module: types.ModuleType) -> None:
+    result = doctest.testmod(module)
+    assert result.attempted > 0
+    assert result.failed == 0

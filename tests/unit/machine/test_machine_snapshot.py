@@ -1,0 +1,154 @@
+"""Snapshots of a fake machine: what is read, what is missing, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from machine_fake_proc import MS, FakeProc
+
+from dlprof.machine.memory import memory_now
+from dlprof.machine.snapshot import Sampler
+from dlprof.machine.usage import usage_between
+
+_S = 1_000_000_000
+
+
+def _system(root: Path, idle: tuple[int, int, int]) -> None:
+    """Three CPUs with so many ticks of idle time; the trial may use the first two."""
+    (root / "proc").mkdir(exist_ok=True)
+    lines = [f"cpu{cpu} 100 0 0 {ticks} 0 0 0 0 0 0" for cpu, ticks in enumerate(idle)]
+    text = "\n".join(["cpu  300 0 0 0", *lines, "intr 7", "procs_running 2"])
+    (root / "proc/stat").write_text(text + "\n")
+
+
+def _pressure(root: Path, total_us: int) -> None:
+    (root / "proc/pressure").mkdir(exist_ok=True)
+    for name in ("cpu", "io", "memory"):
+        text = f"some avg10=0.00 avg60=0.00 avg300=0.00 total={total_us}\n"
+        (root / "proc/pressure" / name).write_text(text)
+
+
+def _cgroup(root: Path, throttled_us: int) -> None:
+    folder = root / "sys/fs/cgroup/job"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "cpu.max").write_text("150000 100000\n")
+    (folder / "cpu.stat").write_text(f"nr_periods 1\nthrottled_usec {throttled_us}\n")
+    (root / "proc/10").mkdir(parents=True, exist_ok=True)
+    (root / "proc/10/cgroup").write_text("0::/job\n")
+    mounts = "1 0 0:1 / /sys/fs/cgroup rw - cgroup2 cgroup rw\n"
+    (root / "proc/10/mountinfo").write_text(mounts)
+
+
+def test_a_window_on_a_machine_with_a_quota(tmp_path: Path) -> None:
+    proc = FakeProc(tmp_path)
+    trial = proc.start(10, run_ns=100 * MS)
+    proc.write()
+    _system(tmp_path, (1000, 1000, 1000))
+    _pressure(tmp_path, 0)
+    _cgroup(tmp_path, 0)
+    sampler = Sampler(10, root=tmp_path, clock=iter([0, 2 * _S]).__next__, cpu_clock=lambda: 0)
+    first = sampler.take(memory=True)
+
+    trial.threads[10] = (1100 * MS, 250 * MS)
+    proc.write()
+    _system(tmp_path, (1150, 1050, 1200))
+    _pressure(tmp_path, 500_000)
+    _cgroup(tmp_path, 1_000_000)
+    usage, missing = usage_between(first, sampler.take(memory=True))
+
+    assert first.allowed_cpus == 2
+    assert usage.own_cpu_cores == 0.5
+    assert usage.available_cpu_cores == 1.5
+    assert usage.other_cpu_cores == 0.5
+    assert usage.run_queue_wait_fraction == 0.2
+    assert usage.throttled_fraction == 0.5
+    assert usage.cpu_pressure_fraction == 0.25
+    assert usage.pss_peak_bytes == 1000 * 1024
+    assert set(missing) == {"shm_peak_bytes", "cache_hit_fraction"}
+
+
+def test_a_kernel_that_tells_little(tmp_path: Path) -> None:
+    proc = FakeProc(tmp_path, schedstat=False, children=False)
+    proc.start(10)
+    proc.write()
+    _system(tmp_path, (0, 0, 0))
+    (tmp_path / "proc/10/io").unlink()
+    sampler = Sampler(10, root=tmp_path, clock=iter([0, _S]).__next__)
+    _, missing = usage_between(sampler.take(), sampler.take())
+    assert "schedstat" in missing["run_queue_wait_fraction"]
+    assert "pressure" in missing["cpu_pressure_fraction"]
+    assert "controller" in missing["throttled_fraction"]
+    assert "/io" in missing["read_bytes_per_s"]
+    assert "own_cpu_cores" not in missing
+
+
+def test_a_machine_that_counts_no_idle_time(tmp_path: Path) -> None:
+    proc = FakeProc(tmp_path)
+    proc.start(10)
+    proc.write()
+    (tmp_path / "proc/stat").write_text("cpu 0 0 0 0\ncpu0 0 0 0 0\ncpu1 0 0 0 0\n")
+    sampler = Sampler(10, root=tmp_path, clock=iter([0, _S]).__next__)
+    usage, missing = usage_between(sampler.take(), sampler.take())
+    assert usage.own_cpu_cores == 0
+    assert usage.available_cpu_cores is None
+    assert "idle" in missing["available_cpu_cores"]
+
+
+def test_a_trial_that_has_ended_keeps_its_figures(tmp_path: Path) -> None:
+    proc = FakeProc(tmp_path)
+    proc.start(10, run_ns=MS)
+    proc.write()
+    _system(tmp_path, (0, 0, 0))
+    sampler = Sampler(10, root=tmp_path, clock=iter([0, _S]).__next__)
+    first = sampler.take()
+    proc.end(10, reaped=False)
+    proc.write()
+    last = sampler.take()
+    assert last.tree.processes == 0
+    assert last.tree.cpu_ns == first.tree.cpu_ns
+
+
+def test_the_growth_of_shared_memory_counts_from_its_base(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proc = FakeProc(tmp_path)
+    proc.start(10)
+    proc.write()
+    _system(tmp_path, (1, 1, 1))
+    (tmp_path / "dev/shm").mkdir(parents=True)
+    used = iter([100, 300, 250])
+
+    class Space:
+        f_blocks = 1000
+        f_bavail = 600
+        f_frsize = 4096
+
+        def __init__(self) -> None:
+            self.f_bfree = self.f_blocks - next(used)
+
+    monkeypatch.setattr("os.statvfs", lambda _path: Space())
+    sampler = Sampler(10, root=tmp_path, clock=lambda: 0)
+    assert sampler.take().shm_peak_bytes is None
+    assert sampler.take(memory=True).shm_peak_bytes == 200 * 4096
+    assert sampler.take(memory=True).shm_peak_bytes == 200 * 4096
+
+
+def test_sampling_rests_as_long_as_its_cost_asks_for(tmp_path: Path) -> None:
+    costs = iter([0, 3 * MS])
+    sampler = Sampler(10, root=tmp_path, cpu_clock=costs.__next__)
+    assert sampler.rest_s() == 0
+    sampler.take()
+    assert sampler.rest_s(share=0.02) == pytest.approx(0.15)
+
+
+def test_memory_now_is_what_the_tree_holds_and_what_is_left(tmp_path: Path) -> None:
+    proc = FakeProc(tmp_path)
+    proc.start(10)
+    proc.start(11, parent=10)
+    proc.write()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 100 kB\nMemAvailable: 40 kB\n")
+    now = memory_now(10, root=tmp_path)
+    assert now.available_bytes == 40 * 1024
+    assert now.private_bytes is not None
+    assert now.private_bytes % 600 == 0
