@@ -72,7 +72,11 @@ class Plan:
 
 
 def plan_trials(
-    configs: Sequence[Config], settings: SweepSettings, *, overhead_s: float = DEFAULT_OVERHEAD_S
+    configs: Sequence[Config],
+    settings: SweepSettings,
+    *,
+    overhead_s: float = DEFAULT_OVERHEAD_S,
+    spent_s: float = 0.0,
 ) -> Plan:
     """Fit the trials into the budget.
 
@@ -86,17 +90,19 @@ def plan_trials(
         settings: ``budget_s``, ``trial_s`` and ``repeats`` are used.
         overhead_s: What a trial costs beside its window, the target's build where it can't be
             shared among them included.
+        spent_s: What building and probing the target has taken of the budget already.
 
     Raises:
         UsageError: If the budget can't hold a single trial.
     """
-    budget_s = settings.budget_s
+    budget_s = settings.budget_s - spent_s
     shortest = (settings.trial_s or SHORTEST_TRIAL_S) + overhead_s
     if shortest > budget_s:
+        enough = format_duration(math.ceil(spent_s + shortest * _trials(3, MIN_REPEATS)))
         raise UsageError(
-            f"A budget of {format_duration(budget_s)} can't hold a single trial, "
-            f"which takes about {format_duration(shortest)}",
-            hint=f"Give a budget of {format_duration(shortest * _trials(3, MIN_REPEATS))} or more.",
+            f"A budget of {format_duration(settings.budget_s)} can't hold a single trial, "
+            f"which takes about {format_duration(spent_s + shortest)} with all before it",
+            hint=f"Give a budget of {enough} or more.",
         )
     least = settings.repeats or MIN_REPEATS
     fitting = [n for n in range(1, len(configs) + 1) if _trials(n, least) * shortest <= budget_s]
@@ -113,7 +119,12 @@ def plan_trials(
         planned_repeats=planned,
         take_turns=settings.repeats is None,
         overhead_s=overhead_s,
-        left_out=_left_out(len(configs), count, budget_s, _trials(len(configs), least) * shortest),
+        left_out=_left_out(
+            len(configs),
+            count,
+            settings.budget_s,
+            spent_s + _trials(len(configs), least) * shortest,
+        ),
     )
 
 

@@ -65,6 +65,13 @@ def test_overhead_that_can_not_be_shared_counts() -> None:
     assert len(plan.configs) < len(GRID)
 
 
+def test_what_was_spent_before_counts() -> None:
+    late = plan_trials(GRID, SweepSettings(budget_s=60), spent_s=20)
+    assert late.trial_s == plan_trials(GRID, SweepSettings(budget_s=40)).trial_s
+    with pytest.raises(UsageError, match="budget of 1 min"):
+        plan_trials(GRID, SweepSettings(budget_s=60), spent_s=61)
+
+
 def test_order_of_importance_is_workers_first_and_coarse() -> None:
     order = by_importance(GRID)
     assert [each.num_workers for each in order[:6]] == [0, 4, 16, 1, 8, 2]
