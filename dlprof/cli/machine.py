@@ -45,7 +45,7 @@ def machine(
         if seconds is not None:
             raise UsageError(
                 "--seconds and --profile don't go together",
-                hint="A profile describes a machine that can't be watched from here.",
+                hint="A profile describes a machine that can't be watched from here",
             )
         _show_profile(profile, as_json=as_json)
         return

@@ -207,8 +207,9 @@ def oom_kills(cgroups: Cgroups, root: Path = Path("/")) -> int | None:
 
 
 def _tightest(limits: Iterable[tuple[Level, float | None]]) -> Limit | None:
+    """The smallest limit; of equal ones the outermost, which the others may only repeat."""
     found = [Limit(amount=amount, cgroup=level.name) for level, amount in limits if amount]
-    return min(found, key=lambda limit: limit.amount, default=None)
+    return min(reversed(found), key=lambda limit: limit.amount, default=None)
 
 
 def _quota_cores(level: Level) -> float | None:

@@ -10,8 +10,8 @@ import psutil
 
 from dlprof.machine.cgroups import Cgroups, memory_headroom, read_cgroups
 from dlprof.machine.files import read_text
+from dlprof.machine.portable import open_tree
 from dlprof.machine.procfs import parse_meminfo
-from dlprof.machine.tree import ProcessTree
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ def memory_now(pid: int, *, root: Path = Path("/")) -> MemoryNow:
 
     A caller that already samples the tree has it cheaper from ``Sampler.memory_now``.
     """
-    tree = ProcessTree(pid, root=root)
+    tree = open_tree(pid, root)
     tree.read()
     return MemoryNow(
         private_bytes=tree.private_bytes(),

@@ -57,7 +57,7 @@ def survey(
     if not (math.isfinite(seconds) and 0 < seconds <= MAX_SECONDS):
         raise UsageError(
             f"--seconds {seconds:g} is not a time to watch for",
-            hint=f"Give more than 0 and at most {MAX_SECONDS:g} seconds.",
+            hint=f"Give more than 0 and at most {MAX_SECONDS:g} seconds",
         )
     reader = GpuReader() if gpus is None else gpus
     try:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 
 import psutil
 
-from dlprof.machine.tree import TreeUsage
+from dlprof.machine.tree import ProcessTree, TreeUsage
 
 _SECOND = 1_000_000_000
 
@@ -62,6 +63,16 @@ class PortableTree:
             for process in [first, *first.children(recursive=True)]:
                 alive[process.pid] = process
         return alive
+
+
+def open_tree(pid: int, root: Path = Path("/")) -> ProcessTree | PortableTree:
+    """A process tree, read from ``/proc`` where there is one."""
+    return ProcessTree(pid, root=root) if has_proc(root) else PortableTree(pid)
+
+
+def has_proc(root: Path = Path("/")) -> bool:
+    """Whether there is a ``/proc`` as Linux has it."""
+    return (root / "proc/stat").exists()
 
 
 def cpu_times() -> tuple[int, int] | None:

@@ -18,6 +18,7 @@ from dlprof.errors import FileError
 from dlprof.machine.fingerprint import fingerprint
 from dlprof.records import GpuInfo, Machine
 from dlprof.tomlfile import read_toml
+from dlprof.units import quoted
 
 # Bounds far outside of what is built: they catch a wrong unit, infinity and nan.
 _Text = Annotated[str, Len(1, 500)]
@@ -164,8 +165,8 @@ def parse_profile(document: Mapping[str, Any], name: str) -> MachineProfile:
     if profile.physical_cores is not None and profile.physical_cores > profile.logical_cpus:
         raise FileError(
             f"{name}: physical_cores is {profile.physical_cores}, more than the"
-            f" {profile.logical_cpus} of logical_cpus.",
-            hint="logical_cpus counts hyper-threads, so it is never the smaller of the two.",
+            f" {profile.logical_cpus} of logical_cpus",
+            hint="logical_cpus counts hyper-threads, so it is never the smaller of the two",
         )
     return profile
 
@@ -176,17 +177,17 @@ def _fault(
     """One sentence of what pydantic found wrong, in a profile's own terms."""
     key = _dotted(place)
     known = [field.name for field in dataclasses.fields(_record_at(place))]
-    hint = f"The keys here are {', '.join(known)}."
+    hint = f"The keys here are {', '.join(known)}"
     if kind in {"extra_forbidden", "unexpected_keyword_argument"}:
         close = difflib.get_close_matches(str(place[-1]), known, n=1)
         hint = f"Did you mean {close[0]}? {hint}" if close else hint
-        return FileError(f"{name}: {key} is not a key of a machine profile.", hint=hint)
+        return FileError(f"{name}: {key} is not a key of a machine profile", hint=hint)
     if kind in {"missing", "missing_argument"}:
-        return FileError(f"{name}: the key {key} is missing.", hint=hint)
+        return FileError(f"{name}: the key {key} is missing", hint=hint)
     rule = message.removeprefix("Input ").removeprefix("String ")
     return FileError(
-        f"{name}: {key} {rule}, and {value!r:.60} is not.",
-        hint="Leave the key out if the figure is not known.",
+        f"{name}: {key} {rule}, and {quoted(value)} is not",
+        hint="Leave the key out if the figure is not known",
     )
 
 

@@ -17,7 +17,7 @@ from dlprof.machine.cgroups import Cgroups, cpu_quota, read_cgroups, throttled_n
 from dlprof.machine.files import read_text
 from dlprof.machine.memory import MemoryNow, available_memory, read_shared_memory
 from dlprof.machine.procfs import CpuTicks, parse_allowed_cpus, parse_cpu_ticks, parse_pressure
-from dlprof.machine.tree import ProcessTree, TreeUsage
+from dlprof.machine.tree import TreeUsage
 
 _SECOND = 1_000_000_000
 _NO_PROC = "only Linux tells (there is no /proc here)"
@@ -84,8 +84,8 @@ class Sampler:
         self._root = root
         self._clock = clock
         self._cpu_clock = cpu_clock
-        self._linux = (root / "proc/stat").exists()
-        self._tree = ProcessTree(pid, root=root) if self._linux else portable.PortableTree(pid)
+        self._linux = portable.has_proc(root)
+        self._tree = portable.open_tree(pid, root)
         self._cgroups: Cgroups = read_cgroups(pid, root)
         self._throttle_hidden = throttled_ns(self._cgroups) is None
         self._shm_base = shm_base_bytes

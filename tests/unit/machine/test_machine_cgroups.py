@@ -128,6 +128,11 @@ def test_of_several_mounts_the_one_that_shows_most_ancestors_is_read(tmp_path: P
     assert cgroups.cpu_quota(read_cgroups(None, root)) == Limit(amount=7, cgroup="/a")
 
 
+def test_of_equal_limits_the_outermost_is_named() -> None:
+    limit = cgroups.memory_limit(read_cgroups(None, _RECORDED / "docker-v1-nested"))
+    assert limit == Limit(amount=12 * _GIB, cgroup=_DOCKER)
+
+
 def test_v2s_soft_limit_counts_as_a_limit(tmp_path: Path) -> None:
     root = _container(tmp_path, "0::/\n", "1 0 0:1 / /cg rw - cgroup2 cgroup rw\n")
     (root / "cg").mkdir()

@@ -147,6 +147,7 @@ def test_memory_now_is_what_the_tree_holds_and_what_is_left(tmp_path: Path) -> N
     proc.start(10)
     proc.start(11, parent=10)
     proc.write()
+    _system(tmp_path, (1, 1, 1))
     (tmp_path / "proc/meminfo").write_text("MemTotal: 100 kB\nMemAvailable: 40 kB\n")
     now = memory_now(10, root=tmp_path)
     assert now.available_bytes == 40 * 1024
