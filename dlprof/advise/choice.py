@@ -41,7 +41,7 @@ class Choice:
         pool: What the choice was between: those that feed the step, where some do.
         allowed: All that keep the limits.
         ties: Those of the pool that can't be told apart from the best, ``pick`` among them.
-        undecided: Cheaper than ``pick``, slower by the best estimate, but not ruled out.
+        undecided: Cheaper than ``pick``, slower by the best estimate, but not surely.
         fed: Whether the pool keeps the step fed; ``None`` without a step.
         speeds: What the choice rests on.
         rates: Each trial's rates, by trial id.
@@ -89,7 +89,7 @@ def choose(
         allowed=tuple(allowed),
         ties=tuple(ties),
         undecided=tuple(
-            each for each in pool[: pool.index(pick)] if (speeds.ratio(each, best).high or 0) >= 1
+            each for each in pool[: pool.index(pick)] if (speeds.ratio(each, pick).high or 0) >= 1
         ),
         fed=bool(fed) if _has_step(situation) else None,
         speeds=speeds,

@@ -170,8 +170,8 @@ def _undecided(choice: Choice) -> Reason | None:
     if not choice.undecided:
         return None
     rival = choice.speeds.fastest(choice.undecided)
-    claim = f"{rival.name} is cheaper and not ruled out, at {{}} of the fastest"
-    return _compare(choice, rival, choice.best, claim)
+    claim = f"{rival.name} is cheaper and not ruled out: it gave {{}} of it"
+    return _compare(choice, rival, choice.pick, claim)
 
 
 def _cores(choice: Choice) -> Reason | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 from dlprof.records import Config, Trial
-from dlprof.search.plan import Plan, expected_survivors
+from dlprof.search.plan import Plan, by_importance, expected_survivors
 from dlprof.stats import BlockFit, fit_blocks, observe
 
 RULE_OUT_CONFIDENCE = 0.99
@@ -45,7 +45,7 @@ class Stop:
 
     Attributes:
         reason: ``decided``: more would not change the answer; ``complete``: all repeats are
-            done or nothing works; ``budget``: the next trial doesn't fit.
+            done or nothing works; ``budget``: there was no time for more.
     """
 
     reason: Literal["decided", "complete", "budget"]
@@ -55,8 +55,9 @@ class Stop:
 class GridSearch:
     """A randomised block design over the plan's configurations.
 
-    Each block holds every surviving configuration once, but that from the second block on, those
-    that differ only in ``persistent_workers`` take turns (``Plan.take_turns``).
+    The first block holds every configuration, but for the least important ones where trials cost
+    more than was planned; a later one every surviving configuration, but that those that differ
+    only in ``persistent_workers`` take turns (``Plan.take_turns``).
 
     It keeps no state: what comes next follows from the trials so far alone, so that a sweep that
     was cut off anywhere goes on as if it had not been.
@@ -80,19 +81,37 @@ class GridSearch:
         """
         planned = set(self.plan.configs)
         trials = [trial for trial in history if trial.config in planned]
+        untried = planned - {trial.config for trial in trials}
+        costs = _Costs.of(trials, self.plan)
         current = max((trial.repetition for trial in trials), default=0)
         for block in range(current, min(current + 2, self.plan.max_repeats)):
             earlier = [trial for trial in trials if trial.repetition < block]
-            members = self._members(earlier, block) if block else self.plan.configs
-            done = {trial.config for trial in trials if trial.repetition == block}
-            missing = set(members) - done
-            todo = [config for config in self._order(block) if config in missing]
+            members = self._members(earlier, block)
+            waiting = set(members) - {trial.config for trial in trials if trial.repetition == block}
+            new = self._affordable(untried, len(planned) - len(untried), costs, remaining_s)
+            todo = [config for config in self._order(block) if config in waiting | new]
             if not todo:
                 continue
-            if self._is_decided(members, earlier, block):
-                return Stop(reason="decided")
-            return self._next(todo, block, trials, remaining_s)
-        return Stop(reason="complete")
+            if not new and self._is_decided(members, earlier, block):
+                return Stop(reason="budget" if untried else "decided")
+            return self._next(todo, block, costs, remaining_s)
+        return Stop(reason="budget" if untried else "complete")
+
+    def _affordable(
+        self, untried: Collection[Config], tried: int, costs: _Costs, remaining_s: float | None
+    ) -> set[Config]:
+        """Those never measured that the budget has room for, the most important first.
+
+        Room is kept to measure the best few a second time: where trials cost more than was
+        planned, fewer configurations known twice tell more than all of them known once.
+        """
+        if remaining_s is None:
+            return set(untried)
+        kept_back = min(tried, expected_survivors(1 + tried)) * (self.plan.min_repeats - 1)
+        room = max(0, int(remaining_s / costs.typical_s) - kept_back)
+        return set(
+            [config for config in by_importance(self.plan.configs) if config in untried][:room]
+        )
 
     def _members(self, earlier: Sequence[Trial], block: int) -> tuple[Config, ...]:
         """Configurations that work and are not ruled out by the blocks so far.
@@ -130,11 +149,10 @@ class GridSearch:
         self,
         todo: Sequence[Config],
         block: int,
-        trials: Sequence[Trial],
+        costs: _Costs,
         remaining_s: float | None,
     ) -> Proposal | Stop:
         """The first trial of those left in the block, if it fits into what is left of the time."""
-        costs = _Costs.of(trials, self.plan)
         expected_s = costs.expected_s(todo[0])
         if remaining_s is not None and expected_s > remaining_s:
             return Stop(reason="budget")
@@ -168,8 +186,9 @@ class _Costs:
         for trial in trials:
             known_s[trial.config] = max(trial.wall_s, known_s.get(trial.config, 0.0))
         completed = [trial.wall_s for trial in trials if trial.outcome == "completed"]
-        typical_s = sum(completed) / len(completed) if completed else plan.trial_s + plan.overhead_s
-        return cls(typical_s=typical_s, known_s=known_s)
+        planned_s = plan.trial_s + plan.overhead_s
+        typical_s = sum(completed) / len(completed) if completed else planned_s
+        return cls(typical_s=typical_s or planned_s, known_s=known_s)
 
     def expected_s(self, config: Config) -> float:
         return self.known_s.get(config, self.typical_s)

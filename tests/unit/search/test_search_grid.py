@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 from collections.abc import Callable
@@ -184,6 +185,45 @@ def test_costs_are_learned_from_what_trials_took() -> None:
     assert isinstance(step, Proposal)
     assert step.expected_s == 9.0
     assert grid.propose([slow], remaining_s=8.0) == Stop(reason="budget")
+
+
+def test_dear_trials_leave_out_the_least_important_rather_than_the_repeats() -> None:
+    """Planned for 1.4 s a trial, which takes 3 s: of ten such, the best are measured twice."""
+    grid, left_s, trials = search(), 30.0, list[Trial]()
+    while isinstance(step := grid.propose(trials, remaining_s=left_s), Proposal):
+        trials.append(dataclasses.replace(engine(CLOSE)(step), wall_s=3.0))
+        left_s -= 3.0
+    assert step.reason == "budget"
+    assert len(trials) == 10
+    assert len(block(trials, 1)) >= 4
+    dear, left_s, trials = search(), 12.0, []
+    while isinstance(step := dear.propose(trials, remaining_s=left_s), Proposal):
+        trials.append(dataclasses.replace(engine(CLOSE)(step), wall_s=3.0))
+        left_s -= 3.0
+    assert len(block(trials, 0)) == len(block(trials, 1)) == 2
+    assert step.reason == "budget"
+
+
+def test_what_the_budget_left_out_joins_a_later_block_when_there_is_more() -> None:
+    short = [engine(CLOSE)(_proposal(w, 0)) for w in (0, 4)]
+    assert grid_todo(short, remaining_s=2.9) <= {config(0), config(4)}
+    assert grid_todo(short, remaining_s=100.0) == {config(w) for w in (1, 2, 8, 16)}
+
+
+def _proposal(workers: int, repetition: int) -> Proposal:
+    return Proposal(
+        config=config(workers),
+        repetition=repetition,
+        trial_s=1.0,
+        expected_s=1.4,
+        expected_rest_s=1.4,
+    )
+
+
+def grid_todo(history: list[Trial], *, remaining_s: float) -> set[Config]:
+    """The configurations proposed next, over a handful of seeds."""
+    steps = [search(seed=seed).propose(history, remaining_s=remaining_s) for seed in range(40)]
+    return {step.config for step in steps if isinstance(step, Proposal)}
 
 
 def test_the_rest_shrinks_as_trials_are_done() -> None:
