@@ -302,16 +302,17 @@ class _Sweep:
         total = earlier_s + self.clock() - self.began_s
         measured = sum(trial.measured_s for trial in self.trials)
         cost = Cost(measured=measured, overhead=max(0.0, total - measured), total=total)
-        recommendation = self._recommend(reason)
         end = RunEnd(ended_at=_now(), reason=reason, cost_s=cost)
-        self.writer.append(end)
-        return Run(
+        run = Run(
             path=str(self.writer.path),
             header=self.header,
             trials=tuple(self.trials),
-            recommendation=recommendation,
             end=end,
         )
+        try:
+            return dataclasses.replace(run, recommendation=self._recommend(run, reason))
+        finally:  # what was measured is kept, whether or not there is something to recommend
+            self.writer.append(end)
 
     def _measure(self) -> EndReason:
         search = GridSearch(plan=self.plan, seed=self.settings.seed)
@@ -343,9 +344,8 @@ class _Sweep:
         self.trials.append(trial)
         self.listener.trial_ended(trial)
 
-    def _recommend(self, reason: EndReason) -> Recommendation | None:
+    def _recommend(self, run: Run, reason: EndReason) -> Recommendation | None:
         """What the trials so far recommend; an interrupted sweep may have too few of them."""
-        run = Run(path=str(self.writer.path), header=self.header, trials=tuple(self.trials))
         try:
             recommendation = recommend(run, constraints_of(self.settings))
         except NothingMeasuredError:

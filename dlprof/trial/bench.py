@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from dlprof.trial.supervisor import Limits, ProbeTimeoutError, Supervisor
 from dlprof.trial.watch import Watcher
 
 _REBUILT = "each trial builds the target for itself, because {reason}"
-_HANGS = "a process forked after building it hangs"
+_HANGS = "a process forked after building it hangs, or takes very long to load two batches"
 
 
 class Bench:
@@ -27,6 +28,7 @@ class Bench:
         request: How to build the target.
         directory: For logs and temporary files; the caller removes it after ``close``.
         pulse: Called with what the machine is doing, a few times a second.
+        first_probe_s: How long the first probe may take before a fork is taken for broken.
 
     Attributes:
         fork_safe: Whether trials are forked from the process that built the target.
@@ -40,6 +42,7 @@ class Bench:
         *,
         directory: Path,
         pulse: Callable[[Usage], object] = lambda _usage: None,
+        first_probe_s: float = 15.0,
     ) -> None:
         self.fork_safe = True
         self.notes: tuple[str, ...] = ()
@@ -47,6 +50,7 @@ class Bench:
         self._request = request
         self._directory = directory
         self._pulse = pulse
+        self._first_probe_s = first_probe_s
         self._inbox = Inbox()
         self._launcher: Launcher = make_launcher(self._inbox, directory)
         self._watcher = Watcher(self._inbox)
@@ -77,17 +81,18 @@ class Bench:
         A target whose constructor ran torch operations leaves thread pools that a fork breaks;
         the probe then hangs, and from then on each trial builds the target for itself.
         """
-        try:
-            return self._supervisor().probe(request)
-        except ProbeTimeoutError:
-            if not self.fork_safe:
-                raise
-        self._build_in_each_trial(_HANGS)
-        return self._supervisor().probe(request)
+        if self.fork_safe:
+            impatient = dataclasses.replace(
+                self._limits, wall_s=min(self._first_probe_s, self._limits.wall_s)
+            )
+            with contextlib.suppress(ProbeTimeoutError):
+                return self._supervisor(impatient).probe(request)
+            self._build_in_each_trial(_HANGS)
+        return self._supervisor(self._limits).probe(request)
 
     def run(self, request: TrialRequest, *, trial_id: str, repetition: int) -> Trial:
         """Measure one configuration once; see ``Supervisor.run``."""
-        return self._supervisor().run(request, trial_id=trial_id, repetition=repetition)
+        return self._supervisor(self._limits).run(request, trial_id=trial_id, repetition=repetition)
 
     def close(self) -> None:
         """End every process."""
@@ -95,13 +100,13 @@ class Bench:
             self._launcher.close()
         self._watcher.close()
 
-    def _supervisor(self) -> Supervisor:
+    def _supervisor(self, limits: Limits) -> Supervisor:
         return Supervisor(
             launcher=self._launcher,
             watcher=self._watcher,
             inbox=self._inbox,
             directory=self._directory,
-            limits=self._limits,
+            limits=limits,
             pulse=self._pulse,
         )
 

@@ -136,7 +136,8 @@ def _measure(
     return loop, {
         "measured": dataclasses.asdict(measured),
         "batch_bytes": count_bytes(loop.batch),
-        "samples_per_batch": _samples_per_batch(gate, loop.batch, built),
+        "samples_per_batch": (_samples_per_epoch_batch(built) if measured.whole_epochs else None)
+        or _samples_per_batch(gate, loop.batch, built),
         "no_turnover": "" if not request.turnover else gate.reason,
     }
 
@@ -150,6 +151,12 @@ def _samples_per_batch(gate: EpochGate, batch: object, built: BuiltTarget) -> fl
         return sum(full) / len(full)
     counted = count_samples(batch, built.target.batch_size)
     return None if counted is None else float(counted)
+
+
+def _samples_per_epoch_batch(built: BuiltTarget) -> float | None:
+    """Mean samples of a batch over a whole epoch, whose last batch may be smaller."""
+    samples, batches = built.target.length, built.target.batches_per_epoch
+    return samples / batches if samples and batches else None
 
 
 def _evict(built: BuiltTarget) -> None:

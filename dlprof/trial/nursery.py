@@ -70,7 +70,7 @@ class Nursery:
                 return
 
     def _answer(self) -> bool:
-        """Take one order; false when the supervisor has gone."""
+        """Take what has been ordered; false when the supervisor has gone."""
         try:
             text, descriptors, _, _ = socket.recv_fds(self._link, _MAX_MESSAGE, _TRIAL_DESCRIPTORS)
         except OSError:
@@ -80,7 +80,10 @@ class Nursery:
             text = text + more if more else b""
         if not text:
             return False
-        self._obey(json.loads(text), descriptors)
+        # Orders that came together are read together; the kernel reads no further than the one
+        # that brings descriptors, so that these belong to the only trial among them.
+        for line in text.splitlines():
+            self._obey(json.loads(line), descriptors)
         return True
 
     def _obey(self, order: Message, descriptors: list[int]) -> None:

@@ -7,11 +7,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from fake_processes import RESULT, TRIAL, FakeLauncher, FakeWatcher, exited, from_trial
+from fake_processes import (
+    RESULT,
+    TRIAL,
+    FakeLauncher,
+    FakeWatcher,
+    ImpatientInbox,
+    exited,
+    from_trial,
+)
 
 from dlprof.errors import NothingMeasuredError, TargetError
 from dlprof.records import Config, Trial
-from dlprof.trial.inbox import Event, Inbox
+from dlprof.trial.inbox import Event
 from dlprof.trial.launch import LAUNCHER
 from dlprof.trial.protocol import TrialRequest
 from dlprof.trial.supervisor import Limits, ProbeTimeoutError, Supervisor
@@ -48,7 +56,7 @@ class Bench:
         answers: bool = True,
         step_s: float = 0.0,
     ) -> None:
-        inbox = Inbox()
+        inbox = ImpatientInbox()
         filled = 1 + next((n for n, event in enumerate(script) if event == FILLED), len(script))
         self.launcher = FakeLauncher(inbox, script[:filled], on_kill=on_kill)
         self.watcher = FakeWatcher(inbox, answers=answers, afterwards=script[filled:])
