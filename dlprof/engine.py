@@ -8,7 +8,7 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, Protocol
@@ -21,18 +21,19 @@ from dlprof.records import (
     Config,
     Constraints,
     Cost,
-    LeftOut,
     Machine,
+    Plan,
     Recommendation,
     Run,
     RunEnd,
     RunHeader,
     Target,
     Trial,
+    TrialCost,
     Usage,
 )
 from dlprof.search.grid import GridSearch, Proposal
-from dlprof.search.plan import DEFAULT_OVERHEAD_S, Plan, plan_trials
+from dlprof.search.plan import DEFAULT_OVERHEAD_S, plan_trials
 from dlprof.search.space import build_space
 from dlprof.settings import SweepSettings, settings_from_json, settings_to_json
 from dlprof.store import RunWriter, check_output, read_run
@@ -46,9 +47,6 @@ EndReason = Literal["decided", "budget", "complete", "interrupted", "failed"]
 
 RESUMABLE = frozenset({"budget_s", "repeats", "timeout_s"})
 """Settings that may be changed when a run is continued: they decide how much is measured."""
-
-_TURNOVER_REPETITIONS = 2  # how often the end of an epoch is timed for each configuration
-_BATCHES_BESIDE_WINDOW = 6  # rounds of a trial spent on start, warm-up and turnover at P=2
 
 
 class SweepListener(Protocol):
@@ -124,15 +122,15 @@ def run_sweep(
             machine = inspect_machine()
             listener.message(f"building {settings.target}")
             target, accelerator = _look_at(bench, settings, machine)
-            header, plan = _plan(settings, machine, target, accelerator, bench)
-            if before is not None:
-                header = _same_run(before, header)
-            writer = (
-                RunWriter.resume(output)
-                if before is not None
-                else RunWriter.create(output, header, force=force)
-            )
+            if before is None:
+                spent_s = clock() - began_s
+                header = _header(settings, machine, target, accelerator, bench, spent_s)
+                writer = RunWriter.create(output, header, force=force)
+            else:
+                header = _same_run(before.header, settings, machine, target, bench.versions)
+                writer = RunWriter.resume(output)
             with writer:
+                plan = _plan_of(header)
                 listener.planned(header, plan.configs, settings.repeats)
                 sweep = _Sweep(
                     header=header,
@@ -197,21 +195,44 @@ def resumed_settings(
     return dataclasses.replace(stored, **changes)
 
 
-def _same_run(before: RunHeader | Run, header: RunHeader) -> RunHeader:
-    """The header of the run that is continued, if what is there now is what it was begun on."""
-    stored = before.header if isinstance(before, Run) else before
+def _same_run(
+    stored: RunHeader,
+    settings: SweepSettings,
+    machine: Machine,
+    target: Target,
+    versions: Mapping[str, str],
+) -> RunHeader:
+    """The header of the run that is continued, if what is here now is what it was begun on."""
     for what, had, has in (
-        ("machine", stored.machine.fingerprint, header.machine.fingerprint),
-        ("torch version", stored.torch_version, header.torch_version),
-        ("data set", stored.target.dataset, header.target.dataset),
-        ("data set's length", stored.target.length, header.target.length),
+        ("machine", stored.machine.fingerprint, machine.fingerprint),
+        ("torch version", stored.torch_version, versions["torch"]),
+        ("data set", stored.target.dataset, target.dataset),
+        ("data set's length", stored.target.length, target.length),
     ):
         if had != has:
             raise UsageError(
                 f"The run can't be continued: its {what} was {had}, and is now {has}",
-                hint="Begin a new run in another file; dlprof compare sets two runs side by side.",
+                hint="Begin a new run in another file.",
             )
-    return stored
+    if settings.repeats is None:
+        return stored
+    plan = dataclasses.replace(
+        _plan_of(stored),
+        min_repeats=settings.repeats,
+        max_repeats=settings.repeats,
+        planned_repeats=settings.repeats,
+        take_turns=False,
+    )
+    return dataclasses.replace(stored, plan=plan)
+
+
+def _plan_of(header: RunHeader) -> Plan:
+    if header.plan is None:
+        raise UsageError(
+            "The run can't be continued: its file holds no plan",
+            hint="Begin a new run in another file.",
+        )
+    return header.plan
 
 
 def _look_at(bench: Bench, settings: SweepSettings, machine: Machine) -> tuple[Target, str | None]:
@@ -225,6 +246,7 @@ def _look_at(bench: Bench, settings: SweepSettings, machine: Machine) -> tuple[T
         batch_bytes=probe["batch_bytes"],
         batch_tensors=probe["batch_tensors"],
         batch_s=probe["batch_s"],
+        batch_cpu_s=probe["batch_cpu_s"],
         notes=(*built.notes, *bench.notes),
     )
     return target, probe["accelerator"]
@@ -240,26 +262,24 @@ def _refuse_small(target: Target, settings: SweepSettings) -> None:
         )
 
 
-def _plan(
+def _header(
     settings: SweepSettings,
     machine: Machine,
     target: Target,
     accelerator: str | None,
     bench: Bench,
-) -> tuple[RunHeader, Plan]:
-    space = build_space(
-        settings,
-        target,
-        machine,
-        has_accelerator=accelerator is not None,
-        batch_bytes=target.batch_bytes,
+    spent_s: float,
+) -> RunHeader:
+    """Plan a new run; ``spent_s`` of its budget are gone."""
+    space = build_space(settings, target, machine, has_accelerator=accelerator is not None)
+    cost = TrialCost(
+        overhead_s=DEFAULT_OVERHEAD_S + (0.0 if bench.fork_safe else target.import_s or 0.0),
+        batch_s=target.batch_s or 0.0,
+        batch_cpu_s=target.batch_cpu_s or 0.0,
+        usable_cores=machine.usable_cores,
     )
-    overhead_s = DEFAULT_OVERHEAD_S + _BATCHES_BESIDE_WINDOW * (target.batch_s or 0.0)
-    if not bench.fork_safe:
-        overhead_s += target.import_s or 0.0
-    plan = plan_trials(space.configs, settings, overhead_s=overhead_s)
-    left_out: tuple[LeftOut, ...] = (*space.left_out, *plan.left_out)
-    header = RunHeader(
+    plan, no_room = plan_trials(space.configs, settings, cost, spent_s=spent_s)
+    return RunHeader(
         schema_version=SCHEMA_VERSION,
         run_id=secrets.token_hex(8),
         started_at=_now(),
@@ -270,9 +290,9 @@ def _plan(
         target=target,
         settings=settings_to_json(settings),
         accelerator=accelerator,
-        left_out=left_out,
+        left_out=(*space.left_out, *no_room),
+        plan=plan,
     )
-    return header, plan
 
 
 def _now() -> str:
@@ -335,7 +355,6 @@ class _Sweep:
                 step_s=self.settings.step_s or 0.0,
                 step_callable=self.settings.step_callable,
                 cold_cache=self.settings.cold_cache,
-                turnover=proposal.repetition < _TURNOVER_REPETITIONS,
             ),
             trial_id=f"t{len(self.trials) + 1:04d}",
             repetition=proposal.repetition,

@@ -398,6 +398,7 @@ class Target:
         batch_bytes: Tensor data of one batch, from a disposable probe.
         batch_tensors: Tensors in one batch, from the probe.
         batch_s: Loading one batch in the main process, second batch of the probe.
+        batch_cpu_s: CPU time of that; the rest of ``batch_s`` is waiting.
         notes: What the user should know about how the target was taken.
     """
 
@@ -415,6 +416,7 @@ class Target:
     batch_bytes: int | None = None
     batch_tensors: int | None = None
     batch_s: float | None = None
+    batch_cpu_s: float | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -429,6 +431,58 @@ class LeftOut:
 
     setting: str
     reason: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrialCost:
+    """What a trial is expected to cost, from what the probe saw of the target.
+
+    Attributes:
+        overhead_s: Whatever the batches cost: the process, its workers, sending figures back.
+        batch_s: One batch, loaded alone.
+        batch_cpu_s: CPU time of one batch.
+        usable_cores: Cores that all workers share.
+    """
+
+    overhead_s: float
+    batch_s: float = 0.0
+    batch_cpu_s: float = 0.0
+    usable_cores: float = 1.0
+
+    def of(self, config: Config, trial_s: float) -> float:
+        """Seconds for one trial of a configuration with a window of ``trial_s``.
+
+        A round is the time in which each worker loads a batch. Beside its window, of three rounds
+        at least, a trial spends about five: the first batches, an epoch's end, the first batches
+        after it, warm-up, and what the workers still have in hand at the end.
+        """
+        round_s = max(self.batch_s, self.batch_cpu_s * config.num_workers / self.usable_cores)
+        return self.overhead_s + max(trial_s, 3 * round_s) + 5 * round_s
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a sweep sets out to measure; kept in the run file, so that a resumed sweep goes on.
+
+    Attributes:
+        configs: To be measured, in their stable order.
+        trial_s: Length of a trial's measured window.
+        min_repeats: Blocks before the search may call itself decided.
+        max_repeats: Blocks after which it is complete.
+        planned_repeats: Blocks that it is likely to take.
+        take_turns: Whether, after the first block, configurations of the same steady rate (those
+            that differ only in ``persistent_workers``) are measured in turn rather than all in
+            each block.
+        cost: What trials are expected to cost.
+    """
+
+    configs: tuple[Config, ...]
+    trial_s: float
+    min_repeats: int
+    max_repeats: int
+    planned_repeats: int
+    take_turns: bool
+    cost: TrialCost
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -447,6 +501,7 @@ class RunHeader:
         settings: The sweep's options as resolved, JSON values, enough to resume it.
         accelerator: torch's name of the accelerator (``cuda``, ``mps`` …); ``None`` without one.
         left_out: Settings left out before anything ran.
+        plan: What the sweep sets out to measure.
     """
 
     schema_version: int
@@ -460,6 +515,7 @@ class RunHeader:
     settings: Mapping[str, Any]
     accelerator: str | None = None
     left_out: tuple[LeftOut, ...] = ()
+    plan: Plan | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

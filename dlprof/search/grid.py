@@ -7,8 +7,8 @@ import random
 from collections.abc import Collection, Sequence
 from typing import Literal
 
-from dlprof.records import Config, Trial
-from dlprof.search.plan import Plan, by_importance, expected_survivors
+from dlprof.records import Config, Plan, Trial
+from dlprof.search.plan import by_importance, expected_survivors
 from dlprof.stats import BlockFit, fit_blocks, observe
 
 RULE_OUT_CONFIDENCE = 0.99
@@ -173,25 +173,34 @@ class _Costs:
     """What trials cost in all.
 
     Attributes:
-        typical_s: One of which nothing is known.
+        plan: What was expected before any was run.
         known_s: The dearest so far of each configuration that was measured.
+        factor: How much dearer than expected completed trials turned out, in the mean.
     """
 
-    typical_s: float
+    plan: Plan
     known_s: dict[Config, float]
+    factor: float
 
     @classmethod
     def of(cls, trials: Sequence[Trial], plan: Plan) -> _Costs:
         known_s: dict[Config, float] = {}
         for trial in trials:
             known_s[trial.config] = max(trial.wall_s, known_s.get(trial.config, 0.0))
-        completed = [trial.wall_s for trial in trials if trial.outcome == "completed"]
-        planned_s = plan.trial_s + plan.overhead_s
-        typical_s = sum(completed) / len(completed) if completed else planned_s
-        return cls(typical_s=typical_s or planned_s, known_s=known_s)
+        completed = [trial for trial in trials if trial.outcome == "completed"]
+        took_s = sum(trial.wall_s for trial in completed)
+        planned_s = sum(plan.cost.of(trial.config, plan.trial_s) for trial in completed)
+        factor = took_s / planned_s if took_s and planned_s else 1.0
+        return cls(plan=plan, known_s=known_s, factor=factor)
 
     def expected_s(self, config: Config) -> float:
-        return self.known_s.get(config, self.typical_s)
+        planned_s = self.plan.cost.of(config, self.plan.trial_s)
+        return self.known_s.get(config, self.factor * planned_s)
+
+    @property
+    def typical_s(self) -> float:
+        """The mean over all that is planned."""
+        return sum(map(self.expected_s, self.plan.configs)) / len(self.plan.configs)
 
 
 def _fit(trials: Sequence[Trial]) -> BlockFit | None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 
 from dlprof.errors import UsageError
-from dlprof.records import Config, LeftOut
+from dlprof.records import Config, LeftOut, Plan, TrialCost
 from dlprof.settings import SweepSettings
 from dlprof.units import format_duration
 
@@ -17,9 +16,9 @@ SHORTEST_TRIAL_S = 0.3
 LONGEST_TRIAL_S = 3.0
 """Longer ones don't help: drift between trials is the larger part, which only repeats even out."""
 
-DEFAULT_OVERHEAD_S = 0.4
-"""What a trial costs beside its window before any was run: a process forked with torch loaded,
-workers started, queues filled, figures sent back."""
+DEFAULT_OVERHEAD_S = 0.3
+"""What a trial costs beside its batches: a process forked with torch loaded, workers started twice,
+memory read, figures sent back."""
 
 MIN_REPEATS = 2
 MAX_REPEATS = 8
@@ -44,40 +43,9 @@ _AXES = (
 _MEANINGFUL_WITHOUT_WORKERS = ("batch_size", "pin_memory")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What the grid search carries out.
-
-    Attributes:
-        configs: To be measured, in their stable order.
-        trial_s: Length of a trial's measured window.
-        min_repeats: Blocks before the search may call itself decided.
-        max_repeats: Blocks after which it is complete.
-        planned_repeats: Blocks that it is likely to take.
-        take_turns: Whether, after the first block, configurations of the same steady rate (those
-            that differ only in ``persistent_workers``) are measured in turn rather than all in
-            each block.
-        overhead_s: Expected cost of a trial beside its window.
-        left_out: What the budget had no room for.
-    """
-
-    configs: tuple[Config, ...]
-    trial_s: float
-    min_repeats: int = MIN_REPEATS
-    max_repeats: int = MAX_REPEATS
-    planned_repeats: int = PLANNED_REPEATS
-    take_turns: bool = True
-    overhead_s: float = DEFAULT_OVERHEAD_S
-    left_out: tuple[LeftOut, ...] = ()
-
-
 def plan_trials(
-    configs: Sequence[Config],
-    settings: SweepSettings,
-    *,
-    overhead_s: float = DEFAULT_OVERHEAD_S,
-    spent_s: float = 0.0,
-) -> Plan:
+    configs: Sequence[Config], settings: SweepSettings, cost: TrialCost, *, spent_s: float = 0.0
+) -> tuple[Plan, tuple[LeftOut, ...]]:
     """Fit the trials into the budget.
 
     All configurations are measured once, and about a third of them, three at least, again in each
@@ -88,43 +56,66 @@ def plan_trials(
     Args:
         configs: What the space holds.
         settings: ``budget_s``, ``trial_s`` and ``repeats`` are used.
-        overhead_s: What a trial costs beside its window, the target's build where it can't be
-            shared among them included.
+        cost: What a trial costs, the target's build where trials can't share it included.
         spent_s: What building and probing the target has taken of the budget already.
+
+    Returns:
+        The plan, and what the budget had no room for.
 
     Raises:
         UsageError: If the budget can't hold a single trial.
     """
     budget_s = settings.budget_s - spent_s
-    shortest = (settings.trial_s or SHORTEST_TRIAL_S) + overhead_s
-    if shortest > budget_s:
-        enough = format_duration(math.ceil(spent_s + shortest * _trials(3, MIN_REPEATS)))
-        raise UsageError(
-            f"A budget of {format_duration(settings.budget_s)} can't hold a single trial, "
-            f"which takes about {format_duration(spent_s + shortest)} with all before it",
-            hint=f"Give a budget of {enough} or more.",
-        )
+    shortest_s = settings.trial_s or SHORTEST_TRIAL_S
+    ordered = by_importance(configs)
+    if cost.of(ordered[0], shortest_s) > budget_s:
+        raise _too_little(ordered, settings, cost, spent_s)
     least = settings.repeats or MIN_REPEATS
-    fitting = [n for n in range(1, len(configs) + 1) if _trials(n, least) * shortest <= budget_s]
-    count = max(fitting, default=1)
+    count = 1
+    while (
+        count < len(ordered) and _total_s(ordered[: count + 1], least, cost, shortest_s) <= budget_s
+    ):
+        count += 1
     planned = settings.repeats or PLANNED_REPEATS
-    affordable = budget_s / _trials(count, planned) - overhead_s
-    trial_s = settings.trial_s or min(LONGEST_TRIAL_S, max(SHORTEST_TRIAL_S, affordable))
-    chosen = sorted(by_importance(configs)[:count], key=lambda config: config.cost_key)
-    return Plan(
-        configs=tuple(chosen),
-        trial_s=trial_s,
+    plan = Plan(
+        configs=tuple(sorted(ordered[:count], key=lambda config: config.cost_key)),
+        trial_s=settings.trial_s or _longest_s(ordered[:count], planned, cost, budget_s),
         min_repeats=least,
         max_repeats=settings.repeats or MAX_REPEATS,
         planned_repeats=planned,
         take_turns=settings.repeats is None,
-        overhead_s=overhead_s,
-        left_out=_left_out(
-            len(configs),
-            count,
-            settings.budget_s,
-            spent_s + _trials(len(configs), least) * shortest,
-        ),
+        cost=cost,
+    )
+    needed_s = spent_s + _total_s(ordered, least, cost, shortest_s)
+    return plan, _left_out(len(configs), count, settings.budget_s, needed_s)
+
+
+def _total_s(configs: Sequence[Config], repeats: int, cost: TrialCost, trial_s: float) -> float:
+    """Expected cost of a whole sweep, most configurations ruled out after their first trial."""
+    first_s = math.fsum(cost.of(config, trial_s) for config in configs)
+    later = (repeats - 1) * expected_survivors(len(configs))
+    return first_s + later * first_s / len(configs)
+
+
+def _longest_s(configs: Sequence[Config], repeats: int, cost: TrialCost, budget_s: float) -> float:
+    """The longest window with which the sweep still fits, to a hundredth of the range."""
+    steps = 100
+    for step in range(steps, 0, -1):
+        trial_s = SHORTEST_TRIAL_S + (LONGEST_TRIAL_S - SHORTEST_TRIAL_S) * step / steps
+        if _total_s(configs, repeats, cost, trial_s) <= budget_s:
+            return trial_s
+    return SHORTEST_TRIAL_S
+
+
+def _too_little(
+    ordered: Sequence[Config], settings: SweepSettings, cost: TrialCost, spent_s: float
+) -> UsageError:
+    trial_s = settings.trial_s or SHORTEST_TRIAL_S
+    enough_s = math.ceil(spent_s + _total_s(ordered[:3], MIN_REPEATS, cost, trial_s))
+    return UsageError(
+        f"A budget of {format_duration(settings.budget_s)} can't hold a single trial, which takes "
+        f"about {format_duration(spent_s + cost.of(ordered[0], trial_s))} with all before it",
+        hint=f"Give a budget of {format_duration(enough_s)} or more.",
     )
 
 
@@ -173,11 +164,6 @@ def _coarse_first(values: set[int]) -> list[int]:
             places.append(middle)
             gaps += [(low, middle), (middle, high)]
     return [ordered[place] for place in dict.fromkeys(places)]
-
-
-def _trials(configs: int, repeats: int) -> int:
-    """Trials expected for so many configurations, most ruled out after their first."""
-    return configs + (repeats - 1) * expected_survivors(configs)
 
 
 def expected_survivors(configs: int) -> int:

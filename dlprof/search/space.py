@@ -41,7 +41,6 @@ def build_space(
     machine: Machine,
     *,
     has_accelerator: bool,
-    batch_bytes: float | None = None,
 ) -> Space:
     """Every configuration that the settings allow and that can differ on this machine.
 
@@ -53,17 +52,14 @@ def build_space(
         target: What is loaded.
         machine: Where.
         has_accelerator: Whether there is a device that host memory can be pinned for.
-        batch_bytes: Tensor data in one batch of the target's own size; ``None`` takes what the
-            target's probe found.
 
     Raises:
         UsageError: If nothing is left, or there are more than ``MAX_COMBINATIONS``.
     """
-    if batch_bytes is None:
-        batch_bytes = target.batch_bytes
-    limits = Limits.of(settings, target, machine, batch_bytes)
+    limits = Limits.of(settings, target, machine, target.batch_bytes)
     pins, pin_left_out = _pins(settings, has_accelerator=has_accelerator)
-    wanted = _wanted(settings, _workers(settings, machine), pins)
+    wanted = _wanted(settings, target, _workers(settings, machine), pins)
+    wanted += _present(settings, target, pins)
     given = {_canonical(config) for config in wanted}
     left: dict[str, list[tuple[Config, str]]] = {}
     kept = []
@@ -123,16 +119,17 @@ def _pins(
 
 
 def _wanted(
-    settings: SweepSettings, workers: tuple[int, ...], pins: tuple[bool, ...]
+    settings: SweepSettings, target: Target, workers: tuple[int, ...], pins: tuple[bool, ...]
 ) -> list[Config]:
     """All combinations as asked for, illegal and equal ones among them."""
+    own = target.own_config
     axes: dict[str, tuple[object, ...]] = {
         "num_workers": workers,
         "prefetch_factor": settings.prefetch_factor or AUTO_PREFETCH_FACTORS,
         "pin_memory": pins,
         "persistent_workers": settings.persistent_workers or (False, True),
         "batch_size": settings.batch_size or (None,),
-        "in_order": settings.in_order or (True,),
+        "in_order": settings.in_order or (own is None or own.in_order,),
         "start_method": settings.start_method or (None,),
         "sharing_strategy": settings.sharing_strategy or (None,),
         "worker_threads": settings.worker_threads or (None,),
@@ -144,6 +141,17 @@ def _wanted(
             hint="Name fewer values of num_workers or of the other swept settings.",
         )
     return list(_product(axes))
+
+
+def _present(settings: SweepSettings, target: Target, pins: tuple[bool, ...]) -> list[Config]:
+    """What the target's own DataLoader is set to now, to be compared with.
+
+    The start method stays ``None``, which keeps the target's own.
+    """
+    own = target.own_config
+    if own is None or settings.num_workers is not None or settings.batch_size is not None:
+        return []
+    return [dataclasses.replace(own, start_method=None, pin_memory=own.pin_memory and True in pins)]
 
 
 def _product(axes: dict[str, tuple[object, ...]]) -> Iterator[Config]:

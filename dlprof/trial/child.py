@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dlprof.targets.loader import EpochGate
 
 _BEAT_S = 1.0
+_NOTHING = object()
 _clock = time.perf_counter
 
 
@@ -170,8 +171,8 @@ def probe(built: BuiltTarget) -> dict[str, Any]:
     """Load two batches in this process and say what they are.
 
     Returns:
-        ``batch_bytes``, ``batch_tensors``, ``samples_per_batch``, ``batch_s`` (the second batch,
-        or the only one), ``accelerator`` (torch's name of it, or ``None``).
+        ``batch_bytes``, ``batch_tensors``, ``samples_per_batch``, ``batch_s`` and
+        ``batch_cpu_s`` of the second batch, ``accelerator`` (torch's name of it, or ``None``).
     """
     import torch  # noqa: PLC0415
 
@@ -180,17 +181,18 @@ def probe(built: BuiltTarget) -> dict[str, Any]:
 
     gate = EpochGate()
     iterator = iter(make_loader(built, Config(), gate=gate))
-    began_s, batch = _clock(), next(iterator, None)
-    if batch is None:
+    batch = next(iterator, _NOTHING)
+    if batch is _NOTHING:
         raise EmptyLoaderError
-    middle_s, batch = _clock(), next(iterator, batch)
-    ended_s = _clock()
+    middle_s, middle_cpu_s, batch = _clock(), time.process_time(), next(iterator, batch)
+    ended_s, ended_cpu_s = _clock(), time.process_time()
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     return {
         "batch_bytes": count_bytes(batch),
         "batch_tensors": count_tensors(batch),
         "samples_per_batch": _samples_per_batch(gate, batch, built),
-        "batch_s": max(ended_s - middle_s, 0.0) or middle_s - began_s,
+        "batch_s": ended_s - middle_s,
+        "batch_cpu_s": min(ended_cpu_s - middle_cpu_s, ended_s - middle_s),
         "accelerator": None if accelerator is None else accelerator.type,
     }
 

@@ -1,0 +1,104 @@
+"""Data sets that go wrong in real ways, and small ones that go right; imported by trials."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
+
+
+class Plain(Dataset[Tensor]):
+    """Samples that cost nothing."""
+
+    def __init__(self, length: int = 4096) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Tensor:
+        return torch.full((4,), index, dtype=torch.int64)
+
+
+class Raises(Plain):
+    """Raises in a worker, for one sample."""
+
+    def __getitem__(self, index: int) -> Tensor:
+        if index >= 100:
+            raise LookupError(f"sample {index} is not there")
+        return super().__getitem__(index)
+
+
+class DiesInWorkers(Plain):
+    """Is well in the main process and dies in a worker."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+
+    def __getitem__(self, index: int) -> Tensor:
+        if get_worker_info() is not None:
+            if self.how == "segfault":
+                ctypes.string_at(0)
+            elif self.how == "exit":
+                os._exit(3)
+            else:
+                time.sleep(3600)
+        return super().__getitem__(index)
+
+
+class Endless(IterableDataset[Tensor]):
+    """Never ends."""
+
+    def __iter__(self) -> Iterator[Tensor]:
+        number = 0
+        while True:
+            yield torch.full((4,), number)
+            number += 1
+
+
+plain = Plain()
+huge = Plain(10_000_000)
+endless = Endless()
+
+
+def raises() -> Plain:
+    return Raises()
+
+
+def dies(how: str) -> Plain:
+    return DiesInWorkers(how)
+
+
+def starts_a_thread() -> Plain:
+    threading.Thread(target=time.sleep, args=[3600], daemon=True).start()
+    return Plain()
+
+
+class Multiplies(Plain):
+    """Uses torch's own thread pool."""
+
+    def __getitem__(self, index: int) -> Tensor:
+        return (torch.ones(300, 300) @ torch.ones(300, 300))[0, :4] + index
+
+
+def computes_while_building() -> Plain:
+    """Starts torch's thread pool before any trial is forked: a fork of it hangs."""
+    torch.ones(1000, 1000) @ torch.ones(1000, 1000)
+    torch.ones(10_000_000).exp()
+    return Multiplies()
+
+
+def cannot_be_built() -> Plain:
+    raise ValueError("the disk is not mounted")
+
+
+def slow_to_build() -> Plain:
+    time.sleep(1.0)
+    return Plain()

@@ -1,0 +1,235 @@
+"""Real trials: real processes, real loaders, real faults."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dlprof.errors import TargetError
+from dlprof.records import Config, Trial
+from dlprof.trial.bench import Bench
+from dlprof.trial.inbox import Inbox
+from dlprof.trial.launch import FreshProcesses
+from dlprof.trial.protocol import BuildRequest, TrialRequest
+from dlprof.trial.supervisor import Limits, Supervisor
+from dlprof.trial.watch import Watcher
+
+TARGETS = Path(__file__).parent / "faulty_targets.py"
+linux = pytest.mark.skipif(sys.platform != "linux", reason="trials are forked on Linux only")
+
+
+def config(workers: int = 0, *, persistent: bool = False, start: str | None = None) -> Config:
+    return Config(
+        num_workers=workers, persistent_workers=persistent, start_method=start
+    ).canonical()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Path]:
+    """A directory for the bench; afterwards no process of its own may be left."""
+    before = set(psutil.Process().children(recursive=True))
+    shm = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+    yield tmp_path
+    deadline = time.monotonic() + 5.0
+    while True:
+        left = set(psutil.Process().children(recursive=True)) - before
+        if not left or time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
+    assert not left
+    if shm or os.path.isdir("/dev/shm"):
+        assert set(os.listdir("/dev/shm")) <= shm
+
+
+class Running:
+    """A bench with its target built and probed."""
+
+    def __init__(self, bench: Bench, *, timeout_s: float = 60.0) -> None:
+        self.bench = bench
+        self.target = bench.build(timeout_s=timeout_s, usable_cores=2.0)
+        self.probe = bench.probe(TrialRequest(config=Config(), probe=True))
+        self._count = 0
+
+    def run(self, tried: Config, *, trial_s: float = 0.1) -> Trial:
+        self._count += 1
+        return self.bench.run(
+            TrialRequest(config=tried, trial_s=trial_s),
+            trial_id=f"t{self._count:04d}",
+            repetition=0,
+        )
+
+
+def start(
+    place: Path,
+    attr: str,
+    *,
+    arguments: dict[str, str] | None = None,
+    first_probe_s: float = 15.0,
+    timeout_s: float = 60.0,
+) -> Running:
+    request = BuildRequest(target=f"{TARGETS}:{attr}", arguments=arguments or {})
+    bench = Bench(request, directory=place, first_probe_s=first_probe_s)
+    try:
+        return Running(bench, timeout_s=timeout_s)
+    except BaseException:
+        bench.close()
+        raise
+
+
+@linux
+def test_every_kind_of_configuration_is_measured(place: Path) -> None:
+    running = start(place, "plain")
+    try:
+        trials = [
+            running.run(config()),
+            running.run(config(1)),
+            running.run(config(2, persistent=True)),
+            running.run(config(2, start="spawn"), trial_s=0.05),
+            running.run(config(1, start="forkserver"), trial_s=0.05),
+        ]
+    finally:
+        running.bench.close()
+
+    for trial in trials:
+        assert trial.outcome == "completed", trial.failure
+        assert trial.samples_per_s is not None
+        assert trial.samples_per_s.value > 0
+        assert trial.startup_s is not None
+        assert trial.epoch_turnover_s is not None
+        assert trial.usage.own_cpu_cores is not None
+        assert trial.usage.pss_peak_bytes is not None
+    assert running.target.length == 4096
+    assert running.probe["samples_per_batch"] == 32
+    assert running.bench.fork_safe
+
+
+@linux
+@pytest.mark.parametrize("attr", ["huge", "endless"])
+def test_memory_stays_bounded(place: Path, attr: str) -> None:
+    running = start(place, attr)
+    try:
+        trial = running.run(config(1))
+    finally:
+        running.bench.close()
+
+    assert trial.outcome == "completed", trial.failure
+    assert trial.usage.pss_peak_bytes is not None
+    assert trial.usage.pss_peak_bytes < 600 * 1024**2
+
+
+@linux
+@pytest.mark.parametrize(("how", "kind"), [("segfault", "worker_signal"), ("exit", "worker_exit")])
+def test_a_worker_that_dies_costs_one_trial(place: Path, how: str, kind: str) -> None:
+    running = start(place, "dies", arguments={"how": how})
+    try:
+        failed, fine = running.run(config(2)), running.run(config())
+    finally:
+        running.bench.close()
+
+    assert failed.outcome == "crashed"
+    assert failed.failure is not None
+    assert failed.failure.kind == kind
+    assert failed.failure.hint
+    assert fine.outcome == "completed"
+
+
+@linux
+def test_an_exception_in_a_worker_shows_the_users_traceback(place: Path) -> None:
+    running = start(place, "raises")
+    try:
+        failed = running.run(config(2))
+    finally:
+        running.bench.close()
+
+    assert failed.failure is not None
+    assert failed.failure.kind == "worker_exception"
+    assert "LookupError" in failed.failure.message
+    assert "faulty_targets.py" in failed.failure.stderr_tail
+
+
+@linux
+def test_a_worker_that_hangs_is_ended_at_the_limit(place: Path) -> None:
+    running = start(place, "dies", arguments={"how": "hang"}, timeout_s=2.0)
+    try:
+        failed, fine = running.run(config(1)), running.run(config())
+    finally:
+        running.bench.close()
+
+    assert failed.outcome == "timed_out"
+    assert failed.wall_s < 2.0 + 3.0
+    assert fine.outcome == "completed"
+
+
+@linux
+def test_a_thread_of_the_targets_makes_each_trial_build_it(place: Path) -> None:
+    running = start(place, "starts_a_thread")
+    try:
+        trial = running.run(config(1))
+    finally:
+        running.bench.close()
+
+    assert not running.bench.fork_safe
+    assert any("started the thread" in note for note in running.bench.notes)
+    assert trial.outcome == "completed", trial.failure
+
+
+@linux
+def test_a_fork_that_hangs_is_noticed(place: Path) -> None:
+    running = start(place, "computes_while_building", first_probe_s=3.0)
+    try:
+        trial = running.run(config())
+    finally:
+        running.bench.close()
+
+    assert trial.outcome == "completed", trial.failure
+    assert not running.bench.fork_safe
+    assert any("hangs" in note for note in running.bench.notes)
+
+
+@linux
+def test_a_target_that_can_not_be_built_says_why(place: Path) -> None:
+    with pytest.raises(TargetError) as caught:
+        start(place, "cannot_be_built")
+
+    assert "the disk is not mounted" in caught.value.traceback
+
+
+@linux
+def test_the_same_samples_come_in_every_trial(place: Path) -> None:
+    """What Python's random draws after the fork is the same from trial to trial."""
+    running = start(place, "plain")
+    try:
+        first, second = running.run(config()), running.run(config())
+    finally:
+        running.bench.close()
+
+    assert first.samples_per_batch == second.samples_per_batch == 32
+
+
+def test_without_fork_each_trial_is_a_process_of_its_own(place: Path) -> None:
+    inbox = Inbox()
+    launcher, watcher = FreshProcesses(inbox, place), Watcher(inbox)
+    supervisor = Supervisor(
+        launcher=launcher,
+        watcher=watcher,
+        inbox=inbox,
+        directory=place,
+        limits=Limits(wall_s=60.0, usable_cores=2.0),
+    )
+    try:
+        built = launcher.build(BuildRequest(target=f"{TARGETS}:plain"))
+        request = TrialRequest(config=config(1), trial_s=0.1)
+        trial = supervisor.run(request, trial_id="t0001", repetition=0)
+    finally:
+        launcher.close()
+        watcher.close()
+
+    assert built.target.length == 4096
+    assert trial.outcome == "completed", trial.failure
+    assert trial.samples_per_s is not None
