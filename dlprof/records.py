@@ -419,6 +419,17 @@ class Target:
     batch_cpu_s: float | None = None
     notes: tuple[str, ...] = ()
 
+    def present_settings(self, *, has_accelerator: bool) -> Config | None:
+        """``own_config`` as a sweep measures it; ``None`` where the target has none.
+
+        The start method is left at ``None``, which keeps the target's own, and without an
+        accelerator torch pins nothing whatever ``pin_memory`` says.
+        """
+        if self.own_config is None:
+            return None
+        pins = self.own_config.pin_memory and has_accelerator
+        return dataclasses.replace(self.own_config, start_method=None, pin_memory=pins)
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
@@ -474,6 +485,7 @@ class Plan:
             that differ only in ``persistent_workers``) are measured in turn rather than all in
             each block.
         cost: What trials are expected to cost.
+        present: Which of them the target's own DataLoader is set to now; the most important one.
     """
 
     configs: tuple[Config, ...]
@@ -483,6 +495,7 @@ class Plan:
     planned_repeats: int
     take_turns: bool
     cost: TrialCost
+    present: Config | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -559,14 +572,14 @@ class Alternative:
     Attributes:
         config: Which.
         expected: What it gave.
-        relation: ``tie`` (can't be told apart from the best), ``fastest`` or ``default``
-            (PyTorch's own default), ``slower``.
+        relation: ``present`` (what the target's own DataLoader is set to now), ``tie`` (can't be
+            told apart from the best), ``fastest``, ``default`` (PyTorch's own), ``slower``.
         speed: Rate relative to the recommended configuration.
     """
 
     config: Config
     expected: Expected
-    relation: Literal["tie", "fastest", "default", "slower"]
+    relation: Literal["present", "tie", "fastest", "default", "slower"]
     speed: float
 
 
@@ -620,7 +633,7 @@ class Recommendation:
         confidence: How sure it is.
         confidence_reason: Why no surer, or what makes it sure; one sentence.
         reasons: Why this and no other, with the trials that prove it.
-        alternatives: Others worth knowing, ordered by speed.
+        alternatives: Others worth knowing: the present settings first, the rest by speed.
         constraints: The limits that were kept.
         rules_of_thumb: What common rules would have given.
         findings: Causes found (empty until a pass that explains has run).

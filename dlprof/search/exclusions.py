@@ -44,13 +44,7 @@ class Limits:
     batch_bytes: float | None
 
     @classmethod
-    def of(
-        cls,
-        settings: SweepSettings,
-        target: Target,
-        machine: Machine,
-        batch_bytes: float | None,
-    ) -> Limits:
+    def of(cls, settings: SweepSettings, target: Target, machine: Machine) -> Limits:
         """The limits of this sweep: the user's, shared by the ranks, and the machine's."""
         auto = settings.num_workers is None
         available = machine.memory_available_bytes
@@ -66,7 +60,7 @@ class Limits:
             shm_bytes=_least(
                 machine.shm_available_bytes, _share(settings.max_shm_bytes, settings.ranks)
             ),
-            batch_bytes=batch_bytes,
+            batch_bytes=target.batch_bytes,
         )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from typing import Literal
 
 from dlprof.records import Config, Plan, Trial
+from dlprof.search.budget import Costs, Room
 from dlprof.search.plan import by_importance, expected_survivors
 from dlprof.stats import BlockFit, fit_blocks, observe
 
@@ -57,7 +58,9 @@ class GridSearch:
 
     The first block holds every configuration, but for the least important ones where trials cost
     more than was planned; a later one every surviving configuration, but that those that differ
-    only in ``persistent_workers`` take turns (``Plan.take_turns``).
+    only in ``persistent_workers`` take turns (``Plan.take_turns``). Within a block the order is
+    random, but where time may not suffice: there the most important come first, and in a later
+    block the fastest.
 
     It keeps no state: what comes next follows from the trials so far alone, so that a sweep that
     was cut off anywhere goes on as if it had not been.
@@ -81,40 +84,27 @@ class GridSearch:
         """
         planned = set(self.plan.configs)
         trials = [trial for trial in history if trial.config in planned]
-        untried = planned - {trial.config for trial in trials}
-        costs = _Costs.of(trials, self.plan)
+        tried = {trial.config for trial in trials}
+        costs = Costs.of(trials, self.plan)
+        room = Room(costs=costs, left_s=remaining_s, repeats=self.plan.min_repeats)
+        untried = [c for c in by_importance(self.plan.configs, self.plan.present) if c not in tried]
+        new = room.for_new(untried, tried)
         current = max((trial.repetition for trial in trials), default=0)
         for block in range(current, min(current + 2, self.plan.max_repeats)):
             earlier = [trial for trial in trials if trial.repetition < block]
             members = self._members(earlier, block)
-            waiting = set(members) - {trial.config for trial in trials if trial.repetition == block}
-            new = self._affordable(untried, len(planned) - len(untried), costs, remaining_s)
-            todo = [config for config in self._order(block) if config in waiting | new]
+            done = {trial.config for trial in trials if trial.repetition == block}
+            todo = [*(config for config in members if config not in done), *new]
             if not todo:
                 continue
             if not new and self._is_decided(members, earlier, block):
                 return Stop(reason="budget" if untried else "decided")
-            return self._next(todo, block, costs, remaining_s)
+            sure = room.surely_new(new, tried) if block == 0 else room.surely(todo)
+            return self._next(todo, sure, block, room)
         return Stop(reason="budget" if untried else "complete")
 
-    def _affordable(
-        self, untried: Collection[Config], tried: int, costs: _Costs, remaining_s: float | None
-    ) -> set[Config]:
-        """Those never measured that the budget has room for, the most important first.
-
-        Room is kept to measure the best few a second time: where trials cost more than was
-        planned, fewer configurations known twice tell more than all of them known once.
-        """
-        if remaining_s is None:
-            return set(untried)
-        kept_back = min(tried, expected_survivors(1 + tried)) * (self.plan.min_repeats - 1)
-        room = max(0, int(remaining_s / costs.typical_s) - kept_back)
-        return set(
-            [config for config in by_importance(self.plan.configs) if config in untried][:room]
-        )
-
     def _members(self, earlier: Sequence[Trial], block: int) -> tuple[Config, ...]:
-        """Configurations that work and are not ruled out by the blocks so far.
+        """Configurations that work and are not ruled out by the blocks so far, fastest first.
 
         Judged anew for each block: one that was dropped comes back if later blocks no longer
         rule it out.
@@ -126,6 +116,7 @@ class GridSearch:
         best = fit.best()
         working = [config for config in self.plan.configs if config not in failed]
         members = [config for config in working if _is_possible(fit, config.key, best)]
+        members.sort(key=lambda config: -fit.log_rates[config.key])
         return _in_turn(members, fit, block) if self.plan.take_turns else tuple(members)
 
     def _is_decided(self, members: Sequence[Config], earlier: Sequence[Trial], block: int) -> bool:
@@ -139,68 +130,31 @@ class GridSearch:
         best = fit.best([config.key for config in members])
         return all(fit.ratio(config.key, best).value >= TIE for config in members)
 
-    def _order(self, block: int) -> list[Config]:
-        """The block's own order, the same whatever part of it is left."""
-        order = list(self.plan.configs)
-        random.Random(f"{self.seed}-{block}").shuffle(order)
-        return order
-
     def _next(
-        self,
-        todo: Sequence[Config],
-        block: int,
-        costs: _Costs,
-        remaining_s: float | None,
+        self, todo: Sequence[Config], sure: Collection[Config], block: int, room: Room
     ) -> Proposal | Stop:
-        """The first trial of those left in the block, if it fits into what is left of the time."""
-        expected_s = costs.expected_s(todo[0])
-        if remaining_s is not None and expected_s > remaining_s:
+        """The next of the block: in the block's own order as far as there is surely time for it.
+
+        Where time is short, the most telling one that fits: the order that evens out drift is
+        worth less than what would be left out for it.
+        """
+        fitting = [config for config in todo if room.fits(config)]
+        if not fitting:
             return Stop(reason="budget")
+        shuffled = list(self.plan.configs)
+        random.Random(f"{self.seed}-{block}").shuffle(shuffled)
+        chosen = next((config for config in shuffled if config in sure), fitting[0])
+        costs = room.costs
         survivors = len(todo) if block else expected_survivors(len(self.plan.configs))
         later = max(0, self.plan.planned_repeats - block - 1) * survivors
         rest_s = sum(map(costs.expected_s, todo)) + later * costs.typical_s
         return Proposal(
-            config=todo[0],
+            config=chosen,
             repetition=block,
             trial_s=self.plan.trial_s,
-            expected_s=expected_s,
-            expected_rest_s=rest_s if remaining_s is None else min(rest_s, remaining_s),
+            expected_s=costs.expected_s(chosen),
+            expected_rest_s=rest_s if room.left_s is None else min(rest_s, room.left_s),
         )
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Costs:
-    """What trials cost in all.
-
-    Attributes:
-        plan: What was expected before any was run.
-        known_s: The dearest so far of each configuration that was measured.
-        factor: How much dearer than expected completed trials turned out, in the mean.
-    """
-
-    plan: Plan
-    known_s: dict[Config, float]
-    factor: float
-
-    @classmethod
-    def of(cls, trials: Sequence[Trial], plan: Plan) -> _Costs:
-        known_s: dict[Config, float] = {}
-        for trial in trials:
-            known_s[trial.config] = max(trial.wall_s, known_s.get(trial.config, 0.0))
-        completed = [trial for trial in trials if trial.outcome == "completed"]
-        took_s = sum(trial.wall_s for trial in completed)
-        planned_s = sum(plan.cost.of(trial.config, plan.trial_s) for trial in completed)
-        factor = took_s / planned_s if took_s and planned_s else 1.0
-        return cls(plan=plan, known_s=known_s, factor=factor)
-
-    def expected_s(self, config: Config) -> float:
-        planned_s = self.plan.cost.of(config, self.plan.trial_s)
-        return self.known_s.get(config, self.factor * planned_s)
-
-    @property
-    def typical_s(self) -> float:
-        """The mean over all that is planned."""
-        return sum(map(self.expected_s, self.plan.configs)) / len(self.plan.configs)
 
 
 def _fit(trials: Sequence[Trial]) -> BlockFit | None:

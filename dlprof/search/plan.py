@@ -28,6 +28,10 @@ then shrinks by less than 7 % with each further one."""
 PLANNED_REPEATS = 3
 """Blocks that the length of a trial is planned for."""
 
+LEAST_CONFIGS = 3
+"""The few that any sweep sets out to measure: no workers, some and the most. One configuration,
+however often it is measured, recommends nothing; and trials may cost less than expected."""
+
 _AXES = (
     "batch_size",
     "in_order",
@@ -44,20 +48,27 @@ _MEANINGFUL_WITHOUT_WORKERS = ("batch_size", "pin_memory")
 
 
 def plan_trials(
-    configs: Sequence[Config], settings: SweepSettings, cost: TrialCost, *, spent_s: float = 0.0
+    configs: Sequence[Config],
+    settings: SweepSettings,
+    cost: TrialCost,
+    *,
+    spent_s: float = 0.0,
+    present: Config | None = None,
 ) -> tuple[Plan, tuple[LeftOut, ...]]:
     """Fit the trials into the budget.
 
     All configurations are measured once, and about a third of them, three at least, again in each
     later block. Trials are as long as that allows for three blocks, between ``SHORTEST_TRIAL_S``
     and ``LONGEST_TRIAL_S``. Where two blocks of the shortest don't fit, the least important
-    configurations are left out (see ``by_importance``).
+    configurations are left out (see ``by_importance``), down to ``LEAST_CONFIGS``.
 
     Args:
         configs: What the space holds.
         settings: ``budget_s``, ``trial_s`` and ``repeats`` are used.
         cost: What a trial costs, the target's build where trials can't share it included.
         spent_s: What building and probing the target has taken of the budget already.
+        present: Which of the configurations the target's own DataLoader is set to now, if it has
+            one (``Target.present_settings``); others are ignored.
 
     Returns:
         The plan, and what the budget had no room for.
@@ -67,15 +78,14 @@ def plan_trials(
     """
     budget_s = settings.budget_s - spent_s
     shortest_s = settings.trial_s or SHORTEST_TRIAL_S
-    ordered = by_importance(configs)
+    present = present if present in configs else None
+    ordered = by_importance(configs, present)
     if cost.of(ordered[0], shortest_s) > budget_s:
         raise _too_little(ordered, settings, cost, spent_s)
     least = settings.repeats or MIN_REPEATS
-    count = 1
-    while (
-        count < len(ordered) and _total_s(ordered[: count + 1], least, cost, shortest_s) <= budget_s
-    ):
-        count += 1
+    count = max(
+        _holds(ordered, least, cost, shortest_s, budget_s), min(len(ordered), LEAST_CONFIGS)
+    )
     planned = settings.repeats or PLANNED_REPEATS
     plan = Plan(
         configs=tuple(sorted(ordered[:count], key=lambda config: config.cost_key)),
@@ -85,16 +95,33 @@ def plan_trials(
         planned_repeats=planned,
         take_turns=settings.repeats is None,
         cost=cost,
+        present=present,
     )
     needed_s = spent_s + _total_s(ordered, least, cost, shortest_s)
     return plan, _left_out(len(configs), count, settings.budget_s, needed_s)
 
 
+def _holds(
+    ordered: Sequence[Config], repeats: int, cost: TrialCost, trial_s: float, budget_s: float
+) -> int:
+    """How many of the first can be measured within the budget."""
+    first_s = 0.0
+    for count, config in enumerate(ordered, start=1):
+        first_s += cost.of(config, trial_s)
+        if _with_repeats_s(first_s, count, repeats) > budget_s:
+            return count - 1
+    return len(ordered)
+
+
 def _total_s(configs: Sequence[Config], repeats: int, cost: TrialCost, trial_s: float) -> float:
     """Expected cost of a whole sweep, most configurations ruled out after their first trial."""
     first_s = math.fsum(cost.of(config, trial_s) for config in configs)
-    later = (repeats - 1) * expected_survivors(len(configs))
-    return first_s + later * first_s / len(configs)
+    return _with_repeats_s(first_s, len(configs), repeats)
+
+
+def _with_repeats_s(first_s: float, count: int, repeats: int) -> float:
+    """Cost of a whole sweep of so many configurations whose first block takes ``first_s``."""
+    return first_s * (1 + (repeats - 1) * expected_survivors(count) / count)
 
 
 def _longest_s(configs: Sequence[Config], repeats: int, cost: TrialCost, budget_s: float) -> float:
@@ -119,15 +146,17 @@ def _too_little(
     )
 
 
-def by_importance(configs: Sequence[Config]) -> list[Config]:
+def by_importance(configs: Sequence[Config], present: Config | None = None) -> list[Config]:
     """Configurations in the order in which a short budget should take them.
 
-    First every ``num_workers`` with everything else at its plainest (``prefetch_factor=2``, not
-    pinned, workers not kept), the range halved again and again so that any first few span it;
-    then those that differ from that in one setting, then in two, and so on.
+    First the present settings, which every gain is told against; then every ``num_workers`` with
+    everything else at its plainest (``prefetch_factor=2``, not pinned, workers not kept), the
+    range halved again and again so that any first few span it; then those that differ from that
+    in one setting, then in two, and so on.
     """
-    places = {w: place for place, w in enumerate(_coarse_first({c.num_workers for c in configs}))}
-    plainest = {axis: _plainest(configs, axis) for axis in _AXES}
+    others = [config for config in configs if config != present] or configs
+    places = {w: place for place, w in enumerate(_coarse_first({c.num_workers for c in others}))}
+    plainest = {axis: _plainest(others, axis) for axis in _AXES}
 
     def importance(config: Config) -> tuple[object, ...]:
         axes = _AXES if config.num_workers else _MEANINGFUL_WITHOUT_WORKERS
@@ -136,7 +165,8 @@ def by_importance(configs: Sequence[Config]) -> list[Config]:
             for place, axis in enumerate(_AXES)
             if axis in axes and getattr(config, axis) != plainest[axis]
         )
-        return len(differs), differs, places[config.num_workers], config.cost_key
+        place = places.get(config.num_workers, 0)
+        return config != present, len(differs), differs, place, config.cost_key
 
     return sorted(configs, key=importance)
 
@@ -175,7 +205,7 @@ def _left_out(total: int, count: int, budget_s: float, needed_s: float) -> tuple
     if count == total:
         return ()
     reason = (
-        f"a budget of {format_duration(budget_s)} holds {count}, the most telling ones; "
+        f"a budget of {format_duration(budget_s)} holds {count} at most, the most telling ones; "
         f"all need about {format_duration(math.ceil(needed_s))}"
     )
     return (LeftOut(setting=f"{total - count} of {total} configurations", reason=reason),)

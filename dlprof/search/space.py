@@ -45,7 +45,8 @@ def build_space(
     """Every configuration that the settings allow and that can differ on this machine.
 
     PyTorch's own default, ``num_workers=0``, is always among them as the reference, unless the
-    user named ``num_workers`` without it.
+    user named ``num_workers`` without it; so are the target's present settings, unless the user
+    named ``num_workers`` or ``batch_size``, or they don't keep within the limits.
 
     Args:
         settings: What the user asked for; ``None`` for an axis lets this function choose.
@@ -56,10 +57,10 @@ def build_space(
     Raises:
         UsageError: If nothing is left, or there are more than ``MAX_COMBINATIONS``.
     """
-    limits = Limits.of(settings, target, machine, target.batch_bytes)
+    limits = Limits.of(settings, target, machine)
     pins, pin_left_out = _pins(settings, has_accelerator=has_accelerator)
     wanted = _wanted(settings, target, _workers(settings, machine), pins)
-    wanted += _present(settings, target, pins)
+    wanted += _present(settings, target, has_accelerator=has_accelerator)
     given = {_canonical(config) for config in wanted}
     left: dict[str, list[tuple[Config, str]]] = {}
     kept = []
@@ -143,15 +144,15 @@ def _wanted(
     return list(_product(axes))
 
 
-def _present(settings: SweepSettings, target: Target, pins: tuple[bool, ...]) -> list[Config]:
+def _present(settings: SweepSettings, target: Target, *, has_accelerator: bool) -> list[Config]:
     """What the target's own DataLoader is set to now, to be compared with.
 
-    The start method stays ``None``, which keeps the target's own.
+    Not where the user named the range himself: what he left out of it, he does not want measured.
     """
-    own = target.own_config
-    if own is None or settings.num_workers is not None or settings.batch_size is not None:
+    present = target.present_settings(has_accelerator=has_accelerator)
+    if present is None or settings.num_workers is not None or settings.batch_size is not None:
         return []
-    return [dataclasses.replace(own, start_method=None, pin_memory=own.pin_memory and True in pins)]
+    return [present]
 
 
 def _product(axes: dict[str, tuple[object, ...]]) -> Iterator[Config]:

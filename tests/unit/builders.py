@@ -12,10 +12,12 @@ from dlprof.records import (
     Estimate,
     Failure,
     Machine,
+    Plan,
     Run,
     RunHeader,
     Target,
     Trial,
+    TrialCost,
     Usage,
 )
 
@@ -71,6 +73,20 @@ def header(**rest: Any) -> RunHeader:
         "settings": {},
     }
     return RunHeader(**(fields | rest))
+
+
+def plan(configs: Iterable[Config], **rest: Any) -> Plan:
+    """A plan of 1 s windows that cost 1.4 s each, two to eight blocks of them."""
+    fields: dict[str, Any] = {
+        "configs": tuple(configs),
+        "trial_s": 1.0,
+        "min_repeats": 2,
+        "max_repeats": 8,
+        "planned_repeats": 3,
+        "take_turns": True,
+        "cost": TrialCost(overhead_s=0.4),
+    }
+    return Plan(**(fields | rest))
 
 
 def trial(

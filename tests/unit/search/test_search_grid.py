@@ -6,13 +6,12 @@ import random
 from collections.abc import Callable
 
 import pytest
-from builders import config, failed, trial
+from builders import config, failed, plan, trial
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dlprof.records import Config, Trial
 from dlprof.search.grid import GridSearch, Proposal, Stop
-from dlprof.search.plan import Plan
 
 GRID = tuple(config(w) for w in (0, 1, 2, 4, 8, 16))
 Engine = Callable[[Proposal], Trial]
@@ -21,8 +20,7 @@ Engine = Callable[[Proposal], Trial]
 def search(
     configs: tuple[Config, ...] = GRID, *, seed: int = 0, low: int = 2, high: int = 8
 ) -> GridSearch:
-    plan = Plan(configs=configs, trial_s=1.0, min_repeats=low, max_repeats=high)
-    return GridSearch(plan=plan, seed=seed)
+    return GridSearch(plan=plan(configs, min_repeats=low, max_repeats=high), seed=seed)
 
 
 def engine(rates: dict[int, float], noise: float = 0.0) -> Engine:
@@ -145,8 +143,8 @@ def test_twins_that_differ_between_epochs_only_take_turns_after_the_first_block(
 
 
 def test_explicit_repeats_hold_for_twins_too() -> None:
-    plan = Plan(configs=TWINS, trial_s=1.0, min_repeats=2, max_repeats=2, take_turns=False)
-    trials, _ = carry_out(GridSearch(plan=plan), engine(SAME))
+    exact = plan(TWINS, max_repeats=2, take_turns=False)
+    trials, _ = carry_out(GridSearch(plan=exact), engine(SAME))
     assert set(block(trials, 1)) == set(TWINS)
 
 

@@ -18,7 +18,6 @@ def space(
     on: Machine | None = None,
     of: Target | None = None,
     has_accelerator: bool = False,
-    batch_bytes: float | None = None,
     **settings: Any,
 ) -> Space:
     return build_space(
@@ -26,7 +25,6 @@ def space(
         of or target(),
         on or machine(),
         has_accelerator=has_accelerator,
-        batch_bytes=batch_bytes,
     )
 
 
@@ -141,7 +139,9 @@ def test_spawned_workers_cost_more() -> None:
 
 def test_shared_memory_leaves_out_deep_queues_and_shows_the_sum() -> None:
     found = space(
-        on=machine(shm_available_bytes=64 << 20), batch_bytes=float(2 << 20), num_workers=(0, 8, 16)
+        on=machine(shm_available_bytes=64 << 20),
+        of=target(batch_bytes=2 << 20),
+        num_workers=(0, 8, 16),
     )
     assert {each.key for each in found.configs} == {"w0", "w8-p2", "w8-p2-persistent"}
     left = reason(found, "num_workers=16; num_workers=8 with prefetch_factor=4")
@@ -157,15 +157,59 @@ def test_the_probe_of_the_target_tells_the_size_of_a_batch() -> None:
 
 def test_shared_memory_scales_with_the_batch_size() -> None:
     found = space(
-        of=target(batch_size=32),
+        of=target(batch_size=32, batch_bytes=1 << 20),
         on=machine(shm_available_bytes=64 << 20),
-        batch_bytes=float(1 << 20),
         num_workers=(8,),
         prefetch_factor=(2,),
         persistent_workers=(False,),
         batch_size=(32, 256),
     )
     assert [each.batch_size for each in found.configs] == [32]
+
+
+OWN = config(6, 3, persistent_workers=True)
+
+
+def test_the_target_s_present_settings_are_among_them() -> None:
+    plain, found = space(), space(of=target(own_config=OWN))
+    assert set(found.configs) == {*plain.configs, OWN}
+    assert found.left_out == plain.left_out
+
+
+def test_present_settings_are_among_them_whatever_else_is_named() -> None:
+    found = space(of=target(own_config=OWN), prefetch_factor=(2,), persistent_workers=(False,))
+    assert OWN in found.configs
+
+
+@pytest.mark.parametrize("named", [{"num_workers": (0, 2)}, {"batch_size": (16, 32)}])
+def test_a_range_that_the_user_named_is_all_that_is_measured(named: dict[str, Any]) -> None:
+    assert OWN not in space(of=target(own_config=OWN), **named).configs
+
+
+def test_present_settings_are_measured_as_they_act_here() -> None:
+    own = config(6, 3, pin_memory=True, start_method="fork")
+    without, device = target(own_config=own), space(of=target(own_config=own), has_accelerator=True)
+    assert config(6, 3) in space(of=without).configs
+    assert config(6, 3, pin_memory=True) in device.configs
+    assert config(6, 3) not in device.configs
+    assert own not in device.configs
+
+
+def test_present_settings_beyond_a_limit_are_left_out_with_the_reason() -> None:
+    found = space(of=target(own_config=OWN), max_workers=4)
+    assert OWN not in found.configs
+    assert reason(found, "num_workers=6").reason == "max_workers is 4"
+
+
+def test_the_order_of_batches_stays_the_target_s_own() -> None:
+    loose = target(own_config=config(4, in_order=False))
+    found = space(of=loose)
+    assert {each.in_order for each in found.configs if each.num_workers} == {False}
+    assert config(0) in found.configs
+    named = space(of=loose, in_order=(True,))
+    assert {each.in_order for each in named.configs} == {True, False}, "the present ones stay"
+    assert [each for each in named.configs if not each.in_order] == [config(4, in_order=False)]
+    assert {each.in_order for each in space(of=target()).configs} == {True}
 
 
 def test_an_empty_space_is_one_sentence_with_the_reasons() -> None:
