@@ -239,7 +239,11 @@ def _look_at(bench: Bench, settings: SweepSettings, machine: Machine) -> tuple[T
     """Build the target and probe it; returns what it is, and torch's name of the accelerator."""
     built = bench.build(timeout_s=settings.timeout_s, usable_cores=machine.usable_cores)
     _refuse_small(built, settings)
-    probe = bench.probe(TrialRequest(config=Config(), cold_cache=settings.cold_cache, probe=True))
+    probe = bench.probe(
+        TrialRequest(
+            config=Config(), step_callable=settings.step_callable, cold_cache=settings.cold_cache
+        )
+    )
     target = dataclasses.replace(
         built,
         fork_safe=bench.fork_safe,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlprof.cli import options, streams
-from dlprof.errors import ExitCode, UsageError
+from dlprof.errors import ExitCode, InterruptedSweepError, UsageError
 from dlprof.store.naming import run_file_name
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def sweep(  # noqa: PLR0913 - a command has as many parameters as it has options
     from dlprof.engine import run_sweep
     from dlprof.report.live import open_listener
 
-    with _deaf_to_hangup(), open_listener(quiet=quiet, verbose=verbose) as listener:
+    with _signals_of_a_sweep(), open_listener(quiet=quiet, verbose=verbose) as listener:
         run = run_sweep(
             settings,
             output=path,
@@ -114,7 +114,12 @@ def sweep(  # noqa: PLR0913 - a command has as many parameters as it has options
     # The file by the name that the user knows it by; the engine has made it absolute.
     _show(run if as_json else dataclasses.replace(run, path=str(path)), as_json=as_json)
     if run.end is not None and run.end.reason == "interrupted":
-        raise typer.Exit(ExitCode.INTERRUPTED)
+        if as_json:  # the document says it
+            raise typer.Exit(ExitCode.INTERRUPTED)
+        raise InterruptedSweepError(
+            f"The sweep was interrupted; {len(run.trials)} trials are kept in {path}",
+            hint=f"Continue it with: dlprof sweep --resume -o {path}",
+        )
 
 
 def _resolve(
@@ -145,17 +150,19 @@ def _output_path(output: Path | None, target: str, *, resume: bool) -> Path:
 
 
 @contextlib.contextmanager
-def _deaf_to_hangup() -> Iterator[None]:
-    """Let a sweep go on when its terminal goes away: its budget ends it soon enough."""
-    hangup = getattr(signal, "SIGHUP", None)
-    if hangup is None:
-        yield
-        return
-    before = signal.signal(hangup, signal.SIG_IGN)
+def _signals_of_a_sweep() -> Iterator[None]:
+    """End as by Ctrl-C when asked to end, and go on when the terminal goes away.
+
+    A sweep whose terminal is gone still has its run file to write to, and its budget ends it.
+    """
+    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, signal.default_int_handler)}
+    if hasattr(signal, "SIGHUP"):  # not on Windows
+        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         yield
     finally:
-        signal.signal(hangup, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _show(run: Run, *, as_json: bool) -> None:

@@ -106,7 +106,7 @@ def run_trial(request: TrialRequest, builder: Callable[[], BuiltTarget], channel
         if request.cold_cache:
             _evict(built)
         if request.probe:
-            channel.send({"event": "result", "probe": probe(built)})
+            channel.send({"event": "result", "probe": probe(built, request)})
         else:
             loop, result = _measure(request, built, session)
             channel.send({"event": "result", **result})
@@ -167,8 +167,8 @@ def _evict(built: BuiltTarget) -> None:
         evict_from_page_cache(dataset_files(built.parts.dataset))
 
 
-def probe(built: BuiltTarget) -> dict[str, Any]:
-    """Load two batches in this process and say what they are.
+def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
+    """Load two batches in this process, try the consumer on one, and say what they are.
 
     Returns:
         ``batch_bytes``, ``batch_tensors``, ``samples_per_batch``, ``batch_s`` and
@@ -186,6 +186,7 @@ def probe(built: BuiltTarget) -> dict[str, Any]:
         raise EmptyLoaderError
     middle_s, middle_cpu_s, batch = _clock(), time.process_time(), next(iterator, batch)
     ended_s, ended_cpu_s = _clock(), time.process_time()
+    make_consumer(0.0, request.step_callable)(batch)
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     return {
         "batch_bytes": count_bytes(batch),

@@ -100,7 +100,7 @@ def classify(error: BaseException, num_workers: int) -> Failure:
             kind="target_error",
             message=error.message,
             hint=error.hint,
-            stderr_tail=error.traceback or tail,
+            stderr_tail=error.traceback,
         )
     if isinstance(error, EmptyLoaderError):
         return Failure(

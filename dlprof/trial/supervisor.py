@@ -264,10 +264,12 @@ class Supervisor:
 
 def _no_batch(failure: Failure, log: str) -> DlprofError:
     """What a probe that failed is raised as."""
+    if failure.kind == "target_error":
+        return TargetError(failure.message, hint=failure.hint, traceback=failure.stderr_tail)
     message = f"The target gives no batch, even without workers: {failure.message}"
     if failure.kind in ("timeout", "deadlock"):
         return ProbeTimeoutError(message, hint=failure.hint)
-    if failure.kind in ("target_error", "worker_exception", "empty"):
+    if failure.kind in ("worker_exception", "empty"):
         return TargetError(message, hint=failure.hint, traceback=failure.stderr_tail)
     return NothingMeasuredError(message, hint="\n".join(filter(None, (failure.hint, log))))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -30,11 +29,16 @@ def config(workers: int = 0, *, persistent: bool = False, start: str | None = No
     ).canonical()
 
 
+def in_shared_memory() -> set[Path]:
+    shm = Path("/dev/shm")  # noqa: S108 - it is looked at, nothing is put there
+    return set(shm.iterdir()) if shm.is_dir() else set()
+
+
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
     """A directory for the bench; afterwards no process of its own may be left."""
     before = set(psutil.Process().children(recursive=True))
-    shm = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+    shm = in_shared_memory()
     yield tmp_path
     deadline = time.monotonic() + 5.0
     while True:
@@ -43,8 +47,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
             break
         time.sleep(0.01)
     assert not left
-    if shm or os.path.isdir("/dev/shm"):
-        assert set(os.listdir("/dev/shm")) <= shm
+    assert in_shared_memory() <= shm
 
 
 class Running:

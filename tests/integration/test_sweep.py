@@ -1,0 +1,235 @@
+"""Whole sweeps through the command line, as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from dlprof.store import read_run
+
+TARGETS = Path(__file__).parent / "faulty_targets.py"
+SMALL = ("--num-workers", "0,1", "--prefetch-factor", "2", "--persistent-workers", "off")
+SHORT = (*SMALL, "--trial-time", "0.1s", "--repeats", "2", "--budget", "60s")
+ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("DLPROF_")}
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "dlprof", *arguments]
+
+
+def dlprof(place: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*arguments),
+        cwd=place,
+        env={**ENVIRONMENT, "DLPROF_CACHE_DIR": str(place.parent / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def start(place: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command(*arguments),
+        cwd=place,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for_trials(run_file: Path, count: int) -> None:
+    """Until so many trials are in the run file."""
+    deadline = time.monotonic() + 60.0
+    while time.monotonic() < deadline:
+        if run_file.exists() and len(read_run(run_file).trials) >= count:
+            return
+        time.sleep(0.05)
+    raise AssertionError("no trial came")
+
+
+def all_gone(processes: list[psutil.Process]) -> bool:
+    gone, alive = psutil.wait_procs(processes, timeout=10.0)
+    del gone
+    return not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "images:count=16,size=64",
+        "voc:count=16,size=64",
+        "shards:count=32,shards=2,size=64",
+        "text:lines=2000",
+        "synthetic:wait_ms=1",
+        "synthetic:iterable=true",
+    ],
+)
+def test_every_built_in_is_swept(tmp_path: Path, target: str) -> None:
+    done = dlprof(tmp_path, "sweep", target, *SHORT, "--json", "-o", "run.dlprof.jsonl")
+    assert done.returncode == 0, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+
+    assert document["schema_version"] == 1
+    assert {trial["outcome"] for trial in document["trials"]} == {"completed"}
+    assert len(document["trials"]) >= 3  # the slower one may be ruled out after its first
+    assert all(trial["samples_per_s"]["value"] > 0 for trial in document["trials"])
+    kwargs = document["recommendation"]["dataloader_kwargs"]
+    assert kwargs["num_workers"] in {0, 1}
+    cost = document["cost_s"]
+    assert cost["total"] == pytest.approx(cost["measured"] + cost["overhead"])
+
+
+def test_a_saved_run_recommends_without_measuring(tmp_path: Path) -> None:
+    swept = dlprof(tmp_path, "sweep", f"{TARGETS}:plain", *SHORT, "-o", "run.dlprof.jsonl")
+    assert swept.returncode == 0, swept.stderr
+    text = dlprof(tmp_path, "recommend", "run.dlprof.jsonl")
+    saved = dlprof(tmp_path, "recommend", "run.dlprof.jsonl", "--save", "dlprof.toml")
+    used = subprocess.run(
+        [sys.executable, "-c", "import dlprof; print(dlprof.kwargs_for('dlprof.toml'))"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert "num_workers" in swept.stdout
+    assert text.returncode == saved.returncode == 0, text.stderr + saved.stderr
+    assert "num_workers" in text.stdout
+    recommendation = read_run(tmp_path / "run.dlprof.jsonl").recommendation
+    assert recommendation is not None
+    assert used.stdout.strip() == str(dict(recommendation.dataloader_kwargs))
+
+
+def test_an_existing_run_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "run.dlprof.jsonl").write_text("precious")
+    done = dlprof(tmp_path, "sweep", f"{TARGETS}:plain", "-o", "run.dlprof.jsonl")
+
+    assert done.returncode == 2
+    assert "--force" in done.stderr
+    assert (tmp_path / "run.dlprof.jsonl").read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["no_such_module_here:attr"], "no_such_module_here"),
+        ([f"{TARGETS}:nothing_there"], "nothing_there"),
+        ([f"{TARGETS}:cannot_be_built"], "the disk is not mounted"),
+        ([f"{TARGETS}:plain", "--arg", "x=1"], "--arg"),
+        ([f"{TARGETS}:plain", "--batch-size", "5000"], "4096"),
+        ([f"{TARGETS}:plain", "--step", "no_such_module_here:step"], "no_such_module_here"),
+    ],
+)
+def test_a_wrong_target_is_one_sentence(tmp_path: Path, arguments: list[str], word: str) -> None:
+    done = dlprof(tmp_path, "sweep", *arguments, *SHORT, "-o", "run.dlprof.jsonl")
+
+    assert done.returncode == 2, done.stderr
+    assert word in done.stderr
+    assert "dlprof/" not in done.stderr
+    assert not (tmp_path / "run.dlprof.jsonl").exists()
+
+
+def test_failing_settings_cost_their_trials_only(tmp_path: Path) -> None:
+    target = f"{TARGETS}:dies"
+    arguments = ["--arg", "how=exit", *SHORT, "--json", "-o", "run.dlprof.jsonl"]
+    done = dlprof(tmp_path, "sweep", target, *arguments)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    by_workers = {trial["config"]["num_workers"]: trial for trial in document["trials"]}
+
+    assert by_workers[0]["outcome"] == "completed"
+    assert by_workers[1]["outcome"] == "crashed"
+    assert by_workers[1]["failure"]["kind"] == "worker_exit"
+    assert document["recommendation"]["config"]["num_workers"] == 0
+    assert any("failed" in reason["claim"] for reason in document["recommendation"]["reasons"])
+
+
+def test_ctrl_c_keeps_what_was_measured_and_resume_goes_on(tmp_path: Path) -> None:
+    run_file = tmp_path / "run.dlprof.jsonl"
+    process = start(tmp_path, "sweep", f"{TARGETS}:plain", *SHORT, "-o", run_file.name)
+    wait_for_trials(run_file, 1)
+    processes = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    interrupted = read_run(run_file)
+    resumed = dlprof(tmp_path, "sweep", "--resume", "-o", run_file.name)
+    whole = read_run(run_file)
+
+    assert process.returncode == 130, errors
+    assert "--resume" in errors
+    assert interrupted.end is not None
+    assert interrupted.end.reason == "interrupted"
+    assert resumed.returncode == 0, resumed.stderr
+    assert whole.trials[: len(interrupted.trials)] == interrupted.trials
+    assert [trial.id for trial in whole.trials] == [
+        f"t{number:04d}" for number in range(1, len(whole.trials) + 1)
+    ]
+    assert {("w0", 0), ("w1-p2", 0)} <= {
+        (trial.config.key, trial.repetition) for trial in whole.trials
+    }
+    assert all_gone(processes)
+
+
+def test_a_killed_sweep_leaves_no_process_and_resumes(tmp_path: Path) -> None:
+    run_file = tmp_path / "run.dlprof.jsonl"
+    process = start(tmp_path, "sweep", f"{TARGETS}:plain", *SHORT, "-o", run_file.name)
+    wait_for_trials(run_file, 1)
+    processes = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    process.communicate(timeout=60)
+    resumed = dlprof(tmp_path, "sweep", "--resume", "-o", run_file.name)
+
+    assert all_gone(processes)
+    assert resumed.returncode == 0, resumed.stderr
+    assert {trial.config.key for trial in read_run(run_file).completed} == {"w0", "w1-p2"}
+
+
+def test_a_run_is_not_continued_with_other_settings(tmp_path: Path) -> None:
+    swept = dlprof(tmp_path, "sweep", f"{TARGETS}:plain", *SHORT, "-o", "run.dlprof.jsonl")
+    assert swept.returncode == 0, swept.stderr
+    arguments = ["--resume", "--num-workers", "7", "-o", "run.dlprof.jsonl"]
+    done = dlprof(tmp_path, "sweep", *arguments)
+
+    assert done.returncode == 2
+    assert "num_workers" in done.stderr
+
+
+def test_the_python_api_takes_a_live_object(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\n"
+        f"sys.path.insert(0, {str(TARGETS.parent)!r})\n"
+        "import dlprof, faulty_targets\n"
+        "run = dlprof.sweep(faulty_targets.Plain(256), num_workers=(0, 1), prefetch_factor=2,\n"
+        "    persistent_workers=False, trial_time=0.1, repeats=2, budget=60, progress=False,\n"
+        "    output='run.dlprof.jsonl')\n"
+        "workers = run.recommendation.dataloader_kwargs['num_workers']\n"
+        "print(len(run.completed) >= 3, workers in (0, 1))\n"
+        "print(dlprof.recommend('run.dlprof.jsonl', max_workers=0).config.num_workers)\n"
+    )
+    environment = {**ENVIRONMENT, "PYTHONPATH": str(TARGETS.parent)}
+    done = subprocess.run(
+        [sys.executable, script.name],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["True True", "0"]
