@@ -1,0 +1,242 @@
+"""Write the tables of ``docs/`` from the code: ``python tools/reference.py [--check]``.
+
+Each stands between ``<!-- from the code: NAME -->`` and ``<!-- end -->``; the rest of the pages is
+written by hand. ``--check`` writes nothing and exits with 1 where a page is not as the code has it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import inspect
+import re
+import sys
+import types
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import typer
+
+from dlprof.cli.app import app
+from dlprof.settings import SweepSettings, by_key
+from dlprof.store.format import RECORD_TYPES
+from dlprof.targets.builtin.options import options_of
+from dlprof.targets.grammar import BUILTINS, TargetSpec
+
+DOCS = Path(__file__).parents[1] / "docs"
+_BLOCK = re.compile(
+    r"(<!-- from the code: (?P<name>[^>]+) -->\n).*?(?=<!-- end -->)", flags=re.DOTALL
+)
+_FIELD = re.compile(r"^    (?P<name>\w+): (?P<text>.*(?:\n {5,}.*)*)", flags=re.MULTILINE)
+_UNITS = {
+    "samples_per_s": "samples/s",
+    "batches_per_s": "batches/s",
+    "bytes_per_s": "bytes/s",
+    "_s": "s",
+    "_bytes": "bytes",
+    "_cores": "cores",
+    "_fraction": "0 to 1",
+}
+_PLAIN = {str: "text", int: "whole number", float: "number", bool: "true or false", Any: "anything"}
+
+
+def _cell(text: str) -> str:
+    """A text for a cell of a Markdown table."""
+    return " ".join(text.split()).replace("``", "`").replace("|", "\\|")
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    head = list(head)
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def command_table(name: str) -> str:
+    """The arguments and options of one command, in the sections that ``--help`` has."""
+    command: Any = typer.main.get_command(app)
+    command = command.commands[name]
+    sections: dict[str, list[list[str]]] = {}
+    for parameter in command.params:
+        title = getattr(parameter, "rich_help_panel", None) or "Options"
+        if parameter.param_type_name == "argument":
+            title = "Arguments"
+        sections.setdefault(title, []).append(_option_row(name, parameter))
+    head = ("option", "takes", "default", "what it does")
+    return "\n".join(f"### {title}\n\n{_table(head, rows)}" for title, rows in sections.items())
+
+
+def _option_row(command: str, parameter: Any) -> list[str]:
+    names = [*parameter.opts, *parameter.secondary_opts]
+    if parameter.param_type_name == "argument":
+        names = [parameter.metavar]
+    option = by_key().get(parameter.name)
+    takes = default = ""
+    if not getattr(parameter, "is_flag", False):
+        takes = option.kind.allowed if option else parameter.metavar
+    if option and command == "sweep":
+        value = getattr(SweepSettings(), option.field)
+        default = _default(option.unset if value is None else value)
+    elif isinstance(parameter.default, str):
+        default = f"`{parameter.default}`"
+    listed = ", ".join(f"`{each}`" for each in names)
+    return [listed, _cell(takes), default, _cell(_without_default(parameter.help or ""))]
+
+
+def _default(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "none"
+    if isinstance(value, bool):
+        return "off"
+    return f"`{value:g}s`" if isinstance(value, float) else f"`{value}`"
+
+
+def _without_default(text: str) -> str:
+    """The help without its last sentence where that repeats the column beside it."""
+    return re.sub(r" (?:\(default: .*\)|Default: (?:[\w.]+|[^.]*))\.?$", ".", text).replace(
+        "..", "."
+    )
+
+
+def builtin_table(name: str) -> str:
+    """The parameters of a built-in target."""
+    options = options_of(TargetSpec(text=name, kind="builtin", source=name), {})
+    texts = _described(type(options))
+    rows = (
+        [
+            f"`{field.name}`",
+            field.metadata.get("says", "true or false"),
+            f"`{_written(getattr(options, field.name))}`",
+            _cell(texts[field.name]),
+        ]
+        for field in dataclasses.fields(options)
+    )
+    return _table(("parameter", "takes", "default", "what it is"), rows)
+
+
+def _written(value: object) -> str:
+    """A parameter's value as one would write it in TARGET."""
+    if isinstance(value, tuple):
+        return "x".join(f"{part:g}" for part in value)
+    return str(value).lower() if isinstance(value, bool) else f"{value}".removesuffix(".0")
+
+
+def record_tables() -> str:
+    """Every record of a run file, each followed by the objects that it holds."""
+    parts: list[str] = []
+    seen: set[type] = set()
+    for kind, record_type in RECORD_TYPES.items():
+        waiting = [record_type]
+        while waiting:
+            found = waiting.pop(0)
+            if found in seen:
+                continue
+            seen.add(found)
+            title = f"## Record `{kind}`" if found is record_type else f"### {found.__name__}"
+            parts.append(f"{title}\n\n{_summary(found)}\n\n{_record_table(found)}")
+            waiting = [*_held_by(found), *waiting]
+    return "\n".join(parts)
+
+
+def _summary(record_type: type) -> str:
+    return _cell((inspect.getdoc(record_type) or "").partition("\n\n")[0])
+
+
+def _record_table(record_type: type) -> str:
+    hints, texts = typing.get_type_hints(record_type), _described(record_type)
+    head = ("field", "type", "unit", "meaning")
+    return _table(
+        head,
+        (
+            [f"`{name}`", _type(hint), _unit(record_type, name), _as_json(_cell(texts[name]))]
+            for name, hint in hints.items()
+        ),
+    )
+
+
+def _as_json(text: str) -> str:
+    """What a docstring says, in the words of JSON."""
+    return text.replace("`None`", "`null`")
+
+
+def _described(record_type: type) -> dict[str, str]:
+    """What the docstring says of each field."""
+    attributes = (inspect.getdoc(record_type) or "").partition("Attributes:\n")[2]
+    return {match["name"]: match["text"] for match in _FIELD.finditer(attributes)}
+
+
+def _unit(record_type: type, name: str) -> str:
+    if record_type.__name__ == "Cost":
+        return "s"
+    return next((unit for end, unit in _UNITS.items() if f"_{name}".endswith(end)), "")
+
+
+def _type(hint: Any) -> str:
+    """A type as JSON has it."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join("null" if each is types.NoneType else _type(each) for each in arguments)
+    if origin is Literal:
+        return ", ".join(f"`{choice}`" for choice in arguments)
+    if origin is tuple:
+        return f"list of {_type(arguments[0])}"
+    if origin is not None:
+        return f"object of {_type(arguments[1])}"
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return f"[{hint.__name__}](#{hint.__name__.lower()})"
+    return _PLAIN[hint]
+
+
+def _held_by(record_type: type) -> Iterator[type]:
+    """The records among the types of a record's fields."""
+    waiting = list(typing.get_type_hints(record_type).values())
+    while waiting:
+        hint = waiting.pop(0)
+        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+            yield hint
+        else:
+            waiting = [*typing.get_args(hint), *waiting]
+
+
+def rendered(page: str) -> str:
+    """A page with each table as the code has it.
+
+    Raises:
+        KeyError: For a table that there is none of.
+    """
+    makers = {"records": record_tables}
+
+    def make(match: re.Match[str]) -> str:
+        what, _, name = match["name"].partition(" ")
+        if what == "command":
+            table = command_table(name)
+        elif what == "builtin" and name in BUILTINS:
+            table = builtin_table(name)
+        else:
+            table = makers[match["name"]]()
+        return f"{match[1]}\n{table}\n"
+
+    return _BLOCK.sub(make, page)
+
+
+def main() -> int:
+    """Write or check every page; the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    check: bool = parser.parse_args().check
+    stale = []
+    for path in sorted(DOCS.glob("*.md")):
+        page = path.read_text(encoding="utf-8")
+        fresh = rendered(page)
+        if fresh != page:
+            stale.append(path.name)
+            if not check:
+                path.write_text(fresh, encoding="utf-8")
+    for name in stale:
+        print(f"docs/{name} {'is not as the code has it: make docs' if check else 'written'}")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
