@@ -1,0 +1,190 @@
+"""The table of rooms in ARCHITECTURE.md, held against the imports of every module."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "dlprof"
+IMPURE = {"os", "pathlib", "signal", "socket", "subprocess", "threading", "time", "datetime"}
+RUN_FILE = ROOT / "tests" / "data" / "runs"
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One row of the table."""
+
+    rooms: frozenset[str]
+    libraries: frozenset[str]
+    pure: bool
+
+
+def _table() -> dict[str, Row]:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    rows = {}
+    for line in text.splitlines():
+        if not line.startswith("| `dlprof/"):
+            continue
+        room, _, rooms, libraries, pure = (cell.strip() for cell in line.strip("|").split("|"))
+        rows[_name(room.strip("`").removeprefix("dlprof/"))] = Row(
+            frozenset(re.findall(r"\w+", rooms)),
+            frozenset(re.findall(r"\w+", libraries)),
+            pure == "yes",
+        )
+    return rows
+
+
+def _name(part: str) -> str:
+    """A room's short name: ``machine`` of ``machine/``, ``units`` of ``units.py``."""
+    return part.removesuffix("/").removesuffix(".py")
+
+
+def _modules() -> dict[str, list[Path]]:
+    rooms: dict[str, list[Path]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        rooms.setdefault(_name(path.relative_to(PACKAGE).parts[0]), []).append(path)
+    return rooms
+
+
+def _imports(path: Path) -> Iterator[str]:
+    """Dotted names of what a module imports anywhere, by statement or by a literal name."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path} imports relatively"
+            names = [alias.name for alias in node.names]
+            from_package = node.module == "dlprof"
+            yield from (
+                (f"dlprof.{name}" for name in names) if from_package else (node.module or "",)
+            )
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            yield from (str(each.value) for each in node.args[:1] if isinstance(each, ast.Constant))
+
+
+def _room_of(module: str) -> str:
+    """The room of a module of dlprof; the package itself is ``__init__``."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+TABLE = _table()
+MODULES = _modules()
+
+
+def test_every_room_has_a_row_and_every_row_a_room() -> None:
+    assert set(TABLE) == set(MODULES)
+
+
+@pytest.mark.parametrize("room", sorted(MODULES))
+def test_a_room_imports_the_rooms_of_its_row(room: str) -> None:
+    found = {
+        _room_of(name): path
+        for path in MODULES[room]
+        for name in _imports(path)
+        if name.split(".")[0] == "dlprof" and _room_of(name) != room
+    }
+    extra = {other: str(path) for other, path in found.items() if other not in TABLE[room].rooms}
+    assert not extra, f"dlprof/{room} may not import these rooms"
+    assert not TABLE[room].rooms - set(found), (
+        f"dlprof/{room} no longer imports these: mend the row"
+    )
+
+
+@pytest.mark.parametrize("room", sorted(MODULES))
+def test_a_room_uses_the_libraries_of_its_row(room: str) -> None:
+    tops = {name.split(".")[0] for path in MODULES[room] for name in _imports(path)}
+    found = tops - sys.stdlib_module_names - {"dlprof"}
+    assert found == TABLE[room].libraries
+
+
+@pytest.mark.parametrize("room", sorted(room for room, row in TABLE.items() if row.pure))
+def test_a_pure_room_touches_neither_clock_nor_files_nor_processes(room: str) -> None:
+    found = {name.split(".")[0] for path in MODULES[room] for name in _imports(path)}
+    assert not found & IMPURE
+    assert all(TABLE[other].pure or other == "settings" for other in TABLE[room].rooms)
+
+
+def test_rooms_import_without_circles() -> None:
+    layers: list[set[str]] = []
+    left = dict(TABLE)
+    while left:
+        done = set().union(*layers)
+        layer = {room for room, row in left.items() if row.rooms <= done}
+        assert layer, f"these import each other in a circle: {sorted(left)}"
+        layers.append(layer)
+        left = {room: row for room, row in left.items() if room not in layer}
+
+
+ASK = "import sys; print(*sorted({'torch', 'pydantic', 'PIL'} & set(sys.modules)))"
+COMMAND = "from dlprof.cli.entry import run; run({arguments!r}, {{}}); "
+
+
+def _loaded(program: str) -> list[str]:
+    """Which heavy libraries a program has loaded at its end, in an interpreter of its own."""
+    result = subprocess.run(
+        [sys.executable, "-c", program + ASK],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+        cwd=ROOT,
+    )
+    return result.stdout.splitlines()[-1].split()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        ["sweep", "--help"],
+        ["recommend", "--help"],
+        ["machine", "--help"],
+    ],
+    ids=" ".join,
+)
+def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
+    assert _loaded(COMMAND.format(arguments=arguments)) == []
+
+
+def test_recommend_loads_nothing_heavy() -> None:
+    run = next(RUN_FILE.glob("*.dlprof.jsonl"))
+    assert _loaded(COMMAND.format(arguments=["recommend", str(run)])) == []
+    assert _loaded(COMMAND.format(arguments=["recommend", str(run), "--json"])) == []
+
+
+def test_machine_loads_no_torch() -> None:
+    arguments = ["machine", "--json", "--seconds", "0.1"]
+    assert "torch" not in _loaded(COMMAND.format(arguments=arguments))
+
+
+def test_a_profile_loads_pydantic_and_no_torch() -> None:
+    profile = ROOT / "configs" / "machines" / "2080ti-box.toml"
+    loaded = _loaded(COMMAND.format(arguments=["machine", "--profile", str(profile)]))
+    assert loaded == ["pydantic"]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import dlprof",
+        "from dlprof import *",
+        "import dlprof.engine",
+        "import dlprof.trial.bench",
+        "import dlprof.trial.observer",
+        "import dlprof.trial.supervisor",
+        "from dlprof.targets.grammar import parse_target; parse_target('images')",
+        "import dlprof.targets.builtin.options",
+    ],
+)
+def test_the_supervisors_side_loads_nothing_heavy(program: str) -> None:
+    assert _loaded(f"{program}\n") == []
