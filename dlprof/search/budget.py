@@ -62,11 +62,13 @@ class Room:
         costs: Of trials.
         left_s: Rest of the budget; ``None`` for no limit.
         repeats: How often the best few are to be measured at least.
+        due: Repeats that those still need which by now may be the best.
     """
 
     costs: Costs
     left_s: float | None
     repeats: int
+    due: int = 0
 
     def fits(self, config: Config) -> bool:
         """Whether one trial more of a configuration fits."""
@@ -112,15 +114,17 @@ class Room:
         new_s = 0.0
         for config in wanted:
             all_s = new_s + self.costs.expected_s(config)
-            kept_back_s = self._kept_back_s(len(tried) + len(found) + 1, tried_s + all_s)
+            kept_back = self._kept_back(len(tried), len(found) + 1)
+            kept_back_s = kept_back * (tried_s + all_s) / (len(tried) + len(found) + 1)
             if times * all_s + kept_back_s <= self.left_s:
                 found.append(config)
                 new_s = all_s
         return found
 
-    def _kept_back_s(self, count: int, once_s: float) -> float:
-        """For the repeats of the best few of so many, which measured once take so long."""
+    def _kept_back(self, tried: int, new: int) -> int:
+        """Repeats to keep room for: what is due, and one round more where a new one is as good."""
+        count = tried + new
         if count <= _UNCOMPARED:
-            return 0.0
-        again = min(count - 1, expected_survivors(count)) * (self.repeats - 1)
-        return again * once_s / count
+            return 0
+        rivals = min(count - 1, expected_survivors(count))
+        return min(self.due + new * (self.repeats - 1), rivals * (self.repeats - 1))

@@ -20,6 +20,8 @@ TIE = 0.98
 
 _BLOCKS_BEFORE_TIE = 3
 
+StopReason = Literal["decided", "complete", "budget"]
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
@@ -49,7 +51,7 @@ class Stop:
             done or nothing works; ``budget``: there was no time for more.
     """
 
-    reason: Literal["decided", "complete", "budget"]
+    reason: StopReason
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +88,12 @@ class GridSearch:
         trials = [trial for trial in history if trial.config in planned]
         tried = {trial.config for trial in trials}
         costs = Costs.of(trials, self.plan)
-        room = Room(costs=costs, left_s=remaining_s, repeats=self.plan.min_repeats)
+        due = self._due(trials)
+        room = Room(costs=costs, left_s=remaining_s, repeats=self.plan.min_repeats, due=due)
         untried = [c for c in by_importance(self.plan.configs, self.plan.present) if c not in tried]
         new = room.for_new(untried, tried)
         current = max((trial.repetition for trial in trials), default=0)
+        reason: StopReason = "complete"
         for block in range(current, min(current + 2, self.plan.max_repeats)):
             earlier = [trial for trial in trials if trial.repetition < block]
             members = self._members(earlier, block)
@@ -97,27 +101,54 @@ class GridSearch:
             todo = [*(config for config in members if config not in done), *new]
             if not todo:
                 continue
-            if not new and self._is_decided(members, earlier, block):
-                return Stop(reason="budget" if untried else "decided")
+            if not new and not due and self._is_decided(members, earlier, block):
+                reason = "decided"
+                break
+            if not any(map(room.fits, todo)):
+                reason = "budget"
+                break
             sure = room.surely_new(new, tried) if block == 0 else room.surely(todo)
             return self._next(todo, sure, block, room)
-        return Stop(reason="budget" if untried else "complete")
+        if any(map(room.fits, untried)):  # better one more seen once than time left over
+            return self._next(untried, (), current, room)
+        return Stop(reason="budget" if untried else reason)
 
-    def _members(self, earlier: Sequence[Trial], block: int) -> tuple[Config, ...]:
+    def _members(self, earlier: Sequence[Trial], block: int) -> list[Config]:
         """Configurations that work and are not ruled out by the blocks so far, fastest first.
 
         Judged anew for each block: one that was dropped comes back if later blocks no longer
         rule it out.
         """
-        failed = {trial.config for trial in earlier if trial.outcome != "completed"}
-        fit = _fit([trial for trial in earlier if trial.config not in failed])
+        fit, members = self._possible(earlier)
+        return members if fit is None else self._by_turns(members, fit, block)
+
+    def _possible(self, trials: Sequence[Trial]) -> tuple[BlockFit | None, list[Config]]:
+        """The comparison of what works, and those that may be the best, fastest first."""
+        failed = {trial.config for trial in trials if trial.outcome != "completed"}
+        fit = _fit([trial for trial in trials if trial.config not in failed])
         if fit is None:
-            return ()
+            return None, []
         best = fit.best()
         working = [config for config in self.plan.configs if config not in failed]
         members = [config for config in working if _is_possible(fit, config.key, best)]
-        members.sort(key=lambda config: -fit.log_rates[config.key])
-        return _in_turn(members, fit, block) if self.plan.take_turns else tuple(members)
+        return fit, sorted(members, key=lambda config: -fit.log_rates[config.key])
+
+    def _due(self, trials: Sequence[Trial]) -> int:
+        """Repeats that those still need which by now may be the best."""
+        fit, members = self._possible(trials)
+        if fit is None:
+            return 0
+        members = self._by_turns(members, fit, 0)
+        return sum(max(0, self.plan.min_repeats - fit.blocks(each.key)) for each in members)
+
+    def _by_turns(self, members: list[Config], fit: BlockFit, block: int) -> list[Config]:
+        """One configuration of each group that has the same steady rate, another in each block."""
+        if not self.plan.take_turns:
+            return members
+        groups: dict[str, list[Config]] = {}
+        for config in members:
+            groups.setdefault(fit.groups[config.key], []).append(config)
+        return [group[block % len(group)] for group in groups.values()]
 
     def _is_decided(self, members: Sequence[Config], earlier: Sequence[Trial], block: int) -> bool:
         if block < self.plan.min_repeats:
@@ -132,18 +163,16 @@ class GridSearch:
 
     def _next(
         self, todo: Sequence[Config], sure: Collection[Config], block: int, room: Room
-    ) -> Proposal | Stop:
+    ) -> Proposal:
         """The next of the block: in the block's own order as far as there is surely time for it.
 
         Where time is short, the most telling one that fits: the order that evens out drift is
         worth less than what would be left out for it.
         """
-        fitting = [config for config in todo if room.fits(config)]
-        if not fitting:
-            return Stop(reason="budget")
         shuffled = list(self.plan.configs)
         random.Random(f"{self.seed}-{block}").shuffle(shuffled)
-        chosen = next((config for config in shuffled if config in sure), fitting[0])
+        chosen = next((config for config in shuffled if config in sure), None)
+        chosen = chosen or next(filter(room.fits, todo))
         costs = room.costs
         survivors = len(todo) if block else expected_survivors(len(self.plan.configs))
         later = max(0, self.plan.planned_repeats - block - 1) * survivors
@@ -161,14 +190,6 @@ def _fit(trials: Sequence[Trial]) -> BlockFit | None:
     """The comparison of all trials with figures, if there are any."""
     observations = [seen for trial in trials if (seen := observe(trial)) is not None]
     return fit_blocks(observations) if observations else None
-
-
-def _in_turn(members: Sequence[Config], fit: BlockFit, block: int) -> tuple[Config, ...]:
-    """One configuration of each group that has the same steady rate, another in each block."""
-    groups: dict[str, list[Config]] = {}
-    for config in members:
-        groups.setdefault(fit.groups[config.key], []).append(config)
-    return tuple(group[block % len(group)] for group in groups.values())
 
 
 def _is_possible(fit: BlockFit, key: str, best: str) -> bool:

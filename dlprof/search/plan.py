@@ -59,8 +59,10 @@ def plan_trials(
 
     All configurations are measured once, and about a third of them, three at least, again in each
     later block. Trials are as long as that allows for three blocks, between ``SHORTEST_TRIAL_S``
-    and ``LONGEST_TRIAL_S``. Where two blocks of the shortest don't fit, the least important
-    configurations are left out (see ``by_importance``), down to ``LEAST_CONFIGS``.
+    and ``LONGEST_TRIAL_S``. Where one block of the shortest doesn't fit, or the repeats that the
+    user asks for don't, the least important configurations are left out (see ``by_importance``),
+    down to ``LEAST_CONFIGS``. Where only the repeats of an automatic search don't, the search
+    itself finds out how many configurations there is time for.
 
     Args:
         configs: What the space holds.
@@ -82,22 +84,22 @@ def plan_trials(
     ordered = by_importance(configs, present)
     if cost.of(ordered[0], shortest_s) > budget_s:
         raise _too_little(ordered, settings, cost, spent_s)
-    least = settings.repeats or MIN_REPEATS
+    blocks = settings.repeats or 1
     count = max(
-        _holds(ordered, least, cost, shortest_s, budget_s), min(len(ordered), LEAST_CONFIGS)
+        _holds(ordered, blocks, cost, shortest_s, budget_s), min(len(ordered), LEAST_CONFIGS)
     )
     planned = settings.repeats or PLANNED_REPEATS
     plan = Plan(
         configs=tuple(sorted(ordered[:count], key=lambda config: config.cost_key)),
         trial_s=settings.trial_s or _longest_s(ordered[:count], planned, cost, budget_s),
-        min_repeats=least,
+        min_repeats=settings.repeats or MIN_REPEATS,
         max_repeats=settings.repeats or MAX_REPEATS,
         planned_repeats=planned,
         take_turns=settings.repeats is None,
         cost=cost,
         present=present,
     )
-    needed_s = spent_s + _total_s(ordered, least, cost, shortest_s)
+    needed_s = spent_s + _total_s(ordered, settings.repeats or MIN_REPEATS, cost, shortest_s)
     return plan, _left_out(len(configs), count, settings.budget_s, needed_s)
 
 

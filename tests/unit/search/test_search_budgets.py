@@ -1,0 +1,127 @@
+"""What a sweep does with its budget where trials are dear."""
+
+from __future__ import annotations
+
+import pytest
+from builders import config, plan, trial
+from virtual_sweeps import Loader, steady, sweep
+
+from dlprof.records import Config, TrialCost
+from dlprof.search.budget import Costs, Room
+from dlprof.search.plan import by_importance
+
+COMPUTING = {"batch_s": 0.1, "cpu_s": 0.1}
+WAITING = {"batch_s": 1.6}
+SEEDS = range(3)
+BUDGETS = (20.0, 60.0, 90.0)
+DEARNESS = (0.6, 1.0, 1.3)
+
+
+@pytest.mark.parametrize("budget_s", BUDGETS)
+@pytest.mark.parametrize("dearness", DEARNESS)
+@pytest.mark.parametrize("kind", [COMPUTING, WAITING])
+def test_a_sweep_of_slow_batches_keeps_to_its_budget(
+    kind: dict[str, float], dearness: float, budget_s: float
+) -> None:
+    for seed in SEEDS:
+        done = sweep(Loader(**kind, dearness=dearness), budget_s, seed=seed)
+        assert done.took_s <= 1.1 * budget_s
+        dearest_s = max(each.wall_s for each in done.trials)
+        unmeasured = set(done.plan.configs) - {each.config for each in done.trials}
+        if unmeasured:
+            assert done.stop.reason == "budget"
+            assert budget_s - done.took_s < 1.3 * dearest_s, "no time left for another trial"
+
+
+@pytest.mark.parametrize("budget_s", BUDGETS)
+@pytest.mark.parametrize("kind", [COMPUTING, WAITING])
+def test_what_is_passed_over_for_something_less_important_costs_more(
+    kind: dict[str, float], budget_s: float
+) -> None:
+    """A coarse range of ``num_workers`` comes first, and only what is too dear is missing of it."""
+    for seed in SEEDS:
+        done = sweep(Loader(**kind), budget_s, seed=seed)
+        measured = {each.config for each in done.trials}
+        ranked = by_importance(done.plan.configs)
+        for place, config_ in enumerate(ranked):
+            if config_ in measured:
+                continue
+            later = [each for each in ranked[place:] if each in measured]
+            cost = done.plan.cost
+            assert all(cost.of(config_, 0.3) > cost.of(each, 0.3) for each in later)
+
+
+@pytest.mark.parametrize("dearness", DEARNESS)
+@pytest.mark.parametrize("budget_s", BUDGETS)
+def test_the_best_few_of_a_computing_target_are_measured_twice(
+    budget_s: float, dearness: float
+) -> None:
+    for seed in SEEDS:
+        done = sweep(Loader(**COMPUTING, dearness=dearness), budget_s, seed=seed)
+        repeated = {steady(c) for c in done.plan.configs if len(done.blocks_of(c)) >= 2}
+        fast = {each for each in repeated if each.num_workers >= 2}
+        assert len(fast) >= 2
+        assert len({each.num_workers for each in done.block(0)}) >= 4
+
+
+@pytest.mark.parametrize("dearness", DEARNESS)
+@pytest.mark.parametrize("budget_s", [60.0, 90.0])
+def test_the_best_of_a_waiting_target_is_measured_twice(budget_s: float, dearness: float) -> None:
+    for seed in SEEDS:
+        done = sweep(Loader(**WAITING, dearness=dearness), budget_s, seed=seed)
+        assert {0, 3} <= {each.num_workers for each in done.block(0)}
+        repeated = [c for c in done.plan.configs if len(done.blocks_of(c)) >= 2]
+        assert repeated
+        assert all(each.num_workers >= 3 for each in repeated), "the slow ones are not repeated"
+
+
+def test_time_that_would_be_left_over_goes_to_one_more_configuration() -> None:
+    """Four trials fit: two configurations once, the better one again, and one more once."""
+    done = sweep(Loader(**WAITING, noise=0.0), 60.0)
+    assert [each.num_workers for each in done.block(0)] == [0, 3]
+    assert [each.num_workers for each in done.block(1)] == [3, 8]
+    assert done.stop.reason == "budget"
+
+
+def test_two_configurations_are_compared_before_any_is_repeated() -> None:
+    done = sweep(Loader(**WAITING, dearness=0.6), 20.0)
+    assert [each.num_workers for each in done.block(0)] == [0, 3]
+
+
+def test_room_is_kept_for_as_many_repeats_as_there_are_rivals() -> None:
+    grid = [config(w) for w in range(12)]
+    costs = Costs.of([], plan(grid))
+    tried, untried, left_s = grid[:9], grid[9:], 3.2 * costs.typical_s
+    clear = Room(costs=costs, left_s=left_s, repeats=2, due=1)
+    assert clear.for_new(untried, tried) == [config(9)]
+    close = Room(costs=costs, left_s=left_s, repeats=2, due=9)
+    assert close.for_new(untried, tried) == []
+    assert Room(costs=costs, left_s=None, repeats=2, due=9).for_new(untried, tried) == untried
+
+
+def test_a_trial_costs_its_window_and_what_fills_and_empties_the_workers() -> None:
+    cost = TrialCost(overhead_s=0.3, batch_s=0.1, batch_cpu_s=0.1, usable_cores=2)
+    assert cost.of(config(0), 1.0) == pytest.approx(0.3 + 1.0 + 5 * 0.1)
+    assert cost.of(config(2), 1.0) == cost.of(config(0), 1.0)
+    assert cost.of(config(8), 1.0) == pytest.approx(0.3 + 3 * 0.4 + 5 * 0.4)
+
+
+def test_workers_that_wait_do_not_wait_longer_for_being_many() -> None:
+    cost = TrialCost(overhead_s=0.3, batch_s=1.6, usable_cores=2)
+    assert cost.of(config(64), 0.3) == cost.of(config(0), 0.3) == pytest.approx(0.3 + 8 * 1.6)
+
+
+def test_batches_that_cost_nothing_leave_the_window_and_the_overhead() -> None:
+    assert TrialCost(overhead_s=0.3).of(config(16), 1.0) == pytest.approx(1.3)
+
+
+def test_what_trials_took_corrects_what_all_of_them_are_expected_to_take() -> None:
+    grid = plan([config(w) for w in (0, 1, 2)])
+    costs = Costs.of([trial(config(0), wall_s=2.8), trial(config(1), wall_s=4.2)], grid)
+    assert costs.factor == pytest.approx(2.5)
+    assert _rounded(costs, config(0), config(1), config(2)) == [2.8, 4.2, 3.5]
+    assert costs.typical_s == pytest.approx(3.5)
+
+
+def _rounded(costs: Costs, *configs: Config) -> list[float]:
+    return [round(costs.expected_s(each), 6) for each in configs]
