@@ -1,0 +1,43 @@
+# What contributors run. CONTRIBUTING.md says what each is for.
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help venv test lint format docs bench wheel clean
+
+help:
+	@echo "make venv | test | lint | format | docs | bench | wheel | clean"
+
+venv: .venv/made
+
+.venv/made: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install -q -c constraints.txt --upgrade pip
+	$(BIN)/pip install -q -c constraints.txt -e . --group dev
+	touch $@
+
+test: venv
+	$(BIN)/pytest
+
+lint: venv
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: venv
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+docs: venv
+	$(BIN)/python tools/reference.py
+
+bench: venv
+	$(BIN)/python benchmarks/run.py
+
+wheel: venv
+	rm -rf build dist
+	$(BIN)/python -m build --wheel
+
+clean:
+	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .benchmarks
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
