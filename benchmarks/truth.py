@@ -1,0 +1,242 @@
+"""Is the figure true? dlprof's ``samples_per_s`` against a loop timed by hand, turn by turn."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import random
+import statistics
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from common import TINY, Report, Table, parser, publish, quartiles, spread, surroundings
+from hand_timed import PREFETCH_FACTOR, PlainLoop
+
+from dlprof.machine import inspect_machine
+from dlprof.records import Config, Trial
+from dlprof.targets.builtin import prepare
+from dlprof.targets.grammar import parse_target
+from dlprof.trial.bench import Bench
+from dlprof.trial.protocol import BuildRequest, TrialRequest
+from dlprof.units import format_rate
+
+GOAL = 0.05
+_TIMEOUT_S = 120.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Design:
+    """What is measured.
+
+    Attributes:
+        targets: TARGETs by the name that the table gives them.
+        workers: Values of ``num_workers``.
+        pairs: How often both sides take turns.
+        window_s: Length of dlprof's window; the plain loop takes as many batches.
+        fresh: Whether each plain loop starts an interpreter of its own.
+    """
+
+    targets: dict[str, str]
+    workers: Sequence[int]
+    pairs: int
+    window_s: float
+    fresh: bool = False
+
+
+FULL = Design(
+    targets={
+        "images": "images",
+        "synthetic:cpu_ms=2": "synthetic:cpu_ms=2",
+        "synthetic:wait_ms=8": "synthetic:wait_ms=8",
+        "tiny tensors": TINY,
+    },
+    workers=(0, 1, 2, 4),
+    pairs=10,
+    window_s=2.0,
+)
+QUICK = Design(
+    targets={"synthetic:cpu_ms=2": "synthetic:cpu_ms=2", "tiny tensors": TINY},
+    workers=(0, 2),
+    pairs=2,
+    window_s=0.4,
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pair:
+    """Both sides' samples per second, taken one after the other."""
+
+    dlprof: float
+    plain: float
+
+    @property
+    def ratio(self) -> float:
+        """The figure of dlprof over that of the plain loop."""
+        return self.dlprof / self.plain
+
+
+@dataclasses.dataclass(slots=True)
+class Cell:
+    """One configuration of one target.
+
+    Attributes:
+        target: Its name.
+        num_workers: Worker processes.
+        batches: Batches that the plain loop times.
+        pairs: What came of it.
+        noisy: How many of dlprof's trials called themselves noisy.
+    """
+
+    target: str
+    num_workers: int
+    batches: int
+    pairs: list[Pair] = dataclasses.field(default_factory=list)
+    noisy: int = 0
+
+    def add(self, trial: Trial, plain: float) -> None:
+        """Keep one pair."""
+        if trial.samples_per_s is not None:
+            self.pairs.append(Pair(trial.samples_per_s.value, plain))
+            self.noisy += trial.noisy
+
+    @property
+    def ratios(self) -> list[float]:
+        """One for each pair."""
+        return [pair.ratio for pair in self.pairs]
+
+    @property
+    def reached(self) -> bool:
+        """Whether the median ratio is within the goal."""
+        return abs(statistics.median(self.ratios) - 1) <= GOAL
+
+
+@contextlib.contextmanager
+def open_bench(target: str) -> Iterator[Bench]:
+    """A bench with the target built and probed, as a sweep has it."""
+    prepare(parse_target(target), lambda *_: None)
+    with (
+        tempfile.TemporaryDirectory(prefix="dlprof-benchmark-") as directory,
+        contextlib.closing(Bench(BuildRequest(target=target), directory=Path(directory))) as bench,
+    ):
+        bench.build(timeout_s=_TIMEOUT_S, usable_cores=inspect_machine().usable_cores)
+        bench.probe(TrialRequest(config=Config(), probe=True))
+        yield bench
+
+
+class Dlprof:
+    """One side: trials as a sweep runs them."""
+
+    def __init__(self, bench: Bench, window_s: float) -> None:
+        self._bench = bench
+        self._window_s = window_s
+
+    def trial(self, num_workers: int, repetition: int = 0) -> Trial:
+        """Measure one configuration once.
+
+        Raises:
+            RuntimeError: The trial gave no figure.
+        """
+        config = Config(num_workers=num_workers, prefetch_factor=PREFETCH_FACTOR).canonical()
+        trial = self._bench.run(
+            TrialRequest(config=config, trial_s=self._window_s),
+            trial_id=config.key,
+            repetition=repetition,
+        )
+        if trial.samples_per_s is None:
+            raise RuntimeError(f"a trial of {config.text} gave no figure: {trial}")
+        return trial
+
+
+def measure_target(name: str, design: Design) -> list[Cell]:
+    """All pairs of one target, the configurations shuffled anew in each round."""
+    order = random.Random(name)
+    target = design.targets[name]
+    with (
+        open_bench(target) as bench,
+        contextlib.closing(PlainLoop(target, fresh=design.fresh)) as plain,
+    ):
+        dlprof = Dlprof(bench, design.window_s)
+        # A first trial of each tells how many batches the window holds; its rate is not used.
+        cells = [
+            Cell(name, workers, dlprof.trial(workers).window_batches) for workers in design.workers
+        ]
+        for repetition in range(1, design.pairs + 1):
+            for cell in order.sample(cells, len(cells)):
+                first = order.random() < 0.5
+                rate = plain.samples_per_s(cell.num_workers, cell.batches) if first else 0.0
+                trial = dlprof.trial(cell.num_workers, repetition)
+                rate = rate if first else plain.samples_per_s(cell.num_workers, cell.batches)
+                cell.add(trial, rate)
+    return cells
+
+
+def report_on(cells: Sequence[Cell], design: Design) -> Report:
+    """The table of all cells."""
+    columns = (
+        "target",
+        "num_workers",
+        "dlprof, samples/s",
+        "plain loop, samples/s",
+        "ratio, median",
+        "ratio, quartiles",
+        "ratio, least-most",
+        "plain loop, quartiles/median",
+        "noisy trials",
+        "within 5 %",
+    )
+    loops = "each in a new interpreter" if design.fresh else "each in a fork of its own"
+    return Report(
+        name="truth",
+        title="The figure is true",
+        goal="median of dlprof's samples_per_s over that of a loop timed by hand within 5 % of 1",
+        passed=all(cell.reached for cell in cells),
+        tables=[Table("", columns, [_row(cell) for cell in cells])],
+        notes=[
+            (
+                f"{design.pairs} pairs per row, in random order within the pair and between rows; "
+                f"windows of {design.window_s:g} s; prefetch_factor={PREFETCH_FACTOR}."
+            ),
+            (
+                f"The plain loop (`benchmarks/plain_loop.py`, {loops}) skips a warm-up and times "
+                "as many batches as dlprof's window held."
+            ),
+            f'"tiny tensors" is `{TINY}`.',
+        ],
+        data={"cells": [dataclasses.asdict(cell) for cell in cells]},
+    )
+
+
+def _row(cell: Cell) -> tuple[str, ...]:
+    plain = [pair.plain for pair in cell.pairs]
+    low, high = quartiles(plain)
+    middle = statistics.median(plain)
+    return (
+        cell.target,
+        str(cell.num_workers),
+        format_rate(statistics.median(pair.dlprof for pair in cell.pairs)),
+        format_rate(middle),
+        f"{statistics.median(cell.ratios):.3f}",
+        spread(cell.ratios),
+        f"{min(cell.ratios):.3f}-{max(cell.ratios):.3f}",
+        f"{low / middle:.3f}-{high / middle:.3f}",
+        f"{cell.noisy}/{len(cell.pairs)}",
+        "yes" if cell.reached else "**no**",
+    )
+
+
+def main() -> None:
+    """Measure and publish."""
+    options = parser(__doc__)
+    options.add_argument(
+        "--fresh", action="store_true", help="start a new interpreter for each plain loop"
+    )
+    given = options.parse_args()
+    design = dataclasses.replace(QUICK if given.quick else FULL, fresh=given.fresh)
+    before = surroundings()
+    cells = [cell for name in design.targets for cell in measure_target(name, design)]
+    publish(report_on(cells, design), before, quick=given.quick)
+
+
+if __name__ == "__main__":
+    main()
