@@ -1,0 +1,60 @@
+"""The examples of a Markdown page: ``python tests/e2e/readme_blocks.py NAME`` prints one command.
+
+Standard library only, so that ``.ci/run`` can use it before anything is installed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+
+_BLOCK = re.compile(
+    r"(?:^<!-- command: (?P<command>\w+) -->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$",
+    flags=re.MULTILINE | re.DOTALL,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A fenced block.
+
+    Attributes:
+        language: What stands behind the fence.
+        text: What stands in it.
+        command: Its name, where a comment before it gives one.
+        line: Of its fence.
+    """
+
+    language: str
+    text: str
+    command: str
+    line: int
+
+
+def blocks(page: str) -> list[Block]:
+    """The fenced blocks of a page, in order."""
+    return [
+        Block(
+            match["language"],
+            match["text"],
+            match["command"] or "",
+            page.count("\n", 0, match.start("language")) + 1,
+        )
+        for match in _BLOCK.finditer(page)
+    ]
+
+
+def readme_command(name: str) -> str:
+    """One of the README's commands, as written there."""
+    page = README.read_text(encoding="utf-8")
+    (text,) = (block.text.strip() for block in blocks(page) if block.command == name)
+    return text
+
+
+if __name__ == "__main__":
+    sys.stdout.write(readme_command(sys.argv[1]) + "\n")

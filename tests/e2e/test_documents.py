@@ -1,0 +1,52 @@
+"""The documents say what the code says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+from readme_blocks import README, ROOT
+
+import dlprof
+from dlprof.errors import ExitCode
+from dlprof.records import SCHEMA_VERSION
+
+DOCS = ROOT / "docs"
+
+
+def test_the_tables_are_as_the_code_has_them() -> None:
+    result = subprocess.run(
+        [sys.executable, ROOT / "tools" / "reference.py", "--check"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_every_exit_code_is_explained() -> None:
+    page = (DOCS / "options.md").read_text(encoding="utf-8")
+    for code in ExitCode:
+        assert re.search(rf"\b{code.value}\b", page), code
+
+
+def test_every_flag_that_a_page_names_exists() -> None:
+    reference = (DOCS / "options.md").read_text(encoding="utf-8")
+    known = set(re.findall(r"`(--[a-z-]+)`", reference)) | {"--help", "--version"}
+    pages = [README, ROOT / "ARCHITECTURE.md", *DOCS.glob("*.md")]
+    for page in pages:
+        lines = [
+            line
+            for line in page.read_text(encoding="utf-8").splitlines()
+            if not re.search(r"\b(?:pip|ruff|mypy|reference\.py)\b", line)
+        ]
+        found = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", "\n".join(lines)))
+        assert found <= known, f"{page.name}: {sorted(found - known)}"
+
+
+def test_the_changelog_tells_of_this_version() -> None:
+    page = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert dlprof.__version__ in page
+    assert f"schema version {SCHEMA_VERSION}" in page
