@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from builders import config, plan, trial
 from virtual_sweeps import Loader, steady, sweep
@@ -10,8 +12,8 @@ from dlprof.records import Config, TrialCost
 from dlprof.search.budget import Costs, Room
 from dlprof.search.plan import by_importance
 
-COMPUTING = {"batch_s": 0.1, "cpu_s": 0.1}
-WAITING = {"batch_s": 1.6}
+COMPUTING = Loader(batch_s=0.1, cpu_s=0.1)
+WAITING = Loader(batch_s=1.6)
 SEEDS = range(3)
 BUDGETS = (20.0, 60.0, 90.0)
 DEARNESS = (0.6, 1.0, 1.3)
@@ -21,10 +23,10 @@ DEARNESS = (0.6, 1.0, 1.3)
 @pytest.mark.parametrize("dearness", DEARNESS)
 @pytest.mark.parametrize("kind", [COMPUTING, WAITING])
 def test_a_sweep_of_slow_batches_keeps_to_its_budget(
-    kind: dict[str, float], dearness: float, budget_s: float
+    kind: Loader, dearness: float, budget_s: float
 ) -> None:
     for seed in SEEDS:
-        done = sweep(Loader(**kind, dearness=dearness), budget_s, seed=seed)
+        done = sweep(replace(kind, dearness=dearness), budget_s, seed=seed)
         assert done.took_s <= 1.1 * budget_s
         dearest_s = max(each.wall_s for each in done.trials)
         unmeasured = set(done.plan.configs) - {each.config for each in done.trials}
@@ -36,11 +38,11 @@ def test_a_sweep_of_slow_batches_keeps_to_its_budget(
 @pytest.mark.parametrize("budget_s", BUDGETS)
 @pytest.mark.parametrize("kind", [COMPUTING, WAITING])
 def test_what_is_passed_over_for_something_less_important_costs_more(
-    kind: dict[str, float], budget_s: float
+    kind: Loader, budget_s: float
 ) -> None:
     """A coarse range of ``num_workers`` comes first, and only what is too dear is missing of it."""
     for seed in SEEDS:
-        done = sweep(Loader(**kind), budget_s, seed=seed)
+        done = sweep(kind, budget_s, seed=seed)
         measured = {each.config for each in done.trials}
         ranked = by_importance(done.plan.configs)
         for place, config_ in enumerate(ranked):
@@ -57,7 +59,7 @@ def test_the_best_few_of_a_computing_target_are_measured_twice(
     budget_s: float, dearness: float
 ) -> None:
     for seed in SEEDS:
-        done = sweep(Loader(**COMPUTING, dearness=dearness), budget_s, seed=seed)
+        done = sweep(replace(COMPUTING, dearness=dearness), budget_s, seed=seed)
         repeated = {steady(c) for c in done.plan.configs if len(done.blocks_of(c)) >= 2}
         fast = {each for each in repeated if each.num_workers >= 2}
         assert len(fast) >= 2
@@ -68,7 +70,7 @@ def test_the_best_few_of_a_computing_target_are_measured_twice(
 @pytest.mark.parametrize("budget_s", [60.0, 90.0])
 def test_the_best_of_a_waiting_target_is_measured_twice(budget_s: float, dearness: float) -> None:
     for seed in SEEDS:
-        done = sweep(Loader(**WAITING, dearness=dearness), budget_s, seed=seed)
+        done = sweep(replace(WAITING, dearness=dearness), budget_s, seed=seed)
         assert {0, 3} <= {each.num_workers for each in done.block(0)}
         repeated = [c for c in done.plan.configs if len(done.blocks_of(c)) >= 2]
         assert repeated
@@ -77,14 +79,14 @@ def test_the_best_of_a_waiting_target_is_measured_twice(budget_s: float, dearnes
 
 def test_time_that_would_be_left_over_goes_to_one_more_configuration() -> None:
     """Four trials fit: two configurations once, the better one again, and one more once."""
-    done = sweep(Loader(**WAITING, noise=0.0), 60.0)
+    done = sweep(replace(WAITING, noise=0.0), 60.0)
     assert [each.num_workers for each in done.block(0)] == [0, 3]
     assert [each.num_workers for each in done.block(1)] == [3, 8]
     assert done.stop.reason == "budget"
 
 
 def test_two_configurations_are_compared_before_any_is_repeated() -> None:
-    done = sweep(Loader(**WAITING, dearness=0.6), 20.0)
+    done = sweep(replace(WAITING, dearness=0.6), 20.0)
     assert [each.num_workers for each in done.block(0)] == [0, 3]
 
 
