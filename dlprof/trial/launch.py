@@ -219,14 +219,10 @@ class FreshProcesses:
         return handle
 
     def kill(self) -> None:
-        """End the running trial's process group, or the process where there are no groups."""
+        """End the running trial's process group."""
         if self._process is not None:
-            if hasattr(os, "killpg"):
-                end_group(
-                    self._process.pid, linger_s=0.0, grace_s=_GRACE_S, reap=self._process.poll
-                )
-            else:
-                self._process.kill()
+            pid, poll = self._process.pid, self._process.poll
+            end_group(pid, linger_s=0.0, grace_s=_GRACE_S, reap=poll)
 
     def close(self) -> None:
         """End the running trial, if there is one."""

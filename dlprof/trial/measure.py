@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -17,6 +18,8 @@ from dlprof.trial.estimate import Epoch, throughput, warm_up_batches
 _MIN_ROUNDS = 3
 _PATIENCE = 3.0  # a window may last this many times its length to gather _MIN_ROUNDS
 _FILL_CAP_S = 0.25
+_STRETCH_S = 1.0
+_ONE_BATCH = -math.inf
 
 
 class Gate(Protocol):
@@ -103,7 +106,7 @@ class Loop:
         config: What it was built with.
         consume: Called with each batch.
         clock: Monotonic seconds.
-        beat: Called after each batch with the time; tells the supervisor that the trial lives.
+        beat: Called now and then, with the time at which the last batch came.
         confirm: Called once, after the very first batch.
     """
 
@@ -155,21 +158,31 @@ class Loop:
         self.logs.append(log)
         self._consume(self.batch)
 
-    def step(self) -> bool:
-        """Take one batch and consume it; false at the end of the epoch."""
-        log = self.logs[-1]
-        before = self._clock()
-        try:
-            self.batch = next(self._iterator)
-        except StopIteration:
-            log.whole, log.asked_s = True, before
-            return False
-        after = self._clock()
-        self.wait_s += after - before
-        log.yields_s.append(after)
-        self._beat(after)
-        self._consume(self.batch)
-        return True
+    def run(self, until_s: float) -> bool:
+        """Take and consume batches until one comes at ``until_s`` or later; at least one.
+
+        Returns:
+            False if the epoch ended before that.
+        """
+        log, clock, consume = self.logs[-1], self._clock, self._consume
+        write, advance = log.yields_s.append, self._iterator.__next__
+        wait_s = 0.0
+        while True:
+            asked_s = clock()
+            try:
+                self.batch = batch = advance()
+            except StopIteration:
+                log.whole, log.asked_s = True, asked_s
+                break
+            came_s = clock()
+            wait_s += came_s - asked_s
+            write(came_s)
+            consume(batch)
+            if came_s >= until_s:
+                break
+        self.wait_s += wait_s
+        self._beat(log.yields_s[-1])
+        return not log.whole
 
     def drain(self) -> None:
         """Take the rest of the epoch as fast as it comes."""
@@ -202,7 +215,7 @@ def _warm_up(loop: Loop, plan: Plan, clock: Callable[[], float]) -> str:
                 f"the warm-up was cut short at {loop.now.warm_up} of {wanted} batches, "
                 "because they are slow; a longer --trial-time measures better"
             )
-        if not loop.step():
+        if not loop.run(_ONE_BATCH):
             loop.begin_epoch()
             break
     return ""
@@ -225,8 +238,10 @@ def _window_is_over(loop: Loop, plan: Plan, began_s: float) -> bool:
 def _window(loop: Loop, plan: Plan) -> None:
     """Run until the window is over, through as many epochs as that takes."""
     began_s = loop.now.yields_s[-1]
+    ends_s = began_s + plan.window_s
     while not _window_is_over(loop, plan, began_s):
-        if loop.step():
+        # In stretches of a second, between which the supervisor hears that batches still come.
+        if loop.run(min(loop.now.yields_s[-1] + _STRETCH_S, ends_s)):
             continue
         if loop.now.yields_s[-1] - began_s >= plan.window_s and len(loop.logs) > 1:
             return

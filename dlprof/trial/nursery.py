@@ -146,8 +146,10 @@ class Nursery:
         if self._child is None:
             return
         end_group(self._child, linger_s=0.0, grace_s=_GRACE_S, reap=self._reap)
-        if self._status is None:
-            self._status = -signal.SIGKILL
+        if self._status is None:  # it was not yet the leader of a group of its own
+            os.kill(self._child, signal.SIGKILL)
+            _, status = os.waitpid(self._child, 0)
+            self._status = os.waitstatus_to_exitcode(status)
         self._finish_child(linger_s=0.0)
 
     def release(self) -> None:

@@ -42,6 +42,17 @@ def group_exists(group: int) -> bool:
     return True
 
 
+def end_tree(pid: int) -> None:
+    """End a process and its descendants at once, where there are no process groups (Windows)."""
+    import psutil  # noqa: PLC0415 - where it is needed, there is nothing else
+
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        for member in [*process.children(recursive=True), process]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.kill()
+
+
 def end_group(
     group: int,
     *,
@@ -64,6 +75,9 @@ def end_group(
         clock: Seconds.
         sleep: Sleeps seconds.
     """
+    if not hasattr(os, "killpg"):
+        end_tree(group)
+        return
     for signal_number, patience_s in (
         (None, linger_s),
         (signal.SIGTERM, grace_s),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-import signal
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -25,6 +24,7 @@ from dlprof.trial.watch import Watcher, usage_of
 _OBSERVER_PATIENCE_S = 3.0
 _END_PATIENCE_S = 2.0
 _KILL_PATIENCE_S = 10.0
+_FORCED = -9  # the exit status of a process ended by SIGKILL
 _NO_OBSERVER = "the observer gave no answer"
 
 
@@ -134,7 +134,8 @@ class Supervisor:
 
     def _run(self, request: TrialRequest) -> tuple[_Story, str]:
         """Start a trial and listen to it until it has ended."""
-        place = Path(tempfile.mkdtemp(prefix="trial-", dir=self._directory))
+        # A short name: the paths of multiprocessing's sockets in it are limited to 107 bytes.
+        place = Path(tempfile.mkdtemp(prefix="", dir=self._directory))
         try:
             with (place / "output.log").open("w+b") as log:
                 request = dataclasses.replace(request, temporary=str(place))
@@ -171,7 +172,7 @@ class Supervisor:
         else:
             if story.pid is not None:
                 end_group(story.pid, linger_s=0.0, grace_s=_END_PATIENCE_S)
-            story.status = -signal.SIGKILL
+            story.status = _FORCED
         story.killed = True
         story.deadline_s = self._clock() + _KILL_PATIENCE_S
 
