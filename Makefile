@@ -32,7 +32,7 @@ docs: venv
 	$(BIN)/python tools/reference.py
 
 bench: venv
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks
 
 wheel: venv
 	rm -rf build dist
