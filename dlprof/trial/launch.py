@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, BinaryIO, Protocol, cast
 
 from dlprof.errors import DlprofError, FileError, TargetError, UsageError
-from dlprof.records import Target
+from dlprof.records import Config, Target
 from dlprof.trial.failures import last_lines
 from dlprof.trial.inbox import Event, Inbox
 from dlprof.trial.processes import end_group
@@ -99,7 +99,10 @@ def _error_of(message: Message) -> DlprofError:
 
 
 def _built_of(message: Message) -> Built:
-    target = {**message["target"], "notes": tuple(message["target"]["notes"])}
+    target = dict(message["target"])
+    target["notes"] = tuple(target["notes"])
+    if target["own_config"] is not None:
+        target["own_config"] = Config(**target["own_config"])
     return Built(
         target=Target(**target),
         versions=message["versions"],

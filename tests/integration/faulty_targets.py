@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 
 class Plain(Dataset[Tensor]):
@@ -66,6 +66,11 @@ class Endless(IterableDataset[Tensor]):
 plain = Plain()
 huge = Plain(10_000_000)
 endless = Endless()
+
+
+def as_loader() -> DataLoader[Tensor]:
+    """A loader that its user has set up already."""
+    return DataLoader(Plain(), batch_size=8, num_workers=1, prefetch_factor=3, in_order=False)
 
 
 def raises() -> Plain:

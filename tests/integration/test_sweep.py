@@ -142,6 +142,18 @@ def test_a_wrong_target_is_one_sentence(tmp_path: Path, arguments: list[str], wo
     assert not (tmp_path / "run.dlprof.jsonl").exists()
 
 
+def test_the_present_settings_are_measured_too(tmp_path: Path) -> None:
+    arguments = ["--max-workers", "1", "--trial-time", "0.1s", "--repeats", "1", "--json"]
+    done = dlprof(tmp_path, "sweep", f"{TARGETS}:as_loader", *arguments, "-o", "run.dlprof.jsonl")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    tried = [trial["config"] for trial in document["trials"]]
+
+    assert document["target"]["own_config"]["prefetch_factor"] == 3
+    assert any(config["prefetch_factor"] == 3 for config in tried)
+    assert not any(config["in_order"] for config in tried if config["num_workers"])
+
+
 def test_failing_settings_cost_their_trials_only(tmp_path: Path) -> None:
     target = f"{TARGETS}:dies"
     arguments = ["--arg", "how=exit", *SHORT, "--json", "-o", "run.dlprof.jsonl"]
