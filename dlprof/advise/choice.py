@@ -58,6 +58,12 @@ class Choice:
     speeds: Speeds
     rates: dict[str, Rates]
 
+    @property
+    def present(self) -> Candidate | None:
+        """What the target's own DataLoader is set to now, if measured and within the limits."""
+        config = self.situation.present
+        return next((each for each in self.allowed if each.config == config), None)
+
     def wait_fraction(self, candidate: Candidate) -> float | None:
         """Mean share of time that the step waits."""
         return _mean_wait(candidate, self.rates)

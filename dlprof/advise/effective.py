@@ -28,6 +28,7 @@ class Situation:
         length: Samples in an epoch.
         batches_per_epoch: At the target's own batch size.
         batch_tensors: Tensors in one batch.
+        present: What the target's own DataLoader is set to now, as a sweep measures it.
     """
 
     constraints: Constraints
@@ -37,6 +38,7 @@ class Situation:
     length: int | None
     batches_per_epoch: int | None
     batch_tensors: int | None
+    present: Config | None
 
     @classmethod
     def of(cls, run: Run, constraints: Constraints, machine: Machine | None) -> Situation:
@@ -61,6 +63,7 @@ class Situation:
             length=header.target.length,
             batches_per_epoch=header.target.batches_per_epoch,
             batch_tensors=header.target.batch_tensors,
+            present=header.target.present_settings(has_accelerator=header.accelerator is not None),
         )
 
     @property

@@ -102,12 +102,32 @@ def _feeding(choice: Choice) -> Reason | None:
     return Reason(claim=claim, evidence=evidence)
 
 
+def _present(choice: Choice) -> Reason | None:
+    """The gain over what the target's DataLoader is set to now, or that there is none."""
+    pick, present = choice.pick, choice.present
+    if present is None:
+        return None
+    if present not in choice.ties:
+        claim = f"{pick.name} gave {{}} of the present settings, {present.name}"
+        return _compare(choice, pick, present, claim)
+    as_good = f"Your present settings, {present.name}, are as good as any"
+    if present is not pick:
+        claim = f"{as_good}: {pick.name} is cheaper and gave {{}} of them"
+        return _compare(choice, pick, present, claim)
+    others = [each for each in choice.allowed if each is not pick]
+    if not others:
+        return None
+    rival = choice.speeds.fastest(others)
+    claim = f"{as_good}: the fastest of the others, {rival.name}, gave {{}} of them"
+    return _compare(choice, rival, present, claim)
+
+
 def _default(choice: Choice) -> Reason | None:
     """The gain over PyTorch's default, or that it is enough."""
     pick = choice.pick
     default = default_of(choice.allowed, pick.config)
-    if default is None:
-        return None
+    if default is None or default is choice.present:
+        return None  # not measured, or told as the present settings already
     if default.config != pick.config:
         claim = f"{pick.name} gave {{}} of num_workers=0, PyTorch's default"
         return _compare(choice, pick, default, claim)
@@ -210,6 +230,7 @@ def _ranks(choice: Choice) -> Reason | None:
 
 REASONS: tuple[Callable[[Choice], Reason | None], ...] = (
     _feeding,
+    _present,
     _default,
     _fewer,
     _more,

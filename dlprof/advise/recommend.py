@@ -15,7 +15,7 @@ from dlprof.advise.rules import rules_of_thumb
 from dlprof.errors import NothingMeasuredError
 from dlprof.records import Alternative, Constraints, Expected, Machine, Recommendation, Run
 
-_Relation = Literal["tie", "fastest", "default", "slower"]
+_Relation = Literal["present", "tie", "fastest", "default", "slower"]
 
 
 def recommend(
@@ -78,7 +78,7 @@ def _expected(choice: Choice, candidate: Candidate) -> Expected:
 
 
 def _alternatives(choice: Choice) -> list[Alternative]:
-    """The ties, the fastest, PyTorch's default and the best of fewer workers, by speed."""
+    """The present settings, then ties, fastest, default and the best of fewer workers by speed."""
     found: dict[str, Alternative] = {}
     for candidate, relation in _related(choice):
         if candidate is choice.pick or candidate.key in found:
@@ -89,11 +89,16 @@ def _alternatives(choice: Choice) -> list[Alternative]:
             relation=relation,
             speed=choice.speeds.ratio(candidate, choice.pick).value,
         )
-    return sorted(found.values(), key=lambda other: (-other.speed, other.config.cost_key))
+    return sorted(
+        found.values(),
+        key=lambda other: (other.relation != "present", -other.speed, other.config.cost_key),
+    )
 
 
 def _related(choice: Choice) -> Iterator[tuple[Candidate, _Relation]]:
     """Candidates with what they are to the choice, the most telling relation first."""
+    if choice.present is not None:
+        yield choice.present, "present"
     default = default_of(choice.allowed, choice.pick.config)
     if default is not None:
         yield default, "default"

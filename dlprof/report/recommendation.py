@@ -18,6 +18,13 @@ from dlprof.units import format_bytes, format_duration, format_rate
 
 _MOST_TRIALS = 6
 _MOST_TIES = 5
+_RELATIONS = {
+    "present": "present",
+    "tie": "as fast",
+    "fastest": "fastest",
+    "default": "default",
+    "slower": "slower",
+}
 _CONFIDENCE_STYLES = {"high": "green", "medium": "yellow", "low": "red"}
 
 
@@ -130,13 +137,12 @@ def _reason(claim: str, evidence: Mapping[str, Any]) -> RenderableType:
 
 
 def _alternatives(alternatives: Sequence[Alternative]) -> list[RenderableType]:
-    """The fastest, the default and the first few ties, one line each."""
-    words = {"tie": "as fast", "fastest": "fastest", "default": "default", "slower": "slower"}
+    """The present settings, the fastest, the default and the first few ties, one line each."""
     ties = [other for other in alternatives if other.relation == "tie"]
     hidden = ties[_MOST_TIES:]
     lines: list[RenderableType] = [
         bullet(
-            Text(f"{words[other.relation]}: {settings_text(other.config)}: ").append(
+            Text(f"{_RELATIONS[other.relation]}: {settings_text(other.config)}: ").append(
                 f"{rate_text(other.expected.samples_per_s)}, {ratio_text(other.speed)}"
             )
         )

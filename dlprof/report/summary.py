@@ -10,6 +10,7 @@ from dlprof.records import Config, Estimate, Recommendation, Run, Trial
 from dlprof.stats.blocks import BlockFit, fit_blocks, observe
 
 PICK = "pick"
+PRESENT = "present"
 TIE = "tie"
 FASTEST = "fastest"
 DEFAULT = "default"
@@ -22,7 +23,8 @@ class Row:
 
     Attributes:
         config: Which.
-        role: ``pick``, ``tie``, ``fastest``, ``default`` (PyTorch's own), ``failed`` or empty.
+        role: ``pick``, ``present`` (what the target is set to now), ``tie``, ``fastest``,
+            ``default`` (PyTorch's own), ``failed`` or empty.
         rate: Samples per second, drift between blocks taken out; ``None`` without figures.
         relative: Rate over that of the pick (of the fastest, where nothing is recommended).
         startup_s: Median of ``iter`` plus first ``next``.
@@ -62,11 +64,18 @@ def summarise(run: Run, recommendation: Recommendation | None = None) -> tuple[R
     groups = _by_config(run.trials)
     fit = fit_trials(run.completed)
     reference = _reference(fit, recommendation)
+    present = present_settings(run)
     rows = [
-        _row(config, trials, fit, reference, _role(config, fit, recommendation))
+        _row(config, trials, fit, reference, _role(config, fit, recommendation, present))
         for config, trials in groups.items()
     ]
     return tuple(sorted(rows, key=_slowness))
+
+
+def present_settings(run: Run) -> Config | None:
+    """What the target's own DataLoader is set to now; ``None`` where it has none."""
+    header = run.header
+    return header.target.present_settings(has_accelerator=header.accelerator is not None)
 
 
 def fit_trials(trials: Iterable[Trial]) -> BlockFit | None:
@@ -91,12 +100,19 @@ def _reference(fit: BlockFit | None, recommendation: Recommendation | None) -> s
     return fit.best()
 
 
-def _role(config: Config, fit: BlockFit | None, recommendation: Recommendation | None) -> str:
+def _role(
+    config: Config,
+    fit: BlockFit | None,
+    recommendation: Recommendation | None,
+    present: Config | None,
+) -> str:
     if fit is None or config.key not in fit.log_rates:
         return FAILED
+    if recommendation is not None and config == recommendation.config:
+        return PICK
+    if config == present:
+        return PRESENT
     if recommendation is not None:
-        if config == recommendation.config:
-            return PICK
         relations = {other.config: other.relation for other in recommendation.alternatives}
         if config in relations:
             return "" if relations[config] == "slower" else relations[config]

@@ -9,7 +9,7 @@ from dlprof.records import Run, Trial
 from dlprof.report.labels import percent_text, settings_text
 from dlprof.report.plot import ThroughputPlot, bars
 from dlprof.report.recommendation import render_recommendation
-from dlprof.report.summary import Row, summarise
+from dlprof.report.summary import PICK, PRESENT, Row, present_settings, summarise
 from dlprof.report.table import RunTable
 from dlprof.report.text import clean
 from dlprof.units import format_duration
@@ -20,6 +20,13 @@ _ENDS = {
     "budget": "the budget was used up",
     "interrupted": "interrupted; what was measured is kept",
     "failed": "nothing more could be measured",
+}
+_CUT_SHORT = {
+    "budget": "the budget ran out",
+    "interrupted": "the sweep was interrupted",
+    "failed": "nothing more could be measured",
+    "decided": "the best is clear without them",
+    "complete": "the best is clear without them",
 }
 
 
@@ -34,7 +41,7 @@ def render_sweep(run: Run) -> RenderableType:
     shown = bars(rows)
     if len(shown) > 1:
         parts += [Text(), ThroughputPlot(shown)]
-    notes = [*_legend(rows), *_left_out(run), *_failures(run.trials), *_cost(run)]
+    notes = [*_legend(run, rows), *_left_out(run), *_failures(run.trials), *_cost(run)]
     parts += [Text(), *(Text(note) for note in notes)]
     if run.recommendation is not None:
         parts += [Text(), render_recommendation(run, run.recommendation)]
@@ -51,14 +58,19 @@ def _headline(run: Run) -> str:
     )
 
 
-def _legend(rows: tuple[Row, ...]) -> list[str]:
+def _legend(run: Run, rows: tuple[Row, ...]) -> list[str]:
     """What the marks mean, as far as they occur."""
     roles = {row.role for row in rows}
+    present = present_settings(run)
     notes = []
-    if "pick" in roles:
+    if any(row.role == PICK and row.config == present for row in rows):
+        notes.append("pick: recommended, and what the target is set to now; relative: against it.")
+    elif PICK in roles:
         notes.append("pick: recommended; relative: speed against the pick.")
     else:
         notes.append("relative: speed against the fastest.")
+    if PRESENT in roles:
+        notes.append("present: what the target's own DataLoader is set to now.")
     if "tie" in roles:
         notes.append("tie: can't be told apart from the best.")
     if "default" in roles:
@@ -69,9 +81,22 @@ def _legend(rows: tuple[Row, ...]) -> list[str]:
 
 
 def _left_out(run: Run) -> list[str]:
-    return [
+    """What was not measured: left out before anything ran, or never come to."""
+    notes = [
         f"Left out: {clean(left.setting)}: {clean(left.reason)}" for left in run.header.left_out
     ]
+    return [*notes, *_unmeasured(run)]
+
+
+def _unmeasured(run: Run) -> list[str]:
+    """How many configurations of the plan the sweep never came to, and why."""
+    planned = set(run.header.plan.configs) if run.header.plan is not None else set()
+    missing = planned - {trial.config for trial in run.trials}
+    if not missing:
+        return []
+    why = "the sweep was cut off" if run.end is None else _CUT_SHORT[run.end.reason]
+    verb = "was" if len(missing) == 1 else "were"
+    return [f"{len(missing)} of {len(planned)} configurations {verb} not measured: {why}."]
 
 
 def _failures(trials: tuple[Trial, ...]) -> list[str]:

@@ -1,4 +1,4 @@
-"""One small run with a trial that failed, as records and as the golden file."""
+"""One small run with a trial that failed, as records and as the golden files."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from dlprof.records import (
     GpuUsage,
     LeftOut,
     Machine,
+    Plan,
     Reason,
     Recommendation,
     RuleOfThumb,
@@ -28,11 +29,15 @@ from dlprof.records import (
     RunHeader,
     Target,
     Trial,
+    TrialCost,
     Usage,
 )
 from dlprof.store import RunWriter, to_json
 
-GOLDEN = Path(__file__).parents[1] / "data" / "runs" / "golden.dlprof.jsonl"
+_FOLDER = Path(__file__).parents[1] / "data" / "runs"
+GOLDEN = _FOLDER / "golden.dlprof.jsonl"
+OLDER_GOLDEN = _FOLDER / "golden-before-plans.dlprof.jsonl"
+"""Written before headers held a plan and targets their CPU time; never to be changed."""
 
 MACHINE = Machine(
     hostname="box",
@@ -62,7 +67,11 @@ MACHINE = Machine(
     fingerprint="i9-9900k-16c-32g-2080ti",
     unavailable={"memory_limit_bytes": "no cgroup sets a limit"},
 )
-HEADER = RunHeader(
+PLAIN = Config(num_workers=0)
+EIGHT = Config(num_workers=8, prefetch_factor=2, pin_memory=True, persistent_workers=True)
+OWN = Config(num_workers=4, prefetch_factor=2, pin_memory=True, start_method="fork")
+PRESENT = dataclasses.replace(OWN, start_method=None)
+OLDER_HEADER = RunHeader(
     schema_version=1,
     run_id="6f0e1c52",
     started_at="2026-01-05T10:00:00Z",
@@ -85,8 +94,28 @@ HEADER = RunHeader(
     settings={"budget_s": 90.0, "num_workers": [0, 8], "pin_memory": None},
     left_out=(LeftOut(setting="num_workers=64", reason="would need 3 GiB of shared memory"),),
 )
-PLAIN = Config(num_workers=0)
-EIGHT = Config(num_workers=8, prefetch_factor=2, pin_memory=True, persistent_workers=True)
+HEADER = dataclasses.replace(
+    OLDER_HEADER,
+    target=dataclasses.replace(
+        OLDER_HEADER.target,
+        own_config=OWN,
+        batch_bytes=19267584,
+        batch_tensors=2,
+        batch_s=0.103,
+        batch_cpu_s=0.098,
+    ),
+    accelerator="cuda",
+    plan=Plan(
+        configs=(PLAIN, PRESENT, EIGHT),
+        trial_s=1.5,
+        min_repeats=2,
+        max_repeats=8,
+        planned_repeats=3,
+        take_turns=True,
+        cost=TrialCost(overhead_s=0.3, batch_s=0.103, batch_cpu_s=0.098, usable_cores=16.0),
+        present=PRESENT,
+    ),
+)
 TRIALS = (
     Trial(
         id="t0001",
@@ -131,7 +160,7 @@ TRIALS = (
     ),
 )
 EXPECTED = Expected(samples_per_s=Estimate(value=310.5, low=301.0, high=320.0), pss_bytes=900000000)
-RECOMMENDATION = Recommendation(
+OLDER_RECOMMENDATION = Recommendation(
     config=PLAIN,
     dataloader_kwargs={"num_workers": 0, "pin_memory": False},
     expected=EXPECTED,
@@ -142,12 +171,20 @@ RECOMMENDATION = Recommendation(
     constraints=Constraints(max_workers=8, step_s=0.012),
     rules_of_thumb=(RuleOfThumb(name="num_workers = cores", config=EIGHT, unavailable="failed"),),
 )
+RECOMMENDATION = dataclasses.replace(
+    OLDER_RECOMMENDATION,
+    alternatives=(
+        Alternative(config=PRESENT, expected=EXPECTED, relation="present", speed=0.5),
+        *OLDER_RECOMMENDATION.alternatives,
+    ),
+)
 END = RunEnd(
     ended_at="2026-01-05T10:00:09Z",
     reason="decided",
     cost_s=Cost(measured=1.5, overhead=1.0, total=2.5),
 )
 RUN = Run(path="", header=HEADER, trials=TRIALS, recommendation=RECOMMENDATION, end=END)
+OLDER_RUN = dataclasses.replace(RUN, header=OLDER_HEADER, recommendation=OLDER_RECOMMENDATION)
 
 
 def pathless(run: Run) -> Run:

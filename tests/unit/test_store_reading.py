@@ -17,6 +17,8 @@ from sample_run import (
     GOLDEN,
     HEADER,
     JSON_VALUES,
+    OLDER_GOLDEN,
+    OLDER_RUN,
     RUN,
     TRIALS,
     header_line,
@@ -44,6 +46,20 @@ def test_the_golden_file_still_reads() -> None:
     run = read_run(GOLDEN)
     assert pathless(run) == RUN
     assert run.path == str(GOLDEN)
+
+
+def test_an_older_file_still_reads() -> None:
+    run = read_run(OLDER_GOLDEN)
+    assert pathless(run) == OLDER_RUN
+    assert run.header.plan is None
+    assert run.header.target.batch_cpu_s is None
+
+
+def test_the_plan_comes_back_from_the_header(saved: Path) -> None:
+    plan = read_run(saved).header.plan
+    assert plan is not None
+    assert plan == HEADER.plan
+    assert plan.cost.of(plan.configs[-1], plan.trial_s) == pytest.approx(2.315)
 
 
 def test_the_golden_file_is_still_written(saved: Path) -> None:

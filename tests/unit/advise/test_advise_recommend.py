@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dlprof.advise.recommend import recommend
 from dlprof.errors import NothingMeasuredError, UsageError
-from dlprof.records import Config, Constraints, Estimate, Recommendation, Usage
+from dlprof.records import Config, Constraints, Estimate, Recommendation, Target, Usage
 
 W0, W1, W2, W4, W8 = (config(w) for w in (0, 1, 2, 4, 8))
 RISING = {
@@ -72,6 +72,74 @@ def test_alternatives_are_ordered_by_speed_and_say_what_they_are() -> None:
     assert [other.config for other in answer.alternatives] == [W8, W2, W0]
     assert relations(answer) == {"w8-p2": "fastest", "w2-p2": "slower", "w0": "default"}
     assert answer.alternatives[-1].speed == pytest.approx(1 / 3.89, rel=0.01)
+
+
+def owned(present: Config) -> Target:
+    """A target whose own DataLoader is set so."""
+    return target(own_config=present)
+
+
+def test_the_gain_over_the_present_settings_is_told_first() -> None:
+    answer = recommend(run(blocks(RISING), target=owned(W2)))
+    assert answer.config == W4
+    gain = answer.reasons[0]
+    assert gain.claim.startswith("num_workers=4 gave 1.98x (")
+    assert gain.claim.endswith(") of the present settings, num_workers=2")
+    assert gain.evidence["ratio"]["value"] == pytest.approx(1.98, abs=0.01)
+    assert "PyTorch's default" in answer.reasons[1].claim
+
+
+def test_the_present_settings_are_the_first_alternative() -> None:
+    answer = recommend(run(blocks(RISING), target=owned(W2)))
+    assert [other.config for other in answer.alternatives] == [W2, W8, W0]
+    assert relations(answer) == {"w2-p2": "present", "w8-p2": "fastest", "w0": "default"}
+
+
+def test_present_settings_that_tie_are_as_good_as_any_and_the_cheapest_still_wins() -> None:
+    answer = recommend(run(blocks(RISING), target=owned(W8)))
+    assert answer.config == W4
+    assert answer.reasons[0].claim.startswith(
+        "Your present settings, num_workers=8, are as good as any: num_workers=4 is cheaper and "
+        "gave 0.99x ("
+    )
+    assert relations(answer)["w8-p2"] == "present"
+
+
+def test_present_settings_may_be_the_recommended_ones() -> None:
+    answer = recommend(run(blocks(RISING), target=owned(W4)))
+    assert answer.config == W4
+    assert answer.reasons[0].claim.startswith(
+        "Your present settings, num_workers=4, are as good as any: the fastest of the others, "
+        "num_workers=8, gave 1.01x ("
+    )
+    assert "present" not in relations(answer).values()
+    alone = recommend(run(blocks({W4: [100, 101]}), target=owned(W4)))
+    assert "present settings" not in claims(alone)
+
+
+def test_present_settings_that_are_torch_s_default_are_told_once() -> None:
+    answer = recommend(run(blocks(RISING), target=owned(W0)))
+    assert relations(answer)["w0"] == "present"
+    assert "of the present settings, num_workers=0" in answer.reasons[0].claim
+    assert "PyTorch's default" not in claims(answer)
+
+
+def test_present_settings_that_were_not_measured_are_not_spoken_of() -> None:
+    for answer in (
+        recommend(run(blocks(RISING), target=owned(config(3)))),
+        recommend(run(blocks(RISING), target=owned(W8)), Constraints(max_workers=4)),
+    ):
+        assert "present settings" not in claims(answer)
+        assert "present" not in relations(answer).values()
+
+
+def test_present_settings_are_known_by_how_they_were_measured() -> None:
+    """The start method was kept, and without an accelerator nothing was pinned."""
+    own = config(2, pin_memory=True, start_method="spawn")
+    answer = recommend(run(blocks(RISING), target=owned(own)))
+    assert relations(answer)["w2-p2"] == "present"
+    with_device = recommend(run(blocks(RISING), target=owned(own), accelerator="cuda"))
+    assert "present" not in relations(with_device).values()
 
 
 def test_no_workers_is_an_answer() -> None:

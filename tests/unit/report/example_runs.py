@@ -128,6 +128,16 @@ def example_run() -> Run:
     )
 
 
+def present_run(present: Config) -> Run:
+    """The finished run, of a target whose own DataLoader is set so."""
+    made, advice = example_run(), example_recommendation()
+    other = Alternative(config=present, expected=_rate(790), relation="present", speed=0.52)
+    if present != advice.config:
+        advice = dataclasses.replace(advice, alternatives=(other, *advice.alternatives))
+    owned = dataclasses.replace(made.header, target=target(spec="data.py:make", own_config=present))
+    return dataclasses.replace(made, header=owned, recommendation=advice)
+
+
 def hostile_run() -> Run:
     """A run whose every foreign text tries to act on the terminal."""
     made = example_run()

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 import pytest
-from example_runs import example_run, example_run_without_advice, hostile_run
+from builders import config, plan
+from example_runs import (
+    FOUR_KEPT,
+    TWO,
+    example_run,
+    example_run_without_advice,
+    hostile_run,
+    present_run,
+)
 from golden import check_golden, drawn
 
 from dlprof.records import Run
@@ -100,3 +109,50 @@ def test_what_was_saved_is_not_offered_for_saving() -> None:
     assert run.recommendation is not None
     text = drawn(render_recommendation(run, run.recommendation, saved=True), 80)
     assert "--save" not in text
+
+
+def test_the_present_settings_are_marked_and_explained() -> None:
+    text = drawn(render_sweep(present_run(TWO)), 80)
+    assert [line for line in text.splitlines() if line.startswith("present ")]
+    assert "present: what the target's own DataLoader is set to now." in text
+    assert "  - present: num_workers=2: " in text
+    assert "present" not in drawn(render_sweep(example_run()), 80)
+
+
+def test_a_pick_that_is_set_already_is_said_to_be() -> None:
+    text = " ".join(drawn(render_sweep(present_run(FOUR_KEPT)), 80).split())
+    assert "pick: recommended, and what the target is set to now" in text
+    assert "present:" not in text
+
+
+@pytest.mark.parametrize(
+    ("reason", "why"),
+    [
+        ("budget", "the budget ran out"),
+        ("interrupted", "the sweep was interrupted"),
+        (None, "the sweep was cut off"),
+    ],
+)
+def test_what_was_planned_and_never_measured_is_counted(
+    reason: Literal["budget", "interrupted"] | None, why: str
+) -> None:
+    run = example_run()
+    assert run.end is not None
+    measured = [trial.config for trial in run.trials]
+    planned = plan(dict.fromkeys([*measured, config(32), config(64)]))
+    cut = dataclasses.replace(
+        run,
+        header=dataclasses.replace(run.header, plan=planned),
+        end=None if reason is None else dataclasses.replace(run.end, reason=reason),
+    )
+    text = " ".join(drawn(render_sweep(cut), 80).split())
+    assert f"2 of 9 configurations were not measured: {why}." in text
+
+
+def test_a_sweep_that_measured_all_of_its_plan_has_nothing_to_count() -> None:
+    run = example_run()
+    whole = plan(dict.fromkeys(trial.config for trial in run.trials))
+    for planned in (None, whole):
+        header = dataclasses.replace(run.header, plan=planned)
+        text = drawn(render_sweep(dataclasses.replace(run, header=header)), 80)
+        assert "not measured:" not in text
