@@ -18,7 +18,7 @@ from common import RESULTS, markdown
 
 HERE = Path(__file__).parent
 README = HERE / "README.md"
-NAMES = ("truth", "startup", "overhead", "observer", "memory", "budget")
+NAMES = ("truth", "startup", "overhead", "observer", "memory", "budget", "estimator")
 """In the order in which they run and stand in the README."""
 
 BEGIN = "<!-- Written by `python benchmarks`; edit nothing from here on. -->"

@@ -21,7 +21,7 @@ from dlprof.settings import resolve_settings
 from dlprof.store import read_run
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-SCRIPTS = ("truth", "startup", "overhead", "observer", "memory", "budget")
+SCRIPTS = ("truth", "startup", "overhead", "observer", "memory", "budget", "estimator")
 WHERE: dict[str, Any] = {
     "taken_at": "2026-01-01T00:00:00+00:00",
     "cpu_model": "Example CPU",
@@ -299,3 +299,23 @@ def test_a_budget_may_be_left_over_but_not_overdrawn() -> None:
     )
     assert budget.report_on([kept, dataclasses.replace(kept, wall_s=32.9)]).passed is True
     assert budget.report_on([kept, dataclasses.replace(kept, wall_s=33.1)]).passed is False
+
+
+def test_simple_ways_of_timing_are_off_where_batches_come_in_bursts() -> None:
+    estimator = importlib.import_module("estimator")
+    # Eight workers of one batch a second each, all in step: eight batches at each full second.
+    steady_s = [float(1 + number // 8) for number in range(400)]
+    # A rest until the 16 batches in flight are there: they come at once, the others in step.
+    paused_s = [1.0, *([1.0 + estimator.PAUSE_S] * 16), *([2.0 + estimator.PAUSE_S] * 8)]
+    found = estimator.ways(estimator.Passed(0.0, steady_s), estimator.Passed(0.0, paused_s))
+    slow, fast, worst, _, own = (found[way] for way in estimator.WAYS)
+    assert slow < 1 < fast
+    assert abs(worst - 1) > 0.1
+    assert own == pytest.approx(1.0)
+
+
+def test_gaps_are_alike_a_round_apart() -> None:
+    estimator = importlib.import_module("estimator")
+    gaps = [1.0 if number % 8 == 0 else 0.0 for number in range(400)]
+    assert estimator.autocorrelation(gaps, 8) == pytest.approx(1.0)
+    assert estimator.autocorrelation(gaps, 3) < 0
