@@ -230,6 +230,7 @@ def report_on(grown: Sequence[Grown], read: Sequence[Read], design: Design) -> R
                 f"One trial with num_workers={WORKERS}; memory sampled ten times a second; parts "
                 "reach their peaks at different times."
             ),
+            "The kernel counts this benchmark's own memory (27 MiB) as every command's least peak.",
             "What a plain loop over the same loader grows by is torch's own (its sampler's list).",
             (
                 "For `--resume`, the time is that from the command's start to its first new trial, "
