@@ -99,7 +99,7 @@ def sweep(  # noqa: PLR0913 - a command has as many parameters as it has options
         streams.write_result(settings_as_toml(settings, origins))
         return
     path = _output_path(output, settings.target, resume=resume)
-    from dlprof.engine import run_sweep
+    from dlprof.engine import resume_command, run_sweep
     from dlprof.report.live import open_listener
 
     with _signals_of_a_sweep(), open_listener(quiet=quiet, verbose=verbose) as listener:
@@ -118,7 +118,7 @@ def sweep(  # noqa: PLR0913 - a command has as many parameters as it has options
             raise typer.Exit(ExitCode.INTERRUPTED)
         raise InterruptedSweepError(
             f"The sweep was interrupted; {len(run.trials)} trials are kept in {path}",
-            hint=f"Continue it with: dlprof sweep --resume -o {path}",
+            hint=f"Continue it with: {resume_command(settings, path)}",
         )
 
 

@@ -177,7 +177,7 @@ def test_ctrl_c_keeps_what_was_measured_and_resume_goes_on(tmp_path: Path) -> No
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     interrupted = read_run(run_file)
-    resumed = dlprof(tmp_path, "sweep", "--resume", "-o", run_file.name)
+    resumed = dlprof(tmp_path, "sweep", f"{TARGETS}:plain", "--resume", "-o", run_file.name)
     whole = read_run(run_file)
 
     assert process.returncode == 130, errors
@@ -202,7 +202,7 @@ def test_a_killed_sweep_leaves_no_process_and_resumes(tmp_path: Path) -> None:
     processes = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     process.communicate(timeout=60)
-    resumed = dlprof(tmp_path, "sweep", "--resume", "-o", run_file.name)
+    resumed = dlprof(tmp_path, "sweep", f"{TARGETS}:plain", "--resume", "-o", run_file.name)
 
     assert all_gone(processes)
     assert resumed.returncode == 0, resumed.stderr
@@ -212,11 +212,13 @@ def test_a_killed_sweep_leaves_no_process_and_resumes(tmp_path: Path) -> None:
 def test_a_run_is_not_continued_with_other_settings(tmp_path: Path) -> None:
     swept = dlprof(tmp_path, "sweep", f"{TARGETS}:plain", *SHORT, "-o", "run.dlprof.jsonl")
     assert swept.returncode == 0, swept.stderr
-    arguments = ["--resume", "--num-workers", "7", "-o", "run.dlprof.jsonl"]
-    done = dlprof(tmp_path, "sweep", *arguments)
+    again = ["sweep", f"{TARGETS}:plain", "--resume", "-o", "run.dlprof.jsonl"]
+    other = dlprof(tmp_path, *again, "--num-workers", "7")
+    unnamed = dlprof(tmp_path, "sweep", "--resume", "-o", "run.dlprof.jsonl")
 
-    assert done.returncode == 2
-    assert "num_workers" in done.stderr
+    assert (other.returncode, unnamed.returncode) == (2, 2)
+    assert "num_workers" in other.stderr
+    assert "TARGET" in unnamed.stderr  # a run file must not choose what code is run
 
 
 def test_the_python_api_takes_a_live_object(tmp_path: Path) -> None:

@@ -1,0 +1,211 @@
+"""The order of a sweep: prepare, build, probe, plan, measure trial after trial, recommend."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Literal
+
+from dlprof.advise.recommend import recommend
+from dlprof.engine.listener import SweepListener
+from dlprof.engine.preparation import look_at, new_header, now
+from dlprof.engine.resume import plan_of, resumed_settings, same_run
+from dlprof.errors import NothingMeasuredError
+from dlprof.machine import inspect_machine
+from dlprof.records import Constraints, Cost, Plan, Recommendation, Run, RunEnd, RunHeader, Trial
+from dlprof.search.grid import GridSearch, Proposal
+from dlprof.settings import SweepSettings, settings_from_json
+from dlprof.store import RunWriter, check_output, read_run
+from dlprof.targets.builtin import prepare
+from dlprof.targets.grammar import parse_target
+from dlprof.trial.bench import Bench
+from dlprof.trial.protocol import BuildRequest, TrialRequest
+
+EndReason = Literal["decided", "budget", "complete", "interrupted", "failed"]
+
+
+def run_sweep(
+    settings: SweepSettings,
+    *,
+    output: Path,
+    listener: SweepListener,
+    resume: bool = False,
+    force: bool = False,
+    given: Collection[str] = (),
+    pickled: bytes | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Run:
+    """Measure what the settings ask for and recommend from it.
+
+    Args:
+        settings: What to measure.
+        output: The run file.
+        listener: Told of the progress.
+        resume: Continue the run in ``output`` under the settings that it was begun with.
+        force: Replace ``output`` if it exists.
+        given: Fields of ``settings`` that the user named; matters for ``resume`` only.
+        pickled: A live object to load instead of ``settings.target`` (Python API).
+        clock: Monotonic seconds.
+
+    Returns:
+        The run as it stands in the file. ``end.reason`` is ``interrupted`` after Ctrl-C.
+
+    Raises:
+        DlprofError: Nothing could be measured, or an input can't be used.
+    """
+    began_s = clock()
+    before: Run | None = None
+    if resume:
+        before = read_run(output)
+        settings = resumed_settings(settings_from_json(before.header.settings), settings, given)
+    else:
+        check_output(output, force=force)
+    if pickled is None:
+        spec = parse_target(settings.target)
+        prepare(spec, listener.preparing, arguments=settings.arguments)
+    with _work_directory() as directory:
+        request = _build_request(settings, pickled, directory)
+        bench = Bench(request, directory=directory, pulse=listener.pulse)
+        with contextlib.closing(bench):
+            machine = inspect_machine()
+            listener.message(f"building {settings.target}")
+            target, accelerator = look_at(bench, settings, machine)
+            if before is None:
+                spent_s = clock() - began_s
+                header = new_header(settings, machine, target, accelerator, bench, spent_s)
+                writer = RunWriter.create(output, header, force=force)
+            else:
+                header = same_run(before.header, settings, machine, target, bench.versions)
+                writer = RunWriter.resume(output)
+            with writer:
+                plan = plan_of(header)
+                listener.planned(header, plan.configs, settings.repeats)
+                sweep = _Sweep(
+                    header=header,
+                    settings=settings,
+                    plan=plan,
+                    bench=bench,
+                    writer=writer,
+                    listener=listener,
+                    clock=clock,
+                    began_s=began_s,
+                    trials=list(before.trials) if before is not None else [],
+                )
+                run = sweep.run()
+    listener.ended(run)
+    return run
+
+
+@contextlib.contextmanager
+def _work_directory() -> Iterator[Path]:
+    directory = Path(tempfile.mkdtemp(prefix="dlprof-"))
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _build_request(settings: SweepSettings, pickled: bytes | None, directory: Path) -> BuildRequest:
+    path = None
+    if pickled is not None:
+        path = directory / "target.pickle"
+        path.write_bytes(pickled)
+    return BuildRequest(
+        target=settings.target,
+        arguments=dict(settings.arguments),
+        shuffle=settings.shuffle,
+        seed=settings.seed,
+        pickled=None if path is None else str(path),
+    )
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class _Sweep:
+    """The measuring part of a sweep."""
+
+    header: RunHeader
+    settings: SweepSettings
+    plan: Plan
+    bench: Bench
+    writer: RunWriter
+    listener: SweepListener
+    clock: Callable[[], float]
+    began_s: float
+    trials: list[Trial]
+
+    def run(self) -> Run:
+        earlier_s = sum(trial.wall_s for trial in self.trials)
+        try:
+            reason: EndReason = self._measure()
+        except KeyboardInterrupt:
+            reason = "interrupted"
+        total = earlier_s + self.clock() - self.began_s
+        measured = sum(trial.measured_s for trial in self.trials)
+        cost = Cost(measured=measured, overhead=max(0.0, total - measured), total=total)
+        end = RunEnd(ended_at=now(), reason=reason, cost_s=cost)
+        run = Run(
+            path=str(self.writer.path),
+            header=self.header,
+            trials=tuple(self.trials),
+            end=end,
+        )
+        try:
+            return dataclasses.replace(run, recommendation=self._recommend(run, reason))
+        finally:  # what was measured is kept, whether or not there is something to recommend
+            self.writer.append(end)
+
+    def _measure(self) -> EndReason:
+        search = GridSearch(plan=self.plan, seed=self.settings.seed)
+        while True:
+            remaining_s = self.settings.budget_s - (self.clock() - self.began_s)
+            proposal = search.propose(self.trials, remaining_s=remaining_s)
+            if not isinstance(proposal, Proposal):
+                return proposal.reason
+            self._try(proposal)
+
+    def _try(self, proposal: Proposal) -> None:
+        elapsed_s = self.clock() - self.began_s
+        self.listener.trial_started(
+            proposal.config, proposal.repetition, elapsed_s, elapsed_s + proposal.expected_rest_s
+        )
+        trial = self.bench.run(
+            TrialRequest(
+                config=proposal.config,
+                trial_s=proposal.trial_s,
+                step_s=self.settings.step_s or 0.0,
+                step_callable=self.settings.step_callable,
+                cold_cache=self.settings.cold_cache,
+            ),
+            trial_id=f"t{len(self.trials) + 1:04d}",
+            repetition=proposal.repetition,
+        )
+        self.writer.append(trial)
+        self.trials.append(trial)
+        self.listener.trial_ended(trial)
+
+    def _recommend(self, run: Run, reason: EndReason) -> Recommendation | None:
+        """What the trials so far recommend; an interrupted sweep may have too few of them."""
+        try:
+            recommendation = recommend(run, constraints_of(self.settings))
+        except NothingMeasuredError:
+            if reason == "interrupted":
+                return None
+            raise
+        self.writer.append(recommendation)
+        return recommendation
+
+
+def constraints_of(settings: SweepSettings) -> Constraints:
+    """The limits that a sweep's own settings put on its recommendation."""
+    return Constraints(
+        max_workers=settings.max_workers,
+        max_ram_bytes=settings.max_ram_bytes,
+        max_shm_bytes=settings.max_shm_bytes,
+        ranks=settings.ranks,
+        step_s=settings.step_s,
+    )

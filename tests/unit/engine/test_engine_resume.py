@@ -1,0 +1,62 @@
+"""Which runs can be continued, and how."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlprof.engine import resume_command
+from dlprof.engine.resume import resumed_settings
+from dlprof.errors import UsageError
+from dlprof.settings import SweepSettings
+
+STORED = SweepSettings(num_workers=(0, 2), budget_s=10.0)
+
+
+def test_the_stored_settings_are_gone_on_with() -> None:
+    assert resumed_settings(STORED, SweepSettings(), ()) == STORED
+
+
+def test_more_time_may_be_given() -> None:
+    resumed = resumed_settings(STORED, SweepSettings(budget_s=99.0), {"budget_s"})
+
+    assert resumed.budget_s == 99.0
+    assert resumed.num_workers == (0, 2)
+
+
+def test_what_was_measured_can_not_be_changed() -> None:
+    with pytest.raises(UsageError, match="num_workers"):
+        resumed_settings(STORED, SweepSettings(num_workers=(1,)), {"num_workers"})
+
+
+@pytest.mark.parametrize(
+    ("stored", "option"),
+    [
+        (SweepSettings(target="os:system", arguments={"command": "true"}), "TARGET"),
+        (SweepSettings(target="/tmp/evil.py:make"), "TARGET"),
+        (SweepSettings(target="images", step_callable="os:abort"), "--step"),
+        (SweepSettings(target="<Live>"), "TARGET"),
+    ],
+)
+def test_a_file_does_not_choose_what_code_runs(stored: SweepSettings, option: str) -> None:
+    with pytest.raises(UsageError, match=option):
+        resumed_settings(stored, SweepSettings(), ())
+
+
+def test_arguments_of_a_named_target_are_named_too() -> None:
+    stored = SweepSettings(target="my:make", arguments={"root": "/data"})
+    with pytest.raises(UsageError, match="--arg"):
+        resumed_settings(stored, SweepSettings(target="my:make"), {"target"})
+
+    assert resumed_settings(stored, stored, {"target", "arguments"}) == stored
+
+
+def test_the_command_to_go_on_can_be_pasted() -> None:
+    settings = SweepSettings(
+        target="my data.py:make", arguments={"root": "a b"}, step_callable="my:step"
+    )
+
+    assert resume_command(settings, "run.dlprof.jsonl") == (
+        "dlprof sweep 'my data.py:make' --arg 'root=a b' --step my:step --resume "
+        "-o run.dlprof.jsonl"
+    )
+    assert resume_command(SweepSettings(), "r") == "dlprof sweep --resume -o r"
