@@ -88,9 +88,9 @@ class GridSearch:
         trials = [trial for trial in history if trial.config in planned]
         tried = {trial.config for trial in trials}
         costs = Costs.of(trials, self.plan)
-        due = self._due(trials)
-        room = Room(costs=costs, left_s=remaining_s, repeats=self.plan.min_repeats, due=due)
         untried = [c for c in by_importance(self.plan.configs, self.plan.present) if c not in tried]
+        due = self._due(trials) if untried and remaining_s is not None else 0
+        room = Room(costs=costs, left_s=remaining_s, repeats=self.plan.min_repeats, due=due)
         new = room.for_new(untried, tried)
         current = max((trial.repetition for trial in trials), default=0)
         reason: StopReason = "complete"
@@ -101,7 +101,7 @@ class GridSearch:
             todo = [*(config for config in members if config not in done), *new]
             if not todo:
                 continue
-            if not new and not due and self._is_decided(members, earlier, block):
+            if not new and self._is_decided(members, earlier, block):
                 reason = "decided"
                 break
             if not any(map(room.fits, todo)):
@@ -153,13 +153,14 @@ class GridSearch:
     def _is_decided(self, members: Sequence[Config], earlier: Sequence[Trial], block: int) -> bool:
         if block < self.plan.min_repeats:
             return False
+        fit = _fit(earlier)
+        if fit is None or any(fit.blocks(each.key) < self.plan.min_repeats for each in members):
+            return False
         if len(members) == 1:
             return True
-        fit = _fit(earlier)
-        if fit is None or block < _BLOCKS_BEFORE_TIE:
-            return False
         best = fit.best([config.key for config in members])
-        return all(fit.ratio(config.key, best).value >= TIE for config in members)
+        ties = all(fit.ratio(config.key, best).value >= TIE for config in members)
+        return ties and block >= _BLOCKS_BEFORE_TIE
 
     def _next(
         self, todo: Sequence[Config], sure: Collection[Config], block: int, room: Room
