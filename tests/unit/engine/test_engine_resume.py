@@ -32,7 +32,7 @@ def test_what_was_measured_can_not_be_changed() -> None:
     ("stored", "option"),
     [
         (SweepSettings(target="os:system", arguments={"command": "true"}), "TARGET"),
-        (SweepSettings(target="/tmp/evil.py:make"), "TARGET"),
+        (SweepSettings(target="evil.py:make"), "TARGET"),
         (SweepSettings(target="images", step_callable="os:abort"), "--step"),
         (SweepSettings(target="<Live>"), "TARGET"),
     ],
