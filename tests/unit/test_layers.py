@@ -34,6 +34,7 @@ def _table() -> dict[str, Row]:
         if not line.startswith("| `dlprof/"):
             continue
         room, _, rooms, libraries, pure = (cell.strip() for cell in line.strip("|").split("|"))
+        assert (ROOT / room.strip("`")).exists(), f"ARCHITECTURE.md: there is no {room}"
         rows[_name(room.strip("`").removeprefix("dlprof/"))] = Row(
             frozenset(re.findall(r"\w+", rooms)),
             frozenset(re.findall(r"\w+", libraries)),
