@@ -133,6 +133,16 @@ class Config:
                 parts.append(f"{field.name}={value}")
         return ", ".join(parts)
 
+    @property
+    def turnover_group(self) -> Config:
+        """What configurations share whose epochs end alike: how the queues are kept matters not."""
+        return dataclasses.replace(
+            self,
+            prefetch_factor=None,
+            pin_memory=False,
+            in_order=True,
+        )
+
     def canonical(self) -> Config:
         """The same configuration with every argument that can't matter here at its default.
 
@@ -264,7 +274,8 @@ class Trial:
         batches_per_s: The same in batches.
         bytes_per_s: The same in bytes of tensor data.
         startup_s: ``iter(loader)`` plus the first ``next()``.
-        epoch_turnover_s: From the last batch of an epoch to the first of the next.
+        epoch_turnover_s: From the last batch of an epoch to the first of the next; timed once for
+            configurations that share a ``turnover_group``.
         wait_fraction: Share of the window in which the consumer waited in ``next()``; only with
             a stated step (without one the consumer does nothing but wait).
         usage: What was used in the measured window.
@@ -463,12 +474,14 @@ class TrialCost:
     def of(self, config: Config, trial_s: float) -> float:
         """Seconds for one trial of a configuration with a window of ``trial_s``.
 
-        A round is the time in which each worker loads a batch. Beside its window, of three rounds
-        at least, a trial spends about five: the first batches, an epoch's end, the first batches
-        after it, warm-up, and what the workers still have in hand at the end.
+        A round is the time in which each worker loads a batch. The window has three rounds, or
+        as many as three times its length allows, one at least. Beside it, a trial spends two
+        rounds without workers (start and turn of the epoch) and four with them (warm-up, and what
+        the workers have in hand at the end).
         """
         round_s = max(self.batch_s, self.batch_cpu_s * config.num_workers / self.usable_cores)
-        return self.overhead_s + max(trial_s, 3 * round_s) + 5 * round_s
+        window_s = max(trial_s, min(3 * round_s, max(3 * trial_s, round_s)))
+        return self.overhead_s + window_s + (4 if config.num_workers else 2) * round_s
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

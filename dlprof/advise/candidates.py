@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 
 from dlprof.records import Config, Run, Trial
+from dlprof.stats import turnovers
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,12 +19,15 @@ class Candidate:
         name: It in words.
         trials: Those with a rate, in the order of measuring.
         failures: Those that failed.
+        epoch_turnover_s: From an epoch's last batch to the next one's first, as the run tells it
+            for this configuration or one that shares its turnover.
     """
 
     config: Config
     name: str
     trials: tuple[Trial, ...]
     failures: tuple[Trial, ...]
+    epoch_turnover_s: float | None
 
     @property
     def key(self) -> str:
@@ -55,11 +59,6 @@ class Candidate:
         return _median(trial.startup_s for trial in self.trials)
 
     @property
-    def epoch_turnover_s(self) -> float | None:
-        """Median from an epoch's last batch to the next one's first."""
-        return _median(trial.epoch_turnover_s for trial in self.trials)
-
-    @property
     def wait_fraction(self) -> float | None:
         """Mean share of time waiting at the step that was measured."""
         known = [t.wait_fraction for t in self.trials if t.wait_fraction is not None]
@@ -81,6 +80,7 @@ def gather(run: Run) -> list[Candidate]:
     groups: dict[Config, list[Trial]] = {}
     for trial in run.trials:
         groups.setdefault(trial.config, []).append(trial)
+    turns = turnovers(run.completed)
     depths = {config.prefetch_factor for config in groups if config.num_workers}
     return [
         Candidate(
@@ -88,6 +88,7 @@ def gather(run: Run) -> list[Candidate]:
             name=describe(config, with_prefetch=len(depths) > 1),
             trials=tuple(trial for trial in trials if has_rate(trial)),
             failures=tuple(trial for trial in trials if trial.outcome != "completed"),
+            epoch_turnover_s=turns.get(config.turnover_group),
         )
         for config, trials in sorted(groups.items(), key=lambda item: item[0].cost_key)
     ]

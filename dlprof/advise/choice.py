@@ -10,7 +10,7 @@ from dlprof.advise.candidates import Candidate
 from dlprof.advise.effective import Rates, Situation, cores_share, rates_of
 from dlprof.advise.speeds import Speeds, compare_speeds
 from dlprof.records import Estimate
-from dlprof.stats import mean_interval
+from dlprof.stats import mean_interval, turnovers
 
 SAME_SPEED = 0.98
 """Within 2 % counts as the same speed, however sure the difference: no training run shows it."""
@@ -80,7 +80,11 @@ def choose(
         situation: What the settings are wanted for.
     """
     trials = [trial for candidate in candidates for trial in candidate.trials]
-    rates = {trial.id: rates_of(trial, situation) for trial in trials}
+    turns = turnovers(trials)
+    rates = {
+        trial.id: rates_of(trial, situation, turns.get(trial.config.turnover_group))
+        for trial in trials
+    }
     speeds = compare_speeds(candidates, rates)
     fed = [candidate for candidate in allowed if _is_fed(candidate, rates, situation)]
     pool = fed or list(allowed)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 
 from dlprof.records import Config, Constraints, Machine, Run, Trial
 
@@ -95,8 +94,14 @@ class Rates:
     wait_fraction: float | None
 
 
-def rates_of(trial: Trial, situation: Situation) -> Rates:
-    """The rates of a completed trial that has a rate."""
+def rates_of(trial: Trial, situation: Situation, turnover_s: float | None) -> Rates:
+    """The rates of a completed trial that has a rate.
+
+    Args:
+        trial: The trial.
+        situation: What the settings are wanted for.
+        turnover_s: From an epoch to the next with the trial's configuration, where it is known.
+    """
     measured = trial.samples_per_s.value if trial.samples_per_s is not None else 0.0
     share = cores_share(trial, situation)
     wait = trial.wait_fraction if situation.step_measured else None
@@ -108,35 +113,11 @@ def rates_of(trial: Trial, situation: Situation) -> Rates:
         batches, wait = at_step(trial, batches, situation.derived_step_s)
     return Rates(
         samples_per_s=batches * samples_per_batch,
-        epoch_factor=_epoch_factor(trial, batches, situation.epoch_batches(trial.config)),
+        epoch_factor=_epoch_factor(
+            trial, batches, situation.epoch_batches(trial.config), turnover_s
+        ),
         wait_fraction=wait,
     )
-
-
-def effective_rate(trials: Sequence[Trial], epoch_batches: float) -> float:
-    """Samples per second over whole epochs: ``samples / (batches / rate + turnover)``.
-
-    Two configurations that differ only in ``persistent_workers`` have the same steady rate; this
-    is the figure that tells them apart.
-
-    Args:
-        trials: Completed trials of one configuration.
-        epoch_batches: Batches in an epoch.
-
-    Returns:
-        The mean over the trials that have a rate.
-
-    Raises:
-        ValueError: If none has.
-    """
-    rates = [
-        trial.samples_per_s.value * _epoch_factor(trial, trial.batches_per_s.value, epoch_batches)
-        for trial in trials
-        if trial.samples_per_s is not None and trial.batches_per_s is not None
-    ]
-    if not rates:
-        raise ValueError("no trial has a rate")
-    return math.fsum(rates) / len(rates)
 
 
 def at_step(trial: Trial, batches_per_s: float, step_s: float) -> tuple[float, float]:
@@ -173,12 +154,11 @@ def _positive(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and value > 0 else None
 
 
-def _epoch_factor(trial: Trial, batches_per_s: float, epoch_batches: float | None) -> float:
+def _epoch_factor(
+    trial: Trial, batches_per_s: float, epoch_batches: float | None, turnover_s: float | None
+) -> float:
     """Share of an epoch's time that is no turnover; a rate over whole epochs counts it already."""
-    turnover = trial.epoch_turnover_s
-    if turnover is None and not trial.config.persistent_workers:
-        turnover = trial.startup_s  # workers start anew at each epoch
-    if epoch_batches is None or turnover is None or trial.whole_epochs:
+    if epoch_batches is None or turnover_s is None or trial.whole_epochs:
         return 1.0
     loading_s = epoch_batches / batches_per_s
-    return loading_s / (loading_s + turnover)
+    return loading_s / (loading_s + turnover_s)

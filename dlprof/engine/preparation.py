@@ -68,7 +68,8 @@ def new_header(
         batch_cpu_s=target.batch_cpu_s or 0.0,
         usable_cores=machine.usable_cores,
     )
-    plan, no_room = plan_trials(space.configs, settings, cost, spent_s=spent_s)
+    present = target.present_settings(has_accelerator=accelerator is not None)
+    plan, no_room = plan_trials(space.configs, settings, cost, spent_s=spent_s, present=present)
     return RunHeader(
         schema_version=SCHEMA_VERSION,
         run_id=secrets.token_hex(8),

@@ -26,6 +26,9 @@ from dlprof.targets.grammar import parse_target
 from dlprof.trial.bench import Bench
 from dlprof.trial.protocol import BuildRequest, TrialRequest
 
+_OVERRUN = 0.05
+"""Share of the budget by which the last trial may exceed it before it is ended."""
+
 EndReason = Literal["decided", "budget", "complete", "interrupted", "failed"]
 
 
@@ -166,12 +169,19 @@ class _Sweep:
             proposal = search.propose(self.trials, remaining_s=remaining_s)
             if not isinstance(proposal, Proposal):
                 return proposal.reason
-            self._try(proposal)
+            if not self._try(proposal, remaining_s + _OVERRUN * self.settings.budget_s):
+                return "budget"
 
-    def _try(self, proposal: Proposal) -> None:
+    def _try(self, proposal: Proposal, wall_s: float) -> bool:
+        """Run one trial and keep it; false if the budget ended it, which says nothing of it."""
         elapsed_s = self.clock() - self.began_s
         self.listener.trial_started(
             proposal.config, proposal.repetition, elapsed_s, elapsed_s + proposal.expected_rest_s
+        )
+        group = proposal.config.turnover_group
+        timed = any(
+            trial.epoch_turnover_s is not None and trial.config.turnover_group == group
+            for trial in self.trials
         )
         trial = self.bench.run(
             TrialRequest(
@@ -180,13 +190,18 @@ class _Sweep:
                 step_s=self.settings.step_s or 0.0,
                 step_callable=self.settings.step_callable,
                 cold_cache=self.settings.cold_cache,
+                turnover=not timed,
             ),
             trial_id=f"t{len(self.trials) + 1:04d}",
             repetition=proposal.repetition,
+            wall_s=wall_s,
         )
+        if trial.outcome == "timed_out" and wall_s < self.settings.timeout_s and self.trials:
+            return False
         self.writer.append(trial)
         self.trials.append(trial)
         self.listener.trial_ended(trial)
+        return True
 
     def _recommend(self, run: Run, reason: EndReason) -> Recommendation | None:
         """What the trials so far recommend; an interrupted sweep may have too few of them."""

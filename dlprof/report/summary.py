@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 
 from dlprof.records import Config, Estimate, Recommendation, Run, Trial
+from dlprof.stats import turnovers
 from dlprof.stats.blocks import BlockFit, fit_blocks, observe
 
 PICK = "pick"
@@ -28,7 +29,7 @@ class Row:
         rate: Samples per second, drift between blocks taken out; ``None`` without figures.
         relative: Rate over that of the pick (of the fastest, where nothing is recommended).
         startup_s: Median of ``iter`` plus first ``next``.
-        epoch_turnover_s: Median.
+        epoch_turnover_s: From an epoch to the next, with these workers.
         wait_fraction: Median share of time waiting for data at the stated step.
         pss_bytes: Largest peak of the process tree's memory.
         shm_bytes: Largest peak of shared memory.
@@ -43,7 +44,7 @@ class Row:
     rate: Estimate | None
     relative: Estimate | None
     startup_s: float | None
-    epoch_turnover_s: float | None
+    epoch_turnover_s: float | None = None
     wait_fraction: float | None
     pss_bytes: int | None
     shm_bytes: int | None
@@ -65,8 +66,12 @@ def summarise(run: Run, recommendation: Recommendation | None = None) -> tuple[R
     fit = fit_trials(run.completed)
     reference = _reference(fit, recommendation)
     present = present_settings(run)
+    turns = turnovers(run.completed)
     rows = [
-        _row(config, trials, fit, reference, _role(config, fit, recommendation, present))
+        dataclasses.replace(
+            _row(config, trials, fit, reference, _role(config, fit, recommendation, present)),
+            epoch_turnover_s=turns.get(config.turnover_group),
+        )
         for config, trials in groups.items()
     ]
     return tuple(sorted(rows, key=_slowness))
@@ -134,7 +139,6 @@ def _row(
             else None
         ),
         startup_s=_median(done, lambda trial: trial.startup_s),
-        epoch_turnover_s=_median(done, lambda trial: trial.epoch_turnover_s),
         wait_fraction=_median(done, lambda trial: trial.wait_fraction),
         pss_bytes=_largest(trial.usage.pss_peak_bytes for trial in done),
         shm_bytes=_largest(trial.usage.shm_peak_bytes for trial in done),

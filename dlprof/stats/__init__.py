@@ -4,5 +4,14 @@ from __future__ import annotations
 
 from dlprof.stats.blocks import BlockFit, Observation, fit_blocks, observe
 from dlprof.stats.student import mean_interval, t_quantile
+from dlprof.stats.turnover import turnovers
 
-__all__ = ["BlockFit", "Observation", "fit_blocks", "mean_interval", "observe", "t_quantile"]
+__all__ = [
+    "BlockFit",
+    "Observation",
+    "fit_blocks",
+    "mean_interval",
+    "observe",
+    "t_quantile",
+    "turnovers",
+]

@@ -90,9 +90,26 @@ class Bench:
             self._build_in_each_trial(_HANGS)
         return self._supervisor(self._limits).probe(request)
 
-    def run(self, request: TrialRequest, *, trial_id: str, repetition: int) -> Trial:
-        """Measure one configuration once; see ``Supervisor.run``."""
-        return self._supervisor(self._limits).run(request, trial_id=trial_id, repetition=repetition)
+    def run(
+        self,
+        request: TrialRequest,
+        *,
+        trial_id: str,
+        repetition: int,
+        wall_s: float | None = None,
+    ) -> Trial:
+        """Measure one configuration once; see ``Supervisor.run``.
+
+        Args:
+            request: What to measure.
+            trial_id: Of the record.
+            repetition: Of the record.
+            wall_s: A tighter wall limit for this trial.
+        """
+        limits = self._limits
+        if wall_s is not None:
+            limits = dataclasses.replace(limits, wall_s=min(wall_s, limits.wall_s))
+        return self._supervisor(limits).run(request, trial_id=trial_id, repetition=repetition)
 
     def close(self) -> None:
         """End every process."""

@@ -139,7 +139,7 @@ def _measure(
         "batch_bytes": count_bytes(loop.batch),
         "samples_per_batch": (_samples_per_epoch_batch(built) if measured.whole_epochs else None)
         or _samples_per_batch(gate, loop.batch, built),
-        "no_turnover": "" if not request.turnover else gate.reason,
+        "no_turnover": gate.reason,
     }
 
 

@@ -302,7 +302,11 @@ def _unavailable(story: _Story, request: TrialRequest, result: Message) -> dict[
     if request.step_s == 0 and request.step_callable is None:
         reasons["wait_fraction"] = "no step was stated: a consumer that does nothing only waits"
     if result["measured"]["epoch_turnover_s"] is None:
-        reasons["epoch_turnover_s"] = result["no_turnover"] or "no epoch ended within the trial"
+        reasons["epoch_turnover_s"] = (
+            result["no_turnover"] or "no epoch ended within the trial"
+            if request.turnover
+            else "timed in an earlier trial with these workers"
+        )
     if result["measured"]["batches_per_s"] is None:
         reasons["batches_per_s"] = "too few batches came within the trial"
     if result["samples_per_batch"] is None:

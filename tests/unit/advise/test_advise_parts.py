@@ -8,7 +8,7 @@ from builders import blocks, config, failed, machine, run, target, trial
 
 from dlprof.advise.candidates import describe
 from dlprof.advise.choice import is_tie
-from dlprof.advise.effective import effective_rate
+from dlprof.advise.effective import Situation, rates_of
 from dlprof.advise.recommend import recommend
 from dlprof.errors import UsageError
 from dlprof.records import (
@@ -20,8 +20,10 @@ from dlprof.records import (
     RuleOfThumb,
     Run,
     RunEnd,
+    Trial,
     Usage,
 )
+from dlprof.stats import turnovers
 
 W0, W2, W4, W8 = (config(w) for w in (0, 2, 4, 8))
 
@@ -33,27 +35,45 @@ def rule(name: str, measured: Run, **rest: Any) -> RuleOfThumb:
 
 # --- effective rates
 
-
-def test_effective_rate_spreads_the_turnover_over_the_epoch() -> None:
-    trials = [trial(W4, 3200, epoch_turnover_s=0.5)]
-    assert effective_rate(trials, 100) == pytest.approx(100 * 32 / (1.0 + 0.5))
+ALONE = Situation.of(run([]), Constraints(), None)
 
 
-def test_effective_rate_takes_start_up_for_a_turnover_that_was_not_seen() -> None:
+def epoch_factor(of: Trial) -> float:
+    turns = turnovers([of])
+    rates = rates_of(of, ALONE, turns.get(of.config.turnover_group))
+    return rates.epoch_factor
+
+
+def loading_s(of: Trial) -> float:
+    batches = ALONE.epoch_batches(of.config)
+    assert batches is not None
+    assert of.batches_per_s is not None
+    return batches / of.batches_per_s.value
+
+
+def test_the_turnover_is_spread_over_the_epoch() -> None:
+    of = trial(W4, 3200, epoch_turnover_s=0.5)
+    assert epoch_factor(of) == pytest.approx(loading_s(of) / (loading_s(of) + 0.5))
+
+
+def test_start_up_stands_for_a_turnover_that_was_not_seen() -> None:
     fresh = trial(W4, 3200, epoch_turnover_s=None, startup_s=1.0)
     kept = trial(config(4, persistent_workers=True), 3200, epoch_turnover_s=None, startup_s=1.0)
-    assert effective_rate([fresh], 100) == pytest.approx(1600)
-    assert effective_rate([kept], 100) == pytest.approx(3200)
+    assert epoch_factor(fresh) == pytest.approx(loading_s(fresh) / (loading_s(fresh) + 1.0))
+    assert epoch_factor(kept) == 1.0
 
 
 def test_rates_over_whole_epochs_hold_the_turnover_already() -> None:
-    whole = trial(W4, 3200, epoch_turnover_s=0.5, whole_epochs=True)
-    assert effective_rate([whole], 100) == pytest.approx(3200)
+    assert epoch_factor(trial(W4, 3200, epoch_turnover_s=0.5, whole_epochs=True)) == 1.0
 
 
-def test_effective_rate_of_nothing() -> None:
-    with pytest.raises(ValueError, match="no trial has a rate"):
-        effective_rate([failed(W4)], 100)
+def test_deeper_queues_share_a_turnover() -> None:
+    timed = trial(W4, 3200, epoch_turnover_s=0.5)
+    untimed = trial(config(4, prefetch_factor=8), 3200, epoch_turnover_s=None, startup_s=9.0)
+    kept = trial(config(4, persistent_workers=True), 3200, epoch_turnover_s=0.1)
+    turns = turnovers([timed, untimed, kept])
+    assert turns[untimed.config.turnover_group] == 0.5
+    assert turns[kept.config.turnover_group] == 0.1
 
 
 # --- names and ties

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import types
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +26,7 @@ def sweep_that_raises(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> 
     def run_sweep(*args: Any, **kwargs: Any) -> None:
         raise error
 
-    fake = types.ModuleType("dlprof.engine")
-    monkeypatch.setattr(fake, "run_sweep", run_sweep, raising=False)
-    monkeypatch.setitem(sys.modules, "dlprof.engine", fake)
+    monkeypatch.setattr("dlprof.engine.run_sweep", run_sweep)
 
 
 @pytest.mark.parametrize(

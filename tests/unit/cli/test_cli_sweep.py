@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
-import types
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +34,7 @@ class FakeSweep:
 def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeSweep:
     monkeypatch.chdir(tmp_path)
     made = FakeSweep()
-    module = types.ModuleType("dlprof.engine")
-    monkeypatch.setattr(module, "run_sweep", made.run_sweep, raising=False)
-    monkeypatch.setitem(sys.modules, "dlprof.engine", module)
+    monkeypatch.setattr("dlprof.engine.run_sweep", made.run_sweep)
     return made
 
 

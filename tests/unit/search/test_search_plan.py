@@ -62,9 +62,9 @@ def test_a_short_budget_thins_the_grid_and_says_so() -> None:
 
 def test_slow_batches_thin_the_grid_by_what_each_configuration_costs() -> None:
     """Sixteen workers on two cores need 1.6 s for a round of batches that take 0.2 s of CPU."""
-    waiting, _ = planned(90, cost=TrialCost(overhead_s=0.3, batch_s=0.2))
+    waiting, _ = planned(60, cost=TrialCost(overhead_s=0.3, batch_s=0.2))
     computing, _ = planned(
-        90, cost=TrialCost(overhead_s=0.3, batch_s=0.2, batch_cpu_s=0.2, usable_cores=2)
+        60, cost=TrialCost(overhead_s=0.3, batch_s=0.2, batch_cpu_s=0.2, usable_cores=2)
     )
     assert len(waiting.configs) == len(GRID)
     assert len(computing.configs) < len(GRID)

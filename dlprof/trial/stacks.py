@@ -1,0 +1,107 @@
+"""Where the processes of a trial that hangs stand: the lines of the user's code."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import faulthandler
+import os
+import re
+import signal
+import sysconfig
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+STACKS_SIGNAL = getattr(signal, "SIGUSR1", None)
+"""Asks a process of a trial to write down the stacks of its threads; ``None`` on Windows."""
+
+_FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$')
+_STDERR = 2
+_WRITING_S = 0.3
+_FOREIGN = ("/torch/", "/multiprocessing/", "/dlprof/trial/", "<frozen ")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frame:
+    """One line of a stack.
+
+    Attributes:
+        file: Path of the source.
+        line: Line number.
+        function: Name of the function.
+    """
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} in {self.function}"
+
+
+def answer_with_stacks() -> None:
+    """Have this process, and those forked from it, write their stacks when they are asked."""
+    if STACKS_SIGNAL is not None:
+        faulthandler.register(STACKS_SIGNAL, file=_STDERR, all_threads=True)
+
+
+def parse_stacks(text: str) -> list[list[Frame]]:
+    r"""The stacks in what faulthandler wrote, most recent call first.
+
+    >>> text = 'Thread 0x01 (most recent call first):\n  File "a.py", line 3 in f\n'
+    >>> parse_stacks(text)
+    [[Frame(file='a.py', line=3, function='f')]]
+    """
+    stacks: list[list[Frame]] = []
+    for line in text.splitlines():
+        if line.endswith("(most recent call first):"):
+            stacks.append([])
+        elif stacks and (match := _FRAME.match(line)):
+            stacks[-1].append(Frame(match["file"], int(match["line"]), match["function"]))
+    return [stack for stack in stacks if stack]
+
+
+def users_frame(stack: Sequence[Frame]) -> Frame | None:
+    """The innermost frame that belongs to the user, not to torch, Python or dlprof.
+
+    Only of a thread that is loading: one whose stack goes through torch's fetcher or a loop of
+    dlprof's that waits for a batch without workers.
+    """
+    if not any(frame.file.endswith("/fetch.py") for frame in stack):
+        return None
+    standard = sysconfig.get_paths()["stdlib"]
+    for frame in stack:
+        foreign = any(part in frame.file for part in _FOREIGN)
+        if not foreign and (not frame.file.startswith(standard) or "site-packages" in frame.file):
+            return frame
+    return None
+
+
+def collect(pids: Sequence[int], read_log: Callable[[], str]) -> dict[int, list[list[Frame]]]:
+    """The stacks of processes that have said that they answer; others are left alone.
+
+    Args:
+        pids: Processes of one trial.
+        read_log: What they have written so far.
+    """
+    stacks: dict[int, list[list[Frame]]] = {}
+    for pid in _answering(pids):
+        before = len(read_log())
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, STACKS_SIGNAL or 0)
+            time.sleep(_WRITING_S)
+        stacks[pid] = parse_stacks(read_log()[before:])
+    return stacks
+
+
+def _answering(pids: Sequence[int]) -> Iterator[int]:
+    """Those that catch the signal: to any other it would be the end."""
+    if STACKS_SIGNAL is None:
+        return
+    for pid in pids:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            status = Path(f"/proc/{pid}/status").read_text()
+            caught = int(status.partition("SigCgt:")[2].split(maxsplit=1)[0], 16)
+            if caught >> (STACKS_SIGNAL - 1) & 1:
+                yield pid

@@ -1,1 +1,0 @@
-"""Its presence puts this folder on ``sys.path``, so that tests in any room can import builders."""
