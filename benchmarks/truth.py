@@ -19,6 +19,7 @@ from dlprof.targets.builtin import prepare
 from dlprof.targets.grammar import parse_target
 from dlprof.trial.bench import Bench
 from dlprof.trial.protocol import BuildRequest, TrialRequest
+from dlprof.trial.story import Limits
 from dlprof.units import format_rate
 
 GOAL = 0.05
@@ -119,7 +120,8 @@ def open_bench(target: str) -> Iterator[Bench]:
         tempfile.TemporaryDirectory(prefix="dlprof-benchmark-") as directory,
         contextlib.closing(Bench(BuildRequest(target=target), directory=Path(directory))) as bench,
     ):
-        bench.build(timeout_s=_TIMEOUT_S, usable_cores=inspect_machine().usable_cores)
+        cores = inspect_machine().usable_cores
+        bench.build(Limits(wall_s=_TIMEOUT_S, stall_s=_TIMEOUT_S, usable_cores=cores))
         bench.probe(TrialRequest(config=Config(), probe=True))
         yield bench
 

@@ -87,7 +87,8 @@ def _workers(candidate: Candidate, situation: Situation) -> Breach | None:
 
 def _memory(candidate: Candidate, situation: Situation) -> Breach | None:
     machine, ranks = situation.machine, situation.constraints.ranks
-    own = machine.memory_limit_bytes or machine.memory_bytes
+    sizes = (machine.memory_limit_bytes, machine.memory_bytes)
+    own = min((size for size in sizes if size), default=None)
     used = candidate.pss_bytes
     limits = {
         "max_ram": situation.constraints.max_ram_bytes,

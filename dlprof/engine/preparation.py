@@ -13,7 +13,14 @@ from dlprof.search.space import build_space
 from dlprof.settings import SweepSettings, settings_to_json
 from dlprof.trial.bench import Bench
 from dlprof.trial.protocol import TrialRequest
+from dlprof.trial.story import Limits
 from dlprof.version import __version__
+
+_STALL_S = 20.0
+"""Without a batch for this and twenty times what one takes alone, a trial counts as hanging."""
+
+_MOST_RESERVE_BYTES = 1 << 30
+"""Memory left to others: a twentieth of the machine's, at most this."""
 
 
 def now() -> str:
@@ -23,7 +30,7 @@ def now() -> str:
 
 def look_at(bench: Bench, settings: SweepSettings, machine: Machine) -> tuple[Target, str | None]:
     """Build the target and probe it; returns what it is, and torch's name of the accelerator."""
-    built = bench.build(timeout_s=settings.timeout_s, usable_cores=machine.usable_cores)
+    built = bench.build(_limits(settings, machine))
     _refuse_small(built, settings)
     probe = bench.probe(
         TrialRequest(
@@ -40,6 +47,19 @@ def look_at(bench: Bench, settings: SweepSettings, machine: Machine) -> tuple[Ta
         notes=(*built.notes, *bench.notes),
     )
     return target, probe["accelerator"]
+
+
+def _limits(settings: SweepSettings, machine: Machine) -> Limits:
+    """When a trial is ended: before the machine runs out of memory, for one."""
+    memory = machine.memory_limit_bytes or machine.memory_bytes or 0
+    own = settings.max_ram_bytes
+    return Limits(
+        wall_s=settings.timeout_s,
+        stall_s=min(_STALL_S, settings.timeout_s),
+        usable_cores=machine.usable_cores,
+        memory_bytes=None if own is None else own // settings.ranks,
+        reserve_bytes=min(_MOST_RESERVE_BYTES, memory // 20),
+    )
 
 
 def _refuse_small(target: Target, settings: SweepSettings) -> None:

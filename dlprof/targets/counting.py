@@ -33,7 +33,29 @@ def count_bytes(batch: object) -> int:
 
 def count_tensors(batch: object) -> int:
     """Tensors and arrays in a batch: each costs the receiving process a descriptor or a file."""
-    return _tensors(batch, 0)
+    return sum(1 for _ in _arrays(batch, 0))
+
+
+def same_content(one: object, two: object) -> bool:
+    """Whether two batches hold the same tensors; false where every sample is like any other."""
+    arrays, others = list(_arrays(one, 0)), list(_arrays(two, 0))
+    if not arrays or len(arrays) != len(others):
+        return False
+    if any(
+        a.shape != b.shape or not bool((a == b).all()) for a, b in zip(arrays, others, strict=True)
+    ):
+        return False
+    return any(len(a) > 1 and not bool((a[0] == a[1]).all()) for a in arrays if a.shape)
+
+
+def _arrays(batch: object, depth: int) -> Iterator[Any]:
+    if depth > _DEEPEST or isinstance(batch, str | bytes):
+        return
+    if _is_array(batch):
+        yield batch
+        return
+    for part in _parts(batch):
+        yield from _arrays(part, depth + 1)
 
 
 def _samples(batch: object, depth: int) -> int | None:
@@ -86,14 +108,6 @@ def _lengths(batch: object, depth: int) -> Iterator[int]:
         yield len(batch)
     for part in _parts(batch):
         yield from _lengths(part, depth + 1)
-
-
-def _tensors(batch: object, depth: int) -> int:
-    if depth > _DEEPEST or isinstance(batch, str | bytes):
-        return 0
-    if _is_array(batch):
-        return 1
-    return sum(_tensors(part, depth + 1) for part in _parts(batch))
 
 
 def _bytes(batch: object, depth: int) -> int:

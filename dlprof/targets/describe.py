@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sized
+from inspect import Parameter
 from typing import Any, Literal
 
 from torch.utils.data import DataLoader, IterableDataset
@@ -58,7 +59,7 @@ def own_config(loader: DataLoader[Any], replaced: Mapping[str, Any]) -> Config |
         replaced: Settings that were put in the place of the user's own, with the user's.
 
     Returns:
-        ``None`` where the user chose no number of workers.
+        ``None`` where the user left one of them open: a parameter without a default.
     """
     context = loader.multiprocessing_context
     settings = {
@@ -67,7 +68,7 @@ def own_config(loader: DataLoader[Any], replaced: Mapping[str, Any]) -> Config |
         "persistent_workers": loader.persistent_workers,
         **replaced,
     }
-    if not isinstance(settings["num_workers"], int):
+    if not isinstance(settings["num_workers"], int) or Parameter.empty in settings.values():
         return None
     return Config(
         **settings,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -19,7 +19,11 @@ __all__ = ["EpochGate", "make_loader"]
 
 
 def make_loader(
-    built: BuiltTarget, config: Config, *, gate: EpochGate | None = None
+    built: BuiltTarget,
+    config: Config,
+    *,
+    gate: EpochGate | None = None,
+    in_worker: Callable[[], object] | None = None,
 ) -> Iterable[Any]:
     """Make the target's loader for a configuration.
 
@@ -29,6 +33,8 @@ def make_loader(
         config: What to set. ``batch_size=None`` keeps the target's own; ``in_order`` is taken as
             it stands.
         gate: Ends an epoch on demand; see its ``attached`` and ``reason`` afterwards.
+
+        in_worker: Called first in each worker; must pickle. Only a plain ``DataLoader`` has it.
 
     Returns:
         A ``DataLoader`` (of the target's own class), or whatever iterable a callable of the
@@ -45,7 +51,7 @@ def make_loader(
     else:
         raise AssertionError("a built target has parts or a factory")
     _refuse_partial_epochs(loader, built)
-    _set_up_workers(loader, config)
+    _set_up_workers(loader, config, in_worker)
     if gate is not None:
         gate.attach(loader)
     result: Iterable[Any] = loader
@@ -95,8 +101,9 @@ def _refuse_partial_epochs(loader: Any, built: BuiltTarget) -> None:
         )
 
 
-def _set_up_workers(loader: Any, config: Config) -> None:
-    if config.sharing_strategy is None and config.worker_threads is None:
+def _set_up_workers(loader: Any, config: Config, in_worker: Callable[[], object] | None) -> None:
+    asked = config.sharing_strategy is not None or config.worker_threads is not None
+    if not asked and (in_worker is None or not isinstance(loader, DataLoader)):
         return
     if not isinstance(loader, DataLoader):
         raise TargetError(
@@ -106,5 +113,5 @@ def _set_up_workers(loader: Any, config: Config) -> None:
         )
     # worker_init_fn is read at iter(); the target's own one is called last.
     loader.worker_init_fn = WorkerSetup(
-        loader.worker_init_fn, config.sharing_strategy, config.worker_threads
+        loader.worker_init_fn, config.sharing_strategy, config.worker_threads, in_worker
     )

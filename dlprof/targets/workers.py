@@ -26,14 +26,18 @@ class WorkerSetup:
         user_init: The target's own ``worker_init_fn``.
         sharing_strategy: ``file_descriptor`` or ``file_system``; ``None`` keeps torch's default.
         threads: Compute threads of torch, OpenCV, BLAS and OpenMP; ``None`` leaves them alone.
+        first: Called before everything else.
     """
 
     user_init: Callable[[int], Any] | None
     sharing_strategy: str | None
     threads: int | None
+    first: Callable[[], object] | None = None
 
     def __call__(self, worker_id: int) -> None:
         """Run in the worker, before its fetcher is made."""
+        if self.first is not None:
+            self.first()
         if self.sharing_strategy is not None:
             _set_sharing_strategy(self.sharing_strategy)
         if self.threads is not None:

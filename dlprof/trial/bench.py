@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable
 from pathlib import Path
 
 from dlprof.errors import NothingMeasuredError
-from dlprof.records import Target, Trial, Usage
+from dlprof.records import Config, Target, Trial, Usage
 from dlprof.trial.inbox import Inbox
 from dlprof.trial.launch import Launcher, Nursery, make_launcher
 from dlprof.trial.protocol import BuildRequest, Message, TrialRequest
-from dlprof.trial.supervisor import Limits, ProbeTimeoutError, Supervisor
+from dlprof.trial.story import Limits
+from dlprof.trial.supervisor import ProbeTimeoutError, Supervisor
 from dlprof.trial.watch import Watcher
 
 _REBUILT = "each trial builds the target for itself, because {reason}"
+_SLOWEST_BATCH = 20.0  # batches may take so many times as long as the probe's
+_SPAWN_S = 4.0  # one interpreter that imports torch, on a busy core
 _HANGS = "a process forked after building it hangs, or takes very long to load two batches"
 
 
@@ -54,21 +58,23 @@ class Bench:
         self._inbox = Inbox()
         self._launcher: Launcher = make_launcher(self._inbox, directory)
         self._watcher = Watcher(self._inbox)
-        self._limits = Limits(wall_s=float("inf"), usable_cores=1.0)
+        self._limits = Limits(wall_s=math.inf, stall_s=math.inf, usable_cores=1.0)
+        self._build_s = 0.0
+        self._batch_s = 0.0
 
-    def build(self, *, timeout_s: float, usable_cores: float) -> Target:
+    def build(self, limits: Limits) -> Target:
         """Build the target.
 
         Args:
-            timeout_s: Wall limit of each trial.
-            usable_cores: Cores that trials may use.
+            limits: Of all trials. ``stall_s`` is for trivial batches; slow ones get longer.
 
         Raises:
             DlprofError: It can't be built; says which part is wrong.
         """
-        self._limits = Limits(wall_s=timeout_s, usable_cores=usable_cores)
+        self._limits = limits
         built = self._launcher.build(self._request)
         self.versions = built.versions
+        self._build_s = built.target.import_s or 0.0
         if not isinstance(self._launcher, Nursery):
             self.fork_safe = False
         elif built.fork_hazard:
@@ -81,6 +87,11 @@ class Bench:
         A target whose constructor ran torch operations leaves thread pools that a fork breaks;
         the probe then hangs, and from then on each trial builds the target for itself.
         """
+        probe = self._probe(request)
+        self._batch_s = probe["batch_s"]
+        return probe
+
+    def _probe(self, request: TrialRequest) -> Message:
         if self.fork_safe:
             impatient = dataclasses.replace(
                 self._limits, wall_s=min(self._first_probe_s, self._limits.wall_s)
@@ -106,7 +117,7 @@ class Bench:
             repetition: Of the record.
             wall_s: A tighter wall limit for this trial.
         """
-        limits = self._limits
+        limits = dataclasses.replace(self._limits, stall_s=self._stall_s(request.config))
         if wall_s is not None:
             limits = dataclasses.replace(limits, wall_s=min(wall_s, limits.wall_s))
         return self._supervisor(limits).run(request, trial_id=trial_id, repetition=repetition)
@@ -116,6 +127,15 @@ class Bench:
         with contextlib.suppress(NothingMeasuredError):
             self._launcher.close()
         self._watcher.close()
+
+    def _stall_s(self, config: Config) -> float:
+        """How long a trial of a configuration may show no progress."""
+        slow_s = _SLOWEST_BATCH * self._batch_s
+        if not self.fork_safe:
+            slow_s += self._build_s
+        if config.start_method in ("spawn", "forkserver"):
+            slow_s += _SPAWN_S * config.num_workers
+        return self._limits.stall_s + slow_s
 
     def _supervisor(self, limits: Limits) -> Supervisor:
         return Supervisor(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
+import multiprocessing
 import os
 import pickle
 import random
@@ -18,8 +19,10 @@ from dlprof.errors import DlprofError
 from dlprof.records import Config
 from dlprof.trial import failures
 from dlprof.trial.consumer import make_consumer
+from dlprof.trial.guard import guard_worker
 from dlprof.trial.measure import EmptyLoaderError, Loop, Plan, measure
 from dlprof.trial.protocol import BuildRequest, Channel, TrialRequest, build_request, trial_request
+from dlprof.trial.stacks import answer_with_stacks
 
 if TYPE_CHECKING:
     from dlprof.targets.build import BuiltTarget
@@ -27,6 +30,10 @@ if TYPE_CHECKING:
 
 _BEAT_S = 1.0
 _NOTHING = object()
+_DUPLICATED = (
+    "two workers gave the same first batch: an iterable data set must share its samples among "
+    "workers by torch.utils.data.get_worker_info(), or each comes once per worker"
+)
 _clock = time.perf_counter
 
 
@@ -99,6 +106,7 @@ def run_trial(request: TrialRequest, builder: Callable[[], BuiltTarget], channel
     Never raises for what the target does: that is told as a ``failed`` event.
     """
     process.current_process()._config["tempdir"] = request.temporary  # type: ignore[attr-defined]  # noqa: SLF001 - multiprocessing's only way to say where its sockets go
+    answer_with_stacks()
     session = Session(channel)
     channel.send({"event": "born", "pid": os.getpid()})
     try:
@@ -111,7 +119,7 @@ def run_trial(request: TrialRequest, builder: Callable[[], BuiltTarget], channel
             loop, result = _measure(request, built, session)
             channel.send({"event": "result", **result})
             loop.shut_down()
-    except Exception as error:  # noqa: BLE001 - whatever the user's code raises is a result
+    except BaseException as error:  # noqa: BLE001 - whatever the user's code raises is a result
         failure = failures.classify(error, request.config.num_workers)
         channel.send({"event": "failed", "failure": dataclasses.asdict(failure)})
     session.await_supervisor()
@@ -125,7 +133,7 @@ def _measure(
 
     gate = EpochGate()
     loop = Loop(
-        make_loader(built, request.config, gate=gate),
+        make_loader(built, request.config, gate=gate, in_worker=_guard(request.config)),
         request.config,
         consume=make_consumer(request.step_s, request.step_callable),
         clock=_clock,
@@ -140,7 +148,24 @@ def _measure(
         "samples_per_batch": (_samples_per_epoch_batch(built) if measured.whole_epochs else None)
         or _samples_per_batch(gate, loop.batch, built),
         "no_turnover": gate.reason,
+        "warnings": _data_warnings(loop, built),
     }
+
+
+def _guard(config: Config) -> Callable[[], None] | None:
+    """What workers need that don't inherit it from this process by a fork."""
+    method = config.start_method or multiprocessing.get_start_method()
+    return None if method == "fork" else guard_worker
+
+
+def _data_warnings(loop: Loop, built: BuiltTarget) -> list[str]:
+    """What looks wrong with the data itself."""
+    from dlprof.targets.counting import same_content  # noqa: PLC0415
+
+    first = loop.first_batches
+    if built.target.kind == "iterable" and len(first) > 1 and same_content(first[0], first[1]):
+        return [_DUPLICATED]
+    return []
 
 
 def _samples_per_batch(gate: EpochGate, batch: object, built: BuiltTarget) -> float | None:

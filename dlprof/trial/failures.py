@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import signal
 import traceback
 from collections.abc import Iterator
 
 from dlprof.errors import TargetError
 from dlprof.records import Failure, FailureKind, Outcome
-from dlprof.trial.measure import EmptyLoaderError
+from dlprof.trial.measure import EmptyLoaderError, TruncatedEpochError
 
+_FORCED = re.compile(r"signal: Killed|SIGKILL")
 _TAIL_LINES = 30
 _TAIL_BYTES = 8192
 
@@ -24,11 +26,15 @@ class _Sign:
     hint: str
 
 
-_MORE_SHM = (
+LESS_MEMORY = (
+    "Use fewer workers, a smaller prefetch_factor or batch_size, or keep the data set's index in "
+    "tensors or arrays instead of Python objects."
+)
+MORE_SHM = (
     "Use fewer workers, a smaller prefetch_factor or batch_size, or give /dev/shm more room "
     "(docker run --shm-size)."
 )
-_MORE_FILES = "Raise the limit (ulimit -n), or try --sharing-strategy file_system."
+MORE_FILES = "Raise the limit (ulimit -n), or try --sharing-strategy file_system."
 _PICKLE = (
     "Define it at the top level of a module (no lambda, no nested function, no open file), or use "
     "--start-method fork."
@@ -37,13 +43,13 @@ _PICKLE = (
 # Looked for in this order in the messages of the exception and its causes; the texts are torch's
 # and the operating system's own.
 _SIGNS = (
-    _Sign("insufficient shared memory", "shared_memory", _MORE_SHM),
-    _Sign("unable to write to file </torch_", "shared_memory", _MORE_SHM),
-    _Sign("unable to allocate shared memory", "shared_memory", _MORE_SHM),
-    _Sign("unable to resize file </torch_", "shared_memory", _MORE_SHM),
-    _Sign("No space left on device", "shared_memory", _MORE_SHM),
-    _Sign("Too many open files", "file_descriptors", _MORE_FILES),
-    _Sign("received 0 items of ancdata", "file_descriptors", _MORE_FILES),
+    _Sign("insufficient shared memory", "shared_memory", MORE_SHM),
+    _Sign("unable to write to file </torch_", "shared_memory", MORE_SHM),
+    _Sign("unable to allocate shared memory", "shared_memory", MORE_SHM),
+    _Sign("unable to resize file </torch_", "shared_memory", MORE_SHM),
+    _Sign("No space left on device", "shared_memory", MORE_SHM),
+    _Sign("Too many open files", "file_descriptors", MORE_FILES),
+    _Sign("received 0 items of ancdata", "file_descriptors", MORE_FILES),
     _Sign(
         "Cannot re-initialize CUDA in forked subprocess",
         "cuda_fork",
@@ -53,6 +59,13 @@ _SIGNS = (
     _Sign("Can't pickle", "not_picklable", _PICKLE),
     _Sign("Can't get local object", "not_picklable", _PICKLE),
     _Sign("cannot pickle", "not_picklable", _PICKLE),
+    _Sign("Cowardly refusing to serialize", "batch_not_picklable", _PICKLE),
+    _Sign(
+        "Resource temporarily unavailable",
+        "start_failed",
+        "The system starts no more processes for this user: use fewer workers, or see ulimit -u.",
+    ),
+    _Sign("Cannot allocate memory", "start_failed", LESS_MEMORY),
     _Sign(
         "DataLoader timed out after",
         "timeout",
@@ -108,6 +121,13 @@ def classify(error: BaseException, num_workers: int) -> Failure:
             message="The loader yielded no batch.",
             hint="Check the data set's length, the sampler, and drop_last with the batch size.",
         )
+    if isinstance(error, TruncatedEpochError):
+        return Failure(
+            kind="truncated",
+            message=f"An epoch ended early without an error: {error}.",
+            hint="Look for a StopIteration, such as next() on an empty iterator, in __getitem__ or "
+            "collate_fn: torch takes it for the end of the epoch.",
+        )
     texts = [str(link) for link in _chain(error)]
     for sign in _SIGNS:
         found = next((text for text in reversed(texts) if sign.text in text), None)
@@ -115,6 +135,13 @@ def classify(error: BaseException, num_workers: int) -> Failure:
             return Failure(
                 kind=sign.kind, message=_first_line(found), hint=sign.hint, stderr_tail=tail
             )
+    if isinstance(error, SystemExit):
+        return Failure(
+            kind="worker_exit",
+            message=f"The data set called sys.exit({error.code!r}).",
+            hint="Let it raise an exception that says what is wrong instead.",
+            stderr_tail=tail,
+        )
     where = "a worker process" if num_workers else "the main process"
     return Failure(
         kind="worker_exception",
@@ -156,6 +183,18 @@ def died(status: int, stderr_tail: str) -> Failure:
         message=f"The loading process ended with exit code {status} in the middle of the trial.",
         hint="The data set, or a library that it uses, ended the process.",
         stderr_tail=stderr_tail,
+    )
+
+
+def blame_memory(failure: Failure) -> Failure:
+    """Name a death by SIGKILL for what it was, where the kernel has killed for memory meanwhile."""
+    if failure.kind != "worker_signal" or not _FORCED.search(failure.message):
+        return failure
+    return dataclasses.replace(
+        failure,
+        kind="out_of_memory",
+        message=f"The kernel ran out of memory and killed a process ({failure.message})",
+        hint=LESS_MEMORY,
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from dlprof.errors import DlprofError, FileError, TargetError, UsageError
 from dlprof.records import Config, Target
 from dlprof.trial.failures import last_lines
 from dlprof.trial.inbox import Event, Inbox
+from dlprof.trial.log import TrialLog
 from dlprof.trial.processes import end_group
 from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest
 
@@ -80,15 +80,6 @@ class Launcher(Protocol):
         """End everything."""
 
 
-def read_log(log: IO[bytes]) -> str:
-    """The end of what a trial's processes wrote."""
-    with contextlib.suppress(OSError, ValueError):
-        log.flush()
-        log.seek(max(0, log.seek(0, os.SEEK_END) - (1 << 16)))
-        return last_lines(log.read().decode(errors="replace"))
-    return ""
-
-
 def _error_of(message: Message) -> DlprofError:
     """The error that building raised, raised again here."""
     error = message["error"]
@@ -115,7 +106,7 @@ def _build_answer(message: Message | None, log: IO[bytes]) -> Built:
         raise TargetError(
             "The process that builds the target died.",
             hint="Import the target in a Python of your own to see why.",
-            traceback=read_log(log),
+            traceback=last_lines(TrialLog(log).text()),
         )
     if message["event"] == "build_failed":
         raise _error_of(message)

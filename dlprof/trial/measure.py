@@ -20,6 +20,7 @@ _PATIENCE = 3.0  # a window may last this many times its length to gather _MIN_R
 _FILL_CAP_S = 0.25
 _STRETCH_S = 1.0
 _ONE_BATCH = -math.inf
+_COMPARED = 2  # the first batches that are kept, in order to compare what two workers gave
 
 
 class Gate(Protocol):
@@ -28,6 +29,14 @@ class Gate(Protocol):
     @property
     def attached(self) -> bool:
         """Whether the loader's epochs can be ended."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether every index batch handed out has to come back as a batch."""
+
+    @property
+    def batches(self) -> int:
+        """Index batches handed out in this epoch."""
 
     def reopen(self, *, limit: float = ...) -> None:
         """Make ready for an epoch of at most ``limit`` batches."""
@@ -76,6 +85,10 @@ class Measured:
 
 class EmptyLoaderError(Exception):
     """The loader ended before its first batch."""
+
+
+class TruncatedEpochError(Exception):
+    """An epoch ended without an error before all its batches had come."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -128,6 +141,7 @@ class Loop:
         self._confirm = confirm
         self._iterator: Iterator[Any] = iter(())
         self.batch: Any = None
+        self.first_batches: list[Any] = []
         self.wait_s = 0.0
         self.logs: list[_Log] = []
         self.turnovers_s: list[float] = []
@@ -155,6 +169,7 @@ class Loop:
             self.wait_s += self.turnovers_s[-1]
         else:
             self._confirm()
+            self.first_batches.append(self.batch)
         self.logs.append(log)
         self._consume(self.batch)
 
@@ -189,6 +204,8 @@ class Loop:
         log = self.logs[-1]
         log.asked_s = self._clock()
         for batch in self._iterator:
+            if len(self.first_batches) < _COMPARED:
+                self.first_batches.append(batch)
             self.batch = batch
             log.asked_s = self._clock()
             log.yields_s.append(log.asked_s)
@@ -203,7 +220,7 @@ class Loop:
             shut_down()
 
 
-def _warm_up(loop: Loop, plan: Plan, clock: Callable[[], float]) -> str:
+def _warm_up(loop: Loop, plan: Plan, gate: Gate, clock: Callable[[], float]) -> str:
     """Pass the warm-up; returns a warning if it had to be cut short."""
     wanted = warm_up_batches(plan.config)
     least = plan.config.num_workers + 1
@@ -216,9 +233,16 @@ def _warm_up(loop: Loop, plan: Plan, clock: Callable[[], float]) -> str:
                 "because they are slow; a longer --trial-time measures better"
             )
         if not loop.run(_ONE_BATCH):
-            loop.begin_epoch()
+            _next_epoch(loop, gate)
             break
     return ""
+
+
+def _next_epoch(loop: Loop, gate: Gate) -> None:
+    """Go on after an epoch that ended by itself."""
+    _check_whole(loop, gate)
+    gate.reopen()
+    loop.begin_epoch()
 
 
 def _window_is_over(loop: Loop, plan: Plan, began_s: float) -> bool:
@@ -235,7 +259,7 @@ def _window_is_over(loop: Loop, plan: Plan, began_s: float) -> bool:
     return rest == 0 and (rounds >= _MIN_ROUNDS or (late and rounds >= 1))
 
 
-def _window(loop: Loop, plan: Plan) -> None:
+def _window(loop: Loop, plan: Plan, gate: Gate) -> None:
     """Run until the window is over, through as many epochs as that takes."""
     began_s = loop.now.yields_s[-1]
     ends_s = began_s + plan.window_s
@@ -245,7 +269,7 @@ def _window(loop: Loop, plan: Plan) -> None:
             continue
         if loop.now.yields_s[-1] - began_s >= plan.window_s and len(loop.logs) > 1:
             return
-        loop.begin_epoch()
+        _next_epoch(loop, gate)
 
 
 def _begin(loop: Loop, plan: Plan, gate: Gate) -> None:
@@ -260,8 +284,16 @@ def _begin(loop: Loop, plan: Plan, gate: Gate) -> None:
     loop.begin_epoch()
     if limited and gate.attached:
         loop.drain()
+        _check_whole(loop, gate)
         gate.reopen()
         loop.begin_epoch()
+
+
+def _check_whole(loop: Loop, gate: Gate) -> None:
+    """Notice an epoch that was cut short: torch takes a ``StopIteration`` for its end."""
+    came = len(loop.now.yields_s)
+    if gate.attached and gate.exact and came < gate.batches:
+        raise TruncatedEpochError(f"{came} of {gate.batches} batches came")
 
 
 def _middle(values: Sequence[float]) -> float | None:
@@ -296,14 +328,15 @@ def measure(
 
     Raises:
         EmptyLoaderError: The loader gave nothing.
+        TruncatedEpochError: An epoch ended early.
     """
     _begin(loop, plan, gate)
     startup_s = loop.logs[0].yields_s[0] - loop.logs[0].began_s
     del loop.logs[:-1]
-    warning = _warm_up(loop, plan, clock)
+    warning = _warm_up(loop, plan, gate, clock)
     window("start", 0.0)
     loop.wait_s, began_s = 0.0, clock()
-    _window(loop, plan)
+    _window(loop, plan, gate)
     lasted_s = clock() - began_s
     wait_fraction = min(1.0, loop.wait_s / lasted_s) if lasted_s > 0 else 1.0
     epochs = [log.frozen() for log in loop.logs]

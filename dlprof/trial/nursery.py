@@ -21,7 +21,10 @@ import socket
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import psutil
 
 from dlprof.errors import DlprofError
 from dlprof.trial.processes import adopt_orphans, die_with_parent, end_group
@@ -50,6 +53,7 @@ class Nursery:
         self._later: BuildRequest | None = None
         self._child: int | None = None
         self._status: int | None = None
+        self._own: frozenset[int] = frozenset()
         self._woken, wake = os.pipe()
         os.set_blocking(wake, False)
         self._wake = wake
@@ -116,6 +120,7 @@ class Nursery:
 
     def _fork(self, order: Message, descriptors: list[int]) -> None:
         state = random.getstate()
+        self._own = children()  # what the target itself has started lives on
         self._status = None
         pid = os.fork()
         if pid == 0:
@@ -139,8 +144,16 @@ class Nursery:
         if self._child is None or self._status is None:
             return
         end_group(self._child, linger_s=linger_s, grace_s=_GRACE_S, reap=self._reap)
+        self._end_orphans()
         self._child = None
         self._channel.send({"event": "exited", "status": self._status})
+
+    def _end_orphans(self) -> None:
+        """End what left the trial's group and was adopted here when its parent died."""
+        for pid in children() - self._own:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._reap()
 
     def _end_child(self) -> None:
         if self._child is None:
@@ -207,6 +220,16 @@ class _Newborn:
         os.dup2(self.descriptors[1], 1)
         os.dup2(self.descriptors[1], 2)
         os.close(self.descriptors[1])
+
+
+def children() -> frozenset[int]:
+    """This process's children."""
+    me = os.getpid()
+    try:
+        text = Path(f"/proc/{me}/task/{me}/children").read_text()
+    except OSError:  # the kernel was built without it
+        return frozenset(child.pid for child in psutil.Process().children())
+    return frozenset(map(int, text.split()))
 
 
 def fork_hazard() -> str:

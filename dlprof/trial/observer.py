@@ -12,13 +12,18 @@ import dataclasses
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from dlprof.machine.snapshot import Sampler, Snapshot
 from dlprof.machine.usage import usage_between
 from dlprof.trial.gpu_sampling import GpuSampler
+from dlprof.trial.memory_guard import MemoryGuard
 from dlprof.trial.protocol import Channel, Message
+
+LOOK_S = 0.1
+"""Seconds between looks at a running trial's memory."""
 
 PULSE_S = 0.5
 """Seconds between samples of a running trial; more where a sample is dear (2 % of a core)."""
@@ -31,11 +36,17 @@ class Observer:
         send: Takes answers: ``usage`` after ``memory``, and a ``pulse`` now and then.
         gpus: Samples the GPUs in the background.
         root: Where ``/proc`` and ``/sys`` are found.
+        clock: Monotonic seconds.
     """
 
     def __init__(
-        self, send: Callable[[Message], object], gpus: GpuSampler, root: Path = Path("/")
+        self,
+        send: Callable[[Message], object],
+        gpus: GpuSampler,
+        root: Path = Path("/"),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
         self._send = send
         self._gpus = gpus
         self._root = root
@@ -43,20 +54,26 @@ class Observer:
         self._last: Snapshot | None = None
         self._start: Snapshot | None = None
         self._end: Snapshot | None = None
+        self._guard: MemoryGuard | None = None
+        self._pulse_at_s = 0.0
 
     @property
     def pause_s(self) -> float | None:
-        """Seconds until the next pulse; ``None`` while there is nothing to watch."""
-        return None if self._sampler is None else max(PULSE_S, self._sampler.rest_s())
+        """Seconds until the next look; ``None`` while there is nothing to watch."""
+        return None if self._sampler is None else LOOK_S
 
     def obey(self, order: Message) -> None:
         """Carry out one order; what makes no sense in its place does nothing."""
         verb = order["order"]
         if verb == "watch":
             self._sampler = Sampler(order["pid"], root=self._root)
+            self._guard = MemoryGuard(
+                self._sampler, order.get("memory_bytes"), order.get("reserve_bytes", 0)
+            )
             self._last = self._start = self._end = None
+            self._pulse_at_s = self._clock() + PULSE_S
         elif verb == "unwatch":
-            self._sampler = None
+            self._sampler = self._guard = None
             self._gpus.stop()
         elif self._sampler is not None:
             self._mark(verb, self._sampler)
@@ -97,11 +114,20 @@ class Observer:
             {"event": "usage", "usage": dataclasses.asdict(usage), "unavailable": unavailable}
         )
 
-    def pulse(self) -> None:
-        """Tell what the machine did since the last sample."""
-        if self._sampler is None:
+    def look(self) -> None:
+        """Hold the trial against its memory limits, and now and then tell what the machine did."""
+        if self._sampler is None or self._guard is None:
             return
-        now, last = self._sampler.take(), self._last
+        reason = self._guard.exceeded()
+        if reason:
+            self._send({"event": "memory", "reason": reason})
+            self._guard = None
+        elif self._clock() >= self._pulse_at_s:
+            self._pulse(self._sampler)
+            self._pulse_at_s = self._clock() + max(PULSE_S, self._sampler.rest_s())
+
+    def _pulse(self, sampler: Sampler) -> None:
+        now, last = sampler.take(), self._last
         self._last = now
         if last is not None:
             usage, _ = usage_between(last, now)
@@ -125,7 +151,7 @@ def main() -> None:
         try:
             order = orders.get(timeout=observer.pause_s)
         except queue.Empty:
-            observer.pulse()
+            observer.look()
             continue
         if order is None:
             return

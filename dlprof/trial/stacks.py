@@ -10,8 +10,10 @@ import re
 import signal
 import sysconfig
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from dlprof.trial.log import TrialLog
 
 STACKS_SIGNAL = getattr(signal, "SIGUSR1", None)
 """Asks a process of a trial to write down the stacks of its threads; ``None`` on Windows."""
@@ -78,21 +80,21 @@ def users_frame(stack: Sequence[Frame]) -> Frame | None:
     return None
 
 
-def collect(pids: Sequence[int], read_log: Callable[[], str]) -> dict[int, list[list[Frame]]]:
+def collect(pids: Sequence[int], log: TrialLog) -> dict[int, list[list[Frame]]]:
     """The stacks of processes that have said that they answer; others are left alone.
 
     Args:
         pids: Processes of one trial.
-        read_log: What they have written so far.
+        log: What they write to.
     """
-    stacks: dict[int, list[list[Frame]]] = {}
+    found: dict[int, list[list[Frame]]] = {}
     for pid in _answering(pids):
-        before = len(read_log())
+        before = log.size()
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, STACKS_SIGNAL or 0)
             time.sleep(_WRITING_S)
-        stacks[pid] = parse_stacks(read_log()[before:])
-    return stacks
+        found[pid] = parse_stacks(log.text(before))
+    return found
 
 
 def _answering(pids: Sequence[int]) -> Iterator[int]:

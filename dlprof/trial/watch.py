@@ -31,14 +31,20 @@ class Watcher:
         """The name under which the running observer's answers come in."""
         return f"observer-{self._starts}"
 
-    def watch(self, pid: int) -> None:
-        """Observe the process tree under ``pid`` from now on."""
+    def watch(self, pid: int, *, memory_bytes: int | None, reserve_bytes: int) -> None:
+        """Observe the process tree under ``pid`` from now on.
+
+        Args:
+            pid: The trial's first process.
+            memory_bytes: Most memory of its own before a ``memory`` message comes.
+            reserve_bytes: Memory to be left to others before one comes.
+        """
         if self._process is None or self._process.poll() is not None:
             self.close()
             self._start()
-        self.order("watch", pid=pid)
+        self.order("watch", pid=pid, memory_bytes=memory_bytes, reserve_bytes=reserve_bytes)
 
-    def order(self, verb: str, **details: int) -> None:
+    def order(self, verb: str, **details: int | None) -> None:
         """Send one order; to a dead observer it is lost, and no answer comes."""
         if self._channel is not None:
             self._channel.send({"order": verb, **details})

@@ -16,7 +16,8 @@ from dlprof.trial.bench import Bench
 from dlprof.trial.inbox import Inbox
 from dlprof.trial.launch import FreshProcesses
 from dlprof.trial.protocol import BuildRequest, TrialRequest
-from dlprof.trial.supervisor import Limits, Supervisor
+from dlprof.trial.story import Limits
+from dlprof.trial.supervisor import Supervisor
 from dlprof.trial.watch import Watcher
 
 TARGETS = Path(__file__).parent / "faulty_targets.py"
@@ -55,7 +56,7 @@ class Running:
 
     def __init__(self, bench: Bench, *, timeout_s: float = 60.0) -> None:
         self.bench = bench
-        self.target = bench.build(timeout_s=timeout_s, usable_cores=2.0)
+        self.target = bench.build(Limits(wall_s=timeout_s, stall_s=30.0, usable_cores=2.0))
         self.probe = bench.probe(TrialRequest(config=Config(), probe=True))
         self._count = 0
 
@@ -223,7 +224,7 @@ def test_without_fork_each_trial_is_a_process_of_its_own(place: Path) -> None:
         watcher=watcher,
         inbox=inbox,
         directory=place,
-        limits=Limits(wall_s=60.0, usable_cores=2.0),
+        limits=Limits(wall_s=60.0, stall_s=30.0, usable_cores=2.0),
     )
     try:
         built = launcher.build(BuildRequest(target=f"{TARGETS}:plain"))

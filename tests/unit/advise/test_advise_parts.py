@@ -129,11 +129,13 @@ def test_open_files_limit_another_machine_only() -> None:
     assert recommend(measured, machine=strict).config == by_name
 
 
-def test_a_cgroup_limit_counts_before_the_machine_memory() -> None:
+def test_the_tighter_of_cgroup_limit_and_machine_memory_counts() -> None:
     usage = Usage(pss_peak_bytes=3 << 30)
     trials = [*blocks({W2: [100, 100]}), *blocks({W8: [300, 300]}, usage=usage)]
     box = machine(memory_limit_bytes=2 << 30)
     assert recommend(run(trials, machine=box)).config == W2
+    loose = machine(memory_bytes=2 << 30, memory_limit_bytes=64 << 30)
+    assert recommend(run(trials, machine=loose)).config == W2
 
 
 # --- confidence

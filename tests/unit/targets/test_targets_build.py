@@ -396,9 +396,13 @@ def test_the_user_s_own_settings_are_those_of_a_callable_s_defaults() -> None:
     def make_open(num_workers: int) -> DataLoader[int]:
         return DataLoader(Numbers(), num_workers=num_workers)
 
+    def make_half_open(num_workers: int = 4, *, prefetch_factor: int | None) -> DataLoader[int]:
+        return make(num_workers, prefetch_factor)
+
     own = build_from_object(make).target.own_config
     assert own == Config(num_workers=4, prefetch_factor=3, in_order=False)
     assert build_from_object(make_open).target.own_config is None
+    assert build_from_object(make_half_open).target.own_config is None
 
 
 def test_a_data_set_smaller_than_one_batch() -> None:

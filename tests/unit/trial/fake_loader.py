@@ -31,6 +31,9 @@ class FakeLoader:
         startup_s: Start of the workers.
         batch_s: One batch in one worker.
         turnover_s: End of an epoch.
+        limit: Batches after which an epoch is ended.
+        lost: Batches at the end of an epoch that never come.
+        handed_out: Index batches of this epoch.
     """
 
     clock: VirtualClock
@@ -40,12 +43,18 @@ class FakeLoader:
     batch_s: float = 0.1
     turnover_s: float = 0.25
     limit: float = math.inf
+    lost: int = 0
+    handed_out: int = 0
 
     def __iter__(self) -> Iterator[int]:
         self.clock.pass_by(self.startup_s)
         began_s = self.clock()
+        self.handed_out = 0
         for number in range(self.length):
             if number >= self.limit:
+                break
+            self.handed_out += 1
+            if number >= self.length - self.lost:
                 break
             rounds = number // self.workers + 1 if self.workers else 1
             if self.workers:
@@ -67,6 +76,14 @@ class FakeGate:
     @property
     def attached(self) -> bool:
         return self._attached
+
+    @property
+    def exact(self) -> bool:
+        return True
+
+    @property
+    def batches(self) -> int:
+        return self._loader.handed_out
 
     def reopen(self, *, limit: float = math.inf) -> None:
         self._loader.limit = limit

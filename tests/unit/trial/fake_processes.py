@@ -47,6 +47,7 @@ RESULT: Message = {
     "batch_bytes": 100,
     "samples_per_batch": 4.0,
     "no_turnover": "",
+    "warnings": [],
 }
 
 
@@ -75,6 +76,7 @@ class FakeLauncher:
 
     def launch(self, request: TrialRequest, log: IO[bytes]) -> Handle:
         log.write(b"what the user's code printed\n")
+        log.flush()
         for event in self._script:
             self._inbox.put(event)
         return Handle(Channel(io.BytesIO(), self.written), TRIAL)
@@ -98,10 +100,11 @@ class FakeWatcher(Watcher):
         self._afterwards = afterwards
         self.orders: list[str] = []
 
-    def watch(self, pid: int) -> None:
+    def watch(self, pid: int, *, memory_bytes: int | None, reserve_bytes: int) -> None:
+        del memory_bytes, reserve_bytes
         self.orders.append(f"watch {pid}")
 
-    def order(self, verb: str, **details: int) -> None:
+    def order(self, verb: str, **details: int | None) -> None:
         self.orders.append(verb)
         if verb == "memory" and self._answers:
             unavailable = {"throttled_fraction": "no controller"}

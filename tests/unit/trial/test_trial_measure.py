@@ -6,7 +6,15 @@ import pytest
 from fake_loader import FakeGate, FakeLoader, VirtualClock
 
 from dlprof.records import Config
-from dlprof.trial.measure import EmptyLoaderError, Loop, Measured, Plan, fill_s, measure
+from dlprof.trial.measure import (
+    EmptyLoaderError,
+    Loop,
+    Measured,
+    Plan,
+    TruncatedEpochError,
+    fill_s,
+    measure,
+)
 
 
 def run(
@@ -125,6 +133,11 @@ def test_the_turnover_is_left_out_on_request() -> None:
     measured, _ = run(FakeLoader(VirtualClock()), Config(), turnover=False)
 
     assert measured.epoch_turnover_s is None
+
+
+def test_an_epoch_that_ends_early_is_noticed() -> None:
+    with pytest.raises(TruncatedEpochError, match="25 of 26 batches"):
+        run(FakeLoader(VirtualClock(), length=30, lost=5), Config(), window_s=60.0)
 
 
 def test_an_empty_loader_is_named() -> None:

@@ -22,7 +22,8 @@ from dlprof.records import Config, Trial
 from dlprof.trial.inbox import Event
 from dlprof.trial.launch import LAUNCHER
 from dlprof.trial.protocol import TrialRequest
-from dlprof.trial.supervisor import Limits, ProbeTimeoutError, Supervisor
+from dlprof.trial.story import Limits
+from dlprof.trial.supervisor import ProbeTimeoutError, Supervisor
 
 REQUEST = TrialRequest(config=Config(num_workers=2, prefetch_factor=2))
 FILLED = from_trial("filled")
@@ -65,7 +66,7 @@ class Bench:
             watcher=self.watcher,
             inbox=inbox,
             directory=directory,
-            limits=Limits(wall_s=30.0, usable_cores=2.0),
+            limits=Limits(wall_s=30.0, stall_s=20.0, usable_cores=2.0),
             clock=racing_clock(step_s),
         )
 

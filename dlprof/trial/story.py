@@ -1,0 +1,169 @@
+"""What is known of a running trial, and the record that is made of it when it has ended."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from dlprof.records import Estimate, Failure, Trial, Usage
+from dlprof.trial import failures
+from dlprof.trial.noise import disturbances
+from dlprof.trial.protocol import Message, TrialRequest
+from dlprof.trial.watch import usage_of
+
+_NO_OBSERVER = "the observer gave no answer"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """When a trial is ended by force.
+
+    Attributes:
+        wall_s: Seconds from its start to its end.
+        stall_s: Seconds without a batch, or any other sign of progress.
+        usable_cores: Cores that it may use, to judge how disturbed it was.
+        memory_bytes: Most memory of its own; ``None`` for no limit.
+        reserve_bytes: Memory that it must leave to others.
+    """
+
+    wall_s: float
+    stall_s: float
+    usable_cores: float
+    memory_bytes: int | None = None
+    reserve_bytes: int = 0
+
+
+@dataclasses.dataclass(slots=True)
+class Story:
+    """What is known of the running trial so far. Times are the supervisor's clock, in seconds.
+
+    Attributes:
+        heard_s: When it last showed progress.
+        deadline_s: When it is ended, whatever it does.
+        pid: Its first process, once it has told.
+        result: What it measured.
+        failure: What went wrong.
+        usage: What the observer saw of it.
+        busy_cores: What it used in the last half second, as far as the observer tells.
+        status: Exit status of its first process; ``None`` while it runs.
+        awaiting_usage_since: Since when it holds still for the observer; ``None`` if it doesn't.
+        killed: Whether it has been told to end.
+    """
+
+    heard_s: float
+    deadline_s: float
+    pid: int | None = None
+    result: Message | None = None
+    failure: Failure | None = None
+    usage: Message | None = None
+    busy_cores: float | None = None
+    status: int | None = None
+    awaiting_usage_since: float | None = None
+    killed: bool = False
+
+    def running(self) -> bool:
+        """Whether the trial's process has not been reported as ended."""
+        return self.status is None
+
+    def settled(self) -> bool:
+        """Whether it is known what becomes of the trial."""
+        return self.result is not None or self.failure is not None
+
+
+def timed_out(limits: Limits) -> Failure:
+    """The failure of a trial that took too long."""
+    return Failure(
+        kind="timeout",
+        message=f"The trial did not end within {limits.wall_s:g} s.",
+        hint="Raise --timeout if batches are that slow; otherwise the data set hangs.",
+    )
+
+
+def failure_of(story: Story, limits: Limits, log: str) -> Failure:
+    """Why a trial has no result."""
+    if story.failure is not None:
+        failure = story.failure
+    elif story.killed:
+        failure = timed_out(limits)
+    else:
+        failure = failures.died(story.status or 0, "")
+    if failure.stderr_tail:
+        return failure
+    return dataclasses.replace(failure, stderr_tail=failures.last_lines(log))
+
+
+def failed(blank: Trial, failure: Failure) -> Trial:
+    """The record of a trial without figures."""
+    return dataclasses.replace(blank, outcome=failures.outcome_of(failure), failure=failure)
+
+
+def completed(blank: Trial, story: Story, request: TrialRequest, limits: Limits) -> Trial:
+    """The record of a trial that has a result."""
+    result = story.result or {}
+    measured: Mapping[str, Any] = result["measured"]
+    rate = _estimate(measured["batches_per_s"])
+    usage = usage_of(story.usage) if story.usage else Usage()
+    disturbed = disturbances(usage, rate, usable_cores=limits.usable_cores)
+    return dataclasses.replace(
+        blank,
+        samples_per_s=_scaled(rate, result["samples_per_batch"]),
+        batches_per_s=rate,
+        bytes_per_s=_scaled(rate, result["batch_bytes"]),
+        startup_s=measured["startup_s"],
+        epoch_turnover_s=measured["epoch_turnover_s"],
+        wait_fraction=measured["wait_fraction"] if _has_step(request) else None,
+        usage=usage,
+        noisy=bool(disturbed),
+        warnings=(*result["warnings"], *measured["warnings"], *disturbed),
+        unavailable=_unavailable(story, request, result),
+        measured_s=measured["measured_s"],
+        window_batches=measured["batches"],
+        batch_bytes=result["batch_bytes"],
+        samples_per_batch=result["samples_per_batch"],
+        whole_epochs=measured["whole_epochs"],
+    )
+
+
+def _has_step(request: TrialRequest) -> bool:
+    return request.step_s > 0 or request.step_callable is not None
+
+
+def _estimate(fields: Mapping[str, Any] | None) -> Estimate | None:
+    return None if fields is None else Estimate(**fields)
+
+
+def _scaled(rate: Estimate | None, factor: float | None) -> Estimate | None:
+    if rate is None or factor is None:
+        return None
+    return Estimate(
+        value=rate.value * factor,
+        low=None if rate.low is None else rate.low * factor,
+        high=None if rate.high is None else rate.high * factor,
+    )
+
+
+def _unavailable(story: Story, request: TrialRequest, result: Message) -> dict[str, str]:
+    """Reasons for every figure of the trial that is missing."""
+    reasons: dict[str, str] = {}
+    if story.usage is None:
+        for field in dataclasses.fields(Usage):
+            if field.name != "gpu":
+                reasons[f"usage.{field.name}"] = _NO_OBSERVER
+    else:
+        for name, reason in story.usage["unavailable"].items():
+            reasons[f"usage.{name}"] = reason
+    if not _has_step(request):
+        reasons["wait_fraction"] = "no step was stated: a consumer that does nothing only waits"
+    if result["measured"]["epoch_turnover_s"] is None:
+        reasons["epoch_turnover_s"] = (
+            result["no_turnover"] or "no epoch ended within the trial"
+            if request.turnover
+            else "timed in an earlier trial with these workers"
+        )
+    if result["measured"]["batches_per_s"] is None:
+        for name in ("batches_per_s", "samples_per_s", "bytes_per_s"):
+            reasons[name] = "too few batches came within the trial"
+    elif result["samples_per_batch"] is None:
+        reasons["samples_per_s"] = "the samples in a batch can't be counted"
+    return reasons
