@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import shutil
-import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +13,7 @@ from dlprof.advise.recommend import recommend
 from dlprof.engine.listener import SweepListener
 from dlprof.engine.preparation import look_at, new_header, now
 from dlprof.engine.resume import plan_of, resumed_settings, same_run
+from dlprof.engine.workplace import work_directory
 from dlprof.errors import NothingMeasuredError
 from dlprof.machine import inspect_machine
 from dlprof.records import Constraints, Cost, Plan, Recommendation, Run, RunEnd, RunHeader, Trial
@@ -71,7 +70,7 @@ def run_sweep(
     if pickled is None:
         spec = parse_target(settings.target)
         prepare(spec, listener.preparing, arguments=settings.arguments)
-    with _work_directory() as directory:
+    with work_directory() as directory:
         request = _build_request(settings, pickled, directory)
         bench = Bench(request, directory=directory, pulse=listener.pulse)
         with contextlib.closing(bench):
@@ -102,15 +101,6 @@ def run_sweep(
                 run = sweep.run()
     listener.ended(run)
     return run
-
-
-@contextlib.contextmanager
-def _work_directory() -> Iterator[Path]:
-    directory = Path(tempfile.mkdtemp(prefix="dlprof-"))
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _build_request(settings: SweepSettings, pickled: bytes | None, directory: Path) -> BuildRequest:

@@ -6,21 +6,30 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 from dlprof.errors import NothingMeasuredError
-from dlprof.records import Config, Target, Trial, Usage
+from dlprof.records import Config, Failure, Target, Trial, Usage
 from dlprof.trial.inbox import Inbox
 from dlprof.trial.launch import Launcher, Nursery, make_launcher
 from dlprof.trial.protocol import BuildRequest, Message, TrialRequest
-from dlprof.trial.story import Limits
-from dlprof.trial.supervisor import ProbeTimeoutError, Supervisor
+from dlprof.trial.story import Limits, failed
+from dlprof.trial.supervisor import LauncherDiedError, ProbeTimeoutError, Supervisor
 from dlprof.trial.watch import Watcher
 
 _REBUILT = "each trial builds the target for itself, because {reason}"
 _SLOWEST_BATCH = 20.0  # batches may take so many times as long as the probe's
 _SPAWN_S = 4.0  # one interpreter that imports torch, on a busy core
+_DIED_TWICE = Failure(
+    kind="start_failed",
+    message="The process that starts the trials died twice in this trial.",
+    hint="Look for what ends processes on this machine, such as an out-of-memory killer.",
+)
 _HANGS = "a process forked after building it hangs, or takes very long to load two batches"
+
+_Outcome = TypeVar("_Outcome")
 
 
 class Bench:
@@ -87,7 +96,7 @@ class Bench:
         A target whose constructor ran torch operations leaves thread pools that a fork breaks;
         the probe then hangs, and from then on each trial builds the target for itself.
         """
-        probe = self._probe(request)
+        probe = self._persist(lambda: self._probe(request))
         self._batch_s = probe["batch_s"]
         return probe
 
@@ -111,6 +120,8 @@ class Bench:
     ) -> Trial:
         """Measure one configuration once; see ``Supervisor.run``.
 
+        A trial during which the process that starts the trials dies is tried once more.
+
         Args:
             request: What to measure.
             trial_id: Of the record.
@@ -120,7 +131,22 @@ class Bench:
         limits = dataclasses.replace(self._limits, stall_s=self._stall_s(request.config))
         if wall_s is not None:
             limits = dataclasses.replace(limits, wall_s=min(wall_s, limits.wall_s))
-        return self._supervisor(limits).run(request, trial_id=trial_id, repetition=repetition)
+        try:
+            return self._persist(
+                lambda: self._supervisor(limits).run(
+                    request, trial_id=trial_id, repetition=repetition
+                )
+            )
+        except LauncherDiedError:
+            self._start_again()
+        blank = Trial(
+            id=trial_id,
+            config=request.config,
+            repetition=repetition,
+            outcome="crashed",
+            started_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        )
+        return failed(blank, _DIED_TWICE)
 
     def close(self) -> None:
         """End every process."""
@@ -147,12 +173,34 @@ class Bench:
             pulse=self._pulse,
         )
 
+    def _persist(self, attempt: Callable[[], _Outcome]) -> _Outcome:
+        """Try once more, from a new process, if the one that starts the trials dies.
+
+        Raises:
+            LauncherDiedError: It died again.
+        """
+        with contextlib.suppress(LauncherDiedError):
+            return attempt()
+        self._start_again()
+        return attempt()
+
+    def _start_again(self) -> None:
+        """Replace a nursery that has died by one that does the same."""
+        nursery = self._new_nursery()
+        if self.fork_safe:
+            nursery.build(self._request)
+        else:
+            nursery.preload(self._request)
+
     def _build_in_each_trial(self, reason: str) -> None:
-        self.close()
         self.fork_safe = False
         self.notes = (*self.notes, _REBUILT.format(reason=reason))
-        self._inbox = Inbox()  # the old one still hears of the old nursery's end
-        nursery = Nursery(self._inbox, self._directory)
-        nursery.preload(self._request)
-        self._launcher = nursery
+        self._new_nursery().preload(self._request)
+
+    def _new_nursery(self) -> Nursery:
+        """End what there is and begin anew; the old inbox still hears of the old nursery's end."""
+        self.close()
+        self._inbox = Inbox()
         self._watcher = Watcher(self._inbox)
+        self._launcher = nursery = Nursery(self._inbox, self._directory)
+        return nursery

@@ -39,6 +39,10 @@ class ProbeTimeoutError(NothingMeasuredError):
     """The probe did not end in time."""
 
 
+class LauncherDiedError(NothingMeasuredError):
+    """The process that starts the trials died, and with it the trial that ran."""
+
+
 class Supervisor:
     """Runs trials, one at a time.
 
@@ -80,6 +84,7 @@ class Supervisor:
         Raises:
             TargetError: There is no batch, or the target's own code raised.
             ProbeTimeoutError: They did not come in time.
+            LauncherDiedError: The process that starts trials has died.
             NothingMeasuredError: The process died.
         """
         story, log = self._run(dataclasses.replace(request, probe=True))
@@ -92,7 +97,7 @@ class Supervisor:
         """Measure one configuration once; whatever the target does, a trial comes back.
 
         Raises:
-            NothingMeasuredError: The process that starts trials has died.
+            LauncherDiedError: The process that starts trials has died.
         """
         started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
         began_s = self._clock()
@@ -221,7 +226,7 @@ class Supervisor:
         if message is None:
             if story.pid is not None:
                 end_group(story.pid, linger_s=0.0, grace_s=_END_PATIENCE_S)
-            raise NothingMeasuredError(
+            raise LauncherDiedError(
                 "The process that starts the trials died",
                 hint="Continue with --resume; if it happens again, look for what ends processes.",
             )

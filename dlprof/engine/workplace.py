@@ -1,0 +1,85 @@
+"""The directory in which a sweep keeps its logs and temporary files, and what others left behind.
+
+A sweep that is ended by force can't remove its own, so the next one does. Whether the owner still
+lives is told by a lock on the directory, which the kernel lets go with the owner: unlike a process
+id it is never used again by another process, and it means the same in every container.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from dlprof.files import lock
+
+_PREFIX = "dlprof-sweep-"
+
+
+@contextlib.contextmanager
+def work_directory(parent: Path | None = None) -> Iterator[Path]:
+    """A new directory of this sweep's own, removed at the end.
+
+    Those of sweeps that have died are removed first.
+
+    Args:
+        parent: Where; the directory for temporary files if it is not given.
+
+    Raises:
+        OSError: It can't be created.
+    """
+    place = Path(tempfile.gettempdir()) if parent is None else parent
+    directory, held = _create(place)
+    try:
+        if held is not None:
+            _clear(place)
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+        if held is not None:
+            os.close(held)
+
+
+def _create(place: Path) -> tuple[Path, int | None]:
+    """A new directory and the descriptor that holds its lock, where locks can be relied on."""
+    while True:
+        directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place))
+        held = _locked(directory)
+        # Between its creation and the lock, another sweep may have taken it for abandoned.
+        if held is not None and not directory.exists():
+            os.close(held)
+            continue
+        if held is None or _locked(directory) is None:
+            return directory, held
+        # The lock was given twice: the file system has none, and nothing can be told from it.
+        os.close(held)
+        return directory, None
+
+
+def _clear(place: Path) -> None:
+    """Remove the directories of this user's sweeps that no longer run."""
+    for abandoned in place.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            is_own = abandoned.lstat().st_uid == os.getuid()
+            held = _locked(abandoned) if is_own else None
+            if held is not None:
+                shutil.rmtree(abandoned, ignore_errors=True)
+                os.close(held)
+
+
+def _locked(directory: Path) -> int | None:
+    """A descriptor that holds the directory's lock; ``None`` where it can't be had."""
+    if sys.platform == "win32":
+        return None
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    if lock(descriptor, wait=False):
+        return descriptor
+    os.close(descriptor)
+    return None

@@ -1,0 +1,86 @@
+"""The nursery dies: the trial that ran is tried again, from a new one."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dlprof.records import Config, Trial
+from dlprof.trial.bench import Bench
+from dlprof.trial.protocol import BuildRequest, TrialRequest
+from dlprof.trial.story import Limits
+
+TARGETS = Path(__file__).parent / "faulty_targets.py"
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a nursery needs Linux")
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(BuildRequest(target=f"{TARGETS}:plain", arguments={}), directory=tmp_path)
+    try:
+        made.build(Limits(wall_s=60.0, stall_s=30.0, usable_cores=2.0))
+        yield made
+    finally:
+        made.close()
+
+
+def run(bench: Bench, number: int) -> Trial:
+    request = TrialRequest(config=Config(num_workers=1).canonical(), trial_s=0.3)
+    return bench.run(request, trial_id=f"t{number:04d}", repetition=0)
+
+
+def has_trial(nursery: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return "dlprof.trial.nursery" in nursery.cmdline() and bool(nursery.children())
+    return False
+
+
+def kill_when_a_trial_runs(times: int) -> threading.Thread:
+    """Kill as many nurseries as said, each as soon as it has a trial running."""
+
+    def kill() -> None:
+        deadline, left = time.monotonic() + 60.0, times
+        while left and time.monotonic() < deadline:
+            for nursery in filter(has_trial, psutil.Process().children()):
+                nursery.kill()
+                nursery.wait()
+                left -= 1
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    return thread
+
+
+def test_a_trial_is_tried_again_from_a_new_nursery(bench: Bench) -> None:
+    bench.probe(TrialRequest(config=Config(), probe=True))
+    killer = kill_when_a_trial_runs(1)
+    trials = [run(bench, 1), run(bench, 2)]
+    killer.join()
+    assert [trial.outcome for trial in trials] == ["completed", "completed"]
+    assert [trial.id for trial in trials] == ["t0001", "t0002"]
+
+
+def test_a_second_death_costs_that_trial_only(bench: Bench) -> None:
+    killer = kill_when_a_trial_runs(2)
+    failed = run(bench, 1)
+    killer.join()
+    assert failed.outcome == "crashed"
+    assert failed.failure is not None
+    assert failed.failure.kind == "start_failed"
+    assert run(bench, 2).outcome == "completed"
+
+
+def test_the_probe_is_tried_again_too(bench: Bench) -> None:
+    (nursery,) = (
+        child for child in psutil.Process().children() if "dlprof.trial.nursery" in child.cmdline()
+    )
+    nursery.kill()
+    assert bench.probe(TrialRequest(config=Config(), probe=True))["samples_per_batch"] == 32

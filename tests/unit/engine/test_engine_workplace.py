@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dlprof.engine import workplace
+from dlprof.engine.workplace import work_directory
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="there are no locks on folders")
+
+
+def test_it_is_removed_with_what_it_holds(tmp_path: Path) -> None:
+    with work_directory(tmp_path) as directory:
+        (directory / "log").write_text("text")
+        assert directory.parent == tmp_path
+    assert list(tmp_path.iterdir()) == []
+
+
+@posix
+def test_those_of_the_dead_are_removed_and_those_of_the_living_kept(tmp_path: Path) -> None:
+    dies = (
+        "import os, pathlib, sys\n"
+        "from dlprof.engine.workplace import work_directory\n"
+        "with work_directory(pathlib.Path(sys.argv[1])) as directory:\n"
+        "    (directory / 'log').write_text('text')\n"
+        "    os._exit(0)\n"
+    )
+    with work_directory(tmp_path) as first:
+        subprocess.run([sys.executable, "-c", dies, str(tmp_path)], check=True)
+        assert len(list(tmp_path.iterdir())) == 2
+        with work_directory(tmp_path) as second:
+            assert set(tmp_path.iterdir()) == {first, second}
+
+
+@posix
+def test_what_is_not_a_sweeps_is_kept(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "data"
+    elsewhere.mkdir()
+    others = tmp_path / "tmp"
+    (others / "dlprof-notes").mkdir(parents=True)
+    (others / "dlprof-sweep-link").symlink_to(elsewhere)
+    (others / "dlprof-sweep-file").write_text("text")
+    with work_directory(others):
+        pass
+    assert elsewhere.exists()
+    assert {path.name for path in others.iterdir()} == {
+        "dlprof-notes",
+        "dlprof-sweep-link",
+        "dlprof-sweep-file",
+    }
+
+
+@posix
+def test_other_users_directories_are_not_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dlprof-sweep-theirs").mkdir()
+    me = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: me + 1)
+    with work_directory(tmp_path):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["dlprof-sweep-theirs"]
+
+
+@posix
+def test_without_locks_nothing_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "dlprof-sweep-whose").mkdir()
+    monkeypatch.setattr(workplace, "lock", lambda _descriptor, **_: True)
+    with work_directory(tmp_path):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["dlprof-sweep-whose"]
