@@ -87,7 +87,7 @@ def sweep(
     from dlprof.store.naming import run_file_name
 
     named, pickled = _named(target)
-    flags = {**options, **named}
+    flags = {key: value for key, value in {**options, **named}.items() if value is not None}
     settings, _ = resolve_settings(flags, environ=os.environ, config_file=None, cwd=Path.cwd())
     if output is None:
         if resume:
@@ -114,13 +114,15 @@ def _named(target: object) -> tuple[dict[str, str], bytes | None]:
         return {"target": target}, None
     kind = target if isinstance(target, type) else type(target)
     name = getattr(target, "__qualname__", kind.__qualname__)
+    hint = "Put it into a module and pass 'file.py:name', or install cloudpickle."
+    pickler = _pickler()
     try:
-        return {"target": f"<{name}>"}, _pickler().dumps(target)
+        pickled: bytes = pickler.dumps(target)
     except Exception as error:
-        raise UsageError(
-            f"{name} can't be sent to another process: {error}",
-            hint="Put it into a module and pass 'file.py:name', or install cloudpickle.",
-        ) from error
+        raise UsageError(f"{name} can't be sent to another process: {error}", hint=hint) from error
+    if pickler is pickle and b"__main__" in pickled:  # by name, which another process can't import
+        raise UsageError(f"{name} is defined in a script, not in a module", hint=hint)
+    return {"target": f"<{name}>"}, pickled
 
 
 def _pickler() -> Any:
@@ -145,13 +147,15 @@ def load_run(path: str | os.PathLike[str]) -> Run:
 def recommend(
     run: Run | str | os.PathLike[str],
     *,
-    max_workers: int | None = None,
+    max_workers: int | str | None = None,
     max_ram: int | str | None = None,
     max_shm: int | str | None = None,
     ranks: int | None = None,
     step_time: float | str | None = None,
 ) -> Recommendation:
     """The settings to use, within limits, from what a run measured.
+
+    What isn't given is taken from the sweep that measured; ``"none"`` lifts a limit.
 
     Args:
         run: A run, or the path of its file.
@@ -165,21 +169,15 @@ def recommend(
         DlprofError: The run can't be read, has no figures, or nothing is within the limits.
     """
     from dlprof.advise.recommend import recommend as choose
-    from dlprof.records import Constraints, Run
-    from dlprof.settings import parse_option
+    from dlprof.records import Run
+    from dlprof.settings import read_constraints
 
     measured = run if isinstance(run, Run) else load_run(run)
-    given = {
+    asked = {
         "max_workers": max_workers,
         "max_ram": max_ram,
         "max_shm": max_shm,
         "ranks": ranks,
         "step_time": step_time,
     }
-    fields = {"max_ram": "max_ram_bytes", "max_shm": "max_shm_bytes", "step_time": "step_s"}
-    limits = {
-        fields.get(key, key): parse_option(key, value)
-        for key, value in given.items()
-        if value is not None
-    }
-    return choose(measured, Constraints(**limits))
+    return choose(measured, read_constraints(measured.header.settings, asked))

@@ -74,17 +74,18 @@ def recommend(  # noqa: PLR0913 - a command has as many parameters as it has opt
             hint="Leave one of the two out.",
         )
     from dlprof.advise.recommend import recommend as advise
-    from dlprof.cli.limits import read_constraints
+    from dlprof.settings import read_constraints
     from dlprof.store import read_run
 
     measured = read_run(run)
-    limits = read_constraints(
-        max_workers=max_workers,
-        max_ram=max_ram,
-        max_shm=max_shm,
-        ranks=ranks,
-        step_time=step_time,
-    )
+    asked = {
+        "max_workers": max_workers,
+        "max_ram": max_ram,
+        "max_shm": max_shm,
+        "ranks": ranks,
+        "step_time": step_time,
+    }
+    limits = read_constraints(measured.header.settings, asked)
     elsewhere = _read_machine(machine) if machine else None
     answer = advise(measured, limits, machine=elsewhere)
     if save is not None:

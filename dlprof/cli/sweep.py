@@ -10,6 +10,7 @@ import signal
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import typer
@@ -151,13 +152,23 @@ def _output_path(output: Path | None, target: str, *, resume: bool) -> Path:
 
 @contextlib.contextmanager
 def _signals_of_a_sweep() -> Iterator[None]:
-    """End as by Ctrl-C when asked to end, and go on when the terminal goes away.
+    """Finish cleanly when asked to end once, end at once when asked twice, and need no terminal.
 
-    A sweep whose terminal is gone still has its run file to write to, and its budget ends it.
+    A sweep whose terminal is gone still has its run file to write to, and its budget ends it. Its
+    other processes notice its end by themselves.
     """
-    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, signal.default_int_handler)}
-    if hasattr(signal, "SIGHUP"):  # not on Windows
-        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        for again in before:
+            if again != hangup:
+                signal.signal(again, lambda *_: os._exit(ExitCode.INTERRUPTED))
+        signal.default_int_handler(number, frame)
+
+    hangup = getattr(signal, "SIGHUP", None)  # not on Windows
+    handlers = {signal.SIGINT: interrupt, signal.SIGTERM: interrupt}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    if hangup is not None:
+        before[hangup] = signal.signal(hangup, signal.SIG_IGN)
     try:
         yield
     finally:

@@ -2,6 +2,6 @@
 
 from dlprof.engine.listener import SweepListener
 from dlprof.engine.resume import resume_command
-from dlprof.engine.sweep import constraints_of, run_sweep
+from dlprof.engine.sweep import run_sweep
 
-__all__ = ["SweepListener", "constraints_of", "resume_command", "run_sweep"]
+__all__ = ["SweepListener", "resume_command", "run_sweep"]

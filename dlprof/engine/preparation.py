@@ -6,7 +6,7 @@ import dataclasses
 import secrets
 from datetime import UTC, datetime
 
-from dlprof.errors import TargetError
+from dlprof.errors import TargetError, UsageError
 from dlprof.records import SCHEMA_VERSION, Config, Machine, RunHeader, Target, TrialCost
 from dlprof.search.plan import DEFAULT_OVERHEAD_S, plan_trials
 from dlprof.search.space import build_space
@@ -46,12 +46,33 @@ def look_at(bench: Bench, settings: SweepSettings, machine: Machine) -> tuple[Ta
         batch_cpu_s=probe["batch_cpu_s"],
         notes=(*built.notes, *bench.notes),
     )
-    return target, probe["accelerator"]
+    return target, _device(settings.device, probe["accelerator"])
+
+
+def _device(asked: str, found: str | None) -> str | None:
+    """The accelerator that batches go to, by torch's name; ``None`` for the CPU.
+
+    Raises:
+        UsageError: The user named a device that isn't there.
+    """
+    if asked == "auto":
+        return found
+    kind = asked.partition(":")[0]
+    if kind == "cpu":
+        return None
+    if kind != found:
+        has = "no accelerator" if found is None else f"an accelerator of kind {found!r}"
+        raise UsageError(
+            f"--device {asked} is not there: torch finds {has}",
+            hint="Leave --device out, or install a torch that supports the device.",
+        )
+    return found
 
 
 def _limits(settings: SweepSettings, machine: Machine) -> Limits:
     """When a trial is ended: before the machine runs out of memory, for one."""
-    memory = machine.memory_limit_bytes or machine.memory_bytes or 0
+    sizes = (machine.memory_limit_bytes, machine.memory_bytes)
+    memory = min((size for size in sizes if size is not None), default=0)
     own = settings.max_ram_bytes
     return Limits(
         wall_s=settings.timeout_s,
@@ -64,6 +85,8 @@ def _limits(settings: SweepSettings, machine: Machine) -> Limits:
 
 def _refuse_small(target: Target, settings: SweepSettings) -> None:
     """Refuse a data set that doesn't fill one batch of any size that is asked for."""
+    if target.kind == "iterable":
+        return  # its length need not count samples
     sizes = settings.batch_size or ((target.batch_size,) if target.batch_size else ())
     if target.length is not None and sizes and target.length < min(sizes):
         raise TargetError(

@@ -14,11 +14,11 @@ from dlprof.engine.listener import SweepListener
 from dlprof.engine.preparation import look_at, new_header, now
 from dlprof.engine.resume import plan_of, resumed_settings, same_run
 from dlprof.engine.workplace import work_directory
-from dlprof.errors import NothingMeasuredError
+from dlprof.errors import DlprofError, NothingMeasuredError
 from dlprof.machine import inspect_machine
-from dlprof.records import Constraints, Cost, Plan, Recommendation, Run, RunEnd, RunHeader, Trial
+from dlprof.records import Cost, Plan, Recommendation, Run, RunEnd, RunHeader, Trial
 from dlprof.search.grid import GridSearch, Proposal
-from dlprof.settings import SweepSettings, settings_from_json
+from dlprof.settings import SweepSettings, constraints_of, settings_from_json
 from dlprof.store import RunWriter, check_output, read_run
 from dlprof.targets.builtin import prepare
 from dlprof.targets.grammar import parse_target
@@ -97,10 +97,19 @@ def run_sweep(
                     clock=clock,
                     began_s=began_s,
                     trials=list(before.trials) if before is not None else [],
+                    earlier_s=_spent_s(before),
                 )
                 run = sweep.run()
     listener.ended(run)
     return run
+
+
+def _spent_s(before: Run | None) -> float:
+    """What earlier sessions of a run have taken, as far as its file tells."""
+    if before is None:
+        return 0.0
+    in_trials = sum(trial.wall_s for trial in before.trials)
+    return in_trials if before.end is None else max(in_trials, before.end.cost_s.total)
 
 
 def _build_request(settings: SweepSettings, pickled: bytes | None, directory: Path) -> BuildRequest:
@@ -130,14 +139,19 @@ class _Sweep:
     clock: Callable[[], float]
     began_s: float
     trials: list[Trial]
+    earlier_s: float
 
     def run(self) -> Run:
-        earlier_s = sum(trial.wall_s for trial in self.trials)
         try:
             reason: EndReason = self._measure()
         except KeyboardInterrupt:
             reason = "interrupted"
-        total = earlier_s + self.clock() - self.began_s
+        except DlprofError as error:
+            if not any(trial.outcome == "completed" for trial in self.trials):
+                raise
+            self.listener.message(f"{error.message} {error.hint}".strip())
+            reason = "failed"
+        total = self.earlier_s + self.clock() - self.began_s
         measured = sum(trial.measured_s for trial in self.trials)
         cost = Cost(measured=measured, overhead=max(0.0, total - measured), total=total)
         end = RunEnd(ended_at=now(), reason=reason, cost_s=cost)
@@ -186,7 +200,8 @@ class _Sweep:
             repetition=proposal.repetition,
             wall_s=wall_s,
         )
-        if trial.outcome == "timed_out" and wall_s < self.settings.timeout_s and self.trials:
+        cut = wall_s < self.settings.timeout_s and trial.wall_s >= wall_s
+        if cut and self.trials and trial.outcome == "timed_out":
             return False
         self.writer.append(trial)
         self.trials.append(trial)
@@ -203,14 +218,3 @@ class _Sweep:
             raise
         self.writer.append(recommendation)
         return recommendation
-
-
-def constraints_of(settings: SweepSettings) -> Constraints:
-    """The limits that a sweep's own settings put on its recommendation."""
-    return Constraints(
-        max_workers=settings.max_workers,
-        max_ram_bytes=settings.max_ram_bytes,
-        max_shm_bytes=settings.max_shm_bytes,
-        ranks=settings.ranks,
-        step_s=settings.step_s,
-    )

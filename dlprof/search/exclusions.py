@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import multiprocessing
 from collections.abc import Sequence
 
 from dlprof.records import Config, LeftOut, Machine, Target
@@ -33,6 +34,7 @@ class Limits:
         memory_bytes: What one trial may use.
         shm_bytes: Shared memory that one trial may use.
         batch_bytes: Of one batch at the target's own size.
+        start_method: What workers are started by where a configuration doesn't say.
     """
 
     max_workers: int | None
@@ -42,12 +44,14 @@ class Limits:
     memory_bytes: float | None
     shm_bytes: float | None
     batch_bytes: float | None
+    start_method: str
 
     @classmethod
     def of(cls, settings: SweepSettings, target: Target, machine: Machine) -> Limits:
         """The limits of this sweep: the user's, shared by the ranks, and the machine's."""
         auto = settings.num_workers is None
         available = machine.memory_available_bytes
+        own = target.own_config or Config()
         return cls(
             max_workers=settings.max_workers,
             length=target.length if auto else None,
@@ -61,6 +65,7 @@ class Limits:
                 machine.shm_available_bytes, _share(settings.max_shm_bytes, settings.ranks)
             ),
             batch_bytes=target.batch_bytes,
+            start_method=own.start_method or multiprocessing.get_all_start_methods()[0],
         )
 
 
@@ -117,7 +122,7 @@ def _epoch(config: Config, limits: Limits) -> str | None:
 def _memory(config: Config, limits: Limits) -> str | None:
     if limits.memory_bytes is None:
         return None
-    spawned = config.start_method in ("spawn", "forkserver")
+    spawned = (config.start_method or limits.start_method) in ("spawn", "forkserver")
     each = SPAWNED_WORKER_BYTES if spawned else FORKED_WORKER_BYTES
     need = config.num_workers * each
     if need <= limits.memory_bytes:

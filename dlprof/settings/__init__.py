@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dlprof.settings.limits import constraints_of, read_constraints
 from dlprof.settings.model import SweepSettings
 from dlprof.settings.options import OPTIONS, Option, by_key, parse_option
 from dlprof.settings.resolve import resolve_settings
@@ -12,8 +13,10 @@ __all__ = [
     "Option",
     "SweepSettings",
     "by_key",
+    "constraints_of",
     "parse_option",
     "print_config",
+    "read_constraints",
     "resolve_settings",
     "settings_from_json",
     "settings_to_json",

@@ -5,6 +5,9 @@ from __future__ import annotations
 import traceback
 from pathlib import Path
 
+_LONGEST_LINE = 300
+_LONGEST_TRACEBACK = 8192
+
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 
 
@@ -19,7 +22,7 @@ def user_traceback(error: BaseException) -> str:
     """
     report = traceback.TracebackException.from_exception(error)
     _cut(report)
-    return "".join(report.format())
+    return "".join(report.format())[-_LONGEST_TRACEBACK:]
 
 
 def raised_outside(error: BaseException) -> bool:
@@ -29,10 +32,13 @@ def raised_outside(error: BaseException) -> bool:
 
 
 def one_line(error: BaseException) -> str:
-    """``TypeName: first line of the message``."""
-    lines = str(error).strip().splitlines()
+    """``TypeName: first line of the message``, cut where it is very long."""
     name = type(error).__name__
-    return f"{name}: {lines[0]}" if lines else name
+    try:
+        lines = str(error).strip().splitlines()
+    except Exception:  # noqa: BLE001 - an exception's own __str__ may be as wrong as all else
+        lines = []
+    return f"{name}: {lines[0][:_LONGEST_LINE]}" if lines else name
 
 
 def _cut(report: traceback.TracebackException) -> None:

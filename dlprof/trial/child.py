@@ -10,15 +10,17 @@ import pickle
 import random
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from multiprocessing import process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dlprof.errors import DlprofError
+from dlprof.errors import DlprofError, TargetError
 from dlprof.records import Config
+from dlprof.targets.faults import one_line, user_traceback
 from dlprof.trial import failures
-from dlprof.trial.consumer import make_consumer
+from dlprof.trial.consumer import make_consumer, try_consumer
 from dlprof.trial.guard import guard_worker
 from dlprof.trial.measure import EmptyLoaderError, Loop, Plan, measure
 from dlprof.trial.protocol import BuildRequest, Channel, TrialRequest, build_request, trial_request
@@ -40,9 +42,13 @@ _clock = time.perf_counter
 def build(request: BuildRequest) -> BuiltTarget:
     """Seed the generators and build the target in this process.
 
+    Whatever the user's code raises, ``SystemExit`` and the like too, is an error of the target.
+
     Raises:
         DlprofError: The target can't be built; says which part is wrong.
     """
+    # Torch says so wherever there is no numpy, and it would be all that a short log has to show.
+    warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
     import torch  # noqa: PLC0415 - only where a target is built
 
     from dlprof.targets.build import build_from_object, build_target  # noqa: PLC0415
@@ -211,15 +217,15 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         raise EmptyLoaderError
     middle_s, middle_cpu_s, batch = _clock(), time.process_time(), next(iterator, batch)
     ended_s, ended_cpu_s = _clock(), time.process_time()
-    make_consumer(0.0, request.step_callable)(batch)
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    try_consumer(make_consumer(0.0, request.step_callable), batch, request.step_callable)
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return {
         "batch_bytes": count_bytes(batch),
         "batch_tensors": count_tensors(batch),
         "samples_per_batch": _samples_per_batch(gate, batch, built),
         "batch_s": ended_s - middle_s,
         "batch_cpu_s": min(ended_cpu_s - middle_cpu_s, ended_s - middle_s),
-        "accelerator": None if accelerator is None else accelerator.type,
+        "accelerator": None if found is None else found.type,
     }
 
 
@@ -237,14 +243,26 @@ def main() -> None:
     began_s = _clock()
     try:
         built = build(build_request(order["build"]))
-    except DlprofError as error:
-        channel.send({"event": "build_failed", "error": describe_error(error)})
-        return
+    except BaseException as error:  # noqa: BLE001 - also what would end an ordinary program
+        told = describe_error(as_target_error(error))
+        channel.send({"event": "build_failed", "error": told})
+        os._exit(0)
     channel.send({"event": "built", **describe_built(built, _clock() - began_s)})
     request = channel.receive()
     if request is not None:
         run_trial(trial_request(request), lambda: built, channel)
     os._exit(0)
+
+
+def as_target_error(error: BaseException) -> DlprofError:
+    """What the user's code raised while the target was built, as an error of the target."""
+    if isinstance(error, DlprofError):
+        return error
+    return TargetError(
+        f"Building the target raised {one_line(error)}.",
+        hint="The traceback shows where.",
+        traceback=user_traceback(error),
+    )
 
 
 def describe_error(error: DlprofError) -> dict[str, str]:

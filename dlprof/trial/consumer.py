@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable
 from typing import Any
 
 from dlprof.errors import TargetError
+from dlprof.targets.faults import one_line, user_traceback
+from dlprof.targets.grammar import parse_target
+from dlprof.targets.importing import import_object
 
 Consumer = Callable[[Any], object]
 
@@ -24,7 +26,8 @@ def make_consumer(step_s: float, step_callable: str | None) -> Consumer:
 
     Args:
         step_s: Length of the step in seconds; 0 for none.
-        step_callable: ``module:function``, called with each batch; wins over ``step_s``.
+        step_callable: ``module:function`` or ``file.py:function``, called with each batch; wins
+            over ``step_s``.
 
     Raises:
         TargetError: ``step_callable`` can't be imported or called.
@@ -36,16 +39,28 @@ def make_consumer(step_s: float, step_callable: str | None) -> Consumer:
     return _nothing
 
 
-def _imported(name: str) -> Consumer:
-    module_name, _, attribute = name.partition(":")
-    hint = "Give the step as module:function, importable from the working directory."
+def try_consumer(consume: Consumer, batch: Any, step_callable: str | None) -> None:
+    """Call the user's step once, so that a wrong one is named for what it is.
+
+    Raises:
+        TargetError: It raised.
+    """
     try:
-        found: Any = importlib.import_module(module_name)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise TargetError(f"The step {name!r} can't be imported: {error}.", hint=hint) from error
+        consume(batch)
+    except Exception as error:
+        raise TargetError(
+            f"The step {step_callable!r} raised {one_line(error)} on the first batch.",
+            hint="It is called with each batch, as the loader yields it.",
+            traceback=user_traceback(error),
+        ) from error
+
+
+def _imported(name: str) -> Consumer:
+    found = import_object(parse_target(name))
     if not callable(found):
-        raise TargetError(f"The step {name!r} is no function.", hint=hint)
+        raise TargetError(
+            f"The step {name!r} is no function.",
+            hint="Give the step as module:function or path/to/file.py:function.",
+        )
     consumer: Consumer = found
     return consumer

@@ -70,7 +70,7 @@ def steady_gaps(epoch: Epoch, config: Config) -> list[float]:
     if epoch.whole:
         last -= config.batches_in_flight + epoch.last_partial
     stride = max(config.num_workers, 1)
-    marks = epoch.yields_s[epoch.warm_up : last + 1 : stride]
+    marks = epoch.yields_s[epoch.warm_up : max(last + 1, 0) : stride]
     return [after - before for before, after in itertools.pairwise(marks)]
 
 

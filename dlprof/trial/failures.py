@@ -128,7 +128,7 @@ def classify(error: BaseException, num_workers: int) -> Failure:
             hint="Look for a StopIteration, such as next() on an empty iterator, in __getitem__ or "
             "collate_fn: torch takes it for the end of the epoch.",
         )
-    texts = [str(link) for link in _chain(error)]
+    texts = [_text(link) for link in _chain(error)]
     for sign in _SIGNS:
         found = next((text for text in reversed(texts) if sign.text in text), None)
         if found is not None:
@@ -145,10 +145,18 @@ def classify(error: BaseException, num_workers: int) -> Failure:
     where = "a worker process" if num_workers else "the main process"
     return Failure(
         kind="worker_exception",
-        message=f"{type(error).__name__} in {where}: {_last_line(str(error))}",
+        message=f"{type(error).__name__} in {where}: {_last_line(_text(error))}",
         hint="The data set or its collate_fn raised this; the traceback shows where.",
         stderr_tail=tail,
     )
+
+
+def _text(error: BaseException) -> str:
+    """The message of an exception, whose own ``__str__`` may raise."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - as wrong as the user's code can be
+        return ""
 
 
 def _first_line(text: str) -> str:

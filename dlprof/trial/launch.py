@@ -238,6 +238,7 @@ class FreshProcesses:
 
     def _await_exit(self, process: subprocess.Popen[bytes]) -> None:
         status = process.wait()
+        end_group(process.pid, linger_s=_GRACE_S, grace_s=_GRACE_S)
         self._inbox.put(Event(LAUNCHER, {"event": "exited", "status": status}))
 
 

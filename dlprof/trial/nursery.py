@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from dlprof.errors import DlprofError
 from dlprof.trial.processes import adopt_orphans, die_with_parent, end_group
 from dlprof.trial.protocol import BuildRequest, Channel, Message, build_request, trial_request
 
@@ -54,14 +53,14 @@ class Nursery:
         self._child: int | None = None
         self._status: int | None = None
         self._own: frozenset[int] = frozenset()
+        self._users_handler: Any = signal.SIG_DFL
         self._woken, wake = os.pipe()
         os.set_blocking(wake, False)
         self._wake = wake
 
     def serve(self) -> None:
         """Answer orders; at the end of the stream, end the trial that runs and return."""
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        self._listen_for_children()
         link = self._link.fileno()
         while True:
             ready, _, _ = select.select([link, self._woken], [], [])
@@ -72,6 +71,11 @@ class Nursery:
             if link in ready and not self._answer():
                 self._end_child()
                 return
+
+    def _listen_for_children(self) -> None:
+        """Hear of children that end, whatever the target made of that signal."""
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
 
     def _answer(self) -> bool:
         """Take what has been ordered; false when the supervisor has gone."""
@@ -106,9 +110,12 @@ class Nursery:
         began_s = time.perf_counter()
         try:
             self._built = child.build(request)
-        except DlprofError as error:
-            self._channel.send({"event": "build_failed", "error": child.describe_error(error)})
+        except BaseException as error:  # noqa: BLE001 - also what would end an ordinary program
+            told = child.describe_error(child.as_target_error(error))
+            self._channel.send({"event": "build_failed", "error": told})
             return
+        self._users_handler = signal.getsignal(signal.SIGCHLD)
+        self._listen_for_children()
         answer = child.describe_built(self._built, time.perf_counter() - began_s)
         self._channel.send({"event": "built", **answer, "fork_hazard": fork_hazard()})
 
@@ -168,7 +175,7 @@ class Nursery:
     def release(self) -> None:
         """In a forked trial: let go of everything that is the nursery's."""
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGCHLD, self._users_handler)
         self._channel.close()
         self._link.close()
         os.close(self._woken)
