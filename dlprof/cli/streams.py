@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -42,8 +43,20 @@ def print_result(renderable: RenderableType) -> None:
     """
     from rich.console import Console  # noqa: PLC0415 - --help and --json answer without it
 
-    console = Console(file=sys.stdout, markup=False, highlight=False, emoji=False)
-    # Rich itself ends the program with 1 where the reader has gone: render first, write after.
+    stdout = Console(file=sys.stdout, markup=False, highlight=False, emoji=False)
+    # Rich itself ends the program with 1 where the reader has gone, and fails where stdout is
+    # full: it renders for stdout, but not to it.
+    console = Console(
+        file=io.StringIO(),
+        width=stdout.width,
+        color_system="auto" if stdout.color_system else None,
+        force_terminal=stdout.is_terminal,
+        no_color=stdout.no_color,
+        legacy_windows=False,
+        markup=False,
+        highlight=False,
+        emoji=False,
+    )
     with console.capture() as capture:
         # Lines to be copied may be longer than the terminal is wide, which folds them by itself.
         console.print(renderable, crop=False)
