@@ -9,7 +9,9 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from dlprof.errors import UsageError
 from dlprof.records import Config, Constraints, Machine, Run, Trial
+from dlprof.units import format_duration
 
 _SAME_STEP = 0.05
 """Steps within 5 % of the measured one count as measured."""
@@ -41,10 +43,21 @@ class Situation:
 
     @classmethod
     def of(cls, run: Run, constraints: Constraints, machine: Machine | None) -> Situation:
-        """The situation that a run and the user's limits make."""
+        """The situation that a run and the user's limits make.
+
+        Raises:
+            UsageError: A shorter step is asked for than the one that was measured, at which the
+                loader was not shown to its limit.
+        """
         header = run.header
         measured = _positive(header.settings.get("step_s"))
         asked = _positive(constraints.step_s)
+        if asked is not None and measured is not None and asked < measured * (1 - _SAME_STEP):
+            raise UsageError(
+                f"The run was measured with a step of {format_duration(measured)}, which says "
+                f"nothing of a shorter one ({format_duration(asked)})",
+                hint=f"Sweep again with --step-time {format_duration(asked).replace(' ', '')}.",
+            )
         if asked is None:
             has_step = any(trial.wait_fraction is not None for trial in run.trials)
         else:

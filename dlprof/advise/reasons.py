@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from dlprof.advise.candidates import Candidate, evidence_ids
-from dlprof.advise.choice import Choice
+from dlprof.advise.choice import SAME_SPEED, WITHIN, Choice, surely_differs
 from dlprof.advise.effective import cores_share
 from dlprof.advise.wording import factor, figures, percent
 from dlprof.records import Config, Reason, Run
@@ -19,6 +19,12 @@ from dlprof.units import format_duration, format_rate
 
 _CORES_ARE_THE_LIMIT = 0.9
 """Own cores over available ones from which a loader counts as bound by the CPU."""
+
+_WANTS_CORES = 0.1
+"""Share of run-queue wait from which a loader counts as wanting more cores than it got."""
+
+_LEAST_CORES = 0.5
+"""A loader that uses less is not limited by computing."""
 
 _WORTH_TELLING = 0.1
 """Share of the cores that neighbours keep busy from which it is worth a sentence."""
@@ -87,7 +93,7 @@ def _compare(choice: Choice, one: Candidate, two: Candidate, claim: str) -> Reas
 
 def _feeding(choice: Choice) -> Reason | None:
     """Whether the training step is kept fed."""
-    wait = choice.wait_fraction(choice.pick)
+    wait = choice.speeds.wait_fraction(choice.pick)
     if choice.fed is None or wait is None:
         return None
     step_s = choice.situation.constraints.step_s
@@ -140,12 +146,17 @@ def _default(choice: Choice) -> Reason | None:
 
 
 def _fewer(choice: Choice) -> Reason | None:
-    """What saving workers would cost."""
+    """What saving workers would cost: speed, or that the step is surely fed."""
     fewer = [c for c in choice.allowed if 0 < c.config.num_workers < choice.pick.config.num_workers]
     if not fewer:
         return None
     rival = choice.speeds.fastest(fewer)
-    claim = f"Fewer workers are slower: {rival.name} gave {{}} of it"
+    if rival in choice.undecided:
+        return None  # it is not known to be slower, which is told below
+    cost = "are slower"
+    if rival not in choice.pool and choice.speeds.ratio(rival, choice.pick).value >= SAME_SPEED:
+        cost = "would not surely keep the step fed"
+    claim = f"Fewer workers {cost}: {rival.name} gave {{}} of it"
     return _compare(choice, rival, choice.pick, claim)
 
 
@@ -153,7 +164,9 @@ def _more(choice: Choice) -> Reason | None:
     """That more workers, or deeper queues, gain nothing that can be told."""
     pick, best = choice.pick, choice.best
     if best is not pick:
-        claim = f"{best.name} was the fastest, at {{}} of it, which can't be told apart"
+        apart = surely_differs(choice.speeds.ratio(best, pick))
+        verdict = f"and it is {WITHIN} of that" if apart else "which can't be told apart"
+        claim = f"{best.name} was the fastest, at {{}} of it, {verdict}"
         return _compare(choice, best, pick, claim)
     more = [c for c in choice.pool if c.config.num_workers > pick.config.num_workers]
     if not more or not pick.config.num_workers:
@@ -195,18 +208,23 @@ def _undecided(choice: Choice) -> Reason | None:
 
 
 def _cores(choice: Choice) -> Reason | None:
-    """Whether cores are what limits the rate."""
-    pairs = [
-        (usage.own_cpu_cores, usage.available_cpu_cores)
+    """Whether cores are what limits the rate: it used what neighbours left it, and wanted more."""
+    seen = [
+        (usage.own_cpu_cores, usage.available_cpu_cores, usage.run_queue_wait_fraction)
         for usage in (trial.usage for trial in choice.pick.trials)
         if usage.own_cpu_cores is not None and usage.available_cpu_cores
     ]
-    if not pairs:
+    if not seen:
         return None
-    own = statistics.median(pair[0] for pair in pairs)
-    available = statistics.median(pair[1] for pair in pairs)
-    if own < _CORES_ARE_THE_LIMIT * available:
+    own = statistics.median(row[0] for row in seen)
+    available = statistics.median(row[1] for row in seen)
+    waits = [row[2] for row in seen if row[2] is not None]
+    wanted_more = not waits or statistics.median(waits) > _WANTS_CORES
+    whole_machine = own >= _CORES_ARE_THE_LIMIT * choice.situation.machine.usable_cores
+    if own < _CORES_ARE_THE_LIMIT * available or not (wanted_more or whole_machine):
         return None
+    if own < _LEAST_CORES:
+        return None  # a loader that waits, on a machine that neighbours fill
     claim = f"Cores are the limit: it used {own:.1f} of the {available:.1f} that could be had"
     evidence = {"trials": choice.pick.trial_ids, "own_cpu_cores": own}
     return Reason(claim=claim, evidence={**evidence, "available_cpu_cores": available})
