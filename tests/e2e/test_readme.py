@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import shutil
 import subprocess
@@ -17,6 +18,12 @@ OURS = ("DLPROF_", "PYTHON", "VIRTUAL_ENV")
 
 # Taken out of the environment before any test runs: to dlprof it looks like a misspelt DLPROF_SEED.
 WANTED = os.environ.pop("DLPROF_E2E", "") == "1"
+
+
+@pytest.fixture(autouse=True)
+def patient() -> None:
+    """Take away pytest's limit for a test: these install or sweep, and have limits of their own."""
+    faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.mark.skipif(not WANTED, reason="takes minutes; DLPROF_E2E=1 runs it, as .ci/run does")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import re
 import subprocess
@@ -30,6 +31,12 @@ SMALL_SWEEP = {
 PAGE = README.read_text(encoding="utf-8")
 BLOCKS = blocks(PAGE)
 DOCS = sorted((ROOT / "docs").glob("*.md"))
+
+
+@pytest.fixture(autouse=True)
+def patient() -> None:
+    """Take away pytest's limit for a test: these install or sweep, and have limits of their own."""
+    faulthandler.cancel_dump_traceback_later()
 
 
 def _environment(**more: str) -> dict[str, str]:
