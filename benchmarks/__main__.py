@@ -18,7 +18,10 @@ from common import RESULTS, markdown
 
 HERE = Path(__file__).parent
 README = HERE / "README.md"
-NAMES = ("truth", "startup", "overhead", "observer", "memory", "budget", "estimator")
+NAMES = (
+    *("truth", "startup", "overhead", "observer", "memory", "budget", "estimator"),
+    "kill_campaign",
+)
 """In the order in which they run and stand in the README."""
 
 BEGIN = "<!-- Written by `python benchmarks`; edit nothing from here on. -->"

@@ -21,7 +21,10 @@ from dlprof.settings import resolve_settings
 from dlprof.store import read_run
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-SCRIPTS = ("truth", "startup", "overhead", "observer", "memory", "budget", "estimator")
+SCRIPTS = (
+    *("truth", "startup", "overhead", "observer", "memory", "budget", "estimator"),
+    "kill_campaign",
+)
 WHERE: dict[str, Any] = {
     "taken_at": "2026-01-01T00:00:00+00:00",
     "cpu_model": "Example CPU",
@@ -319,3 +322,38 @@ def test_gaps_are_alike_a_round_apart() -> None:
     gaps = [1.0 if number % 8 == 0 else 0.0 for number in range(400)]
     assert estimator.autocorrelation(gaps, 8) == pytest.approx(1.0)
     assert estimator.autocorrelation(gaps, 3) < 0
+
+
+@pytest.mark.parametrize(
+    ("command_line", "parents", "depth", "part"),
+    [
+        ("python -m dlprof sweep", "sh", 0, "supervisor"),
+        ("python -m dlprof.trial.observer", "python -m dlprof sweep", 1, "observer"),
+        ("python -m dlprof.trial.nursery 5", "python -m dlprof sweep", 1, "nursery"),
+        ("python -m dlprof.trial.nursery 5", "python -m dlprof.trial.nursery 5", 2, "trial"),
+        ("python -m dlprof.trial.nursery 5", "python -m dlprof.trial.nursery 5", 3, "worker"),
+        ("python -c from multiprocessing.spawn import x", "python", 3, "worker"),
+        ("python -c from multiprocessing.resource_tracker import x", "y", 3, "resource tracker"),
+        ("python -c from multiprocessing.forkserver import x", "python", 3, "forkserver"),
+        (
+            "python -c from multiprocessing.forkserver import x",
+            "multiprocessing.forkserver",
+            4,
+            "worker",
+        ),
+    ],
+)
+def test_the_campaign_knows_whom_it_kills(
+    command_line: str, parents: str, depth: int, part: str
+) -> None:
+    assert (
+        importlib.import_module("kill_victims").part_of(command_line, parents, depth=depth) == part
+    )
+
+
+@pytest.mark.parametrize(
+    ("now", "count"),
+    [(b"a\nb\n", 0), (b"a\nb\nc\n", 0), (b"a\n", 1), (b"", 2), (b"b\na\n", 2), (b"a\nx\n", 1)],
+)
+def test_the_campaign_counts_lost_trials(now: bytes, count: int) -> None:
+    assert importlib.import_module("kill_campaign").lost(b"a\nb\n", now) == count

@@ -1,0 +1,319 @@
+"""Does anything get lost or left behind when any process of a sweep is killed at any moment?"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from common import DLPROF, Report, Table, parser, publish, surroundings
+from kill_victims import PARTS, kill_one, wait_until_gone
+
+from dlprof.errors import DlprofError
+from dlprof.store import read_run
+
+SWEEPS, QUICK_SWEEPS = 200, 5
+ORPHAN_PATIENCE_S = 10.0
+_SWEEP_PATIENCE_S = 300.0
+_POLL_S = 0.01
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - it is looked at, nothing is put there
+_SHARE_FROM_START = 0.25
+"""Of the kills, those timed from the start; the others are timed from the first record."""
+
+TARGET = """
+from torch.utils.data import Dataset
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 4096
+
+    def __getitem__(self, index):
+        return index
+
+def data():
+    return Numbers()
+"""
+FLAGS = ("--pin-memory", "off", "--trial-time", "0.1s", "--repeats", "1", "--budget", "20m")
+VARIANTS: Mapping[str, Sequence[str]] = {
+    "fork": (
+        *("--num-workers", "0,1,2", "--prefetch-factor", "2", "--persistent-workers", "both"),
+        *("--start-method", "fork"),
+    ),
+    "spawn": (
+        *("--num-workers", "0,1", "--prefetch-factor", "2", "--persistent-workers", "both"),
+        *("--start-method", "spawn"),
+    ),
+    "forkserver": (
+        *("--num-workers", "0,1", "--prefetch-factor", "2", "--persistent-workers", "both"),
+        *("--start-method", "forkserver"),
+    ),
+}
+TURNS = ("fork", "fork", "fork", "fork", "spawn", "fork", "fork", "fork", "fork", "forkserver")
+"""Sweeps with spawn and forkserver take five times as long."""
+
+_EXPECTED_CODES = {0, 2, 6}
+"""Done; the target's process died while it was built; nothing could be measured."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Undisturbed:
+    """What a sweep does when nobody disturbs it.
+
+    Attributes:
+        trials: Configuration and repetition of each, sorted.
+        header_s: When its file was there.
+        wall_s: When it ended.
+    """
+
+    trials: tuple[tuple[str, int], ...]
+    header_s: float
+    wall_s: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Killed:
+    """What came of one sweep of which one process was killed.
+
+    Attributes:
+        variant: How its workers are started.
+        part: What the killed process was.
+        killed_s: When, from the start.
+        went_on: Whether the sweep itself went on to its end.
+        code: What the sweep ended with.
+        anew: Whether there was no run to continue, so that it had to be begun anew.
+        lost: Trials that stood in the file at the kill and no longer stand there as they were.
+        orphans: Processes left 10 s after the sweep had ended.
+        gone_s: How long after its end its last process ended.
+        leaked: Files left in the temporary directory and in /dev/shm after all.
+        same: Whether exactly the trials of an undisturbed sweep were in the file in the end.
+    """
+
+    variant: str
+    part: str
+    killed_s: float
+    went_on: bool
+    code: int
+    anew: bool
+    lost: int
+    orphans: int
+    gone_s: float
+    leaked: tuple[str, ...]
+    same: bool
+
+    @property
+    def good(self) -> bool:
+        """Whether nothing was lost, left behind or ended with a fault of dlprof's own."""
+        fine = self.code in _EXPECTED_CODES or self.part == "supervisor"
+        return fine and self.same and not (self.lost or self.orphans or self.leaked)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """Where one sweep runs: its run file, its log and a directory for its temporary files."""
+
+    folder: Path
+
+    @property
+    def run_file(self) -> Path:
+        """The run file."""
+        return self.folder / "run.dlprof.jsonl"
+
+    @property
+    def temporary(self) -> Path:
+        """For its temporary files."""
+        return self.folder / "tmp"
+
+    @property
+    def marker(self) -> str:
+        """By which its processes are known."""
+        return f"TMPDIR={self.temporary}"
+
+    def start(self, variant: str, *more: str) -> subprocess.Popen[bytes]:
+        """Start a sweep."""
+        self.temporary.mkdir(parents=True, exist_ok=True)
+        environ = {key: text for key, text in os.environ.items() if not key.startswith("DLPROF_")}
+        with (self.folder / "log.txt").open("ab") as log:
+            return subprocess.Popen(
+                [
+                    *(*DLPROF, "sweep", f"{self.folder.parent / 'target.py'}:data"),
+                    *(*VARIANTS[variant], *FLAGS, *more, "-q", "-o", str(self.run_file)),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                env={**environ, "TMPDIR": str(self.temporary)},
+                start_new_session=True,
+            )
+
+    def records(self) -> bytes:
+        """The complete lines of the run file."""
+        content = self.run_file.read_bytes() if self.run_file.exists() else b""
+        return content[: content.rfind(b"\n") + 1]
+
+    def trials(self) -> tuple[tuple[str, int], ...]:
+        """Configuration and repetition of each trial, sorted; none if there is no run."""
+        try:
+            run = read_run(self.run_file)
+        except DlprofError:
+            return ()
+        return tuple(sorted((trial.config.key, trial.repetition) for trial in run.trials))
+
+
+def undisturbed(place: Place, variant: str) -> Undisturbed:
+    """Run a sweep to its end."""
+    began_s = time.monotonic()
+    process = place.start(variant)
+    header_s = wait_for_header(place, process)
+    if process.wait(_SWEEP_PATIENCE_S) != 0:
+        sys.exit(f"an undisturbed sweep failed: {(place.folder / 'log.txt').read_text()}")
+    wall_s = time.monotonic() - began_s
+    return Undisturbed(trials=place.trials(), header_s=header_s, wall_s=wall_s)
+
+
+def wait_for_header(place: Place, process: subprocess.Popen[bytes]) -> float:
+    """Seconds until a sweep has begun its file, or ended."""
+    began_s = time.monotonic()
+    while process.poll() is None and not place.records():
+        time.sleep(_POLL_S)
+    return time.monotonic() - began_s
+
+
+def disturb(place: Place, variant: str, usual: Undisturbed, chance: random.Random) -> Killed:
+    """Run a sweep, kill one of its processes, and see what becomes of it."""
+    shared = shared_memory()
+    began_s = time.monotonic()
+    process = place.start(variant)
+    if chance.random() < _SHARE_FROM_START:
+        wait_s = chance.uniform(0.0, usual.wall_s)
+    else:
+        wait_for_header(place, process)
+        wait_s = chance.uniform(0.0, usual.wall_s - usual.header_s)
+    part, seen = None, b""
+    while part is None:
+        try:
+            process.wait(wait_s)
+        except subprocess.TimeoutExpired:
+            seen = place.records()
+            part = kill_one(process.pid, place.marker, chance)
+        else:  # quicker than usual: once more, from the start
+            place.run_file.unlink()
+            began_s, process, wait_s = time.monotonic(), place.start(variant), wait_s / 2
+    killed_s = time.monotonic() - began_s
+    code = process.wait(_SWEEP_PATIENCE_S)
+    gone_s, orphans = wait_until_gone(place.marker, ORPHAN_PATIENCE_S)
+    kept, anew = place.records(), not place.records()
+    if code != 0:
+        again = place.start(variant, "--force" if anew else "--resume")
+        again.wait(_SWEEP_PATIENCE_S)
+        orphans += wait_until_gone(place.marker, ORPHAN_PATIENCE_S)[1]
+    return Killed(
+        variant=variant,
+        part=part,
+        killed_s=killed_s,
+        went_on=code == 0,
+        code=code,
+        anew=code != 0 and anew,
+        lost=max(lost(seen, kept), lost(seen, place.records())),
+        orphans=orphans,
+        gone_s=gone_s,
+        leaked=tuple(sorted({each.name for each in place.temporary.iterdir()}))
+        + tuple(sorted(shared_memory() - shared)),
+        same=place.trials() == usual.trials,
+    )
+
+
+def lost(seen: bytes, now: bytes) -> int:
+    """How many lines of what was seen are no longer there, byte for byte and in their order."""
+    there = now.splitlines()[: len(seen.splitlines())]
+    kept = sum(before == after for before, after in zip(seen.splitlines(), there, strict=False))
+    return len(seen.splitlines()) - kept
+
+
+def shared_memory() -> set[str]:
+    """Names in /dev/shm."""
+    return {each.name for each in _SHARED_MEMORY.iterdir()} if _SHARED_MEMORY.is_dir() else set()
+
+
+def report_on(results: Sequence[Killed], seed: int) -> Report:
+    """The table of what became of the sweeps, by the part that was killed."""
+    columns = (
+        *("killed", "sweeps", "went on", "resumed", "begun anew", "same trials"),
+        *("trials lost", "orphans", "files leaked", "last process gone after, s"),
+    )
+    parts = [part for part in PARTS if any(each.part == part for each in results)]
+    rows = [_row(part, [each for each in results if each.part == part]) for part in parts]
+    starts = collections.Counter(each.variant for each in results)
+    return Report(
+        name="kill_campaign",
+        title="Any process of a sweep may be killed at any moment",
+        goal=f"of {SWEEPS} sweeps: no finished trial lost, no process left after "
+        f"{ORPHAN_PATIENCE_S:g} s, no file leaked, all resumed to the same trials",
+        passed=len(results) >= SWEEPS and all(each.good for each in results),
+        tables=[Table("", columns, [*rows, _row("all", results)])],
+        notes=[
+            (
+                "SIGKILL to one process, of a part drawn from those that lived at a random moment; "
+                f"seed {seed}. Workers started by "
+                f"{', '.join(f'{name} ({count})' for name, count in starts.items())}."
+            ),
+            (
+                "`went on`: the sweep itself ended as if nothing had been. `begun anew`: it was "
+                "killed before its file had a header, so that there was nothing to resume."
+            ),
+            (
+                "Files are counted after the sweep was resumed, which clears away what a killed "
+                "supervisor could not."
+            ),
+        ],
+        data={"killed": [dataclasses.asdict(each) for each in results]},
+    )
+
+
+def _row(name: str, results: Sequence[Killed]) -> tuple[str, ...]:
+    return (
+        name,
+        str(len(results)),
+        str(sum(each.went_on for each in results)),
+        str(sum(not (each.went_on or each.anew) for each in results)),
+        str(sum(each.anew for each in results)),
+        str(sum(each.same for each in results)),
+        str(sum(each.lost for each in results)),
+        str(sum(each.orphans for each in results)),
+        str(sum(len(each.leaked) for each in results)),
+        f"{max(each.gone_s for each in results):.1f}",
+    )
+
+
+def main() -> None:
+    """Run the campaign and publish."""
+    arguments = parser(__doc__)
+    arguments.add_argument("--sweeps", type=int, help=f"how many (default {SWEEPS})")
+    arguments.add_argument("--seed", type=int, default=0, help="of the kills (default 0)")
+    given = arguments.parse_args()
+    count = given.sweeps or (QUICK_SWEEPS if given.quick else SWEEPS)
+    before = surroundings()
+    results: list[Killed] = []
+    with tempfile.TemporaryDirectory(prefix="kill-") as name:
+        folder = Path(name)
+        (folder / "target.py").write_text(TARGET)
+        usual = {each: undisturbed(Place(folder / each), each) for each in VARIANTS}
+        for number in range(count):
+            variant, chance = TURNS[number % len(TURNS)], random.Random(f"{given.seed}-{number}")
+            place = Place(folder / f"{number:03d}")
+            results.append(disturb(place, variant, usual[variant], chance))
+            print(f"{number + 1}/{count} {results[-1]}", file=sys.stderr, flush=True)
+            if not results[-1].good:
+                print((place.folder / "log.txt").read_text(), file=sys.stderr, flush=True)
+    publish(report_on(results, given.seed), before, quick=given.quick)
+
+
+if __name__ == "__main__":
+    main()
