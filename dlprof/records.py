@@ -125,11 +125,20 @@ class Config:
         >>> Config(num_workers=4, prefetch_factor=4, pin_memory=True).text
         'num_workers=4, prefetch_factor=4, pin_memory=True'
         """
+        return self.text_naming()
+
+    def text_naming(self, *always: str) -> str:
+        """As ``text``, some settings named also at their defaults, where workers give them sense.
+
+        >>> Config(num_workers=4, prefetch_factor=2).text_naming("prefetch_factor")
+        'num_workers=4, prefetch_factor=2'
+        """
         plain = Config(num_workers=self.num_workers).canonical()
         parts = [f"num_workers={self.num_workers}"]
         for field in dataclasses.fields(self)[1:]:
             value = getattr(self, field.name)
-            if value != getattr(plain, field.name):
+            named = field.name in always and self.num_workers > 0
+            if named or value != getattr(plain, field.name):
                 parts.append(f"{field.name}={value}")
         return ", ".join(parts)
 

@@ -59,15 +59,14 @@ class Candidate:
         return _median(trial.startup_s for trial in self.trials)
 
     @property
-    def wait_fraction(self) -> float | None:
-        """Mean share of time waiting at the step that was measured."""
-        known = [t.wait_fraction for t in self.trials if t.wait_fraction is not None]
-        return statistics.fmean(known) if known else None
-
-    @property
     def own_cpu_cores(self) -> float | None:
         """Median of busy cores of the trial's own processes."""
         return _median(trial.usage.own_cpu_cores for trial in self.trials)
+
+    @property
+    def available_cpu_cores(self) -> float | None:
+        """Median of the cores that the trial could have had."""
+        return _median(trial.usage.available_cpu_cores for trial in self.trials)
 
     @property
     def noisy(self) -> int:
@@ -85,7 +84,7 @@ def gather(run: Run) -> list[Candidate]:
     return [
         Candidate(
             config=config,
-            name=describe(config, with_prefetch=len(depths) > 1),
+            name=config.text_naming("prefetch_factor") if len(depths) > 1 else config.text,
             trials=tuple(trial for trial in trials if has_rate(trial)),
             failures=tuple(trial for trial in trials if trial.outcome != "completed"),
             epoch_turnover_s=turns.get(config.turnover_group),
@@ -98,26 +97,6 @@ def has_rate(trial: Trial) -> bool:
     """Whether a trial can be compared."""
     rate = trial.samples_per_s
     return trial.outcome == "completed" and rate is not None and rate.value > 0
-
-
-def describe(config: Config, *, with_prefetch: bool = False) -> str:
-    """A configuration under torch's names, what is at its default left out.
-
-    Args:
-        config: Which.
-        with_prefetch: Whether to name ``prefetch_factor`` also at its default of 2.
-
-    >>> describe(Config(num_workers=4, prefetch_factor=4, persistent_workers=True))
-    'num_workers=4, prefetch_factor=4, persistent_workers=True'
-    """
-    parts = [f"num_workers={config.num_workers}"]
-    plain = Config(num_workers=config.num_workers).canonical()
-    for field in dataclasses.fields(Config):
-        value = getattr(config, field.name)
-        named = field.name == "prefetch_factor" and with_prefetch and config.num_workers > 0
-        if field.name != "num_workers" and (named or value != getattr(plain, field.name)):
-            parts.append(f"{field.name}={value}")
-    return ", ".join(parts)
 
 
 def evidence_ids(candidates: Sequence[Candidate]) -> list[str]:

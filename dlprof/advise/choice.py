@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import statistics
 from collections.abc import Sequence
 
 from dlprof.advise.candidates import Candidate
-from dlprof.advise.effective import Rates, Situation, cores_share, rates_of
+from dlprof.advise.effective import Situation, cores_share
 from dlprof.advise.speeds import Speeds, compare_speeds
 from dlprof.records import Estimate
-from dlprof.stats import mean_interval, turnovers
+from dlprof.stats import mean_interval
 
 SAME_SPEED = 0.98
 """Within 2 % counts as the same speed, however sure the difference: no training run shows it."""
+
+WITHIN = f"within {(1 - SAME_SPEED) * 100:.0f} %"
+"""The same in words."""
 
 LEAST_TIE = 0.90
 """Slower than this by its best estimate is no tie, however unsure: the evidence leans against it.
@@ -44,7 +46,6 @@ class Choice:
         undecided: Cheaper than ``pick``, slower by the best estimate, but not surely.
         fed: Whether the pool keeps the step fed; ``None`` without a step.
         speeds: What the choice rests on.
-        rates: Each trial's rates, by trial id.
     """
 
     situation: Situation
@@ -56,17 +57,12 @@ class Choice:
     undecided: tuple[Candidate, ...]
     fed: bool | None
     speeds: Speeds
-    rates: dict[str, Rates]
 
     @property
     def present(self) -> Candidate | None:
         """What the target's own DataLoader is set to now, if measured and within the limits."""
         config = self.situation.present
         return next((each for each in self.allowed if each.config == config), None)
-
-    def wait_fraction(self, candidate: Candidate) -> float | None:
-        """Mean share of time that the step waits."""
-        return _mean_wait(candidate, self.rates)
 
 
 def choose(
@@ -79,14 +75,8 @@ def choose(
         allowed: Those that keep the limits, cheapest first, at least one.
         situation: What the settings are wanted for.
     """
-    trials = [trial for candidate in candidates for trial in candidate.trials]
-    turns = turnovers(trials)
-    rates = {
-        trial.id: rates_of(trial, situation, turns.get(trial.config.turnover_group))
-        for trial in trials
-    }
-    speeds = compare_speeds(candidates, rates)
-    fed = [candidate for candidate in allowed if _is_fed(candidate, rates, situation)]
+    speeds = compare_speeds(candidates, situation)
+    fed = [candidate for candidate in allowed if _is_fed(candidate, speeds, situation)]
     pool = fed or list(allowed)
     best = speeds.fastest(pool)
     ties = [each for each in pool if is_tie(speeds.ratio(each, best))]
@@ -103,7 +93,6 @@ def choose(
         ),
         fed=bool(fed) if _has_step(situation) else None,
         speeds=speeds,
-        rates=rates,
     )
 
 
@@ -113,27 +102,25 @@ def is_tie(ratio: Estimate) -> bool:
     return ratio.value >= SAME_SPEED or (ratio.value >= LEAST_TIE and reaches_best)
 
 
+def surely_differs(ratio: Estimate) -> bool:
+    """Whether the interval of a ratio leaves out 1."""
+    return (ratio.low is not None and ratio.low > 1) or (ratio.high is not None and ratio.high < 1)
+
+
 def _has_step(situation: Situation) -> bool:
     return situation.step_measured or situation.derived_step_s is not None
 
 
-def _mean_wait(candidate: Candidate, rates: dict[str, Rates]) -> float | None:
-    waits = [rates[trial.id].wait_fraction for trial in candidate.trials]
-    known = [wait for wait in waits if wait is not None]
-    return statistics.fmean(known) if known else None
-
-
-def _is_fed(candidate: Candidate, rates: dict[str, Rates], situation: Situation) -> bool:
+def _is_fed(candidate: Candidate, speeds: Speeds, situation: Situation) -> bool:
     """Whether the step waits so little for this configuration that it counts as fed."""
-    mean = _mean_wait(candidate, rates)
+    mean = speeds.wait_fraction(candidate)
     if mean is None:
         return False
     if situation.derived_step_s is not None and candidate.config.num_workers:
         return _outruns(candidate, situation, situation.derived_step_s)
     if mean <= FED_WAIT_FRACTION:
         return True
-    waits = [rates[trial.id].wait_fraction for trial in candidate.trials]
-    low = mean_interval([wait for wait in waits if wait is not None]).low
+    low = mean_interval(speeds.waits(candidate)).low
     return low is not None and low <= FED_WAIT_FRACTION and mean <= _PERHAPS_FED_WAIT_FRACTION
 
 

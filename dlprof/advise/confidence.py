@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dlprof.advise.choice import Choice, is_tie
+from dlprof.advise.choice import WITHIN, Choice, is_tie, surely_differs
 from dlprof.advise.wording import percent, times
 from dlprof.records import Confidence, Run, Trial
 from dlprof.units import format_duration
@@ -84,6 +84,9 @@ def _sure(choice: Choice) -> str:
     count = choice.speeds.steady.blocks(choice.pick.key)
     ruled_out = len(choice.allowed) - len(choice.ties)
     measured = f"its rate was measured {times(count)}"
-    if len(choice.ties) > 1:
-        return f"{measured}; {len(choice.ties) - 1} dearer ones can't be told apart from it"
+    dearer = [each for each in choice.ties if each is not choice.pick]
+    if any(surely_differs(choice.speeds.ratio(each, choice.pick)) for each in dearer):
+        return f"{measured}; {len(dearer)} dearer ones are {WITHIN} or can't be told apart"
+    if dearer:
+        return f"{measured}; {len(dearer)} dearer ones can't be told apart from it"
     return f"{measured}; all {ruled_out} others are slower" if ruled_out else measured

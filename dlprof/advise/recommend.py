@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from dlprof.advise.candidates import Candidate, gather
-from dlprof.advise.choice import Choice, choose
+from dlprof.advise.choice import SAME_SPEED, Choice, choose
 from dlprof.advise.confidence import judge
 from dlprof.advise.effective import Situation
 from dlprof.advise.limits import within_limits
@@ -69,7 +69,7 @@ def recommend(
 def _expected(choice: Choice, candidate: Candidate) -> Expected:
     return Expected(
         samples_per_s=choice.speeds.steady.rate(candidate.key),
-        wait_fraction=choice.wait_fraction(candidate),
+        wait_fraction=choice.speeds.wait_fraction(candidate),
         pss_bytes=candidate.pss_bytes,
         shm_bytes=candidate.shm_bytes,
         startup_s=candidate.startup_s,
@@ -102,12 +102,21 @@ def _related(choice: Choice) -> Iterator[tuple[Candidate, _Relation]]:
     default = default_of(choice.allowed, choice.pick.config)
     if default is not None:
         yield default, "default"
-    yield choice.speeds.fastest(choice.allowed), "fastest"
+    yield _fastest(choice), "fastest"
     for candidate in choice.ties:
         yield candidate, "tie"
     fewer = [c for c in choice.allowed if c.config.num_workers < choice.pick.config.num_workers]
     if fewer:
-        yield choice.speeds.fastest(fewer), "slower"
+        rival = choice.speeds.fastest(fewer)
+        if choice.speeds.ratio(rival, choice.pick).value < SAME_SPEED:
+            yield rival, "slower"
+
+
+def _fastest(choice: Choice) -> Candidate:
+    """The fastest of all that keep the limits, one that feeds the step where as fast."""
+    fastest = choice.speeds.fastest(choice.allowed)
+    ahead = choice.speeds.ratio(choice.best, fastest).value < SAME_SPEED
+    return fastest if ahead else choice.best
 
 
 def _nothing_measured(run: Run) -> NothingMeasuredError:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 
 from dlprof.advise.candidates import Candidate
-from dlprof.advise.effective import Rates
+from dlprof.advise.effective import Rates, Situation, rates_of
 from dlprof.records import Estimate
-from dlprof.stats import BlockFit, fit_blocks, observe
+from dlprof.stats import BlockFit, fit_blocks, observe, turnovers
 
 _TURNOVER_SPREAD = 0.5
 """Expected relative standard deviation of one epoch turnover: starting the same workers took 32
@@ -45,10 +46,22 @@ class Speeds:
     Attributes:
         steady: The steady rates.
         epochs: Per configuration, over epochs of the target's length.
+        rates: Each trial's rates in the situation that counts, by trial id.
     """
 
     steady: BlockFit
     epochs: Mapping[str, EpochFactor]
+    rates: Mapping[str, Rates]
+
+    def waits(self, candidate: Candidate) -> list[float]:
+        """Share of time that the step waits, of each trial that tells."""
+        waits = [self.rates[trial.id].wait_fraction for trial in candidate.trials]
+        return [wait for wait in waits if wait is not None]
+
+    def wait_fraction(self, candidate: Candidate) -> float | None:
+        """Mean share of time that the step waits; ``None`` without a step."""
+        waits = self.waits(candidate)
+        return statistics.fmean(waits) if waits else None
 
     def ratio(self, candidate: Candidate, other: Candidate) -> Estimate:
         """Rate of one over that of another, over whole epochs where their length is known."""
@@ -67,21 +80,31 @@ class Speeds:
 
     def fastest(self, among: Sequence[Candidate]) -> Candidate:
         """The fastest of some, which must not be none; the first of equals."""
-        return max(among, key=lambda c: self.steady.log_rates[c.key] + self.epochs[c.key].log)
+        return max(among, key=self.log_speed)
+
+    def log_speed(self, candidate: Candidate) -> float:
+        """Natural logarithm of its rate, over whole epochs where their length is known."""
+        return self.steady.log_rates[candidate.key] + self.epochs[candidate.key].log
 
 
-def compare_speeds(candidates: Sequence[Candidate], rates: Mapping[str, Rates]) -> Speeds:
+def compare_speeds(candidates: Sequence[Candidate], situation: Situation) -> Speeds:
     """Compare all candidates.
 
     Args:
         candidates: With at least one rate each.
-        rates: Rates in the situation that counts, by trial id.
+        situation: What the settings are wanted for.
     """
     trials = [trial for candidate in candidates for trial in candidate.trials]
+    turns = turnovers(trials)
+    rates = {
+        trial.id: rates_of(trial, situation, turns.get(trial.config.turnover_group))
+        for trial in trials
+    }
     seen = [observe(trial, rates[trial.id].samples_per_s) for trial in trials]
     return Speeds(
         steady=fit_blocks([each for each in seen if each is not None]),
         epochs={each.key: _epoch_factor(each, rates) for each in candidates},
+        rates=rates,
     )
 
 

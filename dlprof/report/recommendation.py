@@ -150,7 +150,7 @@ def _alternatives(alternatives: Sequence[Alternative]) -> list[RenderableType]:
         if other not in hidden
     ]
     if hidden:
-        lines.append(bullet(Text(f"{len(hidden)} more that can't be told apart")))
+        lines.append(bullet(Text(f"{len(hidden)} more that are as fast")))
     return lines
 
 

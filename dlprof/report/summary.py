@@ -1,14 +1,16 @@
-"""A run's trials gathered by configuration: the rows of the tables and the bars of the plot."""
+"""A run's trials gathered by configuration: the rows of the tables and the bars of the plot.
+
+The figures are those that the recommendation rests on, so that one screen never tells two.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import statistics
-from collections.abc import Callable, Iterable, Sequence
 
-from dlprof.records import Config, Estimate, Recommendation, Run, Trial
-from dlprof.stats import turnovers
-from dlprof.stats.blocks import BlockFit, fit_blocks, observe
+from dlprof.advise.candidates import Candidate, gather
+from dlprof.advise.effective import Situation
+from dlprof.advise.speeds import Speeds, compare_speeds
+from dlprof.records import Config, Constraints, Estimate, Recommendation, Run
 
 PICK = "pick"
 PRESENT = "present"
@@ -26,139 +28,82 @@ class Row:
         config: Which.
         role: ``pick``, ``present`` (what the target is set to now), ``tie``, ``fastest``,
             ``default`` (PyTorch's own), ``failed`` or empty.
-        rate: Samples per second, drift between blocks taken out; ``None`` without figures.
-        relative: Rate over that of the pick (of the fastest, where nothing is recommended).
+        rate: Steady samples per second, drift between blocks taken out; ``None`` without figures.
+        relative: Speed over that of the pick (of the fastest, where nothing is recommended), over
+            whole epochs where their length is known.
         startup_s: Median of ``iter`` plus first ``next``.
         epoch_turnover_s: From an epoch to the next, with these workers.
-        wait_fraction: Median share of time waiting for data at the stated step.
+        wait_fraction: Mean share of time waiting for data at the stated step.
         pss_bytes: Largest peak of the process tree's memory.
-        shm_bytes: Largest peak of shared memory.
+        shm_bytes: Shared memory with full queues.
         own_cores: Median busy cores of the trial's own processes.
         available_cores: Median cores that it could have had.
-        trials: Completed trials.
+        trials: Trials with a rate.
         noisy: How many of those are doubtful.
     """
 
     config: Config
     role: str
-    rate: Estimate | None
-    relative: Estimate | None
-    startup_s: float | None
+    rate: Estimate | None = None
+    relative: Estimate | None = None
+    startup_s: float | None = None
     epoch_turnover_s: float | None = None
-    wait_fraction: float | None
-    pss_bytes: int | None
-    shm_bytes: int | None
-    own_cores: float | None
-    available_cores: float | None
-    trials: int
-    noisy: int
+    wait_fraction: float | None = None
+    pss_bytes: int | None = None
+    shm_bytes: int | None = None
+    own_cores: float | None = None
+    available_cores: float | None = None
+    trials: int = 0
+    noisy: int = 0
 
 
-def summarise(run: Run, recommendation: Recommendation | None = None) -> tuple[Row, ...]:
+def summarise(run: Run) -> tuple[Row, ...]:
     """One row per configuration, fastest first, those without figures last.
 
     Args:
-        run: What was measured.
-        recommendation: Tells the pick and the ties; the run's own where it is ``None``.
+        run: What was measured, and its recommendation, which tells the pick and the ties.
     """
-    recommendation = recommendation or run.recommendation
-    groups = _by_config(run.trials)
-    fit = fit_trials(run.completed)
-    reference = _reference(fit, recommendation)
-    present = present_settings(run)
-    turns = turnovers(run.completed)
-    rows = [
-        dataclasses.replace(
-            _row(config, trials, fit, reference, _role(config, fit, recommendation, present)),
-            epoch_turnover_s=turns.get(config.turnover_group),
-        )
-        for config, trials in groups.items()
-    ]
-    return tuple(sorted(rows, key=_slowness))
+    candidates = gather(run)
+    failed = tuple(Row(config=each.config, role=FAILED) for each in candidates if not each.trials)
+    measured = [each for each in candidates if each.trials]
+    if not measured:
+        return failed
+    advice = run.recommendation
+    situation = Situation.of(run, advice.constraints if advice else Constraints(), None)
+    speeds = compare_speeds(measured, situation)
+    fastest = speeds.fastest(measured)
+    pick = next((each for each in measured if advice and each.config == advice.config), None)
+    roles = _roles(advice, situation.present, fastest.config)
+    measured.sort(key=speeds.log_speed, reverse=True)
+    rows = [_row(each, speeds, pick or fastest, roles.get(each.config, "")) for each in measured]
+    return (*rows, *failed)
 
 
-def present_settings(run: Run) -> Config | None:
-    """What the target's own DataLoader is set to now; ``None`` where it has none."""
-    header = run.header
-    return header.target.present_settings(has_accelerator=header.accelerator is not None)
+def _roles(
+    advice: Recommendation | None, present: Config | None, fastest: Config
+) -> dict[Config, str]:
+    """What the recommendation calls configurations; the pick counts most, then the present."""
+    now = {} if present is None else {present: PRESENT}
+    if advice is None:
+        return {fastest: FASTEST} | now
+    related = {other.config: other.relation for other in advice.alternatives}
+    told = {config: role for config, role in related.items() if role != "slower"}
+    return told | now | {advice.config: PICK}
 
 
-def fit_trials(trials: Iterable[Trial]) -> BlockFit | None:
-    """The block model over the trials that have a rate; ``None`` where none has."""
-    observations = [seen for trial in trials if (seen := observe(trial)) is not None]
-    return fit_blocks(observations) if observations else None
-
-
-def _by_config(trials: Iterable[Trial]) -> dict[Config, list[Trial]]:
-    groups: dict[Config, list[Trial]] = {}
-    for trial in trials:
-        groups.setdefault(trial.config, []).append(trial)
-    return groups
-
-
-def _reference(fit: BlockFit | None, recommendation: Recommendation | None) -> str | None:
-    """The configuration whose rate is 1.00x: the pick, or the fastest."""
-    if fit is None:
-        return None
-    if recommendation is not None and recommendation.config.key in fit.log_rates:
-        return recommendation.config.key
-    return fit.best()
-
-
-def _role(
-    config: Config,
-    fit: BlockFit | None,
-    recommendation: Recommendation | None,
-    present: Config | None,
-) -> str:
-    if fit is None or config.key not in fit.log_rates:
-        return FAILED
-    if recommendation is not None and config == recommendation.config:
-        return PICK
-    if config == present:
-        return PRESENT
-    if recommendation is not None:
-        relations = {other.config: other.relation for other in recommendation.alternatives}
-        if config in relations:
-            return "" if relations[config] == "slower" else relations[config]
-    return FASTEST if config.key == fit.best() else ""
-
-
-def _row(
-    config: Config, trials: Sequence[Trial], fit: BlockFit | None, reference: str | None, role: str
-) -> Row:
-    done = [trial for trial in trials if trial.outcome == "completed"]
-    measured = fit is not None and config.key in fit.log_rates
+def _row(candidate: Candidate, speeds: Speeds, reference: Candidate, role: str) -> Row:
     return Row(
-        config=config,
+        config=candidate.config,
         role=role,
-        rate=fit.rate(config.key) if fit is not None and measured else None,
-        relative=(
-            fit.ratio(config.key, reference)
-            if fit is not None and reference is not None and measured
-            else None
-        ),
-        startup_s=_median(done, lambda trial: trial.startup_s),
-        wait_fraction=_median(done, lambda trial: trial.wait_fraction),
-        pss_bytes=_largest(trial.usage.pss_peak_bytes for trial in done),
-        shm_bytes=_largest(trial.usage.shm_peak_bytes for trial in done),
-        own_cores=_median(done, lambda trial: trial.usage.own_cpu_cores),
-        available_cores=_median(done, lambda trial: trial.usage.available_cpu_cores),
-        trials=len(done),
-        noisy=sum(trial.noisy for trial in done),
+        rate=speeds.steady.rate(candidate.key),
+        relative=speeds.ratio(candidate, reference),
+        startup_s=candidate.startup_s,
+        epoch_turnover_s=candidate.epoch_turnover_s,
+        wait_fraction=speeds.wait_fraction(candidate),
+        pss_bytes=candidate.pss_bytes,
+        shm_bytes=candidate.shm_bytes,
+        own_cores=candidate.own_cpu_cores,
+        available_cores=candidate.available_cpu_cores,
+        trials=len(candidate.trials),
+        noisy=candidate.noisy,
     )
-
-
-def _median(trials: Iterable[Trial], figure: Callable[[Trial], float | None]) -> float | None:
-    known = [value for trial in trials if (value := figure(trial)) is not None]
-    return statistics.median(known) if known else None
-
-
-def _largest(values: Iterable[int | None]) -> int | None:
-    return max((value for value in values if value is not None), default=None)
-
-
-def _slowness(row: Row) -> tuple[float, int, str]:
-    """Sorts by falling rate, equal rates and missing ones by cost."""
-    rate = row.rate.value if row.rate is not None else -1.0
-    return (-rate, row.config.num_workers, row.config.key)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from dlprof.advise.choice import WITHIN
 from dlprof.records import Run, Trial
 from dlprof.report.labels import percent_text, settings_text
 from dlprof.report.plot import ThroughputPlot, bars
 from dlprof.report.recommendation import render_recommendation
-from dlprof.report.summary import PICK, PRESENT, Row, present_settings, summarise
+from dlprof.report.summary import PICK, PRESENT, TIE, Row, summarise
 from dlprof.report.table import RunTable
 from dlprof.report.text import clean
 from dlprof.units import format_duration
@@ -61,7 +62,8 @@ def _headline(run: Run) -> str:
 def _legend(run: Run, rows: tuple[Row, ...]) -> list[str]:
     """What the marks mean, as far as they occur."""
     roles = {row.role for row in rows}
-    present = present_settings(run)
+    header = run.header
+    present = header.target.present_settings(has_accelerator=header.accelerator is not None)
     notes = []
     if any(row.role == PICK and row.config == present for row in rows):
         notes.append("pick: recommended, and what the target is set to now; relative: against it.")
@@ -71,8 +73,8 @@ def _legend(run: Run, rows: tuple[Row, ...]) -> list[str]:
         notes.append("relative: speed against the fastest.")
     if PRESENT in roles:
         notes.append("present: what the target's own DataLoader is set to now.")
-    if "tie" in roles:
-        notes.append("tie: can't be told apart from the best.")
+    if TIE in roles:
+        notes.append(f"tie: can't be told apart from the best, or {WITHIN} of it.")
     if "default" in roles:
         notes.append("default: what PyTorch does when nothing is set.")
     if any(row.noisy for row in rows):

@@ -10,9 +10,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from dlprof.records import Recommendation, Run
 from dlprof.report.labels import cores_text, interval_text, percent_text, ratio_text
-from dlprof.report.summary import FAILED, PICK, TIE, Row, summarise
+from dlprof.report.summary import FAILED, PICK, TIE, Row
 from dlprof.report.text import clean
 from dlprof.units import MISSING, format_bytes, format_duration, format_rate
 
@@ -166,13 +165,3 @@ class RunTable:
             cells = [Text(column.text(row)) for column in columns]
             table.add_row(*cells, style=_STYLES.get(row.role, ""))
         yield table
-
-
-def render_table(run: Run, recommendation: Recommendation | None = None) -> RunTable:
-    """The table of a run.
-
-    Args:
-        run: What was measured.
-        recommendation: Tells the pick and the ties; the run's own where it is ``None``.
-    """
-    return RunTable(summarise(run, recommendation))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from builders import blocks, config, failed, machine, run, target, trial
 
-from dlprof.advise.candidates import describe
+from dlprof.advise.candidates import gather
 from dlprof.advise.choice import is_tie
 from dlprof.advise.effective import Situation, rates_of
 from dlprof.advise.recommend import recommend
@@ -79,13 +79,24 @@ def test_deeper_queues_share_a_turnover() -> None:
 # --- names and ties
 
 
-def test_describe_leaves_defaults_out() -> None:
-    assert describe(config(4)) == "num_workers=4"
-    assert describe(W0) == "num_workers=0"
+def test_names_leave_defaults_out() -> None:
+    assert config(4).text == "num_workers=4"
+    assert W0.text == "num_workers=0"
     assert (
-        describe(config(2, 8, pin_memory=True, batch_size=64, in_order=False))
+        config(2, 8, pin_memory=True, batch_size=64, in_order=False).text
         == "num_workers=2, prefetch_factor=8, pin_memory=True, batch_size=64, in_order=False"
     )
+
+
+def test_names_tell_the_depth_of_queues_where_depths_differ() -> None:
+    alike = gather(run(blocks({W0: [100], W4: [200]})))
+    assert [each.name for each in alike] == ["num_workers=0", "num_workers=4"]
+    deep = gather(run(blocks({W0: [100], W4: [200], config(4, 8): [200]})))
+    assert [each.name for each in deep] == [
+        "num_workers=0",
+        "num_workers=4, prefetch_factor=2",
+        "num_workers=4, prefetch_factor=8",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,26 @@ def test_present_settings_are_known_by_how_they_were_measured() -> None:
     assert "present" not in relations(with_device).values()
 
 
+def test_a_sure_difference_of_little_is_called_little_and_no_doubt() -> None:
+    """With so many repeats, 1.5 % is no chance, but no training run shows it."""
+    answer = recommend(run(blocks({W4: [1000.0] * 60, W8: [1015.0] * 60}, spread=0.001)))
+    assert answer.config == W4
+    assert "num_workers=8 was the fastest, at 1.01x (1.01-1.02) of it, and it is within 2 % of" in (
+        claims(answer)
+    )
+    assert "can't be told apart" not in claims(answer)
+    assert answer.confidence_reason.endswith("1 dearer ones are within 2 % or can't be told apart")
+
+
+def test_fewer_workers_that_are_not_ruled_out_are_not_called_slower() -> None:
+    answer = recommend(run(blocks({W2: [100, 60, 130], W4: [110, 105, 100]})))
+    assert answer.config == W4 or "Fewer workers are slower" not in claims(answer)
+    unsure = recommend(run(blocks({W2: [88, 60, 110], W4: [100, 105, 100]})))
+    assert unsure.config == W4
+    assert "num_workers=2 is cheaper and not ruled out" in claims(unsure)
+    assert "Fewer workers" not in claims(unsure)
+
+
 def test_no_workers_is_an_answer() -> None:
     answer = recommend(run(blocks({W0: [1000, 1010], W1: [300, 310], W4: [400, 400]})))
     assert answer.config == W0

@@ -121,3 +121,25 @@ def test_ranks_starve_a_step_by_sharing_cores() -> None:
     assert alone.expected.samples_per_s.value == pytest.approx(3200)
     assert shared.expected.samples_per_s.value == pytest.approx(2000)
     assert first(shared).startswith("No configuration keeps")
+
+
+def test_fewer_workers_that_might_not_feed_a_derived_step_are_not_called_slower() -> None:
+    """At the step both give 3200 samples a second, but two workers with too little to spare."""
+    answer = recommend(run(without_step(two=3300)), Constraints(step_s=STEP_S))
+    claims = [reason.claim for reason in answer.reasons]
+    assert not any("are slower" in claim for claim in claims)
+    assert any(
+        claim.startswith(
+            "Fewer workers would not surely keep the step fed: num_workers=2 gave 1.00"
+        )
+        for claim in claims
+    )
+    relations = {other.config: other.relation for other in answer.alternatives}
+    assert W2 not in relations
+    assert "slower" not in relations.values()
+
+
+def test_fewer_workers_that_starve_a_step_are_slower() -> None:
+    answer = recommend(run(without_step(two=3000)), Constraints(step_s=STEP_S))
+    assert any("Fewer workers are slower" in reason.claim for reason in answer.reasons)
+    assert {o.config: o.relation for o in answer.alternatives}[W2] == "slower"

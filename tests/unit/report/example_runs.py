@@ -54,6 +54,7 @@ def example_trials() -> list[Trial]:
         usage=usage,
         startup_s=0.131,
         epoch_turnover_s=0.0123,
+        wait_fraction=0.034,
     )
     marked = [
         dataclasses.replace(trial, noisy=trial.config == EIGHT and trial.repetition == 1)
@@ -71,7 +72,7 @@ def example_recommendation() -> Recommendation:
             samples_per_s=around(1512.0, 0.02),
             wait_fraction=0.034,
             pss_bytes=1_500_000_000,
-            shm_bytes=120_000_000,
+            shm_bytes=173_408_256,
             startup_s=0.131,
             epoch_turnover_s=0.0123,
         ),
@@ -109,6 +110,7 @@ def example_run_without_advice() -> Run:
         example_trials(),
         machine=machine(hostname="box-1"),
         target=target(spec="images"),
+        settings={"step_s": 0.012},
         left_out=(
             LeftOut(
                 setting="pin_memory=True",

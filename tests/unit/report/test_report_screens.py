@@ -21,7 +21,7 @@ from dlprof.records import Run
 from dlprof.report.recommendation import render_recommendation
 from dlprof.report.summary import summarise
 from dlprof.report.sweep import render_sweep
-from dlprof.report.table import columns_for, render_table
+from dlprof.report.table import RunTable, columns_for
 
 _WIDTHS = (60, 80, 200)
 _TO_COPY = ("  dlprof recommend ", "  loader = ")
@@ -39,7 +39,7 @@ def test_the_final_screen_where_only_ascii_can_be_written() -> None:
 
 
 def test_a_run_without_a_recommendation_marks_the_fastest() -> None:
-    text = drawn(render_table(example_run_without_advice()), 80)
+    text = drawn(RunTable(summarise(example_run_without_advice())), 80)
     assert [line.split()[0] for line in text.splitlines() if line.startswith("fastest")]
     assert "pick" not in text
 
@@ -56,7 +56,7 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
 @pytest.mark.parametrize("width", _WIDTHS)
 def test_numbers_in_the_table_are_never_cut(width: int) -> None:
     run = example_run()
-    text = drawn(render_table(run), width)
+    text = drawn(RunTable(summarise(run)), width)
     assert len(text.splitlines()) == 1 + len(summarise(run))
     assert "…" not in text
 
@@ -80,6 +80,7 @@ def test_columns_go_in_the_stated_order() -> None:
         "memory",
         "start-up",
         "relative",
+        "wait",
         "95 %",
     ]
 

@@ -1,0 +1,87 @@
+"""The rows say of each configuration what the recommendation says of it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from builders import blocks, config, failed, run, target, trial
+
+from dlprof.advise.recommend import recommend
+from dlprof.records import Config, Constraints, Run
+from dlprof.report.summary import DEFAULT, FAILED, FASTEST, PICK, PRESENT, Row, summarise
+
+W0, W2, W4 = (config(w) for w in (0, 2, 4))
+KEPT = config(4, persistent_workers=True)
+
+
+def _advised(measured: Run, constraints: Constraints | None = None) -> Run:
+    return dataclasses.replace(measured, recommendation=recommend(measured, constraints))
+
+
+def _rows(measured: Run) -> dict[Config, Row]:
+    return {row.config: row for row in summarise(measured)}
+
+
+def _short_epochs() -> Run:
+    """Ten batches an epoch, and starting workers takes as long as five of them."""
+    steady = {W4: [3200.0] * 3, KEPT: [3180.0] * 3}
+    trials = [
+        dataclasses.replace(each, epoch_turnover_s=0.001 if each.config == KEPT else 0.05)
+        for each in blocks(steady)
+    ]
+    return run(trials, target=target(batches_per_epoch=10, length=320))
+
+
+def test_the_slower_of_a_pair_is_told_apart_as_in_the_recommendation() -> None:
+    measured = _advised(_short_epochs())
+    assert measured.recommendation is not None
+    assert measured.recommendation.config == KEPT
+    rows = _rows(measured)
+    assert rows[KEPT].role == PICK
+    assert rows[W4].rate == rows[KEPT].rate  # within an epoch they are the same
+    relative = rows[W4].relative
+    assert relative is not None
+    assert relative.value == pytest.approx(0.67, abs=0.01)
+    assert [row.config for row in summarise(measured)] == [KEPT, W4]
+
+
+@pytest.mark.parametrize(
+    "constraints", [None, Constraints(step_s=0.02), Constraints(ranks=2, step_s=0.001)]
+)
+def test_rows_and_recommendation_show_the_same_figures(constraints: Constraints | None) -> None:
+    trials = blocks({W0: [400, 410, 405], W2: [790, 800, 780], W4: [1500, 1490, 1510]})
+    measured = _advised(run(trials), constraints)
+    advice = measured.recommendation
+    assert advice is not None
+    rows = _rows(measured)
+    shown = [(advice.config, advice.expected, 1.0)]
+    shown += [(other.config, other.expected, other.speed) for other in advice.alternatives]
+    assert len(shown) > 1
+    for chosen, expected, speed in shown:
+        row = rows[chosen]
+        assert row.rate == expected.samples_per_s
+        assert row.relative is not None
+        assert row.relative.value == pytest.approx(speed)
+        assert row.wait_fraction == expected.wait_fraction
+        assert row.pss_bytes == expected.pss_bytes
+        assert row.shm_bytes == expected.shm_bytes
+        assert row.startup_s == expected.startup_s
+        assert row.epoch_turnover_s == expected.epoch_turnover_s
+
+
+def test_roles_are_the_recommendation_s() -> None:
+    trials = [*blocks({W0: [400, 410], W2: [790, 800], W4: [1500, 1490]}), failed(config(8))]
+    measured = run(trials, target=target(own_config=W2))
+    roles = {chosen: row.role for chosen, row in _rows(_advised(measured)).items()}
+    assert roles == {W4: PICK, W2: PRESENT, W0: DEFAULT, config(8): FAILED}
+    without = {chosen: row.role for chosen, row in _rows(measured).items()}
+    assert without == {W4: FASTEST, W2: PRESENT, W0: "", config(8): FAILED}
+
+
+def test_what_failed_or_gave_no_rate_stands_last_without_figures() -> None:
+    rows = summarise(run([failed(W4), trial(W2, None), trial(W0, 100)]))
+    assert [row.config for row in rows] == [W0, W2, W4]
+    assert [row.trials for row in rows] == [1, 0, 0]
+    assert rows[-1].rate is rows[-1].relative is None
+    assert summarise(run([])) == ()
