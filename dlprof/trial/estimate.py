@@ -47,13 +47,16 @@ class Throughput:
     """What a trial's clock says.
 
     Attributes:
-        batches_per_s: The rate.
+        batches_per_s: The rate; without an interval where its upper end would have no bound.
+        spread: Half-width of the interval of the seconds for a batch, over their mean; ``None``
+            where too few blocks came to say.
         batches: Batches that it rests on.
         measured_s: Seconds that it rests on.
         whole_epochs: Whether it covers whole epochs, because no steady state was reached.
     """
 
     batches_per_s: Estimate
+    spread: float | None
     batches: int
     measured_s: float
     whole_epochs: bool
@@ -98,6 +101,17 @@ def _rate(mean_s: Estimate, batches: int) -> Estimate:
     return Estimate(value=batches / mean_s.value, low=low, high=high)
 
 
+def _spread(blocks: Sequence[float]) -> float | None:
+    """Half-width of the mean's interval over the mean.
+
+    Not of two blocks: 12.7 standard errors to each side, as two ask for, are no sign of anything.
+    """
+    mean = mean_interval(blocks)
+    if len(blocks) < _MIN_BLOCKS or mean.low is None or mean.high is None or mean.value <= 0:
+        return None
+    return (mean.high - mean.low) / 2 / mean.value
+
+
 def _steady(epochs: Sequence[Epoch], config: Config) -> Throughput | None:
     segments = [steady_gaps(epoch, config) for epoch in epochs]
     gaps = [gap for segment in segments for gap in segment]
@@ -105,15 +119,15 @@ def _steady(epochs: Sequence[Epoch], config: Config) -> Throughput | None:
     if not gaps or total_s <= 0:
         return None
     stride = max(config.num_workers, 1)
-    spread = mean_interval(blocks_of_rounds(gaps, config))
-    mean_s = total_s / len(gaps)
-    if spread.low is not None and spread.high is not None:
-        half = (spread.high - spread.low) / 2
-        spread = Estimate(value=mean_s, low=mean_s - half, high=mean_s + half)
-    else:
-        spread = Estimate(value=mean_s)
+    blocks = blocks_of_rounds(gaps, config)
+    interval = mean_interval(blocks)
+    mean_s = Estimate(value=total_s / len(gaps))
+    if interval.low is not None and interval.high is not None:
+        half = (interval.high - interval.low) / 2
+        mean_s = Estimate(value=mean_s.value, low=mean_s.value - half, high=mean_s.value + half)
     return Throughput(
-        batches_per_s=_rate(spread, stride),
+        batches_per_s=_rate(mean_s, stride),
+        spread=_spread(blocks),
         batches=len(gaps) * stride,
         measured_s=total_s,
         whole_epochs=False,
@@ -135,13 +149,14 @@ def _over_epochs(epochs: Sequence[Epoch]) -> Throughput | None:
     if total_s <= 0:
         return None
     per_batch = [span / count for span, count in spans]
-    spread = mean_interval(per_batch)
+    interval = mean_interval(per_batch)
     mean_s = total_s / batches
     low = high = None
-    if spread.low is not None and spread.high is not None and spread.value > 0:
-        low, high = mean_s * spread.low / spread.value, mean_s * spread.high / spread.value
+    if interval.low is not None and interval.high is not None and interval.value > 0:
+        low, high = (mean_s * end / interval.value for end in (interval.low, interval.high))
     return Throughput(
         batches_per_s=_rate(Estimate(value=mean_s, low=low, high=high), 1),
+        spread=_spread(per_batch),
         batches=batches,
         measured_s=total_s,
         whole_epochs=True,

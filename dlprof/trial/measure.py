@@ -20,7 +20,7 @@ _PATIENCE = 3.0  # a window may last this many times its length to gather _MIN_R
 _FILL_CAP_S = 0.25
 _STRETCH_S = 1.0
 _ONE_BATCH = -math.inf
-_COMPARED = 2  # the first batches that are kept, in order to compare what two workers gave
+_INSPECTED = 2  # the first batches that are kept to be inspected: one each of two workers
 
 
 class Gate(Protocol):
@@ -65,6 +65,7 @@ class Measured:
     Attributes:
         startup_s: ``iter(loader)`` plus the first ``next()``.
         batches_per_s: Steady rate; ``None`` if too few batches came.
+        spread: How uncertain that rate is, as a share of it; ``None`` if too few blocks came.
         batches: Batches in the window.
         measured_s: Seconds in the window.
         whole_epochs: Whether the rate covers whole epochs.
@@ -75,6 +76,7 @@ class Measured:
 
     startup_s: float
     batches_per_s: Estimate | None
+    spread: float | None
     batches: int
     measured_s: float
     whole_epochs: bool
@@ -121,6 +123,7 @@ class Loop:
         clock: Monotonic seconds.
         beat: Called now and then, with the time at which the last batch came.
         confirm: Called once, after the very first batch.
+        inspect: Called once, with the first batches of the loader, which are then let go.
     """
 
     def __init__(
@@ -132,6 +135,7 @@ class Loop:
         clock: Callable[[], float],
         beat: Callable[[float], object],
         confirm: Callable[[], object] = lambda: None,
+        inspect: Callable[[Sequence[Any]], object] = lambda _batches: None,
     ) -> None:
         self._loader = loader
         self._config = config
@@ -139,9 +143,10 @@ class Loop:
         self._clock = clock
         self._beat = beat
         self._confirm = confirm
+        self._inspect = inspect
         self._iterator: Iterator[Any] = iter(())
         self.batch: Any = None
-        self.first_batches: list[Any] = []
+        self._first_batches: list[Any] = []
         self.wait_s = 0.0
         self.logs: list[_Log] = []
         self.turnovers_s: list[float] = []
@@ -169,7 +174,7 @@ class Loop:
             self.wait_s += self.turnovers_s[-1]
         else:
             self._confirm()
-            self.first_batches.append(self.batch)
+            self._first_batches.append(self.batch)
         self.logs.append(log)
         self._consume(self.batch)
 
@@ -204,13 +209,18 @@ class Loop:
         log = self.logs[-1]
         log.asked_s = self._clock()
         for batch in self._iterator:
-            if len(self.first_batches) < _COMPARED:
-                self.first_batches.append(batch)
+            if len(self._first_batches) < _INSPECTED:
+                self._first_batches.append(batch)
             self.batch = batch
             log.asked_s = self._clock()
             log.yields_s.append(log.asked_s)
             self._beat(log.asked_s)
         log.whole = True
+
+    def let_go(self) -> None:
+        """Show the first batches, and hold them no longer: they take shared memory."""
+        self._inspect(self._first_batches)
+        self._first_batches = []
 
     def shut_down(self) -> None:
         """End the workers, as torch does when its iterator is collected."""
@@ -285,8 +295,11 @@ def _begin(loop: Loop, plan: Plan, gate: Gate) -> None:
     if limited and gate.attached:
         loop.drain()
         _check_whole(loop, gate)
+        loop.let_go()
         gate.reopen()
         loop.begin_epoch()
+    else:
+        loop.let_go()
 
 
 def _check_whole(loop: Loop, gate: Gate) -> None:
@@ -351,6 +364,7 @@ def measure(
     return Measured(
         startup_s=startup_s,
         batches_per_s=rate.batches_per_s if rate else None,
+        spread=rate.spread if rate else None,
         batches=rate.batches if rate else 0,
         measured_s=rate.measured_s if rate else 0.0,
         whole_epochs=rate.whole_epochs if rate else False,

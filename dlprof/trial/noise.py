@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlprof.records import Estimate, Usage
+from dlprof.records import Usage
 
 NEIGHBOUR_CORES_FRACTION = 0.15
 """Share of the usable cores that others may take before a window counts as disturbed; dlprof's own
@@ -10,19 +10,20 @@ supervisor and observer take a few hundredths of a core of it."""
 
 THROTTLED_FRACTION = 0.05
 SPREAD = 0.25
-"""Half-width of a rate's interval over the rate."""
+"""Half-width of the interval of the seconds for a batch, over their mean."""
 
 _WAITING = 0.05
 
 
-def disturbances(usage: Usage, rate: Estimate | None, *, usable_cores: float) -> tuple[str, ...]:
+def disturbances(usage: Usage, spread: float | None, *, usable_cores: float) -> tuple[str, ...]:
     """What disturbed a window, one sentence each; empty for a quiet one.
 
     Neighbours count only where the trial felt them: where it waited for cores.
 
     Args:
         usage: Of the window.
-        rate: What was measured in it.
+        spread: How uncertain the rate is that was measured in it, as a share of it; ``None``
+            where it was too short to say.
         usable_cores: Cores that the trial may use.
     """
     found = []
@@ -33,8 +34,6 @@ def disturbances(usage: Usage, rate: Estimate | None, *, usable_cores: float) ->
     throttled = usage.throttled_fraction
     if throttled is not None and throttled > THROTTLED_FRACTION:
         found.append(f"a CPU quota held the trial back for {throttled:.0%} of the window")
-    if rate is not None and rate.low is not None and rate.high is not None and rate.value > 0:
-        spread = (rate.high - rate.low) / 2 / rate.value
-        if spread > SPREAD:
-            found.append(f"the rate varied by ±{spread:.0%} within the window")
+    if spread is not None and spread > SPREAD:
+        found.append(f"the rate is uncertain by ±{spread:.0%}: batches came unevenly")
     return tuple(found)

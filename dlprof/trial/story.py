@@ -104,7 +104,7 @@ def completed(blank: Trial, story: Story, request: TrialRequest, limits: Limits)
     measured: Mapping[str, Any] = result["measured"]
     rate = _estimate(measured["batches_per_s"])
     usage = usage_of(story.usage) if story.usage else Usage()
-    disturbed = disturbances(usage, rate, usable_cores=limits.usable_cores)
+    disturbed = disturbances(usage, measured["spread"], usable_cores=limits.usable_cores)
     return dataclasses.replace(
         blank,
         samples_per_s=_scaled(rate, result["samples_per_batch"]),

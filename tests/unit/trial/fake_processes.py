@@ -33,6 +33,7 @@ USAGE: dict[str, Any] = {
 MEASURED: dict[str, Any] = {
     "startup_s": 0.05,
     "batches_per_s": {"value": 10.0, "low": 9.0, "high": 11.0},
+    "spread": 0.1,
     "batches": 20,
     "measured_s": 2.0,
     "whole_epochs": False,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlprof.records import Config
+from dlprof.records import Config, Usage
 from dlprof.trial.estimate import Epoch, blocks_of_rounds, steady_gaps, throughput, warm_up_batches
+from dlprof.trial.noise import disturbances
 
 
 def bursts(workers: int, rounds: int, round_s: float = 1.0) -> list[float]:
@@ -91,6 +93,28 @@ def test_one_round_has_a_rate_and_no_interval() -> None:
     assert found is not None
     assert found.batches_per_s.value == pytest.approx(2.0)
     assert found.batches_per_s.low is None
+
+
+def test_what_varies_too_much_for_an_interval_still_has_a_spread() -> None:
+    """Else the most disturbed trials of all would not be marked."""
+    gaps = [1.0] * 30 + [16.0] * 10 + [1.0] * 30 + [37.0] * 10
+    times = [0.0, *itertools.accumulate(gaps)]
+    found = throughput([Epoch(began_s=0.0, yields_s=times)], Config(), enough_s=0.0)
+    assert found is not None
+    assert found.batches_per_s.low is None
+    assert found.spread is not None
+    assert disturbances(Usage(), found.spread, usable_cores=2.0)
+
+
+def test_even_batches_have_no_spread_and_two_blocks_tell_none() -> None:
+    even = Epoch(began_s=0.0, yields_s=[float(moment) for moment in range(50)])
+    found = throughput([even], Config(), enough_s=0.0)
+    assert found is not None
+    assert found.spread == pytest.approx(0.0)
+    short = Epoch(began_s=0.0, yields_s=[0.0, 1.0, 4.0])
+    found = throughput([short], Config(), enough_s=0.0)
+    assert found is not None
+    assert found.spread is None
 
 
 def test_too_few_batches_say_nothing() -> None:
