@@ -34,14 +34,27 @@ def render_python(run: Run, recommendation: Recommendation) -> str:
     torch wants them.
     """
     config = recommendation.config
-    head = _comment_lines(run, recommendation)
-    imports = ["from torch.utils.data import DataLoader"]
-    if config.sharing_strategy is not None or config.worker_threads is not None:
-        imports.insert(0, "import torch")
-    extra = ["worker_init_fn=set_worker_threads"] if config.worker_threads is not None else []
-    call = loader_call(recommendation.dataloader_kwargs, extra=extra)
+    call = loader_call(recommendation.dataloader_kwargs, extra=_worker_init(config))
     call[0] = f"loader = {call[0]}"
-    return "\n".join([*head, *imports, "", *_set_up(config), *call]) + "\n"
+    lines = [
+        *_comment_lines(run, recommendation),
+        *_torch_import(config),
+        "from torch.utils.data import DataLoader",
+        "",
+        *_set_up(config),
+        *call,
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _torch_import(config: Config) -> list[str]:
+    """Torch itself, where more than a loader is set."""
+    plain = config.sharing_strategy is None and config.worker_threads is None
+    return [] if plain else ["import torch"]
+
+
+def _worker_init(config: Config) -> list[str]:
+    return [] if config.worker_threads is None else ["worker_init_fn=set_worker_threads"]
 
 
 def _set_up(config: Config) -> list[str]:
@@ -65,23 +78,28 @@ def render_toml(run: Run, recommendation: Recommendation) -> str:
     # Every value is a whole number, a truth value or a short text, and JSON writes these as TOML.
     lines += [f"{name} = {json.dumps(v)}" for name, v in recommendation.dataloader_kwargs.items()]
     settings = recommendation.config
-    others = {"sharing_strategy": settings.sharing_strategy, "threads": settings.worker_threads}
-    if any(value is not None for value in others.values()):
-        lines += ["", "[worker]"]
-        lines += [f"{name} = {json.dumps(v)}" for name, v in others.items() if v is not None]
+    names = ("sharing_strategy", "worker_threads")
+    others = {name: v for name in names if (v := getattr(settings, name)) is not None}
+    if others:
+        lines += ["", "[worker]", *(f"{name} = {json.dumps(v)}" for name, v in others.items())]
     return "\n".join(lines) + "\n"
 
 
 def render_lightning(run: Run, recommendation: Recommendation) -> str:
     """A Lightning data module with the recommended loader, and how many ranks it is meant for."""
     ranks = recommendation.constraints.ranks
-    call = loader_call(recommendation.dataloader_kwargs, dataset="self.dataset")
+    config = recommendation.config
+    call = loader_call(
+        recommendation.dataloader_kwargs, dataset="self.dataset", extra=_worker_init(config)
+    )
     lines = [
         *_comment_lines(run, recommendation),
+        *_torch_import(config),
         "from lightning.pytorch import LightningDataModule",
         "from torch.utils.data import DataLoader",
         "",
-        "",
+        *_set_up(config),
+        *([""] if config.worker_threads is None else []),
         "class DataModule(LightningDataModule):",
         f"{_INDENT}def __init__(self, dataset):",
         f"{_INDENT * 2}super().__init__()",

@@ -3,12 +3,14 @@ from __future__ import annotations
 import ast
 import dataclasses
 import tomllib
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from builders import config
 from example_runs import example_recommendation, example_run, hostile_run
 
-from dlprof.records import Config, Recommendation
+from dlprof.records import Config, Recommendation, Run
 from dlprof.report.snippets import render_lightning, render_python, render_toml
 
 _CONFIGS = (
@@ -44,21 +46,44 @@ def _arguments(source: str) -> dict[str, object]:
 def test_python_passes_exactly_the_recommended_arguments(chosen: Config) -> None:
     source = render_python(example_run(), _advice(chosen))
     assert _arguments(source) == chosen.dataloader_kwargs()
+    _check_beside_the_loader(source, chosen)
+
+
+def _check_beside_the_loader(source: str, chosen: Config) -> None:
+    """Settings that are no arguments of DataLoader are set, with what they need."""
     assert ("set_sharing_strategy('file_system')" in source) == bool(chosen.sharing_strategy)
     assert ("worker_init_fn=set_worker_threads" in source) == bool(chosen.worker_threads)
+    assert ("torch.set_num_threads(2)" in source) == bool(chosen.worker_threads)
+    needs_torch = bool(chosen.sharing_strategy or chosen.worker_threads)
+    assert ("import torch" in source.splitlines()) == needs_torch
+
+
+@pytest.mark.parametrize("render", [render_python, render_lightning])
+@pytest.mark.parametrize("rest", [{"sharing_strategy": "file_system"}, {"worker_threads": 2}, {}])
+def test_snippets_are_laid_out_as_formatters_do(
+    render: Callable[[Run, Recommendation], str], rest: dict[str, Any]
+) -> None:
+    """Two blank lines around what is defined at the top, never three."""
+    source = render(example_run(), _advice(config(2, **rest)))
+    assert "\n\n\n\n" not in source
+    for defined in ("def set_worker_threads", "class DataModule"):
+        assert defined not in source or f"\n\n\n{defined}" in source
+    _check_beside_the_loader(source, config(2, **rest))
 
 
 @pytest.mark.parametrize("chosen", _CONFIGS, ids=lambda chosen: chosen.key)
 def test_lightning_passes_exactly_the_recommended_arguments(chosen: Config) -> None:
     source = render_lightning(example_run(), _advice(chosen))
     assert _arguments(source) == chosen.dataloader_kwargs()
+    _check_beside_the_loader(source, chosen)
 
 
 @pytest.mark.parametrize("chosen", _CONFIGS, ids=lambda chosen: chosen.key)
 def test_toml_reads_back_as_the_recommended_arguments(chosen: Config) -> None:
     document = tomllib.loads(render_toml(example_run(), _advice(chosen)))
     assert document["dataloader"] == chosen.dataloader_kwargs()
-    assert document.get("worker", {}).get("threads") == chosen.worker_threads
+    assert document.get("worker", {}).get("worker_threads") == chosen.worker_threads
+    assert document.get("worker", {}).get("sharing_strategy") == chosen.sharing_strategy
 
 
 def test_foreign_text_stays_inside_its_comment() -> None:
