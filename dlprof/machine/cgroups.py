@@ -177,19 +177,20 @@ def allowed_cpus(cgroups: Cgroups) -> frozenset[int] | None:
     return None
 
 
-def throttled_ns(cgroups: Cgroups) -> int | None:
-    """Time for which quotas held CPUs back, summed over levels and CPUs.
+def throttled_ns(cgroups: Cgroups) -> dict[Path, int] | None:
+    """Time for which each level's quota held CPUs back, summed over CPUs, by directory.
 
-    ``None`` where no level counts it: the CPU controller is off, or not visible.
+    Levels are kept apart, since several may hold back the same CPU at the same time. ``None``
+    where no level counts it: the CPU controller is off, or not visible.
     """
-    found = []
+    found = {}
     for level in cgroups.cpu:
         counters = parse_counters(read_text(level.directory / "cpu.stat") or "")
         if level.version == 1 and "throttled_time" in counters:
-            found.append(counters["throttled_time"])
+            found[level.directory] = counters["throttled_time"]
         elif level.version == 2 and "throttled_usec" in counters:
-            found.append(counters["throttled_usec"] * 1000)
-    return sum(found) if found else None
+            found[level.directory] = counters["throttled_usec"] * 1000
+    return found or None
 
 
 def oom_kills(cgroups: Cgroups, root: Path = Path("/")) -> int | None:

@@ -35,7 +35,7 @@ class Snapshot:
         idle_ns: Idle time of the CPUs that the trial may use, summed.
         allowed_cpus: How many CPUs that is.
         quota_cores: Tightest CPU quota over all ancestor cgroups; ``None`` for no quota.
-        throttled_ns: Time for which quotas held CPUs back, summed over CPUs.
+        throttled_ns: Time for which quotas held CPUs back, summed over CPUs, by cgroup.
         cpu_pressure_us: Time in which some task of the machine waited for a core.
         io_pressure_us: Time in which some task waited for storage.
         memory_pressure_us: Time in which some task waited for memory.
@@ -50,7 +50,7 @@ class Snapshot:
     idle_ns: int | None
     allowed_cpus: int | None
     quota_cores: float | None
-    throttled_ns: int | None
+    throttled_ns: Mapping[Path, int] | None
     cpu_pressure_us: int | None
     io_pressure_us: int | None
     memory_pressure_us: int | None

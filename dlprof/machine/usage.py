@@ -132,10 +132,13 @@ def _throttled_fraction(first: Snapshot, last: Snapshot, window_ns: int) -> floa
     """Share of the window, or of the time that the trial wanted cores for where that is more.
 
     The kernel sums held-back time over CPUs: with several busy processes it exceeds the window.
+    Of nested cgroups the one that held back longest counts, as their times overlap.
     """
-    throttled = _growth(first.throttled_ns, last.throttled_ns)
-    if throttled is None:
+    before, after = first.throttled_ns or {}, last.throttled_ns or {}
+    grown = [max(0, after[cgroup] - before[cgroup]) for cgroup in before.keys() & after.keys()]
+    if not grown:
         return None
+    throttled = max(grown)
     used = max(0, last.tree.cpu_ns - first.tree.cpu_ns)
     return throttled / max(window_ns, throttled + used)
 

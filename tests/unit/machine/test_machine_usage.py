@@ -16,6 +16,7 @@ from dlprof.machine.usage import usage_between
 from dlprof.records import GpuUsage, Usage
 
 _S = 1_000_000_000
+_OWN, _PARENT = Path("/cg/job/trial"), Path("/cg/job")
 
 
 def _tree(**totals: Any) -> TreeUsage:
@@ -40,7 +41,7 @@ def _snapshot(at_s: float, tree: TreeUsage, **totals: Any) -> Snapshot:
         idle_ns=0,
         allowed_cpus=4,
         quota_cores=None,
-        throttled_ns=0,
+        throttled_ns={_OWN: 0, _PARENT: 5 * _S},
         cpu_pressure_us=0,
         io_pressure_us=0,
         memory_pressure_us=0,
@@ -96,8 +97,22 @@ def test_waiting_is_unknown_where_most_of_the_work_was_not_seen() -> None:
 def test_throttling_is_a_share_of_what_was_wanted(
     used_s: float, throttled_s: float, share: float
 ) -> None:
-    usage, _ = _window(_tree(cpu_ns=int(used_s * _S)), throttled_ns=int(throttled_s * _S))
+    throttled = {_OWN: int(throttled_s * _S), _PARENT: 5 * _S}
+    usage, _ = _window(_tree(cpu_ns=int(used_s * _S)), throttled_ns=throttled)
     assert usage.throttled_fraction == share
+
+
+@pytest.mark.parametrize(("own_s", "parent_s"), [(1.0, 0.8), (0.8, 1.0), (1.0, 1.0), (0.0, 1.0)])
+def test_nested_quotas_count_once(own_s: float, parent_s: float) -> None:
+    throttled = {_OWN: int(own_s * _S), _PARENT: int((5 + parent_s) * _S)}
+    usage, _ = _window(_tree(cpu_ns=_S), throttled_ns=throttled)
+    assert usage.throttled_fraction == 0.5
+
+
+def test_quotas_that_are_no_longer_to_be_seen_are_unknown() -> None:
+    usage, missing = _window(_tree(cpu_ns=_S), throttled_ns=None)
+    assert usage.throttled_fraction is None
+    assert missing["throttled_fraction"] == "the system stopped telling"
 
 
 def test_pressures_are_shares_of_the_window() -> None:
@@ -177,7 +192,12 @@ def test_fractions_stay_within_0_and_1_whatever_the_totals(
     run, wait, chars, fetched, idle, throttled, cpu_us, io_us = totals
     tree = _tree(cpu_ns=run or 0, run_ns=run, wait_ns=wait, read_chars=chars, read_bytes=fetched)
     last = _snapshot(
-        0, tree, idle_ns=idle, throttled_ns=throttled, cpu_pressure_us=cpu_us, io_pressure_us=io_us
+        0,
+        tree,
+        idle_ns=idle,
+        throttled_ns=None if throttled is None else {_OWN: throttled},
+        cpu_pressure_us=cpu_us,
+        io_pressure_us=io_us,
     )
     last = dataclasses.replace(last, time_ns=_START.time_ns + window_ns)
     usage, missing = usage_between(_START, last)
