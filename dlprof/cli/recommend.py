@@ -43,9 +43,13 @@ def recommend(  # noqa: PLR0913 - a command has as many parameters as it has opt
         ),
     ] = None,
     output_format: Annotated[
-        str,
-        typer.Option("--format", metavar="|".join(FORMATS), help="How the answer is written."),
-    ] = "text",
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="|".join(FORMATS),
+            help=f"How the answer is written. Default: {FORMATS[0]}.",
+        ),
+    ] = None,
     save: Annotated[
         Path | None,
         typer.Option(
@@ -63,11 +67,7 @@ def recommend(  # noqa: PLR0913 - a command has as many parameters as it has opt
     Measures nothing: it works on any machine, for the machine that was measured.
     """
     del verbose  # the program's way out looks for it, where a fault asks for a traceback
-    if output_format not in FORMATS:
-        raise UsageError(
-            f"--format: {quoted(output_format)} is no format",
-            hint=f"Give one of {', '.join(FORMATS)}.",
-        )
+    written_as = _format(output_format, as_json=as_json)
     if save is not None and machine is not None:
         raise UsageError(
             "--save keeps the settings of the machine that was measured, --machine is another",
@@ -90,8 +90,22 @@ def recommend(  # noqa: PLR0913 - a command has as many parameters as it has opt
     answer = advise(measured, limits, machine=elsewhere)
     if save is not None:
         _keep(save, measured, answer, quiet=quiet)
-    written_as = "json" if as_json else output_format
     _show(measured, answer, written_as, saved=save is not None)
+
+
+def _format(given: str | None, *, as_json: bool) -> str:
+    """How the answer is to be written, by ``--format`` and ``--json``."""
+    if given is None:
+        return "json" if as_json else FORMATS[0]
+    if given not in FORMATS:
+        raise UsageError(
+            f"--format: {quoted(given)} is no format", hint=f"Give one of {', '.join(FORMATS)}."
+        )
+    if as_json and given != "json":
+        raise UsageError(
+            f"--json and --format {given} exclude each other", hint="Leave one of the two out."
+        )
+    return given
 
 
 def _read_machine(path: Path) -> Machine:

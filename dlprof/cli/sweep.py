@@ -93,6 +93,11 @@ def sweep(  # noqa: PLR0913 - a command has as many parameters as it has options
         "max_shm": max_shm,
         "ranks": ranks,
     }
+    if print_config and as_json:
+        raise UsageError(
+            "--print-config writes TOML, and --json asks for JSON",
+            hint="Leave one of the two out.",
+        )
     settings, origins = _resolve(flags, config)
     if print_config:
         from dlprof.settings import print_config as settings_as_toml

@@ -55,6 +55,20 @@ def test_every_format_is_what_it_says(run_file: str, capsys: pytest.CaptureFixtu
     assert json.loads(capsys.readouterr().out)["schema_version"] == 1
 
 
+@pytest.mark.parametrize("given", ["text", "python", "toml", "lightning"])
+def test_json_and_another_format_exclude_each_other(
+    run_file: str, capsys: pytest.CaptureFixture[str], given: str
+) -> None:
+    assert run(["recommend", run_file, "--json", "--format", given], {}) == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["message"] == f"--json and --format {given} exclude each other."
+
+
+def test_json_may_be_asked_for_twice(run_file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["recommend", run_file, "--json", "--format", "json"], {}) == 0
+    assert json.loads(capsys.readouterr().out)["schema_version"] == 1
+
+
 def test_saving_says_how_to_use_it(
     run_file: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -91,6 +91,13 @@ def test_print_config_measures_nothing(
     assert fake.settings.budget_s == 30
 
 
+def test_print_config_is_no_json(fake: FakeSweep, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["sweep", "--print-config", "--json"], {}) == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["message"] == "--print-config writes TOML, and --json asks for JSON."
+    assert fake.options == {}
+
+
 def test_resume_takes_the_file_that_is_named(fake: FakeSweep) -> None:
     assert run(["sweep", "-q", "--resume", "-o", "old.jsonl"], {}) == 0
     assert fake.options["resume"] is True
