@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import shutil
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,6 +39,22 @@ def write_fault(path: Path, error: OSError) -> FileError:
     template, hint = _FAULTS.get(error.errno or 0, _OTHER_FAULT)
     message = template.format(path=path, parent=path.parent, reason=error.strerror)
     return FileError(message, hint=hint)
+
+
+def check_plain(path: Path, mode: int, *, hint: str) -> None:
+    """Refuse what is there but no plain file: a pipe would be waited for, a device might never end.
+
+    Args:
+        path: For the message.
+        mode: ``st_mode`` of what is there.
+        hint: What to do.
+
+    Raises:
+        FileError: Says what it is.
+    """
+    if not stat.S_ISREG(mode):
+        what = "is a folder" if stat.S_ISDIR(mode) else "is not a plain file"
+        raise FileError(f"{path} {what}", hint=hint)
 
 
 def lock(descriptor: int, *, wait: bool) -> bool:

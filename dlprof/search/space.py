@@ -10,13 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dlprof.errors import UsageError
 from dlprof.records import Config, LeftOut, Machine, Target
 from dlprof.search.exclusions import Limits, excluded, explain
-from dlprof.settings import SweepSettings
+from dlprof.settings import MAX_CONFIGS, SweepSettings
 
 AUTO_PREFETCH_FACTORS = (2, 4)
 """Torch's default and twice it; deeper queues help only against bursts."""
-
-MAX_COMBINATIONS = 10_000
-"""More than any budget can hold; refused before they are built."""
 
 _OVERSUBSCRIBED_WORKERS = 64
 """Four workers per core are tried up to this many; beyond, twice the cores has to show it."""
@@ -55,7 +52,7 @@ def build_space(
         has_accelerator: Whether there is a device that host memory can be pinned for.
 
     Raises:
-        UsageError: If nothing is left, or there are more than ``MAX_COMBINATIONS``.
+        UsageError: If nothing is left, or there are more than ``MAX_CONFIGS``.
     """
     limits = Limits.of(settings, target, machine)
     pins, pin_left_out = _pins(settings, has_accelerator=has_accelerator)
@@ -136,9 +133,9 @@ def _wanted(
         "worker_threads": settings.worker_threads or (None,),
     }
     count = math.prod(len(values) for values in axes.values())
-    if count > MAX_COMBINATIONS:
+    if count > MAX_CONFIGS:
         raise UsageError(
-            f"The settings make {count:,} combinations, and the most is {MAX_COMBINATIONS:,}",
+            f"The settings make {count:,} combinations, and the most is {MAX_CONFIGS:,}",
             hint="Name fewer values of num_workers or of the other swept settings.",
         )
     return list(_product(axes))

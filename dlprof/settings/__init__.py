@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dlprof.settings.conflicts import MAX_CONFIGS
 from dlprof.settings.limits import constraints_of, read_constraints
 from dlprof.settings.model import SweepSettings
 from dlprof.settings.options import OPTIONS, Option, by_key, parse_option
@@ -9,6 +10,7 @@ from dlprof.settings.resolve import resolve_settings
 from dlprof.settings.written import print_config, settings_from_json, settings_to_json
 
 __all__ = [
+    "MAX_CONFIGS",
     "OPTIONS",
     "Option",
     "SweepSettings",

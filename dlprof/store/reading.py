@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from dlprof import records
 from dlprof.errors import FileError
+from dlprof.files import check_plain
 from dlprof.records import Recommendation, Run, RunEnd, RunHeader, Trial
 from dlprof.store import format as run_format
 from dlprof.store.codec import MismatchError, from_json
@@ -67,12 +67,7 @@ def read_run(path: Path | str) -> Run:
 def read_content(path: Path) -> RunContent:
     """The run, and where its file can be continued; raises as ``read_run`` does."""
     try:
-        mode = path.stat().st_mode
-        if stat.S_ISDIR(mode):
-            raise FileError(f"{path} is a folder, not a run file", hint=_GIVE_RUN_FILE)
-        if not stat.S_ISREG(mode):
-            # A pipe would be waited for, a device might never end.
-            raise FileError(f"{path} is not a plain file", hint=_GIVE_RUN_FILE)
+        check_plain(path, path.stat().st_mode, hint=_GIVE_RUN_FILE)
         with path.open("rb") as file:
             return _collect(path, _Lines(path, file))
     except FileNotFoundError:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from dlprof.errors import FileError
-from dlprof.files import lock, replace_file, sync_folder, unlock, write_fault
+from dlprof.files import check_plain, lock, replace_file, sync_folder, unlock, write_fault
 from dlprof.records import Recommendation, RunEnd, RunHeader, Trial
 from dlprof.store.format import encode_line
 from dlprof.store.reading import read_content
@@ -36,7 +35,9 @@ def check_output(path: Path, *, force: bool = False) -> None:
     except OSError as error:
         raise write_fault(path, error) from None
     if mode is not None:
-        _check_existing(path, mode, force=force)
+        check_plain(path, mode, hint="Give another path with -o.")
+        if not force:
+            raise FileError(f"{path} already exists", hint=_EXISTS_HINT)
     elif not path.parent.exists():
         raise FileError(
             f"There is no folder {path.parent}", hint="Create it, or give another path."
@@ -45,15 +46,6 @@ def check_output(path: Path, *, force: bool = False) -> None:
         raise FileError(
             f"There is no permission to write into {path.parent}", hint="Give another path with -o."
         )
-
-
-def _check_existing(path: Path, mode: int, *, force: bool) -> None:
-    if stat.S_ISDIR(mode):
-        raise FileError(f"{path} is a folder", hint="Give the path of a file.")
-    if not stat.S_ISREG(mode):
-        raise FileError(f"{path} is not a plain file", hint="Give another path with -o.")
-    if not force:
-        raise FileError(f"{path} already exists", hint=_EXISTS_HINT)
 
 
 class RunWriter:

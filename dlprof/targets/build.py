@@ -128,19 +128,6 @@ def build_from_object(
     )
 
 
-def describe(
-    built: BuiltTarget, *, import_s: float | None = None, fork_safe: bool = True
-) -> Target:
-    """What the run file tells of a built target.
-
-    Args:
-        built: The target.
-        import_s: Seconds that importing and building took.
-        fork_safe: Whether trials may be forked from the process that built it.
-    """
-    return dataclasses.replace(built.target, import_s=import_s, fork_safe=fork_safe)
-
-
 def _parts_of(
     found: object, factory: Factory | None, source: str, batch_size: int
 ) -> LoaderParts | None:

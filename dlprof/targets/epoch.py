@@ -19,8 +19,8 @@ _BYPASSED = (
 class EpochGate:
     """Passes a loader's index batches through unchanged until it is closed.
 
-    After :meth:`close` the loader runs out of indices: it yields the batches that are in flight
-    and then ends its epoch by torch's own path. One gate serves one loader.
+    At the limit that :meth:`reopen` sets, the loader runs out of indices: it yields the batches
+    that are in flight and then ends its epoch by torch's own path. One gate serves one loader.
 
     Attributes:
         attached: Whether the loader asks this gate for its indices.
@@ -49,15 +49,12 @@ class EpochGate:
         """Whether no more indices are handed out."""
         return self.batches >= self._limit
 
-    def close(self) -> None:
-        """Hand out no more indices: the epoch ends after the batches in flight."""
-        self._limit = self.batches
-
     def reopen(self, *, limit: float = math.inf) -> None:
         """Make ready for the next epoch; call it before ``iter(loader)``.
 
         Args:
-            limit: Index batches after which the gate closes by itself.
+            limit: Index batches after which no more are handed out: the epoch ends after those in
+                flight.
         """
         self._limit = limit
         self.batches = 0

@@ -1,10 +1,10 @@
-"""The text of TARGET and of ``--arg``: what it names, without importing anything."""
+"""The text of TARGET: what it names, without importing anything."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Literal
 
 from dlprof.errors import UsageError
@@ -64,29 +64,6 @@ def parse_target(text: str) -> TargetSpec:
             f"{source!r} in the target {text!r} is neither a module nor a .py file.", hint=_FORMS
         )
     return TargetSpec(text=text, kind="module", source=source, attr=attr)
-
-
-def parse_arguments(pairs: Iterable[str]) -> dict[str, str]:
-    """Read ``--arg key=value`` pairs; the values stay text.
-
-    Raises:
-        UsageError: A pair has no ``=``, its key is no Python name, or a key comes twice.
-    """
-    arguments: dict[str, str] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        key = key.strip()
-        if not equals:
-            raise UsageError(f"--arg {pair!r} has no '='.", hint="Write --arg key=value.")
-        if not key.isidentifier():
-            raise UsageError(
-                f"{key!r} in --arg {pair!r} can't be the name of an argument.",
-                hint="Write --arg key=value with the name of a parameter of the target.",
-            )
-        if key in arguments:
-            raise UsageError(f"--arg {key} is given twice.", hint="Give each argument once.")
-        arguments[key] = value
-    return arguments
 
 
 def _split_attribute(text: str) -> tuple[str, str]:

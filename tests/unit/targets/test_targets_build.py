@@ -19,7 +19,7 @@ from torch.utils.data import (
 
 from dlprof.errors import TargetError
 from dlprof.records import Config
-from dlprof.targets.build import BuiltTarget, build_from_object, build_target, describe
+from dlprof.targets.build import BuiltTarget, build_from_object, build_target
 from dlprof.targets.grammar import parse_target
 from dlprof.targets.loader import make_loader
 
@@ -373,11 +373,11 @@ def test_the_description_tells_the_user_s_own_settings() -> None:
         Numbers(), 4, num_workers=2, prefetch_factor=8, in_order=False, persistent_workers=True
     )
     built = build_from_object(own, text="data:loader")
-    target = describe(built, import_s=1.5, fork_safe=False)
+    target = built.target
     assert target.own_config == Config(
         num_workers=2, prefetch_factor=8, in_order=False, persistent_workers=True
     )
-    assert (target.spec, target.import_s, target.fork_safe) == ("data:loader", 1.5, False)
+    assert target.spec == "data:loader"
     assert (target.kind, target.length, target.batches_per_epoch) == ("map", 10, 3)
     assert target.dataset == f"{__name__}.Numbers"
     assert target.sampler == "SequentialSampler"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlprof.errors import UsageError
-from dlprof.targets.grammar import BUILTINS, TargetSpec, parse_arguments, parse_target
+from dlprof.targets.grammar import BUILTINS, TargetSpec, parse_target
 
 
 @pytest.mark.parametrize("name", BUILTINS)
@@ -82,20 +82,6 @@ def test_a_misspelt_built_in_is_guessed() -> None:
     assert "'images'" in caught.value.hint
 
 
-def test_arguments_keep_everything_after_the_first_equals_sign() -> None:
-    assert parse_arguments(["root=/a=b", "split=", " n =2"]) == {
-        "root": "/a=b",
-        "split": "",
-        "n": "2",
-    }
-
-
-@pytest.mark.parametrize("pairs", [["root"], ["=x"], ["a b=1"], ["a=1", "a=2"]])
-def test_wrong_arguments_are_refused(pairs: list[str]) -> None:
-    with pytest.raises(UsageError):
-        parse_arguments(pairs)
-
-
 @given(st.text())
 def test_any_text_is_a_target_or_a_usage_error(text: str) -> None:
     try:
@@ -105,15 +91,6 @@ def test_any_text_is_a_target_or_a_usage_error(text: str) -> None:
     else:
         assert spec.text == text.strip()
         assert bool(spec.attr) == (spec.kind != "builtin")
-
-
-@given(st.lists(st.text()))
-def test_any_texts_are_arguments_or_a_usage_error(pairs: list[str]) -> None:
-    try:
-        arguments = parse_arguments(pairs)
-    except UsageError:
-        return
-    assert len(arguments) == len(pairs)
 
 
 def test_reading_a_target_and_its_parameters_needs_no_torch() -> None:
