@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from dlprof.machine.snapshot import Snapshot
@@ -49,21 +50,7 @@ def usage_between(
     return usage, _reasons(usage, first, last)
 
 
-_FIELDS = (
-    "own_cpu_cores",
-    "available_cpu_cores",
-    "other_cpu_cores",
-    "run_queue_wait_fraction",
-    "throttled_fraction",
-    "cpu_pressure_fraction",
-    "io_pressure_fraction",
-    "memory_pressure_fraction",
-    "pss_peak_bytes",
-    "shm_peak_bytes",
-    "read_bytes_per_s",
-    "cache_hit_fraction",
-    "observer_cpu_cores",
-)
+_FIELDS = tuple(field.name for field in dataclasses.fields(Usage) if field.name != "gpu")
 
 # Where both snapshots have the totals and there is still no figure.
 _EMPTY = {
