@@ -64,13 +64,16 @@ def _legend(run: Run, rows: tuple[Row, ...]) -> list[str]:
     roles = {row.role for row in rows}
     header = run.header
     present = header.target.present_settings(has_accelerator=header.accelerator is not None)
+    speed = "speed" if header.target.batches_per_epoch is None else "speed over whole epochs"
     notes = []
     if any(row.role == PICK and row.config == present for row in rows):
-        notes.append("pick: recommended, and what the target is set to now; relative: against it.")
+        notes.append(
+            f"pick: recommended, and what the target is set to now; relative: {speed} against it."
+        )
     elif PICK in roles:
-        notes.append("pick: recommended; relative: speed against the pick.")
+        notes.append(f"pick: recommended; relative: {speed} against the pick.")
     else:
-        notes.append("relative: speed against the fastest.")
+        notes.append(f"relative: {speed} against the fastest.")
     if PRESENT in roles:
         notes.append("present: what the target's own DataLoader is set to now.")
     if TIE in roles:

@@ -157,3 +157,11 @@ def test_a_sweep_that_measured_all_of_its_plan_has_nothing_to_count() -> None:
         header = dataclasses.replace(run.header, plan=planned)
         text = drawn(render_sweep(dataclasses.replace(run, header=header)), 80)
         assert "not measured:" not in text
+
+
+def test_speeds_are_called_those_of_whole_epochs_where_their_length_is_known() -> None:
+    made = example_run_without_advice()
+    assert "relative: speed over whole epochs against the fastest." in drawn(render_sweep(made), 80)
+    endless = dataclasses.replace(made.header.target, batches_per_epoch=None, length=None)
+    made = dataclasses.replace(made, header=dataclasses.replace(made.header, target=endless))
+    assert "relative: speed against the fastest." in drawn(render_sweep(made), 80)

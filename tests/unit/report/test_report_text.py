@@ -15,6 +15,7 @@ from dlprof.report.text import clean, clean_lines
         ("plain", "plain"),
         ("\x1b[31mred\x1b[0m", "red"),
         ("\x1b[2J\x1b[H", ""),
+        ("in\u00advisible\u180e \U000e0041text", "invisible text"),
         ("\x1b]0;title\x07after", "after"),
         ("\x1b]8;;http://example.org\x1b\\link\x1b]8;;\x1b\\", "link"),
         ("\x9b31mred", "red"),
