@@ -15,6 +15,9 @@ from dlprof.errors import FileError
 MAX_FILE_BYTES = 1024 * 1024
 """No settings file of people's is longer; a device or a data file given by mistake is."""
 
+MAX_DEPTH = 32
+"""No settings of people's are nested deeper; dotted keys can be, without end."""
+
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -26,13 +29,32 @@ def read_toml(path: Path) -> dict[str, Any]:
     """
     text = _read_text(path)
     try:
-        return tomllib.loads(text)
+        content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         # Deep nesting and numbers of thousands of digits fail outside TOMLDecodeError.
         reason = (
             str(error) if isinstance(error, tomllib.TOMLDecodeError) else "a value is too large"
         )
         raise FileError(f"{path} is not valid TOML: {reason}", hint="Correct the file.") from None
+    if not _is_shallow(content):
+        raise FileError(
+            f"{path} holds tables within tables, more than {MAX_DEPTH} deep",
+            hint="Correct the file.",
+        )
+    return content
+
+
+def _is_shallow(content: object) -> bool:
+    """Whether all that goes through a value one level after the other will come to its end."""
+    level = [content]
+    for _ in range(MAX_DEPTH):
+        level = [
+            item
+            for value in level
+            if isinstance(value, dict | list)
+            for item in (value.values() if isinstance(value, dict) else value)
+        ]
+    return not any(isinstance(value, dict | list) for value in level)
 
 
 def _read_text(path: Path) -> str:
@@ -85,6 +107,7 @@ def toml_value(value: object) -> str:
 
 
 def _toml_string(text: str) -> str:
-    """A basic string: JSON's escapes are TOML's, but for DEL and lone surrogates."""
+    """A basic string, which no terminal acts on: JSON's escapes are TOML's."""
     encodable = text.encode("utf-8", "replace").decode()
-    return json.dumps(encodable, ensure_ascii=False).replace("\x7f", "\\u007f")
+    quoted = json.dumps(encodable, ensure_ascii=False)
+    return "".join(each if each.isprintable() else f"\\U{ord(each):08x}" for each in quoted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import typer
+from typer.core import TyperGroup
 
 from dlprof.cli import faults, streams
 from dlprof.cli.app import app
@@ -58,7 +60,7 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def _invoke(arguments: list[str]) -> int:
     """Parse and run, without Typer's own handling of faults, which ends some of them with 1."""
-    command = typer.main.get_command(app)
+    command = _command()
     try:
         with command.make_context("dlprof", arguments) as context:
             command.invoke(context)
@@ -67,10 +69,37 @@ def _invoke(arguments: list[str]) -> int:
     return ExitCode.OK
 
 
+@functools.cache
+def _command() -> TyperGroup:
+    """The parser, made once: it takes longer to make than most commands to run."""
+    made = typer.main.get_command(app)
+    if not isinstance(made, TyperGroup):
+        raise TypeError("the program has commands")
+    return made
+
+
 def _has_flag(arguments: Sequence[str], *names: str) -> bool:
     """Whether a flag stands among the arguments, known even where they could not be parsed."""
-    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    return any(name in options for name in names)
+    taking_values = _options_with_values()
+    before = ""
+    for word in arguments:
+        if word in names:
+            return True
+        if word == "--" and before not in taking_values:
+            return False
+        before = word
+    return False
+
+
+def _options_with_values() -> frozenset[str]:
+    """Every option that takes the word behind it, whatever that looks like."""
+    return frozenset(
+        name
+        for command in _command().commands.values()
+        for parameter in command.params
+        if parameter.param_type_name == "option" and not getattr(parameter, "is_flag", False)
+        for name in parameter.opts
+    )
 
 
 def _wants_tracebacks(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:

@@ -36,6 +36,21 @@ def test_what_utf8_cannot_hold_is_replaced() -> None:
     assert tomllib.loads("a = " + toml_value("x\udce4")) == {"a": "x?"}
 
 
+def test_nothing_in_a_text_acts_on_a_terminal() -> None:
+    text = "a\x1b[31m\x7f\x80\u202e\U000e0041"
+    written = toml_value(text)
+    assert written.isprintable()
+    assert tomllib.loads(f"a = {written}") == {"a": text}
+
+
+@pytest.mark.parametrize("content", ["a." * 500 + "a = 1", "a = " + "[" * 60 + "]" * 60])
+def test_what_is_nested_without_end_is_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "a.toml"
+    path.write_text(content)
+    with pytest.raises(FileError, match="tables within tables"):
+        read_toml(path)
+
+
 @pytest.mark.parametrize("value", [None, math.nan, math.inf, object(), [None], dt.date(2026, 1, 5)])
 def test_what_toml_or_this_writer_cannot_hold_is_refused(value: object) -> None:
     with pytest.raises(TypeError):

@@ -141,6 +141,18 @@ def test_a_json_after_the_end_of_options_is_no_flag(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.parametrize("words", [["--arg", "--"], ["-o", "--", "--ranks", "--"]])
+def test_the_value_of_an_option_does_not_end_the_options(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    words: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["sweep", *words, "--json"], {}) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["kind"] == "usage"
+
+
 def test_version_and_bare_call(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"], {}) == 0
     assert capsys.readouterr().out.startswith("dlprof ")
