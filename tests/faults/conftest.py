@@ -1,0 +1,65 @@
+"""Benches for real faults, and the proof that nothing is left of them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from fault_bench import MARK, FaultBench, living, shared_memory_left
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_surroundings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A temporary directory, and a mark in the environment, of this run's own."""
+    patch = pytest.MonkeyPatch()
+    # Short, because the paths of sockets in it are limited to 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="faults-") as folder:
+        patch.setenv(MARK, secrets.token_hex(8))
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", None)
+        yield
+        patch.undo()
+
+
+@pytest.fixture(scope="module")
+def bench(make_bench: Callable[..., FaultBench]) -> FaultBench:
+    """That of the target which can go wrong in most ways."""
+    return make_bench()
+
+
+@pytest.fixture
+def clean() -> Iterator[None]:
+    """Afterwards no process lives, and no file lies about, that didn't before."""
+    before = living()
+    folder = Path(tempfile.gettempdir())
+    files, shared = set(folder.iterdir()), set(os.listdir("/dev/shm"))  # noqa: PTH208, S108 - it is looked at
+    yield
+    deadline = time.monotonic() + 5.0
+    while living() - before and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not [process.cmdline() for process in living() - before if process.is_running()]
+    assert set(folder.iterdir()) <= files
+    assert not shared_memory_left(shared)
+
+
+@pytest.fixture(scope="module")
+def make_bench() -> Iterator[Callable[..., FaultBench]]:
+    """Makes benches that serve all tests of a module, one for each target."""
+    made: dict[tuple[object, ...], FaultBench] = {}
+
+    def make(attr: str = "loader", **limits: float | None) -> FaultBench:
+        key = (attr, *sorted(limits.items()))
+        if key not in made:
+            made[key] = FaultBench(attr, **limits)
+        return made[key]
+
+    yield make
+    for bench in made.values():
+        bench.close()
+    assert not psutil.Process().children(recursive=True)

@@ -1,0 +1,178 @@
+"""A bench for faults: runs the trial that goes wrong, then one that must go right."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+from dlprof.errors import DlprofError
+from dlprof.records import Config, Failure, Trial
+from dlprof.trial.bench import Bench
+from dlprof.trial.protocol import BuildRequest, TrialRequest
+from dlprof.trial.story import Limits
+
+MARK = "DLPROF_FAULTS_MARK"
+"""An environment variable that every process of these tests inherits, however it detaches."""
+
+TARGETS = Path(__file__).parent / "fault_targets.py"
+STALL_S = 7.0  # torch notices a worker's quiet end after five seconds
+MOST_BYTES = 700 << 20
+MARGIN_S = 3.0  # what a fault may cost beyond its own limit
+_SHM = Path("/dev/shm")  # noqa: S108 - it is looked at, nothing is put there
+
+
+def config(
+    workers: int = 1,
+    start: str | None = None,
+    *,
+    persistent: bool = False,
+    sharing: str | None = None,
+) -> Config:
+    return Config(
+        num_workers=workers,
+        start_method=start,
+        persistent_workers=persistent,
+        sharing_strategy=sharing,
+    ).canonical()
+
+
+class FaultBench:
+    """A bench of one target.
+
+    Args:
+        attr: A builder in ``fault_targets``.
+        stall_s: See ``Limits``.
+        memory_bytes: See ``Limits``.
+        first_probe_s: See ``Bench``.
+        wall_s: See ``Limits``.
+    """
+
+    def __init__(
+        self,
+        attr: str,
+        *,
+        stall_s: float = STALL_S,
+        memory_bytes: float | None = MOST_BYTES,
+        first_probe_s: float = 15.0,
+        wall_s: float = 60.0,
+    ) -> None:
+        self.place = Path(tempfile.mkdtemp(prefix="b-"))
+        self.switch = self.place / "fault"
+        self.switch.write_text("none")
+        self.bench = Bench(
+            BuildRequest(target=f"{TARGETS}:{attr}", arguments={"switch": str(self.switch)}),
+            directory=self.place,
+            first_probe_s=first_probe_s,
+        )
+        try:
+            self.target = self.bench.build(
+                Limits(
+                    wall_s=wall_s,
+                    stall_s=stall_s,
+                    usable_cores=2.0,
+                    memory_bytes=None if memory_bytes is None else int(memory_bytes),
+                )
+            )
+            self.probe = self.bench.probe(TrialRequest(config=Config(), probe=True))
+        except DlprofError:
+            self.close()
+            raise
+        self.count = 0
+
+    def run(self, fault: str, tried: Config, *, trial_s: float = 0.1) -> Trial:
+        """One trial with a fault switched on."""
+        self.count += 1
+        self.switch.write_text(fault)
+        try:
+            return self.bench.run(
+                TrialRequest(config=tried, trial_s=trial_s),
+                trial_id=f"t{self.count:04d}",
+                repetition=0,
+            )
+        finally:
+            self.switch.write_text("none")
+
+    def fails(self, fault: str, tried: Config, *, limit_s: float, trial_s: float = 0.1) -> Failure:
+        """What a trial with a fault is called; checks its cost, and that others are not harmed."""
+        trial = self.run(fault, tried, trial_s=trial_s)
+        assert trial.failure is not None, trial
+        assert trial.wall_s < limit_s + MARGIN_S, trial.failure
+        self.check_healthy()
+        check_wording(trial.failure)
+        return trial.failure
+
+    def check_healthy(self, tried: Config | None = None) -> None:
+        """The sweep's other trials complete."""
+        for healthy in (config(0), config(1)) if tried is None else (tried,):
+            trial = self.run("none", healthy, trial_s=0.05)
+            assert trial.outcome == "completed", trial.failure
+            assert trial.batches_per_s is not None
+        left = {entry.name for entry in self.place.iterdir()} - {"nursery.log", "fault"}
+        assert not left
+
+    def close(self) -> None:
+        self.bench.close()
+        shutil.rmtree(self.place)
+
+
+def check_wording(failure: Failure) -> None:
+    """One sentence of what happened, and something to do about it."""
+    assert failure.message.strip()
+    assert "\n" not in failure.message
+    assert failure.hint.strip()
+
+
+def living() -> set[psutil.Process]:
+    """Every process that bears this run's mark, but this one and those that a bench keeps."""
+    mark = f"{MARK}={os.environ[MARK]}".encode()
+    found = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(OSError, psutil.Error):
+            marked = mark in Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+            if marked and process.pid != os.getpid() and not _kept(process):
+                found.add(process)
+    return found
+
+
+def _kept(process: psutil.Process) -> bool:
+    """Whether this is a bench's own nursery or observer, which ends with the bench."""
+    words = process.cmdline()[1:3]
+    return process.ppid() == os.getpid() and words in (
+        ["-m", "dlprof.trial.nursery"],
+        ["-m", "dlprof.trial.observer"],
+    )
+
+
+def shared_memory_left(before: set[str]) -> list[str]:
+    """What is new in /dev/shm and used by no process; other programs' files come and go."""
+    deadline = time.monotonic() + 3.0
+    while True:
+        new = {name for name in os.listdir(_SHM) if name not in before}  # noqa: PTH208 - names
+        new -= _in_use() if new else set()
+        if not new or time.monotonic() > deadline:
+            return sorted(new)
+        time.sleep(0.1)
+
+
+def _in_use() -> set[str]:
+    names = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            for line in (process / "maps").read_text(errors="replace").splitlines():
+                if f"{_SHM}/" in line:
+                    names.add(line.partition(f"{_SHM}/")[2].removesuffix(" (deleted)"))
+            for link in (process / "fd").iterdir():
+                names.add(str(link.readlink()).rpartition("/")[2])
+    return names
+
+
+def as_json(trial: Trial) -> dict[str, object]:
+    """A trial for a process that reads it from a pipe."""
+    return dataclasses.asdict(trial)

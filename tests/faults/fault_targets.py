@@ -1,0 +1,508 @@
+"""Data sets that go wrong in real ways, one way at a time: the test writes which into a file.
+
+So one process that has the target built serves many faults, and between two of them the very same
+target is well. Faults happen in workers only, in the middle of an epoch, unless their name says
+otherwise.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import mmap
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate, get_worker_info
+
+SIZE = 8  # samples of a batch
+LENGTH = 4096
+_LATER = 64  # the first index at which a fault happens
+_MEBIBYTE = 1 << 20
+_HELD = threading.Lock()
+
+
+class TwoArgumentsError(Exception):
+    """Can't be made from one message, as torch would like to."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(f"{reason} ({code})")
+
+
+class HoldsALockError(Exception):
+    """Doesn't pickle."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.lock = threading.Lock()
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def _bus_error(_index: int) -> None:
+    """Touch a page of a mapped file that has been cut off, as a rewritten memmap does."""
+    with tempfile.TemporaryFile() as file:
+        file.truncate(2 * mmap.PAGESIZE)
+        view = mmap.mmap(file.fileno(), 0)
+        file.truncate(0)
+        view[mmap.PAGESIZE]
+
+
+def _interrupt(_index: int) -> None:
+    raise KeyboardInterrupt
+
+
+def _wait_for_the_lock(_index: int) -> None:
+    with _HELD:
+        pass
+
+
+def _spin(_index: int) -> None:
+    while True:
+        pass
+
+
+def _hang_deaf(_index: int) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    time.sleep(3600)
+
+
+def _hang_with_usr1(_index: int) -> None:
+    signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+    time.sleep(3600)
+
+
+def _grandchild(index: int) -> None:
+    if index == _LATER:
+        subprocess.Popen(["sleep", "3600"], start_new_session=True)
+
+
+def _daemon(index: int) -> None:
+    if index == _LATER and os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            time.sleep(3600)
+        os._exit(0)
+
+
+def _shout(index: int) -> None:
+    if index == _LATER:
+        for _ in range(50):
+            sys.stdout.write("x" * 99 + "\n" * _MEBIBYTE)
+
+
+def _move(_index: int) -> None:
+    os.chdir("/")
+    os.umask(0o777)
+
+
+def _handlers(_index: int) -> None:
+    for number in (signal.SIGUSR1, signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _thread(index: int) -> None:
+    if index == _LATER:
+        threading.Thread(target=time.sleep, args=[3600]).start()
+
+
+def _settings(index: int) -> None:
+    if index == _LATER:
+        multiprocessing.set_start_method("spawn", force=True)
+        torch.multiprocessing.set_sharing_strategy("file_system")
+
+
+_KEPT: list[Tensor] = []
+
+
+def _grow(_index: int) -> None:
+    _KEPT.append(torch.ones(_MEBIBYTE))  # 4 MiB
+
+
+FAULTS: dict[str, Callable[[int], object]] = {
+    "raise": lambda index: _raise(LookupError(f"sample {index} is not there")),
+    "raise_two_arguments": lambda index: _raise(TwoArgumentsError(7, "no sample")),
+    "raise_unpicklable": lambda index: _raise(HoldsALockError("no sample")),
+    "raise_stop": lambda index: next(iter(())),
+    "raise_index": lambda index: [0][index],
+    "exit_system": lambda index: sys.exit(2),
+    "interrupt": _interrupt,
+    "segfault": lambda index: ctypes.string_at(0),
+    "kill": lambda index: os.kill(os.getpid(), signal.SIGKILL),
+    "abort": lambda index: os.abort(),
+    "bus": _bus_error,
+    "alarm": lambda index: (signal.setitimer(signal.ITIMER_REAL, 0.01), time.sleep(60)),
+    "exit_3": lambda index: os._exit(3),
+    "exit_0": lambda index: os._exit(0),
+    "lock": _wait_for_the_lock,
+    "sleep": lambda index: time.sleep(3600),
+    "spin": _spin,
+    "hang_deaf": _hang_deaf,
+    "hang_with_usr1": _hang_with_usr1,
+    "stop": lambda index: os.kill(os.getpid(), signal.SIGSTOP),
+    "close_all": lambda index: os.closerange(0, 256),
+    "close_output": lambda index: index == _LATER and os.closerange(1, 3),
+    "grandchild": _grandchild,
+    "daemon": _daemon,
+    "shout": _shout,
+    "move": _move,
+    "handlers": _handlers,
+    "settings": _settings,
+    "thread": _thread,
+    "atexit": lambda index: index == _LATER and atexit.register(time.sleep, 3600),
+    "grow": _grow,
+    "parent": lambda index: os.kill(os.getppid(), signal.SIGKILL),
+}
+
+
+class Switch:
+    """Which fault is on; read anew in each process.
+
+    Args:
+        path: A file that holds its name.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._known: tuple[int, str] | None = None
+
+    def on(self) -> str:
+        """The fault's name."""
+        if self._known is None or self._known[0] != os.getpid():
+            self._known = (os.getpid(), Path(self._path).read_text())
+        return self._known[1]
+
+
+def in_worker() -> bool:
+    return get_worker_info() is not None
+
+
+def has_workers() -> bool:
+    return bool(multiprocessing.active_children())
+
+
+class Samples(Dataset[Any]):
+    """Four numbers a sample, and whatever the switch says."""
+
+    def __init__(self, switch: Switch) -> None:
+        self.switch = switch
+        self.seen: set[int] = set()
+
+    def __len__(self) -> int:
+        if self.switch.on() == "raise_in_len" and has_workers():
+            raise LookupError("how many there are is not known")
+        return LENGTH
+
+    def __getitem__(self, index: int) -> Any:
+        sample = torch.full((4,), index, dtype=torch.int64)
+        fault = self.switch.on()
+        if fault == "slow_first" and in_worker() and index == 0 and not self.seen:
+            time.sleep(2.0)
+        if fault == "raise_second" and index in self.seen:
+            raise LookupError("each sample comes only once")
+        self.seen.add(index)
+        if not in_worker() or index < _LATER:
+            return sample
+        match fault:
+            case "ragged":
+                return torch.zeros(index % 7)
+            case "ragged_lists":
+                return [0] * (1 + index % 7)
+            case "huge":
+                return torch.ones(32 * _MEBIBYTE)  # 128 MiB; a batch is a gibibyte
+        if fault in FAULTS:
+            FAULTS[fault](index)
+        return sample
+
+
+class Order:
+    """Indices in order."""
+
+    def __init__(self, switch: Switch) -> None:
+        self.switch = switch
+
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __iter__(self) -> Iterator[int]:
+        for index in range(LENGTH):
+            if index == _LATER and self.switch.on() == "raise_in_sampler" and has_workers():
+                raise LookupError("no more order")
+            yield index
+
+
+class Batches:
+    """Index batches in order."""
+
+    def __init__(self, order: Order) -> None:
+        self.order = order
+
+    def __len__(self) -> int:
+        return LENGTH // SIZE
+
+    def __iter__(self) -> Iterator[list[int]]:
+        fault = self.order.switch.on()
+        batch: list[int] = []
+        for index in self.order:
+            batch.append(index)
+            if len(batch) == SIZE:
+                yield batch
+                batch = []
+            if index == _LATER and fault == "raise_in_batch_sampler" and has_workers():
+                raise LookupError("no more batches")
+
+
+def _unsendable(fault: str, batch: Any) -> Any:
+    match fault:
+        case "batch_file":
+            return batch, open(__file__)
+        case "batch_lambda":
+            return batch, lambda: batch
+        case "batch_lock":
+            return batch, threading.Lock()
+        case "batch_generator":
+            return batch, (number for number in range(3))
+        case "batch_grad":
+            return torch.ones(3, requires_grad=True) * 2
+        case "batch_local_class":
+            return batch, type("Local", (), {})()
+    return batch
+
+
+class Collate:
+    """torch's own collating, and whatever the switch says."""
+
+    def __init__(self, switch: Switch) -> None:
+        self.switch = switch
+
+    def __call__(self, samples: list[Any]) -> Any:
+        fault = self.switch.on()
+        if fault == "raise_in_collate" and in_worker():
+            raise LookupError("these do not go together")
+        batch = default_collate(samples)
+        return _unsendable(fault, batch) if in_worker() else batch
+
+
+class Prepare:
+    """Runs first in a worker."""
+
+    def __init__(self, switch: Switch) -> None:
+        self.switch = switch
+
+    def __call__(self, worker_id: int) -> None:
+        match self.switch.on():
+            case "raise_in_init":
+                raise LookupError("this worker is not prepared")
+            case "exit_in_init":
+                os._exit(4)
+            case "sleep_in_init":
+                time.sleep(3600)
+
+
+def loader(switch: str) -> DataLoader[Any]:
+    """The loader of most cases; its builder holds a lock, as a server's client might."""
+    _HELD.acquire()
+    shared = Switch(switch)
+    return DataLoader(
+        Samples(shared),
+        batch_sampler=Batches(Order(shared)),
+        collate_fn=Collate(shared),
+        worker_init_fn=Prepare(shared),
+    )
+
+
+class Stream(IterableDataset[Tensor]):
+    """Shares its samples among workers, unless the switch says otherwise."""
+
+    def __init__(self, switch: Switch) -> None:
+        self.switch = switch
+
+    def __len__(self) -> int:
+        return 40 if self.switch.on() == "says_too_few" else LENGTH
+
+    def __iter__(self) -> Iterator[Tensor]:
+        fault, worker = self.switch.on(), get_worker_info()
+        first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        if fault == "unsharded":
+            first, step = 0, 1
+        if fault == "empty" and worker is not None:
+            return
+        for index in range(first, LENGTH, step):
+            if fault == "raise" and worker is not None and index >= _LATER:
+                raise LookupError(f"sample {index} is not there")
+            if fault == "ends_early" and worker is not None and index >= _LATER:
+                return
+            yield torch.full((4,), index, dtype=torch.int64)
+
+
+def stream(switch: str) -> DataLoader[Any]:
+    return DataLoader(Stream(Switch(switch)), batch_size=SIZE)
+
+
+class HoldsALock(Samples):
+    """Doesn't pickle."""
+
+    def __init__(self, switch: Switch) -> None:
+        super().__init__(switch)
+        self.lock = threading.Lock()
+
+
+def unpicklable(switch: str) -> DataLoader[Any]:
+    return DataLoader(HoldsALock(Switch(switch)), batch_size=SIZE)
+
+
+def unpicklable_collate(switch: str) -> DataLoader[Any]:
+    return DataLoader(
+        Samples(Switch(switch)), batch_size=SIZE, collate_fn=lambda batch: torch.stack(batch)
+    )
+
+
+def impatient(switch: str) -> DataLoader[Any]:
+    return DataLoader(Samples(Switch(switch)), batch_size=SIZE, num_workers=1, timeout=1.0)
+
+
+class Slow(Samples):
+    """Takes its time, and much more of it for the first sample in a worker."""
+
+    def __getitem__(self, index: int) -> Any:
+        time.sleep(0.02)
+        if in_worker() and index == 0:
+            time.sleep(4.0)
+        return torch.full((4,), index)
+
+
+def slow(switch: str) -> DataLoader[Any]:
+    return DataLoader(Slow(Switch(switch)), batch_size=SIZE)
+
+
+class Large(Dataset[Tensor]):
+    """Samples of a mebibyte."""
+
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __getitem__(self, index: int) -> Tensor:
+        return torch.zeros(_MEBIBYTE // 4)
+
+
+def stack_in_memory(samples: list[Tensor]) -> Tensor:
+    """Stacks in the worker's memory: what is sent is moved to /dev/shm by the feeder thread."""
+    return torch.stack(samples)
+
+
+def large(switch: str) -> DataLoader[Any]:
+    del switch
+    return DataLoader(Large(), batch_size=SIZE)
+
+
+def large_own_collate(switch: str) -> DataLoader[Any]:
+    del switch
+    return DataLoader(Large(), batch_size=SIZE, collate_fn=stack_in_memory)
+
+
+def as_many(samples: list[Tensor]) -> list[Tensor]:
+    """A tensor a sample."""
+    return samples
+
+
+def many_tensors(switch: str) -> DataLoader[Any]:
+    return DataLoader(Samples(Switch(switch)), batch_size=256, collate_fn=as_many)
+
+
+class Multiplies(Samples):
+    """Uses torch's own thread pool."""
+
+    def __getitem__(self, index: int) -> Any:
+        return (torch.ones(300, 300) @ torch.ones(300, 300))[0, :4] + index
+
+
+def computes_while_building(switch: str) -> Dataset[Any]:
+    """Starts torch's thread pool before any trial is forked: a fork of it hangs."""
+    torch.ones(1000, 1000) @ torch.ones(1000, 1000)
+    torch.ones(10_000_000).exp()
+    return Multiplies(Switch(switch))
+
+
+def meddles(switch: str) -> DataLoader[Any]:
+    """Leaves the process that builds it changed in every way it can."""
+    for number in (signal.SIGUSR1, signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    signal.set_wakeup_fd(-1)
+    signal.setitimer(signal.ITIMER_REAL, 3.0)
+    os.chdir("/")
+    os.umask(0o777)
+    os.closerange(0, 3)
+    multiprocessing.set_start_method("fork", force=True)
+    atexit.register(time.sleep, 3600)
+    return DataLoader(Samples(Switch(switch)), batch_size=SIZE)
+
+
+def build_exits(switch: str) -> object:
+    os._exit(0)
+
+
+def build_sys_exits(switch: str) -> object:
+    sys.exit(5)
+
+
+def build_segfaults(switch: str) -> object:
+    return ctypes.string_at(0)
+
+
+def build_hangs(switch: str) -> object:
+    subprocess.Popen(["sleep", "3600"])
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(3600)
+    return None
+
+
+def build_raises(switch: str) -> object:
+    raise TwoArgumentsError(3, "the disk is not mounted")
+
+
+class NoLength(Samples):
+    """Doesn't know how many samples it has."""
+
+    def __len__(self) -> int:
+        raise LookupError("how many there are is not known")
+
+
+def length_raises(switch: str) -> object:
+    return NoLength(Switch(switch))
+
+
+class TooLong(Samples):
+    """Claims more samples than it has."""
+
+    def __getitem__(self, index: int) -> Any:
+        return [super(TooLong, self).__getitem__(kept) for kept in range(_LATER)][index]
+
+
+def too_long(switch: str) -> object:
+    return DataLoader(TooLong(Switch(switch)), batch_size=SIZE)
+
+
+class Few(Samples):
+    """Fewer samples than a batch."""
+
+    def __len__(self) -> int:
+        return SIZE - 1
+
+
+def drops_all(switch: str) -> object:
+    return DataLoader(Few(Switch(switch)), batch_size=SIZE, drop_last=True)

@@ -1,0 +1,131 @@
+"""Processes of the bench that somebody else ends or stops in the middle of a trial."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import psutil
+import pytest
+from fault_bench import STALL_S, FaultBench, config
+
+from dlprof.records import Trial
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="trials are forked on Linux only")
+
+_INTO_IT_S = 0.5  # after the trial's process is there: in the middle of its window
+Pick = Callable[[], psutil.Process | None]
+
+
+def module(name: str) -> psutil.Process | None:
+    """The bench's own process that runs a module of dlprof's."""
+    for process in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            if process.cmdline()[1:3] == ["-m", f"dlprof.trial.{name}"]:
+                return process
+    return None
+
+
+def observer() -> psutil.Process | None:
+    return module("observer")
+
+
+def nursery() -> psutil.Process | None:
+    return module("nursery")
+
+
+def child() -> psutil.Process | None:
+    above = nursery()
+    return next(iter(above.children()), None) if above is not None else None
+
+
+def worker() -> psutil.Process | None:
+    above = child()
+    return next(iter(above.children()), None) if above is not None else None
+
+
+class Sender(threading.Thread):
+    """Sends a signal to a process once it and a worker of the trial are there."""
+
+    def __init__(self, pick: Pick, number: signal.Signals) -> None:
+        super().__init__()
+        self.pick = pick
+        self.number = number
+        self.sent = False
+
+    def run(self) -> None:
+        deadline = time.monotonic() + 20.0
+        while worker() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(_INTO_IT_S)
+        process = self.pick()
+        if process is not None:
+            os.kill(process.pid, self.number)
+            self.sent = True
+
+
+def disturbed(bench: FaultBench, pick: Pick, number: signal.Signals) -> Trial:
+    sender = Sender(pick, number)
+    sender.start()
+    trial = bench.run("none", config(1, "fork"), trial_s=2.0)
+    sender.join()
+    assert sender.sent
+    return trial
+
+
+@pytest.mark.usefixtures("clean")
+def test_a_worker_is_killed(bench: FaultBench) -> None:
+    trial = disturbed(bench, worker, signal.SIGKILL)
+
+    assert trial.failure is not None
+    assert trial.failure.kind == "worker_signal"
+    bench.check_healthy()
+
+
+@pytest.mark.usefixtures("clean")
+def test_the_trials_process_is_killed(bench: FaultBench) -> None:
+    trial = disturbed(bench, child, signal.SIGKILL)
+
+    assert trial.failure is not None
+    assert trial.failure.kind == "worker_signal"
+    assert "SIGKILL" in trial.failure.message
+    bench.check_healthy()
+
+
+@pytest.mark.usefixtures("clean")
+def test_the_trials_process_is_stopped(bench: FaultBench) -> None:
+    trial = disturbed(bench, child, signal.SIGSTOP)
+
+    assert trial.failure is not None
+    assert trial.failure.kind == "deadlock"
+    assert "stopped" in trial.failure.message
+    assert trial.wall_s < 2.0 + STALL_S + 3.0
+    bench.check_healthy()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.usefixtures("clean")
+def test_the_observer_is_lost(bench: FaultBench, number: signal.Signals) -> None:
+    """Only what it would have told is missing, and the next trial has one again."""
+    trial = disturbed(bench, observer, number)
+    after = bench.run("none", config(1, "fork"))
+
+    assert trial.outcome == "completed", trial.failure
+    assert trial.usage.own_cpu_cores is None
+    assert trial.unavailable["usage.own_cpu_cores"]
+    assert after.usage.own_cpu_cores is not None
+    bench.check_healthy()
+
+
+@pytest.mark.usefixtures("clean")
+def test_the_nursery_is_killed(bench: FaultBench) -> None:
+    """The trial is run again from a new one."""
+    trial = disturbed(bench, nursery, signal.SIGKILL)
+
+    assert trial.outcome == "completed", trial.failure
+    bench.check_healthy()

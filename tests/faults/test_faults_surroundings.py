@@ -1,0 +1,189 @@
+"""A machine that has too little: shared memory, memory, descriptors, processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fault_bench import STALL_S, check_wording, config
+
+from dlprof.records import Config, Failure
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="trials are forked on Linux only")
+
+_ROOT = os.geteuid() == 0 if hasattr(os, "geteuid") else False
+_V1, _V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
+_MIB = 1 << 20
+
+
+
+@functools.cache
+def _can_mount() -> bool:
+    probe = ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/dev/shm"]  # noqa: S108 - in its own namespace
+    return (
+        shutil.which("unshare") is not None
+        and subprocess.run(probe, capture_output=True, check=False).returncode == 0
+    )
+
+
+def run_narrowed(
+    attr: str, *trials: tuple[str, Config, float], prefix: tuple[str, ...] = (), **order: Any
+) -> list[dict[str, Any]]:
+    """Trials of a target in a process of its own whose surroundings are small."""
+    order |= {
+        "attr": attr,
+        "trials": [[fault, dataclasses.asdict(tried), span] for fault, tried, span in trials],
+    }
+    script = Path(__file__).parent / "run_in_place.py"
+    done = subprocess.run(
+        [*prefix, sys.executable, str(script), json.dumps(order)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert not answer["shm"] or "shm_bytes" not in order
+    result: list[dict[str, Any]] = answer["trials"]
+    return result
+
+
+def the_failure(trial: dict[str, Any], *, limit_s: float) -> Failure:
+    assert trial["failure"] is not None, trial
+    failure = Failure(**trial["failure"])
+    assert trial["wall_s"] < limit_s + 3.0, failure
+    check_wording(failure)
+    return failure
+
+
+@pytest.mark.root
+@pytest.mark.skipif(not (_ROOT and _can_mount()), reason="needs root and a mount namespace")
+@pytest.mark.parametrize(
+    ("attr", "tried"),
+    [
+        ("large", config(2, "fork")),
+        ("large", config(2, "fork", persistent=True)),
+        ("large", config(1, "spawn")),
+        ("large_own_collate", config(2, "fork")),
+        ("large_own_collate", config(2, "fork", persistent=True)),
+        ("large_own_collate", config(1, "forkserver")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else f"{value.start_method}",
+)
+@pytest.mark.usefixtures("clean")
+def test_a_full_dev_shm(attr: str, tried: Config) -> None:
+    failed, fine = run_narrowed(
+        attr,
+        ("none", tried, 0.1),
+        ("none", config(0), 0.1),
+        prefix=("unshare", "-m", "--propagation", "private"),
+        shm_bytes=6 * _MIB,
+    )
+
+    failure = the_failure(failed, limit_s=2.0 if tried.start_method == "fork" else 10.0)
+    assert failure.kind == "shared_memory", failure
+    assert "--shm-size" in failure.hint
+    assert fine["outcome"] == "completed"
+
+
+@pytest.fixture
+def memory_cgroup() -> Iterator[Path]:
+    """A memory control group of the test's own that holds 500 MiB and kills what wants more."""
+    v1 = _V1.is_dir()
+    base = _V1 if v1 else _V2
+    group = Path(tempfile.mkdtemp(prefix="dlprof-faults-", dir=base))
+    try:
+        limit = group / ("memory.limit_in_bytes" if v1 else "memory.max")
+        try:
+            limit.write_text(str(500 * _MIB))
+            if not v1:
+                (group / "memory.swap.max").write_text("0")
+        except OSError as error:
+            pytest.skip(f"no memory controller here: {error}")
+        yield group
+    finally:
+        group.rmdir()
+
+
+@pytest.mark.root
+@pytest.mark.skipif(not _ROOT, reason="needs root")
+@pytest.mark.usefixtures("clean")
+@pytest.mark.parametrize("persistent", [False, True])
+def test_the_kernel_kills_a_worker_for_memory(memory_cgroup: Path, persistent: bool) -> None:
+    failed, fine = run_narrowed(
+        "loader",
+        ("grow", config(1, "fork", persistent=persistent), 10.0),
+        ("none", config(1), 0.1),
+        cgroup=str(memory_cgroup),
+        bench={"memory_bytes": None},
+    )
+
+    failure = the_failure(failed, limit_s=10.0)
+    assert failure.kind == "out_of_memory", failure
+    assert "kernel" in failure.message
+    assert "fewer workers" in failure.hint
+    assert failed["outcome"] == "out_of_memory"
+    assert fine["outcome"] == "completed"
+
+
+@pytest.mark.parametrize(
+    "tried", [config(1, "fork"), config(1, "fork", persistent=True), config(1, "spawn")], ids=str
+)
+@pytest.mark.usefixtures("clean")
+def test_no_more_descriptors(tried: Config) -> None:
+    failed, fine = run_narrowed(
+        "many_tensors",
+        ("none", tried, 0.3),
+        ("none", config(0), 0.1),
+        limits={"RLIMIT_NOFILE": 96},
+    )
+
+    failure = the_failure(failed, limit_s=STALL_S + 6.0)
+    assert failure.kind == "file_descriptors", failure
+    assert "ulimit -n" in failure.hint
+    assert "file_system" in failure.hint
+    assert fine["outcome"] == "completed"
+
+
+@pytest.fixture
+def few_processes() -> Iterator[Path]:
+    """A control group of the test's own that holds 32 processes and threads, as a container may."""
+    base = next((path for path in (_V2 / "pids", _V2) if path.is_dir()), _V2)
+    group = Path(tempfile.mkdtemp(prefix="dlprof-faults-", dir=base))
+    try:
+        try:
+            (group / "pids.max").write_text("32")
+        except OSError as error:
+            pytest.skip(f"no pids controller here: {error}")
+        yield group
+    finally:
+        group.rmdir()
+
+
+@pytest.mark.root
+@pytest.mark.skipif(not _ROOT, reason="needs root")
+@pytest.mark.usefixtures("clean")
+def test_no_more_processes(few_processes: Path) -> None:
+    failed, fine = run_narrowed(
+        "loader",
+        ("none", config(24, "fork"), 0.1),
+        ("none", config(0), 0.1),
+        cgroup=str(few_processes),
+    )
+
+    failure = the_failure(failed, limit_s=5.0)
+    assert failure.kind == "start_failed", failure
+    assert "ulimit -u" in failure.hint
+    assert fine["outcome"] == "completed"

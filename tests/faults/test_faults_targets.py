@@ -1,0 +1,165 @@
+"""Targets that are wrong from the start, or wrong as a whole."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+from fault_bench import STALL_S, FaultBench, config
+
+from dlprof.errors import DlprofError, TargetError
+from dlprof.records import Config
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="trials are forked on Linux only")
+
+_START_S = 8.0  # an interpreter that imports torch, on a busy machine
+Make = Callable[..., FaultBench]
+
+
+@pytest.mark.parametrize("attr", ["unpicklable", "unpicklable_collate"])
+@pytest.mark.parametrize("start", ["spawn", "forkserver"])
+@pytest.mark.usefixtures("clean")
+def test_what_must_be_pickled_and_can_not_be(make_bench: Make, attr: str, start: str) -> None:
+    bench = make_bench(attr)
+
+    failure = bench.fails("none", config(1, start), limit_s=_START_S)
+
+    assert failure.kind == "not_picklable", failure
+    assert "--start-method fork" in failure.hint
+    assert bench.run("none", config(1, "fork")).outcome == "completed"
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "hint"),
+    [
+        ("raise", "worker_exception", "traceback"),
+        ("empty", "empty", "sampler"),
+    ],
+)
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.usefixtures("clean")
+def test_an_iterable_that_fails(
+    make_bench: Make, fault: str, kind: str, hint: str, start: str
+) -> None:
+    limit_s = 1.0 if start == "fork" else _START_S
+
+    failure = make_bench("stream").fails(fault, config(1, start), limit_s=limit_s)
+
+    assert failure.kind == kind, failure
+    assert hint in failure.hint
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.usefixtures("clean")
+def test_an_iterable_that_every_worker_gives_whole(make_bench: Make, persistent: bool) -> None:
+    bench = make_bench("stream")
+
+    trial = bench.run("unsharded", config(2, "fork", persistent=persistent))
+    sharded = bench.run("none", config(2, "fork", persistent=persistent))
+
+    assert trial.outcome == sharded.outcome == "completed"
+    assert any("get_worker_info" in warning for warning in trial.warnings)
+    assert not any("get_worker_info" in warning for warning in sharded.warnings)
+
+
+@pytest.mark.parametrize("fault", ["says_too_few", "ends_early"])
+@pytest.mark.usefixtures("clean")
+def test_an_iterable_whose_length_lies(make_bench: Make, fault: str) -> None:
+    trial = make_bench("stream").run(fault, config(1, "fork"), trial_s=0.3)
+
+    assert trial.outcome == "completed", trial.failure
+    assert any("__len__" in warning for warning in trial.warnings), trial.warnings
+
+
+@pytest.mark.usefixtures("clean")
+def test_a_length_that_promises_too_much(make_bench: Make) -> None:
+    bench = make_bench("too_long")
+
+    trial = bench.run("none", config(1, "fork"))
+
+    assert trial.failure is not None
+    assert trial.failure.kind == "worker_exception"
+    assert "__len__" in trial.failure.hint
+
+
+@pytest.mark.usefixtures("clean")
+def test_the_loaders_own_timeout(make_bench: Make) -> None:
+    failure = make_bench("impatient").fails("sleep", config(1, "fork"), limit_s=1.0 + 5.0)
+
+    assert failure.kind == "timeout", failure
+    assert "own timeout" in failure.hint
+
+
+@pytest.mark.usefixtures("clean")
+def test_a_slow_first_batch_is_no_hang(make_bench: Make) -> None:
+    """Twenty times what a batch took in the probe is waited beyond the limit."""
+    trial = make_bench("slow", stall_s=2.0).run("none", config(1, "fork"))
+
+    assert trial.outcome == "completed", trial.failure
+
+
+@pytest.mark.usefixtures("clean")
+def test_openmp_in_the_constructor(make_bench: Make) -> None:
+    bench = make_bench("computes_while_building", first_probe_s=3.0)
+
+    bench.check_healthy(config(0))
+
+    assert not bench.bench.fork_safe
+    assert any("hangs" in note for note in bench.bench.notes)
+
+
+@pytest.mark.usefixtures("clean")
+def test_a_builder_that_meddles_with_its_process(make_bench: Make) -> None:
+    bench = make_bench("meddles")
+
+    time.sleep(max(0.0, 3.5 - (bench.target.import_s or 0.0)))  # until its alarm has rung
+    bench.check_healthy()
+    failure = bench.fails("segfault", config(1, "fork"), limit_s=STALL_S)
+
+    assert failure.kind in ("worker_signal", "worker_exit"), failure
+
+
+@pytest.mark.parametrize(
+    ("attr", "told"),
+    [
+        ("build_exits", "died"),
+        ("build_segfaults", "died"),
+        ("build_sys_exits", "SystemExit"),
+        ("build_raises", "TwoArgumentsError"),
+        ("length_raises", "LookupError"),
+        ("drops_all", "fewer"),
+    ],
+)
+@pytest.mark.usefixtures("clean")
+def test_a_target_that_can_not_be_used(attr: str, told: str) -> None:
+    with pytest.raises(DlprofError) as caught:
+        FaultBench(attr)
+
+    error = caught.value
+    assert isinstance(error, TargetError)
+    assert told in f"{error.message} {error.traceback}"
+    assert "\n" not in error.message
+    assert error.hint
+
+
+@pytest.mark.usefixtures("clean")
+def test_a_builder_that_hangs() -> None:
+    began_s = time.monotonic()
+    with pytest.raises(TargetError) as caught:
+        FaultBench("build_hangs", wall_s=8.0)
+
+    assert time.monotonic() - began_s < 8.0 + 3.0
+    assert "8 s" in caught.value.message
+    assert "--timeout" in caught.value.hint
+    assert "build_hangs" in caught.value.traceback
+
+
+@pytest.mark.parametrize("sharing", ["file_descriptor", "file_system"])
+@pytest.mark.usefixtures("clean")
+def test_a_killed_worker_leaves_no_file(make_bench: Make, sharing: str) -> None:
+    tried: Config = config(1, "fork", sharing=sharing)
+    failure = make_bench().fails("kill", tried, limit_s=1.0)
+
+    assert failure.kind == "worker_signal", failure
