@@ -54,7 +54,7 @@ FULL = Design(
     },
     workers=(0, 1, 2, 4),
     pairs=10,
-    window_s=2.0,
+    window_s=1.2,
 )
 QUICK = Design(
     targets={"synthetic:cpu_ms=2": "synthetic:cpu_ms=2", "tiny tensors": TINY},
