@@ -81,7 +81,7 @@ class Bench:
             DlprofError: It can't be built; says which part is wrong.
         """
         self._limits = limits
-        built = self._launcher.build(self._request)
+        built = self._launcher.build(self._request, limits.wall_s)
         self.versions = built.versions
         self._build_s = built.target.import_s or 0.0
         if not isinstance(self._launcher, Nursery):

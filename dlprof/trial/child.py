@@ -8,11 +8,12 @@ import multiprocessing
 import os
 import pickle
 import random
+import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable
-from multiprocessing import process
+from collections.abc import Callable, Sequence
+from multiprocessing import connection, process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,14 @@ from dlprof.trial import failures
 from dlprof.trial.consumer import make_consumer, try_consumer
 from dlprof.trial.guard import guard_worker
 from dlprof.trial.measure import EmptyLoaderError, Loop, Plan, measure
-from dlprof.trial.protocol import BuildRequest, Channel, TrialRequest, build_request, trial_request
+from dlprof.trial.protocol import (
+    BuildRequest,
+    Channel,
+    Message,
+    TrialRequest,
+    build_request,
+    trial_request,
+)
 from dlprof.trial.stacks import answer_with_stacks
 
 if TYPE_CHECKING:
@@ -31,10 +39,15 @@ if TYPE_CHECKING:
     from dlprof.targets.loader import EpochGate
 
 _BEAT_S = 1.0
+_PARTING_S = 2.0
 _NOTHING = object()
 _DUPLICATED = (
     "two workers gave the same first batch: an iterable data set must share its samples among "
     "workers by torch.utils.data.get_worker_info(), or each comes once per worker"
+)
+_LENGTH = (
+    "an epoch gave {came} batches where __len__ promises {promised}: what counts steps by "
+    "len(loader), such as a learning rate schedule, goes wrong"
 )
 _clock = time.perf_counter
 
@@ -85,6 +98,26 @@ class Session:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._next_beat_s = 0.0
+        self.loop: Loop | None = None  # once there is one
+
+    def send(self, message: Message) -> None:
+        """Tell something else."""
+        self._channel.send(message)
+
+    def fail(self, error: BaseException) -> None:
+        """Tell what went wrong."""
+        # Torch raises a worker's death wherever the main thread is, and one is enough.
+        if hasattr(signal, "SIGCHLD"):
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        codes = self._exit_codes() if failures.lost_worker(error) else ()
+        failure = failures.classify(error, codes)
+        self._channel.send({"event": "failed", "failure": dataclasses.asdict(failure)})
+
+    def _exit_codes(self) -> tuple[int, ...]:
+        """How workers have ended; one that is about to end is given a moment."""
+        workers = () if self.loop is None else self.loop.workers
+        connection.wait([worker.sentinel for worker in workers], _PARTING_S)
+        return tuple(worker.exitcode for worker in workers if worker.exitcode is not None)
 
     def beat(self, now_s: float) -> None:
         """Say that batches still come, about once a second."""
@@ -116,19 +149,25 @@ def run_trial(request: TrialRequest, builder: Callable[[], BuiltTarget], channel
     session = Session(channel)
     channel.send({"event": "born", "pid": os.getpid()})
     try:
-        built = builder()
-        if request.cold_cache:
-            _evict(built)
-        if request.probe:
-            channel.send({"event": "result", "probe": probe(built, request)})
-        else:
-            loop, result = _measure(request, built, session)
-            channel.send({"event": "result", **result})
-            loop.shut_down()
-    except BaseException as error:  # noqa: BLE001 - whatever the user's code raises is a result
-        failure = failures.classify(error, request.config.num_workers)
-        channel.send({"event": "failed", "failure": dataclasses.asdict(failure)})
+        try:
+            _run(request, builder, session)
+        except BaseException as error:  # noqa: BLE001 - whatever the user's code raises is a result
+            session.fail(error)
+    except BaseException as error:  # noqa: BLE001 - the death of a second worker, in the midst of that
+        session.fail(error)
     session.await_supervisor()
+
+
+def _run(request: TrialRequest, builder: Callable[[], BuiltTarget], session: Session) -> None:
+    built = builder()
+    if request.cold_cache:
+        _evict(built)
+    if request.probe:
+        session.send({"event": "result", "probe": probe(built, request)})
+        return
+    loop, result = _measure(request, built, session)
+    session.send({"event": "result", **result})
+    loop.shut_down()
 
 
 def _measure(
@@ -137,7 +176,7 @@ def _measure(
     from dlprof.targets.counting import count_bytes  # noqa: PLC0415
     from dlprof.targets.loader import EpochGate, make_loader  # noqa: PLC0415
 
-    gate = EpochGate()
+    gate, seen = EpochGate(), _Seen(built.target.kind)
     loop = Loop(
         make_loader(built, request.config, gate=gate, in_worker=_guard(request.config)),
         request.config,
@@ -145,33 +184,60 @@ def _measure(
         clock=_clock,
         beat=session.beat,
         confirm=gate.confirm,
+        inspect=seen.inspect,
     )
+    session.loop = loop
     plan = Plan(config=request.config, window_s=request.trial_s, turnover=request.turnover)
     measured = measure(loop, plan, gate, clock=_clock, window=session.window)
+    sizes = [*seen.sizes, count_bytes(loop.batch)]
     return loop, {
         "measured": dataclasses.asdict(measured),
-        "batch_bytes": count_bytes(loop.batch),
+        "batch_bytes": sum(sizes) / len(sizes),
         "samples_per_batch": (_samples_per_epoch_batch(built) if measured.whole_epochs else None)
         or _samples_per_batch(gate, loop.batch, built),
         "no_turnover": gate.reason,
-        "warnings": _data_warnings(loop, built),
+        "warnings": [*seen.warnings, *_length_warning(loop, built)],
     }
+
+
+class _Seen:
+    """What the first batches of a loader show of its data.
+
+    Args:
+        kind: ``map`` or ``iterable``.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self.sizes: list[int] = []
+        self.warnings: list[str] = []
+
+    def inspect(self, batches: Sequence[Any]) -> None:
+        """Look at them once, outside the window."""
+        from dlprof.targets.counting import count_bytes, same_content  # noqa: PLC0415
+
+        self.sizes = [count_bytes(batch) for batch in batches]
+        if self._kind == "iterable" and len(batches) > 1 and same_content(batches[0], batches[1]):
+            self.warnings.append(_DUPLICATED)
+
+
+def _length_warning(loop: Loop, built: BuiltTarget) -> list[str]:
+    """Whether an iterable's ``__len__`` lies; a map-style one that promises too much raises."""
+    promised = loop.promised() if built.target.kind == "iterable" else None
+    if promised is None:
+        return []
+    spare = len(loop.workers)  # each may end with a batch that is not full
+    for log in loop.logs:
+        came = len(log.yields_s)
+        if came > promised + spare or (log.whole and came < promised - spare):
+            return [_LENGTH.format(came=came, promised=promised)]
+    return []
 
 
 def _guard(config: Config) -> Callable[[], None] | None:
     """What workers need that don't inherit it from this process by a fork."""
     method = config.start_method or multiprocessing.get_start_method()
     return None if method == "fork" else guard_worker
-
-
-def _data_warnings(loop: Loop, built: BuiltTarget) -> list[str]:
-    """What looks wrong with the data itself."""
-    from dlprof.targets.counting import same_content  # noqa: PLC0415
-
-    first = loop.first_batches
-    if built.target.kind == "iterable" and len(first) > 1 and same_content(first[0], first[1]):
-        return [_DUPLICATED]
-    return []
 
 
 def _samples_per_batch(gate: EpochGate, batch: object, built: BuiltTarget) -> float | None:

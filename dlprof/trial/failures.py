@@ -6,13 +6,16 @@ import dataclasses
 import re
 import signal
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dlprof.errors import TargetError
 from dlprof.records import Failure, FailureKind, Outcome
 from dlprof.trial.measure import EmptyLoaderError, TruncatedEpochError
 
 _FORCED = re.compile(r"signal: Killed|SIGKILL")
+_IN_WORKER = "in DataLoader worker process"  # torch's words for an exception that it passed on
+_GONE = "exited unexpectedly"  # and no more: torch's words where it doesn't know how
+_HANDING_OVER = "multiprocessing/connection.py"
 _TAIL_LINES = 30
 _TAIL_BYTES = 8192
 
@@ -40,15 +43,29 @@ _PICKLE = (
     "--start-method fork."
 )
 
+_RAGGED = (
+    "Make the samples of a batch alike (crop, pad or resize them), or give a collate_fn that puts "
+    "different ones together."
+)
+_MORE_PROCESSES = (
+    "The system starts no more processes here: use fewer workers, or raise the limit "
+    "(ulimit -u, docker run --pids-limit)."
+)
+_TOO_LONG = " An IndexError may mean that __len__ promises more samples than there are."
+_KILLED = "Something killed the worker, often the kernel for want of memory: use fewer workers."
+_ENDED = "The data set, or a library that it uses, ended its own process."
+_CRASHED = "Native code under the data set crashed: run it at --num-workers 0 under faulthandler."
+
 # Looked for in this order in the messages of the exception and its causes; the texts are torch's
 # and the operating system's own.
 _SIGNS = (
+    # First, because want of descriptors shows as shared memory that can't be opened.
+    _Sign("Too many open files", "file_descriptors", MORE_FILES),
     _Sign("insufficient shared memory", "shared_memory", MORE_SHM),
     _Sign("unable to write to file </torch_", "shared_memory", MORE_SHM),
     _Sign("unable to allocate shared memory", "shared_memory", MORE_SHM),
     _Sign("unable to resize file </torch_", "shared_memory", MORE_SHM),
     _Sign("No space left on device", "shared_memory", MORE_SHM),
-    _Sign("Too many open files", "file_descriptors", MORE_FILES),
     _Sign("received 0 items of ancdata", "file_descriptors", MORE_FILES),
     _Sign(
         "Cannot re-initialize CUDA in forked subprocess",
@@ -60,32 +77,30 @@ _SIGNS = (
     _Sign("Can't get local object", "not_picklable", _PICKLE),
     _Sign("cannot pickle", "not_picklable", _PICKLE),
     _Sign("Cowardly refusing to serialize", "batch_not_picklable", _PICKLE),
-    _Sign(
-        "Resource temporarily unavailable",
-        "start_failed",
-        "The system starts no more processes for this user: use fewer workers, or see ulimit -u.",
-    ),
+    _Sign("Resource temporarily unavailable", "start_failed", _MORE_PROCESSES),
+    _Sign("can't start new thread", "start_failed", _MORE_PROCESSES),
     _Sign("Cannot allocate memory", "start_failed", LESS_MEMORY),
     _Sign(
         "DataLoader timed out after",
         "timeout",
         "The loader's own timeout ran out: raise it, or find what makes a batch so slow.",
     ),
+    _Sign("killed by signal: Killed", "worker_signal", _KILLED),
     _Sign(
-        "killed by signal: Killed",
+        "killed by signal: Bus error",
         "worker_signal",
-        "Something killed the worker, often the kernel for want of memory: use fewer workers.",
+        "A file that the data set maps (a memmap) was cut off meanwhile, or /dev/shm is full.",
     ),
     _Sign(
-        "killed by signal",
+        "killed by signal: Alarm clock",
         "worker_signal",
-        "Native code under the data set crashed: run it at --num-workers 0 under faulthandler.",
+        "The data set, or a library that it uses, set an alarm and does not catch it.",
     ),
-    _Sign(
-        "exited unexpectedly",
-        "worker_exit",
-        "The data set, or a library that it uses, ended its own process.",
-    ),
+    _Sign("killed by signal", "worker_signal", _CRASHED),
+    _Sign("exited unexpectedly", "worker_exit", _ENDED),
+    _Sign("stack expects each tensor to be equal size", "inconsistent_batches", _RAGGED),
+    _Sign("should be of equal size", "inconsistent_batches", _RAGGED),
+    _Sign("Trying to resize storage that is not resizable", "inconsistent_batches", _RAGGED),
 )
 
 
@@ -99,15 +114,49 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         current = current.__cause__ or current.__context__
 
 
-def classify(error: BaseException, num_workers: int) -> Failure:
+def classify(error: BaseException, exit_codes: Sequence[int] = ()) -> Failure:
     """Name what an exception out of the loader means.
 
     Args:
         error: As it came out of ``iter(loader)`` or ``next()``; the causes are looked at first,
             since the outer message is mostly "exited unexpectedly".
-        num_workers: Of the configuration that ran.
+        exit_codes: Of the workers that have ended: minus the signal, or the code.
     """
     tail = "".join(traceback.format_exception(error))[-_TAIL_BYTES:]
+    own = _of_ours(error)
+    if own is not None:
+        return own
+    texts = [_text(link) for link in _chain(error)]
+    for sign in _SIGNS:
+        found = next((text for text in reversed(texts) if sign.text in text), None)
+        if found is not None and found.endswith(_GONE) and exit_codes:
+            break
+        if found is not None:
+            return Failure(
+                kind=sign.kind, message=_named(found, sign.text), hint=sign.hint, stderr_tail=tail
+            )
+    if lost_worker(error):
+        return dataclasses.replace(_lost(error, exit_codes), stderr_tail=tail)
+    if isinstance(error, SystemExit):
+        return Failure(
+            kind="worker_exit",
+            message=f"The data set called sys.exit({error.code!r}).",
+            hint="Let it raise an exception that says what is wrong instead.",
+            stderr_tail=tail,
+        )
+    where = "a worker process" if any(_IN_WORKER in text for text in texts) else "the main process"
+    told = _last_line(texts[0]).removeprefix(f"{type(error).__name__}: ")
+    return Failure(
+        kind="worker_exception",
+        message=f"{type(error).__name__} in {where}: {told}",
+        hint="The data set or its collate_fn raised this; the traceback shows where."
+        + (_TOO_LONG if isinstance(error, IndexError) else ""),
+        stderr_tail=tail,
+    )
+
+
+def _of_ours(error: BaseException) -> Failure | None:
+    """The failure that an exception of dlprof's own stands for."""
     if isinstance(error, TargetError):
         return Failure(
             kind="target_error",
@@ -128,27 +177,31 @@ def classify(error: BaseException, num_workers: int) -> Failure:
             hint="Look for a StopIteration, such as next() on an empty iterator, in __getitem__ or "
             "collate_fn: torch takes it for the end of the epoch.",
         )
-    texts = [_text(link) for link in _chain(error)]
-    for sign in _SIGNS:
-        found = next((text for text in reversed(texts) if sign.text in text), None)
-        if found is not None:
-            return Failure(
-                kind=sign.kind, message=_first_line(found), hint=sign.hint, stderr_tail=tail
-            )
-    if isinstance(error, SystemExit):
-        return Failure(
-            kind="worker_exit",
-            message=f"The data set called sys.exit({error.code!r}).",
-            hint="Let it raise an exception that says what is wrong instead.",
-            stderr_tail=tail,
-        )
-    where = "a worker process" if num_workers else "the main process"
-    return Failure(
-        kind="worker_exception",
-        message=f"{type(error).__name__} in {where}: {_last_line(_text(error))}",
-        hint="The data set or its collate_fn raised this; the traceback shows where.",
-        stderr_tail=tail,
+    return None
+
+
+def lost_worker(error: BaseException) -> bool:
+    """Whether a worker was gone, and the error doesn't tell how it ended."""
+    if isinstance(error, RuntimeError):
+        return _text(error).endswith(_GONE)
+    return isinstance(error, (EOFError, OSError)) and any(
+        frame.filename.endswith(_HANDING_OVER)
+        for frame in traceback.extract_tb(error.__traceback__)
     )
+
+
+def _lost(error: BaseException, exit_codes: Sequence[int]) -> Failure:
+    """The failure of a worker of which at most its exit status is known."""
+    if not exit_codes:
+        message = f"The connection to a worker process broke: {type(error).__name__}: {error}"
+        return Failure(kind="worker_exit", message=message, hint=_ENDED)
+    if exit_codes[0] < 0:
+        name = _signal_name(-exit_codes[0])
+        message = f"A worker process was ended by {name}."
+        hint = _KILLED if name == "SIGKILL" else _CRASHED
+        return Failure(kind="worker_signal", message=message, hint=hint)
+    message = f"A worker process ended with exit code {exit_codes[0]}."
+    return Failure(kind="worker_exit", message=message, hint=_ENDED)
 
 
 def _text(error: BaseException) -> str:
@@ -159,8 +212,16 @@ def _text(error: BaseException) -> str:
         return ""
 
 
-def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0][:300]
+def _named(text: str, sign: str) -> str:
+    """The line of a message that bears a sign."""
+    return next(line for line in text.splitlines() if sign in line).strip()[:300]
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _last_line(text: str) -> str:
@@ -176,20 +237,16 @@ def died(status: int, stderr_tail: str) -> Failure:
         stderr_tail: What its processes wrote last.
     """
     if status < 0:
-        try:
-            name = signal.Signals(-status).name
-        except ValueError:
-            name = f"signal {-status}"
         return Failure(
             kind="worker_signal",
-            message=f"The loading process was ended by {name}.",
+            message=f"The loading process was ended by {_signal_name(-status)}.",
             hint="Native code under the data set crashed, or something killed the process.",
             stderr_tail=stderr_tail,
         )
     return Failure(
         kind="worker_exit",
         message=f"The loading process ended with exit code {status} in the middle of the trial.",
-        hint="The data set, or a library that it uses, ended the process.",
+        hint=_ENDED,
         stderr_tail=stderr_tail,
     )
 

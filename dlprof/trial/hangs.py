@@ -29,12 +29,14 @@ class Standstill:
         log: The end of what its processes wrote.
         stacks: Where they stand, by process.
         idle: Whether none of them used a core; ``None`` where that isn't known.
+        stopped: Processes of it that a signal has stopped.
     """
 
     waited_s: float
     log: str
     stacks: Mapping[int, Sequence[Sequence[Frame]]]
     idle: bool | None
+    stopped: Sequence[int] = ()
 
 
 def dropped_batch(log: str) -> Failure | None:
@@ -46,13 +48,7 @@ def dropped_batch(log: str) -> Failure | None:
     if found is None:
         return None
     error = found["error"]
-    if "</torch_" in error or "No space left on device" in error:
-        return Failure(
-            kind="shared_memory",
-            message=f"A worker could not put a batch into /dev/shm: {error}",
-            hint=MORE_SHM,
-            stderr_tail=log,
-        )
+    # First, because want of descriptors shows as shared memory that can't be opened.
     if "Too many open files" in error:
         return Failure(
             kind="file_descriptors",
@@ -60,11 +56,18 @@ def dropped_batch(log: str) -> Failure | None:
             hint=MORE_FILES,
             stderr_tail=log,
         )
+    if "</torch_" in error or "No space left on device" in error:
+        return Failure(
+            kind="shared_memory",
+            message=f"A worker could not put a batch into /dev/shm: {error}",
+            hint=MORE_SHM,
+            stderr_tail=log,
+        )
     return Failure(
         kind="batch_not_picklable",
         message=f"A worker could not send a batch to the main process: {error}",
-        hint="Return tensors without a gradient, numbers, text and containers of them; no open "
-        "file, lock, generator or lambda.",
+        hint="Return tensors without a gradient, numbers, text, containers of them and objects of "
+        "classes at the top level of a module; no open file, lock, generator or lambda.",
         stderr_tail=log,
     )
 
@@ -84,6 +87,15 @@ def judge(standstill: Standstill) -> Failure:
     )[:_MOST_PLACES]
     where = f"; it stands at {', '.join(places)}" if places else ""
     message = f"No batch came for {standstill.waited_s:.0f} s{where}."
+    if standstill.stopped:
+        return Failure(
+            kind="deadlock",
+            message=f"No batch came for {standstill.waited_s:.0f} s: process "
+            f"{standstill.stopped[0]} of it is stopped.",
+            hint="Something stopped it (SIGSTOP, a debugger, a batch system) and did not let it "
+            "go on.",
+            stderr_tail=standstill.log,
+        )
     if standstill.idle:
         return Failure(
             kind="deadlock",

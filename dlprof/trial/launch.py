@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
+import select
 import socket
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from typing import IO, BinaryIO, Protocol, cast
 
 from dlprof.errors import DlprofError, FileError, TargetError, UsageError
 from dlprof.records import Config, Target
+from dlprof.trial import stacks
 from dlprof.trial.failures import last_lines
 from dlprof.trial.inbox import Event, Inbox
 from dlprof.trial.log import TrialLog
@@ -67,8 +70,12 @@ class Launcher(Protocol):
     ``LAUNCHER``; ``None`` from there means that the launcher itself is gone.
     """
 
-    def build(self, request: BuildRequest) -> Built:
-        """Build the target once, to describe it and, where possible, to fork trials from."""
+    def build(self, request: BuildRequest, patience_s: float = math.inf) -> Built:
+        """Build the target once, to describe it and, where possible, to fork trials from.
+
+        Raises:
+            DlprofError: It can't be built, or not within ``patience_s`` seconds.
+        """
 
     def launch(self, request: TrialRequest, log: IO[bytes]) -> Handle:
         """Start a trial whose output goes to ``log``."""
@@ -136,10 +143,16 @@ class Nursery:
             )
         self._channel = _socket_channel(self._link)
         self._count = 0
+        self._stuck = False
 
-    def build(self, request: BuildRequest) -> Built:
+    def build(self, request: BuildRequest, patience_s: float = math.inf) -> Built:
         """Build the target in the nursery, and listen to it from then on."""
         self._channel.send({"build": dataclasses.asdict(request)})
+        patience = None if math.isinf(patience_s) else patience_s
+        if not select.select([self._link], [], [], patience)[0]:
+            self._stuck = True
+            stacks.collect([self._process.pid], TrialLog(self._log))
+            raise _too_slow(patience_s, self._log)
         built = _build_answer(self._channel.receive(), self._log)
         self._inbox.listen(LAUNCHER, self._channel.receive)
         return built
@@ -172,7 +185,7 @@ class Nursery:
             self._link.shutdown(socket.SHUT_RDWR)
         self._channel.close()
         self._link.close()
-        _end_process(self._process)
+        _end_process(self._process, patience_s=0.0 if self._stuck else _QUIT_S)
         self._log.close()
 
 
@@ -191,14 +204,15 @@ class FreshProcesses:
         self._process: subprocess.Popen[bytes] | None = None
         self._count = 0
 
-    def build(self, request: BuildRequest) -> Built:
+    def build(self, request: BuildRequest, patience_s: float = math.inf) -> Built:
         """Build the target in a process of its own, to describe it."""
+        del patience_s  # pipes can't be waited for with a limit everywhere
         self._request = request
         with (self._directory / "build.log").open("w+b") as log:
             process, channel = self._start(log)
             built = _build_answer(channel.receive(), log)
             channel.close()
-            _end_process(process)
+            _end_process(process, patience_s=_QUIT_S)
         return built
 
     def launch(self, request: TrialRequest, log: IO[bytes]) -> Handle:
@@ -247,13 +261,23 @@ def _socket_channel(link: socket.socket) -> Channel:
     return Channel(link.makefile("rb"), link.makefile("wb"))
 
 
-def _end_process(process: subprocess.Popen[bytes]) -> None:
-    """Wait for a process that has been told to end, then force it."""
-    try:
-        process.wait(_QUIT_S)
-    except subprocess.TimeoutExpired:
+def _too_slow(patience_s: float, log: IO[bytes]) -> TargetError:
+    """The error of a target whose building takes too long; the log's end shows where it stands."""
+    return TargetError(
+        f"Building the target did not end within {patience_s:g} s.",
+        hint="Raise --timeout if it takes that long; the stack shows what it waits for.",
+        traceback=last_lines(TrialLog(log).text()),
+    )
+
+
+def _end_process(process: subprocess.Popen[bytes], *, patience_s: float) -> None:
+    """Wait for a process that has been told to end, then force it and what it started."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(patience_s)
+    if process.returncode is None:
         process.kill()
         process.wait()
+    end_group(process.pid, linger_s=0.0, grace_s=_GRACE_S)
 
 
 def make_launcher(inbox: Inbox, directory: Path) -> Nursery | FreshProcesses:

@@ -156,6 +156,19 @@ class Loop:
         """The epoch that is running."""
         return self.logs[-1]
 
+    @property
+    def workers(self) -> Sequence[Any]:
+        """The running loader's worker processes, as far as it has any."""
+        workers: Sequence[Any] = getattr(self._iterator, "_workers", ())
+        return workers
+
+    def promised(self) -> int | None:
+        """The batches of an epoch, by the loader's own word."""
+        try:
+            return len(self._loader)
+        except Exception:  # noqa: BLE001 - the user's __len__; few iterable data sets have one
+            return None
+
     def begin_epoch(self) -> None:
         """Start an epoch and take its first batch.
 
@@ -177,6 +190,7 @@ class Loop:
             self._first_batches.append(self.batch)
         self.logs.append(log)
         self._consume(self.batch)
+        self._beat(log.yields_s[0])
 
     def run(self, until_s: float) -> bool:
         """Take and consume batches until one comes at ``until_s`` or later; at least one.

@@ -19,6 +19,7 @@ import select
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -28,6 +29,7 @@ import psutil
 
 from dlprof.trial.processes import adopt_orphans, die_with_parent, end_group
 from dlprof.trial.protocol import BuildRequest, Channel, Message, build_request, trial_request
+from dlprof.trial.stacks import answer_with_stacks
 
 if TYPE_CHECKING:
     from dlprof.targets.build import BuiltTarget
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 _TRIAL_DESCRIPTORS = 2  # its channel, and the file for what it prints
 _LINGER_S = 1.0
 _GRACE_S = 1.0
+_PARTING_S = 0.3
+_POLL_S = 0.002
 _MAX_MESSAGE = 1 << 20
 
 
@@ -75,6 +79,8 @@ class Nursery:
     def _listen_for_children(self) -> None:
         """Hear of children that end, whatever the target made of that signal."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        # An alarm of the target's would be this process's end, and reaches no trial anyway.
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
 
     def _answer(self) -> bool:
@@ -156,11 +162,24 @@ class Nursery:
         self._channel.send({"event": "exited", "status": self._status})
 
     def _end_orphans(self) -> None:
-        """End what left the trial's group and was adopted here when its parent died."""
-        for pid in children() - self._own:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self._reap()
+        """End what left the trial's group and was adopted here when its parent died.
+
+        Torch's manager of shared files is among them: it ends by itself and clears up. Round after
+        round, because the children of those that are ended come here in their turn.
+        """
+        began_s = time.monotonic()
+        while (orphans := children() - self._own) and time.monotonic() < began_s + _GRACE_S:
+            if time.monotonic() > began_s + _PARTING_S:
+                for pid in orphans:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+            time.sleep(_POLL_S)
+            self._reap()
+
+    def end_all(self) -> None:
+        """At the end: end what the target itself has started too."""
+        self._own = frozenset()
+        self._end_orphans()
 
     def _end_child(self) -> None:
         if self._child is None:
@@ -260,9 +279,15 @@ def fork_hazard() -> str:
 def main() -> None:
     """Serve on the socket that was handed down."""
     adopt_orphans()
-    Nursery(socket.socket(fileno=int(sys.argv[1]))).serve()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    # Finding the directory writes a file there: now, and not in a worker that is about to be ended.
+    tempfile.gettempdir()
+    answer_with_stacks()
+    nursery = Nursery(socket.socket(fileno=int(sys.argv[1])))
+    nursery.serve()
+    nursery.end_all()
+    with contextlib.suppress(OSError, ValueError):  # the target may have closed them
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(0)  # tearing torch down takes half a second and frees what the kernel frees anyway
 
 

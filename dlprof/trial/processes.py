@@ -42,6 +42,16 @@ def group_exists(group: int) -> bool:
     return True
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a signal has stopped a process, so that it does nothing until another comes."""
+    import psutil  # noqa: PLC0415 - asked only of what hangs
+
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
+        return False
+
+
 def end_tree(pid: int) -> None:
     """End a process and its descendants at once, where there are no process groups (Windows)."""
     import psutil  # noqa: PLC0415 - where it is needed, there is nothing else

@@ -20,9 +20,9 @@ from dlprof.trial.failures import LESS_MEMORY, blame_memory
 from dlprof.trial.hangs import Standstill, dropped_batch, judge
 from dlprof.trial.inbox import Event, Inbox
 from dlprof.trial.launch import LAUNCHER, Handle, Launcher
-from dlprof.trial.leftovers import SharedMemoryWatch
+from dlprof.trial.leftovers import ManagerWatch, SharedMemoryWatch
 from dlprof.trial.log import TrialLog
-from dlprof.trial.processes import end_group
+from dlprof.trial.processes import end_group, is_stopped
 from dlprof.trial.protocol import Message, TrialRequest
 from dlprof.trial.story import Limits, Story, completed, failed, failure_of, timed_out
 from dlprof.trial.watch import Watcher, usage_of
@@ -122,7 +122,7 @@ class Supervisor:
         """Start a trial, listen to it until it has ended, and clear away what it left."""
         # A short name: the paths of multiprocessing's sockets in it are limited to 107 bytes.
         place = Path(tempfile.mkdtemp(prefix="", dir=self._directory))
-        shared_memory = SharedMemoryWatch()
+        watches = SharedMemoryWatch(), ManagerWatch()
         try:
             with (place / "output.log").open("w+b") as file:
                 request = dataclasses.replace(request, temporary=str(place))
@@ -130,7 +130,8 @@ class Supervisor:
                 story = self._follow(self._launcher.launch(request, file), log)
                 return story, log.text()
         finally:
-            shared_memory.clear()
+            for watch in watches:
+                watch.clear()
             shutil.rmtree(place, ignore_errors=True)
 
     def _follow(self, handle: Handle, log: TrialLog) -> Story:
@@ -155,6 +156,7 @@ class Supervisor:
         now_s = self._clock()
         since = story.awaiting_usage_since
         if since is not None and now_s - since > _OBSERVER_PATIENCE_S:
+            self._watcher.give_up()
             self._go_on(handle, story)
         silent_s = now_s - story.heard_s
         if story.running() and not story.settled() and silent_s > _LOOK_S:
@@ -168,9 +170,15 @@ class Supervisor:
 
     def _standstill(self, story: Story, silent_s: float, log: TrialLog) -> Standstill:
         written = log.text()
-        found = stacks.collect(_tree(story.pid), log) if story.pid is not None else {}
+        tree = [] if story.pid is None else _tree(story.pid)
         idle = None if story.busy_cores is None else story.busy_cores < _IDLE_CORES
-        return Standstill(waited_s=silent_s, log=written, stacks=found, idle=idle)
+        return Standstill(
+            waited_s=silent_s,
+            log=written,
+            stacks=stacks.collect(tree, log),
+            idle=idle,
+            stopped=[pid for pid in tree if is_stopped(pid)],
+        )
 
     def _end(self, story: Story) -> None:
         """Have the trial ended; the second time by one's own hand."""

@@ -25,6 +25,7 @@ class Watcher:
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._starts = 0
+        self._silent = False
 
     @property
     def source(self) -> str:
@@ -39,7 +40,7 @@ class Watcher:
             memory_bytes: Most memory of its own before a ``memory`` message comes.
             reserve_bytes: Memory to be left to others before one comes.
         """
-        if self._process is None or self._process.poll() is not None:
+        if self._silent or self._process is None or self._process.poll() is not None:
             self.close()
             self._start()
         self.order("watch", pid=pid, memory_bytes=memory_bytes, reserve_bytes=reserve_bytes)
@@ -49,13 +50,17 @@ class Watcher:
         if self._channel is not None:
             self._channel.send({"order": verb, **details})
 
+    def give_up(self) -> None:
+        """Take the observer for dead, because it gives no answer: the next is a new one."""
+        self._silent = True
+
     def close(self) -> None:
         """End the observer."""
         if self._process is None or self._channel is None:
             return
         self._channel.close_writing()
         try:
-            self._process.wait(_QUIT_S)
+            self._process.wait(0.0 if self._silent else _QUIT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -72,6 +77,7 @@ class Watcher:
         reader = cast(BinaryIO, self._process.stdout)
         self._channel = Channel(reader, cast(BinaryIO, self._process.stdin))
         self._starts += 1
+        self._silent = False
         self._inbox.listen(self.source, self._channel.receive)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from fault_bench import MARK, FaultBench, living, shared_memory_left
+from fault_bench import BENCH, MARK, FaultBench, living, shared_memory_left
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -44,7 +44,8 @@ def clean() -> Iterator[None]:
     while living() - before and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not [process.cmdline() for process in living() - before if process.is_running()]
-    assert set(folder.iterdir()) <= files
+    new = set(folder.iterdir()) - files
+    assert not [path for path in new if not path.name.startswith(BENCH)]
     assert not shared_memory_left(shared)
 
 
@@ -53,7 +54,7 @@ def make_bench() -> Iterator[Callable[..., FaultBench]]:
     """Makes benches that serve all tests of a module, one for each target."""
     made: dict[tuple[object, ...], FaultBench] = {}
 
-    def make(attr: str = "loader", **limits: float | None) -> FaultBench:
+    def make(attr: str = "loader", **limits: float) -> FaultBench:
         key = (attr, *sorted(limits.items()))
         if key not in made:
             made[key] = FaultBench(attr, **limits)
@@ -63,3 +64,4 @@ def make_bench() -> Iterator[Callable[..., FaultBench]]:
     for bench in made.values():
         bench.close()
     assert not psutil.Process().children(recursive=True)
+    assert not list(Path(tempfile.gettempdir()).glob(f"{BENCH}*"))

@@ -21,6 +21,9 @@ from dlprof.trial.story import Limits
 MARK = "DLPROF_FAULTS_MARK"
 """An environment variable that every process of these tests inherits, however it detaches."""
 
+BENCH = "bench-"
+"""What a bench's own directory begins with."""
+
 TARGETS = Path(__file__).parent / "fault_targets.py"
 STALL_S = 7.0  # torch notices a worker's quiet end after five seconds
 MOST_BYTES = 700 << 20
@@ -63,7 +66,7 @@ class FaultBench:
         first_probe_s: float = 15.0,
         wall_s: float = 60.0,
     ) -> None:
-        self.place = Path(tempfile.mkdtemp(prefix="b-"))
+        self.place = Path(tempfile.mkdtemp(prefix=BENCH))
         self.switch = self.place / "fault"
         self.switch.write_text("none")
         self.bench = Bench(

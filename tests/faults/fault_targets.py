@@ -111,6 +111,16 @@ def _move(_index: int) -> None:
     os.umask(0o777)
 
 
+def _ring(_index: int) -> None:
+    signal.setitimer(signal.ITIMER_REAL, 0.01)
+    time.sleep(60)
+
+
+def _close_output(index: int) -> None:
+    if index == _LATER:
+        os.closerange(1, 3)
+
+
 def _handlers(_index: int) -> None:
     for number in (signal.SIGUSR1, signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -124,7 +134,8 @@ def _thread(index: int) -> None:
 def _settings(index: int) -> None:
     if index == _LATER:
         multiprocessing.set_start_method("spawn", force=True)
-        torch.multiprocessing.set_sharing_strategy("file_system")
+        share_by: Callable[[str], None] = torch.multiprocessing.set_sharing_strategy
+        share_by("file_system")
 
 
 _KEPT: list[Tensor] = []
@@ -136,27 +147,27 @@ def _grow(_index: int) -> None:
 
 FAULTS: dict[str, Callable[[int], object]] = {
     "raise": lambda index: _raise(LookupError(f"sample {index} is not there")),
-    "raise_two_arguments": lambda index: _raise(TwoArgumentsError(7, "no sample")),
-    "raise_unpicklable": lambda index: _raise(HoldsALockError("no sample")),
-    "raise_stop": lambda index: next(iter(())),
+    "raise_two_arguments": lambda _index: _raise(TwoArgumentsError(7, "no sample")),
+    "raise_unpicklable": lambda _index: _raise(HoldsALockError("no sample")),
+    "raise_stop": lambda _index: next(iter(())),
     "raise_index": lambda index: [0][index],
-    "exit_system": lambda index: sys.exit(2),
+    "exit_system": lambda _index: sys.exit(2),
     "interrupt": _interrupt,
-    "segfault": lambda index: ctypes.string_at(0),
-    "kill": lambda index: os.kill(os.getpid(), signal.SIGKILL),
-    "abort": lambda index: os.abort(),
+    "segfault": lambda _index: ctypes.string_at(0),
+    "kill": lambda _index: os.kill(os.getpid(), signal.SIGKILL),
+    "abort": lambda _index: os.abort(),
     "bus": _bus_error,
-    "alarm": lambda index: (signal.setitimer(signal.ITIMER_REAL, 0.01), time.sleep(60)),
-    "exit_3": lambda index: os._exit(3),
-    "exit_0": lambda index: os._exit(0),
+    "alarm": _ring,
+    "exit_3": lambda _index: os._exit(3),
+    "exit_0": lambda _index: os._exit(0),
     "lock": _wait_for_the_lock,
-    "sleep": lambda index: time.sleep(3600),
+    "sleep": lambda _index: time.sleep(3600),
     "spin": _spin,
     "hang_deaf": _hang_deaf,
     "hang_with_usr1": _hang_with_usr1,
-    "stop": lambda index: os.kill(os.getpid(), signal.SIGSTOP),
-    "close_all": lambda index: os.closerange(0, 256),
-    "close_output": lambda index: index == _LATER and os.closerange(1, 3),
+    "stop": lambda _index: os.kill(os.getpid(), signal.SIGSTOP),
+    "close_all": lambda _index: os.closerange(0, 256),
+    "close_output": _close_output,
     "grandchild": _grandchild,
     "daemon": _daemon,
     "shout": _shout,
@@ -166,7 +177,7 @@ FAULTS: dict[str, Callable[[int], object]] = {
     "thread": _thread,
     "atexit": lambda index: index == _LATER and atexit.register(time.sleep, 3600),
     "grow": _grow,
-    "parent": lambda index: os.kill(os.getppid(), signal.SIGKILL),
+    "parent": lambda _index: os.kill(os.getppid(), signal.SIGKILL),
 }
 
 
@@ -268,20 +279,15 @@ class Batches:
 
 
 def _unsendable(fault: str, batch: Any) -> Any:
-    match fault:
-        case "batch_file":
-            return batch, open(__file__)
-        case "batch_lambda":
-            return batch, lambda: batch
-        case "batch_lock":
-            return batch, threading.Lock()
-        case "batch_generator":
-            return batch, (number for number in range(3))
-        case "batch_grad":
-            return torch.ones(3, requires_grad=True) * 2
-        case "batch_local_class":
-            return batch, type("Local", (), {})()
-    return batch
+    made: dict[str, Callable[[], object]] = {
+        "batch_file": lambda: (batch, Path(__file__).open()),  # noqa: SIM115 - left open: that is the fault
+        "batch_lambda": lambda: (batch, lambda: batch),
+        "batch_lock": lambda: (batch, threading.Lock()),
+        "batch_generator": lambda: (batch, (number for number in range(3))),
+        "batch_grad": lambda: torch.ones(3, requires_grad=True) * 2,
+        "batch_local_class": lambda: (batch, type("Local", (), {})()),
+    }
+    return made[fault]() if fault in made else batch
 
 
 class Collate:
@@ -368,7 +374,9 @@ def unpicklable(switch: str) -> DataLoader[Any]:
 
 def unpicklable_collate(switch: str) -> DataLoader[Any]:
     return DataLoader(
-        Samples(Switch(switch)), batch_size=SIZE, collate_fn=lambda batch: torch.stack(batch)
+        Samples(Switch(switch)),
+        batch_size=SIZE,
+        collate_fn=lambda batch: stack_in_memory(batch),  # noqa: PLW0108 - it must be a lambda
     )
 
 

@@ -26,7 +26,6 @@ _V1, _V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
 _MIB = 1 << 20
 
 
-
 @functools.cache
 def _can_mount() -> bool:
     probe = ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/dev/shm"]  # noqa: S108 - in its own namespace
@@ -121,7 +120,7 @@ def memory_cgroup() -> Iterator[Path]:
 @pytest.mark.skipif(not _ROOT, reason="needs root")
 @pytest.mark.usefixtures("clean")
 @pytest.mark.parametrize("persistent", [False, True])
-def test_the_kernel_kills_a_worker_for_memory(memory_cgroup: Path, persistent: bool) -> None:
+def test_the_kernel_kills_a_worker_for_memory(memory_cgroup: Path, *, persistent: bool) -> None:
     failed, fine = run_narrowed(
         "loader",
         ("grow", config(1, "fork", persistent=persistent), 10.0),

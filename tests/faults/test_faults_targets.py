@@ -53,7 +53,7 @@ def test_an_iterable_that_fails(
 
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.usefixtures("clean")
-def test_an_iterable_that_every_worker_gives_whole(make_bench: Make, persistent: bool) -> None:
+def test_an_iterable_that_every_worker_gives_whole(make_bench: Make, *, persistent: bool) -> None:
     bench = make_bench("stream")
 
     trial = bench.run("unsharded", config(2, "fork", persistent=persistent))
@@ -129,7 +129,7 @@ def test_a_builder_that_meddles_with_its_process(make_bench: Make) -> None:
         ("build_sys_exits", "SystemExit"),
         ("build_raises", "TwoArgumentsError"),
         ("length_raises", "LookupError"),
-        ("drops_all", "fewer"),
+        ("drops_all", "no batch"),
     ],
 )
 @pytest.mark.usefixtures("clean")

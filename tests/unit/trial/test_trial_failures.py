@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from multiprocessing.connection import Client
+
 import pytest
 
 from dlprof.errors import TargetError
@@ -49,7 +51,7 @@ def outer(cause: BaseException) -> RuntimeError:
     ],
 )
 def test_every_fault_has_its_name_and_a_remedy(error: Exception, kind: str) -> None:
-    failure = classify(error, num_workers=2)
+    failure = classify(error)
 
     assert failure.kind in {kind, f"worker_{kind}"}
     assert failure.message
@@ -57,15 +59,48 @@ def test_every_fault_has_its_name_and_a_remedy(error: Exception, kind: str) -> N
 
 
 def test_an_exception_names_where_it_was_raised() -> None:
-    assert "a worker process" in classify(KeyError("x"), num_workers=1).message
-    assert "the main process" in classify(KeyError("x"), num_workers=0).message
+    passed_on = ValueError("Caught ValueError in DataLoader worker process 0.\nValueError: bad")
+
+    assert classify(passed_on).message == "ValueError in a worker process: bad"
+    assert classify(KeyError("x")).message == "KeyError in the main process: 'x'"
+
+
+def broken_link() -> OSError:
+    try:
+        Client("/nowhere", "AF_UNIX")
+    except OSError as error:
+        return error
+    raise AssertionError("there is nothing to connect to")
+
+
+@pytest.mark.parametrize(
+    ("codes", "kind", "told"),
+    [
+        ((-9, 0), "worker_signal", "SIGKILL"),
+        ((2,), "worker_exit", "exit code 2"),
+        ((), "worker_exit", "FileNotFoundError"),
+    ],
+)
+def test_a_worker_that_is_gone_when_its_batch_is_fetched(
+    codes: tuple[int, ...], kind: str, told: str
+) -> None:
+    failure = classify(broken_link(), codes)
+
+    assert failure.kind == kind
+    assert told in failure.message
+
+
+def test_want_of_descriptors_is_not_taken_for_want_of_shared_memory() -> None:
+    text = "unable to open shared memory object </torch_7_1_0> in read-write mode: "
+
+    assert classify(RuntimeError(f"{text}Too many open files (24)")).kind == "file_descriptors"
 
 
 def test_causes_that_go_in_a_circle_end() -> None:
     one, two = ValueError("one"), ValueError("two")
     one.__cause__, two.__cause__ = two, one
 
-    assert classify(one, num_workers=0).kind == "worker_exception"
+    assert classify(one).kind == "worker_exception"
 
 
 def test_the_status_of_a_dead_process_is_spelt_out() -> None:
@@ -75,8 +110,8 @@ def test_the_status_of_a_dead_process_is_spelt_out() -> None:
 
 
 def test_outcomes() -> None:
-    assert outcome_of(classify(RuntimeError("DataLoader timed out after 1"), 1)) == "timed_out"
-    assert outcome_of(classify(KeyError("x"), 1)) == "crashed"
+    assert outcome_of(classify(RuntimeError("DataLoader timed out after 1"))) == "timed_out"
+    assert outcome_of(classify(KeyError("x"))) == "crashed"
 
 
 def test_a_long_log_is_cut_to_its_end() -> None:
