@@ -14,6 +14,8 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar, cast
 
+from dlprof.store.bounds import fault_of
+
 _Record = TypeVar("_Record")
 _Decoder = Callable[[Any], Any]
 
@@ -77,7 +79,7 @@ def from_json(record_type: type[_Record], data: object) -> _Record:
         data: What ``json.loads`` gave.
 
     Raises:
-        MismatchError: For a missing field or a value of another type.
+        MismatchError: For a missing field, a value of another type, or one out of bounds.
     """
     hint: Any = record_type
     return cast(_Record, _decoder(hint)(data))
@@ -123,7 +125,10 @@ def _record_decoder(record_type: type) -> _Decoder:
                     raise error.inside(name) from None
             elif name in required:
                 raise MismatchError("is missing", (name,))
-        return record_type(**values)
+        record = record_type(**values)
+        if fault := fault_of(record):
+            raise MismatchError(fault[1], (fault[0],))
+        return record
 
     return decode
 

@@ -145,6 +145,16 @@ def test_nothing_in_a_text_acts(run_file: Path, written_as: str) -> None:
 
 
 @pytest.mark.parametrize("written_as", FORMATS)
+@pytest.mark.parametrize("field", ["start_method", "sharing_strategy"])
+def test_a_name_that_torch_does_not_know_is_never_recommended(
+    run_file: Path, written_as: str, field: str
+) -> None:
+    for path in ALL_PATHS:
+        if path[-1] == field:
+            assert not recommend(run_file, encoded(replaced(RECORDS, path, HOSTILE)), written_as)
+
+
+@pytest.mark.parametrize("written_as", FORMATS)
 def test_nothing_in_all_texts_together_acts(run_file: Path, written_as: str) -> None:
     """All texts that may be anything: those that must be one of a few are refused alone."""
     records = RECORDS

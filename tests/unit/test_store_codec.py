@@ -50,9 +50,26 @@ PLAIN_STRATEGIES: Mapping[Any, st.SearchStrategy[Any]] = {
 }
 
 
+COUNTS = st.none() | st.integers(1, 2**31 - 1)
+CONFIGS = st.builds(
+    Config,
+    num_workers=st.integers(0, 2**31 - 1),
+    prefetch_factor=COUNTS,
+    pin_memory=st.booleans(),
+    persistent_workers=st.booleans(),
+    batch_size=COUNTS,
+    in_order=st.booleans(),
+    start_method=st.sampled_from([None, "fork", "spawn", "forkserver"]),
+    sharing_strategy=st.sampled_from([None, "file_descriptor", "file_system"]),
+    worker_threads=COUNTS,
+)
+
+
 def strategy(hint: Any) -> st.SearchStrategy[Any]:
     """Any value of a record's type."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Config:
+        return CONFIGS
     if dataclasses.is_dataclass(hint):
         hints = typing.get_type_hints(hint)
         fields = {field.name: strategy(hints[field.name]) for field in dataclasses.fields(hint)}
@@ -125,3 +142,20 @@ def test_whole_numbers_that_others_wrote_as_floats_are_read() -> None:
     config = from_json(Config, {"num_workers": 2.0})
     assert config.num_workers == 2
     assert isinstance(config.num_workers, int)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_workers": -1}, "num_workers is not from 0 to 2147483647"),
+        ({"prefetch_factor": 0}, "prefetch_factor is not from 1 to 2147483647"),
+        ({"batch_size": 2**40}, "batch_size is not from 1 to 2147483647"),
+        ({"start_method": "[red]"}, "start_method is none of fork, spawn, forkserver"),
+        ({"sharing_strategy": ""}, "sharing_strategy is none of file_descriptor, file_system"),
+    ],
+)
+def test_a_configuration_that_no_loader_takes_is_refused(
+    changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(MismatchError, match=message.replace(".", r"\.")):
+        from_json(Config, {"num_workers": 2, "prefetch_factor": 2, **changes})
