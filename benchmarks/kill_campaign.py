@@ -296,6 +296,7 @@ def main() -> None:
     """Run the campaign and publish."""
     arguments = parser(__doc__)
     arguments.add_argument("--sweeps", type=int, help=f"how many (default {SWEEPS})")
+    arguments.add_argument("--first", type=int, default=0, help="number of the first (default 0)")
     arguments.add_argument("--seed", type=int, default=0, help="of the kills (default 0)")
     given = arguments.parse_args()
     count = given.sweeps or (QUICK_SWEEPS if given.quick else SWEEPS)
@@ -305,11 +306,11 @@ def main() -> None:
         folder = Path(name)
         (folder / "target.py").write_text(TARGET)
         usual = {each: undisturbed(Place(folder / each), each) for each in VARIANTS}
-        for number in range(count):
+        for number in range(given.first, given.first + count):
             variant, chance = TURNS[number % len(TURNS)], random.Random(f"{given.seed}-{number}")
             place = Place(folder / f"{number:03d}")
             results.append(disturb(place, variant, usual[variant], chance))
-            print(f"{number + 1}/{count} {results[-1]}", file=sys.stderr, flush=True)
+            print(f"{number} of {count}: {results[-1]}", file=sys.stderr, flush=True)
             if not results[-1].good:
                 print((place.folder / "log.txt").read_text(), file=sys.stderr, flush=True)
     publish(report_on(results, given.seed), before, quick=given.quick)

@@ -41,15 +41,6 @@ def test_only_records_of_a_run_are_encoded() -> None:
         run_format.encode_line(PLAIN)
 
 
-PLAIN_STRATEGIES: Mapping[Any, st.SearchStrategy[Any]] = {
-    int: st.integers(),
-    float: st.floats(allow_nan=False, allow_infinity=False),
-    bool: st.booleans(),
-    str: st.text(max_size=5),
-    Any: JSON_VALUES,
-}
-
-
 COUNTS = st.none() | st.integers(1, 2**31 - 1)
 CONFIGS = st.builds(
     Config,
@@ -63,13 +54,21 @@ CONFIGS = st.builds(
     sharing_strategy=st.sampled_from([None, "file_descriptor", "file_system"]),
     worker_threads=COUNTS,
 )
+PLAIN_STRATEGIES: Mapping[Any, st.SearchStrategy[Any]] = {
+    int: st.integers(),
+    float: st.floats(allow_nan=False, allow_infinity=False),
+    bool: st.booleans(),
+    str: st.text(max_size=5),
+    Any: JSON_VALUES,
+    Config: CONFIGS,
+}
 
 
 def strategy(hint: Any) -> st.SearchStrategy[Any]:
     """Any value of a record's type."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if hint is Config:
-        return CONFIGS
+    if hint in PLAIN_STRATEGIES:
+        return PLAIN_STRATEGIES[hint]
     if dataclasses.is_dataclass(hint):
         hints = typing.get_type_hints(hint)
         fields = {field.name: strategy(hints[field.name]) for field in dataclasses.fields(hint)}
@@ -81,9 +80,7 @@ def strategy(hint: Any) -> st.SearchStrategy[Any]:
         return st.sampled_from(arguments)
     if origin is tuple:
         return st.lists(strategy(arguments[0]), max_size=2).map(tuple)
-    if arguments:
-        return st.dictionaries(st.text(max_size=5), strategy(arguments[1]), max_size=2)
-    return PLAIN_STRATEGIES[hint]
+    return st.dictionaries(st.text(max_size=5), strategy(arguments[1]), max_size=2)
 
 
 @given(strategy(RunHeader) | strategy(Trial) | strategy(Recommendation) | strategy(RunEnd))
