@@ -119,7 +119,7 @@ def test_damaged_project_files(place: Path) -> None:
         program(["sweep", "--print-config"])
 
 
-@fuzz(400)
+@fuzz(250)
 @given(st.dictionaries(KEYS, VALUES, min_size=1, max_size=3))
 def test_any_configuration(place: Path, table: dict[str, Any]) -> None:
     configure(place, as_toml(table))
@@ -127,7 +127,7 @@ def test_any_configuration(place: Path, table: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("whole", [SAVED, MIXED])
 def test_damaged_settings_files(place: Path, whole: bytes) -> None:
-    for content in (*cuts(whole, 29), *flips(whole, 100)):
+    for content in (*cuts(whole, 43), *flips(whole, 60)):
         save_into(place, content)
 
 

@@ -33,7 +33,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dlprof.engine.run_sweep", run_sweep)
 
 
-@fuzz(400)
+@fuzz(300)
 @given(flag=st.sampled_from(FLAGS), text=TEXTS, more=st.sampled_from(["--print-config", "--json"]))
 def test_any_text_for_a_flag(flag: str, text: str, more: str) -> None:
     assert program(["sweep", flag, text, more]).code in {0, 2, 6}

@@ -107,7 +107,7 @@ def test_a_file_with_a_flipped_bit(run_file: Path, asked: list[BuildRequest]) ->
         resume(run_file, content, asked)
 
 
-@fuzz(400)
+@fuzz(250)
 @given(changes=st.dictionaries(st.sampled_from(sorted(SETTINGS)), VALUES, min_size=1, max_size=4))
 def test_any_settings(run_file: Path, asked: list[BuildRequest], changes: dict[str, Any]) -> None:
     before = run_file.read_bytes()

@@ -111,7 +111,7 @@ def test_a_file_with_a_flipped_bit(run_file: Path) -> None:
         recommend(run_file, content, FORMATS[number % len(FORMATS)])
 
 
-@fuzz(500)
+@fuzz(400)
 @given(
     path=st.sampled_from(ALL_PATHS),
     value=STRANGE,
