@@ -13,6 +13,7 @@ from pathlib import Path
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory is, by definition
 _OURS = ("torch_", "sem.mp-", "psm_")
 _MANAGER = "torch-shm-dir-*/manager.sock"
+_File = tuple[int, int]  # device and inode
 _OF_PROCESS = re.compile(r"torch_(\d+)_")
 
 
@@ -41,7 +42,7 @@ class SharedMemoryWatch:
         in_use = self._in_use()
         removed = []
         for name in new:
-            if name not in in_use and self._is_own(name) and not self._maker_lives(name):
+            if self._is_left(name, in_use):
                 with contextlib.suppress(OSError):
                     (self._folder / name).unlink()
                     removed.append(name)
@@ -53,33 +54,43 @@ class SharedMemoryWatch:
                 if entry.name.startswith(_OURS):
                     yield entry.name
 
-    def _is_own(self, name: str) -> bool:
+    def _is_left(self, name: str, in_use: set[_File]) -> bool:
+        """Whether a file is this user's and nobody's any more."""
         try:
-            return (self._folder / name).stat().st_uid == os.getuid()
+            status = (self._folder / name).stat()
         except OSError:
             return False
+        file = (status.st_dev, status.st_ino)
+        return status.st_uid == os.getuid() and file not in in_use and not self._maker_lives(name)
 
     def _maker_lives(self, name: str) -> bool:
         named = _OF_PROCESS.match(name)
         return named is not None and (self._proc / named[1]).exists()
 
-    def _in_use(self) -> set[str]:
-        """Names that any process of this user still has mapped or open."""
-        prefix = f"{self._folder}/"
-        names: set[str] = set()
+    def _in_use(self) -> set[_File]:
+        """Files that any process still has mapped or open.
+
+        By device and inode and not by name: glibc makes a semaphore under a temporary name, under
+        which the kernel goes on listing it.
+        """
+        files: set[_File] = set()
         for process in self._proc.glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                maps = (process / "maps").read_text(errors="replace")
-                names.update(
-                    line.partition(prefix)[2].removesuffix(" (deleted)")
-                    for line in maps.splitlines()
-                    if prefix in line
-                )
+                files.update(_mapped(process / "maps", f"{self._folder}/"))
                 for link in (process / "fd").iterdir():
-                    target = str(link.readlink())
-                    if target.startswith(prefix):
-                        names.add(target.removeprefix(prefix).removesuffix(" (deleted)"))
-        return names
+                    if str(link.readlink()).startswith(f"{self._folder}/"):
+                        status = link.stat()
+                        files.add((status.st_dev, status.st_ino))
+        return files
+
+
+def _mapped(maps: Path, prefix: str) -> Iterator[_File]:
+    """The files below a folder that one process has mapped, from its ``/proc/PID/maps``."""
+    for line in maps.read_text(errors="replace").splitlines():
+        if prefix in line:
+            _, _, _, device, inode, _ = line.split(maxsplit=5)
+            major, minor = (int(part, 16) for part in device.split(":"))
+            yield os.makedev(major, minor), int(inode)
 
 
 class ManagerWatch:

@@ -7,6 +7,8 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -143,7 +145,7 @@ class GivesOpenFiles(Plain):
 
 
 def open_files(batch: list[Tensor]) -> object:
-    return torch.stack(batch), open(__file__)
+    return torch.stack(batch), Path(__file__).open()
 
 
 def gives_open_files() -> DataLoader[Tensor]:
@@ -163,7 +165,7 @@ unsharded = Unsharded()
 class Hungry(Plain):
     """Keeps more and more memory in the worker."""
 
-    kept: list[Tensor] = []
+    kept: ClassVar[list[Tensor]] = []
 
     def __getitem__(self, index: int) -> Tensor:
         if get_worker_info() is not None:

@@ -72,7 +72,7 @@ class FakeLauncher:
         self.written = io.BytesIO()
         self.kills = 0
 
-    def build(self, request: BuildRequest) -> Built:
+    def build(self, request: BuildRequest, patience_s: float = 0.0) -> Built:
         raise AssertionError("not asked for in these tests")
 
     def launch(self, request: TrialRequest, log: IO[bytes]) -> Handle:
