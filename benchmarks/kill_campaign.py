@@ -255,7 +255,7 @@ def report_on(results: Sequence[Killed], seed: int) -> Report:
         name="kill_campaign",
         title="Any process of a sweep may be killed at any moment",
         goal=f"of {SWEEPS} sweeps: no finished trial lost, no process left after "
-        f"{ORPHAN_PATIENCE_S:g} s, no file leaked, all resumed to the same trials",
+        f"{ORPHAN_PATIENCE_S:g} s, no file leaked, all brought to the same trials in the end",
         passed=len(results) >= SWEEPS and all(each.good for each in results),
         tables=[Table("", columns, [*rows, _row("all", results)])],
         notes=[
@@ -266,7 +266,9 @@ def report_on(results: Sequence[Killed], seed: int) -> Report:
             ),
             (
                 "`went on`: the sweep itself ended as if nothing had been. `begun anew`: it was "
-                "killed before its file had a header, so that there was nothing to resume."
+                "killed before its file had a header, so that there was nothing to resume. `same "
+                "trials`: the configurations and repetitions of an undisturbed sweep, where one "
+                "that was itself killed counts as tried: it is in the file as crashed."
             ),
             (
                 "Files are counted after the sweep was resumed, which clears away what a killed "
