@@ -116,7 +116,10 @@ class Session:
     def _exit_codes(self) -> tuple[int, ...]:
         """How workers have ended; one that is about to end is given a moment."""
         workers = () if self.loop is None else self.loop.workers
-        connection.wait([worker.sentinel for worker in workers], _PARTING_S)
+        ending = connection.wait([worker.sentinel for worker in workers], _PARTING_S)
+        for worker in workers:
+            if worker.sentinel in ending:  # it closes before the process has quite ended
+                worker.join(_PARTING_S)
         return tuple(worker.exitcode for worker in workers if worker.exitcode is not None)
 
     def beat(self, now_s: float) -> None:

@@ -12,6 +12,7 @@ from dlprof.errors import TargetError
 from dlprof.records import Failure, FailureKind, Outcome
 from dlprof.trial.measure import EmptyLoaderError, TruncatedEpochError
 
+_CRASH = re.compile(r"ERROR: Unexpected (?P<what>[\w -]+) encountered in worker")
 _FORCED = re.compile(r"signal: Killed|SIGKILL")
 _IN_WORKER = "in DataLoader worker process"  # torch's words for an exception that it passed on
 _GONE = "exited unexpectedly"  # and no more: torch's words where it doesn't know how
@@ -249,6 +250,18 @@ def died(status: int, stderr_tail: str) -> Failure:
         hint=_ENDED,
         stderr_tail=stderr_tail,
     )
+
+
+def blame_crash(failure: Failure, log: str) -> Failure:
+    """Name a worker's end for the crash that torch's handler wrote down.
+
+    A worker of a forkserver may end without telling by which signal.
+    """
+    found = _CRASH.search(log)
+    if failure.kind != "worker_exit" or found is None:
+        return failure
+    message = f"A worker process crashed by a {found['what']}."
+    return dataclasses.replace(failure, kind="worker_signal", message=message, hint=_CRASHED)
 
 
 def blame_memory(failure: Failure) -> Failure:

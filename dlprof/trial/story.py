@@ -88,6 +88,7 @@ def failure_of(story: Story, limits: Limits, log: str) -> Failure:
         failure = timed_out(limits)
     else:
         failure = failures.died(story.status or 0, "")
+    failure = failures.blame_crash(failure, log)
     if failure.stderr_tail:
         return failure
     return dataclasses.replace(failure, stderr_tail=failures.last_lines(log))

@@ -33,11 +33,11 @@ CASES = [
     ("ragged_lists", "inconsistent_batches", "collate_fn", "size", 1.0),
     ("exit_system", EXIT, "ended its own process", "exit", _QUIET_S),
     ("interrupt", EXIT, "ended its own process", "exit", _QUIET_S),
-    ("segfault", SIGNAL, "faulthandler", "by sig", 1.0),
-    ("abort", SIGNAL, "faulthandler", "by sig", 1.0),
-    ("bus", SIGNAL, "/dev/shm", "by sig", 1.0),  # noqa: S108
-    ("kill", SIGNAL, "killed", "by sig", 1.0),
-    ("alarm", SIGNAL, "alarm", "by sig", 1.0),
+    ("segfault", SIGNAL, "faulthandler", "by", 1.0),
+    ("abort", SIGNAL, "faulthandler", "by", 1.0),
+    ("bus", SIGNAL, "/dev/shm", "by", 1.0),  # noqa: S108
+    ("kill", SIGNAL, "killed", "by", 1.0),
+    ("alarm", SIGNAL, "alarm", "by", 1.0),
     ("exit_3", EXIT, "ended its own process", "exit code 3", _QUIET_S),
     ("exit_0", EXIT, "ended its own process", "exit", _QUIET_S),
     ("exit_in_init", EXIT, "ended its own process", "exit code 4", _QUIET_S),
