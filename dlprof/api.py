@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import os
 import pickle
@@ -168,9 +169,10 @@ def recommend(
     Raises:
         DlprofError: The run can't be read, has no figures, or nothing is within the limits.
     """
+    from dlprof.advise.limits import stored_limits
     from dlprof.advise.recommend import recommend as choose
     from dlprof.records import Run
-    from dlprof.settings import read_constraints
+    from dlprof.settings import asked_limits
 
     measured = run if isinstance(run, Run) else load_run(run)
     asked = {
@@ -180,4 +182,5 @@ def recommend(
         "ranks": ranks,
         "step_time": step_time,
     }
-    return choose(measured, read_constraints(measured.header.settings, asked))
+    limits = stored_limits(measured.header.settings)
+    return choose(measured, dataclasses.replace(limits, **asked_limits(asked)))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from dlprof.advise.candidates import Candidate
 from dlprof.advise.effective import Situation
 from dlprof.errors import UsageError
-from dlprof.records import Machine, Reason
+from dlprof.records import Constraints, Machine, Reason
 from dlprof.units import format_bytes
 
 _TENSORS_PER_BATCH = 2
@@ -39,6 +40,19 @@ def breach(candidate: Candidate, situation: Situation) -> Breach | None:
     checks = (_workers, _memory, _shared_memory, _open_files)
     found = (check(candidate, situation) for check in checks)
     return next((each for each in found if each is not None), None)
+
+
+def stored_limits(settings: Mapping[str, Any]) -> Constraints:
+    """The limits that a sweep was given, from its run's header; what is no limit counts as none.
+
+    Read here and not by ``dlprof.settings``, so that a recommendation needs no more than the run.
+    """
+    known: dict[str, Any] = {
+        name: settings[name]
+        for name in ("max_workers", "max_ram_bytes", "max_shm_bytes", "ranks", "step_s")
+        if isinstance(settings.get(name), int | float) and settings[name] >= 0
+    }
+    return Constraints(**{"ranks": 1, **known})
 
 
 def within_limits(

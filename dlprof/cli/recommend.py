@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -73,8 +74,8 @@ def recommend(  # noqa: PLR0913 - a command has as many parameters as it has opt
             "--save keeps the settings of the machine that was measured, --machine is another",
             hint="Leave one of the two out.",
         )
+    from dlprof.advise.limits import stored_limits
     from dlprof.advise.recommend import recommend as advise
-    from dlprof.settings import read_constraints
     from dlprof.store import read_run
 
     measured = read_run(run)
@@ -85,7 +86,11 @@ def recommend(  # noqa: PLR0913 - a command has as many parameters as it has opt
         "ranks": ranks,
         "step_time": step_time,
     }
-    limits = read_constraints(measured.header.settings, asked)
+    limits = stored_limits(measured.header.settings)
+    if any(value is not None for value in asked.values()):
+        from dlprof.settings import asked_limits  # most calls name no limit
+
+        limits = dataclasses.replace(limits, **asked_limits(asked))
     elsewhere = _read_machine(machine) if machine else None
     answer = advise(measured, limits, machine=elsewhere)
     if save is not None:

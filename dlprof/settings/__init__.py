@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dlprof.settings.conflicts import MAX_CONFIGS
-from dlprof.settings.limits import constraints_of, read_constraints
+from dlprof.settings.limits import asked_limits, constraints_of
 from dlprof.settings.model import SweepSettings
 from dlprof.settings.options import OPTIONS, Option, by_key, parse_option
 from dlprof.settings.resolve import resolve_settings
@@ -14,11 +14,11 @@ __all__ = [
     "OPTIONS",
     "Option",
     "SweepSettings",
+    "asked_limits",
     "by_key",
     "constraints_of",
     "parse_option",
     "print_config",
-    "read_constraints",
     "resolve_settings",
     "settings_from_json",
     "settings_to_json",
