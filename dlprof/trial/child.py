@@ -23,6 +23,7 @@ from dlprof.targets.faults import one_line, user_traceback
 from dlprof.trial import failures
 from dlprof.trial.consumer import make_consumer, try_consumer
 from dlprof.trial.guard import guard_worker
+from dlprof.trial.leftovers import remove_half_made
 from dlprof.trial.measure import EmptyLoaderError, Loop, Plan, measure
 from dlprof.trial.protocol import (
     BuildRequest,
@@ -109,6 +110,7 @@ class Session:
         # Torch raises a worker's death wherever the main thread is, and one is enough.
         if hasattr(signal, "SIGCHLD"):
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        remove_half_made(error)
         codes = self._exit_codes() if failures.lost_worker(error) else ()
         failure = failures.classify(error, codes)
         self._channel.send({"event": "failed", "failure": dataclasses.asdict(failure)})

@@ -16,7 +16,7 @@ _CRASH = re.compile(r"ERROR: Unexpected (?P<what>[\w -]+) encountered in worker"
 _FORCED = re.compile(r"signal: Killed|SIGKILL")
 _IN_WORKER = "in DataLoader worker process"  # torch's words for an exception that it passed on
 _GONE = "exited unexpectedly"  # and no more: torch's words where it doesn't know how
-_HANDING_OVER = "multiprocessing/connection.py"
+_HANDING_OVER = ("multiprocessing/connection.py", "multiprocessing/reduction.py")
 _TAIL_LINES = 30
 _TAIL_BYTES = 8192
 
@@ -105,7 +105,7 @@ _SIGNS = (
 )
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def chain(error: BaseException) -> Iterator[BaseException]:
     """The exception and what it was raised from, innermost last; loops are cut."""
     seen: set[int] = set()
     current: BaseException | None = error
@@ -127,7 +127,7 @@ def classify(error: BaseException, exit_codes: Sequence[int] = ()) -> Failure:
     own = _of_ours(error)
     if own is not None:
         return own
-    texts = [_text(link) for link in _chain(error)]
+    texts = [_text(link) for link in chain(error)]
     for sign in _SIGNS:
         found = next((text for text in reversed(texts) if sign.text in text), None)
         if found is not None and found.endswith(_GONE) and exit_codes:
