@@ -22,7 +22,7 @@ from dlprof.trial.gpu_sampling import GpuSampler
 from dlprof.trial.memory_guard import MemoryGuard
 from dlprof.trial.protocol import Channel, Message
 
-LOOK_S = 0.1
+LOOK_S = 0.2
 """Seconds between looks at a running trial's memory."""
 
 PULSE_S = 0.5
