@@ -53,7 +53,13 @@ _MORE_PROCESSES = (
     "(ulimit -u, docker run --pids-limit)."
 )
 _TOO_LONG = " An IndexError may mean that __len__ promises more samples than there are."
-_KILLED = "Something killed the worker, often the kernel for want of memory: use fewer workers."
+_BY_SIGNAL = {
+    "SIGKILL": "Something killed the worker, often the kernel for want of memory: use fewer "
+    "workers.",
+    "SIGBUS": "A file that the data set maps (a memmap) was cut off meanwhile, or /dev/shm is "
+    "full.",
+    "SIGALRM": "The data set, or a library that it uses, set an alarm and does not catch it.",
+}
 _ENDED = "The data set, or a library that it uses, ended its own process."
 _CRASHED = "Native code under the data set crashed: run it at --num-workers 0 under faulthandler."
 
@@ -86,16 +92,16 @@ _SIGNS = (
         "timeout",
         "The loader's own timeout ran out: raise it, or find what makes a batch so slow.",
     ),
-    _Sign("killed by signal: Killed", "worker_signal", _KILLED),
+    _Sign("killed by signal: Killed", "worker_signal", _BY_SIGNAL["SIGKILL"]),
     _Sign(
         "killed by signal: Bus error",
         "worker_signal",
-        "A file that the data set maps (a memmap) was cut off meanwhile, or /dev/shm is full.",
+        _BY_SIGNAL["SIGBUS"],
     ),
     _Sign(
         "killed by signal: Alarm clock",
         "worker_signal",
-        "The data set, or a library that it uses, set an alarm and does not catch it.",
+        _BY_SIGNAL["SIGALRM"],
     ),
     _Sign("killed by signal", "worker_signal", _CRASHED),
     _Sign("exited unexpectedly", "worker_exit", _ENDED),
@@ -199,8 +205,7 @@ def _lost(error: BaseException, exit_codes: Sequence[int]) -> Failure:
     if exit_codes[0] < 0:
         name = _signal_name(-exit_codes[0])
         message = f"A worker process was ended by {name}."
-        hint = _KILLED if name == "SIGKILL" else _CRASHED
-        return Failure(kind="worker_signal", message=message, hint=hint)
+        return Failure(kind="worker_signal", message=message, hint=_BY_SIGNAL.get(name, _CRASHED))
     message = f"A worker process ended with exit code {exit_codes[0]}."
     return Failure(kind="worker_exit", message=message, hint=_ENDED)
 
@@ -255,7 +260,7 @@ def died(status: int, stderr_tail: str) -> Failure:
 def blame_crash(failure: Failure, log: str) -> Failure:
     """Name a worker's end for the crash that torch's handler wrote down.
 
-    A worker of a forkserver may end without telling by which signal.
+    It does so before the process ends, so that the log tells where the exit status was lost.
     """
     found = _CRASH.search(log)
     if failure.kind != "worker_exit" or found is None:

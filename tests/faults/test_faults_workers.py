@@ -62,16 +62,9 @@ CASES = [
 
 # Those that differ where the worker is a new interpreter.
 ELSEWHERE = [
-    "raise",
-    "raise_two_arguments",
-    "raise_stop",
-    "segfault",
-    "kill",
-    "exit_3",
-    "batch_file",
-    "batch_grad",
-    "sleep",
-    "parent",
+    *((SPAWN, fault) for fault in ("raise", "raise_stop", "segfault", "exit_3", "batch_grad")),
+    *((SPAWN, fault) for fault in ("sleep", "parent")),
+    *((FORKSERVER, fault) for fault in ("raise_two_arguments", "kill", "batch_file", "sleep")),
 ]
 
 
@@ -94,26 +87,24 @@ def test_a_forked_worker(
     assert message.lower() in failure.message.lower(), failure
 
 
-@pytest.mark.parametrize("start", [SPAWN, FORKSERVER])
-@pytest.mark.parametrize(
-    ("fault", "kind", "hint", "message", "limit_s"),
-    [case for case in CASES if case[0] in ELSEWHERE],
-)
+@pytest.mark.parametrize(("start", "fault"), ELSEWHERE)
 @pytest.mark.usefixtures("clean")
-def test_a_worker_that_is_a_new_interpreter(
-    bench: FaultBench,
-    start: str,
-    fault: str,
-    kind: str,
-    hint: str,
-    message: str,
-    limit_s: float,
-) -> None:
+def test_a_worker_that_is_a_new_interpreter(bench: FaultBench, start: str, fault: str) -> None:
+    _, kind, hint, message, limit_s = next(case for case in CASES if case[0] == fault)
+
     failure = bench.fails(fault, config(1, start), limit_s=limit_s + _START_S)
 
     assert failure.kind == kind, failure
     assert hint in failure.hint, failure
     assert message.lower() in failure.message.lower(), failure
+
+
+@pytest.mark.usefixtures("clean")
+def test_the_forkserver_is_killed(bench: FaultBench) -> None:
+    """The parent of its workers, which end with it; how, nobody is left to tell."""
+    failure = bench.fails("parent", config(1, FORKSERVER), limit_s=_QUIET_S + _START_S)
+
+    assert failure.kind in (EXIT, SIGNAL), failure
 
 
 @pytest.mark.parametrize("fault", ["raise", "segfault", "exit_3", "batch_file", "sleep", "lock"])
