@@ -1,0 +1,77 @@
+"""The types that flow through dlprof: configurations, trials, machines, recommendations, runs.
+
+Plain frozen dataclasses of JSON-like values. Units stand in the names (``_s`` seconds, ``_bytes``,
+``_cores`` busy cores, fractions 0 to 1). A figure that could not be had is ``None``, and the
+record's ``unavailable`` maps the field's name to the reason; a figure is never 0 for "unknown".
+"""
+
+from dlprof.records.advice import (
+    Alternative,
+    Confidence,
+    Constraints,
+    Expected,
+    Reason,
+    Recommendation,
+    RuleOfThumb,
+)
+from dlprof.records.calibration import Calibration, Prediction
+from dlprof.records.config import Config, Estimate
+from dlprof.records.findings import Finding, FindingCode, Fix, Severity
+from dlprof.records.machine import GpuInfo, Machine
+from dlprof.records.plan import LeftOut, Plan, TrialCost
+from dlprof.records.run import SCHEMA_VERSION, Cost, Run, RunEnd, RunHeader
+from dlprof.records.stages import (
+    AGE_STAGES,
+    BatchCosts,
+    Explanation,
+    SampleCosts,
+    Stage,
+    StageName,
+    TransformCost,
+    WorkerCosts,
+)
+from dlprof.records.target import Target
+from dlprof.records.trial import Failure, FailureKind, GpuUsage, Outcome, Trial, Usage
+
+__all__ = [
+    "AGE_STAGES",
+    "SCHEMA_VERSION",
+    "Alternative",
+    "BatchCosts",
+    "Calibration",
+    "Confidence",
+    "Config",
+    "Constraints",
+    "Cost",
+    "Estimate",
+    "Expected",
+    "Explanation",
+    "Failure",
+    "FailureKind",
+    "Finding",
+    "FindingCode",
+    "Fix",
+    "GpuInfo",
+    "GpuUsage",
+    "LeftOut",
+    "Machine",
+    "Outcome",
+    "Plan",
+    "Prediction",
+    "Reason",
+    "Recommendation",
+    "RuleOfThumb",
+    "Run",
+    "RunEnd",
+    "RunHeader",
+    "SampleCosts",
+    "Severity",
+    "Stage",
+    "StageName",
+    "Target",
+    "TransformCost",
+    "Trial",
+    "TrialCost",
+    "Usage",
+    "WorkerCosts",
+]

@@ -1,0 +1,133 @@
+"""What dlprof says of what was measured: recommendations, their reasons and limits."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from dlprof.records.config import Config, Estimate
+
+Confidence = Literal["high", "medium", "low"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """One claim of a recommendation, with what proves it.
+
+    Attributes:
+        claim: One sentence.
+        evidence: Ids of the trials, and the figures compared.
+    """
+
+    claim: str
+    evidence: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What a configuration should give; each figure is checked by measuring it again.
+
+    Attributes:
+        samples_per_s: Steady rate at the stated step.
+        wait_fraction: Share of time waiting for data at the stated step.
+        pss_bytes: Memory of the whole process tree.
+        shm_bytes: Shared memory with full queues.
+        startup_s: ``iter`` plus first ``next``.
+        epoch_turnover_s: Last batch of an epoch to the first of the next.
+    """
+
+    samples_per_s: Estimate
+    wait_fraction: float | None = None
+    pss_bytes: int | None = None
+    shm_bytes: int | None = None
+    startup_s: float | None = None
+    epoch_turnover_s: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """Another configuration worth knowing of.
+
+    Attributes:
+        config: Which.
+        expected: What it gave.
+        relation: ``present`` (what the target's own DataLoader is set to now), ``tie`` (can't be
+            told apart from the best), ``fastest``, ``default`` (PyTorch's own), ``slower``.
+        speed: Rate relative to the recommended configuration.
+    """
+
+    config: Config
+    expected: Expected
+    relation: Literal["present", "tie", "fastest", "default", "slower"]
+    speed: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RuleOfThumb:
+    """What a common rule would have given.
+
+    Attributes:
+        name: The rule, as people know it.
+        config: What it says for this machine.
+        expected_samples_per_s: What that gave when measured; ``None`` where it was not measured.
+        unavailable: Why ``expected_samples_per_s`` is ``None``; empty otherwise.
+    """
+
+    name: str
+    config: Config
+    expected_samples_per_s: float | None = None
+    unavailable: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Constraints:
+    """Limits that a recommendation must keep. ``None`` is no limit.
+
+    Attributes:
+        max_workers: Workers of one rank's loader.
+        max_ram_bytes: Memory of all ranks' process trees together.
+        max_shm_bytes: Shared memory of all ranks together.
+        ranks: Training processes on the machine, each with a loader of its own.
+        step_s: Length of the consumer's step that must be kept fed.
+        machine: Name of the machine that the limits are taken from, where it is not the one
+            that was measured.
+    """
+
+    max_workers: int | None = None
+    max_ram_bytes: int | None = None
+    max_shm_bytes: int | None = None
+    ranks: int = 1
+    step_s: float | None = None
+    machine: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Recommendation:
+    """Settings to use, and why.
+
+    Attributes:
+        config: The cheapest configuration that can't be told apart from the best within limits.
+        dataloader_kwargs: What to pass to DataLoader.
+        expected: What it should give.
+        confidence: How sure it is.
+        confidence_reason: Why no surer, or what makes it sure; one sentence.
+        reasons: Why this and no other, with the trials that prove it.
+        alternatives: Others worth knowing: the present settings first, the rest by speed.
+        constraints: The limits that were kept.
+        rules_of_thumb: What common rules would have given.
+        findings: Causes found (empty until a pass that explains has run).
+        extrapolated: Whether it is for a machine other than the one that was measured.
+    """
+
+    config: Config
+    dataloader_kwargs: Mapping[str, Any]
+    expected: Expected
+    confidence: Confidence
+    confidence_reason: str
+    reasons: tuple[Reason, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
+    constraints: Constraints = dataclasses.field(default_factory=Constraints)
+    rules_of_thumb: tuple[RuleOfThumb, ...] = ()
+    findings: tuple[Mapping[str, Any], ...] = ()
+    extrapolated: bool = False

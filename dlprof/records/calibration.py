@@ -1,0 +1,92 @@
+"""What the model predicts from: the costs of a target's batches on one machine."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from dlprof.records.config import Estimate
+from dlprof.records.stages import BatchCosts
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Costs of one target's batches, at one batch size, on one machine.
+
+    Attributes:
+        batch_size: As in the configurations; ``None`` for the target's own.
+        samples_per_batch: Mean samples in a batch.
+        batch_bytes: Mean bytes of tensor data in a batch.
+        in_main: Costs without workers (num_workers=0).
+        in_workers: Costs with workers: fetching, putting, receiving.
+        receive: Costs of receiving by sharing strategy, where more than the default was measured.
+        startup_s: Seconds to start, by start method: ``{"fork": (first, each further worker)}``.
+        turnover_s: Seconds from an epoch's last batch to the next one's first, by
+            ``"persistent"`` and start method.
+        main_bytes: Memory of the main process (PSS).
+        worker_bytes: Memory that one more worker adds, queued batches left out.
+        worker_growth_bytes_per_batch: How much a worker grows; 0 for not at all.
+        copy_s: Copying a batch to the device.
+        step_s: Step that the consumer took while this was measured.
+        step_cores: CPU cores that the step kept busy (1 for one that spins, 0 for one that waits).
+        cpu_cv: Coefficient of variation of a batch's cost: how long a calibration must be.
+        standard_error: Relative standard error of the mean batch cost.
+        run_queue_fraction: Share of fetching spent waiting for a core, when this was measured.
+        available_cores: Cores that were to be had meanwhile.
+        core_speed: Speed of a core of this machine relative to that where the figures apply; 1
+            here.
+        trials: Ids of the trials that it comes from.
+        doubts: What makes it unreliable, one sentence each; empty if nothing is known.
+    """
+
+    batch_size: int | None = None
+    samples_per_batch: float | None = None
+    batch_bytes: float | None = None
+    in_main: BatchCosts | None = None
+    in_workers: BatchCosts | None = None
+    receive: Mapping[str, BatchCosts] = dataclasses.field(default_factory=dict)
+    startup_s: Mapping[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
+    turnover_s: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    main_bytes: float | None = None
+    worker_bytes: float | None = None
+    worker_growth_bytes_per_batch: float = 0.0
+    copy_s: float = 0.0
+    step_s: float = 0.0
+    step_cores: float = 0.0
+    cpu_cv: float | None = None
+    standard_error: float | None = None
+    run_queue_fraction: float | None = None
+    available_cores: float | None = None
+    core_speed: float = 1.0
+    trials: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What a configuration would give; told apart from what was measured everywhere.
+
+    Attributes:
+        batches_per_s: Steady rate of one rank.
+        samples_per_s: The same in samples; ``None`` where a batch's samples are not known.
+        wait_fraction: Share of time in which the consumer would wait.
+        bound: What limits: ``step``, ``workers``, ``cores``, ``main``, ``pin``, ``storage`` or
+            ``order``.
+        cores: Cores that one rank would keep busy.
+        pss_bytes: Memory of one rank's process tree; ``None`` where it was not calibrated.
+        shm_bytes: Shared memory of one rank with full queues.
+        open_files: File descriptors of the main process with full queues.
+        startup_s: ``iter`` plus first ``next``.
+        method: Which predictor: ``closed``, ``maxplus`` or ``simulation``.
+    """
+
+    batches_per_s: Estimate
+    samples_per_s: Estimate | None = None
+    wait_fraction: float | None = None
+    bound: str = ""
+    cores: float | None = None
+    pss_bytes: float | None = None
+    shm_bytes: float | None = None
+    open_files: int | None = None
+    startup_s: float | None = None
+    method: str = ""

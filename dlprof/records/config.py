@@ -1,0 +1,154 @@
+"""One setting of the DataLoader arguments that are swept, and figures with their intervals."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A figure with its 95 % interval.
+
+    Attributes:
+        value: The best single figure, in the unit of the field that holds it.
+        low: Lower end; equal to ``high`` only for an exact figure. ``None`` when the measurement
+            was too short to say anything about its own spread.
+        high: Upper end; ``None`` as for ``low``.
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """One setting of every DataLoader argument that a sweep varies, under torch's own names.
+
+    Attributes:
+        num_workers: Worker processes; 0 loads in the main process.
+        prefetch_factor: Batches sent ahead per worker; ``None`` only at ``num_workers=0``.
+        pin_memory: Whether a thread of the main process copies batches to page-locked memory.
+        persistent_workers: Whether workers outlive an epoch.
+        batch_size: Samples per batch; ``None`` keeps the target's own (a batch sampler,
+            ``batch_size=None``, or the size that its DataLoader was built with).
+        in_order: Whether batches are yielded in the sampler's order.
+        start_method: ``fork``, ``spawn`` or ``forkserver``; ``None`` keeps the target's or the
+            platform's own.
+        sharing_strategy: ``file_descriptor`` or ``file_system``; ``None`` keeps torch's default.
+        worker_threads: Compute threads inside each worker; ``None`` leaves torch's 1 in place.
+    """
+
+    num_workers: int = 0
+    prefetch_factor: int | None = None
+    pin_memory: bool = False
+    persistent_workers: bool = False
+    batch_size: int | None = None
+    in_order: bool = True
+    start_method: str | None = None
+    sharing_strategy: str | None = None
+    worker_threads: int | None = None
+
+    @property
+    def batches_in_flight(self) -> int:
+        """Batches that can be loading or queued at once: ``num_workers * prefetch_factor``."""
+        return self.num_workers * (self.prefetch_factor or 0)
+
+    @property
+    def key(self) -> str:
+        """A short text that tells configurations apart, stable between runs and versions."""
+        parts = [f"w{self.num_workers}"]
+        if self.prefetch_factor is not None:
+            parts.append(f"p{self.prefetch_factor}")
+        if self.pin_memory:
+            parts.append("pin")
+        if self.persistent_workers:
+            parts.append("persistent")
+        if self.batch_size is not None:
+            parts.append(f"b{self.batch_size}")
+        if not self.in_order:
+            parts.append("unordered")
+        parts += [part for part in (self.start_method, self.sharing_strategy) if part]
+        if self.worker_threads is not None:
+            parts.append(f"t{self.worker_threads}")
+        return "-".join(parts)
+
+    @property
+    def cost_key(self) -> tuple[object, ...]:
+        """Sorts configurations by what they cost: workers, queued batches, then the rest."""
+        return (
+            self.num_workers,
+            self.prefetch_factor or 0,
+            self.pin_memory,
+            self.persistent_workers,
+            self.batch_size or 0,
+            not self.in_order,
+            self.start_method or "",
+            self.sharing_strategy or "",
+            self.worker_threads or 0,
+        )
+
+    @property
+    def text(self) -> str:
+        """The configuration for people, under torch's names, what is at its default left out.
+
+        >>> Config(num_workers=4, prefetch_factor=4, pin_memory=True).text
+        'num_workers=4, prefetch_factor=4, pin_memory=True'
+        """
+        return self.text_naming()
+
+    def text_naming(self, *always: str) -> str:
+        """As ``text``, some settings named also at their defaults, where workers give them sense.
+
+        >>> Config(num_workers=4, prefetch_factor=2).text_naming("prefetch_factor")
+        'num_workers=4, prefetch_factor=2'
+        """
+        plain = Config(num_workers=self.num_workers).canonical()
+        parts = [f"num_workers={self.num_workers}"]
+        for field in dataclasses.fields(self)[1:]:
+            value = getattr(self, field.name)
+            named = field.name in always and self.num_workers > 0
+            if named or value != getattr(plain, field.name):
+                parts.append(f"{field.name}={value}")
+        return ", ".join(parts)
+
+    @property
+    def turnover_group(self) -> Config:
+        """What configurations share whose epochs end alike: how the queues are kept matters not."""
+        return dataclasses.replace(
+            self,
+            prefetch_factor=None,
+            pin_memory=False,
+            in_order=True,
+        )
+
+    def canonical(self) -> Config:
+        """The same configuration with every argument that can't matter here at its default.
+
+        At ``num_workers=0`` torch refuses ``prefetch_factor``, ``persistent_workers`` and
+        ``multiprocessing_context`` and ignores ``in_order``; sharing and worker threads belong to
+        workers. With workers, a ``prefetch_factor`` of ``None`` means torch's default of 2.
+        """
+        if self.num_workers == 0:
+            return Config(pin_memory=self.pin_memory, batch_size=self.batch_size)
+        return dataclasses.replace(self, prefetch_factor=self.prefetch_factor or 2)
+
+    def dataloader_kwargs(self) -> dict[str, Any]:
+        """The arguments to pass to ``torch.utils.data.DataLoader`` for this configuration.
+
+        Only arguments that the configuration decides; ``sharing_strategy`` and ``worker_threads``
+        are no DataLoader arguments and are left to the caller.
+        """
+        kwargs: dict[str, Any] = {"num_workers": self.num_workers}
+        if self.num_workers > 0:
+            kwargs["prefetch_factor"] = self.prefetch_factor or 2
+            kwargs["persistent_workers"] = self.persistent_workers
+            if self.start_method is not None:
+                kwargs["multiprocessing_context"] = self.start_method
+            if not self.in_order:
+                kwargs["in_order"] = False
+        kwargs["pin_memory"] = self.pin_memory
+        if self.batch_size is not None:
+            kwargs["batch_size"] = self.batch_size
+        return kwargs

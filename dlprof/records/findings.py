@@ -1,0 +1,84 @@
+"""Causes: what slows a loader down, what shows it, what would mend it and what that is worth."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from dlprof.records.config import Estimate
+
+FindingCode = Literal[
+    "consumer",
+    "fetch.cpu",
+    "fetch.io",
+    "collate",
+    "main.receive",
+    "main.pin",
+    "main.sampler",
+    "order.blocking",
+    "prefetch.shallow",
+    "lock",
+    "too_few_workers",
+    "too_many_workers",
+    "cpu.oversubscribed",
+    "cpu.threads",
+    "cpu.affinity",
+    "cpu.quota",
+    "cpu.neighbours",
+    "startup",
+    "memory.growth",
+    "memory.limit",
+    "memory.shm",
+    "data.duplicated",
+    "data.truncated",
+    "transfer.pageable",
+    "transfer.link",
+    "gpu.neighbours",
+]
+Severity = Literal["high", "medium", "low", "info"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Fix:
+    """What to change.
+
+    Attributes:
+        text: One sentence.
+        dataloader_kwargs: DataLoader arguments to set; empty where the fix is another one.
+        code: A line or a few to paste, where there is something to paste.
+    """
+
+    text: str
+    dataloader_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    code: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One cause, as a hypothesis with its evidence.
+
+    Attributes:
+        code: Which cause.
+        severity: By what it costs: ``high`` from a quarter of the throughput, ``medium`` from a
+            twentieth, ``low`` below; ``info`` costs nothing now.
+        title: The cause in a few words.
+        explanation: How it slows this loader down, in a sentence or two with the figures.
+        evidence: The figures that show it, by name with unit, and ids of trials.
+        fix: What to change; ``None`` where nothing should be.
+        predicted_gain: Throughput with the fix over throughput now (1.4: 40 % more), from the
+            model or a bound; ``None`` where it can't be told.
+        cost: Share of the run's time that the cause takes, 0 to 1, by which findings are ordered.
+        doubtful: Why the finding may be wrong, such as a noisy window; empty where nothing is
+            known against it.
+    """
+
+    code: FindingCode
+    severity: Severity
+    title: str
+    explanation: str
+    evidence: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    fix: Fix | None = None
+    predicted_gain: Estimate | None = None
+    cost: float = 0.0
+    doubtful: str = ""

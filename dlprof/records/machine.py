@@ -1,0 +1,77 @@
+"""What a machine offers to one job."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GpuInfo:
+    """One GPU of the machine.
+
+    Attributes:
+        index: NVML's index (not CUDA's: map by ``uuid``).
+        name: The product's name.
+        uuid: NVML's UUID.
+        memory_bytes: Device memory.
+        pcie_generation: Highest PCIe generation that card and slot support together.
+        pcie_width: Highest number of lanes.
+        numa_node: NUMA node of its slot; ``None`` on machines with one node.
+    """
+
+    index: int
+    name: str
+    uuid: str
+    memory_bytes: int | None = None
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+    numa_node: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What a machine offers to one job.
+
+    Attributes:
+        hostname: The host's name.
+        platform: Operating system and release.
+        cpu_model: CPU model as the system names it.
+        logical_cpus: CPUs that the machine has, hyper-threads counted.
+        physical_cores: Physical cores; ``None`` where the system doesn't tell.
+        affinity_cpus: CPUs that this process may run on (affinity mask and cpuset).
+        quota_cores: Tightest CPU quota over all ancestor cgroups; ``None`` for no quota.
+        usable_cores: ``min(affinity_cpus, quota_cores)``: what a CPU-bound job can have.
+        memory_bytes: Physical memory.
+        memory_limit_bytes: Tightest memory limit over all ancestor cgroups; ``None`` for none.
+        memory_available_bytes: What can be had now, limits considered.
+        swap_used_bytes: Swap in use.
+        shm_bytes: Size of /dev/shm.
+        shm_available_bytes: Free there now.
+        open_files_limit: Soft RLIMIT_NOFILE of this process.
+        numa_nodes: NUMA nodes with CPUs.
+        gpus: GPUs that NVML lists.
+        fingerprint: A key that stays the same for this machine and job allotment between
+            reboots and differs where settings would: CPU model, usable cores, memory, GPUs.
+        unavailable: Reasons for fields that are ``None`` because they could not be had.
+    """
+
+    hostname: str
+    platform: str
+    cpu_model: str
+    logical_cpus: int
+    physical_cores: int | None = None
+    affinity_cpus: int
+    quota_cores: float | None = None
+    usable_cores: float
+    memory_bytes: int | None = None
+    memory_limit_bytes: int | None = None
+    memory_available_bytes: int | None = None
+    swap_used_bytes: int | None = None
+    shm_bytes: int | None = None
+    shm_available_bytes: int | None = None
+    open_files_limit: int | None = None
+    numa_nodes: int | None = None
+    gpus: tuple[GpuInfo, ...] = ()
+    fingerprint: str
+    unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)

@@ -1,0 +1,104 @@
+"""A run file as a whole: its header, its end, and everything between."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from dlprof.records.advice import Recommendation
+from dlprof.records.machine import Machine
+from dlprof.records.plan import LeftOut, Plan
+from dlprof.records.target import Target
+from dlprof.records.trial import Trial
+
+SCHEMA_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RunHeader:
+    """The first record of a run file: everything that the trials have in common.
+
+    Attributes:
+        schema_version: Version of the file's format.
+        run_id: Random, unique.
+        started_at: ISO 8601, UTC.
+        dlprof_version: Of the program that measured.
+        torch_version: Of the torch that was measured.
+        python_version: Of the interpreter.
+        machine: Where it ran.
+        target: What was loaded.
+        settings: The sweep's options as resolved, JSON values, enough to resume it.
+        accelerator: torch's name of the accelerator (``cuda``, ``mps`` …); ``None`` without one.
+        left_out: Settings left out before anything ran.
+        plan: What the sweep sets out to measure.
+    """
+
+    schema_version: int
+    run_id: str
+    started_at: str
+    dlprof_version: str
+    torch_version: str
+    python_version: str
+    machine: Machine
+    target: Target
+    settings: Mapping[str, Any]
+    accelerator: str | None = None
+    left_out: tuple[LeftOut, ...] = ()
+    plan: Plan | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Where the sweep's time went, in seconds.
+
+    Attributes:
+        measured: Inside measured windows.
+        overhead: Everything else.
+        total: Both.
+    """
+
+    measured: float
+    overhead: float
+    total: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RunEnd:
+    """The last record of a run file that was not cut off.
+
+    Attributes:
+        ended_at: ISO 8601, UTC.
+        reason: Why the measuring stopped.
+        cost_s: Where the time went, this session and resumed ones together.
+    """
+
+    ended_at: str
+    reason: Literal["decided", "budget", "complete", "interrupted", "failed"]
+    cost_s: Cost
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A whole run file.
+
+    Attributes:
+        path: Where it was read from or is being written to.
+        header: What the trials have in common.
+        trials: In the order of measuring.
+        recommendation: The last one that was written.
+        end: Set if the sweep came to an end of its own.
+        truncated: Whether the file was cut off in the middle of a record.
+    """
+
+    path: str
+    header: RunHeader
+    trials: tuple[Trial, ...] = ()
+    recommendation: Recommendation | None = None
+    end: RunEnd | None = None
+    truncated: bool = False
+
+    @property
+    def completed(self) -> tuple[Trial, ...]:
+        """The trials that have figures."""
+        return tuple(trial for trial in self.trials if trial.outcome == "completed")

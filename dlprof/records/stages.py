@@ -1,0 +1,199 @@
+"""Where a batch's time goes: what an explaining, instrumented trial gives beside its rate."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Literal
+
+from dlprof.records.config import Config
+
+StageName = Literal[
+    "dispatch",
+    "pick_up",
+    "fetch",
+    "collate",
+    "serialise",
+    "queue",
+    "rebuild",
+    "pin",
+    "hold_up",
+    "copy",
+    "wait",
+    "step",
+]
+AGE_STAGES: tuple[StageName, ...] = (
+    "fetch",
+    "collate",
+    "serialise",
+    "queue",
+    "rebuild",
+    "pin",
+    "hold_up",
+)
+"""The stages whose times add up to a batch's age: from a worker's taking it up to its yield."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One stage of a batch's way, over the batches of a window; times per batch.
+
+    Attributes:
+        name: ``dispatch`` (main draws the indices and sends them), ``pick_up`` (they lie in the
+            worker's queue), ``fetch`` (``__getitem__`` of all samples), ``collate``,
+            ``serialise`` (pickled and moved to shared memory by the worker's feeder thread),
+            ``queue`` (lies in the data queue until main takes it), ``rebuild`` (main makes
+            tensors of it), ``pin``, ``hold_up`` (is ready in main, until it is yielded),
+            ``copy`` (to the device), ``wait`` (the consumer waits in ``next()``), ``step`` (the
+            consumer works).
+        mean_s: Mean seconds a batch.
+        median_s: Median.
+        p95_s: 95th percentile.
+        max_s: Longest.
+        cpu_s: Mean CPU seconds of the thread that does it; ``None`` where that isn't told apart.
+        run_queue_s: Mean seconds in which that thread could run and had no core.
+        io_s: Mean seconds of true waiting: wall - CPU - run queue.
+    """
+
+    name: StageName
+    mean_s: float
+    median_s: float
+    p95_s: float
+    max_s: float
+    cpu_s: float | None = None
+    run_queue_s: float | None = None
+    io_s: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SampleCosts:
+    """What single samples cost in ``__getitem__`` (or in an iterable's ``__next__``).
+
+    Attributes:
+        count: Samples timed.
+        mean_s: Mean wall seconds.
+        median_s: Median.
+        p95_s: 95th percentile.
+        p99_s: 99th percentile.
+        max_s: Longest.
+        slowest: Indices of the slowest samples, as text, slowest first, with their seconds; of an
+            iterable, their positions in the worker's stream.
+    """
+
+    count: int
+    mean_s: float
+    median_s: float
+    p95_s: float
+    p99_s: float
+    max_s: float
+    slowest: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TransformCost:
+    """One step of a data set's chain of transforms.
+
+    Attributes:
+        name: Its class or function, and its place: ``2 RandomResizedCrop``.
+        mean_s: Mean wall seconds a call.
+        share: Of the time in ``fetch``.
+    """
+
+    name: str
+    mean_s: float
+    share: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerCosts:
+    """What one worker did in the window.
+
+    Attributes:
+        worker: Its number, from 0.
+        batches: Batches that it made.
+        busy_fraction: Share of the window in fetch and collate.
+        cpu_cores: CPU seconds a second of all its threads.
+        threads: Most threads that it had.
+        affinity_cpus: CPUs that it may run on.
+        pss_growth_bytes_per_batch: Slope of its private memory over its batches, warm-up left
+            out; ``None`` where it could not be read or the window was too short.
+    """
+
+    worker: int
+    batches: int
+    busy_fraction: float
+    cpu_cores: float | None = None
+    threads: int | None = None
+    affinity_cpus: int | None = None
+    pss_growth_bytes_per_batch: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BatchCosts:
+    """What each batch of a window cost, batch by batch in the order of their indices.
+
+    What the model is fitted to; the columns are of equal length. Seconds.
+
+    Attributes:
+        cpu_s: CPU of the thread that fetched and collated.
+        io_s: True waiting in fetch and collate.
+        run_queue_s: Waiting for a core in fetch and collate.
+        put_cpu_s: CPU of the worker beside that thread: the feeder's pickling; 0 without workers.
+        receive_cpu_s: CPU of main in taking and rebuilding the batch once it could be read.
+        receive_io_s: Waiting in that, run queue left out.
+        main_cpu_s: CPU of main for everything else in ``next()``: drawing indices, dispatch.
+        pin_s: Copying into page-locked memory; empty where nothing is pinned.
+    """
+
+    cpu_s: tuple[float, ...] = ()
+    io_s: tuple[float, ...] = ()
+    run_queue_s: tuple[float, ...] = ()
+    put_cpu_s: tuple[float, ...] = ()
+    receive_cpu_s: tuple[float, ...] = ()
+    receive_io_s: tuple[float, ...] = ()
+    main_cpu_s: tuple[float, ...] = ()
+    pin_s: tuple[float, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """What an instrumented trial tells beside its rate; never compared with uninstrumented ones.
+
+    Attributes:
+        trial_id: The trial's record, whose rate and use of the machine belong to it.
+        config: What ran.
+        window_s: Length of the window.
+        batches: Batches in it.
+        stages: In a batch's order; only those that this configuration has.
+        samples: Single samples; ``None`` where the data set is asked for whole batches.
+        transforms: The chain of transforms, in its order; empty where none was found.
+        workers: One entry per worker.
+        costs: Batch by batch.
+        age_s: Mean seconds from a worker's taking a batch up to its being yielded.
+        waiting_batches: Mean batches at each place, by stage (Little's law: rate x mean time).
+        wait_fraction: Share of the window in which the consumer waited in ``next()``.
+        main_threads_cpu_cores: CPU seconds a second of the main process's other threads.
+        hooked: Whether the hooks could be put in; without them only ``wait`` and ``step`` are
+            told.
+        unavailable: Why something is missing, by field or stage.
+    """
+
+    trial_id: str
+    config: Config
+    window_s: float
+    batches: int
+    stages: tuple[Stage, ...] = ()
+    samples: SampleCosts | None = None
+    transforms: tuple[TransformCost, ...] = ()
+    workers: tuple[WorkerCosts, ...] = ()
+    costs: BatchCosts = dataclasses.field(default_factory=BatchCosts)
+    age_s: float | None = None
+    waiting_batches: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    wait_fraction: float | None = None
+    main_threads_cpu_cores: float | None = None
+    hooked: bool = True
+    unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def stage(self, name: StageName) -> Stage | None:
+        """One stage; ``None`` if this configuration does not have it."""
+        return next((stage for stage in self.stages if stage.name == name), None)

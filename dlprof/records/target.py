@@ -1,0 +1,64 @@
+"""What is loaded, as far as the run file tells it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Literal
+
+from dlprof.records.config import Config
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What is loaded, as far as the run file tells it.
+
+    Attributes:
+        spec: TARGET as the user wrote it.
+        arguments: ``--arg`` pairs, and the parameters after a built-in's colon.
+        kind: ``map`` or ``iterable``.
+        dataset: The data set's class, ``module.QualName``.
+        length: Samples per epoch; ``None`` where the data set doesn't tell.
+        batches_per_epoch: Batches per epoch at ``batch_size``; ``None`` likewise.
+        batch_size: The loader's own batch size; ``None`` with a batch sampler or no batching.
+        sampler: The sampler's class name.
+        fork_safe: Whether trials can be forked from one process that has built the target once;
+            false where building it started threads or touched CUDA.
+        import_s: Importing and building the target, once.
+        own_config: The settings that the target's own DataLoader was built with, canonical;
+            ``None`` for a bare data set or a built-in. Its ``in_order`` and ``start_method`` are
+            what "keep the target's own" means.
+        batch_bytes: Tensor data of one batch, from a disposable probe.
+        batch_tensors: Tensors in one batch, from the probe.
+        batch_s: Loading one batch in the main process, second batch of the probe.
+        batch_cpu_s: CPU time of that; the rest of ``batch_s`` is waiting.
+        notes: What the user should know about how the target was taken.
+    """
+
+    spec: str
+    arguments: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    kind: Literal["map", "iterable"]
+    dataset: str
+    length: int | None = None
+    batches_per_epoch: int | None = None
+    batch_size: int | None = None
+    sampler: str | None = None
+    fork_safe: bool = True
+    import_s: float | None = None
+    own_config: Config | None = None
+    batch_bytes: int | None = None
+    batch_tensors: int | None = None
+    batch_s: float | None = None
+    batch_cpu_s: float | None = None
+    notes: tuple[str, ...] = ()
+
+    def present_settings(self, *, has_accelerator: bool) -> Config | None:
+        """``own_config`` as a sweep measures it; ``None`` where the target has none.
+
+        The start method is left at ``None``, which keeps the target's own, and without an
+        accelerator torch pins nothing whatever ``pin_memory`` says.
+        """
+        if self.own_config is None:
+            return None
+        pins = self.own_config.pin_memory and has_accelerator
+        return dataclasses.replace(self.own_config, start_method=None, pin_memory=pins)

@@ -1,0 +1,173 @@
+"""What one configuration, measured once, gave: figures, use of the machine, or a failure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Literal
+
+from dlprof.records.config import Config, Estimate
+
+Outcome = Literal["completed", "crashed", "timed_out", "out_of_memory", "skipped"]
+
+
+FailureKind = Literal[
+    "target_error",
+    "worker_exception",
+    "worker_signal",
+    "worker_exit",
+    "out_of_memory",
+    "shared_memory",
+    "file_descriptors",
+    "not_picklable",
+    "batch_not_picklable",
+    "deadlock",
+    "timeout",
+    "start_failed",
+    "cuda_fork",
+    "empty",
+    "truncated",
+    "inconsistent_batches",
+]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a trial gave no figures.
+
+    Attributes:
+        kind: The class of the fault.
+        message: What happened, in one sentence.
+        hint: What to change, in one sentence.
+        stderr_tail: The last lines that the trial's processes wrote, the user's own traceback
+            among them.
+    """
+
+    kind: FailureKind
+    message: str
+    hint: str = ""
+    stderr_tail: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GpuUsage:
+    """What one GPU did during the measured window.
+
+    Attributes:
+        index: NVML's index.
+        name: The product's name.
+        uuid: NVML's UUID, by which CUDA's order is mapped.
+        kernel_active_fraction: Share of time in which any kernel ran (NVML's
+            ``utilization.gpu``); says nothing of how well the device was used.
+        memory_used_bytes: Device memory in use by all processes, peak.
+        pcie_rx_bytes_per_s: Bytes from host to device, mean of NVML's 20 ms probes.
+        pcie_tx_bytes_per_s: Bytes from device to host.
+        unavailable: Reasons for fields that are ``None``.
+    """
+
+    index: int
+    name: str
+    uuid: str
+    kernel_active_fraction: float | None = None
+    memory_used_bytes: int | None = None
+    pcie_rx_bytes_per_s: float | None = None
+    pcie_tx_bytes_per_s: float | None = None
+    unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What the trial's processes used, and what the machine had left, in the measured window.
+
+    Attributes:
+        own_cpu_cores: CPU seconds per second of the trial's whole process tree.
+        available_cpu_cores: Own plus idle cores within the affinity mask and the quota: what the
+            trial could have had. Own near available means that the cores are the limit.
+        other_cpu_cores: Cores of the affinity mask that other processes kept busy.
+        run_queue_wait_fraction: Time runnable but waiting for a core, over that plus CPU time.
+            Above about 0.3 the trial is short of cores.
+        throttled_fraction: Share of the window in which a cgroup quota held the trial back.
+        cpu_pressure_fraction: PSI ``cpu some``: share of time that some task waited for a core.
+        io_pressure_fraction: PSI ``io some``.
+        memory_pressure_fraction: PSI ``memory some``.
+        pss_peak_bytes: Proportional set size, summed over the tree, with full queues; shared
+            pages count once.
+        shm_peak_bytes: Growth of /dev/shm since before the trial started, peak, with full queues.
+        read_bytes_per_s: Bytes fetched from storage.
+        cache_hit_fraction: 1 - storage reads / bytes asked for by ``read``; 1 is all from the
+            page cache.
+        observer_cpu_cores: What the observer itself used.
+        gpu: One entry per GPU of the machine; empty where there is none.
+    """
+
+    own_cpu_cores: float | None = None
+    available_cpu_cores: float | None = None
+    other_cpu_cores: float | None = None
+    run_queue_wait_fraction: float | None = None
+    throttled_fraction: float | None = None
+    cpu_pressure_fraction: float | None = None
+    io_pressure_fraction: float | None = None
+    memory_pressure_fraction: float | None = None
+    pss_peak_bytes: int | None = None
+    shm_peak_bytes: int | None = None
+    read_bytes_per_s: float | None = None
+    cache_hit_fraction: float | None = None
+    observer_cpu_cores: float | None = None
+    gpu: tuple[GpuUsage, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One configuration, measured once in a process of its own.
+
+    Attributes:
+        id: Unique within the run, ``t0001`` onwards in the order of measuring.
+        config: What was measured, canonical.
+        repetition: 0 for the first time that this configuration was measured; also the number
+            of the interleaved block, so trials of equal repetition are compared in pairs.
+        outcome: Whether there are figures, and if not, why in one word.
+        failure: Set unless ``outcome`` is ``completed``.
+        samples_per_s: Steady rate at the stated step, start-up and epoch turnover left out.
+        batches_per_s: The same in batches.
+        bytes_per_s: The same in bytes of tensor data.
+        startup_s: ``iter(loader)`` plus the first ``next()``.
+        epoch_turnover_s: From the last batch of an epoch to the first of the next; timed once for
+            configurations that share a ``turnover_group``.
+        wait_fraction: Share of the window in which the consumer waited in ``next()``; only with
+            a stated step (without one the consumer does nothing but wait).
+        usage: What was used in the measured window.
+        noisy: Whether neighbours, a quota or drift make the figures doubtful.
+        warnings: Sentences for people.
+        unavailable: Reasons for fields (``usage.`` prefixed for usage) that are ``None``.
+        started_at: Wall-clock start, ISO 8601, UTC.
+        measured_s: Length of the measured window.
+        wall_s: Whole cost of the trial, process start to process end.
+        window_batches: Batches in the measured window.
+        batch_bytes: Mean bytes of tensor data per batch.
+        samples_per_batch: Mean samples per full batch in the window.
+        whole_epochs: Whether the epochs were too short for a steady state, so that the rates
+            cover whole epochs, turnover included.
+    """
+
+    id: str
+    config: Config
+    repetition: int
+    outcome: Outcome
+    failure: Failure | None = None
+    samples_per_s: Estimate | None = None
+    batches_per_s: Estimate | None = None
+    bytes_per_s: Estimate | None = None
+    startup_s: float | None = None
+    epoch_turnover_s: float | None = None
+    wait_fraction: float | None = None
+    usage: Usage = dataclasses.field(default_factory=Usage)
+    noisy: bool = False
+    warnings: tuple[str, ...] = ()
+    unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    started_at: str = ""
+    measured_s: float = 0.0
+    wall_s: float = 0.0
+    window_batches: int = 0
+    batch_bytes: float | None = None
+    samples_per_batch: float | None = None
+    whole_epochs: bool = False
