@@ -16,7 +16,7 @@ from dlprof.records.advice import (
 )
 from dlprof.records.calibration import Calibration, Prediction
 from dlprof.records.config import Config, Estimate
-from dlprof.records.findings import Finding, FindingCode, Fix, Severity
+from dlprof.records.findings import Diagnosis, Finding, FindingCode, Fix, Severity, Stalls
 from dlprof.records.machine import GpuInfo, Machine
 from dlprof.records.plan import LeftOut, Plan, TrialCost
 from dlprof.records.run import SCHEMA_VERSION, Cost, Run, RunEnd, RunHeader
@@ -31,6 +31,7 @@ from dlprof.records.stages import (
     WorkerCosts,
 )
 from dlprof.records.target import Target
+from dlprof.records.timeline import Timeline
 from dlprof.records.trial import Failure, FailureKind, GpuUsage, Outcome, Trial, Usage
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "Config",
     "Constraints",
     "Cost",
+    "Diagnosis",
     "Estimate",
     "Expected",
     "Explanation",
@@ -68,7 +70,9 @@ __all__ = [
     "Severity",
     "Stage",
     "StageName",
+    "Stalls",
     "Target",
+    "Timeline",
     "TransformCost",
     "Trial",
     "TrialCost",

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from dlprof.records.config import Estimate
+from dlprof.records.config import Config, Estimate
 
 FindingCode = Literal[
     "consumer",
@@ -82,3 +82,42 @@ class Finding:
     predicted_gain: Estimate | None = None
     cost: float = 0.0
     doubtful: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Stalls:
+    """Why the consumer waits, by the differential of DS-Analyzer (Mohan et al., VLDB 2021).
+
+    Attributes:
+        resident_s: Seconds a batch with a batch that is in memory already: step and copy alone.
+        warm_s: Seconds a batch with the data set's files in the page cache.
+        cold_s: Seconds a batch with the page cache dropped; ``None`` where that wasn't measured.
+        prep_fraction: ``max(0, warm - resident) / (cold or warm)``: share of time lost to
+            preparing batches.
+        fetch_fraction: ``max(0, cold - warm) / cold``: share lost to fetching from storage.
+    """
+
+    resident_s: float
+    warm_s: float
+    cold_s: float | None = None
+    prep_fraction: float
+    fetch_fraction: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What a profile found for one configuration.
+
+    Attributes:
+        config: What was explained.
+        findings: Ordered by cost; the first is the cause that dlprof would bet on.
+        stalls: Of the consumer; ``None`` where that wasn't measured.
+        trials: Ids of the trials that it rests on.
+        notes: What people should know of the way it was found.
+    """
+
+    config: Config
+    findings: tuple[Finding, ...] = ()
+    stalls: Stalls | None = None
+    trials: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()

@@ -7,9 +7,13 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from dlprof.records.advice import Recommendation
+from dlprof.records.calibration import Calibration
+from dlprof.records.findings import Diagnosis
 from dlprof.records.machine import Machine
 from dlprof.records.plan import LeftOut, Plan
+from dlprof.records.stages import Explanation
 from dlprof.records.target import Target
+from dlprof.records.timeline import Timeline
 from dlprof.records.trial import Trial
 
 SCHEMA_VERSION = 1
@@ -87,6 +91,10 @@ class Run:
         header: What the trials have in common.
         trials: In the order of measuring.
         recommendation: The last one that was written.
+        explanations: What instrumented trials told, in the order of measuring.
+        timelines: When batches were where, of instrumented trials.
+        calibration: The last one that was written.
+        diagnosis: The last one that was written.
         end: Set if the sweep came to an end of its own.
         truncated: Whether the file was cut off in the middle of a record.
     """
@@ -95,6 +103,10 @@ class Run:
     header: RunHeader
     trials: tuple[Trial, ...] = ()
     recommendation: Recommendation | None = None
+    explanations: tuple[Explanation, ...] = ()
+    timelines: tuple[Timeline, ...] = ()
+    calibration: Calibration | None = None
+    diagnosis: Diagnosis | None = None
     end: RunEnd | None = None
     truncated: bool = False
 

@@ -8,14 +8,32 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from dlprof.records import Recommendation, RunEnd, RunHeader, Trial
+from dlprof.records import (
+    Calibration,
+    Diagnosis,
+    Explanation,
+    Recommendation,
+    RunEnd,
+    RunHeader,
+    Timeline,
+    Trial,
+)
 from dlprof.store.codec import to_json
 
 KIND = "record"
 """The key that says which kind of record a line holds."""
 
 RECORD_TYPES: Mapping[str, type] = MappingProxyType(
-    {"run": RunHeader, "trial": Trial, "recommendation": Recommendation, "end": RunEnd}
+    {
+        "run": RunHeader,
+        "trial": Trial,
+        "explanation": Explanation,
+        "timeline": Timeline,
+        "calibration": Calibration,
+        "diagnosis": Diagnosis,
+        "recommendation": Recommendation,
+        "end": RunEnd,
+    }
 )
 """Kinds that this version understands; others are additions of later versions and are skipped."""
 

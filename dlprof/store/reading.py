@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, TypeVar
 from dlprof import records
 from dlprof.errors import FileError
 from dlprof.files import check_plain
-from dlprof.records import Recommendation, Run, RunEnd, RunHeader, Trial
+from dlprof.records import Run, RunHeader
 from dlprof.store import format as run_format
 from dlprof.store.codec import MismatchError, from_json
 
@@ -19,7 +19,10 @@ MAX_LINE_BYTES = 16 * 1024 * 1024
 
 _GIVE_RUN_FILE = "Give a run file that dlprof sweep wrote (*.dlprof.jsonl)."
 
-_Record = TypeVar("_Record", RunHeader, Trial, Recommendation, RunEnd)
+_SEVERAL = {"trial": "trials", "explanation": "explanations", "timeline": "timelines"}
+"""Kinds of which a run keeps all, and the field of ``Run`` that holds them; of others the last."""
+
+_Record = TypeVar("_Record")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -129,28 +132,26 @@ def _collect(path: Path, lines: _Lines) -> RunContent:
         raise _no_run(path, "it is empty")
     version = _version(path, last)
     header = _record(path, last, RunHeader, version)
-    trials: list[Trial] = []
-    recommendation: Recommendation | None = None
-    end: RunEnd | None = None
+    several: dict[str, list[Any]] = {kind: [] for kind in _SEVERAL}
+    newest: dict[str, Any] = {}
     for last in reading:
         kind = last.data[run_format.KIND]
-        if kind == "trial":
-            trials.append(_record(path, last, Trial, version))
-            # A run that was resumed after its end has not ended until it says so again.
-            end = None
-        elif kind == "recommendation":
-            recommendation = _record(path, last, Recommendation, version)
-        elif kind == "end":
-            end = _record(path, last, RunEnd, version)
-        elif kind == "run":
+        if kind == "run":
             raise _damaged(path, last.number, "it begins a second run")
-    run = Run(
-        path=str(path),
-        header=header,
-        trials=tuple(trials),
-        recommendation=recommendation,
-        end=end,
-        truncated=lines.torn,
+        record_type = run_format.RECORD_TYPES.get(kind)
+        if record_type is None:  # an addition of a later version
+            continue
+        record: Any = _record(path, last, record_type, version)
+        if kind in several:
+            several[kind].append(record)
+        else:
+            newest[kind] = record
+        if kind == "trial":
+            # A run that was resumed after its end has not ended until it says so again.
+            newest.pop("end", None)
+    kept: dict[str, Any] = {_SEVERAL[kind]: tuple(found) for kind, found in several.items()}
+    run = dataclasses.replace(
+        Run(path=str(path), header=header, truncated=lines.torn), **kept, **newest
     )
     return RunContent(run, last.end, last.ended)
 

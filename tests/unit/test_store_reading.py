@@ -76,7 +76,7 @@ def test_unknown_kinds_and_fields_are_ignored(saved: Path) -> None:
     content = lines(saved)
     content[1]["not_yet_known"] = {"deep": [1]}
     content[1]["config"]["not_yet_known"] = 1
-    content.insert(2, {"record": "calibration", "anything": 1})
+    content.insert(2, {"record": "not_yet_known", "anything": 1})
     saved.write_text("".join(json.dumps(line) + "\n" for line in content))
     assert pathless(read_run(saved)) == RUN
 
