@@ -17,9 +17,11 @@ from dlprof.units import quoted
 
 DEFAULT_ORIGIN = "default"
 
-# A misspelt variable of ours is at least this much like its right name; DLPROF_CACHE_DIR and
-# others that are no options are less.
-_LIKENESS = 0.85
+_CONFIG_VARIABLE = f"{ENVIRONMENT_PREFIX}CONFIG"
+
+# What follows the prefix of a misspelt variable is at least this much like its right name's; the
+# prefix alone would make any two alike. DLPROF_CACHE_DIR and others that are no options are less.
+_LIKENESS = 0.75
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ def resolve_settings(
     Args:
         flags: Raw texts or natural values under configuration keys; ``None`` is not given.
         environ: The environment; empty variables count as not set.
-        config_file: The file given by ``--config``.
+        config_file: The file given by ``--config``; ``DLPROF_CONFIG`` names it otherwise.
         cwd: Where the search for ``pyproject.toml`` begins, upwards.
 
     Returns:
@@ -53,6 +55,8 @@ def resolve_settings(
         UsageError: For unknown keys, bad values and options that exclude each other.
         FileError: For a configuration file that can't be read.
     """
+    if config_file is None and environ.get(_CONFIG_VARIABLE):
+        config_file = Path(environ[_CONFIG_VARIABLE])
     layers = (
         _from_flags(flags),
         _from_environment(environ),
@@ -106,14 +110,17 @@ def _from_flags(flags: Mapping[str, object | None]) -> _Layer:
 
 def _from_environment(environ: Mapping[str, str]) -> _Layer:
     names = {option.environment: option.key for option in OPTIONS}
+    endings = [name.removeprefix(ENVIRONMENT_PREFIX) for name in (*names, _CONFIG_VARIABLE)]
     for name in environ:
-        if name.startswith(ENVIRONMENT_PREFIX) and name not in names:
-            close = difflib.get_close_matches(name, names, n=1, cutoff=_LIKENESS)
-            if close:
-                raise UsageError(
-                    f"The environment variable {name} is not known",
-                    hint=f"Did you mean {close[0]}? Else unset it.",
-                )
+        ending = name.removeprefix(ENVIRONMENT_PREFIX)
+        if ending == name or ending in endings:
+            continue
+        close = difflib.get_close_matches(ending, endings, n=1, cutoff=_LIKENESS)
+        if close:
+            raise UsageError(
+                f"The environment variable {name} is not known",
+                hint=f"Did you mean {ENVIRONMENT_PREFIX}{close[0]}? Else unset it.",
+            )
     return {key: (environ[name], name) for name, key in names.items() if environ.get(name)}
 
 

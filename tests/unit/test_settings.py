@@ -247,7 +247,8 @@ def test_an_unknown_key_like_no_other_gets_the_list() -> None:
 
 
 def test_a_misspelt_variable_is_refused_and_others_are_left_alone() -> None:
-    assert resolve(environ={"DLPROF_CACHE_DIR": "x", "DLPROF_DEBUG": "1"}) == SweepSettings()
+    others = {"DLPROF_CACHE_DIR": "x", "DLPROF_DEBUG": "1", "DLPROF_E2E": "1"}
+    assert resolve(environ=others) == SweepSettings()
     with pytest.raises(UsageError) as caught:
         resolve(environ={"DLPROF_NUM_WORKER": "1"})
     assert "DLPROF_NUM_WORKERS" in caught.value.hint
@@ -468,3 +469,10 @@ def test_no_value_makes_an_option_fail_in_another_way(key: str, raw: object) -> 
     else:
         kind = "usage"
     assert kind == "usage"
+
+
+def test_the_environment_can_name_the_configuration_file(tmp_path: Path) -> None:
+    path = written(tmp_path, "seed = 5\n")
+    other = written(tmp_path, "seed = 6\n", "other.toml")
+    assert resolve(environ={"DLPROF_CONFIG": str(path)}).seed == 5
+    assert resolve(environ={"DLPROF_CONFIG": str(path)}, config=other).seed == 6
