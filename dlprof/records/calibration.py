@@ -17,10 +17,18 @@ class Calibration:
         batch_size: As in the configurations; ``None`` for the target's own.
         samples_per_batch: Mean samples in a batch.
         batch_bytes: Mean bytes of tensor data in a batch.
+        batch_tensors: Mean tensors in a batch; each takes a file descriptor on its way.
+        read_bytes_per_batch: Bytes that a batch fetches from storage, past the page cache.
         in_main: Costs without workers (num_workers=0).
-        in_workers: Costs with workers: fetching, putting, receiving.
-        receive: Costs of receiving by sharing strategy, where more than the default was measured.
-        startup_s: Seconds to start, by start method: ``{"fork": (first, each further worker)}``.
+        in_workers: Costs with workers: fetching, putting, receiving. Where ``receive_busy_s``
+            knows the strategy, ``receive_io_s`` is that of batches whose worker rests.
+        receive: Costs with workers by sharing strategy, where more than the default was measured.
+        receive_busy_s: Seconds that receiving a batch takes longer while its worker computes, by
+            sharing strategy (``default`` for torch's): the handshake of ``file_descriptor``
+            waits for the worker's interpreter lock.
+        helper_cpu_s: CPU seconds a batch of the main process's other threads without workers.
+        startup_s: Seconds to start, by start method: ``{"fork": (first, each further worker)}``;
+            ``default`` for the target's own method, ``main`` for no workers.
         turnover_s: Seconds from an epoch's last batch to the next one's first, by
             ``"persistent"`` and start method.
         main_bytes: Memory of the main process (PSS).
@@ -42,9 +50,13 @@ class Calibration:
     batch_size: int | None = None
     samples_per_batch: float | None = None
     batch_bytes: float | None = None
+    batch_tensors: float | None = None
+    read_bytes_per_batch: float | None = None
     in_main: BatchCosts | None = None
     in_workers: BatchCosts | None = None
     receive: Mapping[str, BatchCosts] = dataclasses.field(default_factory=dict)
+    receive_busy_s: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    helper_cpu_s: float = 0.0
     startup_s: Mapping[str, tuple[float, ...]] = dataclasses.field(default_factory=dict)
     turnover_s: Mapping[str, float] = dataclasses.field(default_factory=dict)
     main_bytes: float | None = None
@@ -77,6 +89,7 @@ class Prediction:
         shm_bytes: Shared memory of one rank with full queues.
         open_files: File descriptors of the main process with full queues.
         startup_s: ``iter`` plus first ``next``.
+        turnover_s: From an epoch's last batch to the first of the next.
         method: Which predictor: ``closed``, ``maxplus`` or ``simulation``.
     """
 
@@ -89,4 +102,5 @@ class Prediction:
     shm_bytes: float | None = None
     open_files: int | None = None
     startup_s: float | None = None
+    turnover_s: float | None = None
     method: str = ""

@@ -1,0 +1,137 @@
+"""What can limit a loader, each limit by itself: rates that no configuration exceeds.
+
+With mean costs a batch ``cpu`` (fetching and handing over), ``io`` (waiting), ``g`` (taking it into
+main), a step ``T``, ``W`` workers, ``C`` cores and ``R`` ranks:
+
+    X <= min(1 / (T + g), W / (cpu + io), C / (R * (cpu + g_cpu)))
+
+and without workers ``X <= min(1 / (cpu / min(1, C) + io + T), C / (R * process CPU))``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from dlprof.model.work import Cell
+
+Bound = Literal["step", "workers", "cores", "main", "pin", "storage", "order"]
+
+_WORDS: dict[Bound, str] = {
+    "step": "the training step is the limit: the loader keeps up with it",
+    "workers": "the workers are the limit: each is busy with a batch all the time",
+    "cores": "the cores are the limit: all that are to be had are busy",
+    "main": "the main process is the limit: it takes in batches as fast as it can",
+    "pin": "the pin thread is the limit: it copies batches to page-locked memory one by one",
+    "storage": "the storage is the limit: it gives no more bytes a second",
+    "order": "the order is the limit: finished batches wait for slow ones that come before them",
+}
+
+
+def describe(bound: str) -> str:
+    """A bound in words; the bound itself where it is not known."""
+    return next((words for name, words in _WORDS.items() if name == bound), bound)
+
+
+def bounds(cell: Cell) -> dict[Bound, float]:
+    """The rate of one rank that each limit alone would allow, in batches per second.
+
+    Limits that don't exist in this configuration are left out; one that costs nothing is
+    ``inf``.
+    """
+    return _with_workers(cell) if cell.workers else _in_main(cell)
+
+
+def binding(cell: Cell) -> tuple[Bound, float]:
+    """The lowest bound; of equal ones, the first as ``bounds`` lists them."""
+    found = bounds(cell)
+    name = min(found, key=lambda each: found[each])
+    return name, found[name]
+
+
+def own_cores(cell: Cell) -> float:
+    """Cores that all ranks can have beside the neighbours.
+
+    The kernel gives every running thread the same share: ``a`` threads of ours beside ``n`` of
+    others on ``C`` cores get ``C * a / (a + n)``, and never less than what is idle.
+    """
+    where = cell.conditions
+    if not where.neighbours:
+        return where.cores
+    threads = where.ranks * max(1.0, _computing(cell))
+    shared = where.cores * threads / (threads + where.neighbours)
+    return max(where.cores - where.neighbours, shared)
+
+
+def cpu_per_batch(cell: Cell) -> float:
+    """CPU seconds a batch of one rank, the consumer's step included."""
+    means, where = cell.work.means, cell.conditions
+    loading = means.cpu * (1.0 + cell.work.helpers)
+    receiving = means.receive_cpu + means.main_cpu + (means.pin if cell.work.pinned else 0.0)
+    consuming = where.step_cores * cell.step_s + where.step_cpu_s / where.speed
+    return loading + receiving + consuming
+
+
+def cores_bound(cell: Cell) -> float:
+    """The rate of one rank at which all cores are busy."""
+    return _over(own_cores(cell) / cell.conditions.ranks, cpu_per_batch(cell))
+
+
+def receive_s(cell: Cell, rate: float) -> float:
+    """Mean seconds in which a batch is taken in, at a rate that says how busy the workers are."""
+    means = cell.work.means
+    computing = min(1.0, rate * means.cpu / cell.workers) if math.isfinite(rate) else 1.0
+    return means.receive_cpu + means.receive_io + cell.work.busy_s * computing
+
+
+def _computing(cell: Cell) -> float:
+    """Threads of one rank that compute at once while its workers are busy."""
+    means = cell.work.means
+    whole = means.cpu + means.io
+    return max(1, cell.workers) * (means.cpu / whole if whole > 0 else 1.0)
+
+
+def _over(limit: float, cost: float) -> float:
+    return limit / cost if cost > 0 else math.inf
+
+
+def _in_main(cell: Cell) -> dict[Bound, float]:
+    means = cell.work.means
+    pace = min(1.0, own_cores(cell) / cell.conditions.ranks / (1.0 + cell.work.helpers))
+    loading = means.cpu / pace + means.io
+    first: Bound = "step" if cell.whole_step_s > loading else "main"
+    found: dict[Bound, float] = {
+        first: _over(1.0, loading + cell.whole_step_s),
+        "cores": cores_bound(cell),
+    }
+    return found | _storage(cell)
+
+
+def _with_workers(cell: Cell) -> dict[Bound, float]:
+    means = cell.work.means
+    others = {"workers": _workers(cell, 0.0), "cores": cores_bound(cell)}
+    receive = receive_s(cell, min(others.values()))
+    main = means.main_cpu + (0.0 if cell.work.pinned else receive)
+    first: Bound = "step" if cell.whole_step_s > main else "main"
+    found: dict[Bound, float] = {
+        first: _over(1.0, cell.whole_step_s + main),
+        "workers": _workers(cell, receive),
+        "cores": others["cores"],
+    }
+    if cell.work.pinned:
+        found["pin"] = _over(1.0, receive + means.pin)
+    return found | _storage(cell)
+
+
+def _workers(cell: Cell, receive: float) -> float:
+    """``W`` batches at a time; with ``prefetch_factor=1`` a worker rests until its is taken in."""
+    means = cell.work.means
+    rest = receive + means.main_cpu if cell.prefetch == 1 else 0.0
+    return _over(cell.workers, means.cpu + means.io + rest)
+
+
+def _storage(cell: Cell) -> dict[Bound, float]:
+    limit, read = cell.conditions.storage_bytes_per_s, cell.work.read_bytes
+    if limit is None or read <= 0:
+        return {}
+    return {"storage": limit / read / cell.conditions.ranks}

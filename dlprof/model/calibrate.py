@@ -1,0 +1,245 @@
+"""From instrumented trials to what batches cost."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from dlprof.model.handshake import split_receive
+from dlprof.model.trials import growth_of, memory_of, startups_of, turnovers_of
+from dlprof.model.work import DEFAULT
+from dlprof.records import BatchCosts, Calibration, Explanation, Trial
+
+MIN_BATCHES = 10
+"""Fewer batches than this say nothing of their spread."""
+
+MAX_ERROR = 0.10
+"""Relative standard error of the mean cost from which a calibration is called too short."""
+
+MAX_RUN_QUEUE = 0.5
+"""Share of fetching spent waiting for a core from which the machine was too busy to tell: own CPU
+time itself grows then, by caches and hyper-threads that others use."""
+
+MAX_BATCHES = 4000
+"""Kept of each kind; beyond, every n-th."""
+
+_BLOCKS = 20
+_CLOCK_ERROR_S = 2e-4
+"""Waiting is a difference of clocks; down to this far below 0 it is 0."""
+
+_DISAGREE = 1.25
+
+
+def fit(
+    explanations: Sequence[Explanation],
+    trials: Sequence[Trial],
+    *,
+    batch_tensors: float | None = None,
+) -> Calibration:
+    """Merge what instrumented trials tell into one calibration.
+
+    Waiting for a core is left out of the costs: it belongs to the moment, and the predictors
+    find what there will be of it.
+
+    Args:
+        explanations: Of instrumented trials of one target at one batch size, of one run or
+            several: ``num_workers`` 0, 1 and 2 are enough.
+        trials: All trials of those runs, the instrumented ones among them: start-up, turnover and
+            memory come from these.
+        batch_tensors: Tensors in a batch, where the target's probe told.
+
+    Returns:
+        The calibration. Whatever makes it unreliable is among its ``doubts``; with no usable
+        batch at all, both of its costs are ``None``.
+    """
+    told = [each for each in explanations if each.hooked and each.costs.cpu_s]
+    clean = {each.trial_id: _clean(each.costs) for each in told}
+    doubts = _dropped(told, clean)
+    usable = [each for each in told if clean[each.trial_id].cpu_s]
+    in_main = _merged(clean, [e for e in usable if not e.config.num_workers])
+    fed = [each for each in usable if each.config.num_workers]
+    by_strategy = _by(fed, lambda each: each.config.sharing_strategy or DEFAULT)
+    split = {name: split_receive(some, clean) for name, some in by_strategy.items()}
+    merged = {name: _merged(split[name].costs, some) for name, some in by_strategy.items()}
+    in_workers = merged.get(DEFAULT) or next(iter(merged.values()), None)
+    fit_of = _Fetching.of(usable, clean)
+    by_id = {trial.id: trial for trial in trials}
+    mine = [by_id[each.trial_id] for each in usable if each.trial_id in by_id]
+    main_bytes, worker_bytes = memory_of(trials)
+    return Calibration(
+        batch_size=next((each.config.batch_size for each in usable), None),
+        samples_per_batch=_mean(t.samples_per_batch for t in (mine or trials)),
+        batch_bytes=_mean(t.batch_bytes for t in (mine or trials)),
+        batch_tensors=batch_tensors,
+        read_bytes_per_batch=_mean(map(_read_bytes, mine)),
+        in_main=in_main,
+        in_workers=in_workers,
+        receive={name: costs for name, costs in merged.items() if name != DEFAULT and costs},
+        receive_busy_s={name: found.busy_s for name, found in split.items() if found.busy_s > 0},
+        helper_cpu_s=_helpers(usable),
+        startup_s=startups_of(trials),
+        turnover_s=turnovers_of(trials),
+        main_bytes=main_bytes,
+        worker_bytes=worker_bytes,
+        worker_growth_bytes_per_batch=growth_of(usable),
+        cpu_cv=fit_of.cv,
+        standard_error=fit_of.error,
+        run_queue_fraction=fit_of.run_queue,
+        available_cores=_mean(t.usage.available_cpu_cores for t in mine),
+        trials=tuple(each.trial_id for each in usable),
+        doubts=(*doubts, *_doubts(fit_of, usable, clean)),
+    )
+
+
+def _by(
+    items: Iterable[Explanation], key: Callable[[Explanation], str]
+) -> dict[str, list[Explanation]]:
+    groups: dict[str, list[Explanation]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
+
+def _clean(costs: BatchCosts) -> BatchCosts:
+    """The batches whose figures all make sense; missing columns stay empty."""
+    columns = {f.name: getattr(costs, f.name) for f in dataclasses.fields(costs)}
+    length = len(costs.cpu_s)
+    present = {name: column for name, column in columns.items() if len(column) == length}
+    kept = [row for row in zip(*present.values(), strict=True) if all(map(_makes_sense, row))]
+    if not kept:
+        return BatchCosts()
+    rounded = ([max(0.0, value) for value in column] for column in zip(*kept, strict=True))
+    return BatchCosts(**dict(zip(present, map(tuple, rounded), strict=True)))
+
+
+def _makes_sense(value: float) -> bool:
+    return math.isfinite(value) and value >= -_CLOCK_ERROR_S
+
+
+def _dropped(told: Sequence[Explanation], clean: Mapping[str, BatchCosts]) -> list[str]:
+    all_of_them = sum(len(each.costs.cpu_s) for each in told)
+    kept = sum(len(clean[each.trial_id].cpu_s) for each in told)
+    if kept == all_of_them:
+        return []
+    lost = all_of_them - kept
+    return [f"{lost} of {all_of_them} batches had figures below 0 or none, and were left out"]
+
+
+def _merged(clean: Mapping[str, BatchCosts], some: Sequence[Explanation]) -> BatchCosts | None:
+    """The batches of several trials, one trial after the other."""
+    parts = [clean[each.trial_id] for each in some]
+    count = sum(len(part.cpu_s) for part in parts)
+    if not count:
+        return None
+    stride = math.ceil(count / MAX_BATCHES)
+    columns: dict[str, tuple[float, ...]] = {}
+    for field in dataclasses.fields(BatchCosts):
+        column = [_filled(part, field.name) for part in parts]
+        if any(getattr(part, field.name) for part in parts):
+            columns[field.name] = tuple(itertools.chain.from_iterable(column))[::stride]
+    return BatchCosts(**columns)
+
+
+def _filled(part: BatchCosts, name: str) -> tuple[float, ...]:
+    """A column at full length; where a trial lacks it, its batches cost nothing there."""
+    column: tuple[float, ...] = getattr(part, name)
+    return column or (0.0,) * len(part.cpu_s)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Fetching:
+    """How much the cost of fetching varies; ``None`` where too few batches tell."""
+
+    count: int
+    cv: float | None
+    error: float | None
+    run_queue: float | None
+
+    @classmethod
+    def of(cls, some: Sequence[Explanation], clean: Mapping[str, BatchCosts]) -> _Fetching:
+        series = [_fetch_s(clean[each.trial_id]) for each in some]
+        values = list(itertools.chain.from_iterable(series))
+        mean = math.fsum(values) / len(values) if values else 0.0
+        if len(values) < MIN_BATCHES or mean <= 0:
+            return cls(count=len(values), cv=None, error=None, run_queue=None)
+        blocks = list(itertools.chain.from_iterable(map(_block_means, series)))
+        error = statistics.stdev(blocks) / math.sqrt(len(blocks)) if len(blocks) > 1 else mean
+        queued = math.fsum(itertools.chain.from_iterable(_queued(clean, some)))
+        return cls(
+            count=len(values),
+            cv=statistics.stdev(values) / mean,
+            error=error / mean,
+            run_queue=queued / (queued + math.fsum(values)),
+        )
+
+
+def _fetch_s(costs: BatchCosts) -> list[float]:
+    io = costs.io_s or (0.0,) * len(costs.cpu_s)
+    return [a + b for a, b in zip(costs.cpu_s, io, strict=True)]
+
+
+def _queued(
+    clean: Mapping[str, BatchCosts], some: Sequence[Explanation]
+) -> Iterable[tuple[float, ...]]:
+    return (clean[each.trial_id].run_queue_s for each in some)
+
+
+def _block_means(values: Sequence[float]) -> list[float]:
+    """Means over equal blocks of batches that follow each other."""
+    size = max(1, len(values) // _BLOCKS)
+    starts = range(0, len(values) - size + 1, size)
+    return [math.fsum(values[start : start + size]) / size for start in starts]
+
+
+def _doubts(
+    found: _Fetching, some: Sequence[Explanation], clean: Mapping[str, BatchCosts]
+) -> Iterable[str]:
+    if found.count < MIN_BATCHES:
+        yield f"only {found.count} batches were measured: calibrate for longer"
+    elif found.error is not None and found.error > MAX_ERROR:
+        yield (
+            f"the mean cost of a batch is known to ±{found.error:.0%} only: calibrate for longer"
+        )
+    if found.run_queue is not None and found.run_queue > MAX_RUN_QUEUE:
+        yield (
+            f"fetching waited for a core {found.run_queue:.0%} of its time: the machine was too "
+            "busy to tell what batches cost; calibrate when it is quiet"
+        )
+    yield from _disagreement(some, clean)
+
+
+def _disagreement(some: Sequence[Explanation], clean: Mapping[str, BatchCosts]) -> Iterable[str]:
+    """Whether a batch costs more CPU where more workers run: then more of them cost more still."""
+    means: dict[int, list[float]] = {}
+    for each in some:
+        means.setdefault(each.config.num_workers, []).extend(clean[each.trial_id].cpu_s)
+    fed = {w: statistics.fmean(v) for w, v in means.items() if w and len(v) >= MIN_BATCHES}
+    if len(fed) > 1 and fed[max(fed)] > _DISAGREE * fed[min(fed)] > 0:
+        yield (
+            f"a batch costs {fed[max(fed)] / fed[min(fed)]:.2g} times the CPU with "
+            f"num_workers={max(fed)} as with {min(fed)}: workers get in each other's way, and "
+            "more of them may gain less than predicted"
+        )
+
+
+def _helpers(some: Sequence[Explanation]) -> float:
+    """CPU seconds a batch of main's other threads, without workers."""
+    alone = [
+        each.main_threads_cpu_cores * each.window_s / each.batches
+        for each in some
+        if not each.config.num_workers and each.main_threads_cpu_cores and each.batches
+    ]
+    return statistics.fmean(alone) if alone else 0.0
+
+
+def _read_bytes(trial: Trial) -> float | None:
+    read, rate = trial.usage.read_bytes_per_s, trial.batches_per_s
+    return None if read is None or rate is None or rate.value <= 0 else read / rate.value
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return statistics.fmean(known) if known else None

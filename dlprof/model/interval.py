@@ -1,0 +1,119 @@
+"""How far off a prediction may be: the calibration's luck, and the model's own error."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+import statistics
+from collections.abc import Sequence
+
+from dlprof.model.bounds import binding
+from dlprof.model.work import Cell, Rows, Work
+from dlprof.records import Calibration, Estimate
+from dlprof.stats import t_quantile
+
+MODEL_ERROR = {"closed": 0.12, "maxplus": 0.035, "simulation": 0.03}
+"""Standard deviation of the logarithm of predicted over measured rates, by method: what remains
+on emulated cores (``benchmarks/emulated.py``) where the calibration was long."""
+
+EXTRAPOLATED_ERROR = 0.02
+"""What adds to it where cores or ranks are not those of the calibration, as measured there."""
+
+DOUBT_ERROR = 0.15
+"""What adds to it for each doubt about the calibration: wide enough that no choice rests on it."""
+
+REPLICATES = 40
+_LEAST_BLOCKS = 5
+_WIDEST_LOG = 3.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Resampled:
+    """The same work with batches drawn anew, as another calibration might have seen them."""
+
+    work: Work
+    replicates: tuple[Work, ...]
+
+
+def resampled(work: Work, *, count: int, seed: int) -> Resampled:
+    """Draw batches anew by blocks, so that what lasts for several batches stays together.
+
+    The moving-block bootstrap (Kuensch 1989) with blocks of about the cube root of the number of
+    batches.
+
+    Args:
+        work: With the batches as calibrated, in their order.
+        count: How often.
+        seed: Of the draws.
+    """
+    rng = random.Random(seed)
+    return Resampled(work, tuple(work.with_rows(_blocks(work.rows, rng)) for _ in range(count)))
+
+
+def _blocks(rows: Rows, rng: random.Random) -> Rows:
+    length = max(1, min(round(len(rows) ** (1 / 3)), len(rows) // _LEAST_BLOCKS))
+    made: list[tuple[float, ...]] = []
+    while len(made) < len(rows):
+        start = rng.randrange(len(rows) - length + 1)
+        made += rows[start : start + length]
+    return tuple(made[: len(rows)])
+
+
+def log_error(cell: Cell, drawn: Resampled) -> float:
+    """Standard deviation of the logarithm of the rate over replicates, by the closed form.
+
+    The closed form is wrong by the same factor in all replicates; what it answers to a change of
+    the mean costs is what the others answer too.
+    """
+    rates = [binding(dataclasses.replace(cell, work=work))[1] for work in drawn.replicates]
+    return spread_of(rates)
+
+
+def spread_of(rates: Sequence[float]) -> float:
+    """Standard deviation of the logarithm of rates; 0 of fewer than two."""
+    logs = [math.log(rate) for rate in rates if 0 < rate < math.inf]
+    return statistics.stdev(logs) if len(logs) > 1 else 0.0
+
+
+def interval(
+    rate: float, *, sampling: float, calibration: Calibration, cell: Cell, method: str
+) -> Estimate:
+    """The rate with its 95 % interval.
+
+    Args:
+        rate: Batches per second.
+        sampling: Standard deviation of its logarithm that the luck of the calibration leaves.
+        calibration: Its doubts widen the interval.
+        cell: Where it runs: other cores or ranks than those calibrated widen it too.
+        method: Whose prediction it is.
+    """
+    if not math.isfinite(rate):
+        return Estimate(value=rate)
+    batches = len(cell.work.rows)
+    parts = [
+        max(sampling, _share_of_own_error(calibration, cell)),
+        MODEL_ERROR.get(method, MODEL_ERROR["closed"]),
+        EXTRAPOLATED_ERROR if _is_elsewhere(calibration, cell) else 0.0,
+        DOUBT_ERROR * len(calibration.doubts),
+    ]
+    quantile = t_quantile(0.975, max(2, batches - 1))
+    half = min(quantile * math.hypot(*parts), _WIDEST_LOG)
+    return Estimate(value=rate, low=rate * math.exp(-half), high=rate * math.exp(half))
+
+
+def _share_of_own_error(calibration: Calibration, cell: Cell) -> float:
+    """The calibration's standard error, as far as loading rather than the step is the limit."""
+    error = calibration.standard_error or 0.0
+    step = cell.whole_step_s
+    name, rate = binding(cell)
+    if name == "step" and math.isfinite(rate):
+        return error * max(0.0, 1.0 - rate * step)
+    return error
+
+
+def _is_elsewhere(calibration: Calibration, cell: Cell) -> bool:
+    where = cell.conditions
+    known = calibration.available_cores
+    other_cores = known is None or abs(where.cores - where.neighbours - known) > 0.25 * known
+    return other_cores or where.ranks > 1 or where.speed != 1.0

@@ -1,0 +1,168 @@
+"""The max-plus recursion: when each batch is sent, loaded and returned, one after the other.
+
+    sent[k] = ret[k - W * P]
+    done[k] = max(done[k - W], sent[k]) + s * cpu[k] + io[k]
+    ret[k]  = max(ret[k - 1] + T[k - 1], done[k]) + s * g_cpu[k] + g_io[k]
+
+``s >= 1`` is how much computing slows down where the cores are short. The smallest ``s`` that
+keeps ``X * CPU * ranks <= C`` gives ``X = C / (CPU * ranks)`` itself, for ``X`` falls steadily
+with ``s``: so the cores' bound stands for the search of that ``s``. It says nothing of cores that
+are short only now and then, which cost up to a fifth of the rate where workers both compute and
+wait; so ``s`` is taken from the machine-repairman model (``sharing``), at as many workers as the
+recursion with ``s = 1`` keeps busy, and the cores' bound is kept beside it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import itertools
+import math
+from collections.abc import Sequence
+
+from dlprof.model.bounds import bounds, cores_bound, cpu_per_batch, own_cores, receive_s
+from dlprof.model.predictor import Steady
+from dlprof.model.sharing import slowdown
+from dlprof.model.work import Cell, Deck, Rows
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Columns:
+    """What each batch of the sequence costs: loading, taking in, stepping."""
+
+    load: Sequence[float]
+    take: Sequence[float]
+    step: Sequence[float]
+
+
+def steady_rate(cell: Cell, deck: Deck, *, batches: int) -> Steady:
+    """The rate by the recursion, the bounds of cores, pin thread and storage kept.
+
+    Args:
+        cell: What to predict.
+        deck: Deals batches.
+        batches: Measured after the pipeline has filled; at least four rounds of ``W`` are.
+    """
+    found = bounds(cell)
+    if not cell.workers:
+        return Steady(batches_per_s=min(found.values()), held_back=False)
+    limit = min(rate for name, rate in found.items() if name in _BY_THEMSELVES)
+    rows = deck.rows(cell.work, max(batches, 4 * cell.workers))
+    steps = deck.steps(cell, len(rows))
+    slow = max(1.0, 1.0 / own_cores(cell))
+    steady = _recursion(cell, rows, steps, slow=slow)
+    for _ in range(_PASSES):
+        before, found_slow = slow, _slowdown(cell, steady.batches_per_s, slow)
+        slow = math.sqrt(before * found_slow) if before > 1.0 else found_slow
+        if abs(slow - before) < _WORTH_IT:
+            break
+        steady = _recursion(cell, rows, steps, slow=slow)
+    return dataclasses.replace(steady, batches_per_s=min(steady.batches_per_s, limit))
+
+
+_BY_THEMSELVES = ("cores", "pin", "storage")
+_PASSES = 2
+_WORTH_IT = 0.005
+"""Changes of the slowdown up to this are left out: the rate would change by less than that."""
+
+
+def _slowdown(cell: Cell, rate: float, slow: float) -> float:
+    """How much computing slows down at a rate that came of another slowdown.
+
+    By Little's law ``rate * (slow * cpu + io)`` workers of a rank are busy; what main computes
+    leaves them fewer cores.
+    """
+    means, where = cell.work.means, cell.conditions
+    cores = own_cores(cell)
+    busy = min(float(cell.workers), rate * (slow * means.cpu + means.io))
+    beside = cpu_per_batch(cell) - means.cpu
+    rest = max(cores - where.ranks * beside * min(rate, cores_bound(cell)), cores / 4)
+    return slowdown(where.ranks * busy, compute_s=means.cpu, wait_s=means.io, cores=rest)
+
+
+def _recursion(cell: Cell, rows: Rows, steps: Sequence[float], *, slow: float) -> Steady:
+    count = len(rows)
+    warm_up = cell.workers + min(cell.workers * cell.prefetch, count)
+    columns = _columns(cell, rows, steps, slow)
+    run = _in_order if cell.in_order else _as_they_come
+    returned, held_back = run(columns, cell.workers, cell.prefetch, warm_up + count)
+    span = returned[-1] - returned[warm_up - 1]
+    return Steady(batches_per_s=count / span if span > 0 else math.inf, held_back=held_back)
+
+
+def _columns(cell: Cell, rows: Rows, steps: Sequence[float], slow: float) -> _Columns:
+    means = cell.work.means
+    busy = receive_s(cell, cores_bound(cell)) - means.receive_cpu - means.receive_io
+    load = [slow * row[0] + row[1] for row in rows]
+    if cell.work.pinned:  # the thread adds to a batch's way; its rate is a bound by itself
+        behind = [slow * (row[2] + row[5]) + row[3] + busy for row in rows]
+        load = [a + b for a, b in zip(load, behind, strict=True)]
+        take = [slow * row[4] for row in rows]
+    else:
+        take = [slow * (row[2] + row[4]) + row[3] + busy for row in rows]
+    extra = slow * cell.conditions.step_cpu_s / cell.conditions.speed
+    return _Columns(load=load, take=take, step=[step + extra for step in steps])
+
+
+def _in_order(
+    columns: _Columns, workers: int, prefetch: int, count: int
+) -> tuple[list[float], bool]:
+    """When each batch has been returned, and whether any waited to be sent."""
+    window = workers * prefetch
+    returned = [0.0] * window  # batch k stands at k + window: those before the first cost nothing
+    done = [0.0] * workers
+    give, loaded = returned.append, done.append
+    held_back = False
+    now = step = 0.0
+    costs = itertools.cycle(zip(columns.load, columns.take, columns.step, strict=True))
+    for k, (load, take, after) in zip(range(count), costs, strict=False):
+        ready = done[k]
+        sent = returned[k]
+        if sent > ready:
+            ready = sent
+            held_back = True
+        ready += load
+        loaded(ready)
+        now += step
+        if ready > now:  # noqa: PLR1730 - a call of max() would double the loop's time
+            now = ready
+        now += take
+        give(now)
+        step = after
+    return returned[window:], held_back
+
+
+def _as_they_come(
+    columns: _Columns, workers: int, prefetch: int, count: int
+) -> tuple[list[float], bool]:
+    """The same with ``in_order=False``: the batch that is done first is returned first.
+
+    Torch then gives the next index to a worker with fewer than P batches on its hands: to the
+    one whose batch has just been returned.
+    """
+    costs = itertools.cycle(zip(columns.load, columns.take, columns.step, strict=True))
+    finished: list[tuple[float, int]] = []
+    free = [0.0] * workers
+    for worker in list(range(workers)) * prefetch:
+        free[worker] += next(costs)[0]
+        finished.append((free[worker], worker))
+    heapq.heapify(finished)
+    returned = []
+    held_back = False
+    now = step = 0.0
+    for _ in range(count):
+        load, take, after = next(costs)
+        ready, worker = finished[0]
+        now += step
+        if ready > now:  # noqa: PLR1730 - as above
+            now = ready
+        now += take
+        returned.append(now)
+        step = after
+        begin = free[worker]
+        if now > begin:
+            begin = now
+            held_back = True
+        free[worker] = begin + load
+        heapq.heapreplace(finished, (begin + load, worker))
+    return returned, held_back

@@ -1,0 +1,105 @@
+"""What a configuration needs beside time on cores: memory, shared memory, descriptors, start-up."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from dlprof.model.work import DEFAULT
+from dlprof.records import Calibration, Config
+
+_PIPES_OF_MAIN = 4
+"""Descriptors of main's data queue and of its own end of what its workers share."""
+
+_FILES_PER_WORKER = 3
+"""Both ends of a worker's index queue, and the pipe by which its end is noticed."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What one rank needs; ``None`` where the calibration doesn't tell.
+
+    Attributes:
+        pss_bytes: Memory of its process tree with full queues.
+        shm_bytes: Shared memory with full queues.
+        open_files: Descriptors of the main process when every batch but the one that is due has
+            come: with ``file_descriptor`` sharing each tensor takes one.
+        startup_s: ``iter`` plus first ``next``.
+        turnover_s: From an epoch's last batch to the first of the next.
+    """
+
+    pss_bytes: float | None
+    shm_bytes: float | None
+    open_files: int | None
+    startup_s: float | None
+    turnover_s: float | None
+
+
+def needs(calibration: Calibration, config: Config) -> Needs:
+    """Predict what one rank needs in a configuration."""
+    return Needs(
+        pss_bytes=_pss_bytes(calibration, config),
+        shm_bytes=_shm_bytes(calibration, config),
+        open_files=_open_files(calibration, config),
+        startup_s=startup_s(calibration, config),
+        turnover_s=turnover_s(calibration, config),
+    )
+
+
+def startup_s(calibration: Calibration, config: Config) -> float | None:
+    """Seconds from ``iter`` to the first batch: the first worker's start, then each further one's.
+
+    ``None`` where the start method was not calibrated, or only with one worker while more are
+    asked for.
+    """
+    if not config.num_workers:
+        return next(iter(calibration.startup_s.get("main", ())), None)
+    costs = calibration.startup_s.get(config.start_method or DEFAULT, ())
+    if not costs or (config.num_workers > 1 and len(costs) < 2):
+        return None
+    return costs[0] + sum(costs[1:2]) * (config.num_workers - 1)
+
+
+def turnover_s(calibration: Calibration, config: Config) -> float | None:
+    """Seconds from an epoch's last batch to the first of the next.
+
+    Workers that don't persist start anew: that takes at least as long as starting them.
+    """
+    known = calibration.turnover_s
+    if not config.num_workers:
+        return known.get("main")
+    if config.persistent_workers:
+        return known.get("persistent")
+    found = (known.get(config.start_method or DEFAULT), startup_s(calibration, config))
+    return max((each for each in found if each is not None), default=None)
+
+
+def _queued(config: Config) -> int:
+    """Batches that lie in shared memory when the queues are full: those in flight, and main's."""
+    return config.batches_in_flight + 1 if config.num_workers else 0
+
+
+def _pss_bytes(calibration: Calibration, config: Config) -> float | None:
+    main, worker = calibration.main_bytes, calibration.worker_bytes
+    queued = _shm_bytes(calibration, config)
+    if main is None or queued is None:
+        return None
+    if not config.num_workers:
+        return main
+    return None if worker is None else main + config.num_workers * worker + queued
+
+
+def _shm_bytes(calibration: Calibration, config: Config) -> float | None:
+    if not config.num_workers:
+        return 0.0
+    batch = calibration.batch_bytes
+    return None if batch is None else _queued(config) * batch
+
+
+def _open_files(calibration: Calibration, config: Config) -> int | None:
+    if not config.num_workers:
+        return 0
+    pipes = _PIPES_OF_MAIN + _FILES_PER_WORKER * config.num_workers
+    if config.sharing_strategy == "file_system":
+        return pipes
+    tensors = calibration.batch_tensors
+    return None if tensors is None else pipes + round(_queued(config) * tensors)

@@ -1,0 +1,147 @@
+"""The discrete-event simulation: the reference among the predictors."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from dlprof.model.clock import Clock
+from dlprof.model.consumer import Consumer, FedConsumer, LoadingConsumer
+from dlprof.model.network import Costs, PinThread, Storage, Worker, costs_of
+from dlprof.model.predictor import Steady
+from dlprof.model.work import Cell, Deck
+
+MIN_CORES = 4.0
+"""Ranks are alike: where fewer of them keep this many cores to themselves, in proportion, the
+rest need no simulating. With fewer cores than that, how they take turns matters."""
+
+_MIN_RANKS = 2
+_MIN_BATCHES = 24
+"""Of one rank, whatever the number of ranks."""
+
+
+def steady_rate(cell: Cell, deck: Deck, *, batches: int) -> Steady:
+    """The rate of one rank once the pipeline has filled.
+
+    Args:
+        cell: What to predict.
+        deck: Deals batches.
+        batches: Measured over all ranks together; at least four rounds of ``W`` are in each.
+    """
+    ranks = _ranks(cell)
+    wanted = max(math.ceil(batches / ranks), 4 * cell.workers, _MIN_BATCHES)
+    warm_up = max(1, cell.workers + min(cell.workers * cell.prefetch, wanted))
+    network = _network(cell, deck, ranks, measured=wanted, warm_up=warm_up)
+    network.clock.run()
+    rates = []
+    for consumer, count in zip(network.consumers, network.counts, strict=True):
+        span = consumer.yields_s[warm_up + count - 1] - consumer.yields_s[warm_up - 1]
+        rates.append(count / span if span > 0 else math.inf)
+    return Steady(
+        batches_per_s=math.fsum(rates) / ranks,
+        held_back=any(worker.idle_again for worker in network.workers),
+    )
+
+
+def epoch_s(cell: Cell, deck: Deck, epoch_batches: int) -> tuple[float, float]:
+    """Seconds from an epoch's begin to its first and to its last batch, workers being ready.
+
+    Args:
+        cell: What to predict.
+        deck: Deals batches.
+        epoch_batches: Batches of one rank.
+
+    Returns:
+        Means over the ranks.
+    """
+    ranks = _ranks(cell)
+    network = _network(cell, deck, ranks, measured=epoch_batches, last=epoch_batches)
+    network.clock.run()
+    firsts = [consumer.yields_s[0] for consumer in network.consumers]
+    lasts = [consumer.yields_s[epoch_batches - 1] for consumer in network.consumers]
+    return math.fsum(firsts) / ranks, math.fsum(lasts) / ranks
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Network:
+    """All ranks on one clock; ``counts`` are the batches to measure in each."""
+
+    clock: Clock
+    consumers: Sequence[Consumer]
+    workers: Sequence[Worker]
+    counts: Sequence[int]
+
+
+def _ranks(cell: Cell) -> int:
+    """How many ranks are simulated; the cores are cut in proportion."""
+    where = cell.conditions
+    needed = math.ceil(MIN_CORES * where.ranks / where.cores)
+    return min(where.ranks, max(_MIN_RANKS, needed))
+
+
+def _network(
+    cell: Cell,
+    deck: Deck,
+    ranks: int,
+    *,
+    measured: int,
+    warm_up: int = 0,
+    last: int | None = None,
+) -> _Network:
+    where = cell.conditions
+    share = ranks / where.ranks
+    clock = Clock(
+        where.cores * share,
+        neighbours=where.neighbours * share,
+        weight=1.0 if cell.workers else 1.0 + cell.work.helpers,
+    )
+    storage = _storage(cell, share)
+    consumers: list[Consumer] = []
+    workers: list[Worker] = []
+    counts = []
+    for rank in range(ranks):
+        rows = deck.rows(cell.work, measured, rank)
+        costs = Costs(
+            **costs_of(rows, pinned=cell.work.pinned),
+            busy_s=cell.work.busy_s,
+            steps=deck.steps(cell, len(rows), rank),
+            step_cores=where.step_cores,
+            step_cpu=where.step_cpu_s / where.speed,
+            storage=storage,
+        )
+        count = measured if last is not None else len(rows)
+        counts.append(count)
+        if not cell.workers:
+            consumers.append(LoadingConsumer(clock, costs, wanted=warm_up + count))
+            continue
+        mine = [Worker(clock, costs) for _ in range(cell.workers)]
+        workers += mine
+        consumers.append(_fed(cell, clock, costs, mine, wanted=warm_up + count, last=last))
+    for consumer in consumers:
+        consumer.ask()
+    return _Network(clock=clock, consumers=consumers, workers=workers, counts=counts)
+
+
+def _fed(
+    cell: Cell,
+    clock: Clock,
+    costs: Costs,
+    workers: Sequence[Worker],
+    *,
+    wanted: int,
+    last: int | None,
+) -> FedConsumer:
+    consumer = FedConsumer(clock, costs, workers, wanted=wanted, in_order=cell.in_order, last=last)
+    sink = PinThread(clock, costs, consumer) if cell.work.pinned else consumer
+    for worker in workers:
+        worker.connect(sink)
+    consumer.prime(cell.workers * cell.prefetch)
+    return consumer
+
+
+def _storage(cell: Cell, share: float) -> Storage | None:
+    limit, read = cell.conditions.storage_bytes_per_s, cell.work.read_bytes
+    if limit is None or read <= 0:
+        return None
+    return Storage(batch_s=read / (limit * share))

@@ -1,0 +1,90 @@
+"""What plain trials tell beside their rates: memory, start-up, turnover."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+
+from dlprof.model.work import DEFAULT
+from dlprof.records import Explanation, Trial
+
+
+def memory_of(trials: Iterable[Trial]) -> tuple[float | None, float | None]:
+    """Bytes of the main process, and of one more worker, queued batches left out.
+
+    The line through the proportional set sizes over ``num_workers``, after full queues of
+    ``W * P + 1`` batches have been taken off.
+
+    Returns:
+        ``None`` for what the trials don't tell: a worker's share needs two values of
+        ``num_workers``.
+    """
+    points = []
+    for trial in trials:
+        whole = trial.usage.pss_peak_bytes
+        if trial.outcome != "completed" or whole is None:
+            continue
+        workers = trial.config.num_workers
+        queued = (trial.config.batches_in_flight + 1) * (trial.batch_bytes or 0.0)
+        points.append((float(workers), whole - (queued if workers else 0.0)))
+    if len({workers for workers, _ in points}) > 1:
+        slope, first = statistics.linear_regression(*zip(*points, strict=True))
+        return max(0.0, first), max(0.0, slope)
+    alone = [bytes_ for workers, bytes_ in points if not workers]
+    return (statistics.fmean(alone) if alone else None), None
+
+
+def startups_of(trials: Iterable[Trial]) -> dict[str, tuple[float, ...]]:
+    """Seconds to start, by start method: the first worker, and each further one.
+
+    The line through medians over ``num_workers``; with a single value of it, only the first where
+    that is one worker. ``main`` is without workers.
+    """
+    groups: dict[str, dict[int, list[float]]] = {}
+    for trial in trials:
+        if trial.outcome == "completed" and trial.startup_s is not None:
+            by_workers = groups.setdefault(_method(trial), {})
+            by_workers.setdefault(trial.config.num_workers, []).append(trial.startup_s)
+    lines = ((name, _line(by_workers)) for name, by_workers in groups.items())
+    return {name: line for name, line in lines if line}
+
+
+def turnovers_of(trials: Iterable[Trial]) -> dict[str, float]:
+    """Seconds from an epoch's last batch to the next one's first: medians.
+
+    By ``persistent`` and by start method; ``main`` is without workers.
+    """
+    groups: dict[str, list[float]] = {}
+    for trial in trials:
+        if trial.epoch_turnover_s is not None:
+            name = "persistent" if trial.config.persistent_workers else _method(trial)
+            groups.setdefault(name, []).append(trial.epoch_turnover_s)
+    return {name: statistics.median(values) for name, values in groups.items()}
+
+
+def growth_of(explanations: Iterable[Explanation]) -> float:
+    """Bytes that a worker grows by, a batch: the median over workers; 0 for not at all."""
+    slopes = [
+        worker.pss_growth_bytes_per_batch
+        for each in explanations
+        for worker in each.workers
+        if worker.pss_growth_bytes_per_batch is not None
+    ]
+    return max(0.0, statistics.median(slopes)) if slopes else 0.0
+
+
+def _method(trial: Trial) -> str:
+    if not trial.config.num_workers:
+        return "main"
+    return trial.config.start_method or DEFAULT
+
+
+def _line(by_workers: Mapping[int, Sequence[float]]) -> tuple[float, ...]:
+    points = [(float(w), statistics.median(values)) for w, values in sorted(by_workers.items())]
+    if points[0][0] == 0:
+        return (points[0][1],)
+    if len(points) == 1:
+        return (points[0][1],) if points[0][0] == 1 else ()
+    slope, first = statistics.linear_regression(*zip(*points, strict=True))
+    slope = max(0.0, slope)
+    return (max(0.0, first + slope), slope)

@@ -1,0 +1,297 @@
+"""What one batch asks of each part of the loader, in the form that all predictors reckon with."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import random
+from collections.abc import Sequence
+
+from dlprof.model.conditions import Conditions
+from dlprof.records import BatchCosts, Calibration, Config
+
+DEFAULT = "default"
+"""The key of torch's own sharing strategy and of the target's own start method."""
+
+Rows = tuple[tuple[float, ...], ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """Mean seconds a batch.
+
+    Attributes:
+        cpu: CPU of the process that fetches: the worker, or main without workers.
+        io: Waiting in that process.
+        receive_cpu: CPU of taking the batch into the main process.
+        receive_io: Waiting in that, the batch's worker at rest.
+        main_cpu: CPU of main for drawing indices and sending them out.
+        pin: CPU of the pin thread.
+    """
+
+    cpu: float
+    io: float
+    receive_cpu: float = 0.0
+    receive_io: float = 0.0
+    main_cpu: float = 0.0
+    pin: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What batches cost in one kind of configuration, under given conditions.
+
+    Attributes:
+        rows: One row a batch, its figures as in ``Means``, CPU already at the machine's speed.
+        means: Over the rows.
+        busy_s: What receiving takes longer while the batch's worker computes.
+        helpers: Other threads of the main process that compute while it fetches; only without
+            workers.
+        pinned: Whether a pin thread stands between the workers and main.
+        read_bytes: From storage, a batch.
+    """
+
+    rows: Rows
+    means: Means
+    busy_s: float = 0.0
+    helpers: float = 0.0
+    pinned: bool = False
+    read_bytes: float = 0.0
+
+    def with_rows(self, rows: Rows) -> Work:
+        """The same with other batches."""
+        return dataclasses.replace(self, rows=rows, means=_means(rows))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One configuration under given conditions: what a predictor is asked for.
+
+    Attributes:
+        workers: ``num_workers``.
+        prefetch: ``prefetch_factor``; 0 without workers.
+        in_order: As torch has it.
+        work: What its batches cost.
+        step_s: The consumer's step, copying included, that is not CPU work.
+        conditions: Where it runs.
+    """
+
+    workers: int
+    prefetch: int
+    in_order: bool
+    work: Work
+    step_s: float
+    conditions: Conditions
+
+    @property
+    def whole_step_s(self) -> float:
+        """The step with the consumer's CPU work."""
+        return self.step_s + self.conditions.step_cpu_s / self.conditions.speed
+
+
+def is_usable(calibration: Calibration) -> bool:
+    """Whether there is any batch to predict from."""
+    return any(costs is not None and costs.cpu_s for costs in _sources(calibration))
+
+
+def cell_of(
+    calibration: Calibration, config: Config, conditions: Conditions, *, work: Work | None = None
+) -> Cell:
+    """What to predict.
+
+    Args:
+        calibration: What batches cost.
+        config: Which configuration.
+        conditions: Where it runs.
+        work: From ``work_of``, where it is known already.
+
+    Raises:
+        ValueError: The calibration holds no batch, or is for another batch size.
+    """
+    return Cell(
+        workers=config.num_workers,
+        prefetch=(config.prefetch_factor or 2) if config.num_workers else 0,
+        in_order=config.in_order or not config.num_workers,
+        work=work or work_of(calibration, config, conditions),
+        step_s=conditions.step_s + calibration.copy_s,
+        conditions=conditions,
+    )
+
+
+def work_of(calibration: Calibration, config: Config, conditions: Conditions) -> Work:
+    """What batches cost in a configuration.
+
+    Without workers the main process fetches, collates and pins by itself. Where only one of the
+    two ways was calibrated, the costs of fetching are taken from the other.
+
+    Raises:
+        ValueError: The calibration holds no batch, or is for another batch size.
+    """
+    sizes = {config.batch_size, calibration.batch_size} - {None}
+    if len(sizes) > 1:
+        raise ValueError(
+            f"a calibration at batch_size={calibration.batch_size} says nothing of "
+            f"batch_size={config.batch_size}"
+        )
+    speed = conditions.speed / calibration.core_speed
+    if config.num_workers == 0:
+        return _in_main(calibration, speed)
+    costs = _in_workers(calibration, config)
+    return _with_workers(calibration, costs, config, speed)
+
+
+def _sources(calibration: Calibration) -> tuple[BatchCosts | None, BatchCosts | None]:
+    return calibration.in_workers, calibration.in_main
+
+
+def _in_main(calibration: Calibration, speed: float) -> Work:
+    costs = next((c for c in reversed(_sources(calibration)) if c and c.cpu_s), None)
+    if costs is None:
+        raise ValueError("the calibration holds no batch")
+    columns = _columns(costs)
+    cpu, main, pin = columns["cpu_s"], columns["main_cpu_s"], columns["pin_s"]
+    rows = tuple(
+        ((c + m + p) / speed, i, 0.0, 0.0, 0.0, 0.0)
+        for c, m, p, i in zip(cpu, main, pin, columns["io_s"], strict=True)
+    )
+    means = _means(rows)
+    helpers = calibration.helper_cpu_s / speed / means.cpu if means.cpu > 0 else 0.0
+    return Work(
+        rows=rows,
+        means=means,
+        helpers=helpers,
+        read_bytes=calibration.read_bytes_per_batch or 0.0,
+    )
+
+
+def _in_workers(calibration: Calibration, config: Config) -> BatchCosts:
+    candidates = (calibration.receive.get(config.sharing_strategy or ""), *_sources(calibration))
+    costs = next((c for c in candidates if c and c.cpu_s), None)
+    if costs is None:
+        raise ValueError("the calibration holds no batch")
+    return costs
+
+
+def _with_workers(
+    calibration: Calibration, costs: BatchCosts, config: Config, speed: float
+) -> Work:
+    columns = _columns(costs)
+    rows = tuple(
+        ((cpu + put) / speed, io, receive / speed, receive_io, main / speed, pin / speed)
+        for cpu, put, io, receive, receive_io, main, pin in zip(
+            *(columns[name] for name in _WITH_WORKERS), strict=True
+        )
+    )
+    busy = calibration.receive_busy_s
+    return Work(
+        rows=rows,
+        means=_means(rows),
+        busy_s=busy.get(config.sharing_strategy or DEFAULT, 0.0),
+        pinned=config.pin_memory and bool(costs.pin_s),
+        read_bytes=calibration.read_bytes_per_batch or 0.0,
+    )
+
+
+_WITH_WORKERS = (
+    *("cpu_s", "put_cpu_s", "io_s"),
+    *("receive_cpu_s", "receive_io_s", "main_cpu_s", "pin_s"),
+)
+
+
+def _columns(costs: BatchCosts) -> dict[str, tuple[float, ...]]:
+    """All columns at the length of ``cpu_s``; those that were not measured cost nothing."""
+    length = len(costs.cpu_s)
+    columns: dict[str, tuple[float, ...]] = {}
+    for field in dataclasses.fields(costs):
+        column = getattr(costs, field.name)
+        columns[field.name] = column if len(column) == length else (0.0,) * length
+    return columns
+
+
+def _means(rows: Rows) -> Means:
+    count = len(rows)
+    cpu, io, receive_cpu, receive_io, main_cpu, pin = (
+        math.fsum(column) / count for column in zip(*rows, strict=True)
+    )
+    return Means(
+        cpu=cpu,
+        io=io,
+        receive_cpu=receive_cpu,
+        receive_io=receive_io,
+        main_cpu=main_cpu,
+        pin=pin,
+    )
+
+
+def drawn(rows: Rows, count: int, rng: random.Random) -> Rows:
+    """A sequence of batches that stands for the calibrated ones.
+
+    Each calibrated batch comes equally often, in random order: were they to come in the order
+    measured and their number a multiple of W, one worker would get the same batches for ever.
+    Of more batches than are wanted, one is drawn from each of ``count`` groups of like cost, and
+    the columns are scaled so that their means stay what they were.
+
+    Args:
+        rows: Calibrated batches.
+        count: How many are wanted; at least as many come, so that none is preferred.
+        rng: Decides.
+    """
+    if len(rows) <= count:
+        made: list[tuple[float, ...]] = []
+        while len(made) < count:
+            made += rng.sample(rows, len(rows))
+        return tuple(made)
+    by_cost = sorted(rows, key=lambda row: row[0] + row[1])
+    edges = [place * len(rows) // count for place in range(count + 1)]
+    chosen = [by_cost[rng.randrange(a, b)] for a, b in itertools.pairwise(edges)]
+    rng.shuffle(chosen)
+    return scaled_to(chosen, rows)
+
+
+def scaled_to(chosen: Sequence[tuple[float, ...]], rows: Rows) -> Rows:
+    """Batches with each column scaled to the mean that it has in others."""
+    factors = []
+    for mine, theirs in zip(zip(*chosen, strict=True), zip(*rows, strict=True), strict=True):
+        have, want = math.fsum(mine) / len(mine), math.fsum(theirs) / len(theirs)
+        factors.append(want / have if have > 0 else 0.0)
+    return tuple(
+        tuple(value * factor for value, factor in zip(row, factors, strict=True)) for row in chosen
+    )
+
+
+class Deck:
+    """Sequences of batches and steps, drawn once and dealt to every cell that asks for the same.
+
+    Cells that differ only in their settings see the same batches in the same order, so that
+    what tells them apart is not the luck of the draw.
+    """
+
+    def __init__(self, seed: int) -> None:
+        """Nothing is drawn yet.
+
+        Args:
+            seed: Of all draws.
+        """
+        self._seed = seed
+        self._rows: dict[tuple[int, int, int], tuple[Rows, Rows]] = {}
+
+    def rows(self, work: Work, count: int, rank: int = 0) -> Rows:
+        """Batches for one rank: ``count`` of them, or a few more."""
+        key = (id(work.rows), count, rank)
+        if key not in self._rows:
+            rng = random.Random(self._seed + rank)
+            # What was drawn from is kept with it: while it lives, nothing else has its id.
+            self._rows[key] = work.rows, drawn(work.rows, count, rng)
+        return self._rows[key][1]
+
+    def steps(self, cell: Cell, count: int, rank: int = 0) -> tuple[float, ...]:
+        """Lengths of steps for one rank, as many as wanted, with the mean of ``cell.step_s``."""
+        samples = cell.conditions.step_samples
+        mean = math.fsum(samples) / len(samples) if samples else 0.0
+        if mean <= 0 or cell.step_s <= 0:
+            return (cell.step_s,) * count
+        scale = cell.step_s / mean
+        rng = random.Random(self._seed - 1 - rank)
+        rows = drawn(tuple((s * scale, 0.0) for s in samples), count, rng)
+        return tuple(row[0] for row in rows[:count])
