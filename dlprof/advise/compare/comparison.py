@@ -1,0 +1,189 @@
+"""Why one run is faster than another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dlprof.advise.compare.doubts import doubts, refuse_unlike
+from dlprof.advise.compare.findings import findings
+from dlprof.advise.compare.pairing import Pair
+from dlprof.advise.compare.pairing import pair as choose_pair
+from dlprof.advise.compare.parts import TITLES, Comparison, Part, PartCode, SideInfo
+from dlprof.advise.compare.sides import Side
+from dlprof.advise.compare.split import comparable, exchanging, sides, split
+from dlprof.advise.compare.words import EVIDENCE, sentence
+from dlprof.advise.wording import factor
+from dlprof.records import Config, Estimate, Run, Trial
+from dlprof.stats import mean_interval
+
+_LARGEST_LOG = 300.0
+_MOSTLY = 0.5
+"""Share of the difference from which one part counts as most of it."""
+
+_NOTHING = 1e-9
+"""Parts of which rounding is all that is left are not told; the rest adds up without them."""
+
+_SAME = 0.02
+"""A difference smaller than this is none, however sure."""
+
+
+def compare(a: Run, b: Run, *, num_workers: int | None = None, best: bool = False) -> Comparison:
+    """Split the difference of two runs' rates into parts that add up.
+
+    The same configuration is compared in both where there is one, else the fastest of each.
+    Where the configurations differ, what settings make is told by measured rates if one of the
+    runs measured both, and by the closed form otherwise.
+
+    Args:
+        a: The run that is compared with.
+        b: The other run: rates are B over A.
+        num_workers: Compare only configurations of so many workers.
+        best: Compare the fastest of each run in any case.
+
+    Raises:
+        NothingMeasuredError: If one of them has no rate.
+        UsageError: If they load different data, or ``num_workers`` was not measured in both.
+    """
+    refuse_unlike(a, b)
+    pair = choose_pair(a, b, num_workers=num_workers, best=best)
+    side_a, side_b = sides(pair)
+    found = split(pair)
+    ratio = _exponential(found.total)
+    parts = _told(_parts(pair, side_a, side_b, found.parts))
+    info_a = _info(a, pair.config_a, pair.trials_a)
+    info_b = _info(b, pair.config_b, pair.trials_b)
+    slower, trials = ("b", info_b.trials) if ratio.value < 1 else ("a", info_a.trials)
+    unclear = abs(math.log(ratio.value)) < _SAME or _spans_one(ratio)
+    return Comparison(
+        a=info_a,
+        b=info_b,
+        pairing=pair.how,
+        ratio=ratio,
+        verdict=_verdict(ratio, parts),
+        parts=parts,
+        unknown={TITLES[code]: why for code, why in _unknown(side_a, side_b).items()},
+        doubts=doubts(pair),
+        findings=() if unclear else findings(parts, slower, trials),
+    )
+
+
+def _unknown(a: Side, b: Side) -> dict[PartCode, str]:
+    """Which parts are not told, and the first reason of either side."""
+    return {
+        code: f"{side} does not tell: {why}."
+        for side, found in (("B", b), ("A", a))
+        for code, why in found.unknown.items()
+    }
+
+
+def _info(run: Run, config: Config, trials: Sequence[Trial]) -> SideInfo:
+    own = [trial for trial in trials if trial.config == config]
+    logs = [math.log(trial.samples_per_s.value) for trial in own if trial.samples_per_s is not None]
+    return SideInfo(
+        run_file=run.path,
+        hostname=run.header.machine.hostname,
+        cpu_model=run.header.machine.cpu_model,
+        started_at=run.header.started_at,
+        target=run.header.target.spec,
+        config=config,
+        samples_per_s=_exponential(mean_interval(logs)),
+        trials=tuple(trial.id for trial in own),
+        noisy=sum(trial.noisy for trial in own),
+    )
+
+
+def _parts(pair: Pair, a: Side, b: Side, found: Mapping[PartCode, Estimate]) -> list[Part]:
+    figures_a = {**a.figures, "settings": pair.config_a.text}
+    figures_b = {**b.figures, "settings": pair.config_b.text}
+    measured = {"settings"} if pair.bridges else set()
+    return [
+        Part(
+            code=code,
+            title=TITLES[code],
+            log_ratio=log_ratio,
+            factor=_exponential(log_ratio),
+            explanation=sentence(code, figures_a, figures_b) if code in EVIDENCE else "",
+            a=_evidence(code, figures_a),
+            b=_evidence(code, figures_b),
+            alone=None if code in measured else _alone(code, a, b),
+        )
+        for code, log_ratio in found.items()
+        if code == "remainder" or abs(log_ratio.value) > _NOTHING
+    ]
+
+
+def _evidence(code: PartCode, figures: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("settings",) if code == "settings" else EVIDENCE[code]
+    return {name: figures.get(name) for name in names}
+
+
+def _alone(code: PartCode, a: Side, b: Side) -> float | None:
+    """What the slower side would gain if only this were as on the other."""
+    known = comparable(a, b)
+    if known is None or code == "remainder":
+        return None
+    slow, fast = known if a.log_rate < b.log_rate else known[::-1]
+    rate = exchanging(slow, fast)
+    return math.exp(_within(rate(frozenset({code})) - rate(frozenset())))
+
+
+def _told(parts: list[Part]) -> tuple[Part, ...]:
+    """Largest first, the remainder last."""
+    order = list(TITLES)
+    return tuple(
+        sorted(
+            parts,
+            key=lambda part: (
+                part.code == "remainder",
+                -abs(part.log_ratio.value),
+                order.index(part.code),
+            ),
+        )
+    )
+
+
+def _verdict(ratio: Estimate, parts: Sequence[Part]) -> str:
+    """The difference, and the part that makes most of it."""
+    if _spans_one(ratio):
+        return f"B and A can't be told apart: B gave {factor(ratio)} of A's samples per second."
+    text = f"B gave {factor(ratio)} of A's samples per second."
+    total = math.log(ratio.value)
+    if abs(total) < _SAME:
+        return text
+    towards = [part for part in parts if part.log_ratio.value * total > 0]
+    if not towards:
+        return text
+    towards.sort(key=lambda part: -abs(part.log_ratio.value))
+    biggest = towards[0]
+    share = biggest.log_ratio.value / total
+    if biggest.code == "remainder":
+        return (
+            f"{text} Most of it is not explained by what the runs hold: profile both to see more."
+        )
+    most = "Most of it is" if share >= _MOSTLY else "The biggest part is"
+    then = [
+        f", then {part.title} ({part.factor.value:.2f}x)"
+        for part in towards[1:2]
+        if 2 * part.log_ratio.value / biggest.log_ratio.value >= 1 and part.code != "remainder"
+    ]
+    parts_named = f"{biggest.title} ({biggest.factor.value:.2f}x){''.join(then)}"
+    return f"{text} {most} {parts_named}. {biggest.explanation}"
+
+
+def _spans_one(ratio: Estimate) -> bool:
+    return ratio.low is not None and ratio.high is not None and ratio.low <= 1 <= ratio.high
+
+
+def _exponential(log: Estimate) -> Estimate:
+    """An estimate of a logarithm as one of the factor."""
+    return Estimate(
+        value=math.exp(_within(log.value)),
+        low=None if log.low is None else math.exp(_within(log.low)),
+        high=None if log.high is None else math.exp(_within(log.high)),
+    )
+
+
+def _within(log: float) -> float:
+    return max(-_LARGEST_LOG, min(_LARGEST_LOG, log))

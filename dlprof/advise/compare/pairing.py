@@ -1,0 +1,147 @@
+"""Which configurations of two runs are compared: like with like wherever both measured it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from dlprof.advise.candidates import Candidate, gather, has_rate
+from dlprof.advise.effective import Situation
+from dlprof.advise.speeds import compare_speeds
+from dlprof.errors import NothingMeasuredError, UsageError
+from dlprof.records import Config, Constraints, Run, Trial
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Bridge:
+    """A configuration that both runs measured, for telling settings from the rest."""
+
+    config_a: Config
+    config_b: Config
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """What is compared.
+
+    Attributes:
+        run_a: The first run.
+        run_b: The second run.
+        config_a: Of the first run.
+        config_b: Of the second run.
+        trials_a: Trials of the first run with a rate.
+        trials_b: Trials of the second run with a rate.
+        same: Whether both configurations are the same settings.
+        bridges: Where they are not, what both runs measured of the two.
+        how: Which were compared and why, one sentence.
+    """
+
+    run_a: Run
+    run_b: Run
+    config_a: Config
+    config_b: Config
+    trials_a: tuple[Trial, ...]
+    trials_b: tuple[Trial, ...]
+    same: bool
+    bridges: tuple[Bridge, ...] = ()
+    how: str
+
+
+def pair(a: Run, b: Run, *, num_workers: int | None = None, best: bool = False) -> Pair:
+    """Choose what to compare.
+
+    Args:
+        a: The first run.
+        b: The second run.
+        num_workers: Compare only configurations of so many workers.
+        best: Compare the fastest of each run also where they share settings.
+
+    Raises:
+        NothingMeasuredError: If one of them has no rate at all.
+        UsageError: If one of them has none for ``num_workers``.
+    """
+    found_a, found_b = _measured(a, num_workers), _measured(b, num_workers)
+    shared = [key for key in found_a if key in found_b]
+    if shared and not best:
+        key = _fastest_of_both(a, b, shared, found_a, found_b)
+        how = f"Compared at the same settings in both runs: {found_a[key].name}"
+        if len(shared) > 1:
+            how += f", of {len(shared)} that both measured the fastest over both"
+        return _pair(a, b, found_a[key], found_b[key], how=how + ".")
+    one, two = _fastest(a, found_a), _fastest(b, found_b)
+    why = "" if shared else ", as no settings were measured in both"
+    how = f"Compared at the fastest settings of each run{why}: {one.name}, and {two.name}."
+    return _pair(a, b, one, two, how=how)
+
+
+def _measured(run: Run, num_workers: int | None) -> dict[Config, Candidate]:
+    """The configurations with a rate, by their settings with the target's batch size filled in."""
+    measured = [each for each in gather(run) if each.trials]
+    if not measured:
+        raise NothingMeasuredError(
+            f"No trial of {run.path} gave a rate", hint="Give a run that measured something."
+        )
+    wanted = [
+        each for each in measured if num_workers is None or each.config.num_workers == num_workers
+    ]
+    if not wanted:
+        tried = sorted({each.config.num_workers for each in measured})
+        raise UsageError(
+            f"{run.path} did not measure num_workers={num_workers}",
+            hint=f"It has {', '.join(map(str, tried))}.",
+        )
+    return {_settings(run, each.config): each for each in wanted}
+
+
+def _settings(run: Run, config: Config) -> Config:
+    """The settings as both runs name them: batch sizes in figures."""
+    own = run.header.target.batch_size
+    return dataclasses.replace(config, batch_size=config.batch_size or own)
+
+
+def _fastest_of_both(
+    a: Run,
+    b: Run,
+    shared: Sequence[Config],
+    found_a: Mapping[Config, Candidate],
+    found_b: Mapping[Config, Candidate],
+) -> Config:
+    speeds_a = compare_speeds([found_a[key] for key in shared], _situation(a)).steady.log_rates
+    speeds_b = compare_speeds([found_b[key] for key in shared], _situation(b)).steady.log_rates
+    return max(shared, key=lambda key: speeds_a[found_a[key].key] + speeds_b[found_b[key].key])
+
+
+def _fastest(run: Run, found: Mapping[Config, Candidate]) -> Candidate:
+    candidates = list(found.values())
+    steady = compare_speeds(candidates, _situation(run)).steady
+    return max(candidates, key=lambda each: steady.log_rates[each.key])
+
+
+def _situation(run: Run) -> Situation:
+    return Situation.of(run, Constraints(), None)
+
+
+def _pair(a: Run, b: Run, one: Candidate, two: Candidate, *, how: str) -> Pair:
+    same = _settings(a, one.config) == _settings(b, two.config)
+    return Pair(
+        run_a=a,
+        run_b=b,
+        config_a=one.config,
+        config_b=two.config,
+        trials_a=tuple(trial for trial in a.trials if has_rate(trial)),
+        trials_b=tuple(trial for trial in b.trials if has_rate(trial)),
+        same=same,
+        bridges=() if same else _bridges(a, b, one.config, two.config),
+        how=how,
+    )
+
+
+def _bridges(a: Run, b: Run, config_a: Config, config_b: Config) -> tuple[Bridge, ...]:
+    """The two settings, as far as the run of the other one measured them too."""
+    in_a = {_settings(a, each): each for each in (t.config for t in a.trials if has_rate(t))}
+    in_b = {_settings(b, each): each for each in (t.config for t in b.trials if has_rate(t))}
+    return tuple(
+        Bridge(config_a=in_a[key], config_b=in_b[key])
+        for key in (_settings(a, config_a), _settings(b, config_b))
+        if key in in_a and key in in_b
+    )

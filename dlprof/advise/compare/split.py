@@ -1,0 +1,183 @@
+"""The difference of two runs, split into parts with their intervals."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+from dlprof.advise.compare.costs import Costs, log_rate
+from dlprof.advise.compare.pairing import Pair
+from dlprof.advise.compare.parts import PartCode
+from dlprof.advise.compare.shapley import shares
+from dlprof.advise.compare.sides import Side, side_of
+from dlprof.records import Config, Estimate, Trial
+from dlprof.stats import t_quantile
+
+FIELDS: Mapping[PartCode, tuple[str, ...]] = MappingProxyType(
+    {
+        "cpu": ("cpu_s", "worker_share"),
+        "cores": ("affinity", "threads"),
+        "quota": ("quota_share", "quota_wait"),
+        "neighbours": ("free_share", "neighbour_wait"),
+        "storage": ("io_s",),
+        "receive": ("receive_s", "pin_s"),
+        "copy": ("copy_s",),
+        "step": ("step_s",),
+        "settings": ("workers", "pin_thread"),
+    }
+)
+"""Which costs belong to a part."""
+
+_MOST_GROUPS = 20
+"""Trials of one configuration are left out in at most so many groups, however many there are."""
+
+_LARGEST_HALF = 50.0
+
+Parts = Mapping[PartCode, float]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """The split difference.
+
+    Attributes:
+        total: ``ln(rate of B / rate of A)``.
+        parts: What adds up to it, ``remainder`` among them; only those that can differ.
+    """
+
+    total: Estimate
+    parts: Mapping[PartCode, Estimate]
+
+
+def split(pair: Pair) -> Split:
+    """Split the difference of a pair; the parts add up to it exactly.
+
+    The intervals are jackknife ones: each trial of what was compared is left out once, and the
+    spread of what then comes out, with Student's t, gives 95 % (Miller, *The jackknife: a review*,
+    Biometrika 1974). They hold what varies between trials of a run, not what its closed form gets
+    wrong: that is in the remainder.
+    """
+    whole = _parts(pair)
+    total = math.fsum(whole.values())
+    groups = list(_leaving_out(pair))
+    degrees = sum(len(group) - 1 for group in groups)
+    if len(groups) < 2 or min(map(len, groups)) < 2:
+        return Split(
+            total=Estimate(value=total),
+            parts={code: Estimate(value=value) for code, value in whole.items()},
+        )
+    without = [[_parts(each) for each in group] for group in groups]
+    factor = t_quantile(0.975, degrees)
+
+    def interval(value: float, read: Callable[[Parts], float]) -> Estimate:
+        error = math.sqrt(sum(_jackknife_variance([read(p) for p in group]) for group in without))
+        half = min(_LARGEST_HALF, factor * error)
+        return Estimate(value=value, low=value - half, high=value + half)
+
+    return Split(
+        total=interval(total, lambda parts: math.fsum(parts.values())),
+        parts={
+            code: interval(value, lambda parts, code=code: parts.get(code, 0.0))  # type: ignore[misc]  # mypy can't type a default
+            for code, value in whole.items()
+        },
+    )
+
+
+def _jackknife_variance(values: Sequence[float]) -> float:
+    middle = statistics.fmean(values)
+    return (len(values) - 1) / len(values) * math.fsum((value - middle) ** 2 for value in values)
+
+
+def _leaving_out(pair: Pair) -> Iterator[list[Pair]]:
+    """Per run and configuration that is compared, the pair without each of its trials in turn."""
+    yield [
+        dataclasses.replace(pair, trials_a=rest)
+        for rest in _without_one(pair.trials_a, pair.config_a)
+    ]
+    yield [
+        dataclasses.replace(pair, trials_b=rest)
+        for rest in _without_one(pair.trials_b, pair.config_b)
+    ]
+
+
+def _without_one(trials: tuple[Trial, ...], config: Config) -> Iterator[tuple[Trial, ...]]:
+    """The trials without each one, or each group, of a configuration; nothing if it is alone."""
+    mine = [trial for trial in trials if trial.config == config]
+    count = min(_MOST_GROUPS, len(mine))
+    if count < 2:
+        return
+    for place in range(count):
+        left_out = {id(trial) for trial in mine[place::count]}
+        yield tuple(trial for trial in trials if id(trial) not in left_out)
+
+
+def _parts(pair: Pair) -> dict[PartCode, float]:
+    """The parts of one pair.
+
+    With different settings, by way of what one of the runs measured of both; of two ways the mean.
+    """
+    if pair.same:
+        return shared_out(*sides(pair))
+    ways = []
+    for bridge in pair.bridges:
+        a, b = sides(dataclasses.replace(pair, config_a=bridge.config_a, config_b=bridge.config_b))
+        near, far = sides(pair)
+        settings = (a.log_rate - near.log_rate) + (far.log_rate - b.log_rate)
+        ways.append({**shared_out(a, b), "settings": settings})
+    if not ways:
+        return shared_out(*sides(pair))
+    codes = dict.fromkeys(code for way in ways for code in way)
+    return {code: statistics.fmean(way.get(code, 0.0) for way in ways) for code in codes}
+
+
+def sides(pair: Pair) -> tuple[Side, Side]:
+    """Both sides of a pair."""
+    return (
+        side_of(pair.run_a, pair.config_a, pair.trials_a),
+        side_of(pair.run_b, pair.config_b, pair.trials_b),
+    )
+
+
+def shared_out(a: Side, b: Side) -> dict[PartCode, float]:
+    """The difference of two sides, shared out by the closed form; the remainder is its misfit."""
+    total = b.log_rate - a.log_rate
+    known = comparable(a, b)
+    if known is None:
+        return {"remainder": total}
+    parts = shares(differing(*known), exchanging(*known))
+    return {**parts, "remainder": total - math.fsum(parts.values())}
+
+
+def comparable(a: Side, b: Side) -> tuple[Costs, Costs] | None:
+    """The costs of both sides, what one of them doesn't tell left out of both."""
+    if a.costs is None or b.costs is None:
+        return None
+    plain = Costs(cpu_s=1.0)
+    neutral = {
+        field: getattr(plain, field)
+        for code in dict.fromkeys((*a.unknown, *b.unknown))
+        for field in FIELDS[code]
+    }
+    return dataclasses.replace(a.costs, **neutral), dataclasses.replace(b.costs, **neutral)
+
+
+def differing(a: Costs, b: Costs) -> list[PartCode]:
+    """The parts whose costs differ."""
+    return [
+        code
+        for code, fields in FIELDS.items()
+        if any(getattr(a, field) != getattr(b, field) for field in fields)
+    ]
+
+
+def exchanging(a: Costs, b: Costs) -> Callable[[frozenset[PartCode]], float]:
+    """The log rate of A with some parts as in B."""
+
+    def value(codes: frozenset[PartCode]) -> float:
+        changed = {field: getattr(b, field) for code in codes for field in FIELDS[code]}
+        return log_rate(dataclasses.replace(a, **changed))
+
+    return value

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+from builders import config, header, run, target, trial
+from compare_runs import Costs, made_run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlprof.advise.compare import Comparison, compare
+from dlprof.advise.compare.shapley import MOST_CAUSES, shares
+from dlprof.errors import NothingMeasuredError, UsageError
+from dlprof.records import Run, Trial, Usage
+
+_FRACTIONS = st.none() | st.floats(0, 1)
+_FIGURES = st.none() | st.floats(0, 1e6)
+
+
+def _sum(comparison: Comparison) -> float:
+    return math.fsum(part.log_ratio.value for part in comparison.parts)
+
+
+def _parts(comparison: Comparison) -> dict[str, float]:
+    return {part.code: part.log_ratio.value for part in comparison.parts}
+
+
+@pytest.mark.parametrize(
+    ("changed", "cause"),
+    [
+        ({"cpu_s": 0.02}, "cpu"),
+        ({"affinity": 4}, "cores"),
+        ({"quota": 4.0, "throttled": 0.5}, "quota"),
+        ({"taken": 12.0}, "neighbours"),
+        ({"io_s": 0.03}, "storage"),
+    ],
+)
+def test_a_single_cause_is_the_whole_difference(changed: dict[str, float], cause: str) -> None:
+    slower = dataclasses.replace(Costs(), **changed)  # type: ignore[arg-type]  # fields by name
+    found = compare(made_run(Costs()), made_run(slower))
+    total = math.log(found.ratio.value)
+    assert total < math.log(0.7)
+    assert found.parts[0].code == cause
+    assert found.parts[0].log_ratio.value == pytest.approx(total, rel=0.02)
+    assert found.findings[0].predicted_gain is not None
+    assert found.findings[0].predicted_gain.value == pytest.approx(1 / found.ratio.value, rel=0.05)
+
+
+def test_parts_of_several_causes_add_up_and_multiply() -> None:
+    slower = Costs(cpu_s=0.012, affinity=8, taken=4.0)
+    found = compare(made_run(Costs()), made_run(slower))
+    assert _sum(found) == pytest.approx(math.log(found.ratio.value), abs=1e-9)
+    assert math.prod(part.factor.value for part in found.parts) == pytest.approx(found.ratio.value)
+    assert {"cpu", "cores", "neighbours"} <= set(_parts(found))
+    assert abs(_parts(found)["remainder"]) < 0.01
+
+
+def test_a_comparison_the_other_way_round_is_the_mirror() -> None:
+    one, two = made_run(Costs()), made_run(Costs(cpu_s=0.012, affinity=8, io_s=0.005))
+    there, back = _parts(compare(one, two)), _parts(compare(two, one))
+    assert there == pytest.approx({code: -value for code, value in back.items()})
+
+
+def test_cores_that_a_loader_does_not_want_explain_nothing() -> None:
+    found = compare(made_run(Costs(workers=(0, 1))), made_run(Costs(workers=(0, 1), affinity=4)))
+    assert abs(_parts(found).get("cores", 0.0)) < 1e-6
+    assert "can't be told apart" in found.verdict
+    assert found.findings == ()
+
+
+def test_the_same_settings_are_compared_where_both_have_them() -> None:
+    a, b = made_run(Costs(workers=(0, 2, 8))), made_run(Costs(workers=(0, 2, 4)))
+    assert compare(a, b).a.config == compare(a, b).b.config == config(2)
+    assert compare(a, b, num_workers=0).a.config == config(0)
+    best = compare(a, b, best=True)
+    assert (best.a.config, best.b.config) == (config(8), config(4))
+    with pytest.raises(UsageError, match="num_workers=8"):
+        compare(a, b, num_workers=8)
+
+
+def test_settings_are_told_by_what_was_measured_of_both() -> None:
+    a = made_run(Costs(workers=(2, 8)))
+    b = made_run(Costs(workers=(2,), cpu_s=0.02))
+    found = compare(a, b, best=True)
+    assert _parts(found)["settings"] == pytest.approx(math.log(2 / 8), abs=0.01)
+    assert _parts(found)["cpu"] == pytest.approx(math.log(0.5), abs=0.01)
+    assert _sum(found) == pytest.approx(math.log(found.ratio.value))
+
+
+def test_settings_that_nobody_measured_on_one_side_are_reckoned() -> None:
+    a, b = made_run(Costs(workers=(0, 8))), made_run(Costs(workers=(4,)))
+    found = compare(a, b, best=True)
+    assert found.parts[0].code == "settings"
+    assert "waiting for storage" in found.unknown
+
+
+def test_without_usage_everything_is_the_remainder() -> None:
+    bare = run([trial(config(2), 500.0, repetition=block, usage=Usage()) for block in range(2)])
+    found = compare(made_run(Costs(workers=(0, 2))), bare)
+    assert [part.code for part in found.parts] == ["remainder"]
+    assert "CPU time per sample" in found.unknown
+    assert "profile" in found.verdict
+
+
+def test_a_single_trial_says_nothing_of_its_spread() -> None:
+    found = compare(made_run(Costs(), repeats=1), made_run(Costs(cpu_s=0.02), repeats=1))
+    assert found.ratio.low is None
+    assert all(part.log_ratio.low is None for part in found.parts)
+    assert any("only once" in doubt for doubt in found.doubts)
+
+
+def test_different_data_is_refused_and_a_different_batch_size_is_doubted() -> None:
+    other = target(spec="other.py:make", dataset="other.Texts")
+    with pytest.raises(UsageError, match="different data"):
+        compare(made_run(Costs()), made_run(Costs(), target=other))
+    larger = made_run(Costs(), target=target(batch_size=64))
+    found = compare(made_run(Costs()), larger)
+    assert any("batch sizes differ" in doubt for doubt in found.doubts)
+
+
+def test_a_run_without_a_rate_is_refused() -> None:
+    with pytest.raises(NothingMeasuredError):
+        compare(made_run(Costs()), Run(path="empty", header=header()))
+
+
+@st.composite
+def _trials(draw: st.DrawFn) -> Trial:
+    usage = Usage(
+        own_cpu_cores=draw(_FIGURES),
+        available_cpu_cores=draw(_FIGURES),
+        other_cpu_cores=draw(_FIGURES),
+        run_queue_wait_fraction=draw(_FRACTIONS),
+        throttled_fraction=draw(_FRACTIONS),
+        cache_hit_fraction=draw(_FRACTIONS),
+        read_bytes_per_s=draw(_FIGURES),
+    )
+    rate = draw(st.floats(1e-3, 1e7))
+    wait = draw(_FRACTIONS)
+    return trial(config(draw(st.sampled_from([0, 1, 4]))), rate, usage=usage, wait_fraction=wait)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(_trials(), min_size=1, max_size=5), st.lists(_trials(), min_size=1, max_size=5))
+def test_parts_add_up_whatever_the_figures(one: list[Trial], two: list[Trial]) -> None:
+    for best in (False, True):
+        found = compare(run(one), run(two), best=best)
+        total = math.log(found.b.samples_per_s.value / found.a.samples_per_s.value)
+        assert _sum(found) == pytest.approx(total, abs=1e-6)
+
+
+@given(st.lists(st.floats(-5, 5), min_size=1, max_size=6), st.floats(0.1, 3))
+def test_shares_are_fair_and_whole(sizes: list[float], knee: float) -> None:
+    causes = list(range(len(sizes)))
+
+    def value(exchanged: frozenset[int]) -> float:
+        return min(knee, sum(sizes[each] for each in exchanged))
+
+    found = shares(causes, value)
+    whole = value(frozenset(causes)) - value(frozenset())
+    assert math.fsum(found.values()) == pytest.approx(whole, abs=1e-9)
+    backwards = shares(causes[::-1], value)
+    assert found == pytest.approx(backwards, abs=1e-9)
+    for one in causes:
+        for two in causes:
+            if sizes[one] == sizes[two]:
+                assert found[one] == pytest.approx(found[two], abs=1e-9)
+
+
+def test_too_many_causes_are_refused() -> None:
+    with pytest.raises(ValueError, match="too many"):
+        shares(list(range(MOST_CAUSES + 1)), len)
