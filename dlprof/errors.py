@@ -27,15 +27,22 @@ class DlprofError(Exception):
     Args:
         message: What is wrong, one sentence, naming the value that the user gave.
         hint: What to do about it, one sentence; empty where the message says it already.
+        traceback: What the user's own code, or the processes that it ran in, wrote; mostly empty.
+
+    Attributes:
+        shows_traceback: Whether ``traceback`` is the user's own code's, which shows where the fault
+            lies, so that it is shown without being asked for.
     """
 
     kind = "error"
     exit_code = ExitCode.INTERNAL
+    shows_traceback = False
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
+    def __init__(self, message: str, *, hint: str = "", traceback: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.traceback = traceback
 
 
 class UsageError(DlprofError):
@@ -53,20 +60,11 @@ class FileError(DlprofError):
 
 
 class TargetError(DlprofError):
-    """A TARGET that can't be resolved, called or loaded from.
-
-    Args:
-        message: Which part of the target is wrong.
-        hint: What to change.
-        traceback: The user's own traceback where their code raised, else empty.
-    """
+    """A TARGET that can't be resolved, called or loaded from; ``message`` says which part."""
 
     kind = "target"
     exit_code = ExitCode.USAGE
-
-    def __init__(self, message: str, *, hint: str = "", traceback: str = "") -> None:
-        super().__init__(message, hint=hint)
-        self.traceback = traceback
+    shows_traceback = True
 
 
 class NothingMeasuredError(DlprofError):

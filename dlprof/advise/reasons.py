@@ -58,7 +58,8 @@ def failures(candidates: Sequence[Candidate]) -> list[Reason]:
         trial = each.failures[0]
         why = trial.failure.message if trial.failure is not None else trial.outcome
         ids = [failure.id for failure in each.failures]
-        reasons.append(Reason(claim=f"{each.name} failed: {why}", evidence={"trials": ids}))
+        verb = "was skipped" if trial.outcome == "skipped" else "failed"
+        reasons.append(Reason(claim=f"{each.name} {verb}: {why}", evidence={"trials": ids}))
     more = failed[_MOST_FAILURES:]
     if more:
         ids = [trial.id for each in more for trial in each.failures]

@@ -9,7 +9,7 @@ import traceback
 
 import typer
 
-from dlprof.errors import DlprofError, ExitCode, TargetError
+from dlprof.errors import DlprofError, ExitCode
 from dlprof.records import SCHEMA_VERSION
 from dlprof.report.text import clean, clean_lines
 
@@ -42,7 +42,7 @@ def describe(error: BaseException, *, verbose: bool) -> Fault:
 
     Args:
         error: What was raised.
-        verbose: Whether a fault of dlprof's own comes with its traceback.
+        verbose: Whether to show tracebacks that are not the user's own code's too.
 
     Returns:
         The fault; anything unforeseen is dlprof's own (exit code 70).
@@ -53,7 +53,7 @@ def describe(error: BaseException, *, verbose: bool) -> Fault:
             message=_sentence(error.message),
             hint=error.hint,
             exit_code=error.exit_code,
-            details=error.traceback if isinstance(error, TargetError) else "",
+            details=error.traceback if verbose or error.shows_traceback else "",
         )
     if isinstance(error, _ParserError):
         return _describe_parser_error(error)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from dlprof.errors import TargetError, UsageError
-from dlprof.records import SCHEMA_VERSION, Config, Machine, RunHeader, Target, TrialCost
+from dlprof.engine.preflight import Preflight
+from dlprof.errors import NothingMeasuredError, TargetError, UsageError
+from dlprof.records import SCHEMA_VERSION, Config, Failure, Machine, RunHeader, Target, TrialCost
 from dlprof.search.plan import DEFAULT_OVERHEAD_S, plan_trials
-from dlprof.search.space import build_space
+from dlprof.search.space import Space, build_space
 from dlprof.settings import SweepSettings, settings_to_json
 from dlprof.trial.bench import Bench
 from dlprof.trial.protocol import TrialRequest
@@ -28,8 +30,34 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def look_at(bench: Bench, settings: SweepSettings, machine: Machine) -> tuple[Target, str | None]:
-    """Build the target and probe it; returns what it is, and torch's name of the accelerator."""
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What is known before the first trial.
+
+    Attributes:
+        target: As it was built and probed.
+        accelerator: Torch's name of the device that batches go to; ``None`` for the CPU.
+        space: What could be measured.
+        faults: Why some of that can't work here.
+    """
+
+    target: Target
+    accelerator: str | None
+    space: Space
+    faults: Mapping[Config, Failure]
+
+    @property
+    def workable(self) -> tuple[Config, ...]:
+        """What may work, and so is measured."""
+        return tuple(config for config in self.space.configs if config not in self.faults)
+
+
+def look_at(bench: Bench, settings: SweepSettings, machine: Machine) -> Outlook:
+    """Build the target, probe it, and see what can work.
+
+    Raises:
+        DlprofError: The target can't be built or loaded from, or nothing of it can work here.
+    """
     built = bench.build(_limits(settings, machine))
     _refuse_small(built, settings)
     probe = bench.probe(
@@ -46,7 +74,28 @@ def look_at(bench: Bench, settings: SweepSettings, machine: Machine) -> tuple[Ta
         batch_cpu_s=probe["batch_cpu_s"],
         notes=(*built.notes, *bench.notes),
     )
-    return target, _device(settings.device, probe["accelerator"])
+    accelerator = _device(settings.device, probe["accelerator"])
+    space = build_space(settings, target, machine, has_accelerator=accelerator is not None)
+    preflight = Preflight.of(settings, target, machine, probe)
+    faults = _faults(space, preflight, bench)
+    if len(faults) == len(space.configs):
+        first = faults[space.configs[0]]
+        raise NothingMeasuredError(
+            f"No configuration that was asked for can work here: {first.message}",
+            hint=first.hint,
+            traceback=first.stderr_tail,
+        )
+    return Outlook(target=target, accelerator=accelerator, space=space, faults=faults)
+
+
+def _faults(space: Space, preflight: Preflight, bench: Bench) -> dict[Config, Failure]:
+    """Why configurations can't work; asks a process once whether workers can be started anew."""
+    copied = next(filter(preflight.starts_by_copy, space.configs), None)
+    if copied is not None:
+        started = dataclasses.replace(copied, num_workers=1)
+        preflight = dataclasses.replace(preflight, unstartable=bench.try_workers(started))
+    found = ((config, preflight.fault(config)) for config in space.configs)
+    return {config: fault for config, fault in found if fault is not None}
 
 
 def _device(asked: str, found: str | None) -> str | None:
@@ -98,13 +147,12 @@ def _refuse_small(target: Target, settings: SweepSettings) -> None:
 def new_header(
     settings: SweepSettings,
     machine: Machine,
-    target: Target,
-    accelerator: str | None,
+    outlook: Outlook,
     bench: Bench,
     spent_s: float,
 ) -> RunHeader:
     """Plan a new run; ``spent_s`` of its budget are gone."""
-    space = build_space(settings, target, machine, has_accelerator=accelerator is not None)
+    target, accelerator = outlook.target, outlook.accelerator
     cost = TrialCost(
         overhead_s=DEFAULT_OVERHEAD_S + (0.0 if bench.fork_safe else target.import_s or 0.0),
         batch_s=target.batch_s or 0.0,
@@ -112,7 +160,7 @@ def new_header(
         usable_cores=machine.usable_cores,
     )
     present = target.present_settings(has_accelerator=accelerator is not None)
-    plan, no_room = plan_trials(space.configs, settings, cost, spent_s=spent_s, present=present)
+    plan, no_room = plan_trials(outlook.workable, settings, cost, spent_s=spent_s, present=present)
     return RunHeader(
         schema_version=SCHEMA_VERSION,
         run_id=secrets.token_hex(8),
@@ -124,6 +172,6 @@ def new_header(
         target=target,
         settings=settings_to_json(settings),
         accelerator=accelerator,
-        left_out=(*space.left_out, *no_room),
+        left_out=(*outlook.space.left_out, *no_room),
         plan=plan,
     )

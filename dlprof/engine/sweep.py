@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -16,8 +16,19 @@ from dlprof.engine.resume import plan_of, resumed_settings, same_run
 from dlprof.engine.workplace import work_directory
 from dlprof.errors import DlprofError, NothingMeasuredError
 from dlprof.machine import inspect_machine
-from dlprof.records import Cost, Plan, Recommendation, Run, RunEnd, RunHeader, Trial
+from dlprof.records import (
+    Config,
+    Cost,
+    Failure,
+    Plan,
+    Recommendation,
+    Run,
+    RunEnd,
+    RunHeader,
+    Trial,
+)
 from dlprof.search.grid import GridSearch, Proposal
+from dlprof.search.plan import refuse_budget
 from dlprof.settings import SweepSettings, constraints_of, settings_from_json
 from dlprof.store import RunWriter, check_output, read_run
 from dlprof.targets.builtin import prepare
@@ -67,6 +78,7 @@ def run_sweep(
         settings = resumed_settings(settings_from_json(before.header.settings), settings, given)
     else:
         check_output(output, force=force)
+        refuse_budget(settings)
     if pickled is None:
         spec = parse_target(settings.target)
         prepare(spec, listener.preparing, arguments=settings.arguments)
@@ -76,13 +88,12 @@ def run_sweep(
         with contextlib.closing(bench):
             machine = inspect_machine()
             listener.message(f"building {settings.target}")
-            target, accelerator = look_at(bench, settings, machine)
+            outlook = look_at(bench, settings, machine)
             if before is None:
-                spent_s = clock() - began_s
-                header = new_header(settings, machine, target, accelerator, bench, spent_s)
+                header = new_header(settings, machine, outlook, bench, clock() - began_s)
                 writer = RunWriter.create(output, header, force=force)
             else:
-                header = same_run(before.header, settings, machine, target, bench.versions)
+                header = same_run(before.header, settings, machine, outlook.target, bench.versions)
                 writer = RunWriter.resume(output)
             with writer:
                 plan = plan_of(header)
@@ -98,6 +109,7 @@ def run_sweep(
                     began_s=began_s,
                     trials=list(before.trials) if before is not None else [],
                     earlier_s=_spent_s(before),
+                    faults=outlook.faults,
                 )
                 run = sweep.run()
     listener.ended(run)
@@ -140,6 +152,7 @@ class _Sweep:
     began_s: float
     trials: list[Trial]
     earlier_s: float
+    faults: Mapping[Config, Failure]
 
     def run(self) -> Run:
         try:
@@ -166,7 +179,39 @@ class _Sweep:
         finally:  # what was measured is kept, whether or not there is something to recommend
             self.writer.append(end)
 
+    def _skip(self) -> None:
+        """Keep what can't work as skipped trials, so that nobody has to ask where it is.
+
+        A run that goes on keeps to its plan, whatever can't work by now.
+        """
+        known = {*self.plan.configs, *(trial.config for trial in self.trials)}
+        told: dict[str, int] = {}
+        for config, failure in self.faults.items():
+            if config in known:
+                continue
+            trial = Trial(
+                id=self._next_id(),
+                config=config,
+                repetition=0,
+                outcome="skipped",
+                failure=failure,
+                started_at=now(),
+            )
+            self._keep(trial)
+            told[failure.message] = told.get(failure.message, 0) + 1
+        for message, count in told.items():
+            self.listener.message(f"skipped ({_configurations(count)}): {message}")
+
+    def _next_id(self) -> str:
+        return f"t{len(self.trials) + 1:04d}"
+
+    def _keep(self, trial: Trial) -> None:
+        """Append a trial to the file, then remember it."""
+        self.writer.append(trial)
+        self.trials.append(trial)
+
     def _measure(self) -> EndReason:
+        self._skip()
         search = GridSearch(plan=self.plan, seed=self.settings.seed)
         while True:
             remaining_s = self.settings.budget_s - (self.clock() - self.began_s)
@@ -196,15 +241,14 @@ class _Sweep:
                 cold_cache=self.settings.cold_cache,
                 turnover=not timed,
             ),
-            trial_id=f"t{len(self.trials) + 1:04d}",
+            trial_id=self._next_id(),
             repetition=proposal.repetition,
             wall_s=wall_s,
         )
         cut = wall_s < self.settings.timeout_s and trial.wall_s >= wall_s
         if cut and self.trials and trial.outcome == "timed_out":
             return False
-        self.writer.append(trial)
-        self.trials.append(trial)
+        self._keep(trial)
         self.listener.trial_ended(trial)
         return True
 
@@ -218,3 +262,7 @@ class _Sweep:
             raise
         self.writer.append(recommendation)
         return recommendation
+
+
+def _configurations(count: int) -> str:
+    return "1 configuration" if count == 1 else f"{count} configurations"

@@ -64,7 +64,9 @@ def summarise(run: Run) -> tuple[Row, ...]:
         run: What was measured, and its recommendation, which tells the pick and the ties.
     """
     candidates = gather(run)
-    failed = tuple(Row(config=each.config, role=FAILED) for each in candidates if not each.trials)
+    failed = tuple(
+        Row(config=each.config, role=FAILED) for each in candidates if _was_tried_in_vain(each)
+    )
     measured = [each for each in candidates if each.trials]
     if not measured:
         return failed
@@ -77,6 +79,12 @@ def summarise(run: Run) -> tuple[Row, ...]:
     measured.sort(key=speeds.log_speed, reverse=True)
     rows = [_row(each, speeds, pick or fastest, roles.get(each.config, "")) for each in measured]
     return (*rows, *failed)
+
+
+def _was_tried_in_vain(candidate: Candidate) -> bool:
+    """Whether there are no figures, although it was not skipped."""
+    skipped = any(trial.outcome == "skipped" for trial in candidate.failures)
+    return not candidate.trials and not skipped
 
 
 def _roles(

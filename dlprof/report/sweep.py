@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from dlprof.advise.choice import WITHIN
-from dlprof.records import Run, Trial
+from dlprof.records import Failure, Run, Trial
 from dlprof.report.labels import percent_text, settings_text
 from dlprof.report.plot import ThroughputPlot, bars
 from dlprof.report.recommendation import render_recommendation
@@ -42,7 +42,13 @@ def render_sweep(run: Run) -> RenderableType:
     shown = bars(rows)
     if len(shown) > 1:
         parts += [Text(), ThroughputPlot(shown)]
-    notes = [*_legend(run, rows), *_left_out(run), *_failures(run.trials), *_cost(run)]
+    notes = [
+        *_legend(run, rows),
+        *_left_out(run),
+        *_skipped(run.trials),
+        *_failures(run.trials),
+        *_cost(run),
+    ]
     parts += [Text(), *(Text(note) for note in notes)]
     if run.recommendation is not None:
         parts += [Text(), render_recommendation(run, run.recommendation)]
@@ -51,11 +57,12 @@ def render_sweep(run: Run) -> RenderableType:
 
 def _headline(run: Run) -> str:
     header = run.header
-    configurations = len({trial.config for trial in run.trials})
+    trials = [trial for trial in run.trials if trial.outcome != "skipped"]
+    configurations = len({trial.config for trial in trials})
     cores = f"{header.machine.usable_cores:g} usable cores"
     return (
         f"{clean(header.target.spec)} on {clean(header.machine.hostname)} ({cores}):"
-        f" {configurations} configurations, {len(run.trials)} trials"
+        f" {configurations} configurations, {len(trials)} trials"
     )
 
 
@@ -104,17 +111,38 @@ def _unmeasured(run: Run) -> list[str]:
     return [f"{len(missing)} of {len(planned)} configurations {verb} not measured: {why}."]
 
 
+def _skipped(trials: tuple[Trial, ...]) -> list[str]:
+    """What can't work here and was not tried: each reason once, with what to do about it."""
+    groups: dict[str, list[tuple[Trial, Failure]]] = {}
+    for trial in trials:
+        if trial.outcome == "skipped" and trial.failure is not None:
+            groups.setdefault(trial.failure.kind, []).append((trial, trial.failure))
+    notes = []
+    for group in groups.values():
+        trial, failure = group[0]
+        more = f" and {len(group) - 1} more" if len(group) > 1 else ""
+        told = f"{settings_text(trial.config)}{more}: {_told(failure)}"
+        notes.append(f"Skipped: {told} [{trial.id}]")
+    return notes
+
+
 def _failures(trials: tuple[Trial, ...]) -> list[str]:
     """Each kind of failure once for each configuration, with what to do about it."""
     notes: dict[tuple[str, str], str] = {}
     for trial in trials:
-        if trial.failure is None:
+        if trial.failure is None or trial.outcome == "skipped":
             continue
-        failure = trial.failure
-        hint = f" {clean(failure.hint)}" if failure.hint else ""
-        note = f"Failed: {settings_text(trial.config)}: {clean(failure.message)}{hint} [{trial.id}]"
-        notes.setdefault((trial.config.key, failure.kind), note)
+        note = f"Failed: {settings_text(trial.config)}: {_told(trial.failure)} [{trial.id}]"
+        notes.setdefault((trial.config.key, trial.failure.kind), note)
     return list(notes.values())
+
+
+def _told(failure: Failure) -> str:
+    """What happened and what to do about it, as two sentences."""
+    message = clean(failure.message)
+    if failure.hint and not message.endswith((".", "!", "?")):
+        message += "."
+    return f"{message} {clean(failure.hint)}".strip()
 
 
 def _cost(run: Run) -> list[str]:

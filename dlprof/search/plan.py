@@ -103,6 +103,23 @@ def plan_trials(
     return plan, _left_out(len(configs), count, settings.budget_s, needed_s)
 
 
+def refuse_budget(settings: SweepSettings) -> None:
+    """Refuse a budget that can't hold a trial whatever the target, before it is built.
+
+    Raises:
+        UsageError: It is smaller than the shortest trial of batches that cost nothing.
+    """
+    least_s = TrialCost(overhead_s=DEFAULT_OVERHEAD_S).of(
+        Config(), settings.trial_s or SHORTEST_TRIAL_S
+    )
+    if least_s > settings.budget_s:
+        raise UsageError(
+            f"A budget of {format_duration(settings.budget_s)} can't hold a single trial, which "
+            f"takes {format_duration(least_s)} at least",
+            hint=f"Give a budget of {format_duration(math.ceil(10 * least_s))} or more.",
+        )
+
+
 def _holds(
     ordered: Sequence[Config], repeats: int, cost: TrialCost, trial_s: float, budget_s: float
 ) -> int:

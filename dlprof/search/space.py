@@ -54,7 +54,7 @@ def build_space(
     Raises:
         UsageError: If nothing is left, or there are more than ``MAX_CONFIGS``.
     """
-    limits = Limits.of(settings, target, machine)
+    limits = Limits.of(settings, target)
     pins, pin_left_out = _pins(settings, has_accelerator=has_accelerator)
     wanted = _wanted(settings, target, _workers(settings, machine), pins)
     wanted += _present(settings, target, has_accelerator=has_accelerator)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from dlprof.errors import NothingMeasuredError
+from dlprof.errors import DlprofError, NothingMeasuredError
 from dlprof.records import Config, Failure, Target, Trial, Usage
 from dlprof.trial.inbox import Inbox
-from dlprof.trial.launch import Launcher, Nursery, make_launcher
+from dlprof.trial.launch import BuilderDiedError, Launcher, Nursery, make_launcher
 from dlprof.trial.protocol import BuildRequest, Message, TrialRequest
 from dlprof.trial.story import Limits, failed
 from dlprof.trial.supervisor import LauncherDiedError, ProbeTimeoutError, Supervisor
@@ -22,11 +23,6 @@ from dlprof.trial.watch import Watcher
 _REBUILT = "each trial builds the target for itself, because {reason}"
 _SLOWEST_BATCH = 20.0  # batches may take so many times as long as the probe's
 _SPAWN_S = 4.0  # one interpreter that imports torch, on a busy core
-_DIED_TWICE = Failure(
-    kind="start_failed",
-    message="The process that starts the trials died twice in this trial.",
-    hint="Look for what ends processes on this machine, such as an out-of-memory killer.",
-)
 _HANGS = "a process forked after building it hangs, or takes very long to load two batches"
 
 _Outcome = TypeVar("_Outcome")
@@ -42,6 +38,7 @@ class Bench:
         directory: For logs and temporary files; the caller removes it after ``close``.
         pulse: Called with what the machine is doing, a few times a second.
         first_probe_s: How long the first probe may take before a fork is taken for broken.
+        clock: Monotonic seconds.
 
     Attributes:
         fork_safe: Whether trials are forked from the process that built the target.
@@ -56,6 +53,7 @@ class Bench:
         directory: Path,
         pulse: Callable[[Usage], object] = lambda _usage: None,
         first_probe_s: float = 15.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.fork_safe = True
         self.notes: tuple[str, ...] = ()
@@ -64,6 +62,8 @@ class Bench:
         self._directory = directory
         self._pulse = pulse
         self._first_probe_s = first_probe_s
+        self._clock = clock
+        self._fallen = False  # whether the process that starts the trials has died
         self._inbox = Inbox()
         self._launcher: Launcher = make_launcher(self._inbox, directory)
         self._watcher = Watcher(self._inbox)
@@ -72,7 +72,7 @@ class Bench:
         self._batch_s = 0.0
 
     def build(self, limits: Limits) -> Target:
-        """Build the target.
+        """Build the target; once more, from a new process, if the first one dies of it.
 
         Args:
             limits: Of all trials. ``stall_s`` is for trivial batches; slow ones get longer.
@@ -81,7 +81,13 @@ class Bench:
             DlprofError: It can't be built; says which part is wrong.
         """
         self._limits = limits
-        built = self._launcher.build(self._request, limits.wall_s)
+        began_s = self._clock()
+        try:
+            built = self._launcher.build(self._request, limits.wall_s)
+        except BuilderDiedError:
+            self._launcher = self._new_launcher()
+            left_s = limits.wall_s - (self._clock() - began_s)
+            built = self._launcher.build(self._request, left_s)
         self.versions = built.versions
         self._build_s = built.target.import_s or 0.0
         if not isinstance(self._launcher, Nursery):
@@ -91,12 +97,12 @@ class Bench:
         return built.target
 
     def probe(self, request: TrialRequest) -> Message:
-        """Load two batches in a disposable process; see ``Supervisor.probe``.
+        """Load two batches in a disposable process; see ``probing.probe``.
 
         A target whose constructor ran torch operations leaves thread pools that a fork breaks;
         the probe then hangs, and from then on each trial builds the target for itself.
         """
-        probe = self._persist(lambda: self._probe(request))
+        probe = self._persist(lambda _left_s: self._probe(request), self._limits.wall_s)
         self._batch_s = probe["batch_s"]
         return probe
 
@@ -110,6 +116,22 @@ class Bench:
             self._build_in_each_trial(_HANGS)
         return self._supervisor(self._limits).probe(request)
 
+    def try_workers(self, config: Config) -> Failure | None:
+        """Try in a disposable process whether workers of a configuration can be started.
+
+        Returns:
+            Why they can't; ``None`` if they can, and also where that could not be told.
+        """
+        limits = dataclasses.replace(self._limits, stall_s=self._stall_s(config))
+        request = TrialRequest(config=config)
+        try:
+            answer = self._persist(
+                lambda left_s: self._supervisor(limits, left_s).probe(request), limits.wall_s
+            )
+        except DlprofError:
+            return None
+        return None if answer["failure"] is None else Failure(**answer["failure"])
+
     def run(
         self,
         request: TrialRequest,
@@ -120,7 +142,8 @@ class Bench:
     ) -> Trial:
         """Measure one configuration once; see ``Supervisor.run``.
 
-        A trial during which the process that starts the trials dies is tried once more.
+        A trial during which the process that starts the trials dies is tried once more, in what is
+        left of its time.
 
         Args:
             request: What to measure.
@@ -131,22 +154,26 @@ class Bench:
         limits = dataclasses.replace(self._limits, stall_s=self._stall_s(request.config))
         if wall_s is not None:
             limits = dataclasses.replace(limits, wall_s=min(wall_s, limits.wall_s))
+        started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        began_s = self._clock()
         try:
-            return self._persist(
-                lambda: self._supervisor(limits).run(
+            trial = self._persist(
+                lambda left_s: self._supervisor(limits, left_s).run(
                     request, trial_id=trial_id, repetition=repetition
-                )
+                ),
+                limits.wall_s,
             )
-        except LauncherDiedError:
-            self._start_again()
-        blank = Trial(
-            id=trial_id,
-            config=request.config,
-            repetition=repetition,
-            outcome="crashed",
-            started_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
-        )
-        return failed(blank, _DIED_TWICE)
+        except DlprofError as error:
+            trial = failed(
+                Trial(id=trial_id, config=request.config, repetition=repetition, outcome="crashed"),
+                Failure(
+                    kind="start_failed",
+                    message=error.message,
+                    hint=error.hint,
+                    stderr_tail=error.traceback,
+                ),
+            )
+        return dataclasses.replace(trial, started_at=started_at, wall_s=self._clock() - began_s)
 
     def close(self) -> None:
         """End every process."""
@@ -163,34 +190,48 @@ class Bench:
             slow_s += _SPAWN_S * config.num_workers
         return self._limits.stall_s + slow_s
 
-    def _supervisor(self, limits: Limits) -> Supervisor:
+    def _supervisor(self, limits: Limits, left_s: float | None = None) -> Supervisor:
         return Supervisor(
             launcher=self._launcher,
             watcher=self._watcher,
             inbox=self._inbox,
             directory=self._directory,
-            limits=limits,
+            limits=dataclasses.replace(limits, left_s=left_s),
             pulse=self._pulse,
         )
 
-    def _persist(self, attempt: Callable[[], _Outcome]) -> _Outcome:
+    def _persist(self, attempt: Callable[[float], _Outcome], limit_s: float) -> _Outcome:
         """Try once more, from a new process, if the one that starts the trials dies.
 
-        Raises:
-            LauncherDiedError: It died again.
-        """
-        with contextlib.suppress(LauncherDiedError):
-            return attempt()
-        self._start_again()
-        return attempt()
+        Args:
+            attempt: Called with the seconds that are left.
+            limit_s: For both attempts together.
 
-    def _start_again(self) -> None:
+        Raises:
+            DlprofError: It died again, or there was no time for another attempt, or the target
+                can't be built any more.
+        """
+        deadline_s = self._clock() + limit_s
+        for last in (False, True):
+            self._stand_up(deadline_s - self._clock())
+            try:
+                return attempt(deadline_s - self._clock())
+            except LauncherDiedError:
+                self._fallen = True
+                if last or self._clock() >= deadline_s:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def _stand_up(self, patience_s: float) -> None:
         """Replace a nursery that has died by one that does the same."""
+        if not self._fallen:
+            return
         nursery = self._new_nursery()
         if self.fork_safe:
-            nursery.build(self._request)
+            nursery.build(self._request, patience_s)
         else:
             nursery.preload(self._request)
+        self._fallen = False
 
     def _build_in_each_trial(self, reason: str) -> None:
         self.fork_safe = False
@@ -198,9 +239,16 @@ class Bench:
         self._new_nursery().preload(self._request)
 
     def _new_nursery(self) -> Nursery:
+        self._clear()
+        self._launcher = nursery = Nursery(self._inbox, self._directory)
+        return nursery
+
+    def _new_launcher(self) -> Launcher:
+        self._clear()
+        return make_launcher(self._inbox, self._directory)
+
+    def _clear(self) -> None:
         """End what there is and begin anew; the old inbox still hears of the old nursery's end."""
         self.close()
         self._inbox = Inbox()
         self._watcher = Watcher(self._inbox)
-        self._launcher = nursery = Nursery(self._inbox, self._directory)
-        return nursery

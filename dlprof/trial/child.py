@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-import multiprocessing
 import os
 import pickle
 import random
@@ -18,13 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dlprof.errors import DlprofError, TargetError
-from dlprof.records import Config
 from dlprof.targets.faults import one_line, user_traceback
 from dlprof.trial import failures
-from dlprof.trial.consumer import make_consumer, try_consumer
-from dlprof.trial.guard import guard_worker
+from dlprof.trial.consumer import make_consumer
+from dlprof.trial.guard import guard_of
 from dlprof.trial.leftovers import remove_half_made
-from dlprof.trial.measure import EmptyLoaderError, Loop, Plan, measure
+from dlprof.trial.measure import Loop, Plan, measure
+from dlprof.trial.probing import probe, samples_per_batch, try_workers
 from dlprof.trial.protocol import (
     BuildRequest,
     Channel,
@@ -37,11 +36,9 @@ from dlprof.trial.stacks import answer_with_stacks
 
 if TYPE_CHECKING:
     from dlprof.targets.build import BuiltTarget
-    from dlprof.targets.loader import EpochGate
 
 _BEAT_S = 1.0
 _PARTING_S = 2.0
-_NOTHING = object()
 _DUPLICATED = (
     "two workers gave the same first batch: an iterable data set must share its samples among "
     "workers by torch.utils.data.get_worker_info(), or each comes once per worker"
@@ -168,7 +165,8 @@ def _run(request: TrialRequest, builder: Callable[[], BuiltTarget], session: Ses
     if request.cold_cache:
         _evict(built)
     if request.probe:
-        session.send({"event": "result", "probe": probe(built, request)})
+        look = try_workers if request.config.num_workers else probe
+        session.send({"event": "result", "probe": look(built, request)})
         return
     loop, result = _measure(request, built, session)
     session.send({"event": "result", **result})
@@ -183,7 +181,12 @@ def _measure(
 
     gate, seen = EpochGate(), _Seen(built.target.kind)
     loop = Loop(
-        make_loader(built, request.config, gate=gate, in_worker=_guard(request.config)),
+        make_loader(
+            built,
+            request.config,
+            gate=gate,
+            in_worker=guard_of(request.config, built.target.own_config),
+        ),
         request.config,
         consume=make_consumer(request.step_s, request.step_callable),
         clock=_clock,
@@ -199,7 +202,7 @@ def _measure(
         "measured": dataclasses.asdict(measured),
         "batch_bytes": sum(sizes) / len(sizes),
         "samples_per_batch": (_samples_per_epoch_batch(built) if measured.whole_epochs else None)
-        or _samples_per_batch(gate, loop.batch, built),
+        or samples_per_batch(gate, loop.batch, built),
         "no_turnover": gate.reason,
         "warnings": [*seen.warnings, *_length_warning(loop, built)],
     }
@@ -239,23 +242,6 @@ def _length_warning(loop: Loop, built: BuiltTarget) -> list[str]:
     return []
 
 
-def _guard(config: Config) -> Callable[[], None] | None:
-    """What workers need that don't inherit it from this process by a fork."""
-    method = config.start_method or multiprocessing.get_start_method()
-    return None if method == "fork" else guard_worker
-
-
-def _samples_per_batch(gate: EpochGate, batch: object, built: BuiltTarget) -> float | None:
-    """Mean samples of a full batch, from the indices handed out or else from the batch itself."""
-    from dlprof.targets.counting import count_samples  # noqa: PLC0415
-
-    full = gate.sizes[:-1] if gate.exhausted and len(gate.sizes) > 1 else gate.sizes
-    if gate.attached and full:
-        return sum(full) / len(full)
-    counted = count_samples(batch, built.target.batch_size)
-    return None if counted is None else float(counted)
-
-
 def _samples_per_epoch_batch(built: BuiltTarget) -> float | None:
     """Mean samples of a batch over a whole epoch, whose last batch may be smaller."""
     samples, batches = built.target.length, built.target.batches_per_epoch
@@ -267,37 +253,6 @@ def _evict(built: BuiltTarget) -> None:
 
     if built.parts is not None:
         evict_from_page_cache(dataset_files(built.parts.dataset))
-
-
-def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
-    """Load two batches in this process, try the consumer on one, and say what they are.
-
-    Returns:
-        ``batch_bytes``, ``batch_tensors``, ``samples_per_batch``, ``batch_s`` and
-        ``batch_cpu_s`` of the second batch, ``accelerator`` (torch's name of it, or ``None``).
-    """
-    import torch  # noqa: PLC0415
-
-    from dlprof.targets.counting import count_bytes, count_tensors  # noqa: PLC0415
-    from dlprof.targets.loader import EpochGate, make_loader  # noqa: PLC0415
-
-    gate = EpochGate()
-    iterator = iter(make_loader(built, Config(), gate=gate))
-    batch = next(iterator, _NOTHING)
-    if batch is _NOTHING:
-        raise EmptyLoaderError
-    middle_s, middle_cpu_s, batch = _clock(), time.process_time(), next(iterator, batch)
-    ended_s, ended_cpu_s = _clock(), time.process_time()
-    try_consumer(make_consumer(0.0, request.step_callable), batch, request.step_callable)
-    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return {
-        "batch_bytes": count_bytes(batch),
-        "batch_tensors": count_tensors(batch),
-        "samples_per_batch": _samples_per_batch(gate, batch, built),
-        "batch_s": ended_s - middle_s,
-        "batch_cpu_s": min(ended_cpu_s - middle_cpu_s, ended_s - middle_s),
-        "accelerator": None if found is None else found.type,
-    }
 
 
 def main() -> None:
@@ -342,7 +297,7 @@ def describe_error(error: DlprofError) -> dict[str, str]:
         "kind": error.kind,
         "message": error.message,
         "hint": error.hint,
-        "traceback": getattr(error, "traceback", ""),
+        "traceback": error.traceback,
     }
 
 

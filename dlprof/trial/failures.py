@@ -10,12 +10,21 @@ from collections.abc import Iterator, Sequence
 
 from dlprof.errors import TargetError
 from dlprof.records import Failure, FailureKind, Outcome
+from dlprof.targets.faults import user_traceback
+from dlprof.trial import remedies
 from dlprof.trial.measure import EmptyLoaderError, TruncatedEpochError
 
 _CRASH = re.compile(r"ERROR: Unexpected (?P<what>[\w -]+) encountered in worker")
 _FORCED = re.compile(r"signal: Killed|SIGKILL")
 _IN_WORKER = "in DataLoader worker process"  # torch's words for an exception that it passed on
 _GONE = "exited unexpectedly"  # and no more: torch's words where it doesn't know how
+_COLLATE = "torch/utils/data/_utils/collate.py"
+_FILE = re.compile(r'^  File "(?P<file>.+)", line \d+', re.MULTILINE)
+_UNPICKLING = re.compile(
+    r'multiprocessing/spawn\.py", line \d+, in _main\n.*pickle\.load\(.*\n'
+    r"(?:  .*\n)*(?P<error>\S.*)$",
+    re.MULTILINE,
+)
 _HANDING_OVER = ("multiprocessing/connection.py", "multiprocessing/reduction.py")
 _TAIL_LINES = 30
 _TAIL_BYTES = 8192
@@ -30,84 +39,57 @@ class _Sign:
     hint: str
 
 
-LESS_MEMORY = (
-    "Use fewer workers, a smaller prefetch_factor or batch_size, or keep the data set's index in "
-    "tensors or arrays instead of Python objects."
-)
-MORE_SHM = (
-    "Use fewer workers, a smaller prefetch_factor or batch_size, or give /dev/shm more room "
-    "(docker run --shm-size)."
-)
-MORE_FILES = "Raise the limit (ulimit -n), or try --sharing-strategy file_system."
-_PICKLE = (
-    "Define it at the top level of a module (no lambda, no nested function, no open file), or use "
-    "--start-method fork."
-)
-
-_RAGGED = (
-    "Make the samples of a batch alike (crop, pad or resize them), or give a collate_fn that puts "
-    "different ones together."
-)
-_MORE_PROCESSES = (
-    "The system starts no more processes here: use fewer workers, or raise the limit "
-    "(ulimit -u, docker run --pids-limit)."
-)
-_TOO_LONG = " An IndexError may mean that __len__ promises more samples than there are."
-_BY_SIGNAL = {
-    "SIGKILL": "Something killed the worker, often the kernel for want of memory: use fewer "
-    "workers.",
-    "SIGBUS": "A file that the data set maps (a memmap) was cut off meanwhile, or /dev/shm is "
-    "full.",
-    "SIGALRM": "The data set, or a library that it uses, set an alarm and does not catch it.",
-}
-_ENDED = "The data set, or a library that it uses, ended its own process."
-_CRASHED = "Native code under the data set crashed: run it at --num-workers 0 under faulthandler."
-
 # Looked for in this order in the messages of the exception and its causes; the texts are torch's
 # and the operating system's own.
 _SIGNS = (
     # First, because want of descriptors shows as shared memory that can't be opened.
-    _Sign("Too many open files", "file_descriptors", MORE_FILES),
-    _Sign("insufficient shared memory", "shared_memory", MORE_SHM),
-    _Sign("unable to write to file </torch_", "shared_memory", MORE_SHM),
-    _Sign("unable to allocate shared memory", "shared_memory", MORE_SHM),
-    _Sign("unable to resize file </torch_", "shared_memory", MORE_SHM),
-    _Sign("No space left on device", "shared_memory", MORE_SHM),
-    _Sign("received 0 items of ancdata", "file_descriptors", MORE_FILES),
+    _Sign("Too many open files", "file_descriptors", remedies.MORE_FILES),
+    _Sign("insufficient shared memory", "shared_memory", remedies.MORE_SHM),
+    _Sign("unable to write to file </torch_", "shared_memory", remedies.MORE_SHM),
+    _Sign("unable to allocate shared memory", "shared_memory", remedies.MORE_SHM),
+    _Sign("unable to resize file </torch_", "shared_memory", remedies.MORE_SHM),
+    _Sign("No space left on device", "shared_memory", remedies.MORE_SHM),
+    _Sign("received 0 items of ancdata", "file_descriptors", remedies.MORE_FILES),
     _Sign(
         "Cannot re-initialize CUDA in forked subprocess",
         "cuda_fork",
-        "Keep CUDA out of the data set, or use --start-method spawn.",
+        remedies.NO_CUDA,
     ),
-    _Sign("Caught PicklingError in DataLoader worker", "batch_not_picklable", _PICKLE),
-    _Sign("Can't pickle", "not_picklable", _PICKLE),
-    _Sign("Can't get local object", "not_picklable", _PICKLE),
-    _Sign("cannot pickle", "not_picklable", _PICKLE),
-    _Sign("Cowardly refusing to serialize", "batch_not_picklable", _PICKLE),
-    _Sign("Resource temporarily unavailable", "start_failed", _MORE_PROCESSES),
-    _Sign("can't start new thread", "start_failed", _MORE_PROCESSES),
-    _Sign("Cannot allocate memory", "start_failed", LESS_MEMORY),
+    _Sign(
+        "Caught PicklingError in DataLoader worker",
+        "batch_not_picklable",
+        remedies.SENDABLE_BATCH,
+    ),
+    _Sign("Can't pickle", "not_picklable", remedies.PICKLABLE),
+    _Sign("Can't get local object", "not_picklable", remedies.PICKLABLE),
+    _Sign("cannot pickle", "not_picklable", remedies.PICKLABLE),
+    _Sign("Cowardly refusing to serialize", "batch_not_picklable", remedies.SENDABLE_BATCH),
+    _Sign("Resource temporarily unavailable", "start_failed", remedies.MORE_PROCESSES),
+    _Sign("can't start new thread", "start_failed", remedies.MORE_PROCESSES),
+    _Sign("Cannot allocate memory", "start_failed", remedies.LESS_MEMORY),
     _Sign(
         "DataLoader timed out after",
         "timeout",
-        "The loader's own timeout ran out: raise it, or find what makes a batch so slow.",
+        remedies.OWN_TIMEOUT,
     ),
-    _Sign("killed by signal: Killed", "worker_signal", _BY_SIGNAL["SIGKILL"]),
+    _Sign("killed by signal: Killed", "worker_signal", remedies.BY_SIGNAL["SIGKILL"]),
     _Sign(
         "killed by signal: Bus error",
         "worker_signal",
-        _BY_SIGNAL["SIGBUS"],
+        remedies.BY_SIGNAL["SIGBUS"],
     ),
     _Sign(
         "killed by signal: Alarm clock",
         "worker_signal",
-        _BY_SIGNAL["SIGALRM"],
+        remedies.BY_SIGNAL["SIGALRM"],
     ),
-    _Sign("killed by signal", "worker_signal", _CRASHED),
-    _Sign("exited unexpectedly", "worker_exit", _ENDED),
-    _Sign("stack expects each tensor to be equal size", "inconsistent_batches", _RAGGED),
-    _Sign("should be of equal size", "inconsistent_batches", _RAGGED),
-    _Sign("Trying to resize storage that is not resizable", "inconsistent_batches", _RAGGED),
+    _Sign("killed by signal", "worker_signal", remedies.CRASHED),
+    _Sign("exited unexpectedly", "worker_exit", remedies.ENDED),
+    _Sign("stack expects each tensor to be equal size", "inconsistent_batches", remedies.ALIKE),
+    _Sign("should be of equal size", "inconsistent_batches", remedies.ALIKE),
+    _Sign("Trying to resize storage that is not resizable", "inconsistent_batches", remedies.ALIKE),
+    _Sign("expected Tensor as element", "inconsistent_batches", remedies.ALIKE),
+    _Sign("default_collate: batch must contain", "worker_exception", remedies.COLLATABLE),
 )
 
 
@@ -129,7 +111,7 @@ def classify(error: BaseException, exit_codes: Sequence[int] = ()) -> Failure:
             since the outer message is mostly "exited unexpectedly".
         exit_codes: Of the workers that have ended: minus the signal, or the code.
     """
-    tail = "".join(traceback.format_exception(error))[-_TAIL_BYTES:]
+    tail = user_traceback(error)
     own = _of_ours(error)
     if own is not None:
         return own
@@ -151,15 +133,39 @@ def classify(error: BaseException, exit_codes: Sequence[int] = ()) -> Failure:
             hint="Let it raise an exception that says what is wrong instead.",
             stderr_tail=tail,
         )
+    if _not_alike(error, texts[0]):
+        return Failure(
+            kind="inconsistent_batches",
+            message="torch's default_collate can't put the samples of a batch together: "
+            f"{_raised(error, texts[0])}",
+            hint=remedies.ALIKE,
+            stderr_tail=tail,
+        )
     where = "a worker process" if any(_IN_WORKER in text for text in texts) else "the main process"
-    told = _last_line(texts[0]).removeprefix(f"{type(error).__name__}: ")
+    name, _, told = _raised(error, texts[0]).partition(": ")
     return Failure(
         kind="worker_exception",
-        message=f"{type(error).__name__} in {where}: {told}",
+        message=f"{name} in {where}: {told}",
         hint="The data set or its collate_fn raised this; the traceback shows where."
-        + (_TOO_LONG if isinstance(error, IndexError) else ""),
+        + (f" {remedies.TOO_LONG}" if isinstance(error, IndexError) else ""),
         stderr_tail=tail,
     )
+
+
+def _not_alike(error: BaseException, text: str) -> bool:
+    """Whether torch's own default_collate stumbled over samples of different keys or types."""
+    if not isinstance(error, KeyError | TypeError | IndexError | AttributeError | ValueError):
+        return False
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    if _IN_WORKER in text:
+        files = _FILE.findall(text)
+    return bool(files) and files[-1].replace("\\", "/").endswith(_COLLATE)
+
+
+def _raised(error: BaseException, text: str) -> str:
+    """``TypeName: message``, in one line."""
+    name = type(error).__name__
+    return f"{name}: {_last_line(text).removeprefix(f'{name}: ')}"
 
 
 def _of_ours(error: BaseException) -> Failure | None:
@@ -201,13 +207,12 @@ def _lost(error: BaseException, exit_codes: Sequence[int]) -> Failure:
     """The failure of a worker of which at most its exit status is known."""
     if not exit_codes:
         message = f"The connection to a worker process broke: {type(error).__name__}: {error}"
-        return Failure(kind="worker_exit", message=message, hint=_ENDED)
+        return Failure(kind="worker_exit", message=message, hint=remedies.ENDED)
+    message = f"A worker process {ended(exit_codes[0])}."
     if exit_codes[0] < 0:
-        name = _signal_name(-exit_codes[0])
-        message = f"A worker process was ended by {name}."
-        return Failure(kind="worker_signal", message=message, hint=_BY_SIGNAL.get(name, _CRASHED))
-    message = f"A worker process ended with exit code {exit_codes[0]}."
-    return Failure(kind="worker_exit", message=message, hint=_ENDED)
+        hint = remedies.BY_SIGNAL.get(_signal_name(-exit_codes[0]), remedies.CRASHED)
+        return Failure(kind="worker_signal", message=message, hint=hint)
+    return Failure(kind="worker_exit", message=message, hint=remedies.ENDED)
 
 
 def _text(error: BaseException) -> str:
@@ -221,6 +226,13 @@ def _text(error: BaseException) -> str:
 def _named(text: str, sign: str) -> str:
     """The line of a message that bears a sign."""
     return next(line for line in text.splitlines() if sign in line).strip()[:300]
+
+
+def ended(status: int) -> str:
+    """How a process ended, from its exit status: ``was ended by SIGKILL``."""
+    return (
+        f"was ended by {_signal_name(-status)}" if status < 0 else f"ended with exit code {status}"
+    )
 
 
 def _signal_name(number: int) -> str:
@@ -245,28 +257,37 @@ def died(status: int, stderr_tail: str) -> Failure:
     if status < 0:
         return Failure(
             kind="worker_signal",
-            message=f"The loading process was ended by {_signal_name(-status)}.",
+            message=f"The loading process {ended(status)}.",
             hint="Native code under the data set crashed, or something killed the process.",
             stderr_tail=stderr_tail,
         )
     return Failure(
         kind="worker_exit",
-        message=f"The loading process ended with exit code {status} in the middle of the trial.",
-        hint=_ENDED,
+        message=f"The loading process {ended(status)} in the middle of the trial.",
+        hint=remedies.ENDED,
         stderr_tail=stderr_tail,
     )
 
 
-def blame_crash(failure: Failure, log: str) -> Failure:
-    """Name a worker's end for the crash that torch's handler wrote down.
+def blame_log(failure: Failure, log: str) -> Failure:
+    """Name a worker's end for what was written down before it, where its exit status tells nothing.
 
-    It does so before the process ends, so that the log tells where the exit status was lost.
+    Torch's handler names a crash before the process ends, and Python what it can't unpickle.
     """
-    found = _CRASH.search(log)
-    if failure.kind != "worker_exit" or found is None:
+    if failure.kind != "worker_exit":
         return failure
-    message = f"A worker process crashed by a {found['what']}."
-    return dataclasses.replace(failure, kind="worker_signal", message=message, hint=_CRASHED)
+    crash, unpickling = _CRASH.search(log), _UNPICKLING.search(log)
+    if crash is not None:
+        message = f"A worker process crashed by a {crash['what']}."
+        return dataclasses.replace(
+            failure, kind="worker_signal", message=message, hint=remedies.CRASHED
+        )
+    if unpickling is not None:
+        message = f"A worker could not unpickle what it was given: {unpickling['error'][:300]}"
+        return dataclasses.replace(
+            failure, kind="not_picklable", message=message, hint=remedies.PICKLABLE
+        )
+    return failure
 
 
 def blame_memory(failure: Failure) -> Failure:
@@ -277,7 +298,7 @@ def blame_memory(failure: Failure) -> Failure:
         failure,
         kind="out_of_memory",
         message=f"The kernel ran out of memory and killed a process ({failure.message})",
-        hint=LESS_MEMORY,
+        hint=remedies.LESS_MEMORY,
     )
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from dlprof.records import Failure
-from dlprof.trial.failures import MORE_FILES, MORE_SHM
+from dlprof.trial import remedies
 from dlprof.trial.stacks import Frame, users_frame
 
 # Where multiprocessing's queue prints why it dropped a batch; the loader then waits for ever.
@@ -53,21 +53,20 @@ def dropped_batch(log: str) -> Failure | None:
         return Failure(
             kind="file_descriptors",
             message=f"A worker could not send a batch: {error}",
-            hint=MORE_FILES,
+            hint=remedies.MORE_FILES,
             stderr_tail=log,
         )
     if "</torch_" in error or "No space left on device" in error:
         return Failure(
             kind="shared_memory",
             message=f"A worker could not put a batch into /dev/shm: {error}",
-            hint=MORE_SHM,
+            hint=remedies.MORE_SHM,
             stderr_tail=log,
         )
     return Failure(
         kind="batch_not_picklable",
         message=f"A worker could not send a batch to the main process: {error}",
-        hint="Return tensors without a gradient, numbers, text, containers of them and objects of "
-        "classes at the top level of a module; no open file, lock, generator or lambda.",
+        hint=remedies.SENDABLE_BATCH,
         stderr_tail=log,
     )
 

@@ -17,7 +17,7 @@ from typing import IO, BinaryIO, Protocol, cast
 from dlprof.errors import DlprofError, FileError, TargetError, UsageError
 from dlprof.records import Config, Target
 from dlprof.trial import stacks
-from dlprof.trial.failures import last_lines
+from dlprof.trial.failures import ended, last_lines
 from dlprof.trial.inbox import Event, Inbox
 from dlprof.trial.log import TrialLog
 from dlprof.trial.processes import end_group
@@ -74,6 +74,7 @@ class Launcher(Protocol):
         """Build the target once, to describe it and, where possible, to fork trials from.
 
         Raises:
+            BuilderDiedError: The process died of it; another attempt may do better.
             DlprofError: It can't be built, or not within ``patience_s`` seconds.
         """
 
@@ -87,13 +88,23 @@ class Launcher(Protocol):
         """End everything."""
 
 
+class BuilderDiedError(TargetError):
+    """The process that was building the target ended before it had said anything."""
+
+    def __init__(self, status: int, log: IO[bytes]) -> None:
+        super().__init__(
+            f"The process that builds the target died: it {ended(status)}.",
+            hint="Import the target in a Python of your own to see why; the kernel may have killed "
+            "it for want of memory.",
+            traceback=last_lines(TrialLog(log).text()),
+        )
+
+
 def _error_of(message: Message) -> DlprofError:
     """The error that building raised, raised again here."""
     error = message["error"]
     kind = _ERRORS.get(error["kind"], TargetError)
-    if kind is TargetError:
-        return TargetError(error["message"], hint=error["hint"], traceback=error["traceback"])
-    return kind(error["message"], hint=error["hint"])
+    return kind(error["message"], hint=error["hint"], traceback=error["traceback"])
 
 
 def _built_of(message: Message) -> Built:
@@ -108,13 +119,12 @@ def _built_of(message: Message) -> Built:
     )
 
 
-def _build_answer(message: Message | None, log: IO[bytes]) -> Built:
+def _build_answer(
+    message: Message | None, process: subprocess.Popen[bytes], log: IO[bytes]
+) -> Built:
     if message is None:
-        raise TargetError(
-            "The process that builds the target died.",
-            hint="Import the target in a Python of your own to see why.",
-            traceback=last_lines(TrialLog(log).text()),
-        )
+        _end_process(process, patience_s=_QUIT_S)
+        raise BuilderDiedError(process.returncode, log)
     if message["event"] == "build_failed":
         raise _error_of(message)
     return _built_of(message)
@@ -148,12 +158,12 @@ class Nursery:
     def build(self, request: BuildRequest, patience_s: float = math.inf) -> Built:
         """Build the target in the nursery, and listen to it from then on."""
         self._channel.send({"build": dataclasses.asdict(request)})
-        patience = None if math.isinf(patience_s) else patience_s
+        patience = None if math.isinf(patience_s) else max(0.0, patience_s)
         if not select.select([self._link], [], [], patience)[0]:
             self._stuck = True
             stacks.collect([self._process.pid], TrialLog(self._log))
             raise _too_slow(patience_s, self._log)
-        built = _build_answer(self._channel.receive(), self._log)
+        built = _build_answer(self._channel.receive(), self._process, self._log)
         self._inbox.listen(LAUNCHER, self._channel.receive)
         return built
 
@@ -210,7 +220,7 @@ class FreshProcesses:
         self._request = request
         with (self._directory / "build.log").open("w+b") as log:
             process, channel = self._start(log)
-            built = _build_answer(channel.receive(), log)
+            built = _build_answer(channel.receive(), process, log)
             channel.close()
             _end_process(process, patience_s=_QUIT_S)
         return built

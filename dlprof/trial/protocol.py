@@ -48,7 +48,8 @@ class TrialRequest:
         cold_cache: Evict the data set's files from the page cache first.
         temporary: A directory that the trial's processes may use; the supervisor removes it.
         turnover: Time the end of an epoch, if none comes by itself.
-        probe: Load a batch or two in the main process and describe them instead of measuring.
+        probe: Instead of measuring, load a batch or two in the main process and describe them; with
+            workers, try whether they can be started.
     """
 
     config: Config

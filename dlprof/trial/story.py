@@ -25,6 +25,7 @@ class Limits:
         usable_cores: Cores that it may use, to judge how disturbed it was.
         memory_bytes: Most memory of its own; ``None`` for no limit.
         reserve_bytes: Memory that it must leave to others.
+        left_s: What is left of ``wall_s`` where a first attempt has spent some; ``None`` for all.
     """
 
     wall_s: float
@@ -32,6 +33,12 @@ class Limits:
     usable_cores: float
     memory_bytes: int | None = None
     reserve_bytes: int = 0
+    left_s: float | None = None
+
+    @property
+    def left(self) -> float:
+        """Seconds until its end from now on."""
+        return self.wall_s if self.left_s is None else self.left_s
 
 
 @dataclasses.dataclass(slots=True)
@@ -88,7 +95,7 @@ def failure_of(story: Story, limits: Limits, log: str) -> Failure:
         failure = timed_out(limits)
     else:
         failure = failures.died(story.status or 0, "")
-    failure = failures.blame_crash(failure, log)
+    failure = failures.blame_log(failure, log)
     if failure.stderr_tail:
         return failure
     return dataclasses.replace(failure, stderr_tail=failures.last_lines(log))

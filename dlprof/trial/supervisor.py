@@ -15,8 +15,8 @@ import psutil
 from dlprof.errors import DlprofError, NothingMeasuredError, TargetError
 from dlprof.machine.cgroups import oom_kills, read_cgroups
 from dlprof.records import Failure, Trial, Usage
-from dlprof.trial import stacks
-from dlprof.trial.failures import LESS_MEMORY, blame_memory
+from dlprof.trial import remedies, stacks
+from dlprof.trial.failures import blame_memory
 from dlprof.trial.hangs import Standstill, dropped_batch, judge
 from dlprof.trial.inbox import Event, Inbox
 from dlprof.trial.launch import LAUNCHER, Handle, Launcher
@@ -32,6 +32,7 @@ _END_PATIENCE_S = 2.0
 _KILL_PATIENCE_S = 10.0
 _LOOK_S = 1.0  # how often a silent trial's log is looked at
 _IDLE_CORES = 0.02
+_TARGETS_OWN = ("worker_exception", "empty", "truncated", "inconsistent_batches")
 _FORCED = -9  # the exit status of a process ended by SIGKILL
 
 
@@ -79,7 +80,8 @@ class Supervisor:
         """Load two batches in a disposable process and describe them.
 
         Returns:
-            See :func:`dlprof.trial.child.probe`.
+            See :func:`dlprof.trial.probing.probe`, and ``try_workers`` there for a configuration
+            with workers.
 
         Raises:
             TargetError: There is no batch, or the target's own code raised.
@@ -136,7 +138,7 @@ class Supervisor:
 
     def _follow(self, handle: Handle, log: TrialLog) -> Story:
         now_s = self._clock()
-        story = Story(heard_s=now_s, deadline_s=now_s + self._limits.wall_s)
+        story = Story(heard_s=now_s, deadline_s=now_s + self._limits.left)
         try:
             while story.running():
                 left_s = story.deadline_s - self._clock()
@@ -235,8 +237,9 @@ class Supervisor:
             if story.pid is not None:
                 end_group(story.pid, linger_s=0.0, grace_s=_END_PATIENCE_S)
             raise LauncherDiedError(
-                "The process that starts the trials died",
-                hint="Continue with --resume; if it happens again, look for what ends processes.",
+                "The process that starts the trials died.",
+                hint="Look for what ends processes on this machine, such as an out-of-memory "
+                "killer; --resume goes on with a sweep.",
             )
         if message["event"] == "exited":
             story.status = message["status"]
@@ -251,7 +254,7 @@ class Supervisor:
             story.failure = Failure(
                 kind="out_of_memory",
                 message=message["reason"],
-                hint=LESS_MEMORY,
+                hint=remedies.LESS_MEMORY,
             )
             story.deadline_s = self._clock()
         elif message["event"] == "pulse":
@@ -280,12 +283,9 @@ def _no_batch(failure: Failure) -> DlprofError:
         return TargetError(failure.message, hint=failure.hint, traceback=failure.stderr_tail)
     message = f"The target gives no batch, even without workers: {failure.message}"
     if failure.kind in ("timeout", "deadlock"):
-        return ProbeTimeoutError(message, hint=failure.hint)
-    if failure.kind in ("worker_exception", "empty"):
-        return TargetError(message, hint=failure.hint, traceback=failure.stderr_tail)
-    return NothingMeasuredError(
-        message, hint="\n".join(filter(None, (failure.hint, failure.stderr_tail)))
-    )
+        return ProbeTimeoutError(message, hint=failure.hint, traceback=failure.stderr_tail)
+    kind = TargetError if failure.kind in _TARGETS_OWN else NothingMeasuredError
+    return kind(message, hint=failure.hint, traceback=failure.stderr_tail)
 
 
 def _failure_in(message: Message) -> Failure:

@@ -79,6 +79,11 @@ def test_roles_are_the_recommendation_s() -> None:
     assert without == {W4: FASTEST, W2: PRESENT, W0: "", config(8): FAILED}
 
 
+def test_what_was_skipped_is_no_row() -> None:
+    rows = summarise(run([failed(W4, outcome="skipped"), trial(W0, 100)]))
+    assert [row.config for row in rows] == [W0]
+
+
 def test_what_failed_or_gave_no_rate_stands_last_without_figures() -> None:
     rows = summarise(run([failed(W4), trial(W2, None), trial(W0, 100)]))
     assert [row.config for row in rows] == [W0, W2, W4]

@@ -119,52 +119,10 @@ def test_batches_are_counted_at_the_batch_size_that_is_swept() -> None:
     assert {c.num_workers for c in found.configs if c.batch_size == 64} == {0, 1}
 
 
-def test_memory_leaves_out_what_would_not_fit_and_shows_the_sum() -> None:
-    found = space(on=machine(memory_available_bytes=500_000_000))
-    assert max(workers(found)) == 8
-    left = reason(found, "num_workers=12, 16, 32")
-    assert "12 workers of about 42.9 MiB need 515 MiB" in left.reason
-
-
-def test_ranks_share_the_memory_limit() -> None:
-    found = space(max_ram_bytes=2_000_000_000, ranks=8)
-    assert max(workers(found)) == 4
-
-
-def test_spawned_workers_cost_more() -> None:
-    small = machine(memory_available_bytes=1_000_000_000)
-    assert max(workers(space(on=small, start_method=("spawn",)))) == 4
-    assert max(workers(space(on=small, start_method=("fork",)))) == 16
-
-
-def test_shared_memory_leaves_out_deep_queues_and_shows_the_sum() -> None:
-    found = space(
-        on=machine(shm_available_bytes=64 << 20),
-        of=target(batch_bytes=2 << 20),
-        num_workers=(0, 8, 16),
-    )
-    assert {each.key for each in found.configs} == {"w0", "w8-p2", "w8-p2-persistent"}
-    left = reason(found, "num_workers=16; num_workers=8 with prefetch_factor=4")
-    assert "8 x 4 + 1 batches of 2.0 MiB need 66.0 MiB" in left.reason
-    assert "64.0 MiB can be had" in left.reason
-
-
-def test_the_probe_of_the_target_tells_the_size_of_a_batch() -> None:
-    small = machine(shm_available_bytes=8 << 20)
-    assert max(workers(space(on=small, of=target(batch_bytes=1 << 20)))) == 2
-    assert max(workers(space(on=small))) == 32
-
-
-def test_shared_memory_scales_with_the_batch_size() -> None:
-    found = space(
-        of=target(batch_size=32, batch_bytes=1 << 20),
-        on=machine(shm_available_bytes=64 << 20),
-        num_workers=(8,),
-        prefetch_factor=(2,),
-        persistent_workers=(False,),
-        batch_size=(32, 256),
-    )
-    assert [each.batch_size for each in found.configs] == [32]
+def test_what_does_not_fit_the_machine_is_no_matter_of_the_space() -> None:
+    """It is skipped with its sum instead: see ``test_engine_preflight``."""
+    small = machine(memory_available_bytes=1 << 20, shm_available_bytes=1 << 20)
+    assert space(on=small, of=target(batch_bytes=1 << 20)) == space()
 
 
 OWN = config(6, 3, persistent_workers=True)
@@ -214,8 +172,8 @@ def test_the_order_of_batches_stays_the_target_s_own() -> None:
 
 def test_an_empty_space_is_one_sentence_with_the_reasons() -> None:
     with pytest.raises(UsageError, match="No configuration is left to measure") as caught:
-        space(on=machine(memory_available_bytes=1 << 20), num_workers=(8,))
-    assert "8 workers" in caught.value.message
+        space(max_workers=4, num_workers=(8,))
+    assert "max_workers is 4" in caught.value.message
     assert caught.value.hint
 
 

@@ -7,7 +7,7 @@ from multiprocessing.connection import Client
 import pytest
 
 from dlprof.errors import TargetError
-from dlprof.trial.failures import blame_crash, classify, died, last_lines, outcome_of
+from dlprof.trial.failures import blame_log, classify, died, last_lines, outcome_of
 from dlprof.trial.measure import EmptyLoaderError
 
 
@@ -94,9 +94,9 @@ def test_a_crash_is_known_by_what_torch_wrote_of_it() -> None:
     lost = classify(broken_link(), [255])
     log = "ERROR: Unexpected segmentation fault encountered in worker.\n"
 
-    assert blame_crash(lost, "").kind == "worker_exit"
-    assert blame_crash(lost, log).kind == "worker_signal"
-    assert "segmentation fault" in blame_crash(lost, log).message
+    assert blame_log(lost, "").kind == "worker_exit"
+    assert blame_log(lost, log).kind == "worker_signal"
+    assert "segmentation fault" in blame_log(lost, log).message
 
 
 def test_want_of_descriptors_is_not_taken_for_want_of_shared_memory() -> None:

@@ -1,0 +1,223 @@
+"""Which configurations can't work here: they are skipped, with the reason, instead of tried.
+
+Pure. A skipped configuration is never a guess: each sum leaves out whatever may not be needed, so
+that what is skipped would have failed, if not in its short trial then in a training that lets the
+queues fill. All others are tried, and ended when they exceed a limit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from dlprof.records import Config, Failure, Machine, Target
+from dlprof.settings import SweepSettings
+from dlprof.trial import remedies
+from dlprof.units import format_bytes
+
+FORKED_WORKER_BYTES = 11_000_000
+"""Least memory of a forked worker of its own: 11 to 45 MB were measured with torch 2.13."""
+
+SPAWNED_WORKER_BYTES = 100_000_000
+"""The same for spawn and forkserver, where each worker imports torch anew: 155 MB were measured,
+and smaller builds of torch are about."""
+
+DESCRIPTORS_OF_WORKER = 3
+"""In the main process: both ends of the pipe of its indices, and what tells its end."""
+
+_BY_COPY = ("spawn", "forkserver")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """How much there is of something.
+
+    Attributes:
+        size: In bytes.
+        text: The same for people, such as ``64 MiB can be had``.
+    """
+
+    size: float
+    text: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Preflight:
+    """What the probe and the machine tell of what can work.
+
+    Attributes:
+        batch_size: The target's own, at which it was probed.
+        batch_bytes: Data of the smaller of the batches seen; ``None`` if unknown, here and below.
+        shared_bytes: The part of it that goes through shared memory.
+        descriptors: Pieces of shared memory in it.
+        start_method: What workers are started by where a configuration doesn't say.
+        sharing_strategy: The same for how they share tensors; ``None`` where the target's own
+            code may change it in each worker.
+        memory: Room for one trial.
+        shared_memory: Room for one trial.
+        open_files: Soft limit of a process.
+        unsendable: Why no worker can send a batch.
+        unstartable: Why no worker can be started by spawn or forkserver.
+    """
+
+    batch_size: int | None
+    batch_bytes: int | None
+    shared_bytes: int | None
+    descriptors: int | None
+    start_method: str
+    sharing_strategy: str | None
+    memory: Room | None
+    shared_memory: Room | None
+    open_files: int | None
+    unsendable: Failure | None = None
+    unstartable: Failure | None = None
+
+    @classmethod
+    def of(
+        cls,
+        settings: SweepSettings,
+        target: Target,
+        machine: Machine,
+        probe: Mapping[str, Any],
+    ) -> Preflight:
+        """From the settings' limits, which all ranks share, and what is there.
+
+        Args:
+            settings: ``max_ram_bytes``, ``max_shm_bytes`` and ``ranks`` are used.
+            target: As it was built.
+            machine: What is free on it counts.
+            probe: See ``dlprof.trial.probing.probe``.
+        """
+        unsendable = probe["batch_failure"]
+        own = target.own_config or Config()
+        return cls(
+            batch_size=target.batch_size,
+            batch_bytes=probe["least_bytes"],
+            shared_bytes=probe["shared_bytes"],
+            descriptors=probe["descriptors"],
+            start_method=own.start_method or probe["start_method"],
+            sharing_strategy=probe["sharing_strategy"],
+            memory=_least(
+                _free(machine.memory_available_bytes),
+                _allowed("--max-ram", settings.max_ram_bytes, settings.ranks),
+            ),
+            shared_memory=_least(
+                _free(machine.shm_available_bytes),
+                _allowed("--max-shm", settings.max_shm_bytes, settings.ranks),
+            ),
+            open_files=machine.open_files_limit,
+            unsendable=None if unsendable is None else Failure(**unsendable),
+        )
+
+    def starts_by_copy(self, config: Config) -> bool:
+        """Whether its workers get the data set pickled."""
+        return config.num_workers > 0 and self.method(config) in _BY_COPY
+
+    def method(self, config: Config) -> str:
+        """What the workers of a configuration are started by."""
+        return config.start_method or self.start_method
+
+    def fault(self, config: Config) -> Failure | None:
+        """Why a configuration can't work; ``None`` to try it. Without workers it always is."""
+        if config.num_workers == 0:
+            return None
+        if self.starts_by_copy(config) and self.unstartable is not None:
+            return self.unstartable
+        return (
+            self.unsendable
+            or _shared_memory(config, self)
+            or _memory(config, self)
+            or _descriptors(config, self)
+        )
+
+
+def _shared_memory(config: Config, known: Preflight) -> Failure | None:
+    """Full queues hold ``num_workers * prefetch_factor + 1`` batches in /dev/shm."""
+    batch = _at_batch_size(known.shared_bytes, config, known)
+    if batch is None or known.shared_memory is None:
+        return None
+    need = (config.batches_in_flight + 1) * batch
+    if need <= known.shared_memory.size:
+        return None
+    return Failure(
+        kind="shared_memory",
+        message=f"{_batches(config, batch)} need {_bytes(need)} of shared memory, and "
+        f"{known.shared_memory.text}.",
+        hint=remedies.MORE_SHM,
+    )
+
+
+def _memory(config: Config, known: Preflight) -> Failure | None:
+    """The least that workers need, and full queues; the main process counts for nothing."""
+    if known.memory is None:
+        return None
+    forked = known.method(config) == "fork"
+    each = FORKED_WORKER_BYTES if forked else SPAWNED_WORKER_BYTES
+    batch = _at_batch_size(known.batch_bytes, config, known) or 0.0
+    need = config.num_workers * each + (config.batches_in_flight + 1) * batch
+    if need <= known.memory.size:
+        return None
+    return Failure(
+        kind="out_of_memory",
+        message=f"{config.num_workers} workers of at least {_bytes(each)} and "
+        f"{_batches(config, batch)} need {_bytes(need)} of memory, and {known.memory.text}.",
+        hint=remedies.LESS_MEMORY,
+    )
+
+
+def _descriptors(config: Config, known: Preflight) -> Failure | None:
+    """By ``file_descriptor``, the main process has two of each tensor open while it takes a batch.
+
+    One belongs to the batch that it still holds, one to the next, which it receives meanwhile; a
+    worker needs as many to send one.
+    """
+    strategy = config.sharing_strategy or known.sharing_strategy
+    other_size = config.batch_size not in (None, known.batch_size)
+    certain = strategy == "file_descriptor" and known.sharing_strategy is not None
+    if not certain or other_size or known.descriptors is None or known.open_files is None:
+        return None
+    need = 2 * known.descriptors + DESCRIPTORS_OF_WORKER * config.num_workers
+    if need <= known.open_files:
+        return None
+    return Failure(
+        kind="file_descriptors",
+        message=f"2 batches of {known.descriptors:,} tensors and {DESCRIPTORS_OF_WORKER} x "
+        f"{config.num_workers} for the workers need {need:,} file descriptors, and a process may "
+        f"have {known.open_files:,}.",
+        hint=remedies.MORE_FILES,
+    )
+
+
+def _at_batch_size(size: int | None, config: Config, known: Preflight) -> float | None:
+    """Bytes of a batch at the configuration's batch size."""
+    if size is None or config.batch_size is None:
+        return size
+    return size * config.batch_size / known.batch_size if known.batch_size else None
+
+
+def _batches(config: Config, batch: float) -> str:
+    return f"{config.num_workers} x {config.prefetch_factor} + 1 batches of {_bytes(batch)}"
+
+
+def _bytes(size: float) -> str:
+    return format_bytes(round(size))
+
+
+def _free(available: int | None) -> Room | None:
+    return None if available is None else Room(size=available, text=f"{_bytes(available)} is free")
+
+
+def _allowed(option: str, limit: int | None, ranks: int) -> Room | None:
+    """One rank's share of a limit for all of them."""
+    if limit is None:
+        return None
+    share = "" if ranks == 1 else f" to each of {ranks} ranks"
+    return Room(size=limit / ranks, text=f"{option} leaves {_bytes(limit / ranks)}{share}")
+
+
+def _least(*rooms: Room | None) -> Room | None:
+    """The tightest that is known."""
+    return min(
+        (room for room in rooms if room is not None), key=lambda room: room.size, default=None
+    )

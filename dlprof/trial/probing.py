@@ -1,0 +1,116 @@
+"""What a disposable process finds out about a target before trials are spent on it."""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+import time
+from typing import TYPE_CHECKING, Any
+
+from dlprof.records import Config
+from dlprof.trial.consumer import make_consumer, try_consumer
+from dlprof.trial.guard import guard_of
+from dlprof.trial.measure import EmptyLoaderError
+from dlprof.trial.protocol import TrialRequest
+from dlprof.trial.sending import Parcel, try_batch, try_start
+
+if TYPE_CHECKING:
+    from dlprof.targets.build import BuiltTarget
+    from dlprof.targets.loader import EpochGate
+
+_NOTHING = object()
+_clock = time.perf_counter
+
+
+def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
+    """Load two batches in this process, try the consumer on one, and say what they are.
+
+    Returns:
+        ``batch_bytes``, ``batch_tensors``, ``samples_per_batch``, ``batch_s`` and
+        ``batch_cpu_s`` of the second batch; ``sample_bytes`` (mean, as collated);
+        ``accelerator`` (torch's name of it, or ``None``); ``least_bytes``, ``shared_bytes`` and
+        ``descriptors`` of the smaller of the two; ``batch_failure`` if one can't be sent by a
+        worker, else ``None``; ``start_method`` and ``sharing_strategy``, as they are where a
+        configuration names none (``sharing_strategy`` is ``None`` where the target's own
+        ``worker_init_fn`` may change it).
+    """
+    import torch  # noqa: PLC0415
+
+    from dlprof.targets.counting import count_bytes, count_tensors  # noqa: PLC0415
+    from dlprof.targets.loader import EpochGate, make_loader  # noqa: PLC0415
+
+    gate = EpochGate()
+    loader = make_loader(built, Config(), gate=gate)
+    iterator = iter(loader)
+    first = next(iterator, _NOTHING)
+    if first is _NOTHING:
+        raise EmptyLoaderError
+    middle_s, middle_cpu_s, batch = _clock(), time.process_time(), next(iterator, first)
+    ended_s, ended_cpu_s = _clock(), time.process_time()
+    sent = _sent(first, batch)
+    size, samples = count_bytes(batch), samples_per_batch(gate, batch, built)
+    least_bytes = min(size, count_bytes(first))
+    # Last, because the user's step may change the batch.
+    try_consumer(make_consumer(0.0, request.step_callable), batch, request.step_callable)
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return {
+        "batch_bytes": size,
+        "batch_tensors": count_tensors(batch),
+        "samples_per_batch": samples,
+        "sample_bytes": size / samples if samples else None,
+        "batch_s": ended_s - middle_s,
+        "batch_cpu_s": min(ended_cpu_s - middle_cpu_s, ended_s - middle_s),
+        "accelerator": None if found is None else found.type,
+        "least_bytes": least_bytes,
+        "shared_bytes": sent.shared_bytes,
+        "descriptors": sent.descriptors,
+        "batch_failure": None if sent.failure is None else dataclasses.asdict(sent.failure),
+        "start_method": multiprocessing.get_start_method(),
+        "sharing_strategy": _sharing_strategy(loader),
+    }
+
+
+def try_workers(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
+    """Try whether workers of a configuration can be started at all.
+
+    Returns:
+        ``failure``, or ``None`` for it.
+    """
+    from dlprof.targets.loader import make_loader  # noqa: PLC0415
+
+    config = request.config
+    guard = guard_of(config, built.target.own_config)
+    failure = try_start(make_loader(built, config, in_worker=guard), config)
+    return {"failure": None if failure is None else dataclasses.asdict(failure)}
+
+
+def samples_per_batch(gate: EpochGate, batch: object, built: BuiltTarget) -> float | None:
+    """Mean samples of a full batch, from the indices handed out or else from the batch itself."""
+    from dlprof.targets.counting import count_samples  # noqa: PLC0415
+
+    full = gate.sizes[:-1] if gate.exhausted and len(gate.sizes) > 1 else gate.sizes
+    if gate.attached and full:
+        return sum(full) / len(full)
+    counted = count_samples(batch, built.target.batch_size)
+    return None if counted is None else float(counted)
+
+
+def _sent(first: object, second: object) -> Parcel:
+    """What is sure of both batches: the smaller figures, or the fault of either."""
+    one, two = try_batch(first), try_batch(second)
+    if one.failure is not None or two.failure is not None:
+        return one if one.failure is not None else two
+    if one.shared_bytes is None or two.shared_bytes is None:
+        return Parcel()
+    return Parcel(
+        shared_bytes=min(one.shared_bytes, two.shared_bytes),
+        descriptors=min(one.descriptors or 0, two.descriptors or 0),
+    )
+
+
+def _sharing_strategy(loader: Any) -> str | None:
+    import torch.multiprocessing  # noqa: PLC0415
+
+    if getattr(loader, "worker_init_fn", None) is not None:
+        return None
+    return str(torch.multiprocessing.get_sharing_strategy())  # type: ignore[no-untyped-call]

@@ -1,0 +1,43 @@
+"""What to do about each fault: the hints, one sentence each, that failures show."""
+
+from __future__ import annotations
+
+LESS_MEMORY = (
+    "Use fewer workers, a smaller prefetch_factor or batch_size, or keep the data set's index in "
+    "tensors or arrays instead of Python objects."
+)
+MORE_SHM = (
+    "Use fewer workers, a smaller prefetch_factor or batch_size, or give /dev/shm more room "
+    "(docker run --shm-size)."
+)
+MORE_FILES = "Raise the limit (ulimit -n), or try --sharing-strategy file_system."
+PICKLABLE = (
+    "Define it at the top level of a module (no lambda, no nested function, no open file), or use "
+    "--start-method fork."
+)
+SENDABLE_BATCH = (
+    "Return tensors without a gradient, numbers, text, containers of them and objects of "
+    "classes at the top level of a module; no open file, lock, generator or lambda."
+)
+ALIKE = (
+    "Make the samples of a batch alike (the same keys, shapes and lengths), or give a collate_fn "
+    "that pads them or keeps them in a list."
+)
+COLLATABLE = "Return tensors, arrays, numbers, text or containers of them, or give a collate_fn."
+MORE_PROCESSES = (
+    "The system starts no more processes here: use fewer workers, or raise the limit "
+    "(ulimit -u, docker run --pids-limit)."
+)
+NO_CUDA = "Keep CUDA out of the data set, or use --start-method spawn."
+OWN_TIMEOUT = "The loader's own timeout ran out: raise it, or find what makes a batch so slow."
+TOO_LONG = "An IndexError may mean that __len__ promises more samples than there are."
+ENDED = "The data set, or a library that it uses, ended its own process."
+CRASHED = "Native code under the data set crashed: run it at --num-workers 0 under faulthandler."
+BY_SIGNAL = {
+    "SIGKILL": "Something killed the worker, often the kernel for want of memory: use fewer "
+    "workers.",
+    "SIGBUS": "A file that the data set maps (a memmap) was cut off meanwhile, or /dev/shm is "
+    "full.",
+    "SIGALRM": "The data set, or a library that it uses, set an alarm and does not catch it.",
+}
+"""By the name of the signal that ended a worker."""

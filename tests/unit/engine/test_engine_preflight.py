@@ -1,0 +1,185 @@
+"""What can't work is skipped, with the sum; what might is not."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from builders import config, machine, target
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlprof.engine.preflight import Preflight
+from dlprof.records import Config, Failure
+from dlprof.settings import SweepSettings
+
+MIB = 1 << 20
+PROBE: dict[str, Any] = {
+    "least_bytes": 2 * MIB,
+    "shared_bytes": 2 * MIB,
+    "descriptors": 3,
+    "start_method": "fork",
+    "sharing_strategy": "file_descriptor",
+    "batch_failure": None,
+}
+NOT_PICKLABLE = Failure(kind="not_picklable", message="It holds a lock.", hint="Leave it out.")
+
+
+def preflight(
+    *,
+    settings: SweepSettings | None = None,
+    probe: dict[str, Any] | None = None,
+    unstartable: Failure | None = None,
+    own_config: Config | None = None,
+    **room: Any,
+) -> Preflight:
+    found = Preflight.of(
+        settings or SweepSettings(),
+        target(own_config=own_config),
+        machine(**room),
+        PROBE | (probe or {}),
+    )
+    return dataclasses.replace(found, unstartable=unstartable)
+
+
+def fault(found: Preflight, tried: Config) -> Failure:
+    failure = found.fault(tried)
+    assert failure is not None
+    assert failure.message.endswith(".")
+    assert failure.hint
+    return failure
+
+
+def test_where_there_is_room_for_all_nothing_is_skipped() -> None:
+    assert preflight().fault(config(64, 16)) is None
+
+
+@given(
+    room=st.integers(0, 1 << 40),
+    files=st.integers(1, 1 << 20),
+    size=st.integers(0, 1 << 40),
+    pieces=st.integers(0, 1 << 20),
+)
+def test_no_workers_are_always_measured(room: int, files: int, size: int, pieces: int) -> None:
+    found = preflight(
+        memory_available_bytes=room,
+        shm_available_bytes=room,
+        open_files_limit=files,
+        probe={
+            "least_bytes": size,
+            "shared_bytes": size,
+            "descriptors": pieces,
+            "batch_failure": dataclasses.asdict(NOT_PICKLABLE),
+        },
+        unstartable=NOT_PICKLABLE,
+    )
+    assert found.fault(config(0)) is None
+    assert found.fault(config(0, pin_memory=True)) is None
+
+
+def test_full_queues_must_fit_shared_memory() -> None:
+    found = preflight(shm_available_bytes=64 * MIB)
+    failure = fault(found, config(8, 4))
+    assert failure.kind == "shared_memory"
+    assert "8 x 4 + 1 batches of 2.0 MiB need 66.0 MiB of shared memory" in failure.message
+    assert "64.0 MiB is free" in failure.message
+    assert "--shm-size" in failure.hint
+    assert found.fault(config(8, 2)) is None
+
+
+def test_what_is_not_sent_through_shared_memory_needs_none() -> None:
+    found = preflight(shm_available_bytes=1, probe={"shared_bytes": 0})
+    assert found.fault(config(8, 4)) is None
+
+
+def test_ranks_share_the_limit_of_shared_memory() -> None:
+    settings = SweepSettings(max_shm_bytes=64 * MIB, ranks=2)
+    failure = fault(preflight(settings=settings), config(8, 2))
+    assert "--max-shm leaves 32.0 MiB to each of 2 ranks" in failure.message
+
+
+def test_batches_grow_with_their_size() -> None:
+    found = preflight(shm_available_bytes=64 * MIB)
+    assert found.fault(config(8, 2, batch_size=32)) is None
+    assert "of 16.0 MiB" in fault(found, config(8, 2, batch_size=256)).message
+
+
+def test_workers_and_full_queues_must_fit_memory() -> None:
+    found = preflight(memory_available_bytes=100_000_000)
+    failure = fault(found, config(8, 2))
+    assert failure.kind == "out_of_memory"
+    assert "8 workers of at least 10.5 MiB and 8 x 2 + 1 batches of 2.0 MiB" in failure.message
+    assert "need 118 MiB of memory, and 95.4 MiB is free" in failure.message
+    assert found.fault(config(4, 2)) is None
+
+
+def test_workers_that_import_torch_anew_need_more() -> None:
+    found = preflight(memory_available_bytes=500_000_000)
+    assert found.fault(config(8, 2, start_method="fork")) is None
+    assert "95.4 MiB" in fault(found, config(8, 2, start_method="spawn")).message
+
+
+def test_ranks_share_the_limit_of_memory() -> None:
+    settings = SweepSettings(max_ram_bytes=200_000_000, ranks=4)
+    failure = fault(preflight(settings=settings), config(8, 2))
+    assert "--max-ram leaves 47.7 MiB to each of 4 ranks" in failure.message
+
+
+def test_tensors_need_descriptors() -> None:
+    found = preflight(open_files_limit=1024, probe={"descriptors": 510})
+    failure = fault(found, config(2))
+    assert failure.kind == "file_descriptors"
+    assert "2 batches of 510 tensors and 3 x 2 for the workers need 1,026" in failure.message
+    assert "may have 1,024" in failure.message
+    assert "ulimit -n" in failure.hint
+    assert found.fault(config(1)) is None
+
+
+@pytest.mark.parametrize(
+    ("probe", "tried"),
+    [
+        ({}, config(2, sharing_strategy="file_system")),
+        ({"sharing_strategy": "file_system"}, config(2)),
+        ({"sharing_strategy": None}, config(2)),
+        ({"sharing_strategy": None}, config(2, sharing_strategy="file_descriptor")),
+        ({}, config(2, batch_size=8)),
+    ],
+)
+def test_descriptors_are_counted_only_where_it_is_certain(
+    probe: dict[str, Any], tried: Config
+) -> None:
+    found = preflight(open_files_limit=64, probe={"descriptors": 510, **probe})
+    assert found.fault(tried) is None
+
+
+@pytest.mark.parametrize("start", [None, "fork", "spawn"])
+def test_a_batch_that_can_not_be_sent_leaves_no_workers(start: str | None) -> None:
+    unsendable = Failure(kind="batch_not_picklable", message="An open file.", hint="Close it.")
+    found = preflight(probe={"batch_failure": dataclasses.asdict(unsendable)})
+    assert fault(found, config(1, start_method=start)) == unsendable
+
+
+def test_what_can_not_be_pickled_can_still_be_forked() -> None:
+    found = preflight(unstartable=NOT_PICKLABLE)
+    assert fault(found, config(1, start_method="spawn")) == NOT_PICKLABLE
+    assert fault(found, config(1, start_method="forkserver")) == NOT_PICKLABLE
+    assert found.fault(config(1, start_method="fork")) is None
+    assert found.fault(config(1)) is None
+
+
+def test_the_target_s_own_start_method_counts_before_the_platform_s() -> None:
+    found = preflight(unstartable=NOT_PICKLABLE, own_config=config(2, start_method="spawn"))
+    assert fault(found, config(1)) == NOT_PICKLABLE
+    by_default = preflight(unstartable=NOT_PICKLABLE, probe={"start_method": "forkserver"})
+    assert fault(by_default, config(1)) == NOT_PICKLABLE
+
+
+def test_what_is_not_known_skips_nothing() -> None:
+    found = preflight(
+        memory_available_bytes=None,
+        shm_available_bytes=None,
+        open_files_limit=None,
+        probe={"least_bytes": None, "shared_bytes": None, "descriptors": None},
+    )
+    assert found.fault(config(64, 16)) is None
