@@ -1,0 +1,201 @@
+"""Which short trials a profile needs, one block after the other, from what came so far. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from dlprof.advise.findings import Evidence, Experiment, Observation
+from dlprof.advise.findings.gains import measured_gain
+from dlprof.advise.findings.limit import limit_of
+from dlprof.advise.findings.table import remedies
+from dlprof.advise.findings.view import View
+from dlprof.records import Config, TrialCost
+
+__all__ = ["Allowance", "Experiment", "Observation", "propose"]
+
+_CALIBRATED_WORKERS = (0, 1, 2)
+_CALIBRATION_SHARE = 0.8
+"""Length of a calibrating trial over that of others: FIELD section 5 takes 0.5 to 0.8 s."""
+
+_MOST_VARIANTS = 4
+_VARIANTS_AT_ONCE = 3
+_BLOCKS = 2
+_NOISY_BLOCKS = 3
+_HOPELESS = 0.97
+"""A variant that brought less than this is not repeated."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Allowance:
+    """What a profile may cost.
+
+    Attributes:
+        budget_s: Seconds in all.
+        trial_s: Length of a window.
+        cost: What trials are expected to cost beside it.
+        workers: Most workers to try; ``None`` for no limit.
+    """
+
+    budget_s: float = 25.0
+    trial_s: float = 1.0
+    cost: TrialCost = dataclasses.field(default_factory=lambda: TrialCost(overhead_s=0.4))
+    workers: int | None = None
+
+
+def propose(evidence: Evidence, allowance: Allowance) -> tuple[Experiment, ...]:
+    """The next block of trials; empty where enough is known, or the budget is spent.
+
+    First the present configuration, plain and explained, and the calibration with few workers;
+    then the page cache dropped, where files are read; then, interleaved with the present one, the
+    configurations that would mend what the findings suspect.
+
+    Args:
+        evidence: What was measured so far, by the trials proposed before.
+        allowance: What it may cost.
+    """
+    left_s = allowance.budget_s - sum(trial.wall_s for trial in evidence.trials())
+    if not evidence.observations:
+        return _affordable(_opening(evidence, allowance), allowance, left_s, sure=2)
+    if not evidence.plain("present"):
+        return ()  # it failed, which is told by how it did
+    if _wants_cold(evidence):
+        return _affordable([_cold(evidence, allowance)], allowance, left_s)
+    return _affordable(_verification(evidence, allowance), allowance, left_s, least=2)
+
+
+def _opening(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
+    """The present configuration plain, explained, and plain again; calibrations between."""
+    config = evidence.config
+    plain = Experiment(
+        name="as it is", role="present", config=config, trial_s=allowance.trial_s, turnover=True
+    )
+    explained = dataclasses.replace(plain, name="explained", explain=True)
+    return [
+        plain,
+        explained,
+        *_calibrations(config, allowance),
+        dataclasses.replace(plain, repetition=1, turnover=False),
+    ]
+
+
+def _calibrations(config: Config, allowance: Allowance) -> list[Experiment]:
+    """None, one and two workers, instrumented, where that is not what is explained anyway."""
+    counts = [count for count in _CALIBRATED_WORKERS if count != config.num_workers]
+    most = allowance.workers
+    return [
+        Experiment(
+            name=f"calibration with {count} workers",
+            role="calibration",
+            config=_with_workers(config, count),
+            explain=True,
+            trial_s=_CALIBRATION_SHARE * allowance.trial_s,
+        )
+        for count in counts
+        if most is None or count <= most
+    ]
+
+
+def _with_workers(config: Config, count: int) -> Config:
+    changed = dataclasses.replace(config, num_workers=count)
+    if count and not config.num_workers:
+        changed = dataclasses.replace(changed, prefetch_factor=2)
+    return changed.canonical()
+
+
+def _wants_cold(evidence: Evidence) -> bool:
+    """Whether files are read and it has not been tried without the page cache."""
+    return bool(evidence.reads_files) and not evidence.trials("cold")
+
+
+def _cold(evidence: Evidence, allowance: Allowance) -> Experiment:
+    return Experiment(
+        name="without the page cache",
+        role="cold",
+        config=evidence.config,
+        cold_cache=True,
+        trial_s=allowance.trial_s,
+    )
+
+
+def _verification(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
+    """One block: what hypotheses propose, then what is still worth repeating, beside the present.
+
+    The order is turned about from block to block, so that drift within one favours nobody.
+    """
+    view = View.of(evidence)
+    if limit_of(view) == "consumer" and not list(remedies(view)):
+        return []
+    tried = list(dict.fromkeys(trial.config for trial in evidence.trials("variant")))
+    new = [config for _, config in remedies(view) if config not in tried]
+    most = allowance.workers
+    new = [config for config in new if most is None or config.num_workers <= most]
+    room = max(0, _MOST_VARIANTS - len(tried))
+    configs = new[: min(room, _VARIANTS_AT_ONCE)] or _worth_repeating(view, tried)
+    if not configs:
+        return []
+    block = 1 + max(trial.repetition for trial in evidence.trials())
+    experiments = [
+        Experiment(name="as it is", role="present", config=view.config, trial_s=allowance.trial_s),
+        *(_variant(config, view, allowance) for config in configs),
+    ]
+    turned = experiments if block % 2 else experiments[::-1]
+    return [dataclasses.replace(each, repetition=block) for each in turned]
+
+
+def _variant(config: Config, view: View, allowance: Allowance) -> Experiment:
+    """A trial of a remedy; what keeps workers between epochs shows at an epoch's end only."""
+    return Experiment(
+        name=f"trying {_differences(view.config, config)}",
+        role="variant",
+        config=config,
+        trial_s=allowance.trial_s,
+        turnover=config.persistent_workers != view.config.persistent_workers
+        or config.start_method != view.config.start_method,
+    )
+
+
+def _differences(now: Config, config: Config) -> str:
+    names = [field.name for field in dataclasses.fields(Config)]
+    changed = [name for name in names if getattr(now, name) != getattr(config, name)]
+    if "num_workers" in changed:
+        changed = [name for name in changed if name != "prefetch_factor"]
+    return ", ".join(f"{name}={getattr(config, name)}" for name in changed)
+
+
+def _worth_repeating(view: View, tried: Sequence[Config]) -> list[Config]:
+    """Variants that may pay and were not repeated often enough."""
+    blocks = _NOISY_BLOCKS if view.is_noisy else _BLOCKS
+    found = []
+    for config in tried:
+        gain = measured_gain(view, config)
+        if gain is None or gain.value < _HOPELESS:
+            continue
+        if len(gain.trials) < blocks:
+            found.append(config)
+    return found[:_VARIANTS_AT_ONCE]
+
+
+def _affordable(
+    experiments: Sequence[Experiment],
+    allowance: Allowance,
+    left_s: float,
+    *,
+    sure: int = 0,
+    least: int = 1,
+) -> tuple[Experiment, ...]:
+    """As many as the rest of the budget holds.
+
+    Args:
+        experiments: The most important first.
+        allowance: What trials cost.
+        left_s: Seconds left.
+        sure: How many are taken whatever they cost.
+        least: Fewer than this tell nothing.
+    """
+    taken: list[Experiment] = []
+    for each in experiments:
+        left_s -= allowance.cost.of(each.config, each.trial_s)
+        if left_s >= 0 or len(taken) < sure:
+            taken.append(each)
+    return tuple(taken) if len(taken) >= min(least, len(experiments)) else ()

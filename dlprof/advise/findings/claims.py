@@ -1,0 +1,131 @@
+"""What a rule answers with: a finding and its place, and the parts that findings are made of."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+from dlprof.advise.findings.gains import Gain
+from dlprof.advise.findings.view import View
+from dlprof.records import Config, Finding, FindingCode, Fix, Severity
+
+_HIGH = 0.25
+_MEDIUM = 0.05
+
+
+class Place(enum.IntEnum):
+    """Which findings come first, whatever they cost: what hides others, or ends the run."""
+
+    BROKEN = 0  # the run ends, or its data is wrong
+    CONSUMER = 1  # nothing of the loader's matters
+    FAULT = 2  # something is wrong that needn't be
+    SETTING = 3  # the data set is as it is, and the loader's settings don't suit it
+    NATURE = 4  # what loading this data set takes
+    BEHIND = 5  # true as well, and hidden by another
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A rule's finding and where it belongs.
+
+    Attributes:
+        finding: The finding.
+        place: Its place; within one, the dearer comes first.
+    """
+
+    finding: Finding
+    place: Place
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """What a finding says.
+
+    Attributes:
+        title: The cause in a few words.
+        explanation: How it slows this loader down, with figures.
+    """
+
+    title: str
+    explanation: str
+
+
+def claim(
+    view: View,
+    code: FindingCode,
+    words: Words,
+    *,
+    place: Place,
+    cost: float,
+    figures: Mapping[str, Any],
+    fix: Fix | None = None,
+    gain: Gain | None = None,
+) -> Claim:
+    """A finding with its evidence, trials among it.
+
+    Args:
+        view: What it is drawn from.
+        code: Which cause.
+        words: What it says.
+        place: Where it belongs.
+        cost: Share of the run's time that the cause takes.
+        figures: By name with unit.
+        fix: What to change.
+        gain: What the fix would bring.
+    """
+    trials = [*view.trial_ids]
+    if view.explained is not None:
+        trials.append(view.explained.trial_id)
+    evidence: dict[str, Any] = {**figures, "trials": list(dict.fromkeys(trials))}
+    if gain is not None:
+        evidence["gain_from"] = gain.source
+        evidence["gain_trials"] = list(gain.trials)
+    cost = min(1.0, max(0.0, cost))
+    finding = Finding(
+        code=code,
+        severity=severity_of(cost),
+        title=words.title,
+        explanation=words.explanation,
+        evidence=evidence,
+        fix=fix,
+        predicted_gain=gain.estimate if gain is not None else None,
+        cost=cost,
+    )
+    return Claim(finding=finding, place=place)
+
+
+def severity_of(cost: float) -> Severity:
+    """By what a cause costs."""
+    if cost >= _HIGH:
+        return "high"
+    if cost >= _MEDIUM:
+        return "medium"
+    return "low" if cost > 0 else "info"
+
+
+def settings_fix(view: View, config: Config, text: str) -> Fix:
+    """The fix that another configuration is: the arguments in which it differs."""
+    now = view.config.dataloader_kwargs()
+    after = config.dataloader_kwargs()
+    changed = {name: value for name, value in after.items() if now.get(name, None) != value}
+    if not config.in_order and not view.config.in_order:
+        changed.pop("in_order", None)
+    return Fix(text=text, dataloader_kwargs=changed, code=code_of(view.config, config))
+
+
+def code_of(now: Config, config: Config) -> str:
+    """Lines for what is no argument of DataLoader."""
+    lines = []
+    strategy, threads = config.sharing_strategy, config.worker_threads
+    if strategy is not None and strategy != now.sharing_strategy:
+        lines.append(f'torch.multiprocessing.set_sharing_strategy("{strategy}")')
+    if threads is not None and threads != now.worker_threads:
+        lines += [
+            "def set_worker_threads(worker_id):",
+            f"    torch.set_num_threads({threads})",
+            "",
+            "loader = DataLoader(dataset, worker_init_fn=set_worker_threads, ...)",
+        ]
+    return "\n".join(lines)

@@ -1,0 +1,125 @@
+"""Where the loader keeps up, and where fewer workers would."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from dlprof.advise.findings.claims import Claim, Place, Words, claim, settings_fix
+from dlprof.advise.findings.gains import closed_form, gain_of
+from dlprof.advise.findings.limit import limit_of, main_share
+from dlprof.advise.findings.view import View
+from dlprof.advise.wording import percent
+from dlprof.records import Config
+from dlprof.units import format_duration
+
+_PAYS = 1.08
+"""Gain from which fewer workers count as better, not only as good."""
+
+_AS_GOOD = 0.95
+_IDLE = 0.5
+"""Workers that are busy for less have half their number too many."""
+
+_FAR_TOO_MANY = 4
+"""Times the workers needed from which a loader that keeps up is worth a word."""
+
+_MANY = 8
+
+
+def consumer(view: View) -> Claim | None:
+    """The training step is the limit."""
+    if limit_of(view) != "consumer" or view.wait is None:
+        return None
+    rate = view.rate or 0.0
+    each = f" of {format_duration(1 / rate)} a batch" if rate > 0 else ""
+    return claim(
+        view,
+        "consumer",
+        Words(
+            title="The training step is the limit",
+            explanation=f"The loader keeps up: the step waits {percent(view.wait)} of the time"
+            f"{each}. No setting of the loader makes this faster.",
+        ),
+        place=Place.CONSUMER,
+        cost=0.0,
+        figures={"wait_fraction": view.wait, "batches_per_s": view.rate},
+    )
+
+
+def too_many_workers(view: View) -> Claim | None:
+    """Fewer workers would do as well or better."""
+    fewer = fewer_workers(view)
+    if fewer is None:
+        return None
+    gain = gain_of(view, fewer)
+    if gain is None or gain.value < _AS_GOOD:
+        return None
+    idle = idle_workers(view)
+    if gain.value < _PAYS and not idle and limit_of(view) not in ("consumer", "waiting"):
+        return None
+    better = gain.value >= _PAYS
+    effect = f"gives {gain.value:.2f}x" if better else "does as well"
+    keeps_up = limit_of(view) == "consumer"
+    why = f"{idle} of {view.workers} workers have nothing to do. " if idle else ""
+    if better and limit_of(view) == "main":
+        why = "Handing batches over costs more than making them. "
+    return claim(
+        view,
+        "too_many_workers",
+        Words(
+            title="Fewer workers would do" + (" better" if better else " as well"),
+            explanation=f"{why}num_workers={fewer.num_workers} {effect} "
+            f"({view.workers} now), and takes less memory and fewer cores.",
+        ),
+        place=Place.BROKEN if keeps_up else Place.FAULT if better or idle else Place.BEHIND,
+        cost=gain.saved if better else 0.0,
+        figures={
+            "num_workers": view.workers,
+            "idle_workers": idle,
+            "worker_busy_fraction": view.busy,
+            "main_share_of_wait": main_share(view),
+        },
+        fix=settings_fix(view, fewer, f"Set num_workers={fewer.num_workers}."),
+        gain=gain,
+    )
+
+
+def fewer_workers(view: View) -> Config | None:
+    """The fewer workers that are worth a trial."""
+    costs, limit = view.costs, limit_of(view)
+    if costs is None or view.workers < 1:
+        return None
+    idle = idle_workers(view)
+    if limit == "consumer":
+        needed = needed_workers(view)
+        far = view.workers >= max(_MANY, _FAR_TOO_MANY * needed, 2 * view.cores + 1)
+        return with_workers(view.config, needed) if far else None
+    if idle and idle < view.workers:
+        return with_workers(view.config, view.workers - idle)
+    if limit == "main":
+        counts = sorted({0, 1, min(2, view.workers - 1)} & set(range(view.workers)))
+        configs = [with_workers(view.config, count) for count in counts]
+        return max(configs, key=lambda each: closed_form(costs, each, view.cores))
+    halves = limit == "waiting" and (view.busy or 0.0) < _IDLE and view.workers >= _MANY
+    return with_workers(view.config, view.workers // 2) if halves else None
+
+
+def needed_workers(view: View) -> int:
+    """Workers that would be busy for three quarters of the time at this rate."""
+    return max(1, math.ceil((view.busy or 0.0) * view.workers / 0.75))
+
+
+def idle_workers(view: View) -> int:
+    """Workers that made no batch while others did."""
+    if view.explained is None:
+        return 0
+    made = [worker.batches for worker in view.explained.workers]
+    most = max(made, default=0)
+    return sum(count == 0 for count in made) if most >= 3 else 0
+
+
+def with_workers(config: Config, count: int) -> Config:
+    """The same configuration with another number of workers."""
+    if count and not config.num_workers:
+        return dataclasses.replace(config, num_workers=count, prefetch_factor=2).canonical()
+    return dataclasses.replace(config, num_workers=count).canonical()

@@ -1,0 +1,132 @@
+"""What findings are drawn from: the trials of a profile with the part that each one plays."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal, Protocol
+
+from dlprof.records import Calibration, Config, Explanation, Machine, Prediction, Target, Trial
+
+Role = Literal["present", "calibration", "cold", "variant"]
+"""``present``: the configuration that is explained; ``calibration``: few workers, for the model;
+``cold``: the present one with the page cache dropped; ``variant``: one that would mend a cause."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """One short trial that a profile asks for.
+
+    Attributes:
+        name: In words, for the progress shown to people.
+        role: What the trial is for.
+        config: What to measure, canonical.
+        explain: Whether the trial is instrumented; its rate is then compared with no other.
+        cold_cache: Whether the data set's files are dropped from the page cache before it.
+        trial_s: Length of the window.
+        step: Whether the consumer takes its step; without it, it only takes batches.
+        turnover: Whether the end of an epoch is timed as well.
+        repetition: Number of the interleaved block; trials of equal repetition are compared.
+    """
+
+    name: str
+    role: Role
+    config: Config
+    explain: bool = False
+    cold_cache: bool = False
+    trial_s: float = 1.0
+    step: bool = True
+    turnover: bool = False
+    repetition: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """An experiment and what came of it.
+
+    Attributes:
+        experiment: What was asked for.
+        trial: Its record.
+        explanation: What an instrumented trial told; ``None`` for a plain or a failed one.
+    """
+
+    experiment: Experiment
+    trial: Trial
+    explanation: Explanation | None = None
+
+
+class Predict(Protocol):
+    """What the model says of a configuration, at the step and the conditions of the evidence."""
+
+    def __call__(self, config: Config, *, cores: float) -> Prediction | None:
+        """The rate of a configuration.
+
+        Args:
+            config: Canonical.
+            cores: Cores to be had.
+
+        Returns:
+            ``None`` where the model can't tell.
+        """
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Everything that is known of one configuration of one target.
+
+    Attributes:
+        machine: Where it was measured.
+        target: What was loaded.
+        config: The configuration that is explained, canonical.
+        accelerator: torch's name of it; ``None`` without one.
+        observations: In the order of measuring.
+        calibration: What the model was fitted to; ``None`` without one.
+        predict: The model; ``None`` where there is none.
+        step_s: Length of the consumer's step; 0 for none.
+        has_step: Whether the consumer does anything (a step that is a function has no stated
+            length); without, it only waits, and its share of waiting says nothing.
+        reads_files: Whether the data set reads files; ``None`` where that isn't known.
+        conditions: What makes the figures doubtful as a whole, one sentence each.
+    """
+
+    machine: Machine
+    target: Target
+    config: Config
+    accelerator: str | None = None
+    observations: tuple[Observation, ...] = ()
+    calibration: Calibration | None = None
+    predict: Predict | None = None
+    step_s: float = 0.0
+    has_step: bool = False
+    reads_files: bool | None = None
+    conditions: tuple[str, ...] = ()
+
+    def trials(self, *roles: Role) -> tuple[Trial, ...]:
+        """All trials of some roles, failed and instrumented ones too; of none, all."""
+        return tuple(o.trial for o in self.observations if not roles or o.experiment.role in roles)
+
+    def plain(self, *roles: Role) -> tuple[Trial, ...]:
+        """Uninstrumented trials with a rate."""
+        return tuple(
+            o.trial
+            for o in self.observations
+            if o.experiment.role in roles and not o.experiment.explain and has_rate(o.trial)
+        )
+
+    def explanations(self) -> tuple[Explanation, ...]:
+        """Those of the instrumented trials whose hooks could be put in, the page cache as it is."""
+        return tuple(
+            o.explanation
+            for o in self.observations
+            if o.explanation is not None and not o.experiment.cold_cache
+        )
+
+    def explained(self, config: Config) -> Explanation | None:
+        """The last explanation of a configuration."""
+        found = [each for each in self.explanations() if each.config == config]
+        return found[-1] if found else None
+
+
+def has_rate(trial: Trial) -> bool:
+    """Whether a trial gave a rate."""
+    rate = trial.batches_per_s
+    return trial.outcome == "completed" and rate is not None and rate.value > 0

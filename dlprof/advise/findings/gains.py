@@ -1,0 +1,163 @@
+"""What a change would bring: measured where it was tried, else by the model, else by a bound."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Literal
+
+from dlprof.advise.findings.view import Costs, View
+from dlprof.records import Config, Estimate, Prediction, Trial
+from dlprof.stats import BlockFit, fit_blocks, observe
+
+_BOUND_LOG_SD = 0.12
+"""How far the closed form is off: 5 to 6 % in the median and 40 % at the 90th percentile (FIELD
+section 5), so that a ratio of two of its figures is given twice this to each side."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Gain:
+    """Throughput after a change over throughput now.
+
+    Attributes:
+        estimate: The ratio.
+        source: How it is known.
+        trials: The trials that it was measured by.
+    """
+
+    estimate: Estimate
+    source: Literal["measured", "model", "bound"]
+    trials: tuple[str, ...] = ()
+
+    @property
+    def value(self) -> float:
+        """The ratio itself."""
+        return self.estimate.value
+
+    @property
+    def saved(self) -> float:
+        """Share of the run's time that the change would save, 0 to 1."""
+        return max(0.0, 1 - 1 / self.value) if self.value > 0 else 0.0
+
+
+def gain_of(view: View, config: Config) -> Gain | None:
+    """What another configuration would bring; ``None`` where nothing is known."""
+    return measured_gain(view, config) or _modelled(view, config) or _bounded(view, config)
+
+
+def measured_gain(view: View, config: Config) -> Gain | None:
+    """What it brought when it was tried, compared in interleaved blocks.
+
+    One that failed brought nothing: its gain is 0.
+    """
+    tried = [t for t in view.evidence.trials("variant") if t.config == config]
+    plain = [t for t in view.evidence.plain("variant") if t.config == config]
+    present = view.evidence.plain("present")
+    if tried and not plain:
+        failed = tuple(trial.id for trial in tried)
+        return Gain(estimate=Estimate(value=0.0), source="measured", trials=failed)
+    if not plain or not present:
+        return None
+    fit = _fit(view)
+    key, own = config.key, view.config.key
+    if key not in fit.log_rates or own not in fit.log_rates:
+        return None
+    return Gain(
+        estimate=_ratio(fit, key, own, (*plain, *present)),
+        source="measured",
+        trials=tuple(trial.id for trial in plain),
+    )
+
+
+def _fit(view: View) -> BlockFit:
+    trials = view.evidence.plain("present", "variant")
+    seen = [observe(trial, _batches_per_s(trial)) for trial in trials]
+    return fit_blocks([each for each in seen if each is not None])
+
+
+def _ratio(fit: BlockFit, key: str, own: str, trials: tuple[Trial, ...]) -> Estimate:
+    """The ratio of two; the same steady rate is told apart where epochs are measured whole."""
+    if any(trial.whole_epochs for trial in trials) and fit.groups[key] == fit.groups[own]:
+        return Estimate(value=math.exp(fit.log_rates[key] - fit.log_rates[own]))
+    return fit.ratio(key, own)
+
+
+def _batches_per_s(trial: Trial) -> float:
+    return trial.batches_per_s.value if trial.batches_per_s is not None else 0.0
+
+
+def _modelled(view: View, config: Config) -> Gain | None:
+    cores = view.usage.available_cpu_cores or view.cores
+    return model_ratio(view, (config, cores), (view.config, cores))
+
+
+def model_ratio(
+    view: View, changed: tuple[Config, float], now: tuple[Config, float]
+) -> Gain | None:
+    """What the model says of a configuration on so many cores against another on others."""
+    predict = view.evidence.predict
+    if predict is None:
+        return None
+    after, before = predict(changed[0], cores=changed[1]), predict(now[0], cores=now[1])
+    if after is None or before is None or before.batches_per_s.value <= 0:
+        return None
+    return Gain(estimate=_quotient(after, before), source="model")
+
+
+def _quotient(after: Prediction, before: Prediction) -> Estimate:
+    """The two intervals joined as if the errors were independent."""
+    value = after.batches_per_s.value / before.batches_per_s.value
+    half = math.hypot(_log_half(after.batches_per_s), _log_half(before.batches_per_s))
+    return Estimate(value=value, low=value * math.exp(-half), high=value * math.exp(half))
+
+
+def _log_half(rate: Estimate) -> float:
+    if not rate.low or not rate.high or rate.low <= 0:
+        return _BOUND_LOG_SD
+    return math.log(rate.high / rate.low) / 2
+
+
+def _bounded(view: View, config: Config) -> Gain | None:
+    costs = costs_for(view, config)
+    if costs is None or view.costs is None:
+        return None
+    cores = view.usage.available_cpu_cores or view.cores
+    before = closed_form(view.costs, view.config, cores)
+    return bound(closed_form(costs, config, cores) / before) if before > 0 else None
+
+
+def costs_for(view: View, config: Config) -> Costs | None:
+    """The costs to reckon a configuration from; ``None`` where its kind was not seen.
+
+    Without workers nothing is known of putting and receiving: that is what the calibration with
+    one or two is for.
+    """
+    if view.workers or not config.num_workers:
+        return view.costs
+    return view.costs_at(2) or view.costs_at(1)
+
+
+def bound(ratio: float) -> Gain:
+    """A gain by reckoning alone."""
+    half = 2 * _BOUND_LOG_SD
+    low, high = ratio * math.exp(-half), ratio * math.exp(half)
+    return Gain(estimate=Estimate(value=ratio, low=low, high=high), source="bound")
+
+
+def closed_form(costs: Costs, config: Config, cores: float) -> float:
+    """Batches per second by the bounds of FIELD section 5, the least of which binds.
+
+    ``min(1 / (T + g), W / (cpu + put + io), C / (cpu + put + g_cpu))``; without workers loading
+    and step take turns.
+    """
+    making = costs.making
+    cores = max(0.05, cores)
+    if not config.num_workers:
+        alone_s = making.cpu_s / min(1.0, cores) + making.io_s + costs.dispatch.own_s
+        return 1 / max(1e-9, alone_s + costs.step_s)
+    bounds_s = (
+        costs.step_s + costs.main_s,
+        (making.own_s + costs.put_cpu_s) / config.num_workers,
+        costs.cpu_s / cores,
+    )
+    return 1 / max(1e-9, *bounds_s)

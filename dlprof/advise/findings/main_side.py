@@ -1,0 +1,182 @@
+"""What the main process does itself for every batch: drawing indices, receiving, pinning."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from dlprof.advise.findings.claims import Claim, Place, Words, claim, settings_fix
+from dlprof.advise.findings.consumer import too_many_workers
+from dlprof.advise.findings.gains import (
+    Gain,
+    bound,
+    closed_form,
+    gain_of,
+    measured_gain,
+)
+from dlprof.advise.findings.limit import limit_of, main_share
+from dlprof.advise.findings.view import Costs, View, Work
+from dlprof.advise.wording import percent
+from dlprof.records import Config, Fix
+from dlprof.units import format_duration
+
+_LIGHT_S = 0.001
+"""Receiving that takes less, of few tensors, is what any batch from a worker takes: 0.3 ms for
+one tensor, 0.9 ms for five (FIELD section 1)."""
+
+_FEW_TENSORS = 4
+_LEAST_RECEIVE_S = 0.0003
+_SAMPLER_SHARE = 0.4
+_PAYS = 1.05
+
+_RECEIVE_CODE = """def collate(samples):
+    batch = torch.utils.data.default_collate(samples)
+    return torch.cat([each.flatten(1) for each in batch], dim=1)  # one tensor, split after loading
+
+loader = DataLoader(dataset, collate_fn=collate, ...)"""
+_SAMPLER_CODE = """indices = torch.multinomial(weights, len(dataset), replacement=True).tolist()
+# once an epoch, or torch.randperm(len(dataset)).tolist(): a list costs nothing to draw from
+loader = DataLoader(dataset, sampler=indices, ...)"""
+
+
+def receive(view: View) -> Claim | None:
+    """Main spends its time rebuilding batches."""
+    costs = view.costs
+    if costs is None or limit_of(view) != "main":
+        return None
+    if costs.receive.own_s < costs.dispatch.own_s:
+        return None
+    tensors = view.evidence.target.batch_tensors
+    light = costs.receive.own_s < _LIGHT_S and (tensors or 1) <= _FEW_TENSORS
+    if light and too_many_workers(view) is not None:
+        return None  # nothing is wrong with the batches: they are just too cheap to hand over
+    share = costs.receive.own_s / max(costs.wait_s, 1e-12)
+    remedy, gain = _best_remedy(view, costs)
+    what = f" of {tensors} tensors" if tensors else ""
+    return claim(
+        view,
+        "main.receive",
+        Words(
+            title="The main process spends its time rebuilding batches",
+            explanation=f"Taking a batch{what} from a worker costs the main process "
+            f"{format_duration(costs.receive.own_s)}, {percent(min(1.0, share))} of the time that "
+            "the consumer waits.",
+        ),
+        place=Place.FAULT,
+        cost=min(1.0, share) * (view.wait or 1.0),
+        figures={
+            "receive_s": costs.receive.own_s,
+            "receive_cpu_s": costs.receive.cpu_s,
+            "batch_tensors": tensors,
+            "main_share_of_wait": main_share(view),
+        },
+        fix=_receive_fix(view, remedy),
+        gain=gain,
+    )
+
+
+def _best_remedy(view: View, costs: Costs) -> tuple[Config | None, Gain | None]:
+    """The tried or reckoned configuration that brings most, or the bound of lighter batches."""
+    found = [(each, gain_of(view, each)) for each in receive_remedies(view)]
+    paying = [(each, gain) for each, gain in found if gain is not None and gain.value >= _PAYS]
+    if paying:
+        return max(paying, key=lambda pair: pair[1].value)
+    lighter = dataclasses.replace(costs, receive=Work(cpu_s=_LEAST_RECEIVE_S))
+    now = closed_form(costs, view.config, view.cores)
+    return None, bound(max(1.0, closed_form(lighter, view.config, view.cores) / now))
+
+
+def receive_remedies(view: View) -> list[Config]:
+    """Sharing by name for many tensors, and no workers at all where the batches are cheap."""
+    costs = view.costs
+    if costs is None or limit_of(view) != "main" or costs.receive.own_s < costs.dispatch.own_s:
+        return []
+    remedies = []
+    tensors = view.evidence.target.batch_tensors or 1
+    if view.config.sharing_strategy is None and tensors > _FEW_TENSORS:
+        remedies.append(dataclasses.replace(view.config, sharing_strategy="file_system"))
+    alone = dataclasses.replace(view.config, num_workers=0).canonical()
+    now = closed_form(costs, view.config, view.cores)
+    if closed_form(costs, alone, view.cores) > _PAYS * now:
+        remedies.append(alone)
+    return remedies
+
+
+def _receive_fix(view: View, remedy: Config | None) -> Fix:
+    if remedy is None:
+        return Fix(
+            text="Hand over fewer and larger tensors: let collate_fn put what belongs together "
+            "into one, and return tensors rather than lists, dicts of objects or ndarrays.",
+            code=_RECEIVE_CODE,
+        )
+    if not remedy.num_workers:
+        return settings_fix(
+            view, remedy, "Set num_workers=0: handing batches over costs more than making them."
+        )
+    text = "Share tensors by name instead of by file descriptor: one hand-shake less for each."
+    return settings_fix(view, remedy, text)
+
+
+def sampler(view: View) -> Claim | None:
+    """The sampler holds main up."""
+    costs = view.costs
+    if costs is None or limit_of(view) == "consumer":
+        return None
+    held_s = costs.period_s if not view.workers else costs.wait_s
+    share = costs.dispatch.own_s / max(1e-12, held_s)
+    if share < _SAMPLER_SHARE or costs.dispatch.own_s < costs.receive.own_s:
+        return None
+    free = dataclasses.replace(costs, dispatch=Work())
+    now = closed_form(costs, view.config, view.cores)
+    name = view.evidence.target.sampler or "The sampler"
+    return claim(
+        view,
+        "main.sampler",
+        Words(
+            title="The sampler holds the main process up",
+            explanation=f"{name} takes {format_duration(costs.dispatch.own_s)} to draw the indices "
+            f"of a batch, in the main process, while {percent(min(1.0, share))} of the wait for "
+            "data goes by; workers can't help with that.",
+        ),
+        place=Place.FAULT,
+        cost=min(1.0, share) * (view.wait or 1.0),
+        figures={"dispatch_s": costs.dispatch.own_s, "share_of_wait": min(1.0, share)},
+        fix=Fix(
+            text="Draw all indices of an epoch at once, as a list or tensor, instead of one by "
+            "one in Python.",
+            code=_SAMPLER_CODE,
+        ),
+        gain=bound(max(1.0, closed_form(free, view.config, view.cores) / now)),
+    )
+
+
+def pin(view: View) -> Claim | None:
+    """The pin thread is the limit."""
+    costs, plain = view.costs, unpinned(view)
+    if costs is None or plain is None:
+        return None
+    gain = measured_gain(view, plain)
+    if gain is not None and gain.value < _PAYS:
+        return None
+    share = costs.pin_s / max(1e-12, costs.period_s)
+    return claim(
+        view,
+        "main.pin",
+        Words(
+            title="The pin thread is the limit",
+            explanation=f"One thread copies every batch to page-locked memory, "
+            f"{format_duration(costs.pin_s)} each, and is busy {percent(min(1.0, share))} of the "
+            "time.",
+        ),
+        place=Place.FAULT,
+        cost=gain.saved if gain is not None else min(1.0, share) * (view.wait or 1.0),
+        figures={"pin_s": costs.pin_s, "pin_busy_fraction": min(1.0, share)},
+        fix=settings_fix(view, plain, "Set pin_memory=False, or make batches smaller (uint8)."),
+        gain=gain,
+    )
+
+
+def unpinned(view: View) -> Config | None:
+    """The same without pinning, where the pin thread is the limit."""
+    if not view.config.pin_memory or limit_of(view) != "pin":
+        return None
+    return dataclasses.replace(view.config, pin_memory=False)

@@ -1,0 +1,191 @@
+"""Memory that grows, that would not fit, and shared memory that is too small."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+
+from dlprof.advise.findings.claims import Claim, Place, Words, claim, settings_fix
+from dlprof.advise.findings.view import View
+from dlprof.records import Config, Failure, Fix, Trial
+from dlprof.units import format_bytes
+
+_LEAST_GROWTH = 16 << 10
+"""Bytes per batch below which a slope is noise of the allocator."""
+
+_LEAST_SEEN = 4 << 20
+"""Growth of all workers within the window, from which it is believed."""
+
+_SOON_SHARE = 0.1
+"""Share of the memory to be had that an epoch, or an hour, would take."""
+
+_HOUR_S = 3600.0
+_NEARLY = 0.9
+_LEAST_BATCHES = 8
+_SHM_ROOM = 0.8
+
+_GROWTH_CODE = """# one array: Python objects are copied page by page as workers count references
+self.paths = torch.tensor(...)  # or numpy arrays, or one bytes object with offsets"""
+_SHM_CODE = "docker run --shm-size=8g ...   # Kubernetes: an emptyDir of medium Memory at /dev/shm"
+
+
+def growth(view: View) -> Claim | None:
+    """Memory per worker grows."""
+    if view.explained is None or not view.rate:
+        return None
+    slopes = [w.pss_growth_bytes_per_batch for w in view.explained.workers if w.batches]
+    known = [slope for slope in slopes if slope is not None]
+    if not known or statistics.median(known) < _LEAST_GROWTH:
+        return None
+    slope, batches = statistics.fmean(known), view.explained.batches
+    if batches < _LEAST_BATCHES or slope * batches < _LEAST_SEEN:
+        return None
+    ahead = max(view.evidence.target.batches_per_epoch or 0, view.rate * _HOUR_S)
+    room = view.evidence.machine.memory_available_bytes or view.evidence.machine.memory_bytes
+    if room is None or slope * ahead < _SOON_SHARE * room:
+        return None
+    return claim(
+        view,
+        "memory.growth",
+        Words(
+            title="Memory of the workers grows",
+            explanation=f"Each batch leaves {format_bytes(slope)} behind in its worker, "
+            f"{format_bytes(slope * view.rate)} a second in all; {format_bytes(room)} can be had.",
+        ),
+        place=Place.BROKEN,
+        cost=min(1.0, slope * ahead / room),
+        figures={
+            "growth_bytes_per_batch": slope,
+            "growth_bytes_per_s": slope * view.rate,
+            "memory_available_bytes": room,
+            "seconds_to_full": room / (slope * view.rate),
+        },
+        fix=Fix(
+            text="Look for what the data set keeps (a list or cache that only grows), and keep "
+            "its index in tensors or arrays instead of Python objects.",
+            code=_GROWTH_CODE,
+        ),
+    )
+
+
+def limit(view: View) -> Claim | None:
+    """The setting does not fit into memory, or only just."""
+    failure = _failure(view, "out_of_memory")
+    machine = view.evidence.machine
+    sizes = (machine.memory_limit_bytes, machine.memory_bytes)
+    room = min((size for size in sizes if size), default=None)
+    used = view.usage.pss_peak_bytes
+    near = used is not None and room is not None and used >= _NEARLY * room
+    if failure is None and not near:
+        return None
+    fewer = _smaller(view.config)
+    needs = "" if used is None else f"It used {format_bytes(used)}. "
+    told = "" if failure is None else f"{failure.message} "
+    return claim(
+        view,
+        "memory.limit",
+        Words(
+            title="The setting does not fit into memory",
+            explanation=f"{told}{needs}{format_bytes(room)} is what there is.",
+        ),
+        place=Place.BROKEN,
+        cost=1.0 if failure is not None else 0.5,
+        figures={"memory_bytes": room, "pss_peak_bytes": used, "failure": _kind(failure)},
+        fix=settings_fix(
+            view,
+            fewer,
+            f"Use fewer workers or shallower queues (num_workers={fewer.num_workers}), or keep "
+            "the data set's index in tensors instead of Python objects.",
+        ),
+    )
+
+
+def shared(view: View) -> Claim | None:
+    """Shared memory is too small for full queues."""
+    failure = _failure(view, "shared_memory")
+    room, need = view.evidence.machine.shm_available_bytes, shm_need(view)
+    over = room is not None and need is not None and need > room
+    if failure is None and not over:
+        return None
+    smaller = fitting(view)
+    return claim(
+        view,
+        "memory.shm",
+        Words(
+            title="Shared memory is too small",
+            explanation=f"Full queues hold {format_bytes(need)} in /dev/shm, which has "
+            f"{format_bytes(room)} to give." + ("" if failure is None else f" {failure.message}"),
+        ),
+        place=Place.BROKEN,
+        cost=1.0,
+        figures={
+            "shm_needed_bytes": need,
+            "shm_available_bytes": room,
+            "batch_bytes": batch_bytes(view),
+            "failure": _kind(failure),
+        },
+        fix=dataclasses.replace(
+            settings_fix(
+                view,
+                smaller,
+                "Give /dev/shm more room, or let fewer batches wait in it: "
+                f"{smaller.text_naming('prefetch_factor')}.",
+            ),
+            code=_SHM_CODE,
+        ),
+    )
+
+
+def shm_need(view: View) -> float | None:
+    """Shared memory of full queues: ``P * W + 1`` batches."""
+    batch = batch_bytes(view)
+    if batch is None or not view.workers:
+        return None
+    return (view.config.batches_in_flight + 1) * batch
+
+
+def batch_bytes(view: View) -> float | None:
+    """Tensor data of a batch: as measured, calibrated or probed."""
+    sizes = [trial.batch_bytes for trial in view.evidence.trials() if trial.batch_bytes]
+    if sizes:
+        return statistics.median(sizes)
+    calibration = view.evidence.calibration
+    if calibration is not None and calibration.batch_bytes:
+        return calibration.batch_bytes
+    return view.evidence.target.batch_bytes
+
+
+def fitting(view: View) -> Config:
+    """The most workers and the deepest queues that shared memory has room for."""
+    room, batch = view.evidence.machine.shm_available_bytes, batch_bytes(view)
+    if room is None or not batch:
+        return _smaller(view.config)
+    most = int(_SHM_ROOM * room / batch) - 1
+    for workers in range(view.workers, 0, -1):
+        if most >= workers:
+            depth = min(view.config.prefetch_factor or 2, most // workers)
+            return dataclasses.replace(view.config, num_workers=workers, prefetch_factor=depth)
+    return dataclasses.replace(view.config, num_workers=0).canonical()
+
+
+def _smaller(config: Config) -> Config:
+    """Half the workers, at the shallowest queues."""
+    depth = 1 if config.num_workers else None
+    half = dataclasses.replace(config, num_workers=config.num_workers // 2, prefetch_factor=depth)
+    return half.canonical()
+
+
+def _failure(view: View, kind: str) -> Failure | None:
+    """A failure of the configuration itself, or of any trial where it was never run."""
+    own = view.evidence.trials("present")
+    found = [_of_kind(trial, kind) for trial in own or view.evidence.trials()]
+    return next((failure for failure in found if failure is not None), None)
+
+
+def _of_kind(trial: Trial, kind: str) -> Failure | None:
+    failure = trial.failure
+    return failure if failure is not None and failure.kind == kind else None
+
+
+def _kind(failure: Failure | None) -> str | None:
+    return None if failure is None else failure.kind

@@ -1,0 +1,62 @@
+"""All findings of one configuration, in their order."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from dlprof.advise.findings.claims import Claim, Place, severity_of
+from dlprof.advise.findings.evidence import Evidence
+from dlprof.advise.findings.table import TABLE
+from dlprof.advise.findings.view import View
+from dlprof.records import Finding, FindingCode
+
+_CERTAIN: frozenset[FindingCode] = frozenset(
+    {
+        *("cpu.neighbours", "cpu.quota", "cpu.affinity"),
+        *("memory.growth", "memory.limit", "memory.shm", "data.duplicated", "data.truncated"),
+    }
+)
+"""Causes that a disturbed machine doesn't put in doubt, or that are the disturbance itself."""
+
+_BESIDE_CONSUMER: frozenset[FindingCode] = frozenset({"consumer", "too_many_workers"})
+
+
+def find(evidence: Evidence) -> tuple[Finding, ...]:
+    """All causes that the evidence shows, the one to bet on first.
+
+    Where the consumer is the limit nothing else is told but what ends the run or is wasted. Each
+    next finding can't cost more than the one before it leaves, so that ``cost`` falls.
+
+    Args:
+        evidence: Of one configuration.
+    """
+    view = View.of(evidence)
+    found = [claim for row in TABLE if (claim := row.rule(view)) is not None]
+    if any(claim.finding.code == "consumer" for claim in found):
+        found = [c for c in found if c.place is Place.BROKEN or c.finding.code in _BESIDE_CONSUMER]
+    claims = sorted(found, key=lambda each: (each.place, -each.finding.cost))
+    return tuple(_doubted(finding, view) for finding in _falling(claims))
+
+
+def _falling(claims: Iterable[Claim]) -> list[Finding]:
+    """The findings with the costs that are left to them behind those before."""
+    findings: list[Finding] = []
+    for claim in claims:
+        finding = claim.finding
+        if findings and finding.cost > findings[-1].cost > 0:
+            cost = findings[-1].cost
+            finding = dataclasses.replace(finding, cost=cost, severity=severity_of(cost))
+        findings.append(finding)
+    return findings
+
+
+def _doubted(finding: Finding, view: View) -> Finding:
+    """The finding with what speaks against it, where nothing has been said yet."""
+    if finding.doubtful or finding.code in _CERTAIN:
+        return finding
+    doubts = list(view.evidence.conditions)
+    if view.is_noisy:
+        cores = f"others kept {view.others:.1f} of {view.cores:g} cores busy"
+        doubts.append(f"The machine was disturbed while this was measured: {cores}.")
+    return dataclasses.replace(finding, doubtful=" ".join(doubts)) if doubts else finding

@@ -1,0 +1,119 @@
+"""What starting workers costs against what an epoch takes."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+
+from dlprof.advise.findings.claims import Claim, Place, Words, claim, settings_fix
+from dlprof.advise.findings.gains import Gain, bound, measured_gain
+from dlprof.advise.findings.view import View
+from dlprof.advise.wording import percent
+from dlprof.records import Config, Trial
+from dlprof.units import format_duration
+
+_SHARE = 0.15
+"""Share of an epoch's time that goes to starting workers, from which it is worth a word."""
+
+_LEADS = 0.3
+_RESET_S = 0.002
+"""Turn of an epoch with workers that persist: 0.3 to 2 ms (FIELD section 1)."""
+
+_SLOW_START_S = 2.0
+"""A start that takes longer is worth a word even where workers persist."""
+
+
+def startup(view: View) -> Claim | None:
+    """Starting workers costs more than it earns."""
+    turn_s, share = turn_of(view), turn_share(view)
+    if turn_s is None or share is None or share < _SHARE or not view.workers:
+        return None
+    kept = persistent(view)
+    gain = _gain(view, kept, share, turn_s)
+    batches = view.evidence.target.batches_per_epoch
+    once = " once" if view.config.persistent_workers else " at every epoch"
+    return claim(
+        view,
+        "startup",
+        Words(
+            title="Starting workers costs more than it earns",
+            explanation=f"Starting {view.workers} workers takes {format_duration(turn_s)}{once}, "
+            f"{percent(share)} of the time of an epoch of {batches or 0:,} batches.",
+        ),
+        place=Place.FAULT if share >= _LEADS else Place.BEHIND,
+        cost=share,
+        figures={
+            "epoch_turnover_s": turn_s,
+            "share_of_epoch": share,
+            "batches_per_epoch": batches,
+            "start_method": view.config.start_method,
+        },
+        fix=settings_fix(view, kept, _advice(view)),
+        gain=gain,
+    )
+
+
+def _advice(view: View) -> str:
+    if not view.config.persistent_workers:
+        return "Set persistent_workers=True: workers then start once, not at every epoch."
+    return (
+        'Start workers by fork, or by forkserver with set_forkserver_preload(["torch"]), and keep '
+        "what the data set pickles small."
+    )
+
+
+def turn_of(view: View) -> float | None:
+    """Seconds from an epoch to the next; with workers that persist, the start itself."""
+    trials = view.evidence.plain("present")
+    if view.config.persistent_workers:
+        starts = [trial.startup_s for trial in trials if trial.startup_s is not None]
+        slow = statistics.median(starts) if starts else 0.0
+        return slow if slow >= _SLOW_START_S else None
+    return _median_turn(trials)
+
+
+def _median_turn(trials: tuple[Trial, ...]) -> float | None:
+    turns = [trial.epoch_turnover_s for trial in trials if trial.epoch_turnover_s is not None]
+    if turns:
+        return statistics.median(turns)
+    starts = [trial.startup_s for trial in trials if trial.startup_s is not None]
+    return statistics.median(starts) if starts else None
+
+
+def turn_share(view: View) -> float | None:
+    """Share of an epoch that its turn takes; ``None`` where its length isn't known."""
+    epoch_s, turn_s = view.epoch_s(), turn_of(view)
+    if epoch_s is None or turn_s is None:
+        return None
+    if any(trial.whole_epochs for trial in view.evidence.plain("present")):
+        return min(1.0, turn_s / epoch_s)
+    return turn_s / (epoch_s + turn_s)
+
+
+def persistent(view: View) -> Config:
+    """Workers that persist, or that are started by fork where they do."""
+    if not view.config.persistent_workers:
+        return dataclasses.replace(view.config, persistent_workers=True)
+    return dataclasses.replace(view.config, start_method="fork")
+
+
+def kept_workers(view: View) -> Config | None:
+    """The remedy, where starting costs enough to try it."""
+    share = turn_share(view)
+    if not view.workers or share is None or share < _SHARE:
+        return None
+    return persistent(view)
+
+
+def _gain(view: View, kept: Config, share: float, turn_s: float) -> Gain:
+    """Whole epochs are compared as measured; else the turn is left out of the epoch's time."""
+    whole = any(trial.whole_epochs for trial in view.evidence.plain("present", "variant"))
+    tried = measured_gain(view, kept) if whole else None
+    if tried is not None:
+        return tried
+    trials = [t for t in view.evidence.plain("variant") if t.config == kept]
+    left_s = _median_turn(tuple(trials)) if trials else _RESET_S
+    if view.config.persistent_workers or left_s is None:
+        left_s = _RESET_S
+    left = share * min(1.0, left_s / turn_s) if turn_s > 0 else share
+    return bound(1 / max(0.02, 1 - share + left))

@@ -1,0 +1,305 @@
+"""The evidence in the figures that rules ask for, each worked out once. Seconds are per batch."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+
+from dlprof.advise.findings.evidence import Evidence
+from dlprof.records import BatchCosts, Config, Explanation, Stage, StageName, Trial, Usage
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What one part of loading takes, seconds per batch.
+
+    Attributes:
+        cpu_s: CPU.
+        io_s: True waiting.
+        run_queue_s: Waiting for a core.
+    """
+
+    cpu_s: float = 0.0
+    io_s: float = 0.0
+    run_queue_s: float = 0.0
+
+    @property
+    def wall_s(self) -> float:
+        """All three."""
+        return self.cpu_s + self.io_s + self.run_queue_s
+
+    @property
+    def own_s(self) -> float:
+        """What it would take with a core at hand."""
+        return self.cpu_s + self.io_s
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Where one configuration's time goes, seconds per batch.
+
+    Attributes:
+        fetch: Of the samples.
+        collate: Of the batch.
+        put_cpu_s: CPU of a worker beside the thread that fetches.
+        receive: Of main, taking and rebuilding the batch.
+        dispatch: Of main, drawing indices and sending them.
+        pin_s: Of the pin thread.
+        copy_s: To the device.
+        hold_up_s: Ready in main, waiting for an earlier batch.
+        wait_s: Of the consumer, in ``next()``.
+        step_s: Of the consumer, working.
+        period_s: From one batch to the next.
+    """
+
+    fetch: Work
+    collate: Work
+    put_cpu_s: float
+    receive: Work
+    dispatch: Work
+    pin_s: float
+    copy_s: float
+    hold_up_s: float
+    wait_s: float
+    step_s: float
+    period_s: float
+
+    @property
+    def making(self) -> Work:
+        """Fetch and collate."""
+        return Work(
+            cpu_s=self.fetch.cpu_s + self.collate.cpu_s,
+            io_s=self.fetch.io_s + self.collate.io_s,
+            run_queue_s=self.fetch.run_queue_s + self.collate.run_queue_s,
+        )
+
+    @property
+    def main_s(self) -> float:
+        """Of main's own work for the loader, waiting for cores left out."""
+        return self.receive.own_s + self.dispatch.own_s
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU of all processes for one batch, the step left out."""
+        return self.making.cpu_s + self.put_cpu_s + self.receive.cpu_s + self.dispatch.cpu_s
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """One configuration's evidence, worked out.
+
+    Attributes:
+        evidence: All of it.
+        explained: The explanation of the configuration itself.
+        costs: From that; ``None`` without it.
+        usage: Medians over the configuration's own trials.
+        rate: Batches per second, uninstrumented where that was measured.
+        wait: Share of time that the consumer waits: 1 for one that does nothing else.
+        trial_ids: Of the trials that the figures come from.
+    """
+
+    evidence: Evidence
+    explained: Explanation | None
+    costs: Costs | None
+    usage: Usage
+    rate: float | None
+    wait: float | None
+    trial_ids: tuple[str, ...]
+
+    @classmethod
+    def of(cls, evidence: Evidence) -> View:
+        """Work the figures out."""
+        plain = evidence.plain("present")
+        explained = evidence.explained(evidence.config)
+        rates = [trial.batches_per_s.value for trial in plain if trial.batches_per_s]
+        rate = statistics.median(rates) if rates else _rate_of(explained)
+        completed = [t for t in evidence.trials("present") if t.outcome == "completed"]
+        return cls(
+            evidence=evidence,
+            explained=explained,
+            costs=None if explained is None else costs_of(explained),
+            usage=_usage(plain or completed),
+            rate=rate,
+            wait=_wait(evidence, plain, explained),
+            trial_ids=tuple(trial.id for trial in plain or completed),
+        )
+
+    @property
+    def config(self) -> Config:
+        """The configuration that is explained."""
+        return self.evidence.config
+
+    @property
+    def workers(self) -> int:
+        """``num_workers``."""
+        return self.evidence.config.num_workers
+
+    @property
+    def cores(self) -> float:
+        """Cores that the job may use."""
+        return max(0.1, self.evidence.machine.usable_cores)
+
+    @property
+    def busy(self) -> float | None:
+        """Mean share of time that workers fetch and collate; ``None`` where that isn't told."""
+        if self.explained is None or not self.explained.workers:
+            return None
+        return statistics.fmean(worker.busy_fraction for worker in self.explained.workers)
+
+    @property
+    def others(self) -> float:
+        """Cores that others kept busy; 0 where that isn't known."""
+        return self.usage.other_cpu_cores or 0.0
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether most of the configuration's own trials were disturbed."""
+        plain = self.evidence.plain("present")
+        return 2 * sum(trial.noisy for trial in plain) > len(plain)
+
+    def costs_at(self, num_workers: int) -> Costs | None:
+        """What the calibration with so many workers told."""
+        found = [each for each in self.evidence.explanations() if _is_at(each, num_workers)]
+        return costs_of(found[-1]) if found else None
+
+    def epoch_s(self) -> float | None:
+        """Length of an epoch without its turn; ``None`` where the target doesn't tell."""
+        batches = self.evidence.target.batches_per_epoch
+        return batches / self.rate if batches and self.rate else None
+
+
+def costs_of(explained: Explanation) -> Costs:
+    """The mean costs of an explanation."""
+    rows = explained.costs
+    making = Work(cpu_s=mean(rows.cpu_s), io_s=mean(rows.io_s), run_queue_s=mean(rows.run_queue_s))
+    fetch, collate = _shared(making, explained.stage("fetch"), explained.stage("collate"))
+    dispatch = _stage_work(explained.stage("dispatch"))
+    if explained.stage("dispatch") is None:
+        dispatch = Work(cpu_s=mean(rows.main_cpu_s))
+    wait, step = explained.stage("wait"), explained.stage("step")
+    batches = max(1, explained.batches)
+    return Costs(
+        fetch=fetch,
+        collate=collate,
+        put_cpu_s=mean(rows.put_cpu_s),
+        receive=_receive(rows, explained.stage("rebuild")),
+        dispatch=dispatch,
+        pin_s=_mean_s(explained.stage("pin")) or mean(rows.pin_s),
+        copy_s=_mean_s(explained.stage("copy")),
+        hold_up_s=_mean_s(explained.stage("hold_up")),
+        wait_s=_mean_s(wait),
+        step_s=_mean_s(step),
+        period_s=explained.window_s / batches,
+    )
+
+
+def mean(values: Sequence[float]) -> float:
+    """The mean; 0 of nothing."""
+    return statistics.fmean(values) if values else 0.0
+
+
+def _receive(rows: BatchCosts, rebuild: Stage | None) -> Work:
+    if rows.receive_cpu_s:
+        return Work(cpu_s=mean(rows.receive_cpu_s), io_s=mean(rows.receive_io_s))
+    return _stage_work(rebuild)
+
+
+def _shared(making: Work, fetch: Stage | None, collate: Stage | None) -> tuple[Work, Work]:
+    """Fetch and collate told apart, by their own figures or by their lengths."""
+    if fetch is None:
+        return making, Work()
+    if collate is None:
+        return _stage_work(fetch) if fetch.cpu_s is not None else making, Work()
+    if fetch.cpu_s is not None and collate.cpu_s is not None:
+        return _stage_work(fetch), _stage_work(collate)
+    if making.wall_s <= 0:
+        return Work(cpu_s=fetch.mean_s), Work(cpu_s=collate.mean_s)
+    if fetch.cpu_s is not None:
+        own = _stage_work(fetch)
+        rest = Work(
+            cpu_s=max(0.0, making.cpu_s - own.cpu_s),
+            io_s=max(0.0, making.io_s - own.io_s),
+            run_queue_s=max(0.0, making.run_queue_s - own.run_queue_s),
+        )
+        return own, rest
+    share = fetch.mean_s / max(1e-12, fetch.mean_s + collate.mean_s)
+    return _scaled(making, share), _scaled(making, 1 - share)
+
+
+def _scaled(work: Work, factor: float) -> Work:
+    return Work(
+        cpu_s=work.cpu_s * factor,
+        io_s=work.io_s * factor,
+        run_queue_s=work.run_queue_s * factor,
+    )
+
+
+def _stage_work(stage: Stage | None) -> Work:
+    """A stage's parts; where they aren't told apart, all of it counts as CPU."""
+    if stage is None:
+        return Work()
+    if stage.cpu_s is None:
+        return Work(cpu_s=stage.mean_s)
+    queue_s = stage.run_queue_s or 0.0
+    io_s = stage.io_s
+    if io_s is None:
+        io_s = max(0.0, stage.mean_s - stage.cpu_s - queue_s)
+    return Work(cpu_s=stage.cpu_s, io_s=io_s, run_queue_s=queue_s)
+
+
+def _mean_s(stage: Stage | None) -> float:
+    return 0.0 if stage is None else stage.mean_s
+
+
+def _rate_of(explained: Explanation | None) -> float | None:
+    if explained is None or explained.window_s <= 0 or not explained.batches:
+        return None
+    return explained.batches / explained.window_s
+
+
+def _wait(
+    evidence: Evidence, plain: Sequence[Trial], explained: Explanation | None
+) -> float | None:
+    if not evidence.has_step:
+        return 1.0
+    waits = [trial.wait_fraction for trial in plain if trial.wait_fraction is not None]
+    if waits:
+        return statistics.median(waits)
+    return None if explained is None else explained.wait_fraction
+
+
+def _usage(trials: Sequence[Trial]) -> Usage:
+    """Medians of what trials used; peaks of memory."""
+    usages = [trial.usage for trial in trials]
+    return Usage(
+        own_cpu_cores=_median(usages, lambda u: u.own_cpu_cores),
+        available_cpu_cores=_median(usages, lambda u: u.available_cpu_cores),
+        other_cpu_cores=_median(usages, lambda u: u.other_cpu_cores),
+        run_queue_wait_fraction=_median(usages, lambda u: u.run_queue_wait_fraction),
+        throttled_fraction=_median(usages, lambda u: u.throttled_fraction),
+        io_pressure_fraction=_median(usages, lambda u: u.io_pressure_fraction),
+        read_bytes_per_s=_median(usages, lambda u: u.read_bytes_per_s),
+        cache_hit_fraction=_median(usages, lambda u: u.cache_hit_fraction),
+        pss_peak_bytes=_largest(u.pss_peak_bytes for u in usages),
+        shm_peak_bytes=_largest(u.shm_peak_bytes for u in usages),
+        gpu=usages[-1].gpu if usages else (),
+    )
+
+
+def _median(usages: Sequence[Usage], figure: Callable[[Usage], float | None]) -> float | None:
+    known = [value for value in map(figure, usages) if value is not None]
+    return statistics.median(known) if known else None
+
+
+def _largest(values: Iterable[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _is_at(explained: Explanation, num_workers: int) -> bool:
+    return explained.config.num_workers == num_workers
+
+
+def stage_of(view: View, name: StageName) -> Stage | None:
+    """A stage of the configuration that is explained."""
+    return None if view.explained is None else view.explained.stage(name)

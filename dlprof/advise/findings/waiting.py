@@ -1,0 +1,212 @@
+"""Where nobody is busy enough: batches, queues and workers that wait for each other."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from dlprof.advise.findings.claims import Claim, Place, Words, claim, settings_fix
+from dlprof.advise.findings.gains import Gain, bound, gain_of
+from dlprof.advise.findings.limit import limit_of
+from dlprof.advise.findings.view import Costs, View, stage_of
+from dlprof.advise.wording import percent
+from dlprof.records import Config, Fix, Stage
+from dlprof.units import format_duration
+
+_PAYS = 1.1
+_HELD_UP = 0.3
+"""Periods that a batch lies ready and out of turn, from which order may hold the loader up."""
+
+_FULLY_BUSY = 0.92
+_DEEPEST = 16
+_MORE_WAITING = 0.4
+"""Growth of waiting in ``__getitem__`` over that with one worker, as a share of making a batch,
+from which workers wait for each other."""
+
+_SHARED = 0.7
+"""Speed-up by workers over their number, above which they don't hold each other up."""
+
+_READS = 0.2
+"""Bytes read from storage over bytes of batches, from which waiting may be for storage."""
+
+_LOCK_CODE = """def open_own(worker_id):
+    dataset = torch.utils.data.get_worker_info().dataset
+    dataset.file = open(dataset.path, "rb")  # a handle, connection and lock for each worker
+
+loader = DataLoader(dataset, worker_init_fn=open_own, ...)"""
+
+
+def order(view: View) -> Claim | None:
+    """Slow samples hold back finished batches."""
+    free = unordered(view)
+    if free is None:
+        return None
+    gain = gain_of(view, free)
+    deeper = _deeper_gain(view)
+    if gain is None or gain.value < _PAYS or not _holds(gain, deeper):
+        return None
+    hold_up, fetch = stage_of(view, "hold_up"), stage_of(view, "fetch")
+    held_s = hold_up.mean_s if hold_up else 0.0
+    slow = f" The slowest fetch took {_times(fetch)} the usual." if fetch else ""
+    return claim(
+        view,
+        "order.blocking",
+        Words(
+            title="Slow samples hold back finished batches",
+            explanation=f"Batches are yielded in order, so a finished one waits "
+            f"{format_duration(held_s)} on average for those before it, and workers run out of "
+            f"work: they are busy {percent(view.busy or 0.0)} of the time.{slow}",
+        ),
+        place=Place.FAULT,
+        cost=gain.saved,
+        figures={
+            "hold_up_s": held_s,
+            "fetch_median_s": fetch.median_s if fetch else None,
+            "fetch_max_s": fetch.max_s if fetch else None,
+            "worker_busy_fraction": view.busy,
+            "slowest_samples": _slowest(view),
+        },
+        fix=settings_fix(
+            view,
+            free,
+            "Set in_order=False: batches then come as they are ready, so that their order is no "
+            "longer the same in each run.",
+        ),
+        gain=gain,
+    )
+
+
+def _holds(gain: Gain, deeper: Gain | None) -> bool:
+    """Whether giving up the order does nearly all that deeper queues would do, or more."""
+    return deeper is None or gain.value >= 0.93 * deeper.value
+
+
+def _times(fetch: Stage) -> str:
+    return f"{fetch.max_s / max(fetch.median_s, 1e-9):.0f}x"
+
+
+def _slowest(view: View) -> dict[str, float]:
+    samples = view.explained.samples if view.explained else None
+    return dict(list(samples.slowest.items())[:3]) if samples else {}
+
+
+def unordered(view: View) -> Config | None:
+    """The same out of order, where batches lie ready out of turn and workers idle."""
+    hold_up = stage_of(view, "hold_up")
+    if view.workers < 2 or not view.config.in_order or hold_up is None or view.costs is None:
+        return None
+    if limit_of(view) in ("consumer", "main", "pin") or (view.busy or 0.0) >= _FULLY_BUSY:
+        return None
+    if hold_up.mean_s < _HELD_UP * view.costs.period_s:
+        return None
+    return dataclasses.replace(view.config, in_order=False)
+
+
+def shallow(view: View) -> Claim | None:
+    """Bursts empty the queue; deeper prefetch helps."""
+    deep = deeper(view)
+    if deep is None or order(view) is not None:
+        return None
+    gain = _deeper_gain(view)
+    if gain is None or gain.value < _PAYS or gain.source == "bound":
+        return None
+    wait = stage_of(view, "wait")
+    return claim(
+        view,
+        "prefetch.shallow",
+        Words(
+            title="Bursts empty the queue",
+            explanation=f"The workers are busy only {percent(view.busy or 0.0)} of the time, and "
+            f"yet the consumer waits {percent(view.wait or 0.0)}: with "
+            f"prefetch_factor={view.config.prefetch_factor} too few batches are under way to "
+            "bridge the slow moments.",
+        ),
+        place=Place.FAULT,
+        cost=gain.saved,
+        figures={
+            "prefetch_factor": view.config.prefetch_factor,
+            "worker_busy_fraction": view.busy,
+            "wait_fraction": view.wait,
+            "wait_median_s": wait.median_s if wait else None,
+            "wait_p95_s": wait.p95_s if wait else None,
+        },
+        fix=settings_fix(view, deep, f"Set prefetch_factor={deep.prefetch_factor}."),
+        gain=gain,
+    )
+
+
+def deeper(view: View) -> Config | None:
+    """Four times the prefetch, where workers idle although the consumer waits."""
+    now = view.config.prefetch_factor
+    if not view.workers or now is None or now >= _DEEPEST or view.costs is None:
+        return None
+    if limit_of(view) in ("consumer", "main", "pin") or (view.busy or 0.0) >= _FULLY_BUSY:
+        return None
+    depth = min(_DEEPEST, 4 * now)
+    config = dataclasses.replace(view.config, prefetch_factor=depth)
+    return config if fits_shared_memory(view, config) else None
+
+
+def _deeper_gain(view: View) -> Gain | None:
+    config = deeper(view)
+    return gain_of(view, config) if config is not None else None
+
+
+def fits_shared_memory(view: View, config: Config) -> bool:
+    """Whether full queues of a configuration find room in /dev/shm."""
+    room = view.evidence.machine.shm_available_bytes
+    batch = view.evidence.target.batch_bytes
+    return room is None or batch is None or (config.batches_in_flight + 1) * batch <= 0.8 * room
+
+
+def lock(view: View) -> Claim | None:
+    """Workers wait for each other."""
+    costs, alone = view.costs, view.costs_at(1)
+    if costs is None or alone is None or not waits_for_others(view, costs, alone):
+        return None
+    more_s = costs.making.io_s - alone.making.io_s
+    free_s = max(1e-9, alone.making.own_s + alone.put_cpu_s)
+    rate = min(
+        view.workers / free_s,
+        (view.usage.available_cpu_cores or view.cores) / max(1e-9, costs.cpu_s),
+        1 / max(1e-9, costs.step_s + costs.main_s),
+    )
+    gain = bound(max(1.0, rate * costs.period_s))
+    return claim(
+        view,
+        "lock",
+        Words(
+            title="Workers wait for each other",
+            explanation=f"With {view.workers} workers each batch waits "
+            f"{format_duration(costs.making.io_s)}, with one worker "
+            f"{format_duration(alone.making.io_s)}, and little is read from storage: the workers "
+            "share something that only one can use at a time.",
+        ),
+        place=Place.FAULT,
+        cost=min(1.0, more_s / max(1e-12, costs.making.wall_s)),
+        figures={
+            "waiting_s": costs.making.io_s,
+            "waiting_with_one_worker_s": alone.making.io_s,
+            "num_workers": view.workers,
+            "read_bytes_per_s": view.usage.read_bytes_per_s,
+        },
+        fix=Fix(
+            text="Give each worker its own file handle, connection or cache in worker_init_fn, "
+            "and hold locks around nothing slow; until then num_workers=1 is as fast.",
+            code=_LOCK_CODE,
+        ),
+        gain=gain,
+    )
+
+
+def waits_for_others(view: View, costs: Costs, alone: Costs) -> bool:
+    """Whether waiting grows with workers, speed doesn't, and storage isn't why."""
+    if view.workers < 2 or limit_of(view) in ("consumer", "main"):
+        return False
+    grown_s = costs.making.io_s - alone.making.io_s
+    if grown_s < _MORE_WAITING * costs.making.wall_s:
+        return False
+    speed_up = alone.making.wall_s / max(1e-12, costs.making.wall_s)
+    if speed_up > _SHARED:
+        return False
+    read, made = view.usage.read_bytes_per_s or 0.0, view.evidence.target.batch_bytes or 0
+    return not made or read < _READS * made * (view.rate or 0.0)

@@ -1,0 +1,248 @@
+"""What making a batch takes, and whether more workers would take their share of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from dlprof.advise.findings.claims import Claim, Place, Words, claim, settings_fix
+from dlprof.advise.findings.consumer import with_workers
+from dlprof.advise.findings.gains import (
+    Gain,
+    bound,
+    closed_form,
+    costs_for,
+    gain_of,
+)
+from dlprof.advise.findings.limit import limit_of
+from dlprof.advise.findings.view import Costs, View, Work
+from dlprof.advise.findings.waiting import fits_shared_memory, waits_for_others
+from dlprof.advise.wording import percent
+from dlprof.records import Config, Fix, TransformCost
+from dlprof.units import format_duration
+
+_PAYS = 1.1
+_WORTH_TRYING = 1.05
+_LARGE_SHARE = 0.3
+_COLLATE_SHARE = 0.5
+_MOST_WORKERS = 16
+_PER_CORE = 4
+"""Workers for each core beyond which no more are proposed, however much they wait."""
+
+_COLLATE_CODE = """def collate(samples):
+    images, labels = zip(*samples)
+    return torch.stack(images), torch.tensor(labels)
+
+loader = DataLoader(dataset, collate_fn=collate, ...)"""
+
+
+def fetch_cpu(view: View) -> Claim | None:
+    """``__getitem__`` burns CPU."""
+    costs = _making_costs(view)
+    if costs is None or _share(costs.fetch.cpu_s, costs) < _LARGE_SHARE:
+        return None
+    if costs.fetch.cpu_s < max(costs.fetch.io_s, costs.collate.own_s):
+        return None
+    dearest = _dearest(view)
+    named = f" {dearest.name} takes {percent(dearest.share)} of that." if dearest else ""
+    half = dataclasses.replace(costs, fetch=_halved(costs.fetch))
+    return claim(
+        view,
+        "fetch.cpu",
+        Words(
+            title="__getitem__ burns CPU",
+            explanation=f"A batch's samples take {format_duration(costs.fetch.cpu_s)} of CPU, "
+            f"{percent(_share(costs.fetch.cpu_s, costs))} of the time that making it takes.{named}",
+        ),
+        place=Place.NATURE,
+        cost=_share(costs.fetch.cpu_s, costs) * (view.wait or 1.0),
+        figures={
+            "fetch_cpu_s": costs.fetch.cpu_s,
+            "fetch_waiting_s": costs.fetch.io_s,
+            "share": _share(costs.fetch.cpu_s, costs),
+            "dearest_transform": dearest.name if dearest else None,
+            "dearest_transform_share": dearest.share if dearest else None,
+        },
+        fix=Fix(
+            text=f"Make {_named(dearest)} cheaper: resize before decoding in full, cache what "
+            "comes out the same each epoch, move arithmetic on whole batches to the device. The "
+            "gain stated is that of halving its CPU time."
+        ),
+        gain=_reckoned(view, costs, half),
+    )
+
+
+def fetch_io(view: View) -> Claim | None:
+    """``__getitem__`` waits for storage or network."""
+    costs = _making_costs(view)
+    if costs is None or _share(costs.fetch.io_s, costs) < _LARGE_SHARE:
+        return None
+    if costs.fetch.io_s < max(costs.fetch.cpu_s, costs.collate.own_s):
+        return None
+    alone = view.costs_at(1)
+    if alone is not None and waits_for_others(view, costs, alone):
+        return None
+    more = more_workers(view)
+    gain = gain_of(view, more) if more is not None else None
+    pays = more is not None and gain is not None and gain.value >= _WORTH_TRYING
+    return claim(
+        view,
+        "fetch.io",
+        Words(
+            title="__getitem__ waits for storage or network",
+            explanation=f"A batch's samples wait {format_duration(costs.fetch.io_s)} without "
+            f"using a core, {percent(_share(costs.fetch.io_s, costs))} of the time that making "
+            "the batch takes.",
+        ),
+        place=Place.NATURE,
+        cost=_share(costs.fetch.io_s, costs) * (view.wait or 1.0),
+        figures={
+            "fetch_waiting_s": costs.fetch.io_s,
+            "fetch_cpu_s": costs.fetch.cpu_s,
+            "share": _share(costs.fetch.io_s, costs),
+            "read_bytes_per_s": view.usage.read_bytes_per_s,
+            "cache_hit_fraction": view.usage.cache_hit_fraction,
+        },
+        fix=_waiting_fix(view, more if pays else None),
+        gain=gain if pays else None,
+    )
+
+
+def _waiting_fix(view: View, more: Config | None) -> Fix:
+    if more is None:
+        return Fix(
+            text="Wait less: ask for several samples at once (__getitems__), pack small files "
+            "into shards, or keep the data on a local disk or in memory."
+        )
+    text = (
+        f"Set num_workers={more.num_workers}: workers that wait need no cores, so more of them "
+        "than cores pay. Or wait less: pack small files into shards, read from a local copy."
+    )
+    return settings_fix(view, more, text)
+
+
+def collate(view: View) -> Claim | None:
+    """Collating costs the most."""
+    costs = _making_costs(view)
+    if costs is None or costs.collate.own_s < _COLLATE_SHARE * costs.making.own_s:
+        return None
+    least = dataclasses.replace(costs, collate=Work())
+    return claim(
+        view,
+        "collate",
+        Words(
+            title="Collating costs the most",
+            explanation=f"Putting a batch together takes {format_duration(costs.collate.own_s)}, "
+            f"fetching its samples {format_duration(costs.fetch.own_s)}.",
+        ),
+        place=Place.FAULT,
+        cost=_share(costs.collate.wall_s, costs) * (view.wait or 1.0),
+        figures={
+            "collate_s": costs.collate.own_s,
+            "collate_cpu_s": costs.collate.cpu_s,
+            "fetch_s": costs.fetch.own_s,
+        },
+        fix=Fix(
+            text="Stack whole tensors instead of looping in Python, pad once to the longest, and "
+            "do per-sample work in __getitem__. The gain stated is that of collating for free.",
+            code=_COLLATE_CODE,
+        ),
+        gain=_reckoned(view, costs, least),
+    )
+
+
+def too_few_workers(view: View) -> Claim | None:
+    """More workers would pay."""
+    more, costs = more_workers(view), _making_costs(view)
+    if more is None or costs is None:
+        return None
+    gain = gain_of(view, more)
+    if gain is None or gain.value < _PAYS:
+        return None
+    now = "without workers" if not view.workers else f"with {view.workers} of them"
+    waits = costs.fetch.io_s > costs.fetch.cpu_s
+    return claim(
+        view,
+        "too_few_workers",
+        Words(
+            title="More workers would pay",
+            explanation=f"Making a batch takes {format_duration(costs.making.wall_s)} {now}; "
+            f"num_workers={more.num_workers} gives {gain.value:.2f}x.",
+        ),
+        place=Place.BEHIND if waits and view.workers > 1 else Place.SETTING,
+        cost=gain.saved,
+        figures={
+            "num_workers": view.workers,
+            "worker_busy_fraction": view.busy,
+            "making_s": costs.making.wall_s,
+            "own_cpu_cores": view.usage.own_cpu_cores,
+            "available_cpu_cores": view.usage.available_cpu_cores,
+        },
+        fix=settings_fix(view, more, f"Set num_workers={more.num_workers}."),
+        gain=gain,
+    )
+
+
+def more_workers(view: View) -> Config | None:
+    """As many workers as would be enough for cores, main and step, where that is more than now."""
+    costs = _making_costs(view)
+    if costs is None or (view.workers and (view.busy or 0.0) < 0.5):
+        return None
+    alone = view.costs_at(1)
+    if alone is not None and waits_for_others(view, costs, alone):
+        return None
+    with_one = with_workers(view.config, max(1, view.workers))
+    beside = costs_for(view, with_one) or costs
+    own_s = costs.making.own_s + beside.put_cpu_s
+    held_s = max(
+        costs.step_s + beside.main_s, (costs.making.cpu_s + beside.put_cpu_s) / view.cores, 1e-6
+    )
+    most = max(_MOST_WORKERS, round(_PER_CORE * view.cores))
+    count = min(most, _slots(own_s / held_s), _useful(view))
+    more = with_workers(view.config, count)
+    while count > max(1, view.workers) and not fits_shared_memory(view, more):
+        count -= 1
+        more = with_workers(view.config, count)
+    if count <= view.workers:
+        return None
+    now = closed_form(costs, view.config, view.cores)
+    return more if closed_form(beside, more, view.cores) >= _WORTH_TRYING * now else None
+
+
+def _slots(ratio: float) -> int:
+    """Workers for work that keeps so many busy, a few more where they are many: work varies."""
+    return max(math.ceil(ratio - 0.05), math.floor(1.15 * ratio))
+
+
+def _useful(view: View) -> int:
+    """More workers than batches in an epoch have nothing to do."""
+    return max(1, view.evidence.target.batches_per_epoch or _MOST_WORKERS * 1000)
+
+
+def _making_costs(view: View) -> Costs | None:
+    """The costs, where making batches is or may be the limit."""
+    return view.costs if limit_of(view) in ("workers", "waiting") else None
+
+
+def _share(part_s: float, costs: Costs) -> float:
+    return min(1.0, part_s / max(1e-12, costs.making.wall_s))
+
+
+def _dearest(view: View) -> TransformCost | None:
+    chain = view.explained.transforms if view.explained else ()
+    found = max(chain, key=lambda each: each.share, default=None)
+    return found if found is not None and found.share >= _LARGE_SHARE else None
+
+
+def _named(transform: TransformCost | None) -> str:
+    return "__getitem__" if transform is None else transform.name
+
+
+def _halved(work: Work) -> Work:
+    return dataclasses.replace(work, cpu_s=work.cpu_s / 2)
+
+
+def _reckoned(view: View, before: Costs, after: Costs) -> Gain:
+    cores = view.usage.available_cpu_cores or view.cores
+    now = closed_form(before, view.config, cores)
+    return bound(max(1.0, closed_form(after, view.config, cores) / now))
