@@ -114,7 +114,8 @@ class View:
         explained = evidence.explained(evidence.config)
         rates = [trial.batches_per_s.value for trial in plain if trial.batches_per_s]
         rate = statistics.median(rates) if rates else _rate_of(explained)
-        completed = [t for t in evidence.trials("present") if t.outcome == "completed"]
+        own = evidence.trials("present")
+        completed = [trial for trial in own if trial.outcome == "completed"]
         return cls(
             evidence=evidence,
             explained=explained,
@@ -122,7 +123,7 @@ class View:
             usage=_usage(plain or completed),
             rate=rate,
             wait=_wait(evidence, plain, explained),
-            trial_ids=tuple(trial.id for trial in plain or completed),
+            trial_ids=tuple(trial.id for trial in plain or own),
         )
 
     @property

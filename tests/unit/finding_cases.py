@@ -1,0 +1,221 @@
+"""Evidence made by hand for the tests of findings: a loader described by a few figures."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from builders import around, config, machine, target, trial
+
+from dlprof.advise.findings import Evidence, Experiment, Observation
+from dlprof.records import (
+    BatchCosts,
+    Config,
+    Explanation,
+    Finding,
+    SampleCosts,
+    Stage,
+    StageName,
+    Trial,
+    Usage,
+    WorkerCosts,
+)
+
+QUIET = Usage(own_cpu_cores=1.0, available_cpu_cores=2.0, other_cpu_cores=0.05)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Loader:
+    """A loader by what a batch costs; seconds per batch.
+
+    ``rate`` is batches per second, ``busy`` the share of time that workers make batches.
+    """
+
+    config: Config = dataclasses.field(default_factory=lambda: config(2))
+    rate: float = 100.0
+    busy: float = 0.95
+    fetch_cpu: float = 0.0
+    fetch_io: float = 0.0
+    starved: float = 0.0
+    collate_cpu: float = 0.0002
+    put_cpu: float = 0.0001
+    receive: float = 0.0003
+    dispatch: float = 0.00005
+    pin: float = 0.0
+    copy: float = 0.0
+    hold_up: float = 0.0
+    wait: float | None = None
+    step: float = 0.0
+    threads: int = 2
+    affinity: int | None = None
+    growth: float | None = None
+    idle_workers: int = 0
+
+
+def stage(name: StageName, cpu: float, io: float = 0.0, queue: float = 0.0) -> Stage:
+    """A stage whose median, p95 and longest follow from its mean."""
+    mean = cpu + io + queue
+    return Stage(
+        name=name,
+        mean_s=mean,
+        median_s=mean,
+        p95_s=1.5 * mean,
+        max_s=3 * mean,
+        cpu_s=cpu,
+        run_queue_s=queue,
+        io_s=io,
+    )
+
+
+def explanation(loader: Loader, trial_id: str = "t0002") -> Explanation:
+    """What an instrumented trial of the loader would tell."""
+    period = 1 / loader.rate
+    wait = period - loader.step if loader.wait is None else loader.wait
+    making = stage("fetch", loader.fetch_cpu, loader.fetch_io, loader.starved)
+    stages = [
+        stage("dispatch", loader.dispatch),
+        making,
+        stage("collate", loader.collate_cpu),
+        stage("rebuild", loader.receive),
+        stage("hold_up", 0.0, loader.hold_up),
+        stage("wait", 0.0, wait),
+        stage("step", loader.step),
+    ]
+    stages += [stage("pin", loader.pin)] if loader.pin else []
+    stages += [stage("copy", loader.copy)] if loader.copy else []
+    count = loader.config.num_workers
+    return Explanation(
+        trial_id=trial_id,
+        config=loader.config,
+        window_s=1.0,
+        batches=round(loader.rate),
+        stages=tuple(stages if count else [s for s in stages if s.name != "rebuild"]),
+        samples=SampleCosts(
+            count=100, mean_s=0.01, median_s=0.01, p95_s=0.02, p99_s=0.03, max_s=0.2,
+            slowest={"17": 0.2},
+        ),
+        workers=tuple(_worker(loader, number) for number in range(count)),
+        costs=BatchCosts(
+            cpu_s=(loader.fetch_cpu + loader.collate_cpu,) * 4,
+            io_s=(loader.fetch_io,) * 4,
+            run_queue_s=(loader.starved,) * 4,
+            put_cpu_s=(loader.put_cpu if count else 0.0,) * 4,
+            receive_cpu_s=(loader.receive if count else 0.0,) * 4,
+            receive_io_s=(0.0,) * 4,
+        ),
+        waiting_batches={"pick_up": 2.0, "fetch": 1.9, "queue": 0.1},
+        wait_fraction=wait / period,
+    )  # fmt: skip
+
+
+def _worker(loader: Loader, number: int) -> WorkerCosts:
+    idle = number < loader.idle_workers
+    return WorkerCosts(
+        worker=number,
+        batches=0 if idle else 50,
+        busy_fraction=0.0 if idle else loader.busy,
+        cpu_cores=0.9,
+        threads=loader.threads,
+        affinity_cpus=loader.affinity,
+        pss_growth_bytes_per_batch=loader.growth,
+    )
+
+
+def evidence(
+    loader: Loader,
+    *,
+    cores: float = 2,
+    usage: Usage = QUIET,
+    variants: Mapping[Config, float] | None = None,
+    calibrations: Iterable[Loader] = (),
+    noisy: bool = False,
+    **rest: Any,
+) -> Evidence:
+    """Two plain trials of the loader, one explained, and what was tried beside it.
+
+    Args:
+        loader: The present one.
+        cores: Of the machine.
+        usage: Of the plain trials.
+        variants: Configurations that were tried, with their gains.
+        calibrations: Loaders of other numbers of workers, explained.
+        noisy: Whether the plain trials were disturbed.
+        rest: Further fields of ``Evidence``; ``machine_fields``, ``target_fields`` and
+            ``trial_fields`` for those of its records.
+    """
+    trial_fields: dict[str, Any] = {"usage": usage, "noisy": noisy, "epoch_turnover_s": 0.001}
+    has_step = loader.step > 0
+    if has_step:
+        trial_fields["wait_fraction"] = explanation(loader).wait_fraction
+    trial_fields |= rest.pop("trial_fields", {})
+    seen = [
+        _observed("present", loader.config, loader.rate, block, trial_fields) for block in (0, 1)
+    ]
+    seen.append(_explained("present", loader))
+    seen += [_explained("calibration", each) for each in calibrations]
+    for tried, gain in (variants or {}).items():
+        seen += [
+            _observed("variant", tried, loader.rate * gain, block, trial_fields) for block in (0, 1)
+        ]
+    fields: dict[str, Any] = {
+        "machine": machine(cores, **rest.pop("machine_fields", {})),
+        "target": target(**rest.pop("target_fields", {})),
+        "config": loader.config,
+        "observations": _numbered(seen),
+        "step_s": loader.step,
+        "has_step": has_step,
+    }
+    return Evidence(**(fields | rest))
+
+
+def _observed(
+    role: Any, chosen: Config, rate: float, block: int, fields: Mapping[str, Any]
+) -> Observation:
+    made = trial(chosen, rate * 32, repetition=block, **fields)
+    return Observation(
+        experiment=Experiment(name="plain", role=role, config=chosen, repetition=block), trial=made
+    )
+
+
+def _explained(role: Any, loader: Loader) -> Observation:
+    return Observation(
+        experiment=Experiment(name="explained", role=role, config=loader.config, explain=True),
+        trial=trial(loader.config, loader.rate * 32),
+        explanation=explanation(loader),
+    )
+
+
+def _numbered(seen: Sequence[Observation]) -> tuple[Observation, ...]:
+    return tuple(
+        dataclasses.replace(
+            each,
+            trial=dataclasses.replace(each.trial, id=f"t{place:04}"),
+            explanation=None
+            if each.explanation is None
+            else dataclasses.replace(each.explanation, trial_id=f"t{place:04}"),
+        )
+        for place, each in enumerate(seen, 1)
+    )
+
+
+def failing(chosen: Config, made: Trial, **fields: Any) -> Evidence:
+    """Evidence of one trial that failed."""
+    experiment = Experiment(name="plain", role="present", config=chosen)
+    return Evidence(
+        machine=machine(2, **fields.pop("machine_fields", {})),
+        target=target(**fields.pop("target_fields", {})),
+        config=chosen,
+        observations=(Observation(experiment=experiment, trial=made),),
+        **fields,
+    )
+
+
+def codes(findings: Sequence[Finding]) -> list[str]:
+    """The codes, in their order."""
+    return [finding.code for finding in findings]
+
+
+def gain_around(value: float) -> Any:
+    """An interval around a gain."""
+    return around(value, 0.05)

@@ -1,0 +1,176 @@
+"""What a change would bring: measured before modelled before reckoned."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from builders import around, config, failed
+from finding_cases import Loader, evidence
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlprof.advise.findings import Experiment, Observation, find
+from dlprof.advise.findings.gains import closed_form, gain_of, measured_gain
+from dlprof.advise.findings.limit import limit_of
+from dlprof.advise.findings.view import Costs, View, Work, costs_of
+from dlprof.records import BatchCosts, Config, Explanation, Prediction, Stage
+
+WAITING = Loader(fetch_io=0.02, rate=100)
+MORE = config(8)
+
+
+class _Model:
+    """A model that gives 50 batches per second for each worker, and knows of no more than 8."""
+
+    def __call__(self, chosen: Config, *, cores: float) -> Prediction | None:
+        if chosen.num_workers > 8:
+            return None
+        return Prediction(batches_per_s=around(50.0 * chosen.num_workers * min(1.0, cores)))
+
+
+def test_a_measured_gain_comes_first() -> None:
+    view = View.of(evidence(WAITING, variants={MORE: 3.0}, predict=_Model()))
+    gain = gain_of(view, MORE)
+    assert gain is not None
+    assert gain.source == "measured"
+    assert gain.value == pytest.approx(3.0, rel=1e-6)
+    assert gain.trials == ("t0004", "t0005")
+
+
+def test_the_model_comes_before_the_bound() -> None:
+    view = View.of(evidence(WAITING, predict=_Model()))
+    gain = gain_of(view, MORE)
+    assert gain is not None
+    assert (gain.source, gain.value) == ("model", 4.0)
+    assert gain.estimate.low is not None
+    assert gain.estimate.low < 4.0
+
+
+def test_what_the_model_can_not_tell_is_reckoned() -> None:
+    view = View.of(evidence(WAITING, predict=_Model()))
+    gain = gain_of(view, config(12))
+    assert gain is not None
+    assert gain.source == "bound"
+    assert gain.value == pytest.approx(6.0, rel=0.05)
+
+
+def test_a_remedy_that_failed_brings_nothing() -> None:
+    seen = evidence(WAITING)
+    lost = Observation(
+        experiment=Experiment(name="trying", role="variant", config=MORE), trial=failed(MORE)
+    )
+    view = View.of(dataclasses.replace(seen, observations=(*seen.observations, lost)))
+    gain = measured_gain(view, MORE)
+    assert gain is not None
+    assert gain.value == 0.0
+    assert gain.saved == 0.0
+
+
+def test_without_workers_only_a_calibration_tells_of_workers() -> None:
+    alone = Loader(config=config(0), fetch_cpu=0.02, rate=50)
+    assert gain_of(View.of(evidence(alone)), config(2)) is None
+    beside = Loader(config=config(2), fetch_cpu=0.02)
+    gain = gain_of(View.of(evidence(alone, calibrations=[beside])), config(2))
+    assert gain is not None
+    assert gain.value == pytest.approx(2.0, rel=0.1)
+
+
+def _costs(cpu: float, io: float, main: float, step: float) -> Costs:
+    return Costs(
+        fetch=Work(cpu_s=cpu, io_s=io),
+        collate=Work(),
+        put_cpu_s=0.0,
+        receive=Work(cpu_s=main),
+        dispatch=Work(),
+        pin_s=0.0,
+        copy_s=0.0,
+        hold_up_s=0.0,
+        wait_s=0.01,
+        step_s=step,
+        period_s=0.01,
+    )
+
+
+SECONDS = st.floats(0.0, 1.0)
+
+
+@given(SECONDS, SECONDS, SECONDS, SECONDS, st.integers(1, 64), st.floats(0.5, 128))
+def test_more_workers_and_cores_never_reckon_slower(
+    cpu: float, io: float, main: float, step: float, workers: int, cores: float
+) -> None:
+    costs = _costs(cpu, io, main, step)
+    now = closed_form(costs, config(workers), cores)
+    assert closed_form(costs, config(workers + 1), cores) >= now
+    assert closed_form(costs, config(workers), cores + 1) >= now
+    assert now > 0
+
+
+def test_figures_that_are_not_told_apart_are_shared_out() -> None:
+    explained = Explanation(
+        trial_id="t1",
+        config=config(1),
+        window_s=1.0,
+        batches=10,
+        stages=(_plain("fetch", 0.06), _plain("collate", 0.02)),
+        costs=BatchCosts(cpu_s=(0.04,), io_s=(0.04,), run_queue_s=(0.0,)),
+    )
+    costs = costs_of(explained)
+    assert costs.fetch.cpu_s == pytest.approx(0.03)
+    assert costs.collate.io_s == pytest.approx(0.01)
+    assert costs.period_s == pytest.approx(0.1)
+
+
+def test_stages_alone_count_as_cpu() -> None:
+    explained = Explanation(
+        trial_id="t1", config=config(1), window_s=1.0, batches=10, stages=(_plain("fetch", 0.06),)
+    )
+    assert costs_of(explained).fetch.cpu_s == 0.0
+    bare = dataclasses.replace(explained, stages=(*explained.stages, _plain("collate", 0.02)))
+    assert costs_of(bare).fetch.cpu_s == pytest.approx(0.06)
+
+
+def _plain(name: str, mean_s: float) -> Stage:
+    return Stage(name=name, mean_s=mean_s, median_s=mean_s, p95_s=mean_s, max_s=mean_s)  # type: ignore[arg-type]  # the names above are stages
+
+
+@pytest.mark.parametrize(
+    ("loader", "limit"),
+    [
+        (Loader(fetch_cpu=0.01, rate=50, step=0.0195), "consumer"),
+        (Loader(fetch_cpu=0.019, rate=100), "workers"),
+        (Loader(config=config(0), fetch_cpu=0.019, rate=50), "workers"),
+        (Loader(fetch_cpu=0.004, receive=0.009, busy=0.4, rate=100), "main"),
+        (Loader(fetch_io=0.01, busy=0.5, rate=100), "waiting"),
+        (Loader(fetch_cpu=0.004, pin=0.009, busy=0.4, rate=100), "pin"),
+    ],
+)
+def test_who_holds_the_others_up(loader: Loader, limit: str) -> None:
+    assert limit_of(View.of(evidence(loader))) == limit
+
+
+@given(
+    st.floats(0, 0.05), st.floats(0, 0.05), st.floats(0, 0.05), st.floats(0, 1),
+    st.floats(1, 500), st.integers(0, 16), st.floats(0, 0.02), st.floats(0, 0.02),
+)  # fmt: skip
+def test_whatever_is_measured_costs_fall_and_are_shares(
+    cpu: float, io: float, starved: float, busy: float,
+    rate: float, workers: int, receive: float, hold_up: float,
+) -> None:  # fmt: skip
+    loader = Loader(
+        config=config(workers),
+        fetch_cpu=cpu,
+        fetch_io=io,
+        starved=starved,
+        busy=busy,
+        rate=rate,
+        receive=receive,
+        hold_up=hold_up,
+    )
+    alone = [Loader(config=config(count), fetch_cpu=cpu) for count in (0, 1, 2)]
+    findings = find(evidence(loader, calibrations=[c for c in alone if c.config != loader.config]))
+    costs = [finding.cost for finding in findings]
+    assert all(0 <= cost <= 1 for cost in costs)
+    paid = [cost for cost in costs if cost > 0]
+    assert paid == sorted(paid, reverse=True)
+    assert len({finding.code for finding in findings}) == len(findings)

@@ -1,0 +1,395 @@
+"""Each cause, described by the figures that show it, is found first; what it hides comes behind."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, get_args
+
+import pytest
+from builders import config, failed, target, trial
+from finding_cases import QUIET, Loader, codes, evidence, failing
+
+from dlprof.advise.findings import Evidence, find
+from dlprof.advise.findings.content import DUPLICATED_SIGN, LENGTH_SIGN
+from dlprof.advise.findings.table import TABLE
+from dlprof.records import Config, Failure, FindingCode, GpuInfo, GpuUsage, TransformCost, Usage
+from dlprof.trial import child
+
+CPU = Loader(fetch_cpu=0.019, rate=100.0)
+FULL = Usage(
+    own_cpu_cores=1.95,
+    available_cpu_cores=2.0,
+    other_cpu_cores=0.02,
+    run_queue_wait_fraction=0.05,
+)
+
+
+def _cpu_bound() -> Evidence:
+    return evidence(CPU, usage=FULL)
+
+
+def _waiting() -> Evidence:
+    more = config(16)
+    return evidence(Loader(fetch_io=0.02, rate=100), variants={more: 6.0})
+
+
+def _few() -> Evidence:
+    return evidence(
+        Loader(config=config(1), fetch_cpu=0.02, rate=50, busy=1.0), variants={config(2): 1.9}
+    )
+
+
+def _none() -> Evidence:
+    return evidence(
+        Loader(config=config(0), fetch_cpu=0.02, rate=50),
+        calibrations=[Loader(config=config(2), fetch_cpu=0.02)],
+        variants={config(2): 1.9},
+    )
+
+
+def _collating() -> Evidence:
+    return evidence(Loader(fetch_cpu=0.004, collate_cpu=0.015, rate=100), usage=FULL)
+
+
+def _receiving() -> Evidence:
+    loader = Loader(fetch_cpu=0.004, receive=0.0095, busy=0.3, rate=100)
+    return evidence(loader, target_fields={"batch_tensors": 60})
+
+
+def _sampling() -> Evidence:
+    return evidence(Loader(fetch_cpu=0.004, dispatch=0.009, busy=0.3, rate=100))
+
+
+def _sampling_alone() -> Evidence:
+    return evidence(Loader(config=config(0), fetch_cpu=0.001, dispatch=0.009, rate=100))
+
+
+def _blocked() -> Evidence:
+    free = config(4, in_order=False)
+    loader = Loader(config=config(4), fetch_io=0.04, hold_up=0.02, busy=0.55, rate=60)
+    return evidence(loader, variants={free: 1.5, config(4, prefetch_factor=8): 1.3})
+
+
+def _shallow() -> Evidence:
+    loader = Loader(config=config(2, prefetch_factor=1), fetch_io=0.01, busy=0.5, rate=90)
+    return evidence(loader, variants={config(2, prefetch_factor=4): 1.4})
+
+
+def _locked() -> Evidence:
+    loader = Loader(config=config(4), fetch_cpu=0.005, fetch_io=0.03, rate=110)
+    alone = Loader(config=config(1), fetch_cpu=0.005, fetch_io=0.004, rate=110)
+    return evidence(loader, calibrations=[alone])
+
+
+def _oversubscribed() -> Evidence:
+    loader = Loader(config=config(8), fetch_cpu=0.02, starved=0.06, rate=95)
+    usage = dataclasses.replace(FULL, run_queue_wait_fraction=0.7)
+    return evidence(loader, usage=usage, variants={config(2): 1.08})
+
+
+def _threaded() -> Evidence:
+    loader = Loader(fetch_cpu=0.01, put_cpu=0.02, starved=0.02, threads=9, rate=40)
+    single = config(2, worker_threads=1)
+    return evidence(loader, usage=FULL, variants={single: 3.0})
+
+
+def _pinned_workers() -> Evidence:
+    loader = Loader(fetch_cpu=0.01, starved=0.01, affinity=1, rate=100)
+    return evidence(loader, usage=dataclasses.replace(QUIET, run_queue_wait_fraction=0.5))
+
+
+def _throttled() -> Evidence:
+    usage = dataclasses.replace(FULL, throttled_fraction=0.5, own_cpu_cores=1.0)
+    return evidence(
+        Loader(fetch_cpu=0.019, rate=50),
+        usage=usage,
+        cores=1.0,
+        machine_fields={"affinity_cpus": 2, "quota_cores": 1.0, "logical_cpus": 2},
+    )
+
+
+def _crowded() -> Evidence:
+    usage = Usage(
+        own_cpu_cores=0.7,
+        available_cpu_cores=0.7,
+        other_cpu_cores=1.3,
+        run_queue_wait_fraction=0.65,
+    )
+    return evidence(Loader(fetch_cpu=0.019, starved=0.035, rate=35), usage=usage, noisy=True)
+
+
+def _short_epochs() -> Evidence:
+    return evidence(
+        Loader(fetch_cpu=0.005, busy=0.4, rate=200),
+        target_fields={"batches_per_epoch": 10},
+        trial_fields={"epoch_turnover_s": 0.08},
+    )
+
+
+def _growing() -> Evidence:
+    loader = dataclasses.replace(CPU, growth=400_000.0)
+    return evidence(loader, usage=FULL)
+
+
+def _too_little_shm() -> Evidence:
+    chosen = config(4, prefetch_factor=4)
+    lost = failed(chosen, failure=Failure(kind="shared_memory", message="No space left."))
+    return failing(
+        chosen,
+        lost,
+        machine_fields={"shm_available_bytes": 64 << 20},
+        target_fields={"batch_bytes": 20 << 20},
+    )
+
+
+def _projected_shm() -> Evidence:
+    return evidence(CPU, usage=FULL, machine_fields={"shm_available_bytes": 64 << 20})
+
+
+def _out_of_memory() -> Evidence:
+    chosen = config(8)
+    lost = failed(chosen, failure=Failure(kind="out_of_memory", message="The kernel killed it."))
+    return failing(chosen, lost)
+
+
+def _duplicated() -> Evidence:
+    fields = {"warnings": (child._DUPLICATED,)}
+    return evidence(CPU, usage=FULL, trial_fields=fields)
+
+
+def _truncated() -> Evidence:
+    chosen = config(2)
+    lost = failed(chosen, failure=Failure(kind="truncated", message="10 of 20 batches came."))
+    return failing(chosen, lost)
+
+
+def _lying_length() -> Evidence:
+    fields = {"warnings": (child._LENGTH.format(came=5, promised=9),)}
+    return evidence(CPU, usage=FULL, trial_fields=fields)
+
+
+def _fed() -> Evidence:
+    return evidence(Loader(fetch_cpu=0.01, busy=0.4, rate=50, step=0.0195), usage=QUIET)
+
+
+def _wasteful() -> Evidence:
+    loader = Loader(config=config(16), fetch_cpu=0.003, busy=0.02, rate=50, step=0.0198)
+    return evidence(loader, usage=QUIET, variants={config(1): 1.0})
+
+
+def _too_cheap() -> Evidence:
+    loader = Loader(config=config(4), fetch_cpu=0.0002, receive=0.0004, busy=0.2, rate=2000)
+    return evidence(loader, variants={config(0): 2.5})
+
+
+def _idle() -> Evidence:
+    loader = Loader(config=config(8), fetch_cpu=0.019, idle_workers=6, rate=100)
+    return evidence(loader, usage=FULL, variants={config(2): 1.02})
+
+
+GPU = GpuInfo(index=0, name="Card", uuid="u", pcie_generation=4, pcie_width=16)
+
+
+def _pageable() -> Evidence:
+    loader = Loader(fetch_cpu=0.01, copy=0.004, step=0.005, busy=0.6, rate=70)
+    return evidence(loader, accelerator="cuda", machine_fields={"gpus": (GPU,)}, usage=QUIET)
+
+
+def _slow_link() -> Evidence:
+    pinned = config(2, pin_memory=True)
+    loader = Loader(config=pinned, fetch_cpu=0.01, copy=0.012, step=0.001, busy=0.6, rate=70)
+    return evidence(loader, accelerator="cuda", machine_fields={"gpus": (GPU,)})
+
+
+def _pinning() -> Evidence:
+    pinned = config(4, pin_memory=True)
+    loader = Loader(config=pinned, fetch_cpu=0.01, pin=0.0098, busy=0.4, rate=100)
+    return evidence(loader, accelerator="cuda", variants={config(4): 1.6})
+
+
+def _shared_device() -> Evidence:
+    card = GpuUsage(index=0, name="Card", uuid="u", kernel_active_fraction=0.9)
+    usage = dataclasses.replace(QUIET, gpu=(card,))
+    return evidence(Loader(fetch_cpu=0.0001, receive=0.0, busy=0.1, rate=100), usage=usage)
+
+
+CASES: dict[str, list[Any]] = {
+    "consumer": [_fed],
+    "fetch.cpu": [_cpu_bound],
+    "fetch.io": [_waiting],
+    "collate": [_collating],
+    "main.receive": [_receiving],
+    "main.pin": [_pinning],
+    "main.sampler": [_sampling, _sampling_alone],
+    "order.blocking": [_blocked],
+    "prefetch.shallow": [_shallow],
+    "lock": [_locked],
+    "too_few_workers": [_few, _none],
+    "too_many_workers": [_wasteful, _too_cheap, _idle],
+    "cpu.oversubscribed": [_oversubscribed],
+    "cpu.threads": [_threaded],
+    "cpu.affinity": [_pinned_workers],
+    "cpu.quota": [_throttled],
+    "cpu.neighbours": [_crowded],
+    "startup": [_short_epochs],
+    "memory.growth": [_growing],
+    "memory.limit": [_out_of_memory],
+    "memory.shm": [_too_little_shm, _projected_shm],
+    "data.duplicated": [_duplicated],
+    "data.truncated": [_truncated, _lying_length],
+    "transfer.pageable": [_pageable],
+    "transfer.link": [_slow_link],
+}
+EACH = [(code, make) for code, makers in CASES.items() for make in makers]
+
+
+@pytest.mark.parametrize(("code", "make"), EACH, ids=[make.__name__[1:] for _, make in EACH])
+def test_the_cause_comes_first(code: str, make: Any) -> None:
+    findings = find(make())
+    assert codes(findings)[:1] == [code]
+    first = findings[0]
+    assert first.title
+    assert first.explanation.endswith(".")
+    assert first.evidence["trials"]
+    assert (first.fix is None) == (code == "consumer")
+
+
+def test_a_busy_device_is_told_behind_what_slows_the_loader() -> None:
+    assert codes(find(_shared_device()))[-1] == "gpu.neighbours"
+
+
+def test_the_table_has_every_code_once() -> None:
+    listed = [row.code for row in TABLE]
+    assert sorted(listed) == sorted(get_args(FindingCode))
+
+
+def test_signs_are_those_of_the_warnings_of_trials() -> None:
+    assert DUPLICATED_SIGN in child._DUPLICATED
+    assert LENGTH_SIGN in child._LENGTH
+
+
+def test_a_light_step_keeps_its_loader_quiet() -> None:
+    assert codes(find(_fed())) == ["consumer"]
+
+
+def test_one_neighbour_comes_behind_what_the_cores_are_needed_for() -> None:
+    usage = Usage(own_cpu_cores=1.3, available_cpu_cores=1.35, other_cpu_cores=0.65)
+    seen = evidence(Loader(fetch_cpu=0.019, starved=0.009, rate=68), usage=usage, noisy=True)
+    findings = find(seen)
+    assert codes(findings) == ["fetch.cpu", "cpu.neighbours"]
+    assert "disturbed" in findings[0].doubtful
+    assert not findings[1].doubtful
+
+
+def test_waiting_for_storage_is_no_lock() -> None:
+    loader = Loader(config=config(4), fetch_cpu=0.005, fetch_io=0.03, rate=110)
+    alone = Loader(config=config(1), fetch_cpu=0.005, fetch_io=0.004, rate=110)
+    usage = dataclasses.replace(QUIET, read_bytes_per_s=500e6)
+    seen = evidence(
+        loader, calibrations=[alone], usage=usage, target_fields={"batch_bytes": 1_000_000}
+    )
+    assert codes(find(seen))[0] == "fetch.io"
+
+
+def test_waiting_that_scales_with_workers_is_no_lock() -> None:
+    loader = Loader(config=config(4), fetch_io=0.03, rate=130)
+    alone = Loader(config=config(1), fetch_io=0.03, rate=33)
+    seen = evidence(loader, calibrations=[alone], variants={config(16): 3.5})
+    assert codes(find(seen))[:2] == ["fetch.io", "too_few_workers"]
+
+
+def test_deeper_queues_that_do_more_than_giving_up_the_order() -> None:
+    loader = Loader(config=config(4), fetch_io=0.04, hold_up=0.02, busy=0.55, rate=60)
+    free, deep = config(4, in_order=False), config(4, prefetch_factor=8)
+    found = codes(find(evidence(loader, variants={free: 1.15, deep: 1.6})))
+    assert found[0] == "prefetch.shallow"
+    assert "order.blocking" not in found
+
+
+def test_a_remedy_that_was_tried_and_did_nothing_is_not_told() -> None:
+    loader = Loader(config=config(4), fetch_io=0.04, hold_up=0.02, busy=0.55, rate=60)
+    free, deep = config(4, in_order=False), config(4, prefetch_factor=8)
+    found = codes(find(evidence(loader, variants={free: 1.0, deep: 1.01})))
+    assert not {"order.blocking", "prefetch.shallow"} & set(found)
+
+
+def test_persistent_workers_start_once() -> None:
+    kept = config(2, persistent_workers=True)
+    seen = evidence(
+        Loader(config=kept, fetch_cpu=0.005, busy=0.4, rate=200),
+        target_fields={"batches_per_epoch": 10},
+        trial_fields={"startup_s": 0.08},
+    )
+    assert "startup" not in codes(find(seen))
+
+
+def test_a_slow_start_counts_where_workers_persist() -> None:
+    kept = config(2, persistent_workers=True, start_method="spawn")
+    seen = evidence(
+        Loader(config=kept, fetch_cpu=0.01, rate=200),
+        usage=FULL,
+        target_fields={"batches_per_epoch": 200},
+        trial_fields={"startup_s": 6.0},
+    )
+    found = find(seen)
+    assert codes(found)[0] == "startup"
+    assert found[0].fix is not None
+    assert found[0].fix.dataloader_kwargs == {"multiprocessing_context": "fork"}
+
+
+def test_the_dearest_transform_is_named() -> None:
+    seen = _cpu_bound()
+    chain = (TransformCost(name="1 Decode", mean_s=0.001, share=0.7),)
+    observations = tuple(
+        each
+        if each.explanation is None
+        else dataclasses.replace(
+            each, explanation=dataclasses.replace(each.explanation, transforms=chain)
+        )
+        for each in seen.observations
+    )
+    first = find(dataclasses.replace(seen, observations=observations))[0]
+    assert "1 Decode" in first.explanation
+    assert first.fix is not None
+    assert "1 Decode" in first.fix.text
+
+
+def test_without_an_explanation_there_are_findings_all_the_same() -> None:
+    chosen = config(2)
+    made = trial(chosen, 100.0, wait_fraction=0.01)
+    assert codes(find(failing(chosen, made, has_step=True, step_s=0.01))) == ["consumer"]
+    assert find(failing(chosen, trial(chosen, 100.0))) == ()
+
+
+def test_nothing_at_all_is_no_finding() -> None:
+    seen = _cpu_bound()
+    assert find(dataclasses.replace(seen, observations=())) == ()
+
+
+def test_fixes_name_only_what_changes() -> None:
+    first = find(_few())[0]
+    assert first.fix is not None
+    assert first.fix.dataloader_kwargs == {"num_workers": 2}
+    blocked = find(_blocked())[0]
+    assert blocked.fix is not None
+    assert blocked.fix.dataloader_kwargs == {"in_order": False}
+
+
+def test_a_stated_target_length_bounds_the_workers() -> None:
+    seen = evidence(
+        Loader(fetch_io=0.5, rate=4), target_fields={"batches_per_epoch": 3, "length": 96}
+    )
+    found = find(dataclasses.replace(seen, target=target(batches_per_epoch=3)))
+    kwargs = [finding.fix.dataloader_kwargs for finding in found if finding.fix is not None]
+    assert all(each.get("num_workers", 0) <= 3 for each in kwargs)
+
+
+def test_configs_of_fixes_are_canonical() -> None:
+    for makers in CASES.values():
+        for make in makers:
+            for finding in find(make()):
+                kwargs = finding.fix.dataloader_kwargs if finding.fix else {}
+                workers = kwargs.get("num_workers", 1)
+                assert workers or not {"prefetch_factor", "persistent_workers"} & set(kwargs)
+                known = {field.name for field in dataclasses.fields(Config)}
+                assert set(kwargs) <= known | {"multiprocessing_context"}
