@@ -1,0 +1,219 @@
+"""One look at one metric: bounds of its shift, and what they decide."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from dlprof.gate.signed_rank import Shift, shift_interval
+from dlprof.gate.views import shift_of, side_values
+from dlprof.gate.wording import METRICS, amount, figures_text, percent, sentence
+from dlprof.records import (
+    CheckPlan,
+    GateResult,
+    GateRule,
+    GateState,
+    Quad,
+    ReasonCode,
+    Side,
+    ViewFigures,
+)
+
+QUIET_RUN_QUEUE_WAIT = 0.10
+"""Share of waiting for a core up to which wall time may fail a check."""
+
+UNCORRECTED_FACTOR = 2.0
+"""Where waiting for a core can't be read, a metric fails only beyond this multiple of its limit."""
+
+_CORRECTED = frozenset({"service", "receive"})
+"""Metrics that waiting for a core is taken off from."""
+
+_Finding = Literal["slower", "not_slower", "undecided"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _View:
+    """A view of the metric, on the scale on which sides are compared.
+
+    Attributes:
+        name: Of the view.
+        bounds: Of its shift.
+        passes_below: What the upper bound is held against.
+        fails_above: What the lower bound is held against.
+        figures: The same for people.
+    """
+
+    name: str
+    bounds: Shift
+    passes_below: float
+    fails_above: float
+    figures: ViewFigures
+
+
+def look_at(plan: CheckPlan, rule: GateRule, quads: Sequence[Quad]) -> GateResult:
+    """What a metric says at a look; ``pending`` tells whether more quads could change it.
+
+    Args:
+        plan: The rules of the whole check.
+        rule: The metric's.
+        quads: The usable ones of its series so far, at least one.
+    """
+    views = [_view(rule, name, quads) for name in rule.views]
+    finding = _finding(views)
+    state, reason, blocking, pending = _consequence(plan, rule, quads, finding)
+    views.sort(key=lambda view: _distance(view, finding), reverse=True)
+    figures = tuple(view.figures for view in views)
+    detail = {
+        "contended": _crowd(quads),
+        "settings_differ": plan.loader_difference,
+        "undecided": f"after {len(quads)} quads",
+    }.get(reason, "")
+    return GateResult(
+        name=rule.name,
+        label=METRICS[rule.name].label,
+        state=state,
+        reason=reason,
+        explanation=sentence(rule.name, reason, figures, detail),
+        scale=rule.scale,
+        unit=METRICS[rule.name].unit,
+        views=figures,
+        blocking=blocking,
+        pending=pending,
+    )
+
+
+def _finding(views: Sequence[_View]) -> _Finding:
+    """The rule itself: any view surely beyond its limit, or all surely within, or neither."""
+    if any(view.bounds.low > view.fails_above for view in views):
+        return "slower"
+    if all(view.bounds.high < view.passes_below for view in views):
+        return "not_slower"
+    return "undecided"
+
+
+def _distance(view: _View, finding: _Finding) -> float:
+    """How much a view has to do with what was found."""
+    if finding == "slower":
+        return view.bounds.low - view.fails_above
+    return view.bounds.high - view.passes_below
+
+
+def _consequence(
+    plan: CheckPlan, rule: GateRule, quads: Sequence[Quad], finding: _Finding
+) -> tuple[GateState, ReasonCode, bool, bool]:
+    """State, reason, whether it keeps the check from passing, whether it may still change.
+
+    Wall time says as much of the neighbours and of the settings as of the code. It may fail a
+    check only on a machine that isn't crowded and where both loaders are set alike; beside
+    neighbours it doesn't hold up a check that it has nothing against.
+    """
+    if finding == "not_slower":
+        return "pass", "not_slower", False, False
+    if rule.name == "wall" and plan.loader_difference:
+        return "inconclusive", "settings_differ", True, finding == "undecided"
+    if rule.name == "wall" and is_contended(quads):
+        return "inconclusive", "contended", finding == "slower", True
+    if finding == "slower":
+        return "fail", "slower", True, False
+    return "inconclusive", "undecided", True, True
+
+
+def is_contended(quads: Sequence[Quad]) -> bool:
+    """Whether processes waited for cores too much, or nobody knows how much."""
+    waited = run_queue_wait(quads)
+    return waited is None or waited > QUIET_RUN_QUEUE_WAIT
+
+
+def run_queue_wait(quads: Sequence[Quad]) -> float | None:
+    """The median share of waiting for a core, over all blocks that tell."""
+    shares = [
+        block.run_queue_wait_fraction
+        for quad in quads
+        for block in quad.blocks
+        if block.run_queue_wait_fraction is not None
+    ]
+    return statistics.median(shares) if shares else None
+
+
+def _crowd(quads: Sequence[Quad]) -> str:
+    waited = run_queue_wait(quads)
+    if waited is None:
+        return "how long processes waited for a core is not known here"
+    return f"processes waited for a core {percent(waited, signed=False)} of the time"
+
+
+def _view(rule: GateRule, name: str, quads: Sequence[Quad]) -> _View:
+    bounds = shift_interval([shift_of(quad, rule, name) for quad in quads], rule.alpha)
+    limit = _limit(rule, name, quads)
+    widened = limit * _factor(rule, quads)
+    to_scale = math.log1p if rule.scale == "ratio" else float
+    return _View(
+        name=name,
+        bounds=bounds,
+        passes_below=to_scale(limit),
+        fails_above=to_scale(widened),
+        figures=_figures(rule, name, quads, bounds, widened),
+    )
+
+
+def _factor(rule: GateRule, quads: Sequence[Quad]) -> float:
+    corrected = all(block.corrected for quad in quads for block in quad.blocks)
+    return UNCORRECTED_FACTOR if rule.name in _CORRECTED and not corrected else 1.0
+
+
+def _limit(rule: GateRule, view: str, quads: Sequence[Quad]) -> float:
+    """What the change may be worse by: a fraction on the scale ``ratio``, else in the unit."""
+    if rule.scale == "ratio":
+        return rule.threshold
+    limit = max(rule.threshold * _median(quads, rule.name, view, "base"), rule.floor)
+    if rule.service_floor:
+        limit = max(limit, rule.service_floor * _median(quads, "service", "mean", "base"))
+    return limit
+
+
+def _median(quads: Sequence[Quad], metric: str, view: str, side: Side) -> float:
+    return statistics.median(_values(quads, metric, view, side))
+
+
+def _values(quads: Sequence[Quad], metric: str, view: str, side: Side) -> Iterator[float]:
+    return (value for quad in quads for value in side_values(quad, metric, view, side))
+
+
+def _figures(
+    rule: GateRule, view: str, quads: Sequence[Quad], bounds: Shift, limit: float
+) -> ViewFigures:
+    """A view's figures in their unit; a fraction for a logarithm of a ratio."""
+    base = _median(quads, rule.name, view, "base")
+    unit = METRICS[rule.name].unit
+    low, high, shift = bounds.low, bounds.high, bounds.estimate
+    if rule.scale == "ratio":
+        low, high, shift = (fraction_of(each) for each in (low, high, shift))
+    return ViewFigures(
+        view=view,
+        quads=len(quads),
+        base=base,
+        change=_median(quads, rule.name, view, "change"),
+        shift=shift,
+        low=low if bounds.k >= 0 else None,
+        high=high if bounds.k >= 0 else None,
+        limit=limit,
+        text=figures_text(
+            shift, low, high, unit=None if rule.scale == "ratio" else unit, base=base
+        ),
+        limit_text=(
+            percent(limit, signed=False)
+            if rule.scale == "ratio"
+            else amount(limit, unit, signed=False)
+        ),
+    )
+
+
+_LARGEST_LOG = 700.0
+
+
+def fraction_of(log_ratio: float) -> float:
+    """How much more a logarithm of a ratio means, as a fraction; finite for any finite one."""
+    return math.expm1(min(log_ratio, _LARGEST_LOG)) if log_ratio < math.inf else math.inf

@@ -1,0 +1,186 @@
+"""The rules of a check: limits, looks, and how the probability of error is shared out.
+
+Each metric is judged at a few looks, as soon as so many quads are there. Every view of a metric
+spends the same ``alpha`` at each of its looks, so that the sum over views and looks bounds the
+probability of a false alarm whatever the quads have to do with each other (Bonferroni). The service
+time has two views and five looks and with a confidence of 99 % spends
+``0.01 / (2 * 5) = 0.001`` on each; every other metric spends as much on each look of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection
+
+from dlprof.gate.signed_rank import least_differences
+from dlprof.records import CheckPlan, Config, Design, GateName, GateRule
+
+LOOKS = (10, 14, 20, 28, 36)
+"""Numbers of quads at which the load metrics are judged; a median check ends at the first."""
+
+START_LOOKS = (10, 14, 20)
+"""The same for starts, which take long and vary little."""
+
+THRESHOLD = 0.05
+"""``--fail-above`` where it isn't given."""
+
+CONFIDENCE = 0.99
+"""``--confidence`` where it isn't given."""
+
+_MIB = float(1 << 20)
+_SERVICE_VIEWS = ("mean", "low_quartile")
+
+ALL_GATES: tuple[GateName, ...] = (
+    "service",
+    "receive",
+    "wall",
+    "startup",
+    "epoch_turnover",
+    "memory",
+    "shared_memory",
+)
+"""Every metric that can be judged, in the order of telling."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What counts as slower or bigger; fractions of the base unless a unit is named.
+
+    Attributes:
+        service: Of service time, receiving and wall time: ``--fail-above``.
+        receive_of_service: Receiving may always take this much more, as a fraction of the service
+            time: below that nobody waits for it.
+        startup: Of starting.
+        startup_floor_s: Seconds by which starting may always be longer.
+        turnover: Of the turn from one epoch to the next.
+        turnover_floor_s: Seconds by which that may always be longer.
+        memory: Of peak memory.
+        memory_floor_bytes: Bytes by which that may always be more.
+        shm: Of peak shared memory.
+        shm_floor_bytes: Bytes by which that may always be more.
+    """
+
+    service: float = THRESHOLD
+    receive_of_service: float = 0.02
+    startup: float = 0.20
+    startup_floor_s: float = 0.25
+    turnover: float = 0.20
+    turnover_floor_s: float = 0.25
+    memory: float = 0.10
+    memory_floor_bytes: float = 64 * _MIB
+    shm: float = 0.10
+    shm_floor_bytes: float = 16 * _MIB
+
+
+def make_plan(
+    *,
+    limits: Limits | None = None,
+    gates: Collection[GateName] = ALL_GATES,
+    confidence: float = CONFIDENCE,
+    targets: int = 1,
+    design: Design = "abba",
+    seed: int = 0,
+    loader_difference: str = "",
+) -> CheckPlan:
+    """The rules of one target's check.
+
+    Args:
+        limits: What counts as slower; the defaults of ``Limits`` if not given.
+        gates: What is measured and so to be judged; the service time always is.
+        confidence: That code which is not slower than its limit does not fail: of the service
+            time, over all targets together.
+        targets: How many targets are checked at once; each gets an equal share of the error.
+        design: How the sides take turns.
+        seed: Of their random order.
+        loader_difference: From ``loader_difference``.
+
+    Raises:
+        ValueError: If the confidence is not from 0.5 to below 1, a threshold is not above 0, or
+            there is no target.
+    """
+    limits = limits or Limits()
+    if not (0.5 <= confidence < 1 and targets >= 1 and limits.service > 0):
+        raise ValueError("a plan needs a confidence from 0.5 to below 1, a target and a limit")
+    alpha = (1 - confidence) / (len(_SERVICE_VIEWS) * len(LOOKS)) / targets
+    alpha = round(alpha, 15)  # 1 - 0.99 is not 0.01
+    wanted = {"service", *gates}
+    rules = tuple(rule for rule in _rules(limits, alpha) if rule.name in wanted)
+    return CheckPlan(
+        rules=rules,
+        confidence=confidence,
+        targets=targets,
+        design=design,
+        seed=seed,
+        loader_difference=loader_difference,
+        error_bound=sum(rule.alpha * len(rule.views) * len(rule.looks) for rule in rules),
+    )
+
+
+def _rules(limits: Limits, alpha: float) -> tuple[GateRule, ...]:
+    load, start = looks_for(alpha, LOOKS), looks_for(alpha, START_LOOKS)
+    service = GateRule(
+        name="service",
+        series="load",
+        views=_SERVICE_VIEWS,
+        scale="ratio",
+        threshold=limits.service,
+        alpha=alpha,
+        looks=load,
+    )
+    other = dataclasses.replace(service, views=("value",), scale="difference")
+    return (
+        service,
+        dataclasses.replace(other, name="receive", service_floor=limits.receive_of_service),
+        dataclasses.replace(other, name="wall", scale="ratio"),
+        *(
+            dataclasses.replace(
+                other, name=name, series="start", looks=start, threshold=threshold, floor=floor
+            )
+            for name, threshold, floor in _start_limits(limits)
+        ),
+        *(
+            dataclasses.replace(other, name=name, threshold=threshold, floor=floor)
+            for name, threshold, floor in _memory_limits(limits)
+        ),
+    )
+
+
+def _start_limits(limits: Limits) -> tuple[tuple[GateName, float, float], ...]:
+    return (
+        ("startup", limits.startup, limits.startup_floor_s),
+        ("epoch_turnover", limits.turnover, limits.turnover_floor_s),
+    )
+
+
+def _memory_limits(limits: Limits) -> tuple[tuple[GateName, float, float], ...]:
+    return (
+        ("memory", limits.memory, limits.memory_floor_bytes),
+        ("shared_memory", limits.shm, limits.shm_floor_bytes),
+    )
+
+
+def looks_for(alpha: float, looks: tuple[int, ...]) -> tuple[int, ...]:
+    """The looks that can tell anything at ``alpha``, none before so many quads are there.
+
+    Where the error is shared by many targets, ten quads can't decide any more; the first look then
+    waits for as many as can.
+    """
+    least = least_differences(alpha)
+    later = tuple(look for look in looks if look > least)
+    return (max(least, looks[0]), *later[-(len(looks) - 1) :])
+
+
+def loader_difference(base: Config | None, change: Config | None) -> str:
+    """How two loaders' settings differ, in words; empty where they do the same.
+
+    >>> loader_difference(Config(num_workers=4), Config(num_workers=2))
+    'num_workers 4 -> 2'
+    """
+    if base is None or change is None:
+        return ""
+    one, two = base.canonical(), change.canonical()
+    pairs = (
+        (field.name, getattr(one, field.name), getattr(two, field.name))
+        for field in dataclasses.fields(Config)
+    )
+    return ", ".join(f"{name} {old} -> {new}" for name, old, new in pairs if old != new)

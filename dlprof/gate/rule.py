@@ -1,0 +1,139 @@
+"""One metric's verdict: PASS, FAIL, look again, or can't tell.
+
+At each look, every view of the metric gives a one-sided lower and upper bound of its shift
+(``signed_rank``). FAIL if the lower bound of any view is above the limit; PASS if the upper bounds
+of all views are below it; otherwise look again, and after the last look INCONCLUSIVE. Looks are
+taken only at the planned numbers of quads, in their order, whatever else was measured: so the same
+blocks always give the same verdict, while they are measured and years later.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from dlprof.gate.look import look_at
+from dlprof.gate.signed_rank import MOST_DIFFERENCES, least_differences
+from dlprof.gate.views import LEAST_BATCHES, fault_of
+from dlprof.gate.wording import METRICS, sentence
+from dlprof.records import CheckPlan, GateResult, GateRule, Quad, ReasonCode
+
+_FORGIVEN_SHARE = 0.25
+_FORGIVEN = 2
+"""Quads without figures that are forgiven, as a share of all and in any case."""
+
+_Faults = Mapping[ReasonCode, int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GateProgress:
+    """Where a metric stands.
+
+    Attributes:
+        result: What it says.
+        usable: Quads that tell something of it.
+        needed: Further quads until its next look; 0 where no look could change the result.
+    """
+
+    result: GateResult
+    usable: int
+    needed: int
+
+
+def judge_gate(
+    plan: CheckPlan, rule: GateRule, quads: Sequence[Quad], *, ended: bool
+) -> GateProgress:
+    """What a metric says after the quads so far.
+
+    Args:
+        plan: The rules of the whole check.
+        rule: The metric's.
+        quads: All that was measured, in the order of measuring; never changed, only added to.
+        ended: Whether no more will be measured. The next look is then taken early, with what
+            there is, and spends the error that was laid aside for it.
+    """
+    usable: list[Quad] = []
+    faulty: list[Quad] = []
+    faults: collections.Counter[ReasonCode] = collections.Counter()
+    result = None
+    relevant = [quad for quad in quads if quad.series == rule.series]
+    for quad in relevant[:MOST_DIFFERENCES]:
+        fault = fault_of(quad, rule)
+        if fault is not None:
+            faulty.append(quad)
+            faults[fault] += 1
+            continue
+        usable.append(quad)
+        if len(usable) in rule.looks and not _too_many(faults, len(usable)):
+            result = look_at(plan, rule, usable)
+            if not result.pending:
+                return GateProgress(result=result, usable=len(usable), needed=0)
+    if _are_decisive(faults, len(usable), ended=ended):
+        return _settled(_without_figures(rule, faulty, faults), len(usable))
+    later = [look for look in rule.looks if look > len(usable)]
+    if ended and later and len(usable) not in rule.looks and _can_tell(rule, len(usable)):
+        result = look_at(plan, rule, usable)
+    if ended or not later:
+        return _settled(result or _too_few(rule, len(usable)), len(usable))
+    result = dataclasses.replace(result or _too_few(rule, len(usable)), pending=True)
+    return GateProgress(result=result, usable=len(usable), needed=later[0] - len(usable))
+
+
+def _settled(result: GateResult, usable: int) -> GateProgress:
+    """A result that nothing more will change."""
+    final = dataclasses.replace(result, pending=False)
+    return GateProgress(result=final, usable=usable, needed=0)
+
+
+def _are_decisive(faults: _Faults, usable: int, *, ended: bool) -> bool:
+    """Whether what quads lack is all that can be told of a metric."""
+    if not faults or _too_many(faults, usable):
+        return bool(faults)
+    return not usable and (ended or set(faults) == {"not_measured"})
+
+
+def _too_many(faults: _Faults, usable: int) -> bool:
+    """Whether so many quads gave no figures that the others may not be typical."""
+    bad = sum(faults.values())
+    return bad > max(_FORGIVEN, _FORGIVEN_SHARE * (bad + usable))
+
+
+def _can_tell(rule: GateRule, usable: int) -> bool:
+    return usable >= least_differences(rule.alpha)
+
+
+def _too_few(rule: GateRule, usable: int) -> GateResult:
+    """Before the first look; a metric that nothing was measured of holds nothing up."""
+    if not usable:
+        return _no_verdict(rule, "not_measured", "")
+    return _no_verdict(rule, "too_few_quads", f"{usable} of {rule.looks[0]} quads")
+
+
+def _without_figures(rule: GateRule, faulty: Sequence[Quad], faults: _Faults) -> GateResult:
+    """Why a metric can't be judged, by what most of its faulty quads lack."""
+    reason = max(faults, key=lambda fault: faults[fault])
+    detail = {
+        "too_few_batches": str(LEAST_BATCHES),
+        "unusable_blocks": _first_failure(faulty) or "their figures don't fit each other",
+    }.get(reason, "")
+    return _no_verdict(rule, reason, detail)
+
+
+def _first_failure(quads: Sequence[Quad]) -> str:
+    failures = (block.failure for quad in quads for block in quad.blocks)
+    return next(filter(None, failures), "")
+
+
+def _no_verdict(rule: GateRule, reason: ReasonCode, detail: str) -> GateResult:
+    metric = METRICS[rule.name]
+    return GateResult(
+        name=rule.name,
+        label=metric.label,
+        state="inconclusive",
+        reason=reason,
+        explanation=sentence(rule.name, reason, (), detail),
+        scale=rule.scale,
+        unit=metric.unit,
+        blocking=rule.name == "service" or reason != "not_measured",
+    )

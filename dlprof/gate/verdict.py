@@ -1,0 +1,127 @@
+"""All metrics of one target taken together, and what is to be measured next."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from dlprof.gate.look import UNCORRECTED_FACTOR
+from dlprof.gate.rule import GateProgress, judge_gate
+from dlprof.gate.stages import stage_shifts
+from dlprof.gate.views import cleaned
+from dlprof.gate.wording import percent
+from dlprof.records import CheckPlan, GateResult, GateState, Quad, Series, Verdict
+
+_SERIES: tuple[Series, ...] = ("load", "start")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NextLook:
+    """What a check should do now.
+
+    Attributes:
+        needed: Further quads by series until something can be decided; empty where all is.
+        verdict: What is known so far, pending gates counting as inconclusive.
+    """
+
+    needed: Mapping[Series, int]
+    verdict: Verdict
+
+    @property
+    def decided(self) -> bool:
+        """Whether nothing more needs to be measured."""
+        return not self.needed
+
+
+def next_look(plan: CheckPlan, history: Sequence[Quad]) -> NextLook:
+    """Whether a check is decided, and if not, how many quads of which series it needs next.
+
+    Args:
+        plan: The rules.
+        history: All quads so far, in the order of measuring.
+    """
+    progress = _progress(plan, history, ended=False)
+    verdict = _verdict(plan, history, progress)
+    if verdict.state == "fail":
+        return NextLook(needed={}, verdict=verdict)
+    needed = {
+        series: min(counts)
+        for series in _SERIES
+        if (counts := [each.needed for each in progress if _waits(plan, each, series)])
+    }
+    return NextLook(needed=needed, verdict=verdict)
+
+
+def judge(plan: CheckPlan, quads: Sequence[Quad], *, ended: bool = True) -> Verdict:
+    """The verdict that follows from the blocks, now or from a saved document.
+
+    Args:
+        plan: The rules.
+        quads: All that was measured, in the order of measuring.
+        ended: Whether measuring ended there, so that what is undecided stays so.
+    """
+    return _verdict(plan, quads, _progress(plan, quads, ended=ended))
+
+
+def _progress(plan: CheckPlan, quads: Sequence[Quad], *, ended: bool) -> list[GateProgress]:
+    return [judge_gate(plan, rule, quads, ended=ended) for rule in plan.rules]
+
+
+def _waits(plan: CheckPlan, progress: GateProgress, series: Series) -> bool:
+    """Whether a gate of the series keeps the check waiting for more quads."""
+    rule = next(rule for rule in plan.rules if rule.name == progress.result.name)
+    holds_up = progress.result.blocking or not progress.usable
+    return rule.series == series and progress.needed > 0 and holds_up
+
+
+def _verdict(plan: CheckPlan, quads: Sequence[Quad], progress: Sequence[GateProgress]) -> Verdict:
+    gates = [each.result for each in progress]
+    state = _state(gates)
+    sound = [quad for quad in map(cleaned, quads) if not any(b.failure for b in quad.blocks)]
+    return Verdict(
+        state=state,
+        explanation=_explanation(state, gates),
+        gates=tuple(gates),
+        stages=stage_shifts(sound),
+        quads={series: _most_usable(plan, progress, series) for series in _SERIES},
+        error_bound=plan.error_bound,
+        notes=_notes(plan, quads),
+    )
+
+
+def _most_usable(plan: CheckPlan, progress: Sequence[GateProgress], series: Series) -> int:
+    """Usable quads of the metric that has most: one that is decided counts no further."""
+    pairs = zip(plan.rules, progress, strict=True)
+    return max((each.usable for rule, each in pairs if rule.series == series), default=0)
+
+
+def _state(gates: Sequence[GateResult]) -> GateState:
+    if any(gate.state == "fail" for gate in gates):
+        return "fail"
+    if not gates or any(gate.state == "inconclusive" and gate.blocking for gate in gates):
+        return "inconclusive"
+    return "pass"
+
+
+def _explanation(state: GateState, gates: Sequence[GateResult]) -> str:
+    """The sentence of the first gate that makes the verdict what it is."""
+    for gate in gates:
+        if gate.state == state and (gate.blocking or state != "inconclusive"):
+            return gate.explanation
+    return "Nothing was judged."
+
+
+def _notes(plan: CheckPlan, quads: Sequence[Quad]) -> tuple[str, ...]:
+    notes = []
+    if any(not block.corrected for quad in quads for block in quad.blocks):
+        notes.append(
+            "How long processes waited for a core can't be read here, so times are wall times "
+            f"and a metric fails only beyond {UNCORRECTED_FACTOR:g} times its limit."
+        )
+    judged = len(plan.rules)
+    if judged > 1 or plan.targets > 1:
+        notes.append(
+            f"{judged} metrics were judged; code that lies exactly at all their limits would "
+            f"raise a false alarm in at most {percent(plan.error_bound, signed=False)} of checks."
+        )
+    return tuple(notes)

@@ -1,0 +1,147 @@
+"""From the blocks of a quad to one difference, or to the reason why there is none."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+from dlprof.gate.design import is_balanced
+from dlprof.records import Block, GateRule, Quad, ReasonCode, Side
+
+LEAST_BATCHES = 4
+"""A block with fewer has no lower-quartile batch of its own."""
+
+MOST_BATCHES = 256
+"""Entries of a block; more are grouped, so that the raw blocks of a check stay below a few MB."""
+
+_MOST_SAMPLES = 10**12
+_LARGEST = 1e18
+"""No second and no byte count of a block is larger; sums of such figures stay finite."""
+
+_DIGITS = 9  # nanoseconds: what the clock gives
+
+
+def grouped(
+    service_s: Sequence[float], samples: Sequence[int], most: int = MOST_BATCHES
+) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """The columns of a block with neighbouring batches added up, so that few entries are left.
+
+    Both sides load the same batches and so are grouped alike.
+
+    Args:
+        service_s: Seconds of each batch.
+        samples: Samples of each batch.
+        most: Entries that may be left.
+    """
+    size = max(1, math.ceil(len(service_s) / most))
+    starts = range(0, len(service_s), size)
+    return (
+        tuple(round(sum(service_s[at : at + size]), _DIGITS) for at in starts),
+        tuple(sum(samples[at : at + size]) for at in starts),
+    )
+
+
+def cleaned(quad: Quad) -> Quad:
+    """The quad without NaN, infinities and the like: a block that has one becomes a failed one.
+
+    A quad is judged alike before and after, and can then be written as JSON.
+    """
+    return dataclasses.replace(quad, blocks=tuple(map(_clean_block, quad.blocks)))
+
+
+def _clean_block(block: Block) -> Block:
+    figures = (*block.service_s, *block.stages_s.values(), *_scalars(block))
+    if all(figure is None or abs(figure) < _LARGEST for figure in figures):
+        return block
+    return Block(side=block.side, failure=block.failure or "a figure was not a usable number")
+
+
+def _scalars(block: Block) -> Iterator[float | None]:
+    """The figures of a block that stand alone."""
+    yield from (block.wall_s, block.run_queue_wait_fraction, block.startup_s)
+    yield from (block.epoch_turnover_s, block.pss_peak_bytes, block.shm_peak_bytes)
+
+
+def _per_sample(seconds: float | None, block: Block) -> float | None:
+    return None if seconds is None else seconds / sum(block.samples)
+
+
+def _low_quartile(block: Block) -> float:
+    """The service time a sample of the batch at the lower quartile, between two of them."""
+    costs = sorted(cost / count for cost, count in zip(block.service_s, block.samples, strict=True))
+    place = (len(costs) - 1) / 4
+    below = math.floor(place)
+    above = min(below + 1, len(costs) - 1)
+    return costs[below] + (costs[above] - costs[below]) * (place - below)
+
+
+_VALUES: Mapping[tuple[str, str], Callable[[Block], float | None]] = MappingProxyType(
+    {
+        ("service", "mean"): lambda block: _per_sample(math.fsum(block.service_s), block),
+        ("service", "low_quartile"): _low_quartile,
+        ("receive", "value"): lambda block: _per_sample(block.stages_s.get("receive"), block),
+        ("wall", "value"): lambda block: _per_sample(block.wall_s, block),
+        ("startup", "value"): lambda block: block.startup_s,
+        ("epoch_turnover", "value"): lambda block: block.epoch_turnover_s,
+        ("memory", "value"): lambda block: block.pss_peak_bytes,
+        ("shared_memory", "value"): lambda block: block.shm_peak_bytes,
+    }
+)
+_BY_SAMPLE = frozenset({"service", "receive", "wall"})
+"""Metrics that are taken a sample."""
+
+
+def value_of(block: Block, metric: str, view: str) -> float | None:
+    """One figure of a sound block; ``None`` where it was not measured."""
+    return _VALUES[metric, view](block)
+
+
+def fault_of(quad: Quad, rule: GateRule) -> ReasonCode | None:
+    """Why a quad can't be used for a metric; ``None`` where it can."""
+    if not is_balanced(quad) or not all(map(_is_sound, quad.blocks)):
+        return "unusable_blocks"
+    if rule.name in _BY_SAMPLE:
+        if any(len(block.service_s) < LEAST_BATCHES for block in quad.blocks):
+            return "too_few_batches"
+        if len({sum(block.samples) for block in quad.blocks}) > 1:
+            return "different_data"
+    values = [value_of(block, rule.name, view) for view in rule.views for block in quad.blocks]
+    if any(value is None for value in values):
+        return "not_measured"
+    if rule.scale == "ratio" and any(value is not None and value <= 0 for value in values):
+        return "zero_time"
+    shifts = (shift_of(quad, rule, view) for view in rule.views)
+    return None if all(map(math.isfinite, shifts)) else "unusable_blocks"
+
+
+def _is_sound(block: Block) -> bool:
+    """Whether a block's columns fit each other and it holds finite numbers only."""
+    return (
+        not block.failure
+        and not _clean_block(block).failure
+        and len(block.service_s) == len(block.samples)
+        and all(0 < count < _MOST_SAMPLES for count in block.samples)
+    )
+
+
+def shift_of(quad: Quad, rule: GateRule, view: str) -> float:
+    """How much worse the change is than the base in one quad: ``mean f(B) - mean f(A)``.
+
+    On the scale ``ratio`` the values' logarithms are taken, so that quads of a busy moment and of
+    a quiet one tell the same.
+    """
+    return _level(quad, rule, view, "change") - _level(quad, rule, view, "base")
+
+
+def _level(quad: Quad, rule: GateRule, view: str, side: Side) -> float:
+    values = side_values(quad, rule.name, view, side)
+    scaled = [math.log(value) for value in values] if rule.scale == "ratio" else values
+    return sum(scaled) / len(scaled)
+
+
+def side_values(quad: Quad, metric: str, view: str, side: Side) -> list[float]:
+    """The figures of one side's blocks in a sound quad."""
+    figures = (value_of(block, metric, view) for block in quad.blocks if block.side == side)
+    return [figure for figure in figures if figure is not None]

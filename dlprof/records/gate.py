@@ -1,0 +1,396 @@
+"""Did it get slower? What a check measures, the rules that it is judged by, and the verdict."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Literal
+
+from dlprof.records.machine import Machine
+
+CHECK_SCHEMA_VERSION = 1
+"""Of the JSON document of a check; fields may be added without a new one."""
+
+Side = Literal["base", "change"]
+Series = Literal["load", "start"]
+Design = Literal["abba", "duet"]
+Scale = Literal["ratio", "difference"]
+GateState = Literal["pass", "fail", "inconclusive", "no_baseline"]
+GateName = Literal[
+    "service",
+    "receive",
+    "wall",
+    "startup",
+    "epoch_turnover",
+    "memory",
+    "shared_memory",
+]
+ReasonCode = Literal[
+    "not_slower",
+    "slower",
+    "undecided",
+    "too_few_quads",
+    "unusable_blocks",
+    "zero_time",
+    "too_few_batches",
+    "different_data",
+    "not_measured",
+    "contended",
+    "settings_differ",
+    "too_few_runs",
+    "spread",
+    "other_machine",
+]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """One stretch of loading by one side, as it was measured.
+
+    Attributes:
+        side: Which code ran.
+        service_s: Contention-corrected seconds of each batch (or of each group of neighbouring
+            batches): wall in fetching and collating less waiting for a core, in whichever process
+            fetches.
+        samples: Samples of each; as long as ``service_s``.
+        wall_s: From the first to the last yield of the block, in the consumer.
+        run_queue_wait_fraction: Waiting for a core over that plus CPU time, of all processes.
+        corrected: Whether the waiting for a core could be read and was taken off; without it
+            ``service_s`` is wall time.
+        stages_s: Contention-corrected seconds of the whole block by stage: ``fetch``,
+            ``collate``, ``receive`` (the main process takes and rebuilds batches).
+        startup_s: ``iter(loader)`` plus the first ``next()``.
+        epoch_turnover_s: From the last batch of an epoch to the first of the next.
+        pss_peak_bytes: Memory of the side's process tree, peak.
+        shm_peak_bytes: Shared memory, peak.
+        failure: Why there are no figures; empty where there are.
+    """
+
+    side: Side
+    service_s: tuple[float, ...] = ()
+    samples: tuple[int, ...] = ()
+    wall_s: float | None = None
+    run_queue_wait_fraction: float | None = None
+    corrected: bool = True
+    stages_s: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    startup_s: float | None = None
+    epoch_turnover_s: float | None = None
+    pss_peak_bytes: float | None = None
+    shm_peak_bytes: float | None = None
+    failure: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Quad:
+    """Blocks of both sides that are compared with each other, in the order of measuring.
+
+    Attributes:
+        number: From 0 within its series.
+        series: ``load`` (steady loading) or ``start`` (starts and epoch turnovers).
+        blocks: Four as ABBA or BAAB; two in the series ``start`` and in the design ``duet``.
+    """
+
+    number: int
+    series: Series
+    blocks: tuple[Block, ...]
+
+    @property
+    def order(self) -> str:
+        """``A`` for the base and ``B`` for the change, in the order of measuring."""
+        return "".join("A" if block.side == "base" else "B" for block in self.blocks)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GateRule:
+    """What one metric is judged by.
+
+    Attributes:
+        name: The metric.
+        series: Which quads tell it.
+        views: The ways of taking one figure from a block; each is judged by itself.
+        scale: Whether sides are compared by the logarithm of their ratio or by their difference.
+        threshold: What the change may be slower or bigger by, as a fraction of the base.
+        floor: Differences below this are never too much, in the metric's unit.
+        service_floor: The same as a fraction of the base's service time.
+        alpha: Probability of error of each view at each look, one-sided.
+        looks: At how many quads it is judged, in rising order.
+    """
+
+    name: GateName
+    series: Series
+    views: tuple[str, ...]
+    scale: Scale
+    threshold: float
+    floor: float = 0.0
+    service_floor: float = 0.0
+    alpha: float
+    looks: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CheckPlan:
+    """Everything that a verdict follows from, beside the quads.
+
+    Attributes:
+        rules: One per metric.
+        confidence: That the service-time gates of all targets together raise no false alarm.
+        targets: How many targets are checked at once: they share the probability of error.
+        design: ``abba`` (one side at a time) or ``duet`` (both sides at the same time).
+        seed: Of the random order of blocks.
+        loader_difference: How the loaders' settings differ; empty where they are the same.
+        error_bound: Upper bound of the probability of any false alarm of this target, all metrics
+            together, each of them taken to lie exactly at its limit.
+    """
+
+    rules: tuple[GateRule, ...]
+    confidence: float
+    targets: int = 1
+    design: Design = "abba"
+    seed: int = 0
+    loader_difference: str = ""
+    error_bound: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ViewFigures:
+    """How one view of a metric came out; shifts are positive where the change is worse.
+
+    Attributes:
+        view: ``mean``, ``low_quartile`` (the lower-quartile batch), or ``value``.
+        quads: How many quads it rests on; in a comparison with a baseline, how many runs.
+        base: Median of the base's blocks, in the metric's unit.
+        change: Median of the change's blocks.
+        shift: Estimate: a fraction of the base on the scale ``ratio``, else the metric's unit.
+        low: Lower end of its interval; ``None`` where there are too few quads for one.
+        high: Upper end; the interval's two ends each err with the rule's ``alpha``.
+        limit: What ``low`` is held against.
+        text: Shift and interval for people, such as ``+9.8 % (+8.1 to +11.6 %)``.
+        limit_text: The limit for people.
+    """
+
+    view: str
+    quads: int
+    base: float | None = None
+    change: float | None = None
+    shift: float | None = None
+    low: float | None = None
+    high: float | None = None
+    limit: float
+    text: str = ""
+    limit_text: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GateResult:
+    """What one metric says.
+
+    Attributes:
+        name: The metric.
+        label: The metric for people.
+        state: Its own verdict.
+        reason: Why, in one word.
+        explanation: Why, in a sentence for people.
+        scale: How the shifts in ``views`` are meant.
+        unit: Of the metric: ``s`` (a sample or a start) or ``bytes``.
+        views: The figures; the one that decides comes first.
+        blocking: Whether an ``inconclusive`` here keeps the whole check from passing.
+        pending: Whether more quads may still decide it.
+    """
+
+    name: GateName
+    label: str
+    state: GateState
+    reason: ReasonCode
+    explanation: str
+    scale: Scale = "ratio"
+    unit: str = "s"
+    views: tuple[ViewFigures, ...] = ()
+    blocking: bool = True
+    pending: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StageShift:
+    """Where the time went: one stage of both sides. It explains a verdict and decides none.
+
+    Attributes:
+        stage: ``fetch``, ``collate`` or ``receive``; ``startup`` of the series ``start``.
+        base_s: Median contention-corrected seconds a sample (of a start: seconds).
+        change_s: The same of the change.
+        shift_s: How much slower the change is.
+        low_s: Lower end of its interval; ``None`` where there are too few quads for one.
+        high_s: Upper end.
+    """
+
+    stage: str
+    base_s: float
+    change_s: float
+    shift_s: float
+    low_s: float | None = None
+    high_s: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Did it get slower?
+
+    Attributes:
+        state: ``fail`` if any gate failed, else ``inconclusive`` if one that matters could not be
+            decided, else ``pass``.
+        explanation: Why, in a sentence for people.
+        gates: One result per metric, in the order of the rules.
+        stages: Where the time went.
+        quads: Usable quads by series.
+        error_bound: Upper bound of the probability of a false alarm, see ``CheckPlan``.
+        notes: What people should know of how it was found.
+    """
+
+    state: GateState
+    explanation: str
+    gates: tuple[GateResult, ...] = ()
+    stages: tuple[StageShift, ...] = ()
+    quads: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    error_bound: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineKey:
+    """What must be equal for figures to be comparable; never a measured clock rate.
+
+    Attributes:
+        target: TARGET as the user wrote it, with its arguments.
+        cpu_model: As the system names it.
+        available_cores: What the job may use.
+        os: Operating system and release.
+        python: Version, major and minor.
+        torch: Version.
+        config: ``Config.key`` of the loader's settings.
+        data: Fingerprint of the data.
+    """
+
+    target: str
+    cpu_model: str
+    available_cores: float
+    os: str
+    python: str
+    torch: str
+    config: str
+    data: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineEntry:
+    """One run, kept to be compared with later ones.
+
+    Attributes:
+        key: What it can be compared with.
+        recorded_at: ISO 8601, UTC.
+        commit: What was measured; empty where that isn't known.
+        figures: By metric and view, such as ``service.mean``: seconds a sample, seconds or bytes.
+    """
+
+    key: BaselineKey
+    recorded_at: str
+    commit: str = ""
+    figures: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineRule:
+    """What a run is judged by against a stored history.
+
+    Attributes:
+        runs: How many of the last runs are looked at.
+        least_runs: With fewer there is no verdict.
+        threshold: What a figure may be worse by at least, as a fraction.
+        confidence: Of the prediction bound, one-sided.
+        least_spread: Spread of the logarithm between runs that is assumed at least.
+    """
+
+    runs: int = 10
+    least_runs: int = 5
+    threshold: float = 0.05
+    confidence: float = 0.99
+    least_spread: float = 0.01
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One side of a check, for people.
+
+    Attributes:
+        name: A git ref, a directory, a Python, or ``working tree``.
+        commit: Full commit id; empty where there is none.
+        note: What to know of it, such as uncommitted changes.
+    """
+
+    name: str
+    commit: str = ""
+    note: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TargetCheck:
+    """One target: raw blocks, the rules, and the verdict that follows from them.
+
+    Attributes:
+        target: TARGET as the user wrote it.
+        verdict: Recomputable from the rest.
+        plan: The rules; ``None`` for a comparison with a baseline.
+        quads: All that was measured, in the order of measuring.
+        entry: The present run, in a comparison with a baseline.
+        history: The entries that it was compared with.
+        baseline_rule: How.
+        source_file: Where the target is defined, relative to the repository; empty if not known.
+        source_line: Line there, from 1.
+        measured_s: Wall seconds that the measuring took.
+    """
+
+    target: str
+    verdict: Verdict
+    plan: CheckPlan | None = None
+    quads: tuple[Quad, ...] = ()
+    entry: BaselineEntry | None = None
+    history: tuple[BaselineEntry, ...] = ()
+    baseline_rule: BaselineRule | None = None
+    source_file: str = ""
+    source_line: int | None = None
+    measured_s: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A whole check: what ``dlprof check --json`` prints.
+
+    Attributes:
+        schema_version: Of this document.
+        state: The worst of the targets' verdicts.
+        explanation: That of the target which decides.
+        targets: One per TARGET.
+        base: What was compared with.
+        change: What was checked.
+        override: The reason given for letting a regression pass; empty where none was given.
+        warn_only: Whether a failure is only told.
+        started_at: ISO 8601, UTC.
+        dlprof_version: Version.
+        python_version: Version.
+        torch_version: Version.
+        machine: What was measured on.
+        unavailable: Why something is missing, by field.
+    """
+
+    schema_version: int = CHECK_SCHEMA_VERSION
+    state: GateState
+    explanation: str
+    targets: tuple[TargetCheck, ...]
+    base: Compared
+    change: Compared
+    override: str = ""
+    warn_only: bool = False
+    started_at: str = ""
+    dlprof_version: str = ""
+    python_version: str = ""
+    torch_version: str = ""
+    machine: Machine | None = None
+    unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
