@@ -1,0 +1,8 @@
+"""Where the time of one DataLoader's batches goes, on stock torch.
+
+``tracer`` puts hooks on one loader while its iterator is made: a multiprocessing context whose
+queues stamp what passes (``queues``), and a ``worker_init_fn`` that in the worker only times the
+fetcher (``stamper``, ``fetchers``, ``chains``). Stamps travel to main with the batch itself, inside
+its pickle; main adds its own (``recorder``) and keeps the latest rows (``trace``). ``explain`` and
+``timeline`` are pure: from a trace and a window to records; they import no torch.
+"""

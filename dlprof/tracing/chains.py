@@ -1,0 +1,202 @@
+"""Times each step of a chain of transforms, without touching the transforms themselves.
+
+A chain, as torchvision, albumentations and MONAI have it, is a callable with an attribute
+``transforms`` that it goes through in a loop. The list (or tuple) is replaced by one that is equal
+to it and reads the clock whenever the loop comes for the next step. Steps, their types, what they
+are given and what they return stay as they are.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import Any
+
+from dlprof.tracing.clocks import now_ns
+
+_MOST_LOOKED_AT = 300
+_MOST_ELEMENTS = 16
+_DEEPEST = 5
+_LEAVES = {str, bytes, int, float, complex, bool, type(None), type, FunctionType}
+
+
+class Tally:
+    """Calls and nanoseconds of each step of one chain."""
+
+    def __init__(self, steps: int) -> None:
+        self.calls = [0] * steps
+        self.ns = [0] * steps
+
+    def timed(self, steps: Iterator[Any], first: int) -> Iterator[Any]:
+        """Pass steps on; the time until the next is asked for is that of the step."""
+        calls, took_ns = self.calls, self.ns
+        for place, step in enumerate(steps, first):
+            began_ns = now_ns()
+            yield step
+            took_ns[place] += now_ns() - began_ns
+            calls[place] += 1
+
+    def take(self) -> list[int]:
+        """Calls and nanoseconds since the last time, step by step, and start anew."""
+        taken = [each for pair in zip(self.calls, self.ns, strict=True) for each in pair]
+        self.calls[:] = itertools.repeat(0, len(self.calls))
+        self.ns[:] = itertools.repeat(0, len(self.ns))
+        return taken
+
+
+class _TimedList(list[Any]):
+    """A list that times what a loop over it does; pickles and copies as a plain list."""
+
+    tally: Tally | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        steps, tally = super().__iter__(), self.tally
+        # Someone may have made it longer since.
+        return steps if tally is None or len(self) > len(tally.ns) else tally.timed(steps, 0)
+
+    def __getitem__(self, index: Any) -> Any:
+        part = super().__getitem__(index)
+        return _timed_part(part, self.tally, index, len(self))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return list, (list(super().__iter__()),)
+
+
+class _TimedTuple(tuple[Any, ...]):  # noqa: SLOT001 - a tuple's subclass can't hold slots with names
+    """A tuple that times what a loop over it does; pickles and copies as a plain tuple."""
+
+    tally: Tally | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        steps, tally = super().__iter__(), self.tally
+        return steps if tally is None else tally.timed(steps, 0)
+
+    def __getitem__(self, index: Any) -> Any:
+        part = super().__getitem__(index)
+        return _timed_part(part, self.tally, index, len(self))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return tuple, (list(super().__iter__()),)
+
+
+class _TimedSlice(list[Any]):
+    """What a chain that runs from one step to another goes through."""
+
+    def __init__(self, steps: Any, tally: Tally, first: int) -> None:
+        super().__init__(steps)
+        self._tally = tally
+        self._first = first
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._tally.timed(super().__iter__(), self._first)
+
+
+def _timed_part(part: Any, tally: Tally | None, index: Any, length: int) -> Any:
+    """A slice of a chain is a chain too; MONAI goes through one."""
+    if tally is None or not isinstance(index, slice) or length > len(tally.ns):
+        return part
+    first, _, step = index.indices(length)
+    return _TimedSlice(part, tally, first) if step == 1 else part
+
+
+class Chains:
+    """The chains of one data set, timed until they are let go.
+
+    Args:
+        dataset: Where to look for them.
+    """
+
+    def __init__(self, dataset: object) -> None:
+        self._undo: list[Callable[[], None]] = []
+        self._tallies: list[Tally] = []
+        names: list[str] = []
+        for owner in find_chains(dataset):
+            names += self._time(owner)
+        self.names = tuple(names)
+
+    def _time(self, owner: Any) -> list[str]:
+        plain = owner.transforms
+        timed: Any = _TimedList(plain) if isinstance(plain, list) else _TimedTuple(plain)
+        tally = timed.tally = Tally(len(plain))
+        try:
+            owner.transforms = timed
+        except Exception:  # noqa: BLE001 - the user's own class may refuse; then it isn't timed
+            return []
+        self._tallies.append(tally)
+        self._undo.append(lambda: _put_back(owner, plain, timed))
+        return [f"{place} {_name(step)}" for place, step in enumerate(plain)]
+
+    def take(self) -> tuple[int, ...]:
+        """Calls and nanoseconds of every step since the last time; empty if none ran."""
+        if not self._tallies:
+            return ()
+        taken = [each for tally in self._tallies for each in tally.take()]
+        return tuple(taken) if any(taken) else ()
+
+    def let_go(self) -> None:
+        """Give every chain its own list back."""
+        for undo in self._undo:
+            undo()
+        self._undo.clear()
+
+
+def _put_back(owner: Any, plain: Any, timed: Any) -> None:
+    if owner.transforms is not timed:
+        return
+    if isinstance(plain, list):
+        plain[:] = list.__iter__(timed)  # with what the user has changed in it meanwhile
+    owner.transforms = plain
+
+
+def _name(step: Any) -> str:
+    return getattr(step, "__name__", None) or type(step).__name__
+
+
+def find_chains(dataset: object) -> list[Any]:
+    """Objects reachable from a data set's attributes that call a list of transforms in order.
+
+    Looks through wrappers (``Subset``, ``ConcatDataset``, ``dataset.dataset``) and short lists and
+    dicts, a few levels deep; runs no property of the user's. Chains within chains belong to the
+    outer one's step.
+    """
+    found, level, seen = [], [dataset], {id(dataset)}
+    for _ in range(_DEEPEST):
+        below: list[Any] = []
+        for each in level:
+            if _is_chain(each):
+                found.append(each)
+            else:
+                below += _parts(each)
+        level = []
+        for part in below:
+            if id(part) not in seen and type(part) not in _LEAVES:
+                seen.add(id(part))
+                level.append(part)
+        if not level or len(seen) > _MOST_LOOKED_AT:
+            break
+    return found
+
+
+def _is_chain(each: Any) -> bool:
+    if not callable(each):
+        return False
+    steps: Any = _attributes(each).get("transforms")
+    return type(steps) in (list, tuple) and bool(steps) and all(map(callable, steps))
+
+
+def _attributes(each: Any) -> dict[str, Any]:
+    try:
+        attributes = object.__getattribute__(each, "__dict__")
+    except AttributeError:
+        return {}
+    return attributes if isinstance(attributes, dict) else {}
+
+
+def _parts(each: Any) -> list[Any]:
+    # By exact type: isinstance() would ask a lazy proxy for its class, and so load it.
+    if type(each) in (list, tuple):
+        return list(each) if len(each) <= _MOST_ELEMENTS else []
+    if type(each) is dict:
+        return list(each.values()) if len(each) <= _MOST_ELEMENTS else []
+    return list(_attributes(each).values())

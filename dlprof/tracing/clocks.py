@@ -1,0 +1,69 @@
+"""The clocks that stamps come from: wall, CPU of a thread, and its waiting for a core."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+MISSING = -1
+"""Stands for a figure that could not be had, in columns of whole nanoseconds."""
+
+SCHEDSTAT = Path("/proc/thread-self/schedstat")
+now_ns = time.perf_counter_ns
+"""CLOCK_MONOTONIC on Linux: comparable between the processes of one machine."""
+
+# Read several times for each batch, so even the look-up of their names would show.
+_cpu_ns, _pread, _new = time.thread_time_ns, os.pread, tuple.__new__
+
+
+class Reading(NamedTuple):
+    """One look at all three clocks, in nanoseconds.
+
+    Attributes:
+        wall: Of the clock that all processes share.
+        cpu: CPU time of this thread so far.
+        run_queue: How long this thread could run and had no core, so far; ``MISSING`` if unknown.
+    """
+
+    wall: int
+    cpu: int
+    run_queue: int
+
+
+class ThreadClock:
+    """Reads the clocks of the thread that made it; no other thread may use it.
+
+    The kernel's file stays open: opening it for each batch would cost more than all else here.
+
+    Args:
+        schedstat: The kernel's account of the calling thread.
+    """
+
+    def __init__(self, schedstat: Path = SCHEDSTAT) -> None:
+        try:
+            self._file = os.open(schedstat, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._file = MISSING
+
+    def read(self) -> Reading:
+        """Look at all three clocks."""
+        try:
+            waited_ns = int(_pread(self._file, 64, 0).split()[1])
+        except (OSError, IndexError, ValueError):
+            waited_ns = MISSING
+        return _new(Reading, (now_ns(), _cpu_ns(), waited_ns))
+
+    def close(self) -> None:
+        """Let go of the kernel's file."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = MISSING
+
+
+def waited_between(began: Reading, ended: Reading) -> int:
+    """Nanoseconds in the run queue between two readings; ``MISSING`` if either lacks them."""
+    if began.run_queue < 0 or ended.run_queue < 0:
+        return MISSING
+    return ended.run_queue - began.run_queue

@@ -1,0 +1,230 @@
+"""From a trace and a window to an explanation: pure, without torch."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from array import array
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+
+from dlprof.records import Config
+from dlprof.records.stages import (
+    AGE_STAGES,
+    BatchCosts,
+    Explanation,
+    SampleCosts,
+    Stage,
+    StageName,
+    TransformCost,
+)
+from dlprof.tracing.spans import Span, spans
+from dlprof.tracing.trace import Made, Row, Trace
+from dlprof.tracing.workers import worker_costs
+
+_NS = 1e-9
+_SLOWEST = 10
+_ORDER: tuple[StageName, ...] = ("dispatch", "pick_up", *AGE_STAGES, "wait", "step")
+_NO_RUN_QUEUE = "the kernel tells no time in the run queue here, so waiting for a core counts as io"
+_WHOLE_BATCHES = "the data set is asked for whole batches (__getitems__)"
+_NO_STAMPS = "batches came without their worker's stamps: its worker_init_fn was not called"
+_NO_WINDOW = "no batch was yielded in the window"
+
+
+def explain(
+    trace: Trace, *, trial_id: str, config: Config, window: tuple[int, int] | None = None
+) -> Explanation:
+    """Say where the time of the batches of a window went.
+
+    Args:
+        trace: From a tracer.
+        trial_id: The trial that it belongs to.
+        config: What ran.
+        window: Its ends in nanoseconds of ``time.perf_counter_ns``: batches that were yielded
+            within count; ``None`` takes all.
+
+    Returns:
+        The explanation; what is missing has a reason under ``unavailable``.
+    """
+    rows = in_window(trace, window)
+    window_s = _length_s(rows, window)
+    unavailable = dict(trace.unavailable)
+    if not rows:
+        unavailable["stages"] = _NO_WINDOW
+    found = {name: spans(name, rows) for name in _ORDER}
+    stages = tuple(_stage(name, found[name]) for name in _ORDER if found[name])
+    made = [row for row in rows if row.made is not None]
+    if made and any(span.run_queue_ns is None for span in found["fetch"]):
+        unavailable["run_queue_s"] = _NO_RUN_QUEUE
+    if rows and trace.hooked and not made:
+        unavailable["fetch"] = _NO_STAMPS
+    samples = _samples(made)
+    if made and samples is None:
+        unavailable["samples"] = _WHOLE_BATCHES
+    rate = len(rows) / window_s if window_s > 0 else 0.0
+    return Explanation(
+        trial_id=trial_id,
+        config=config,
+        window_s=window_s,
+        batches=len(rows),
+        stages=stages,
+        samples=samples,
+        transforms=_transforms(made, trace.names),
+        workers=worker_costs(made, window_s),
+        costs=_costs(made),
+        age_s=_age_s(made),
+        waiting_batches=_waiting_batches(stages, rate),
+        wait_fraction=_wait_fraction(rows, window, window_s),
+        main_threads_cpu_cores=_other_threads(rows),
+        hooked=trace.hooked,
+        unavailable=unavailable,
+    )
+
+
+def in_window(trace: Trace, window: tuple[int, int] | None) -> list[Row]:
+    """Rows yielded in a window, in the order of their yields."""
+    began, ended = (-math.inf, math.inf) if window is None else window
+    return [row for row in trace.rows if began <= row.yielded <= ended]
+
+
+def _length_s(rows: Sequence[Row], window: tuple[int, int] | None) -> float:
+    if window is not None:
+        return (window[1] - window[0]) * _NS
+    return (rows[-1].yielded - rows[0].asked) * _NS if rows else 0.0
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """A quantile of ascending values: linear between the two that stand about it."""
+    place = share * (len(ordered) - 1)
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+
+
+def _mean_s(values: Sequence[int | None]) -> float | None:
+    known = [each for each in values if each is not None]
+    return statistics.fmean(known) * _NS if known and len(known) == len(values) else None
+
+
+def _stage(name: StageName, found: Sequence[Span]) -> Stage:
+    walls = sorted(span.wall_ns for span in found)
+    return Stage(
+        name=name,
+        mean_s=statistics.fmean(walls) * _NS,
+        median_s=quantile(walls, 0.5) * _NS,
+        p95_s=quantile(walls, 0.95) * _NS,
+        max_s=walls[-1] * _NS,
+        cpu_s=_mean_s([span.cpu_ns for span in found]),
+        run_queue_s=_mean_s([span.run_queue_ns for span in found]),
+        io_s=_mean_s([span.io_ns for span in found]),
+    )
+
+
+def _age_s(made: Sequence[Row]) -> float | None:
+    ages = [row.yielded - row.made.picked for row in made if row.made is not None]
+    return statistics.fmean(ages) * _NS if ages else None
+
+
+def _waiting_batches(stages: Sequence[Stage], rate: float) -> Mapping[str, float]:
+    """Little's law: at each place lie rate x mean time batches."""
+    places = {"pick_up", *AGE_STAGES}
+    return {stage.name: rate * stage.mean_s for stage in stages if stage.name in places}
+
+
+def _wait_fraction(
+    rows: Sequence[Row], window: tuple[int, int] | None, window_s: float
+) -> float | None:
+    if not rows or window_s <= 0:
+        return None
+    began = rows[0].asked if window is None else window[0]
+    waited = math.fsum(row.yielded - max(row.asked, began) for row in rows) * _NS
+    return min(1.0, waited / window_s)
+
+
+def _other_threads(rows: Sequence[Row]) -> float | None:
+    """CPU cores of main's other threads, between the first yield and the last."""
+    if len(rows) < 2 or rows[-1].yielded <= rows[0].yielded:
+        return None
+    first, last = rows[0], rows[-1]
+    process, own = last.process_cpu - first.process_cpu, last.thread_cpu - first.thread_cpu
+    return max(0.0, (process - own) / (last.yielded - first.yielded))
+
+
+def _samples(made: Sequence[Row]) -> SampleCosts | None:
+    """Over all samples of a window; quantiles from those that were kept, each batch's weighing."""
+    batches = [row.made for row in made if row.made is not None and row.made.samples]
+    if not batches:
+        return None
+    count = sum(each.samples for each in batches)
+    weighed = sorted(itertools.chain.from_iterable(map(_kept, batches)))
+    ends = list(itertools.accumulate(weight for _, weight in weighed))
+    slowest: dict[str, int] = {}
+    for each in batches:
+        for name, took in each.slowest:
+            slowest[name] = max(took, slowest.get(name, 0))
+    first = sorted(slowest.items(), key=lambda pair: -pair[1])[:_SLOWEST]
+    at = _weighed_quantile([value for value, _ in weighed], ends)
+    return SampleCosts(
+        count=count,
+        mean_s=sum(each.samples_ns for each in batches) / count * _NS,
+        median_s=at(0.5) * _NS,
+        p95_s=at(0.95) * _NS,
+        p99_s=at(0.99) * _NS,
+        max_s=max(each.worst_ns for each in batches) * _NS,
+        slowest={name: took * _NS for name, took in first},
+    )
+
+
+def _kept(made: Made) -> list[tuple[int, float]]:
+    kept = array("q", made.kept)
+    return [(each, made.samples / len(kept)) for each in kept]
+
+
+def _weighed_quantile(values: Sequence[int], ends: Sequence[float]) -> Callable[[float], int]:
+    def at(share: float) -> int:
+        wanted = share * ends[-1]
+        return next(v for v, end in zip(values, ends, strict=True) if end >= wanted - 1e-9)
+
+    return at
+
+
+def _transforms(made: Sequence[Row], names: Sequence[str]) -> tuple[TransformCost, ...]:
+    calls: dict[int, int] = defaultdict(int)
+    took: dict[int, int] = defaultdict(int)
+    fetch = 0
+    for row in made:
+        if row.made is None or len(row.made.chain) != 2 * len(names) or not names:
+            continue
+        fetch += row.made.fetched - row.made.picked
+        for place in range(len(names)):
+            calls[place] += row.made.chain[2 * place]
+            took[place] += row.made.chain[2 * place + 1]
+    return tuple(
+        TransformCost(
+            name=name,
+            mean_s=took[place] / calls[place] * _NS,
+            share=took[place] / fetch if fetch > 0 else 0.0,
+        )
+        for place, name in enumerate(names)
+        if calls[place]
+    )
+
+
+def _costs(made: Sequence[Row]) -> BatchCosts:
+    """Batch by batch, in the order of their indices."""
+    rows = sorted(made, key=lambda row: (row.epoch, row.batch))
+    fetch, collate = spans("fetch", rows), spans("collate", rows)
+    receive, pin = spans("rebuild", rows), spans("pin", rows)
+    own = [row.made for row in rows if row.made is not None]
+    both = list(zip(fetch, collate, strict=True))
+    return BatchCosts(
+        cpu_s=tuple(((a.cpu_ns or 0) + (b.cpu_ns or 0)) * _NS for a, b in both),
+        io_s=tuple((a.waited_ns + b.waited_ns) * _NS for a, b in both),
+        run_queue_s=tuple(((a.run_queue_ns or 0) + (b.run_queue_ns or 0)) * _NS for a, b in both),
+        put_cpu_s=tuple(each.others_cpu * _NS if each.worker >= 0 else 0.0 for each in own),
+        receive_cpu_s=tuple((span.cpu_ns or 0) * _NS for span in receive) or (0.0,) * len(rows),
+        receive_io_s=tuple(span.waited_ns * _NS for span in receive) or (0.0,) * len(rows),
+        main_cpu_s=tuple(max(0, row.next_cpu - row.other_cpu) * _NS for row in rows),
+        pin_s=tuple(span.wall_ns * _NS for span in pin) if len(pin) == len(rows) else (),
+    )

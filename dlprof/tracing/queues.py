@@ -1,0 +1,280 @@
+"""Queues and a ``worker_init_fn`` that stamp what passes between main and its workers.
+
+A batch leaves its worker as a parcel: the batch between two stamps, in one pickle. The feeder
+thread reads the clock when it comes to the first and to the last, so pickling and moving to shared
+memory are timed by the pickle itself. In main the queue unpacks it and torch gets what it always
+gets.
+"""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+from collections.abc import Callable
+from multiprocessing.context import BaseContext
+from typing import Any, Protocol
+
+from torch._utils import ExceptionWrapper
+from torch.utils.data import _DatasetKind, get_worker_info
+from torch.utils.data._utils.worker import _IterableDatasetStopIteration
+
+from dlprof.tracing.clocks import Reading, ThreadClock
+from dlprof.tracing.stamper import Stamper
+from dlprof.tracing.trace import Made
+
+
+class Listener(Protocol):
+    """Main's side: who is told what passes the queues."""
+
+    def dispatching(self, batch: int) -> None:
+        """Indices are about to be sent."""
+
+    def dispatched(self, batch: int) -> None:
+        """They have been."""
+
+    def taking(self) -> Reading:
+        """A thread begins to wait for a batch."""
+
+    def taken(self, began: Reading, batch: int, parcel: Parcel | None) -> None:
+        """It has one; without a parcel it came unstamped."""
+
+
+class Hook:
+    """What all queues of one iterator and its workers' set-up share.
+
+    It is pickled together with them, so that in a worker too all of them hold the same one.
+
+    Attributes:
+        listener: In main, while it listens; ``None`` in workers, and afterwards.
+        stamper: In a worker, while it stamps; ``None`` in main, and afterwards.
+        feeder: The clock of the worker's feeder thread, made by that thread.
+    """
+
+    def __init__(self, listener: Listener | None) -> None:
+        self.listener = listener
+        self.stamper: Stamper | None = None
+        self.feeder: ThreadClock | None = None
+        self._create_fetcher: Any = None
+
+    def __reduce__(self) -> Any:
+        return Hook, (None,)
+
+    def begin_in_worker(self, worker: int) -> None:
+        """Have the fetchers of this worker timed, which torch makes after this."""
+        info = get_worker_info()
+        dataset = None if info is None else info.dataset
+        stamper = Stamper(worker, dataset)
+        original: Callable[..., Any] = _DatasetKind.create_fetcher
+
+        def create_fetcher(kind: Any, data: Any, *rest: Any) -> Any:
+            fetcher = original(kind, data, *rest)
+            if data is dataset:  # not one of a loader that the user's data set runs itself
+                stamper.follow(fetcher)
+            return fetcher
+
+        self._create_fetcher = original
+        _set_create_fetcher(create_fetcher)
+        self.listener, self.stamper = None, stamper
+
+    def end_in_worker(self) -> None:
+        """Stop stamping, and make everything as torch and the user had it."""
+        stamper, self.stamper = self.stamper, None
+        if stamper is not None:
+            _set_create_fetcher(self._create_fetcher)
+            stamper.let_go()
+
+
+class WorkerInit:
+    """A ``worker_init_fn`` that has the worker timed, and calls the user's own.
+
+    Args:
+        hook: Of the iterator.
+        user_init: The loader's ``worker_init_fn``.
+    """
+
+    def __init__(self, hook: Hook, user_init: Callable[[int], Any] | None) -> None:
+        self._hook = hook
+        self._user_init = user_init
+
+    def __call__(self, worker_id: int) -> None:
+        """Run in the worker, before its fetcher is made."""
+        self._hook.begin_in_worker(worker_id)
+        if self._user_init is not None:
+            self._user_init(worker_id)
+
+
+class Parcel:
+    """A batch on its way to main, between the stamps of its maker and of the feeder thread.
+
+    Attributes:
+        item: What torch put into the queue: a number and a batch.
+        made: The maker's stamps.
+        began: When the feeder thread began to pickle it; ``None`` before.
+        ended: When it had done so.
+    """
+
+    __slots__ = ("began", "ended", "hook", "item", "made")
+
+    def __init__(self, item: Any, made: Made, hook: Hook) -> None:
+        self.item = item
+        self.made = made
+        self.hook = hook
+        self.began: Reading | None = None
+        self.ended: Reading | None = None
+
+    def __reduce__(self) -> Any:
+        if self.hook.feeder is None:
+            self.hook.feeder = ThreadClock()
+        clock = self.hook.feeder
+        return _unpack, (tuple(self.made), tuple(clock.read()), self.item, _Mark(clock))
+
+
+class _Mark:
+    """Stands after a batch in its pickle, and becomes the time at which the pickler came to it."""
+
+    __slots__ = ("_clock",)
+
+    def __init__(self, clock: ThreadClock) -> None:
+        self._clock = clock
+
+    def __reduce__(self) -> Any:
+        return tuple, (tuple(self._clock.read()),)
+
+
+def _unpack(
+    made: tuple[Any, ...], began: tuple[int, ...], item: Any, ended: tuple[int, ...]
+) -> Parcel:
+    parcel = Parcel.__new__(Parcel)
+    parcel.item, parcel.made = item, Made(*made)
+    parcel.began, parcel.ended = Reading(*began), Reading(*ended)
+    return parcel
+
+
+class _Last:
+    """Indices with which a worker is told to stop stamping."""
+
+    __slots__ = ("item",)
+
+    def __init__(self, item: Any) -> None:
+        self.item = item
+
+    def __reduce__(self) -> Any:
+        return _Last, (self.item,)
+
+
+class _Queue:
+    """A queue of torch's; all but ``put`` and ``get`` goes to it.
+
+    Args:
+        inner: The queue.
+        hook: Of the iterator.
+    """
+
+    def __init__(self, inner: Any, hook: Hook) -> None:
+        self._inner = inner
+        self._hook = hook
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("_inner", "_hook") or name.startswith("__"):  # unpickling asks before they are
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+
+class IndexQueue(_Queue):
+    """Takes indices from main to one worker."""
+
+    _told = False
+
+    def put(self, item: Any, *args: Any, **options: Any) -> None:
+        """Send indices, from main."""
+        listener, number = self._hook.listener, _number(item)
+        if listener is not None and number is not None:
+            listener.dispatching(number)
+            self._inner.put(item, *args, **options)
+            listener.dispatched(number)
+            return
+        if listener is None and number is not None and not self._told:
+            self._told, item = True, _Last(item)
+        self._inner.put(item, *args, **options)
+
+    def get(self, *args: Any, **options: Any) -> Any:
+        """Take indices, in a worker."""
+        item = self._inner.get(*args, **options)
+        if type(item) is _Last:
+            item = item.item
+            self._hook.end_in_worker()
+        elif (stamper := self._hook.stamper) is not None and _number(item) is not None:
+            stamper.picked(item[1])
+        return item
+
+
+class DataQueue(_Queue):
+    """Takes batches from workers to main."""
+
+    def put(self, item: Any, *args: Any, **options: Any) -> None:
+        """Send a batch, from a worker."""
+        hook = self._hook
+        stamper = hook.stamper
+        if stamper is None:
+            self._inner.put(item, *args, **options)
+            return
+        if _number(item) is not None:
+            made = stamper.handed(
+                ended=isinstance(item[1], _IterableDatasetStopIteration),
+                failed=isinstance(item[1], ExceptionWrapper),
+            )
+            item = item if made is None else Parcel(item, made, hook)
+        self._inner.put(item, *args, **options)
+        del item  # the batch is the feeder thread's alone now
+        stamper.look()
+
+    def get(self, *args: Any, **options: Any) -> Any:
+        """Take a batch, in main."""
+        listener = self._hook.listener
+        if listener is None:
+            item = self._inner.get(*args, **options)
+            return item.item if type(item) is Parcel else item
+        began = listener.taking()
+        item = self._inner.get(*args, **options)
+        parcel = item if type(item) is Parcel else None
+        item = item if parcel is None else parcel.item
+        number = _number(item)
+        if number is not None:
+            listener.taken(began, number, parcel)
+        return item
+
+
+def _number(item: Any) -> int | None:
+    """The number of a batch, of what torch sends about one; ``None`` of other messages."""
+    if type(item) is tuple and len(item) == 2 and type(item[0]) is int:
+        return item[0]
+    return None
+
+
+def _set_create_fetcher(create: Callable[..., Any]) -> None:
+    kinds: Any = _DatasetKind
+    kinds.create_fetcher = staticmethod(create)
+
+
+def stamping_context(base: BaseContext | None, hook: Hook) -> BaseContext:
+    """A loader's multiprocessing context, its type and all, whose queues stamp.
+
+    Args:
+        base: The loader's own; ``None`` for the one that torch would take.
+        hook: Of the iterator that is about to be made.
+
+    Returns:
+        A copy for one iterator: its first queue takes batches, the others indices.
+    """
+    base = multiprocessing.get_context() if base is None else base
+    context = copy.copy(base)
+    made = 0
+
+    def queue(*args: Any, **options: Any) -> Any:
+        nonlocal made
+        made += 1
+        inner = base.Queue(*args, **options)
+        return DataQueue(inner, hook) if made == 1 else IndexQueue(inner, hook)
+
+    context.Queue = queue  # type: ignore[method-assign]
+    return context

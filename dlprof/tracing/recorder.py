@@ -1,0 +1,192 @@
+"""Main's side of one iterator: follows its batches from drawing their indices to their yield."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from dlprof.tracing.clocks import MISSING, Reading, ThreadClock, now_ns, waited_between
+from dlprof.tracing.queues import Parcel
+from dlprof.tracing.stamper import Stamper
+from dlprof.tracing.trace import Made, Ring, Row
+
+
+class Recorder:
+    """Fills the rows of one iterator's batches.
+
+    Args:
+        ring: Where finished rows go.
+        in_order: Whether batches are yielded in the order of their numbers.
+        seen: Called with what a worker knows of a batch, once it is there.
+        finished: Called with each row that is finished, last of all.
+        clock_of_thread: Makes a clock for the thread that calls it.
+    """
+
+    def __init__(
+        self,
+        ring: Ring,
+        *,
+        in_order: bool,
+        seen: Callable[[Made], object] = lambda _made: None,
+        finished: Callable[[Row], object] = lambda _row: None,
+        clock_of_thread: Callable[[], ThreadClock] = ThreadClock,
+    ) -> None:
+        self._ring = ring
+        self._in_order = in_order
+        self._seen = seen
+        self._finished = finished
+        self._clock_of_thread = clock_of_thread
+        self._clocks: dict[int, ThreadClock] = {}
+        self._rows: dict[int, Row] = {}
+        self._ready: list[int] = []
+        self._epoch = MISSING
+        self._drawing = MISSING
+        self._asked_ns = self._asked_cpu = MISSING
+        self._asked_by = MISSING
+        self._other_cpu = 0
+        self._rebuilt: Reading | None = None
+        self._rebuilt_batch = MISSING
+        self._next = 0
+        self.stamper: Stamper | None = None  # where main makes the batches itself
+
+    def _read(self) -> Reading:
+        thread = threading.get_ident()
+        clock = self._clocks.get(thread)
+        if clock is None:
+            clock = self._clocks[thread] = self._clock_of_thread()
+        return clock.read()
+
+    def close(self) -> None:
+        """Let go of every thread's clock, and of rows that are not finished."""
+        for clock in self._clocks.values():
+            clock.close()
+        self._rows.clear()
+        if self.stamper is not None:
+            self.stamper.let_go()
+
+    def _begin_epoch(self) -> None:
+        self._epoch = self._ring.next_epoch()
+        self._rows.clear()
+        self._ready.clear()
+        self._next = 0
+
+    def drawing(self) -> None:
+        """Main is about to draw indices."""
+        self._drawing = now_ns()
+
+    def drawn(self, index: object) -> None:
+        """It has drawn them; without workers it takes them up itself."""
+        if self.stamper is None:
+            return
+        if self._epoch == MISSING:
+            self._begin_epoch()
+        row = Row(epoch=self._epoch, batch=self._next, drawing=self._drawing)
+        self._rows = {self._next: row}
+        self._ready = [self._next]
+        self._next += 1
+        row.dispatched = now_ns()
+        self.stamper.picked(index)
+
+    def dispatching(self, batch: int) -> None:
+        """Indices are about to be sent; torch counts from 0 in each epoch."""
+        if batch == 0:
+            self._begin_epoch()
+        self._rows[batch] = Row(epoch=self._epoch, batch=batch, drawing=self._drawing)
+        self._drawing = MISSING
+
+    def dispatched(self, batch: int) -> None:
+        """They have been sent."""
+        row = self._rows.get(batch)
+        if row is not None:
+            row.dispatched = now_ns()
+
+    def taking(self) -> Reading:
+        """A thread begins to wait for a batch."""
+        return self._read()
+
+    def taken(self, began: Reading, batch: int, parcel: Parcel | None) -> None:
+        """It has one: from this process's waiting, or from the worker's putting it, if later."""
+        ended = self._read()
+        if threading.get_ident() == self._asked_by:
+            self._other_cpu += ended.cpu - began.cpu
+        else:
+            self._rebuilt, self._rebuilt_batch = ended, batch
+        row = self._rows.get(batch)
+        if row is None:
+            return
+        row.rebuilt, row.received = ended.wall, began.wall
+        row.receive_cpu = ended.cpu - began.cpu
+        row.receive_run_queue = waited_between(began, ended)
+        if parcel is not None:
+            self._unpack(row, parcel)
+        if row.made is None or not row.made.ended:
+            self._ready.append(batch)
+
+    def _unpack(self, row: Row, parcel: Parcel) -> None:
+        row.made, put, done = parcel.made, parcel.began, parcel.ended
+        self._seen(parcel.made)
+        if put is None or done is None:
+            return
+        row.serialising, row.serialised = put.wall, done.wall
+        row.serialise_cpu = done.cpu - put.cpu
+        row.serialise_run_queue = waited_between(put, done)
+        row.received = min(max(row.received, done.wall), row.rebuilt)
+
+    def pinned(self, batch: int) -> None:
+        """The pin thread has copied a batch."""
+        row, rebuilt = self._rows.get(batch), self._rebuilt
+        if row is None or rebuilt is None or self._rebuilt_batch != batch:
+            return
+        row.pinned = now_ns()
+        row.pin_cpu = time.thread_time_ns() - rebuilt.cpu
+
+    def asked(self) -> None:
+        """The consumer asks for a batch."""
+        self._other_cpu = 0
+        self._asked_by = threading.get_ident()
+        self._asked_cpu = time.thread_time_ns()
+        self._asked_ns = now_ns()
+
+    def _take_next(self) -> Row | None:
+        """The row of the batch that is yielded now.
+
+        In order it is the least of those that are there, else the one that came first.
+        """
+        if not self._ready:
+            return None
+        batch = min(self._ready) if self._in_order else self._ready[0]
+        self._ready.remove(batch)
+        return self._rows.pop(batch, None)
+
+    def yielded(self) -> None:
+        """The consumer gets its batch."""
+        yielded_ns, cpu_ns = now_ns(), time.thread_time_ns()
+        self._asked_by = MISSING
+        row = self._take_next()
+        if row is None:
+            return
+        if self.stamper is not None:
+            self._finish_own(row, self.stamper)
+        row.asked, row.yielded = self._asked_ns, yielded_ns
+        row.next_cpu, row.other_cpu = cpu_ns - self._asked_cpu, self._other_cpu
+        row.thread_cpu, row.process_cpu = cpu_ns, time.process_time_ns()
+        self._ring.add(row)
+        self._finished(row)
+
+    def _finish_own(self, row: Row, stamper: Stamper) -> None:
+        """Without workers: the batch was made in this very ``next()``."""
+        made = row.made = stamper.handed()
+        if made is not None:
+            self._other_cpu += made.fetch_cpu + made.collate_cpu
+            self._seen(made)
+        stamper.look()
+
+    def failed(self) -> None:
+        """``next()`` raised."""
+        self._asked_by = MISSING
+        if not self._ready:
+            return
+        made = self._rows[min(self._ready)].made if min(self._ready) in self._rows else None
+        if self.stamper is not None or (made is not None and made.failed):
+            self._take_next()

@@ -1,0 +1,177 @@
+"""Stamps of the process that makes batches: a worker, or main where there are no workers."""
+
+from __future__ import annotations
+
+import operator
+import os
+import time
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dlprof.tracing.chains import Chains
+from dlprof.tracing.clocks import MISSING, Reading, ThreadClock, now_ns, waited_between
+from dlprof.tracing.fetchers import instrument
+from dlprof.tracing.trace import Facts, Made
+
+_KEPT = 64
+_FAR_SLOWER = 4.0
+_WORTH_A_LOOK_NS = 200_000
+_SLOWEST = 4
+_LONGEST_NAME = 60
+_LOOK_EVERY_NS = 500_000_000
+_LOOK_SHARE = 500
+"""Looking up memory may take one part in so many of a worker's time."""
+
+
+class Stamper:
+    """Follows the one batch that this process works on.
+
+    Args:
+        worker: The worker's number; -1 in the main process.
+        dataset: Where chains of transforms are looked for.
+    """
+
+    def __init__(self, worker: int, dataset: object) -> None:
+        self.worker = worker
+        self.ends: list[int] = []
+        self._clock = ThreadClock()
+        self._chains = Chains(dataset)
+        self._told_names = False
+        self._undo: Callable[[], None] | None = None
+        self._index: Any = None
+        self._picked: Reading | None = None
+        self._fetched: Reading | None = None
+        self._collated: Reading | None = None
+        self._streamed: int | None = None
+        self._ordinal = 0
+        self._others_ns = time.process_time_ns() - time.thread_time_ns()
+        self._facts: Facts | None = None
+        self._next_look_ns = 0
+
+    def follow(self, fetcher: Any) -> None:
+        """Time a fetcher, instead of the one before."""
+        self._streamed = 0 if hasattr(fetcher, "dataset_iter") else None
+        self._undo = instrument(fetcher, self)
+
+    def picked(self, index: Any) -> None:
+        """Indices were taken up."""
+        self.ends.clear()
+        self._index = index
+        self._fetched = self._collated = None
+        self._picked = self._clock.read()
+
+    def collating(self) -> None:
+        """All samples are there."""
+        self._fetched = self._clock.read()
+
+    def collated(self) -> None:
+        """The batch is there."""
+        self._collated = self._clock.read()
+
+    def handed(self, *, ended: bool = False, failed: bool = False) -> Made | None:
+        """What is known of the batch that is done; ``None`` if its beginning was not seen."""
+        picked = self._picked
+        if picked is None:
+            return None
+        collated = self._collated or self._clock.read()
+        fetched = self._fetched or collated
+        process_ns = time.process_time_ns()
+        others_ns, before_ns = process_ns - time.thread_time_ns(), self._others_ns
+        made = Made(
+            worker=self.worker,
+            ordinal=self._ordinal,
+            picked=picked.wall,
+            fetched=fetched.wall,
+            collated=collated.wall,
+            fetch_cpu=fetched.cpu - picked.cpu,
+            fetch_run_queue=waited_between(picked, fetched),
+            collate_cpu=collated.cpu - fetched.cpu,
+            collate_run_queue=waited_between(fetched, collated),
+            others_cpu=max(0, others_ns - before_ns),
+            process_cpu=process_ns,
+            **self._samples(picked.wall),
+            chain=self._chains.take(),
+            names=() if self._told_names else self._chains.names,
+            facts=self._facts,
+            ended=ended,
+            failed=failed,
+        )
+        self._told_names, self._others_ns = True, others_ns
+        self._ordinal += 1
+        self._picked = self._index = self._facts = None
+        return made
+
+    def _samples(self, picked_ns: int) -> dict[str, Any]:
+        """Times of single samples: each lasts from the end of the one before to its own."""
+        ends, index = self.ends, self._index
+        if not ends:
+            return {}
+        took = array("q", map(operator.sub, ends, [picked_ns, *ends[:-1]]))
+        if self._streamed is not None:
+            first, index = self._streamed, None
+            self._streamed += len(took)
+        else:
+            first = 0
+        total, worst = sum(took), max(took)
+        places = [took.index(worst)]
+        if worst > _WORTH_A_LOOK_NS and worst * len(took) > _FAR_SLOWER * total:
+            places = sorted(range(len(took)), key=took.__getitem__, reverse=True)[:_SLOWEST]
+        return {
+            "samples": len(took),
+            "samples_ns": total,
+            "worst_ns": worst,
+            "kept": took[:: -(-len(took) // _KEPT)].tobytes(),
+            "slowest": tuple((_name(index, first, each), took[each]) for each in places),
+        }
+
+    def look(self) -> None:
+        """Look up memory, threads and affinity, if that is due; never within a batch's stamps."""
+        began_ns = now_ns()
+        if began_ns < self._next_look_ns:
+            return
+        self._facts = look_up()
+        ended_ns = now_ns()
+        pause_ns = max(_LOOK_EVERY_NS, _LOOK_SHARE * (ended_ns - began_ns))
+        self._next_look_ns = ended_ns + pause_ns
+
+    def let_go(self) -> None:
+        """Make everything as it was before."""
+        if self._undo is not None:
+            self._undo()
+            self._undo = None
+        self._chains.let_go()
+        self._clock.close()
+        self._picked = self._index = None
+
+
+def _name(index: Any, first: int, place: int) -> str:
+    """A sample's index as text; its position in the stream where it has none."""
+    if isinstance(index, list | tuple):
+        return str(index[place])[:_LONGEST_NAME] if place < len(index) else str(place)
+    return str(first + place if index is None else index)[:_LONGEST_NAME]
+
+
+def look_up(proc: Path = Path("/proc/self")) -> Facts:
+    """Memory, threads and affinity of this process.
+
+    Args:
+        proc: The kernel's account of it.
+    """
+    try:
+        threads = len(os.listdir(proc / "task"))  # noqa: PTH208 - several times faster than iterdir
+    except OSError:
+        threads = MISSING
+    ask = getattr(os, "sched_getaffinity", None)
+    return Facts(_private_bytes(proc), threads, MISSING if ask is None else len(ask(0)))
+
+
+def _private_bytes(proc: Path) -> int:
+    """``Private_*`` of ``smaps_rollup``: it grows as shared pages are copied, where RSS doesn't."""
+    try:
+        with open(proc / "smaps_rollup", "rb") as file:  # noqa: PTH123 - faster than Path.open
+            lines = [line.split() for line in file if line.startswith(b"Private_")]
+        return 1024 * sum(int(words[1]) for words in lines)
+    except (OSError, IndexError, ValueError):
+        return MISSING

@@ -1,0 +1,188 @@
+"""Times the stages of one loader's batches."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+
+from torch.utils.data import DataLoader
+
+from dlprof.tracing.attach import Attachment
+from dlprof.tracing.clocks import now_ns
+from dlprof.tracing.recorder import Recorder
+from dlprof.tracing.trace import Made, Ring, Row, Trace
+from dlprof.tracing.waiting import WaitingIterator
+
+CAPACITY = 16_384
+"""Rows that are kept unless more are asked for; about 20 MB."""
+
+_WAIT_ONLY = "so only the wait in next() is timed"
+_FOREIGN = "{name} is not a torch.utils.data.DataLoader, " + _WAIT_ONLY
+_OWN_WAY = "{name} makes its iterator in a way of its own, " + _WAIT_ONLY
+_RUNNING = "the loader's persistent workers were running before, " + _WAIT_ONLY
+_REFUSED = "{name} refused the hooks ({error}), " + _WAIT_ONLY
+
+
+class Tracer:
+    """Follows every batch of one loader without changing it or them.
+
+    Between ``install`` and ``remove`` each iterator that the loader makes is followed, wherever
+    ``iter(loader)`` is called. Iterate over the tracer itself instead to have at least the waits of
+    a loader that can't be hooked. Where iterators are made by a script that is not to be touched,
+    put ``making`` around that.
+
+    Args:
+        loader: A ``DataLoader`` of any class and mode; of anything else only waits are timed.
+            ``None`` where only ``making`` is used.
+        capacity: How many of the latest batches are kept.
+        stop_after_batches: Stop by itself after so many; ``None`` goes on.
+        stop_after_s: Stop by itself so many seconds after the first batch; ``None`` goes on.
+    """
+
+    def __init__(
+        self,
+        loader: Any = None,
+        *,
+        capacity: int = CAPACITY,
+        stop_after_batches: int | None = None,
+        stop_after_s: float | None = None,
+    ) -> None:
+        self._loader = loader
+        self._ring = Ring(capacity)
+        self._stop_after_batches = stop_after_batches
+        self._stop_after_s = stop_after_s
+        self._stops_ns: float | None = None
+        self._began_ns, self._began_at = now_ns(), time.time()
+        self._attached: list[Attachment] = []
+        self._workers = 0
+        self._names: tuple[str, ...] = ()
+        self._reason = ""
+        self._hooked = False
+        self.stopped = False
+        if loader is not None and not isinstance(loader, DataLoader):
+            self._reason = _FOREIGN.format(name=type(loader).__name__)
+
+    def __enter__(self) -> Self:
+        self.install()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.remove()
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin an epoch; the same as ``iter(loader)`` where that can be hooked."""
+        iterator: Iterator[Any] = iter(self._loader)
+        if any(each.follows(iterator) for each in self._attached):
+            return iterator
+        return WaitingIterator(
+            iterator,
+            self._ring,
+            hooked=lambda: self._hooked or self.stopped,
+            finished=self._finished,
+        )
+
+    def install(self) -> None:
+        """Follow every iterator that the loader makes from now on."""
+        loader, make = self._loader, getattr(type(self._loader), "_get_iterator", None)
+        if self._reason or make is None or self.stopped:
+            return
+        if getattr(loader, "_iterator", None) is not None:
+            self._reason = _RUNNING
+            return
+        mine, its = weakref.ref(self), weakref.ref(loader)
+
+        def get_iterator() -> Any:
+            tracer, owner = mine(), its()
+            if tracer is None:
+                return make(owner)
+            with tracer.making(owner) as adopt:
+                iterator = make(owner)
+            adopt(iterator)
+            return iterator
+
+        try:
+            loader._get_iterator = get_iterator  # noqa: SLF001 - shadows the class's method
+        except Exception as error:  # noqa: BLE001 - a class of the user's own may refuse
+            self._refused(loader, error)
+
+    def remove(self) -> None:
+        """Leave the loader and its iterators as they were; what was seen is kept."""
+        if self._loader is not None and "_get_iterator" in getattr(self._loader, "__dict__", {}):
+            delattr(self._loader, "_get_iterator")
+        for each in self._attached:
+            each.let_go()
+        self._attached.clear()
+
+    @contextlib.contextmanager
+    def making(self, loader: Any) -> Iterator[Callable[[Any], None]]:
+        """Prepare for an iterator of this loader to be made within.
+
+        Gives:
+            What to call afterwards with the iterator.
+        """
+        if self.stopped:
+            yield lambda _iterator: None
+            return
+        recorder = Recorder(
+            self._ring,
+            in_order=getattr(loader, "in_order", True),
+            seen=self._seen,
+            finished=self._finished,
+        )
+        attachment = Attachment(recorder)
+        self._workers = loader.num_workers
+        with attachment.around_making(loader):
+            yield lambda iterator: self._adopt(loader, attachment, iterator)
+
+    def _adopt(self, loader: Any, attachment: Attachment, iterator: Any) -> None:
+        try:
+            attachment.adopt(iterator)
+        except Exception as error:  # noqa: BLE001 - never break the script that is looked at
+            attachment.let_go()
+            self._refused(loader, error)
+            return
+        self._hooked = True
+        self._attached = [*(each for each in self._attached if each.alive), attachment]
+
+    def _refused(self, loader: Any, error: Exception) -> None:
+        self._reason = _REFUSED.format(name=type(loader).__name__, error=error)
+
+    def _seen(self, made: Made) -> None:
+        self._names = made.names or self._names
+
+    def _finished(self, row: Row) -> None:
+        """After each row: stop if it is time to."""
+        if self._stops_ns is None:
+            left_s = self._stop_after_s
+            self._stops_ns = float("inf") if left_s is None else row.yielded + 1e9 * left_s
+        enough = self._stop_after_batches
+        if row.yielded >= self._stops_ns or (enough is not None and self._ring.added >= enough):
+            self.stop()
+
+    def stop(self) -> None:
+        """Stop for good; workers stop stamping with the next indices that they get."""
+        self.stopped = True
+        self.remove()
+
+    def trace(self) -> Trace:
+        """What has been seen so far."""
+        rows = tuple(self._ring.rows())
+        reason = self._reason
+        if not self._hooked and not reason and rows:
+            reason = _OWN_WAY.format(name=type(self._loader).__name__)
+        return Trace(
+            rows=rows,
+            dropped=self._ring.added - len(rows),
+            began_ns=self._began_ns,
+            began_at=self._began_at,
+            num_workers=self._workers,
+            names=self._names,
+            hooked=self._hooked,
+            unavailable={"hooks": reason} if reason else {},
+        )

@@ -1,0 +1,76 @@
+"""What each worker did in a window."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Sequence
+
+from dlprof.records.stages import WorkerCosts
+from dlprof.tracing.clocks import MISSING
+from dlprof.tracing.trace import Made, Row
+
+_NS = 1e-9
+_FEWEST_READINGS = 4
+_WARM_UP = 4
+"""The first quarter of a worker's readings shows caches that fill, not growth."""
+
+
+def worker_costs(rows: Sequence[Row], window_s: float) -> tuple[WorkerCosts, ...]:
+    """One entry per worker, by number; none where the main process loads.
+
+    Args:
+        rows: Of the window, with their makers' stamps.
+        window_s: Its length.
+    """
+    of_worker: dict[int, list[Made]] = defaultdict(list)
+    for row in rows:
+        if row.made is not None and row.made.worker >= 0:
+            of_worker[row.made.worker].append(row.made)
+    return tuple(
+        _costs(worker, sorted(made, key=lambda each: each.picked), window_s)
+        for worker, made in sorted(of_worker.items())
+    )
+
+
+def _costs(worker: int, made: Sequence[Made], window_s: float) -> WorkerCosts:
+    facts = [each.facts for each in made if each.facts is not None]
+    busy_s = sum(each.collated - each.picked for each in made) * _NS
+    return WorkerCosts(
+        worker=worker,
+        batches=len(made),
+        busy_fraction=min(1.0, busy_s / window_s) if window_s > 0 else 0.0,
+        cpu_cores=_cpu_cores(made),
+        threads=max((each.threads for each in facts if each.threads != MISSING), default=None),
+        affinity_cpus=next(
+            (each.affinity_cpus for each in reversed(facts) if each.affinity_cpus != MISSING), None
+        ),
+        pss_growth_bytes_per_batch=_growth(made),
+    )
+
+
+def _cpu_cores(made: Sequence[Made]) -> float | None:
+    """CPU of all its threads, while it is the same process: each epoch may start new ones."""
+    used = lasted = 0
+    for before, after in itertools.pairwise(made):
+        if after.ordinal > before.ordinal and after.process_cpu >= before.process_cpu:
+            used += after.process_cpu - before.process_cpu
+            lasted += after.collated - before.collated
+    return used / lasted if lasted > 0 else None
+
+
+def _growth(made: Sequence[Made]) -> float | None:
+    """Slope of private memory over batches, by least squares, of the worker's last process."""
+    points: list[tuple[int, int]] = []
+    for each in made:
+        if points and each.ordinal < points[-1][0]:
+            points = []
+        if each.facts is not None and each.facts.private_bytes != MISSING:
+            points.append((each.ordinal, each.facts.private_bytes))
+    points = points[len(points) // _WARM_UP :]
+    if len(points) < _FEWEST_READINGS:
+        return None
+    mean_x = sum(x for x, _ in points) / len(points)
+    mean_y = sum(y for _, y in points) / len(points)
+    spread = sum((x - mean_x) ** 2 for x, _ in points)
+    return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread if spread else None
