@@ -3,6 +3,30 @@
 Importing it loads neither torch nor pydantic; each command imports what it needs when it runs.
 """
 
-from dlprof.cli.entry import main
+from __future__ import annotations
+
+import os
+import signal
+
+_INTERRUPTED = 130  # ``ExitCode.INTERRUPTED``, which is not imported yet where this is needed
+
+
+def main() -> None:
+    """Run the program with the process's own arguments and end the process with its exit code."""
+    interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if interruptible:
+        signal.signal(signal.SIGINT, _leave)
+    from dlprof.cli.entry import main as enter  # noqa: PLC0415 - with the signal taken care of
+
+    if interruptible:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    enter()
+
+
+def _leave(_number: int, _frame: object) -> None:
+    """End at once: nothing has been begun, and an import would answer with a traceback."""
+    os.write(2, b"dlprof: Interrupted.\n")
+    os._exit(_INTERRUPTED)
+
 
 __all__ = ["main"]

@@ -146,6 +146,11 @@ def _fields_named(flags: Mapping[str, object | None]) -> frozenset[str]:
 
 def _output_path(output: Path | None, target: str, *, resume: bool) -> Path:
     if output is not None:
+        if str(output) in {"-", "."}:  # "." is also what an empty path is read as
+            raise UsageError(
+                "-o needs the path of the run file",
+                hint="Results go to stdout by themselves; a run is kept in a file.",
+            )
         return output
     if resume:
         raise UsageError(

@@ -13,7 +13,7 @@ from dlprof.advise.recommend import recommend
 from dlprof.engine.listener import SweepListener
 from dlprof.engine.preparation import look_at, new_header, now
 from dlprof.engine.resume import plan_of, resumed_settings, same_run
-from dlprof.engine.workplace import work_directory
+from dlprof.engine.workplace import check_folder, work_directory
 from dlprof.errors import DlprofError, NothingMeasuredError
 from dlprof.machine import inspect_machine
 from dlprof.records import (
@@ -78,6 +78,7 @@ def run_sweep(
         settings = resumed_settings(settings_from_json(before.header.settings), settings, given)
     else:
         check_output(output, force=force)
+        check_folder(output.parent)
         refuse_budget(settings)
     if pickled is None:
         spec = parse_target(settings.target)

@@ -15,7 +15,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from dlprof.files import lock
+from dlprof.errors import FileError
+from dlprof.files import lock, write_fault
 
 _PREFIX = "dlprof-sweep-"
 
@@ -42,6 +43,21 @@ def work_directory(parent: Path | None = None) -> Iterator[Path]:
         shutil.rmtree(directory, ignore_errors=True)
         if held is not None:
             os.close(held)
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder in which nothing can be created, such as /proc, before time is spent.
+
+    Raises:
+        FileError: Says why not.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except FileNotFoundError:  # although it is there
+        raise FileError(f"{folder} takes no files", hint="Give another path with -o.") from None
+    except OSError as error:
+        raise write_fault(folder, error) from None
 
 
 def _create(place: Path) -> tuple[Path, int | None]:

@@ -172,10 +172,8 @@ def _receive(goods: _Packed, answer: connection.Connection) -> None:
 def _not_picklable(packing: _PackingError, method: str) -> Failure | None:
     error = packing.__cause__ or packing
     message = (
-        f"{packing.name} can't be pickled for a worker that is started by {method}: "
-        f"{one_line(error)}"
+        f"A worker that is started by {method} can't be sent {packing.name}: {one_line(error)}"
     )
-    message = message[0].upper() + message[1:]
     return _failure(error, "not_picklable", message, remedies.PICKLABLE)
 
 

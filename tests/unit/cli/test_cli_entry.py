@@ -218,3 +218,52 @@ def test_closed_streams_are_no_fault(tmp_path: Path) -> None:
     call = f'"{sys.executable}" -m dlprof sweep --print-config >&- 2>&-'
     done = subprocess.run(["/bin/sh", "-c", call], check=False, cwd=tmp_path)
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize("option", ["-", "", "."])
+def test_a_run_file_needs_a_name(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    option: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["sweep", "-o", option], {}) == 2
+    assert "-o needs the path" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_processes_wrote_is_shown_when_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = NothingMeasuredError("No batch came.", hint="Look at it.", traceback="line 7 in make")
+    sweep_that_raises(monkeypatch, error)
+    assert run(["sweep", "-q"], {}) == 6
+    assert "line 7" not in capsys.readouterr().err
+    assert run(["sweep", "-v"], {}) == 6
+    assert "line 7 in make\ndlprof: No batch came.\n  Look at it." in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize("ignored", [False, True])
+def test_ctrl_c_while_the_program_is_loaded(*, ignored: bool) -> None:
+    """Nothing has begun: no traceback, and 130; a shell that has it ignored is obeyed."""
+    program = (
+        "import os, signal, sys, dlprof.cli\n"
+        f"ignored = {ignored}\n"
+        "if ignored: signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "class Interrupts:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'typer': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupts())\n"
+        "sys.argv = ['dlprof', '--version']\n"
+        "dlprof.cli.main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert "Traceback" not in done.stderr
+    if ignored:
+        assert (done.returncode, done.stderr) == (0, "")
+    else:
+        assert (done.returncode, done.stderr) == (130, "dlprof: Interrupted.\n")

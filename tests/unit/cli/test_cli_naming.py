@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pytest
 from hypothesis import given
@@ -24,7 +24,7 @@ NOON = datetime(2026, 1, 31, 12, 0, 5)  # noqa: DTZ001 - a file's name holds loc
     ],
 )
 def test_the_name_tells_target_and_time(target: str, stem: str) -> None:
-    assert run_file_name(target, NOON) == f"{stem}-20260131-120005.dlprof.jsonl"
+    assert run_file_name(target, NOON) == f"{stem}-20260131-120005-0000.dlprof.jsonl"
 
 
 @given(st.text())
@@ -34,3 +34,10 @@ def test_any_target_gives_a_plain_file_name(target: str) -> None:
     assert "/" not in name
     assert name.isascii()
     assert len(name) < 120
+
+
+@given(st.integers(1, 999_999))
+def test_sweeps_of_one_second_have_files_of_their_own(later_us: int) -> None:
+    later = NOON + timedelta(microseconds=later_us)
+    assert run_file_name("images", later) != run_file_name("images", NOON)
+    assert run_file_name("images", later) > run_file_name("images", NOON)  # as a folder lists them

@@ -17,6 +17,7 @@ from dlprof.search.plan import (
     by_importance,
     expected_survivors,
     plan_trials,
+    refuse_budget,
 )
 from dlprof.settings import SweepSettings
 
@@ -89,6 +90,15 @@ def test_a_budget_below_one_trial_is_refused_with_what_would_do() -> None:
     with pytest.raises(UsageError, match="can't hold a single trial") as caught:
         planned(0.5)
     assert "Give a budget of" in caught.value.hint
+
+
+def test_a_budget_below_any_trial_is_refused_before_the_target_is_built() -> None:
+    with pytest.raises(UsageError, match="at least") as caught:
+        refuse_budget(SweepSettings(budget_s=2.0, trial_s=5.0))
+    assert "5.3 s" in caught.value.message
+    assert "budget of 53 s" in caught.value.hint
+    refuse_budget(SweepSettings(budget_s=2.0))
+    refuse_budget(SweepSettings(budget_s=5.5, trial_s=5.0))
 
 
 def test_overhead_that_can_not_be_shared_counts() -> None:

@@ -7,7 +7,7 @@ from multiprocessing.connection import Client
 import pytest
 
 from dlprof.errors import TargetError
-from dlprof.trial.failures import blame_log, classify, died, last_lines, outcome_of
+from dlprof.trial.failures import blame_log, classify, died, ended, last_lines, outcome_of
 from dlprof.trial.measure import EmptyLoaderError
 
 
@@ -128,3 +128,72 @@ def test_a_long_log_is_cut_to_its_end() -> None:
 
     assert cut.endswith("line 9999")
     assert len(cut.splitlines()) == 30
+
+
+class _Verbatim(str):
+    """As torch passes a KeyError's message on, whose ``str`` would else be its ``repr``."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+_WORKERS = (
+    "Caught {name} in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
+    "  File \"{file}\", line 190, in <dictcomp>\n    [d[key] for d in batch]\n{name}: 'label'\n"
+)
+_COLLATE = "/lib/torch/utils/data/_utils/collate.py"
+
+
+@pytest.mark.parametrize(
+    ("error", "file", "kind"),
+    [
+        (KeyError, _COLLATE, "inconsistent_batches"),
+        (TypeError, _COLLATE, "inconsistent_batches"),
+        (KeyError, "/home/me/collate.py", "worker_exception"),
+        (LookupError, _COLLATE, "worker_exception"),
+    ],
+)
+def test_samples_that_are_not_alike(error: type[Exception], file: str, kind: str) -> None:
+    failure = classify(error(_Verbatim(_WORKERS.format(name=error.__name__, file=file))))
+    assert failure.kind == kind
+    if kind == "inconsistent_batches":
+        assert "collate_fn" in failure.hint
+        assert "keys" in failure.hint
+
+
+def test_a_type_that_torch_can_not_collate_has_a_remedy_of_its_own() -> None:
+    text = "default_collate: batch must contain tensors, ...; found <class 'NoneType'>"
+    failure = classify(TypeError(text))
+    assert failure.kind == "worker_exception"
+    assert "collate_fn" in failure.hint
+
+
+def test_what_a_new_worker_could_not_unpickle_is_named_from_the_log() -> None:
+    log = (
+        "Traceback (most recent call last):\n"
+        '  File "<string>", line 1, in <module>\n'
+        '  File "/lib/multiprocessing/spawn.py", line 122, in spawn_main\n'
+        "    exitcode = _main(fd, parent_sentinel)\n"
+        "               ^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
+        '  File "/lib/multiprocessing/spawn.py", line 132, in _main\n'
+        "    self = reduction.pickle.load(from_parent)\n"
+        "           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
+        '  File "data.py", line 7, in __setstate__\n'
+        "FileNotFoundError: no such index\n"
+    )
+    lost = classify(RuntimeError("DataLoader worker (pid 7) exited unexpectedly"), [1])
+    named = blame_log(lost, log)
+    assert named.kind == "not_picklable"
+    assert "FileNotFoundError: no such index" in named.message
+    assert "--start-method fork" in named.hint
+    assert blame_log(lost, "FileNotFoundError: no such index\n") == lost
+
+
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [(-9, "was ended by SIGKILL"), (0, "ended with exit code 0"), (-77, "was ended by signal 77")],
+)
+def test_how_a_process_ended(status: int, text: str) -> None:
+    assert ended(status) == text
