@@ -14,7 +14,7 @@ from dlprof.report.layout import INDENT
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _WIDEST_BAR = 40
 _NARROWEST_BAR = 6
-_PILE = "<- pile up here"
+_PILE = "<- piles up"
 _PILE_BATCHES = 1.0
 """Fewer batches than this are on their way, not waiting."""
 
@@ -37,11 +37,11 @@ class Place:
 
 
 _WAY = (
-    Place("pick_up", "indices, not taken up", waits=True, where="workers"),
+    Place("pick_up", "sent, not taken up", waits=True, where="workers"),
     Place("fetch", "fetch", waits=False, where="workers"),
     Place("collate", "collate", waits=False, where="workers"),
     Place("serialise", "serialise", waits=False, where="workers"),
-    Place("queue", "made, in the queue", waits=True, where="main"),
+    Place("queue", "made, not taken up", waits=True, where="main"),
     Place("rebuild", "rebuild", waits=False, where="main"),
     Place("pin", "pin", waits=False, where="main"),
     Place("hold_up", "ready, out of turn", waits=True, where="main"),

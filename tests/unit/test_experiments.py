@@ -1,0 +1,140 @@
+"""Which trials a profile asks for, step by step, and when it has enough."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from builders import config, failed, machine, target, trial
+from finding_cases import Loader, explanation
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlprof.advise.experiments import Allowance, Experiment, Observation, propose
+from dlprof.advise.findings import Evidence, find
+from dlprof.records import Config, Trial, TrialCost
+
+PRESENT = config(4)
+BLOCKED = Loader(config=PRESENT, fetch_io=0.04, hold_up=0.02, busy=0.55, rate=60)
+FREE = config(4, in_order=False)
+DEEP = config(4, prefetch_factor=8)
+ROOMY = Allowance(budget_s=60.0)
+
+
+def _start(present: Config = PRESENT, **fields: object) -> Evidence:
+    made = Evidence(machine=machine(2), target=target(), config=present)
+    return dataclasses.replace(made, **fields)  # type: ignore[arg-type]  # fields of Evidence
+
+
+def _play(seen: Evidence, allowance: Allowance, gains: Mapping[Config, float]) -> list[str]:
+    """Run proposed trials on an imagined machine until nothing more is asked for."""
+    names: list[str] = []
+    while block := propose(seen, allowance):
+        names += [each.name for each in block]
+        assert len(names) < 100
+        done = tuple(_run(each, gains, len(names) - len(block) + n) for n, each in enumerate(block))
+        seen = dataclasses.replace(seen, observations=(*seen.observations, *done))
+    names.append(",".join(finding.code for finding in find(seen)))
+    return names
+
+
+def _run(asked: Experiment, gains: Mapping[Config, float], number: int) -> Observation:
+    rate = BLOCKED.rate * gains.get(asked.config, 1.0)
+    made = trial(
+        asked.config,
+        rate * 32,
+        repetition=asked.repetition,
+        trial_id=f"t{number:04}",
+        wall_s=asked.trial_s + 0.4,
+    )
+    told = None
+    if asked.explain:
+        told = explanation(dataclasses.replace(BLOCKED, config=asked.config), made.id)
+    return Observation(experiment=asked, trial=made, explanation=told)
+
+
+def test_it_begins_with_what_is_and_the_calibration() -> None:
+    block = propose(_start(), ROOMY)
+    assert [(each.role, each.explain, each.config.num_workers) for each in block] == [
+        ("present", False, 4),
+        ("present", True, 4),
+        ("calibration", True, 0),
+        ("calibration", True, 1),
+        ("calibration", True, 2),
+        ("present", False, 4),
+    ]
+    assert [each.repetition for each in block] == [0, 0, 0, 0, 0, 1]
+    assert block[0].turnover
+    assert all(each.config == each.config.canonical() for each in block)
+
+
+def test_what_is_explained_is_not_calibrated_again() -> None:
+    workers = [each.config.num_workers for each in propose(_start(config(1)), ROOMY)]
+    assert workers == [1, 1, 0, 2, 1]
+
+
+def test_no_more_workers_than_allowed() -> None:
+    block = propose(_start(config(1)), dataclasses.replace(ROOMY, workers=1))
+    assert max(each.config.num_workers for each in block) == 1
+
+
+def test_remedies_are_tried_beside_the_present_and_repeated_where_they_pay() -> None:
+    names = _play(_start(), ROOMY, {FREE: 1.6, DEEP: 1.2})
+    tried = [name for name in names if name.startswith("trying")]
+    assert tried.count("trying in_order=False") == 2
+    assert tried.count("trying prefetch_factor=8") == 2
+    assert names[-1].startswith("order.blocking")
+
+
+def test_what_brought_nothing_is_not_repeated() -> None:
+    names = _play(_start(), ROOMY, {FREE: 0.9, DEEP: 1.4})
+    assert names.count("trying in_order=False") == 1
+    assert names[-1].startswith("prefetch.shallow")
+
+
+def test_the_page_cache_is_dropped_once_where_files_are_read() -> None:
+    assert _play(_start(reads_files=True), ROOMY, {}).count("without the page cache") == 1
+    assert "without the page cache" not in _play(_start(reads_files=False), ROOMY, {})
+
+
+def test_a_present_that_fails_is_told_by_that() -> None:
+    lost = Observation(
+        experiment=Experiment(name="as it is", role="present", config=PRESENT),
+        trial=failed(PRESENT),
+    )
+    assert propose(_start(observations=(lost,)), ROOMY) == ()
+
+
+def test_blocks_turn_about() -> None:
+    seen = _start()
+    roles = []
+    for _ in range(3):
+        block = propose(seen, ROOMY)
+        roles.append([each.role for each in block])
+        done = tuple(_run(each, {FREE: 1.5, DEEP: 1.4}, n) for n, each in enumerate(block))
+        seen = dataclasses.replace(seen, observations=(*seen.observations, *done))
+    assert roles[1] == list(reversed(roles[2]))
+
+
+def test_slow_batches_leave_out_what_the_budget_does_not_hold() -> None:
+    slow = Allowance(budget_s=10.0, cost=TrialCost(overhead_s=0.4, batch_s=1.0))
+    block = propose(_start(), slow)
+    assert [each.role for each in block] == ["present", "present"]
+
+
+def _spent(trials: tuple[Trial, ...]) -> float:
+    return sum(each.wall_s for each in trials)
+
+
+@given(st.floats(3, 60), st.floats(0.8, 2.0), st.floats(0.8, 2.0))
+def test_the_budget_holds(budget_s: float, free: float, deep: float) -> None:
+    seen, allowance = _start(), Allowance(budget_s=budget_s)
+    blocks = 0
+    while block := propose(seen, allowance):
+        done = tuple(
+            _run(e, {FREE: free, DEEP: deep}, 10 * blocks + n) for n, e in enumerate(block)
+        )
+        seen = dataclasses.replace(seen, observations=(*seen.observations, *done))
+        blocks += 1
+        assert blocks < 10
+    assert _spent(seen.trials()) <= budget_s + 1e-6
