@@ -64,6 +64,5 @@ class ThreadClock:
 
 def waited_between(began: Reading, ended: Reading) -> int:
     """Nanoseconds in the run queue between two readings; ``MISSING`` if either lacks them."""
-    if began.run_queue < 0 or ended.run_queue < 0:
-        return MISSING
-    return ended.run_queue - began.run_queue
+    before, after = began.run_queue, ended.run_queue
+    return MISSING if before < 0 or after < 0 else after - before

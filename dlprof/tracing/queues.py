@@ -145,8 +145,8 @@ def _unpack(
     made: tuple[Any, ...], began: tuple[int, ...], item: Any, ended: tuple[int, ...]
 ) -> Parcel:
     parcel = Parcel.__new__(Parcel)
-    parcel.item, parcel.made = item, Made(*made)
-    parcel.began, parcel.ended = Reading(*began), Reading(*ended)
+    parcel.item, parcel.made = item, Made._make(made)
+    parcel.began, parcel.ended = Reading._make(began), Reading._make(ended)
     return parcel
 
 

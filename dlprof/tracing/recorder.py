@@ -168,9 +168,10 @@ class Recorder:
             return
         if self.stamper is not None:
             self._finish_own(row, self.stamper)
-        row.asked, row.yielded = self._asked_ns, yielded_ns
+        row.asked, row.asked_cpu, row.yielded = self._asked_ns, self._asked_cpu, yielded_ns
         row.next_cpu, row.other_cpu = cpu_ns - self._asked_cpu, self._other_cpu
-        row.thread_cpu, row.process_cpu = cpu_ns, time.process_time_ns()
+        row.process_cpu, row.thread_cpu = time.process_time_ns(), time.thread_time_ns()
+        row.left = now_ns()
         self._ring.add(row)
         self._finished(row)
 

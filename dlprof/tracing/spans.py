@@ -136,8 +136,8 @@ def spans(name: StageName, rows: Sequence[Row]) -> list[Span]:
     if name == "step":
         return [
             Span(
-                max(0, after.asked - row.yielded),
-                after.thread_cpu - after.next_cpu - row.thread_cpu,
+                max(0, after.asked - row.left),
+                after.asked_cpu - row.thread_cpu,
             )
             for row, after in itertools.pairwise(rows)
             if after.epoch == row.epoch

@@ -96,10 +96,12 @@ class Row:
         pinned: It lay in page-locked memory.
         pin_cpu: CPU of the pin thread for that.
         asked: The consumer asked for it.
+        asked_cpu: CPU of the consumer's thread so far, at that time.
         yielded: The consumer had it.
         next_cpu: CPU of the consumer's thread in ``next()``.
         other_cpu: The part of it in taking batches, fetching and collating.
-        thread_cpu: CPU of the consumer's thread so far.
+        left: The tracer was done with it; what it took for that belongs to no stage.
+        thread_cpu: CPU of the consumer's thread so far, at that time.
         process_cpu: CPU of the main process so far.
     """
 
@@ -119,9 +121,11 @@ class Row:
     pinned: int = MISSING
     pin_cpu: int = MISSING
     asked: int = MISSING
+    asked_cpu: int = MISSING
     yielded: int = MISSING
     next_cpu: int = MISSING
     other_cpu: int = 0
+    left: int = MISSING
     thread_cpu: int = MISSING
     process_cpu: int = MISSING
 

@@ -54,8 +54,10 @@ class WaitingIterator:
             epoch=self._epoch,
             batch=self._batch,
             asked=asked_ns,
+            asked_cpu=asked_cpu_ns,
             yielded=yielded_ns,
             next_cpu=cpu_ns - asked_cpu_ns,
+            left=yielded_ns,
             thread_cpu=cpu_ns,
             process_cpu=time.process_time_ns(),
         )
