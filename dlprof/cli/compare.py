@@ -15,7 +15,7 @@ def compare(
     a: Annotated[Path, typer.Argument(metavar="A", help="A run file.")],
     b: Annotated[Path, typer.Argument(metavar="B", help="Another; rates are told as B over A.")],
     *,
-    num_workers: Annotated[
+    workers: Annotated[
         str | None,
         typer.Option(
             "--num-workers",
@@ -42,8 +42,8 @@ def compare(
     from dlprof.report.compare import compare_document, render_comparison
     from dlprof.store import read_run
 
-    workers = None if num_workers is None else _one_number(num_workers)
-    comparison = split(read_run(a), read_run(b), num_workers=workers, best=best)
+    number = None if workers is None else _one_number(workers)
+    comparison = split(read_run(a), read_run(b), num_workers=number, best=best)
     if as_json:
         streams.write_result(compare_document(comparison))
     else:

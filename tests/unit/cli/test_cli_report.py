@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from compare_runs import Costs, made_run
+
+from dlprof.cli.entry import run
+from dlprof.records import Run
+from dlprof.store import RunWriter
+
+
+def _write(name: str, made: Run) -> str:
+    with RunWriter.create(Path(name), made.header) as writer:
+        for trial in made.trials:
+            writer.append(trial)
+    return name
+
+
+@pytest.fixture
+def run_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A saved run in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    return _write("run.dlprof.jsonl", made_run(Costs()))
+
+
+@pytest.fixture
+def slower_file(run_file: str) -> str:
+    """Another beside it, on a machine of fewer cores."""
+    return _write("slower.dlprof.jsonl", made_run(Costs(affinity=4)))
+
+
+def test_a_report_is_the_screen_of_the_sweep(
+    run_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["report", run_file], {}) == 0
+    out, err = capsys.readouterr()
+    assert "Recommended settings" in out
+    assert err == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "begins"),
+    [
+        ("report.html", "<!DOCTYPE html>"),
+        ("report.md", "# dlprof: "),
+        ("report.csv", "run_id,"),
+        ("report.json", '{"schema_version"'),
+    ],
+)
+def test_the_suffix_tells_the_format(
+    run_file: str, capsys: pytest.CaptureFixture[str], name: str, begins: str
+) -> None:
+    assert run(["report", run_file, "-o", name], {}) == 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert name in err
+    assert Path(name).read_text(encoding="utf-8").startswith(begins)
+
+
+@pytest.mark.parametrize("given", ["html", "markdown", "csv", "json", "text"])
+def test_a_format_alone_goes_to_stdout(
+    run_file: str, capsys: pytest.CaptureFixture[str], given: str
+) -> None:
+    assert run(["report", run_file, "--format", given], {}) == 0
+    assert "data.py:make" in capsys.readouterr().out
+
+
+def test_text_goes_into_a_file_too(run_file: str) -> None:
+    assert run(["report", run_file, "--format", "text", "-o", "screen.txt"], {}) == 0
+    text = Path("screen.txt").read_text(encoding="utf-8")
+    assert "Recommended settings" in text
+    assert "\x1b" not in text
+
+
+def test_a_trace_needs_a_timeline(run_file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["report", run_file, "-o", "run.perfetto.json"], {}) == 2
+    assert "dlprof profile" in capsys.readouterr().err
+    assert not Path("run.perfetto.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        (["-o", "report.xyz"], "names no format"),
+        (["--format", "pdf"], "is no format"),
+        (["--format", "csv", "--json"], "exclude each other"),
+        (["-o", "run.dlprof.jsonl", "--format", "json", "--force"], "the run file itself"),
+        (["-o", "nowhere/report.html"], "no folder"),
+    ],
+)
+def test_what_can_not_be_written_is_refused(
+    run_file: str, capsys: pytest.CaptureFixture[str], arguments: list[str], fault: str
+) -> None:
+    before = Path(run_file).read_bytes()
+    assert run(["report", run_file, *arguments], {}) == 2
+    out, err = capsys.readouterr()
+    assert fault in out + err
+    assert Path(run_file).read_bytes() == before
+
+
+def test_a_file_that_is_there_is_kept_unless_forced(run_file: str) -> None:
+    Path("report.html").write_text("mine", encoding="utf-8")
+    assert run(["report", run_file, "-o", "report.html"], {}) == 2
+    assert Path("report.html").read_text(encoding="utf-8") == "mine"
+    assert run(["report", run_file, "-o", "report.html", "--force"], {}) == 0
+    assert "<!DOCTYPE" in Path("report.html").read_text(encoding="utf-8")
+
+
+def test_two_runs_are_compared(
+    run_file: str, slower_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["compare", run_file, slower_file], {}) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Most of it is cores to be had" in out
+    assert "B over A" in out
+
+
+def test_a_comparison_as_json(
+    run_file: str, slower_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["compare", run_file, slower_file, "--json", "--num-workers", "8"], {}) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema_version"] == 1
+    assert {"a", "b", "ratio", "parts", "findings", "verdict"} <= set(document)
+    assert document["a"]["config"]["num_workers"] == 8
+    assert document["findings"][0]["code"] == "cpu.affinity"
+
+
+@pytest.mark.parametrize("value", ["3", "2,4", "x"])
+def test_workers_that_were_not_measured_are_refused(
+    run_file: str, slower_file: str, value: str
+) -> None:
+    assert run(["compare", run_file, slower_file, "--num-workers", value], {}) == 2
+
+
+def test_neither_loads_anything_heavy(run_file: str, slower_file: str) -> None:
+    program = (
+        "import sys; from dlprof.cli.entry import run; "
+        "run(sys.argv[1:], {}); "
+        "print(*sorted({'torch', 'pydantic', 'PIL'} & set(sys.modules)), file=sys.stderr)"
+    )
+    for arguments in (["compare", run_file, slower_file], ["report", run_file], ["report", "-h"]):
+        result = subprocess.run(
+            [sys.executable, "-c", program, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        assert result.stderr.strip() == ""

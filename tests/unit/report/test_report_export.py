@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import itertools
+import json
+import re
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+
+import pytest
+from builders import config, header, trial
+from example_runs import HOSTILE, example_run
+from golden import check_golden
+from hypothesis import given
+from hypothesis import strategies as st
+from profiled_runs import hostile_profile, profiled_run
+
+from dlprof.records import Run
+from dlprof.report.export.document import render_json
+from dlprof.report.export.markdown import escaped, render_markdown
+from dlprof.report.export.page import render_html
+from dlprof.report.export.rows import render_csv
+from dlprof.store import from_json
+
+_MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'&amp; ![a](http://b) |`x`"
+_EMPTY = Run(path="", header=header())
+_ACTING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e]")
+
+
+class _Tags(HTMLParser):
+    """All tags and attributes of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.names: set[str] = set()
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.names |= {name for name, _ in attrs}
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def _parsed(page: str) -> _Tags:
+    parser = _Tags()
+    parser.feed(page)
+    return parser
+
+
+def test_the_page_tells_everything() -> None:
+    page = _parsed(render_html(profiled_run()))
+    for told in ("1,512", "num_workers=4", "fetch.cpu", "RandomResizedCrop", "SIGBUS", "hold_up"):
+        assert told in page.text
+
+
+def test_the_page_loads_and_runs_nothing() -> None:
+    page = render_html(profiled_run())
+    found = _parsed(page)
+    assert not found.tags & {"script", "link", "img", "iframe", "object", "embed", "form", "a"}
+    assert not found.names & {"src", "href", "action", "onclick", "onload", "onerror", "style"}
+    assert "url(" not in page
+    assert "@import" not in page
+    assert "prefers-color-scheme: dark" in page
+    assert len(page) < 100_000
+
+
+@pytest.mark.parametrize("text", [HOSTILE, _MARKUP])
+def test_no_text_of_a_run_becomes_markup(text: str) -> None:
+    plain, hostile = _parsed(render_html(profiled_run())), _parsed(render_html(_with(text)))
+    assert hostile.tags <= plain.tags
+    assert hostile.names <= plain.names
+    assert not _ACTING.search(hostile.text)
+
+
+def _with(text: str) -> Run:
+    """A run with a text in every foreign place."""
+    made = hostile_profile(text)
+    kept = json.loads(render_json(made))
+    changed = json.loads(json.dumps(kept).replace(json.dumps(HOSTILE)[1:-1], _in_json(text)))
+    return from_json(Run, changed)
+
+
+def _in_json(text: str) -> str:
+    return json.dumps(text)[1:-1]
+
+
+def test_markdown_as_recorded() -> None:
+    check_golden("report.md", render_markdown(profiled_run()))
+
+
+def test_the_page_as_recorded() -> None:
+    check_golden("report.html", render_html(profiled_run()))
+
+
+@pytest.mark.parametrize("text", [HOSTILE, _MARKUP])
+def test_no_text_of_a_run_becomes_markdown(text: str) -> None:
+    written = render_markdown(_with(text))
+    assert not _ACTING.search(written)
+    assert not re.search(r"(?<!\\)<", written)
+    assert not re.search(r"(?<!\\)!?\[", written)
+    assert "://" not in written
+    tables = [line for line in written.splitlines() if line.startswith("|")]
+    for above, below in itertools.pairwise(tables):
+        if below.startswith("| ---"):
+            assert _columns(above) == _columns(below)
+
+
+def _columns(line: str) -> int:
+    return len(re.findall(r"(?<!\\)\|", line))
+
+
+@given(st.text())
+def test_escaping_leaves_nothing_active(text: str) -> None:
+    assert not re.search(r"(?<!\\)(?:\\\\)*[`*_\[\]<>&|~$]", escaped(text))
+
+
+def test_csv_has_a_row_per_trial_and_the_same_cells_in_each() -> None:
+    run = example_run()
+    rows = list(csv.DictReader(io.StringIO(render_csv(run))))
+    assert [row["id"] for row in rows] == [trial.id for trial in run.trials]
+    assert float(rows[0]["samples_per_s"]) == 402.0
+    assert rows[0]["usage_throttled_fraction"] == ""
+    assert rows[-1]["failure_kind"] == "worker_signal"
+    assert rows[0]["pin_memory"] == "false"
+    assert None not in rows[0]
+
+
+def test_csv_of_no_trials_is_the_headings() -> None:
+    assert len(render_csv(_EMPTY).splitlines()) == 1
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@"])
+def test_no_text_becomes_a_formula(start: str) -> None:
+    formula = f'{start}HYPERLINK("x")\x1b[2J'
+    run = dataclasses.replace(example_run(), trials=(trial(config(), warnings=(formula,)),))
+    (row,) = csv.DictReader(io.StringIO(render_csv(run)))
+    assert row["warnings"] == f'\'{start}HYPERLINK("x")'
+
+
+def test_json_holds_the_whole_run() -> None:
+    run = profiled_run()
+    text = render_json(run)
+    assert from_json(Run, json.loads(text)) == run
+    assert text.isascii()
+
+
+def test_a_run_without_anything_has_a_report() -> None:
+    assert "Machine and run" in render_html(_EMPTY)
+    assert "Machine and run" in render_markdown(_EMPTY)
+
+
+def test_charts_are_well_formed() -> None:
+    page = render_html(profiled_run())
+    drawings = re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL)
+    assert len(drawings) == 3
+    for drawing in drawings:
+        root = ET.fromstring(drawing)  # noqa: S314 - made by the test itself
+        assert all(float(each.get("width", "0")) >= 0 for each in root.iter("rect"))
