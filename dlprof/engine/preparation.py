@@ -9,12 +9,23 @@ from datetime import UTC, datetime
 
 from dlprof.engine.preflight import Preflight
 from dlprof.errors import NothingMeasuredError, TargetError, UsageError
-from dlprof.records import SCHEMA_VERSION, Config, Failure, Machine, RunHeader, Target, TrialCost
+from dlprof.records import (
+    SCHEMA_VERSION,
+    Config,
+    Failure,
+    LeftOut,
+    Machine,
+    Plan,
+    RunHeader,
+    Target,
+    TrialCost,
+)
 from dlprof.search.plan import DEFAULT_OVERHEAD_S, plan_trials
+from dlprof.search.single import single_config
 from dlprof.search.space import Space, build_space
 from dlprof.settings import SweepSettings, settings_to_json
 from dlprof.trial.bench import Bench
-from dlprof.trial.protocol import TrialRequest
+from dlprof.trial.protocol import Message, TrialRequest
 from dlprof.trial.story import Limits
 from dlprof.version import __version__
 
@@ -58,6 +69,37 @@ def look_at(bench: Bench, settings: SweepSettings, machine: Machine) -> Outlook:
     Raises:
         DlprofError: The target can't be built or loaded from, or nothing of it can work here.
     """
+    target, accelerator, probe = _probed(bench, settings, machine)
+    space = build_space(settings, target, machine, has_accelerator=accelerator is not None)
+    preflight = Preflight.of(settings, target, machine, probe)
+    faults = _faults(space, preflight, bench)
+    if len(faults) == len(space.configs):
+        first = faults[space.configs[0]]
+        raise NothingMeasuredError(
+            f"No configuration that was asked for can work here: {first.message}",
+            hint=first.hint,
+            traceback=first.stderr_tail,
+        )
+    return Outlook(target=target, accelerator=accelerator, space=space, faults=faults)
+
+
+def look_at_one(bench: Bench, settings: SweepSettings, machine: Machine) -> Outlook:
+    """The same for the one configuration that the settings name; it may be one that can't work.
+
+    Raises:
+        DlprofError: The target can't be built or loaded from, or several are named.
+    """
+    target, accelerator, probe = _probed(bench, settings, machine)
+    config = single_config(settings, target, has_accelerator=accelerator is not None)
+    space = Space(configs=(config,), left_out=())
+    faults = _faults(space, Preflight.of(settings, target, machine, probe), bench)
+    return Outlook(target=target, accelerator=accelerator, space=space, faults=faults)
+
+
+def _probed(
+    bench: Bench, settings: SweepSettings, machine: Machine
+) -> tuple[Target, str | None, Message]:
+    """The target as built and probed, torch's name of the device, and all that the probe told."""
     built = bench.build(_limits(settings, machine))
     _refuse_small(built, settings)
     probe = bench.probe(
@@ -72,20 +114,10 @@ def look_at(bench: Bench, settings: SweepSettings, machine: Machine) -> Outlook:
         batch_tensors=probe["batch_tensors"],
         batch_s=probe["batch_s"],
         batch_cpu_s=probe["batch_cpu_s"],
+        reads_files=probe["data_files"] > 0,
         notes=(*built.notes, *bench.notes),
     )
-    accelerator = _device(settings.device, probe["accelerator"])
-    space = build_space(settings, target, machine, has_accelerator=accelerator is not None)
-    preflight = Preflight.of(settings, target, machine, probe)
-    faults = _faults(space, preflight, bench)
-    if len(faults) == len(space.configs):
-        first = faults[space.configs[0]]
-        raise NothingMeasuredError(
-            f"No configuration that was asked for can work here: {first.message}",
-            hint=first.hint,
-            traceback=first.stderr_tail,
-        )
-    return Outlook(target=target, accelerator=accelerator, space=space, faults=faults)
+    return target, _device(settings.device, probe["accelerator"]), probe
 
 
 def _faults(space: Space, preflight: Preflight, bench: Bench) -> dict[Config, Failure]:
@@ -144,23 +176,35 @@ def _refuse_small(target: Target, settings: SweepSettings) -> None:
         )
 
 
-def new_header(
-    settings: SweepSettings,
-    machine: Machine,
-    outlook: Outlook,
-    bench: Bench,
-    spent_s: float,
-) -> RunHeader:
-    """Plan a new run; ``spent_s`` of its budget are gone."""
-    target, accelerator = outlook.target, outlook.accelerator
-    cost = TrialCost(
+def trial_cost(machine: Machine, target: Target, bench: Bench) -> TrialCost:
+    """What trials of a target are expected to cost, as it was built and probed."""
+    return TrialCost(
         overhead_s=DEFAULT_OVERHEAD_S + (0.0 if bench.fork_safe else target.import_s or 0.0),
         batch_s=target.batch_s or 0.0,
         batch_cpu_s=target.batch_cpu_s or 0.0,
         usable_cores=machine.usable_cores,
     )
-    present = target.present_settings(has_accelerator=accelerator is not None)
-    plan, no_room = plan_trials(outlook.workable, settings, cost, spent_s=spent_s, present=present)
+
+
+def plan_sweep(
+    settings: SweepSettings, machine: Machine, outlook: Outlook, bench: Bench, spent_s: float
+) -> tuple[Plan, tuple[LeftOut, ...]]:
+    """Plan a sweep of which ``spent_s`` are gone; returns what there is no room for, too."""
+    cost = trial_cost(machine, outlook.target, bench)
+    present = outlook.target.present_settings(has_accelerator=outlook.accelerator is not None)
+    return plan_trials(outlook.workable, settings, cost, spent_s=spent_s, present=present)
+
+
+def new_header(
+    settings: SweepSettings,
+    machine: Machine,
+    outlook: Outlook,
+    bench: Bench,
+    *,
+    plan: Plan | None = None,
+    left_out: tuple[LeftOut, ...] = (),
+) -> RunHeader:
+    """The header of a run that begins now; a profile has no plan."""
     return RunHeader(
         schema_version=SCHEMA_VERSION,
         run_id=secrets.token_hex(8),
@@ -169,9 +213,9 @@ def new_header(
         torch_version=bench.versions["torch"],
         python_version=bench.versions["python"],
         machine=machine,
-        target=target,
+        target=outlook.target,
         settings=settings_to_json(settings),
-        accelerator=accelerator,
-        left_out=(*outlook.space.left_out, *no_room),
+        accelerator=outlook.accelerator,
+        left_out=left_out,
         plan=plan,
     )

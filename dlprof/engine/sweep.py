@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -11,9 +10,10 @@ from typing import Literal
 
 from dlprof.advise.recommend import recommend
 from dlprof.engine.listener import SweepListener
-from dlprof.engine.preparation import look_at, new_header, now
+from dlprof.engine.opening import opened_bench
+from dlprof.engine.preparation import look_at, new_header, now, plan_sweep
 from dlprof.engine.resume import plan_of, resumed_settings, same_run
-from dlprof.engine.workplace import check_folder, work_directory
+from dlprof.engine.workplace import check_folder
 from dlprof.errors import DlprofError, NothingMeasuredError
 from dlprof.machine import inspect_machine
 from dlprof.records import (
@@ -31,10 +31,8 @@ from dlprof.search.grid import GridSearch, Proposal
 from dlprof.search.plan import refuse_budget
 from dlprof.settings import SweepSettings, constraints_of, settings_from_json
 from dlprof.store import RunWriter, check_output, read_run
-from dlprof.targets.builtin import prepare
-from dlprof.targets.grammar import parse_target
 from dlprof.trial.bench import Bench
-from dlprof.trial.protocol import BuildRequest, TrialRequest
+from dlprof.trial.protocol import TrialRequest
 
 _OVERRUN = 0.05
 """Share of the budget by which the last trial may exceed it before it is ended."""
@@ -80,39 +78,34 @@ def run_sweep(
         check_output(output, force=force)
         check_folder(output.parent)
         refuse_budget(settings)
-    if pickled is None:
-        spec = parse_target(settings.target)
-        prepare(spec, listener.preparing, arguments=settings.arguments)
-    with work_directory() as directory:
-        request = _build_request(settings, pickled, directory)
-        bench = Bench(request, directory=directory, pulse=listener.pulse)
-        with contextlib.closing(bench):
-            machine = inspect_machine()
-            listener.message(f"building {settings.target}")
-            outlook = look_at(bench, settings, machine)
-            if before is None:
-                header = new_header(settings, machine, outlook, bench, clock() - began_s)
-                writer = RunWriter.create(output, header, force=force)
-            else:
-                header = same_run(before.header, settings, machine, outlook.target, bench.versions)
-                writer = RunWriter.resume(output)
-            with writer:
-                plan = plan_of(header)
-                listener.planned(header, plan.configs, settings.repeats)
-                sweep = _Sweep(
-                    header=header,
-                    settings=settings,
-                    plan=plan,
-                    bench=bench,
-                    writer=writer,
-                    listener=listener,
-                    clock=clock,
-                    began_s=began_s,
-                    trials=list(before.trials) if before is not None else [],
-                    earlier_s=_spent_s(before),
-                    faults=outlook.faults,
-                )
-                run = sweep.run()
+    with opened_bench(settings, listener, pickled=pickled) as bench:
+        machine = inspect_machine()
+        outlook = look_at(bench, settings, machine)
+        if before is None:
+            plan, no_room = plan_sweep(settings, machine, outlook, bench, clock() - began_s)
+            left_out = (*outlook.space.left_out, *no_room)
+            header = new_header(settings, machine, outlook, bench, plan=plan, left_out=left_out)
+            writer = RunWriter.create(output, header, force=force)
+        else:
+            header = same_run(before.header, settings, machine, outlook.target, bench.versions)
+            writer = RunWriter.resume(output)
+        with writer:
+            plan = plan_of(header)
+            listener.planned(header, plan.configs, settings.repeats)
+            sweep = _Sweep(
+                header=header,
+                settings=settings,
+                plan=plan,
+                bench=bench,
+                writer=writer,
+                listener=listener,
+                clock=clock,
+                began_s=began_s,
+                trials=list(before.trials) if before is not None else [],
+                earlier_s=_spent_s(before),
+                faults=outlook.faults,
+            )
+            run = sweep.run()
     listener.ended(run)
     return run
 
@@ -123,20 +116,6 @@ def _spent_s(before: Run | None) -> float:
         return 0.0
     in_trials = sum(trial.wall_s for trial in before.trials)
     return in_trials if before.end is None else max(in_trials, before.end.cost_s.total)
-
-
-def _build_request(settings: SweepSettings, pickled: bytes | None, directory: Path) -> BuildRequest:
-    path = None
-    if pickled is not None:
-        path = directory / "target.pickle"
-        path.write_bytes(pickled)
-    return BuildRequest(
-        target=settings.target,
-        arguments=dict(settings.arguments),
-        shuffle=settings.shuffle,
-        seed=settings.seed,
-        pickled=None if path is None else str(path),
-    )
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from dlprof.records.stages import Explanation
 from dlprof.records.target import Target
 from dlprof.records.timeline import Timeline
 from dlprof.records.trial import Trial
+from dlprof.records.watched import WatchedLoader, WatchedScript
 
 SCHEMA_VERSION = 1
 
@@ -95,6 +96,8 @@ class Run:
         timelines: When batches were where, of instrumented trials.
         calibration: The last one that was written.
         diagnosis: The last one that was written.
+        watched: What was seen of the loaders of a training script, by ``name``, the last of each.
+        script: How that script went; the last one that was written.
         end: Set if the sweep came to an end of its own.
         truncated: Whether the file was cut off in the middle of a record.
     """
@@ -107,10 +110,16 @@ class Run:
     timelines: tuple[Timeline, ...] = ()
     calibration: Calibration | None = None
     diagnosis: Diagnosis | None = None
+    watched: tuple[WatchedLoader, ...] = ()
+    script: WatchedScript | None = None
     end: RunEnd | None = None
     truncated: bool = False
 
     @property
     def completed(self) -> tuple[Trial, ...]:
-        """The trials that have figures."""
-        return tuple(trial for trial in self.trials if trial.outcome == "completed")
+        """The trials that have figures to compare."""
+        return tuple(
+            trial
+            for trial in self.trials
+            if trial.outcome == "completed" and trial.purpose == "measure"
+        )

@@ -32,6 +32,8 @@ class Target:
         batch_tensors: Tensors in one batch, from the probe.
         batch_s: Loading one batch in the main process, second batch of the probe.
         batch_cpu_s: CPU time of that; the rest of ``batch_s`` is waiting.
+        reads_files: Whether the data set names files in its attributes, which a cold page cache
+            matters to; ``None`` where nobody looked.
         notes: What the user should know about how the target was taken.
     """
 
@@ -50,6 +52,7 @@ class Target:
     batch_tensors: int | None = None
     batch_s: float | None = None
     batch_cpu_s: float | None = None
+    reads_files: bool | None = None
     notes: tuple[str, ...] = ()
 
     def present_settings(self, *, has_accelerator: bool) -> Config | None:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from dlprof.records.config import Config, Estimate
 
+Purpose = Literal["measure", "explain", "cold"]
 Outcome = Literal["completed", "crashed", "timed_out", "out_of_memory", "skipped"]
 
 
@@ -125,6 +126,9 @@ class Trial:
         config: What was measured, canonical.
         repetition: 0 for the first time that this configuration was measured; also the number
             of the interleaved block, so trials of equal repetition are compared in pairs.
+        purpose: ``measure`` for a figure that is compared with others; ``explain`` for one whose
+            batches were followed, which slows it down; ``cold`` for one without the page cache in
+            a run whose others have it.
         outcome: Whether there are figures, and if not, why in one word.
         failure: Set unless ``outcome`` is ``completed``.
         samples_per_s: Steady rate at the stated step, start-up and epoch turnover left out.
@@ -153,6 +157,7 @@ class Trial:
     config: Config
     repetition: int
     outcome: Outcome
+    purpose: Purpose = "measure"
     failure: Failure | None = None
     samples_per_s: Estimate | None = None
     batches_per_s: Estimate | None = None

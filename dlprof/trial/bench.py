@@ -140,7 +140,18 @@ class Bench:
         repetition: int,
         wall_s: float | None = None,
     ) -> Trial:
-        """Measure one configuration once; see ``Supervisor.run``.
+        """Measure one configuration once; ``explain`` says what the arguments are."""
+        return self.explain(request, trial_id=trial_id, repetition=repetition, wall_s=wall_s)[0]
+
+    def explain(
+        self,
+        request: TrialRequest,
+        *,
+        trial_id: str,
+        repetition: int,
+        wall_s: float | None = None,
+    ) -> tuple[Trial, Message]:
+        """Measure one configuration once, and hear what it tells beside; see ``Supervisor.run``.
 
         A trial during which the process that starts the trials dies is tried once more, in what is
         left of its time.
@@ -156,8 +167,9 @@ class Bench:
             limits = dataclasses.replace(limits, wall_s=min(wall_s, limits.wall_s))
         started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
         began_s = self._clock()
+        told: Message = {}
         try:
-            trial = self._persist(
+            trial, told = self._persist(
                 lambda left_s: self._supervisor(limits, left_s).run(
                     request, trial_id=trial_id, repetition=repetition
                 ),
@@ -173,7 +185,8 @@ class Bench:
                     stderr_tail=error.traceback,
                 ),
             )
-        return dataclasses.replace(trial, started_at=started_at, wall_s=self._clock() - began_s)
+        trial = dataclasses.replace(trial, started_at=started_at, wall_s=self._clock() - began_s)
+        return trial, told
 
     def close(self) -> None:
         """End every process."""

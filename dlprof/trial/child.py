@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dlprof.errors import DlprofError, TargetError
+from dlprof.records import Config
 from dlprof.targets.faults import one_line, user_traceback
 from dlprof.trial import failures
 from dlprof.trial.consumer import make_consumer
@@ -180,13 +181,11 @@ def _measure(
     from dlprof.targets.loader import EpochGate, make_loader  # noqa: PLC0415
 
     gate, seen = EpochGate(), _Seen(built.target.kind)
+    in_worker = guard_of(request.config, built.target.own_config)
+    loader = make_loader(built, request.config, gate=gate, in_worker=in_worker)
+    explainer = _Explainer(loader, session.window) if request.explain else None
     loop = Loop(
-        make_loader(
-            built,
-            request.config,
-            gate=gate,
-            in_worker=guard_of(request.config, built.target.own_config),
-        ),
+        loader if explainer is None else explainer.tracer,
         request.config,
         consume=make_consumer(request.step_s, request.step_callable),
         clock=_clock,
@@ -196,7 +195,8 @@ def _measure(
     )
     session.loop = loop
     plan = Plan(config=request.config, window_s=request.trial_s, turnover=request.turnover)
-    measured = measure(loop, plan, gate, clock=_clock, window=session.window)
+    window = session.window if explainer is None else explainer.window
+    measured = measure(loop, plan, gate, clock=_clock, window=window)
     sizes = [*seen.sizes, count_bytes(loop.batch)]
     return loop, {
         "measured": dataclasses.asdict(measured),
@@ -205,7 +205,46 @@ def _measure(
         or samples_per_batch(gate, loop.batch, built),
         "no_turnover": gate.reason,
         "warnings": [*seen.warnings, *_length_warning(loop, built)],
+        **({} if explainer is None else explainer.told(request.config)),
     }
+
+
+class _Explainer:
+    """Follows the batches of a loader while it is measured.
+
+    Args:
+        loader: From ``make_loader``.
+        window: Told of the window's ends; see ``measure``.
+    """
+
+    def __init__(self, loader: Any, window: Callable[[str, float], object]) -> None:
+        from dlprof.tracing.tracer import Tracer  # noqa: PLC0415
+
+        self.tracer = Tracer(loader)
+        self.tracer.install()
+        self._window = window
+        self._began_ns = self._ended_ns = 0
+
+    def window(self, edge: str, fill_s: float) -> None:
+        """Note an edge of the window, inside of what the supervisor does there."""
+        if edge == "end":
+            self._ended_ns = time.perf_counter_ns()
+        self._window(edge, fill_s)
+        if edge == "start":
+            self._began_ns = time.perf_counter_ns()
+
+    def told(self, config: Config) -> dict[str, Any]:
+        """The explanation and the timeline as plain values; the trial's id is not known here."""
+        from dlprof.tracing.explain import explain  # noqa: PLC0415
+        from dlprof.tracing.timeline import timeline  # noqa: PLC0415
+
+        self.tracer.remove()
+        trace, edges = self.tracer.trace(), (self._began_ns, self._ended_ns)
+        explanation = explain(trace, trial_id="", config=config, window=edges)
+        return {
+            "explanation": dataclasses.asdict(explanation),
+            "timeline": dataclasses.asdict(timeline(trace, trial_id="", window=edges)),
+        }
 
 
 class _Seen:

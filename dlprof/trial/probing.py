@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dlprof.targets.loader import EpochGate
 
 _NOTHING = object()
+_FILES = 8
 _clock = time.perf_counter
 
 
@@ -30,7 +31,8 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         ``batch_cpu_s`` of the second batch; ``sample_bytes`` (mean, as collated);
         ``accelerator`` (torch's name of it, or ``None``); ``least_bytes``, ``shared_bytes`` and
         ``descriptors`` of the smaller of the two; ``batch_failure`` if one can't be sent by a
-        worker, else ``None``; ``start_method`` and ``sharing_strategy``, as they are where a
+        worker, else ``None``; ``data_files`` (how many the data set names, up to a few);
+        ``start_method`` and ``sharing_strategy``, as they are where a
         configuration names none (``sharing_strategy`` is ``None`` where the target's own
         ``worker_init_fn`` may change it).
     """
@@ -64,6 +66,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         "least_bytes": least_bytes,
         "shared_bytes": sent.shared_bytes,
         "descriptors": sent.descriptors,
+        "data_files": _data_files(built),
         "batch_failure": None if sent.failure is None else dataclasses.asdict(sent.failure),
         "start_method": multiprocessing.get_start_method(),
         "sharing_strategy": _sharing_strategy(loader),
@@ -93,6 +96,15 @@ def samples_per_batch(gate: EpochGate, batch: object, built: BuiltTarget) -> flo
         return sum(full) / len(full)
     counted = count_samples(batch, built.target.batch_size)
     return None if counted is None else float(counted)
+
+
+def _data_files(built: BuiltTarget) -> int:
+    """Files that the data set names, as far as it takes to know that it reads some."""
+    from dlprof.targets.files import dataset_files  # noqa: PLC0415
+
+    if built.parts is None:
+        return 0
+    return sum(1 for _ in dataset_files(built.parts.dataset, limit=_FILES))
 
 
 def _sent(first: object, second: object) -> Parcel:

@@ -50,6 +50,7 @@ class TrialRequest:
         turnover: Time the end of an epoch, if none comes by itself.
         probe: Instead of measuring, load a batch or two in the main process and describe them; with
             workers, try whether they can be started.
+        explain: Follow each batch through its stages; the rate is then no figure to compare.
     """
 
     config: Config
@@ -60,6 +61,7 @@ class TrialRequest:
     temporary: str = ""
     turnover: bool = True
     probe: bool = False
+    explain: bool = False
 
 
 def build_request(message: Mapping[str, Any]) -> BuildRequest:

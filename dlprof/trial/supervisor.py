@@ -34,6 +34,7 @@ _LOOK_S = 1.0  # how often a silent trial's log is looked at
 _IDLE_CORES = 0.02
 _TARGETS_OWN = ("worker_exception", "empty", "truncated", "inconsistent_batches")
 _FORCED = -9  # the exit status of a process ended by SIGKILL
+_TOLD = ("explanation", "timeline")
 
 
 class ProbeTimeoutError(NothingMeasuredError):
@@ -95,8 +96,14 @@ class Supervisor:
         probe: Message = story.result["probe"]
         return probe
 
-    def run(self, request: TrialRequest, *, trial_id: str, repetition: int) -> Trial:
+    def run(
+        self, request: TrialRequest, *, trial_id: str, repetition: int
+    ) -> tuple[Trial, Message]:
         """Measure one configuration once; whatever the target does, a trial comes back.
+
+        Returns:
+            The trial, and what it told as plain values: ``explanation`` and ``timeline`` of one
+            that was to explain and completed.
 
         Raises:
             LauncherDiedError: The process that starts trials has died.
@@ -114,11 +121,12 @@ class Supervisor:
             wall_s=self._clock() - began_s,
         )
         if story.result is not None:
-            return completed(blank, story, request, self._limits)
+            told = {name: story.result[name] for name in _TOLD if name in story.result}
+            return completed(blank, story, request, self._limits), told
         failure = failure_of(story, self._limits, log)
         if kills is not None and (oom_kills(read_cgroups()) or 0) > kills:
             failure = blame_memory(failure)
-        return failed(blank, failure)
+        return failed(blank, failure), {}
 
     def _run(self, request: TrialRequest) -> tuple[Story, str]:
         """Start a trial, listen to it until it has ended, and clear away what it left."""

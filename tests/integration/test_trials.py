@@ -225,7 +225,7 @@ def test_without_fork_each_trial_is_a_process_of_its_own(place: Path) -> None:
     try:
         built = launcher.build(BuildRequest(target=f"{TARGETS}:plain"))
         request = TrialRequest(config=config(1), trial_s=0.1)
-        trial = supervisor.run(request, trial_id="t0001", repetition=0)
+        trial, _ = supervisor.run(request, trial_id="t0001", repetition=0)
     finally:
         launcher.close()
         watcher.close()

@@ -71,7 +71,7 @@ class Bench:
         )
 
     def run(self, request: TrialRequest = REQUEST) -> Trial:
-        return self.supervisor.run(request, trial_id="t0001", repetition=0)
+        return self.supervisor.run(request, trial_id="t0001", repetition=0)[0]
 
 
 def test_a_trial_that_goes_well(tmp_path: Path) -> None:

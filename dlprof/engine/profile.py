@@ -1,0 +1,255 @@
+"""The order of a profile: build, probe, trial after trial as the evidence asks, then say why."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from dlprof.advise.diagnose import diagnose
+from dlprof.advise.experiments import Allowance, propose
+from dlprof.advise.findings import Evidence, Experiment, Observation
+from dlprof.engine.foresight import Foresight
+from dlprof.engine.listener import SweepListener
+from dlprof.engine.opening import opened_bench
+from dlprof.engine.preparation import Outlook, look_at_one, new_header, now, trial_cost
+from dlprof.engine.workplace import check_folder
+from dlprof.machine import inspect_machine
+from dlprof.model import fit
+from dlprof.records import (
+    Calibration,
+    Config,
+    Cost,
+    Explanation,
+    Run,
+    RunEnd,
+    RunHeader,
+    Timeline,
+    Trial,
+    TrialCost,
+)
+from dlprof.settings import SweepSettings
+from dlprof.store import RunWriter, check_output
+from dlprof.store.codec import from_json
+from dlprof.trial.bench import Bench
+from dlprof.trial.protocol import Message, TrialRequest
+
+DEFAULT_BUDGET_S = 30.0
+"""Of a profile, where the user names none."""
+
+_TRIAL_S = 1.0
+_OVERRUN = 0.05
+"""Share of the budget by which the last trial may exceed it before it is ended."""
+
+_EndReason = Literal["complete", "budget", "interrupted"]
+
+
+def run_profile(
+    settings: SweepSettings,
+    *,
+    output: Path,
+    listener: SweepListener,
+    force: bool = False,
+    pickled: bytes | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Run:
+    """Explain the one configuration that the settings name.
+
+    Args:
+        settings: What to load, for whom, at which settings; each swept one at one value.
+        output: The run file.
+        listener: Told of the progress.
+        force: Replace ``output`` if it exists.
+        pickled: A live object to load instead of ``settings.target`` (Python API).
+        clock: Monotonic seconds.
+
+    Returns:
+        The run as it stands in the file; ``diagnosis`` holds what was found.
+
+    Raises:
+        DlprofError: Nothing could be measured, or an input can't be used.
+    """
+    began_s = clock()
+    check_output(output, force=force)
+    check_folder(output.parent)
+    with opened_bench(settings, listener, pickled=pickled) as bench:
+        machine = inspect_machine()
+        outlook = look_at_one(bench, settings, machine)
+        header = new_header(settings, machine, outlook, bench)
+        with RunWriter.create(output, header, force=force) as writer:
+            config = outlook.space.configs[0]
+            listener.planned(header, (config,), None)
+            profile = _Profile(
+                header=header,
+                settings=settings,
+                config=config,
+                cost=trial_cost(machine, outlook.target, bench),
+                bench=bench,
+                writer=writer,
+                listener=listener,
+                clock=clock,
+                began_s=began_s,
+            )
+            run = profile.run(outlook)
+    listener.ended(run)
+    return run
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class _Profile:
+    """The measuring part of a profile."""
+
+    header: RunHeader
+    settings: SweepSettings
+    config: Config
+    cost: TrialCost
+    bench: Bench
+    writer: RunWriter
+    listener: SweepListener
+    clock: Callable[[], float]
+    began_s: float
+    observations: list[Observation] = dataclasses.field(default_factory=list)
+    timelines: list[Timeline] = dataclasses.field(default_factory=list)
+
+    def run(self, outlook: Outlook) -> Run:
+        """Measure, diagnose, and write down both."""
+        try:
+            reason: _EndReason = self._observe(outlook)
+        except KeyboardInterrupt:
+            reason = "interrupted"
+        evidence = self._evidence()
+        diagnosis = diagnose(evidence, self.header.target.notes)
+        total = self.clock() - self.began_s
+        measured = sum(trial.measured_s for trial in evidence.trials())
+        cost = Cost(measured=measured, overhead=max(0.0, total - measured), total=total)
+        end = RunEnd(ended_at=now(), reason=reason, cost_s=cost)
+        for record in (evidence.calibration, diagnosis, end):
+            if record is not None:
+                self.writer.append(record)
+        return Run(
+            path=str(self.writer.path),
+            header=self.header,
+            trials=evidence.trials(),
+            explanations=tuple(o.explanation for o in self.observations if o.explanation),
+            timelines=tuple(self.timelines),
+            calibration=evidence.calibration,
+            diagnosis=diagnosis,
+            end=end,
+        )
+
+    def _observe(self, outlook: Outlook) -> _EndReason:
+        fault = outlook.faults.get(self.config)
+        if fault is not None:
+            trial = Trial(
+                id=self._next_id(),
+                config=self.config,
+                repetition=0,
+                outcome="skipped",
+                failure=fault,
+                started_at=now(),
+            )
+            self._keep(Experiment(name="as it is", role="present", config=self.config), trial, {})
+            return "complete"
+        while block := propose(self._evidence(), self._allowance()):
+            for experiment in block:
+                if not self._try(experiment):
+                    return "budget"
+        return "complete"
+
+    def _allowance(self) -> Allowance:
+        """What is left, as the experiments count it: without what came before the trials."""
+        before_s = self.clock() - self.began_s - sum(o.trial.wall_s for o in self.observations)
+        return Allowance(
+            budget_s=self.settings.budget_s - before_s,
+            trial_s=self.settings.trial_s or _TRIAL_S,
+            cost=self.cost,
+            workers=self.settings.max_workers,
+        )
+
+    def _try(self, experiment: Experiment) -> bool:
+        """Run one trial and keep it; false if the budget ended it, which says nothing of it."""
+        elapsed_s, budget_s = self.clock() - self.began_s, self.settings.budget_s
+        self.listener.trial_started(
+            experiment.config, experiment.repetition, elapsed_s, max(budget_s, elapsed_s)
+        )
+        wall_s = max(budget_s * (1 + _OVERRUN) - elapsed_s, self.cost.overhead_s)
+        trial, told = self.bench.explain(
+            self._request(experiment),
+            trial_id=self._next_id(),
+            repetition=experiment.repetition,
+            wall_s=wall_s,
+        )
+        cut = wall_s < self.settings.timeout_s and trial.wall_s >= wall_s
+        if cut and self.observations and trial.outcome == "timed_out":
+            return False
+        self._keep(experiment, trial, told)
+        self.listener.trial_ended(self.observations[-1].trial)
+        return True
+
+    def _request(self, experiment: Experiment) -> TrialRequest:
+        settings = self.settings
+        return TrialRequest(
+            config=experiment.config,
+            trial_s=experiment.trial_s,
+            step_s=(settings.step_s or 0.0) if experiment.step else 0.0,
+            step_callable=settings.step_callable if experiment.step else None,
+            cold_cache=experiment.cold_cache or settings.cold_cache,
+            turnover=experiment.turnover,
+            explain=experiment.explain,
+        )
+
+    def _next_id(self) -> str:
+        return f"t{len(self.observations) + 1:04d}"
+
+    def _keep(self, experiment: Experiment, trial: Trial, told: Message) -> None:
+        """Append a trial and what it told to the file, then remember them."""
+        trial = dataclasses.replace(trial, purpose=_purpose(experiment))
+        self.writer.append(trial)
+        explanation = None
+        if told:
+            explanation = from_json(Explanation, told["explanation"] | {"trial_id": trial.id})
+            self.writer.append(explanation)
+            if experiment.role == "present":
+                timeline = from_json(Timeline, told["timeline"] | {"trial_id": trial.id})
+                self.writer.append(timeline)
+                self.timelines.append(timeline)
+        observation = Observation(experiment=experiment, trial=trial, explanation=explanation)
+        self.observations.append(observation)
+
+    def _evidence(self) -> Evidence:
+        """All that is known so far, and the model that it makes."""
+        settings, target = self.settings, self.header.target
+        evidence = Evidence(
+            machine=self.header.machine,
+            target=target,
+            config=self.config,
+            accelerator=self.header.accelerator,
+            observations=tuple(self.observations),
+            step_s=settings.step_s or 0.0,
+            has_step=settings.step_s is not None or settings.step_callable is not None,
+            reads_files=target.reads_files and not settings.cold_cache,
+        )
+        calibration = self._calibration(evidence)
+        if calibration is None:
+            return evidence
+        step = None if (now := evidence.explained(self.config)) is None else now.stage("step")
+        return dataclasses.replace(
+            evidence, calibration=calibration, predict=Foresight.of(calibration, settings, step)
+        )
+
+    def _calibration(self, evidence: Evidence) -> Calibration | None:
+        """What batches cost; ``None`` where no trial told."""
+        found = fit(
+            evidence.explanations(),
+            evidence.trials("present", "calibration"),
+            batch_tensors=self.header.target.batch_tensors,
+        )
+        return None if found.in_main is None and found.in_workers is None else found
+
+
+def _purpose(experiment: Experiment) -> Literal["measure", "explain", "cold"]:
+    if experiment.explain:
+        return "explain"
+    return "cold" if experiment.cold_cache else "measure"
