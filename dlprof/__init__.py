@@ -12,6 +12,7 @@ from dlprof.version import __version__
 if TYPE_CHECKING:
     from dlprof.api import SweepOptions, load_run, recommend, sweep
     from dlprof.errors import DlprofError
+    from dlprof.integrations.watch import watch
     from dlprof.saved import kwargs_for
 
 _HOMES = {
@@ -21,6 +22,7 @@ _HOMES = {
     "load_run": "dlprof.api",
     "recommend": "dlprof.api",
     "sweep": "dlprof.api",
+    "watch": "dlprof.integrations.watch",
 }
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "load_run",
     "recommend",
     "sweep",
+    "watch",
 ]
 
 

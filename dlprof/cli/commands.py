@@ -60,6 +60,38 @@ class Command(TyperCommand):
                 formatter.write_dl(rows)
 
 
+class ScriptCommand(Command):
+    """A command that runs a script: what follows the script or ``-m MODULE`` is the script's."""
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        """Parse, options ending where the script's own words begin.
+
+        Args:
+            ctx: The parser's context.
+            args: The words behind the command's name.
+        """
+        ctx.allow_interspersed_args = False
+        taking_values = {
+            name
+            for parameter in self.get_params(ctx)
+            if not getattr(parameter, "is_flag", False)
+            for name in parameter.opts
+            if parameter.param_type_name == "option"
+        }
+        return super().parse_args(ctx, _end_options_at_module(args, taking_values))
+
+
+def _end_options_at_module(args: list[str], taking_values: set[str]) -> list[str]:
+    """The words with ``--`` behind ``-m MODULE``, where that is the first to name a program."""
+    place = 0
+    while place < len(args) and args[place].startswith("-") and args[place] != "--":
+        word = args[place]
+        place += 2 if word in taking_values else 1
+        if word.startswith(("-m", "--module")):
+            return [*args[:place], "--", *args[place:]]
+    return args
+
+
 def _lightened(parameters: list[Parameter]) -> list[Parameter]:
     for parameter in parameters:
         typers_own = getattr(parameter, "get_runtime_param", None)

@@ -24,8 +24,9 @@ def main() -> None:
     nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open to the very end
     sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
     for stream in (sys.stdout, sys.stderr):
-        # A name that the terminal's encoding lacks must not end the program.
-        if isinstance(stream, io.TextIOWrapper):
+        # A name that the terminal's encoding lacks must not end the program; but a script that is
+        # run finds its streams as Python hands them over.
+        if isinstance(stream, io.TextIOWrapper) and sys.argv[1:2] != ["run"]:
             stream.reconfigure(errors="backslashreplace")
     code = run(sys.argv[1:], os.environ)
     with contextlib.suppress(OSError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from dlprof.errors import FileError
 
@@ -41,17 +41,37 @@ def print_result(renderable: RenderableType) -> None:
     Args:
         renderable: What a renderer of ``dlprof.report`` made.
     """
+    write_result(_rendered(renderable, sys.stdout))
+
+
+def print_report(renderable: RenderableType) -> None:
+    """Print a Rich renderable to the process's stderr, wherever ``sys.stderr`` leads by now.
+
+    Args:
+        renderable: What a renderer of ``dlprof.report`` made.
+
+    Raises:
+        OSError: It takes no more.
+        ValueError: It is closed.
+    """
+    if sys.__stderr__ is not None:
+        sys.__stderr__.write(f"\n{_rendered(renderable, sys.__stderr__)}\n")
+        sys.__stderr__.flush()
+
+
+def _rendered(renderable: RenderableType, stream: TextIO) -> str:
+    """A renderable as wide and as colourful as a stream allows."""
     from rich.console import Console  # noqa: PLC0415 - --help and --json answer without it
 
-    stdout = Console(file=sys.stdout, markup=False, highlight=False, emoji=False)
-    # Rich itself ends the program with 1 where the reader has gone, and fails where stdout is
-    # full: it renders for stdout, but not to it.
+    there = Console(file=stream, markup=False, highlight=False, emoji=False)
+    # Rich itself ends the program with 1 where the reader has gone, and fails where a stream is
+    # full: it renders for the stream, but not to it.
     console = Console(
         file=io.StringIO(),
-        width=stdout.width,
-        color_system="auto" if stdout.color_system else None,
-        force_terminal=stdout.is_terminal,
-        no_color=stdout.no_color,
+        width=there.width,
+        color_system="auto" if there.color_system else None,
+        force_terminal=there.is_terminal,
+        no_color=there.no_color,
         legacy_windows=False,
         markup=False,
         highlight=False,
@@ -61,7 +81,7 @@ def print_result(renderable: RenderableType) -> None:
         # Lines to be copied may be longer than the terminal is wide, which folds them by itself.
         console.print(renderable, crop=False)
     # Rich fills lines up with blanks, which only disturb in a file or a copied snippet.
-    write_result("\n".join(line.rstrip() for line in capture.get().splitlines()))
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
 def flush_stdout() -> None:

@@ -56,6 +56,7 @@ from dlprof.records.stages import (
 from dlprof.records.target import Target
 from dlprof.records.timeline import Timeline
 from dlprof.records.trial import Failure, FailureKind, GpuUsage, Outcome, Trial, Usage
+from dlprof.records.watched import Durations, ScriptEnding, WatchedLoader, WatchedScript
 
 __all__ = [
     "AGE_STAGES",
@@ -77,6 +78,7 @@ __all__ = [
     "Cost",
     "Design",
     "Diagnosis",
+    "Durations",
     "Estimate",
     "Expected",
     "Explanation",
@@ -105,6 +107,7 @@ __all__ = [
     "RunEnd",
     "RunHeader",
     "SampleCosts",
+    "ScriptEnding",
     "Series",
     "Severity",
     "Side",
@@ -121,5 +124,7 @@ __all__ = [
     "Usage",
     "Verdict",
     "ViewFigures",
+    "WatchedLoader",
+    "WatchedScript",
     "WorkerCosts",
 ]

@@ -17,6 +17,8 @@ from dlprof.records import (
     RunHeader,
     Timeline,
     Trial,
+    WatchedLoader,
+    WatchedScript,
 )
 from dlprof.store.codec import to_json
 
@@ -31,6 +33,8 @@ RECORD_TYPES: Mapping[str, type] = MappingProxyType(
         "timeline": Timeline,
         "calibration": Calibration,
         "diagnosis": Diagnosis,
+        "watched": WatchedLoader,
+        "script": WatchedScript,
         "recommendation": Recommendation,
         "end": RunEnd,
     }

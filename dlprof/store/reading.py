@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, TypeVar
 from dlprof import records
 from dlprof.errors import FileError
 from dlprof.files import check_plain
-from dlprof.records import Run, RunHeader
+from dlprof.records import Run, RunHeader, WatchedLoader
 from dlprof.store import format as run_format
 from dlprof.store.codec import MismatchError, from_json
 
@@ -134,6 +134,7 @@ def _collect(path: Path, lines: _Lines) -> RunContent:
     header = _record(path, last, RunHeader, version)
     several: dict[str, list[Any]] = {kind: [] for kind in _SEVERAL}
     newest: dict[str, Any] = {}
+    watched: dict[str, WatchedLoader] = {}
     for last in reading:
         kind = last.data[run_format.KIND]
         if kind == "run":
@@ -142,7 +143,9 @@ def _collect(path: Path, lines: _Lines) -> RunContent:
         if record_type is None:  # an addition of a later version
             continue
         record: Any = _record(path, last, record_type, version)
-        if kind in several:
+        if isinstance(record, WatchedLoader):
+            watched[record.name] = record  # written anew whenever more was seen
+        elif kind in several:
             several[kind].append(record)
         else:
             newest[kind] = record
@@ -150,8 +153,9 @@ def _collect(path: Path, lines: _Lines) -> RunContent:
             # A run that was resumed after its end has not ended until it says so again.
             newest.pop("end", None)
     kept: dict[str, Any] = {_SEVERAL[kind]: tuple(found) for kind, found in several.items()}
+    seen = tuple(watched.values())
     run = dataclasses.replace(
-        Run(path=str(path), header=header, truncated=lines.torn), **kept, **newest
+        Run(path=str(path), header=header, watched=seen, truncated=lines.torn), **kept, **newest
     )
     return RunContent(run, last.end, last.ended)
 

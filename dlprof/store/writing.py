@@ -10,7 +10,7 @@ from typing import Self
 
 from dlprof.errors import FileError
 from dlprof.files import check_plain, lock, replace_file, sync_folder, unlock, write_fault
-from dlprof.records import Recommendation, RunEnd, RunHeader, Trial
+from dlprof.records import RunHeader
 from dlprof.store.format import encode_line
 from dlprof.store.reading import read_content
 
@@ -108,11 +108,12 @@ class RunWriter:
             raise
         return writer
 
-    def append(self, record: Trial | Recommendation | RunEnd) -> None:
+    def append(self, record: object) -> None:
         """Write one record; it is on disk when this returns.
 
         Raises:
             FileError: If it can't be written, as on a full disk; the records before it are kept.
+            TypeError: For an object that is no record of a run file.
             ValueError: For a figure that is not finite.
         """
         self._write(encode_line(record))

@@ -1,0 +1,340 @@
+"""What the clock around ``next()`` saw of one loader, kept at little cost and in bounded memory.
+
+The consumer's thread pays for two readings of the clock and an entry in a list of its own; what
+the entries mean is worked out every so many batches, which counts as neither waiting nor step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import operator
+import threading
+from collections.abc import Callable, Iterator
+from threading import get_ident
+from typing import Any, Final
+
+from dlprof.integrations.histogram import Histogram
+from dlprof.records import WatchedLoader
+
+NS: Final = 1_000_000_000
+NEVER_NS: Final = 2**63
+MOST_PENDING: Final = 256
+"""Batches after which a thread's entries are worked out."""
+_MOST_READINGS = 64
+_MOST_THREADS = 64
+_LAST_WORD_S = 1.0
+
+Clock = Callable[[], int]
+
+
+@dataclasses.dataclass(slots=True)
+class Pace:
+    """When entries are to be worked out even though they are few; shared by a run's ledgers.
+
+    Attributes:
+        due_ns: By the ledgers' clock.
+    """
+
+    due_ns: int = NEVER_NS
+
+
+class Reading:
+    """One iteration over a loader: from ``iter()`` to its end, or to where it was left.
+
+    Args:
+        ledger: Of the loader.
+        opening_ns: What ``iter()`` took.
+    """
+
+    __slots__ = ("_clock", "_inside", "_ledger", "_pace", "begun", "opening_ns", "times")
+
+    def __init__(self, ledger: Ledger, opening_ns: int) -> None:
+        self.opening_ns = opening_ns
+        self.begun = False
+        # By thread: when a batch came, the next was asked for, that came, and so on.
+        self.times: dict[int, list[int]] = {}
+        self._ledger = ledger
+        self._clock, self._inside, self._pace = ledger.clock, ledger.inside, ledger.pace
+
+    def take(self, advance: Callable[[Any], Any], iterator: Any) -> Any:
+        """Call ``advance(iterator)``, noting how long it took; its result or its exception.
+
+        Args:
+            advance: ``next`` or what does the same.
+            iterator: What it is called with.
+        """
+        inside, thread = self._inside, get_ident()
+        outer = inside.get(thread)
+        if outer is self:  # an iterator whose own next() calls that of its base class
+            return advance(iterator)
+        inside[thread] = self
+        asked_ns = self._clock()
+        try:
+            batch = advance(iterator)
+            got_ns = self._clock()
+        except BaseException as error:
+            inside[thread] = outer
+            self._ledger.note_end(self, asked_ns, nested=outer is not None, raised=type(error))
+            raise
+        inside[thread] = outer
+        times = self.times.get(thread)
+        if times is None or outer is not None:
+            self._ledger.note_batch(self, asked_ns, got_ns, nested=outer is not None)
+            return batch
+        times += (asked_ns, got_ns)
+        if got_ns >= self._pace.due_ns or len(times) > self._ledger.room:
+            self._ledger.settle()
+            times[-1] = self._clock()
+        return batch
+
+
+class Ledger:
+    """What all iterations over one loader add up to.
+
+    Args:
+        clock: Nanoseconds, never going back.
+        began_ns: The start of the run, by that clock.
+        inside: Who waits for which reading, by thread; shared by all ledgers of a run.
+        pace: When to settle even though few entries are there.
+        settled: Called after each settling, in the consumer's thread.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        began_ns: int,
+        inside: dict[int, Reading | None] | None = None,
+        pace: Pace | None = None,
+        settled: Callable[[], None] | None = None,
+    ) -> None:
+        self.clock = clock
+        self.inside = {} if inside is None else inside
+        self.pace = Pace() if pace is None else pace
+        self.waits, self.steps, self.turnovers = Histogram(), Histogram(), Histogram()
+        self.batches = self.epochs = self.completed = self.failures = 0
+        self.waited_ns = self.nested_ns = self.background_ns = 0
+        self.allow_pending(MOST_PENDING)
+        self._began_ns = began_ns
+        self._settled = settled
+        self._main = threading.main_thread().ident
+        self._lock = threading.RLock()
+        self._readings: list[Reading] = []
+        self._threads: set[int] = set()
+        self._startup_ns: int | None = None
+        self._ending_ns = 0
+        self._first_ns = self._last_ns = 0
+        self._failure = ""
+
+    def allow_pending(self, batches: int) -> None:
+        """Settle when a thread has taken so many batches, at the latest."""
+        self.room = 2 * max(1, min(batches, MOST_PENDING))
+
+    def open(self, make: Callable[[], Any]) -> tuple[Reading, Any]:
+        """Begin an iteration: the reading to take its batches by, and what ``make`` returned."""
+        began_ns = self.clock()
+        try:
+            iterator = make()
+        except BaseException as error:
+            self.note_opening(began_ns, failed=type(error))
+            raise
+        return self.note_opening(began_ns), iterator
+
+    def note_opening(self, began_ns: int, *, failed: type[BaseException] | None = None) -> Reading:
+        """Note that an iterator was made just now.
+
+        Args:
+            began_ns: When its making began.
+            failed: What that raised, if it gave no iterator.
+        """
+        took_ns, thread = self.clock() - began_ns, get_ident()
+        with self.held():
+            self._first_ns = self._first_ns or began_ns
+            self._add_waiting(took_ns, thread, nested=self.inside.get(thread) is not None)
+            if failed is not None:
+                self._fail(failed)
+        return Reading(self, took_ns)
+
+    def note_batch(self, reading: Reading, asked_ns: int, got_ns: int, *, nested: bool) -> None:
+        """Note a batch that is the first of its reading or thread, or was taken inside another.
+
+        Args:
+            reading: What it was taken from.
+            asked_ns: When ``next()`` was called.
+            got_ns: When it came back.
+            nested: Whether the thread was waiting for another loader already.
+        """
+        thread = get_ident()
+        with self.held():
+            times = reading.times.get(thread)
+            if times is None:
+                self._register(reading)
+            else:
+                self._work_out(times, thread)
+                self.steps.add([asked_ns - times[-1]])
+            self._add_waiting(got_ns - asked_ns, thread, nested=nested)
+            self._count(1, got_ns, thread)
+            if reading.begun:
+                self.waits.add([got_ns - asked_ns])
+            else:
+                self._begin(reading, got_ns - asked_ns)
+        if self._settled is not None:
+            self._settled()
+        reading.times[thread] = [self.clock()]
+
+    def note_end(
+        self, reading: Reading, asked_ns: int, *, nested: bool, raised: type[BaseException]
+    ) -> None:
+        """Note a ``next()`` that raised just now: an epoch's end, or a failure.
+
+        Args:
+            reading: What was to be taken from.
+            asked_ns: When ``next()`` was called.
+            nested: Whether the thread was waiting for another loader already.
+            raised: What it raised.
+        """
+        took_ns, thread = self.clock() - asked_ns, get_ident()
+        with self.held():
+            times = reading.times.pop(thread, None)
+            if times is not None:
+                self._work_out(times, thread)
+                self.steps.add([asked_ns - times[-1]])
+            self._add_waiting(took_ns, thread, nested=nested)
+            if not issubclass(raised, StopIteration):
+                self._fail(raised)
+            elif reading.begun:
+                self.completed += 1
+                self._ending_ns = took_ns
+                # Whoever asks once more, as a second thread does, ends nothing.
+                reading.begun = False
+        if self._settled is not None:
+            self._settled()
+
+    def settle(self) -> None:
+        """Work out what is pending; called in the consumer's thread, and never in its way."""
+        if not self._lock.acquire(blocking=False):
+            return  # somebody reads the figures just now: it stays pending
+        try:
+            self._work_out_all()
+        finally:
+            self._lock.release()
+        if self._settled is not None:
+            self._settled()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other threads from changing the figures."""
+        # In a process forked while another thread held the lock, nobody would let it go.
+        held = self._lock.acquire(timeout=_LAST_WORD_S)
+        try:
+            yield
+        finally:
+            if held:
+                self._lock.release()
+
+    def _work_out_all(self) -> None:
+        for reading in self._readings:
+            for thread, times in list(reading.times.items()):
+                self._work_out(times, thread)
+
+    def _work_out(self, times: list[int], thread: int) -> None:
+        # The owner adds two entries at once, and to the end only, while others may read.
+        known = times[: len(times) | 1]
+        del times[: len(known) - 1]
+        asked, got = known[1::2], known[2::2]
+        if not got:
+            return
+        waits = list(map(operator.sub, got, asked))
+        self.waits.add(waits)
+        self.steps.add(map(operator.sub, asked, known[0::2]))
+        self._add_waiting(sum(waits), thread, nested=False)
+        self._count(len(got), got[-1], thread)
+
+    def _register(self, reading: Reading) -> None:
+        """Keep a reading until it has ended; of those that were left half way, the last ones."""
+        self._readings = [each for each in self._readings if each.times]
+        if reading not in self._readings:
+            self._readings.append(reading)
+        for old in self._readings[:-_MOST_READINGS]:
+            for thread, times in list(old.times.items()):
+                self._work_out(times, thread)
+            old.times.clear()
+
+    def _begin(self, reading: Reading, waited_ns: int) -> None:
+        reading.begun = True
+        self.epochs += 1
+        boundary_ns = reading.opening_ns + waited_ns
+        if self._startup_ns is None:
+            self._startup_ns = boundary_ns
+        else:
+            self.turnovers.add([self._ending_ns + boundary_ns])
+        self._ending_ns = 0
+
+    def _count(self, batches: int, got_ns: int, thread: int) -> None:
+        self.batches += batches
+        self._last_ns = max(self._last_ns, got_ns)
+        if len(self._threads) < _MOST_THREADS:
+            self._threads.add(thread)
+
+    def _fail(self, raised: type[BaseException]) -> None:
+        self.failures += 1
+        self._failure = raised.__qualname__
+
+    def _add_waiting(self, waited_ns: int, thread: int, *, nested: bool) -> None:
+        self.waited_ns += waited_ns
+        if nested:
+            self.nested_ns += waited_ns
+        elif thread != self._main:
+            self.background_ns += waited_ns
+
+    def fill(self, known: WatchedLoader) -> WatchedLoader:
+        """The record of what was seen.
+
+        Args:
+            known: What is known of the loader beside that.
+        """
+        with self.held():
+            self._work_out_all()
+            passed_ns = self.waited_ns + self.steps.total_ns
+            rate = self.batches * NS / passed_ns if passed_ns and self.batches else None
+            size = known.config.batch_size if known.config else None
+            filled = dataclasses.replace(
+                known,
+                epochs=self.epochs,
+                epochs_completed=self.completed,
+                batches=self.batches,
+                waited_s=self.waited_ns / NS,
+                stepped_s=self.steps.total_ns / NS,
+                wait_fraction=self.waited_ns / passed_ns if passed_ns else None,
+                nested_s=self.nested_ns / NS,
+                background_s=self.background_ns / NS,
+                consumers=len(self._threads),
+                batches_per_s=rate,
+                samples_per_s=None if rate is None or size is None else rate * size,
+                startup_s=None if self._startup_ns is None else self._startup_ns / NS,
+                turnover=self.turnovers.durations(),
+                wait=self.waits.durations(),
+                step=self.steps.durations(),
+                failures=self.failures,
+                failure=self._failure,
+                first_s=(self._first_ns - self._began_ns) / NS if self._first_ns else None,
+                last_s=(self._last_ns - self._began_ns) / NS if self._last_ns else None,
+            )
+        return dataclasses.replace(filled, unavailable={**known.unavailable, **_reasons(filled)})
+
+
+def _reasons(record: WatchedLoader) -> dict[str, str]:
+    """Why figures of a record are missing."""
+    reasons = {
+        "wait_fraction": "it was not iterated",
+        "batches_per_s": "it gave no batch",
+        "samples_per_s": "its batch size is not known" if record.batches else "it gave no batch",
+        "startup_s": "it gave no batch",
+        "turnover": "it was iterated once at most",
+        "wait": "it gave one batch an epoch at most",
+        "step": "no second batch was asked for",
+        "first_s": "it was not iterated",
+        "last_s": "it gave no batch",
+    }
+    return {name: why for name, why in reasons.items() if getattr(record, name) is None}

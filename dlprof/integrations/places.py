@@ -1,0 +1,82 @@
+"""Which line of the user's made an object: the nearest caller outside of libraries."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+_MOST_CALLERS = 8
+_MOST_FRAMES = 200
+_OWN = str(Path(__file__).parents[1]) + os.sep
+_RUNNER = str(Path(__file__).with_name("script.py"))
+_STANDARD = os.path.realpath(sysconfig.get_path("stdlib")) + os.sep
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """Where something was made.
+
+    Attributes:
+        callers: ``(file, line)`` of the user's frames, innermost first, at most eight.
+    """
+
+    callers: tuple[tuple[str, int], ...]
+
+    def line(self, which: int, folder: str) -> str:
+        """``file:line`` of one of the callers; empty where there is none.
+
+        Args:
+            which: From 0, the innermost.
+            folder: Files below it are named from there on, others in full.
+        """
+        if which >= len(self.callers):
+            return ""
+        path, number = self.callers[which]
+        return f"{_short(path, folder)}:{number}"
+
+
+def place_of(frame: FrameType | None) -> Place:
+    """The user's frames from this one outwards.
+
+    Where all are of installed packages, as with ``python -m package``, those outside of torch
+    count.
+    """
+    frames = [(each.f_code.co_filename, each.f_lineno) for each in _outwards(frame)]
+    own = [each for each in frames if not _is_library(each[0])]
+    if not own:
+        own = [each for each in frames if not _is_torch(each[0])]
+    return Place(tuple(own[:_MOST_CALLERS]))
+
+
+def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
+    for _ in range(_MOST_FRAMES):
+        if frame is None or frame.f_code.co_filename == _RUNNER:
+            return  # further out is what started the script
+        if not _is_machinery(frame.f_code.co_filename):
+            yield frame
+        frame = frame.f_back
+
+
+def _is_machinery(path: str) -> bool:
+    return path.startswith((_OWN, "<frozen "))
+
+
+def _is_library(path: str) -> bool:
+    return path.startswith(_STANDARD) or any(part in path for part in _INSTALLED)
+
+
+def _is_torch(path: str) -> bool:
+    return path.startswith(_STANDARD) or any(f"{part}torch{os.sep}" in path for part in _INSTALLED)
+
+
+def _short(path: str, folder: str) -> str:
+    """A path below a folder from there on."""
+    if path.startswith("<"):
+        return path
+    inside = os.path.relpath(path, folder) if Path(path).is_absolute() else path
+    return path if inside.startswith(os.pardir) else inside

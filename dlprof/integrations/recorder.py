@@ -1,0 +1,253 @@
+"""Every loader that a script iterates, told apart by where it was made, in bounded memory."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from types import FrameType, ModuleType
+from typing import Any, Final
+
+from dlprof.integrations.ledger import NS, Clock, Ledger, Pace, Reading
+from dlprof.integrations.loaders import describe
+from dlprof.integrations.patches import Method, wrap_methods
+from dlprof.integrations.places import Place, place_of
+from dlprof.records import WatchedLoader
+
+DATALOADER_MODULE: Final = "torch.utils.data.dataloader"
+
+_MOST_LOADERS = 64
+_MOST_DATASETS = 4  # told apart among loaders that are alike in all else
+_OTHERS = "other loaders"
+_READING = "_dlprof_reading"
+
+
+@dataclasses.dataclass(slots=True)
+class _Seen:
+    """One loader of the report.
+
+    Attributes:
+        ledger: What its clock saw.
+        known: What was known of it when it was first iterated.
+        dataset_id: Its data set's identity.
+        dataset: Tells whether that lives; ``None`` where that can't be told, as of a list.
+        made: Loader objects that count as this one.
+    """
+
+    ledger: Ledger
+    known: WatchedLoader
+    dataset_id: int
+    dataset: weakref.ref[Any] | None
+    made: int = 0
+
+    def is_over(self, dataset: object) -> bool:
+        """Whether it is over this data set, or over one that has gone and given way to it."""
+        gone = self.dataset is not None and self.dataset() is None
+        return gone or self.dataset_id == id(dataset)
+
+
+@dataclasses.dataclass(slots=True)
+class _Made:
+    """A loader object of the script's.
+
+    Attributes:
+        loader: The object, while it lives.
+        place: Where it was made.
+        seen: What it counts as, once it has been iterated.
+    """
+
+    loader: weakref.ref[Any]
+    place: Place
+    seen: _Seen | None = None
+
+
+class Recorder:
+    """Watches all DataLoaders of this process, once it is attached.
+
+    Args:
+        clock: Nanoseconds, never going back.
+        folder: Files below it are named from there on.
+        due: Called in a consumer's thread when ``pace`` says so.
+    """
+
+    def __init__(self, *, clock: Clock, folder: str, due: Callable[[], None] | None = None) -> None:
+        self.pace = Pace()
+        self.began_ns = clock()
+        self.faults: list[str] = []
+        self._clock = clock
+        self._folder = folder
+        self._due = due
+        self._inside: dict[int, Reading | None] = {}
+        self._made: dict[int, _Made] = {}
+        self._groups: dict[object, list[_Seen]] = {}
+        self._seen: list[_Seen] = []
+        self._others: _Seen | None = None
+
+    def attach(self, module: ModuleType) -> None:
+        """Watch what ``torch.utils.data.dataloader`` makes from now on.
+
+        Its iterators may be derived from, and loaders may have iterators of their own, as long as
+        those are derived from torch's: their methods are wrapped too.
+
+        Args:
+            module: That module.
+        """
+        with self._guarded("torch's DataLoader could not be watched"):
+            iterator, loader = module._BaseDataLoaderIter, module.DataLoader  # noqa: SLF001 - torch has no public name for what all its iterators share
+            setattr(iterator, _READING, None)
+            wrap_methods(
+                iterator,
+                {"__init__": self._around_making, "_reset": self._around_reset,
+                 "__next__": _around_next},
+            )  # fmt: skip
+            wrap_methods(loader, {"__init__": self._around_loader})
+
+    def records(self) -> tuple[WatchedLoader, ...]:
+        """What was seen so far of each loader, in the order in which they were first iterated."""
+        every = [*self._seen, *([self._others] if self._others else [])]
+        return tuple(
+            dataclasses.replace(seen.ledger.fill(seen.known), made=seen.made) for seen in every
+        )
+
+    def waited_s(self) -> float:
+        """Seconds in which the main thread waited for a loader; inner loaders count as theirs."""
+        ledgers = [seen.ledger for seen in [*self._seen, *([self._others] if self._others else [])]]
+        return sum(each.waited_ns - each.nested_ns - each.background_ns for each in ledgers) / NS
+
+    def _around_loader(self, method: Method) -> Method:
+        def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - it is that method
+            self._note_made(loader, sys._getframe(1))  # noqa: SLF001 - the only way to know the caller
+            method(loader, *args, **kwargs)
+
+        return __init__
+
+    def _around_making(self, method: Method) -> Method:
+        def __init__(iterator: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - as above
+            if _READING in iterator.__dict__:  # the base class's, inside that of a derived one
+                method(iterator, *args, **kwargs)
+            else:
+                loader = args[0] if args else kwargs.get("loader")
+                self._open(iterator, loader, lambda: method(iterator, *args, **kwargs))
+
+        return __init__
+
+    def _around_reset(self, method: Method) -> Method:
+        def _reset(iterator: Any, *args: Any, **kwargs: Any) -> None:
+            loader = args[0] if args else kwargs.get("loader")
+            if getattr(iterator, _READING) is None or loader is None:
+                method(iterator, *args, **kwargs)
+            else:
+                self._open(iterator, loader, lambda: method(iterator, *args, **kwargs))
+
+        return _reset
+
+    def _open(self, iterator: Any, loader: Any, make: Callable[[], None]) -> None:
+        """Begin a reading of an iterator that is made or reset by ``make``."""
+        seen = None
+        with self._guarded("a loader could not be told from others"):
+            seen = self._seen_as(loader)
+        setattr(iterator, _READING, None)
+        if seen is None:
+            make()
+            return
+        reading, _ = seen.ledger.open(make)
+        setattr(iterator, _READING, reading)
+
+    def _note_made(self, loader: Any, frame: FrameType) -> None:
+        with self._guarded("a loader's place could not be told"):
+            known = self._made.get(id(loader))
+            if known is None or known.loader() is not loader:
+                self._remember(loader, frame)
+
+    def _remember(self, loader: Any, frame: FrameType) -> _Made:
+        key = id(loader)
+        gone = weakref.ref(loader, lambda _: self._made.pop(key, None))
+        self._made[key] = made = _Made(gone, place_of(frame))
+        return made
+
+    def _seen_as(self, loader: Any) -> _Seen:
+        """What a loader counts as in the report."""
+        made = self._made.get(id(loader))
+        if made is None or made.loader() is not loader:
+            made = self._remember(loader, sys._getframe(1))  # noqa: SLF001 - where it is iterated, for want of better
+        if made.seen is None:
+            made.seen = self._find(loader, made.place)
+            made.seen.made += 1
+        return made.seen
+
+    def _find(self, loader: Any, place: Place) -> _Seen:
+        known = describe(loader, name="")
+        group = self._groups.setdefault(
+            (place.callers, known.kind, known.config, known.dataset), []
+        )
+        dataset = getattr(loader, "dataset", None)
+        for seen in group:
+            if seen.is_over(dataset):
+                seen.dataset_id, seen.dataset = id(dataset), _reference(dataset)
+                return seen
+        if len(group) >= _MOST_DATASETS:
+            return group[-1]
+        if len(self._seen) >= _MOST_LOADERS:
+            return self._other()
+        first, called = place.line(0, self._folder), place.line(1, self._folder)
+        named = dataclasses.replace(
+            known, name=self._free_name(first or known.kind), place=first, called_from=called
+        )
+        seen = _Seen(self._new_ledger(), named, id(dataset), _reference(dataset))
+        group.append(seen)
+        self._seen.append(seen)
+        return seen
+
+    def _other(self) -> _Seen:
+        if self._others is None:
+            why = {"config": f"these are several, made after the first {_MOST_LOADERS}"}
+            known = WatchedLoader(name=_OTHERS, unavailable=why)
+            self._others = _Seen(self._new_ledger(), known, 0, None)
+        return self._others
+
+    def _free_name(self, wanted: str) -> str:
+        taken = {seen.known.name for seen in self._seen}
+        numbered = (f"{wanted} #{number}" for number in itertools.count(2))
+        return next(name for name in itertools.chain([wanted], numbered) if name not in taken)
+
+    def _new_ledger(self) -> Ledger:
+        return Ledger(
+            clock=self._clock,
+            began_ns=self.began_ns,
+            inside=self._inside,
+            pace=self.pace,
+            settled=self._settled,
+        )
+
+    def _settled(self) -> None:
+        if self._due is not None and self._clock() >= self.pace.due_ns:
+            with self._guarded("what was seen could not be kept"):
+                self._due()
+
+    @contextlib.contextmanager
+    def _guarded(self, what: str) -> Iterator[None]:
+        """Keep a fault of dlprof's own from the script, and remember it for the report."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - a training must not end by being watched
+            fault = f"{what}: {type(error).__name__}: {error}"
+            if fault not in self.faults[:_MOST_LOADERS]:
+                self.faults.append(fault)
+
+
+def _around_next(method: Method) -> Method:
+    def __next__(iterator: Any) -> Any:  # noqa: N807 - it is that method
+        reading: Reading | None = getattr(iterator, _READING)
+        return method(iterator) if reading is None else reading.take(method, iterator)
+
+    return __next__
+
+
+def _reference(dataset: object) -> weakref.ref[Any] | None:
+    try:
+        return weakref.ref(dataset)
+    except TypeError:
+        return None

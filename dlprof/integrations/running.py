@@ -1,0 +1,254 @@
+"""``dlprof run``: an unmodified script, its loaders watched, its file written, its way out kept."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import importlib.metadata
+import os
+import platform
+import secrets
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NoReturn
+
+from dlprof.errors import DlprofError
+from dlprof.integrations.imports import AfterImport
+from dlprof.integrations.ledger import NEVER_NS, NS, Clock
+from dlprof.integrations.ranks import Rank
+from dlprof.integrations.recorder import DATALOADER_MODULE, Recorder
+from dlprof.integrations.script import Ending, Program, as_main, execute, show_fault
+from dlprof.machine import inspect_machine
+from dlprof.records import (
+    SCHEMA_VERSION,
+    Cost,
+    Run,
+    RunEnd,
+    RunHeader,
+    Target,
+    WatchedLoader,
+    WatchedScript,
+)
+from dlprof.store import RunWriter
+from dlprof.version import __version__
+
+_FIRST_WRITE_NS = NS
+_LONGEST_PAUSE_NS = 120 * NS
+_RUNNING = Ending(kind="running", exit_code=0)
+_NO_LOADER = "No DataLoader of torch's was iterated in this process."
+_NO_TORCH = "The script did not import torch.utils.data in this process."
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is to be run, and what becomes of what is seen.
+
+    Attributes:
+        name: The script or module, as the user named it.
+        load: Makes it ready to run.
+        rank: Of this process; ``None`` where it is the only one.
+        show: Called once, at the very end, with what was seen.
+    """
+
+    name: str
+    load: Callable[[], Program]
+    rank: Rank | None
+    show: Callable[[Run], None]
+
+
+def new_header(name: str) -> RunHeader:
+    """The first record of the run file of a script."""
+    try:
+        torch_version = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        torch_version = ""
+    return RunHeader(
+        schema_version=SCHEMA_VERSION,
+        run_id=secrets.token_hex(8),
+        started_at=_now(),
+        dlprof_version=__version__,
+        torch_version=torch_version,
+        python_version=platform.python_version(),
+        machine=inspect_machine(),
+        target=Target(spec=f"run:{name}", kind="map", dataset=""),
+        settings={},
+    )
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def run_program(plan: Plan, header: RunHeader, writer: RunWriter | None, *, clock: Clock) -> Ending:
+    """Run a script to its end, its loaders watched.
+
+    The report comes when the interpreter ends, after the script's own threads and exit functions;
+    the caller has to end the process with the ending's exit code.
+
+    Args:
+        plan: What to run.
+        header: From :func:`new_header`.
+        writer: Where records go; ``None`` for nowhere.
+        clock: Nanoseconds, never going back.
+
+    Raises:
+        DlprofError: The script can't be run.
+    """
+    watching = _Watching(plan, header, writer, clock)
+    with watching.attached():
+        try:
+            program = plan.load()
+        except DlprofError:
+            watching.give_up()
+            raise
+        except BaseException as error:  # noqa: BLE001 - raised by a package around the module
+            return watching.end(show_fault(error))
+        return watching.end(execute(program, as_main(program)))
+
+
+class _Watching:
+    """One run: what writes its file now and then, and its last words.
+
+    Args:
+        plan: What is run.
+        header: The file's first record.
+        writer: Where records go; ``None`` for nowhere.
+        clock: Nanoseconds, never going back.
+    """
+
+    def __init__(
+        self, plan: Plan, header: RunHeader, writer: RunWriter | None, clock: Clock
+    ) -> None:
+        self._plan, self._header, self._writer, self._clock = plan, header, writer, clock
+        self._recorder = Recorder(clock=clock, folder=str(Path.cwd()), due=self._keep)
+        self._recorder.pace.due_ns = clock() + _FIRST_WRITE_NS
+        self._finder = AfterImport(DATALOADER_MODULE, self._recorder.attach)
+        self._written: dict[str, WatchedLoader] = {}
+        self._process = os.getpid()
+        self._ending = _RUNNING
+        self._overhead_ns = 0
+        self._over = False
+
+    @contextlib.contextmanager
+    def attached(self) -> Iterator[None]:
+        """Watch from here on, to the end of the process."""
+        self._finder.install()
+        atexit.register(self._finish)
+        leave = os._exit
+
+        def leave_with_last_words(status: int) -> NoReturn:
+            with contextlib.suppress(BaseException):
+                self._ending = Ending(kind="os._exit", exit_code=status)
+                self._finish()
+            leave(status)
+
+        os._exit = leave_with_last_words
+        yield
+
+    def end(self, ending: Ending) -> Ending:
+        """Note how the script ended; its threads and exit functions may still run."""
+        self._ending = ending
+        return ending
+
+    def give_up(self) -> None:
+        """There is nothing to watch after all: leave no file and say nothing."""
+        self._over = True
+        self._finder.remove()
+        if self._writer is not None:
+            self._writer.close()
+            self._writer.path.unlink(missing_ok=True)
+
+    def _keep(self) -> None:
+        """Write what was seen so far, so that no end of the process can take all of it."""
+        if os.getpid() != self._process:  # a process that the script forked
+            self._recorder.pace.due_ns = NEVER_NS
+            return
+        began_ns = self._clock()
+        self._write(*self._changed(), self._script())
+        now_ns = self._clock()
+        self._overhead_ns += now_ns - began_ns
+        pause_ns = (now_ns - self._recorder.began_ns) // 2
+        self._recorder.pace.due_ns = now_ns + min(max(pause_ns, NS), _LONGEST_PAUSE_NS)
+
+    def _finish(self) -> None:
+        """The last words, once, and only of the process that was started."""
+        if self._over or os.getpid() != self._process:
+            return
+        self._over = True
+        self._recorder.pace.due_ns = NEVER_NS
+        records, script = self._recorder.records(), self._script()
+        self._write(*self._changed(), script, self._run_end(script))
+        path = ""
+        if self._writer is not None:
+            path = str(self._writer.path)
+            self._writer.close()
+        self._plan.show(Run(path=path, header=self._header, watched=records, script=script))
+        if self._ending.kind == "interrupted":
+            _end_as_interrupted()
+
+    def _changed(self) -> list[WatchedLoader]:
+        """Records that differ from what the file has."""
+        fresh = [each for each in self._recorder.records() if self._written.get(each.name) != each]
+        self._written.update((each.name, each) for each in fresh)
+        return fresh
+
+    def _write(self, *records: object) -> None:
+        if self._writer is None:
+            return
+        try:
+            for record in records:
+                self._writer.append(record)
+        except DlprofError as error:
+            self._recorder.faults.append(f"the run file is not complete: {error.message}")
+            self._writer.close()
+            self._writer = None
+
+    def _script(self) -> WatchedScript:
+        wall_s = (self._clock() - self._recorder.began_ns) / NS
+        waited_s = self._recorder.waited_s()
+        rank, ending = self._plan.rank, self._ending
+        by_signal = ending.kind in {"running", "interrupted"}
+        return WatchedScript(
+            wall_s=wall_s,
+            ending=ending.kind,
+            exit_code=None if by_signal else ending.exit_code,
+            waited_s=waited_s,
+            wait_fraction=waited_s / wall_s if wall_s else None,
+            overhead_s=self._overhead_ns / NS,
+            rank=None if rank is None else rank.rank,
+            world_size=None if rank is None else rank.world_size,
+            loaders=len(self._recorder.records()),
+            notes=self._notes(),
+        )
+
+    def _notes(self) -> tuple[str, ...]:
+        notes = [f"dlprof has a fault of its own: {fault}" for fault in self._recorder.faults]
+        if not self._recorder.records():
+            notes.append(_NO_LOADER if DATALOADER_MODULE in sys.modules else _NO_TORCH)
+        return tuple(notes)
+
+    def _run_end(self, script: WatchedScript) -> RunEnd:
+        interrupted = script.ending == "interrupted"
+        return RunEnd(
+            ended_at=_now(),
+            reason="interrupted" if interrupted else "complete",
+            cost_s=Cost(
+                measured=script.wall_s - script.overhead_s,
+                overhead=script.overhead_s,
+                total=script.wall_s,
+            ),
+        )
+
+
+def _end_as_interrupted() -> None:
+    """End as Python does where nothing catches Ctrl-C: by the signal, which shells look for."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    if sys.platform != "win32":
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)

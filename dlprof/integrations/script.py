@@ -1,0 +1,243 @@
+"""Run a script in this process as ``python SCRIPT ARGS`` or ``python -m MODULE ARGS`` would."""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import importlib.util
+import io
+import os
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType, TracebackType
+from typing import Any
+
+from dlprof.errors import UsageError
+from dlprof.records import ScriptEnding
+from dlprof.units import quoted
+
+_OWN = str(Path(__file__).parents[1]) + os.sep
+_MOST_CAUSES = 100
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A script that is ready to be run.
+
+    Attributes:
+        name: As the user named it.
+        argv: Its ``sys.argv``.
+        folder: What Python puts first on ``sys.path`` for it.
+        path: Its ``__file__``.
+        code: Compiled.
+        spec: Of a module; ``None`` for a script.
+        loader: Its ``__loader__``.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    folder: str
+    path: str
+    code: CodeType
+    spec: ModuleSpec | None
+    loader: Any
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a script ended.
+
+    Attributes:
+        kind: For the record.
+        exit_code: What Python would end with; for an interrupted script, what a shell calls it.
+    """
+
+    kind: ScriptEnding
+    exit_code: int
+
+
+def load_script(script: str, arguments: Sequence[str]) -> Program:
+    """Read and compile a script file.
+
+    Args:
+        script: Its path, as the user wrote it.
+        arguments: What stands behind it.
+
+    Raises:
+        UsageError: There is no such file, or it is no Python script.
+    """
+    path = Path(script)
+    hint = "Give a Python file, or -m and a module."
+    if path.is_dir():
+        raise UsageError(f"{quoted(script)} is a directory, not a script", hint=hint)
+    try:
+        source = path.read_bytes()
+    except FileNotFoundError:
+        raise UsageError(f"There is no file {quoted(script)}", hint=hint) from None
+    except OSError as error:
+        raise UsageError(f"{quoted(script)} can't be read: {error.strerror}", hint=hint) from None
+    full = str(path) if path.is_absolute() else os.path.join(os.getcwd(), script)  # noqa: PTH109, PTH118 - Python leaves ./ in it, and so in every traceback
+    return Program(
+        name=script,
+        argv=(script, *arguments),
+        folder=os.path.dirname(os.path.realpath(full)),  # noqa: PTH120 - a text for sys.path
+        path=full,
+        code=_compiled(source, full, script),
+        spec=None,
+        loader=SourceFileLoader("__main__", full),
+    )
+
+
+def _compiled(source: bytes, path: str, script: str) -> CodeType:
+    try:
+        return compile(source, path, "exec", dont_inherit=True)
+    except SyntaxError as error:
+        where = f"line {error.lineno}: " if error.lineno else ""
+        raise UsageError(
+            f"{quoted(script)} is not a Python script ({where}{error.msg})",
+            hint="Give a Python file that python itself can run.",
+        ) from None
+    except ValueError as error:  # null bytes
+        raise UsageError(
+            f"{quoted(script)} is not a Python script ({error})", hint="Give a Python file."
+        ) from None
+
+
+def load_module(module: str, arguments: Sequence[str]) -> Program:
+    """Find and compile a module, or the ``__main__`` of a package; imports what is around it.
+
+    Args:
+        module: Its dotted name.
+        arguments: What stands behind it.
+
+    Raises:
+        UsageError: There is no such module, or it can't be run.
+    """
+    hint = "Give a module that python -m can run."
+    spec = _find(module)
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = _find(f"{module}.__main__")
+        hint = f"{module} is a package without a __main__ module."
+    if spec is None:
+        raise UsageError(f"There is no module {quoted(module)} to run", hint=hint)
+    get_code = getattr(spec.loader, "get_code", None)
+    code = None if get_code is None else get_code(spec.name)
+    if code is None or spec.origin is None:
+        raise UsageError(f"{quoted(module)} is not a Python module that can be run", hint=hint)
+    return Program(
+        name=module,
+        argv=(spec.origin, *arguments),
+        folder=os.getcwd(),  # noqa: PTH109 - a text for sys.path
+        path=spec.origin,
+        code=code,
+        spec=spec,
+        loader=spec.loader,
+    )
+
+
+def _find(module: str) -> ModuleSpec | None:
+    try:
+        return importlib.util.find_spec(module)
+    except ModuleNotFoundError as error:
+        if error.name and f"{module}.".startswith(f"{error.name}."):
+            return None
+        raise  # a package around it that doesn't find what it imports
+    except ValueError:  # a name such as ".." or "__main__"
+        return None
+
+
+def as_main(program: Program) -> ModuleType:
+    """Make this process the script's: ``__main__``, ``sys.argv`` and ``sys.path`` are its own.
+
+    Returns:
+        The new ``__main__``, in which :func:`execute` runs the script.
+    """
+    main = ModuleType("__main__")
+    cached = None if program.spec is None else program.spec.cached
+    main.__dict__.update(
+        __annotations__={},
+        __builtins__=builtins,
+        __cached__=cached,
+        __file__=program.path,
+        __loader__=program.loader,
+        __package__=None if program.spec is None else program.spec.parent,
+        __spec__=program.spec,
+    )
+    sys.modules["__main__"] = main
+    sys.argv[:] = program.argv
+    return main
+
+
+def set_path(folder: str) -> None:
+    """Put a script's folder where Python puts it; ``dlprof``'s own stands there so far."""
+    if not sys.flags.safe_path:
+        sys.path[:1] = [folder]
+
+
+def execute(program: Program, main: ModuleType) -> Ending:
+    """Run the script to its end; what ends it is shown as Python shows it.
+
+    Args:
+        program: From :func:`load_script` or :func:`load_module`.
+        main: From :func:`as_main`.
+    """
+    try:
+        exec(program.code, main.__dict__)  # noqa: S102 - running the user's script is the task
+    except BaseException as error:  # noqa: BLE001 - whatever the script ends with
+        return show_fault(error)
+    return Ending(kind="returned", exit_code=0)
+
+
+def show_fault(error: BaseException) -> Ending:
+    """Show what ended the script as Python shows it, without dlprof's own frames.
+
+    Args:
+        error: What nothing in the script has caught.
+    """
+    if isinstance(error, SystemExit):
+        return Ending(kind="exit", exit_code=_exit_code(error))
+    _strip(error, set())
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    except BaseException:  # noqa: BLE001 - a hook of the script's that fails
+        sys.__excepthook__(type(error), error, error.__traceback__)
+    if isinstance(sys.stderr, io.TextIOBase):
+        sys.stderr.flush()
+    if isinstance(error, KeyboardInterrupt):
+        return Ending(kind="interrupted", exit_code=130)
+    return Ending(kind="exception", exit_code=1)
+
+
+def _exit_code(request: SystemExit) -> int:
+    """The exit code of ``sys.exit``; a text is shown on stderr and means 1."""
+    if request.code is None:
+        return 0
+    if isinstance(request.code, int):
+        return request.code
+    if sys.stderr is not None:
+        sys.stderr.write(f"{request.code}\n")
+    return 1
+
+
+def _strip(error: BaseException | None, seen: set[int]) -> None:
+    if error is None or id(error) in seen or len(seen) > _MOST_CAUSES:
+        return
+    seen.add(id(error))
+    error.__traceback__ = _without_own(error.__traceback__)
+    _strip(error.__cause__, seen)
+    _strip(error.__context__, seen)
+
+
+def _without_own(traceback: TracebackType | None) -> TracebackType | None:
+    """A traceback without the frames of dlprof's."""
+    entries = []
+    while traceback is not None:
+        if not traceback.tb_frame.f_code.co_filename.startswith(_OWN):
+            entries.append(traceback)
+        traceback = traceback.tb_next
+    made = None
+    for entry in reversed(entries):
+        made = TracebackType(made, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return made

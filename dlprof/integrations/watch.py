@@ -1,0 +1,210 @@
+"""``dlprof.watch``: how long one's own loop waits for its loader, for two readings of the clock."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+from dlprof.errors import UsageError
+from dlprof.integrations.histogram import Histogram
+from dlprof.integrations.ledger import NS, Clock, Ledger, Reading
+from dlprof.integrations.loaders import describe
+from dlprof.records import WatchedLoader
+
+_Batch = TypeVar("_Batch")
+Logger = Callable[[dict[str, float]], object]
+
+
+def watch(
+    loader: Iterable[_Batch],
+    *,
+    log: Logger | None = None,
+    every: int = 100,
+    name: str = "loader",
+) -> Watched[_Batch]:
+    """Iterate over a loader as ever, and know afterwards how long the loop waited for it.
+
+    ``for batch in dlprof.watch(loader):`` gives the same batches, in the same order, and raises
+    the same exceptions. What is returned can be kept and iterated again for each epoch; its
+    length, its attributes and everything else are the loader's.
+
+    Args:
+        loader: A DataLoader, or anything that can be iterated.
+        log: Called with a flat dictionary of floats each ``every`` batches, such as ``wandb.log``.
+            If it raises, a RuntimeWarning tells what, logging ends, and the loop goes on.
+        every: Batches between two calls of ``log``; the figures are those of these batches.
+        name: What the summary calls the loader.
+
+    Raises:
+        UsageError: ``loader`` can't be iterated, or ``every`` is no whole number above 0.
+    """
+    if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
+        raise UsageError(
+            f"watch: a {type(loader).__name__} can't be iterated", hint="Pass the DataLoader."
+        )
+    number: object = every  # whatever an untyped caller has passed
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise UsageError(f"watch: every={every!r} is no whole number above 0", hint="Pass 100.")
+    return Watched(loader, log=log, every=every, name=name)
+
+
+class Summary(WatchedLoader):
+    """A :class:`~dlprof.records.WatchedLoader` that prints itself as a text for people."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        from dlprof.report.watched import summary_text  # noqa: PLC0415 - few loops print it
+
+        return summary_text(self)
+
+
+class Watched(Generic[_Batch]):
+    """A loader that is being watched; made by :func:`watch`.
+
+    Everything that isn't defined here is the loader's own.
+
+    Args:
+        loader: What is iterated.
+        log: As for :func:`watch`.
+        every: As for :func:`watch`.
+        name: What the summary calls the loader.
+        clock: Nanoseconds, never going back.
+    """
+
+    __slots__ = ("_dlprof_ledger", "_dlprof_loader", "_dlprof_name")
+
+    def __init__(
+        self,
+        loader: Iterable[_Batch],
+        *,
+        log: Logger | None,
+        every: int,
+        name: str,
+        clock: Clock = time.perf_counter_ns,
+    ) -> None:
+        # Plain assignment would set the loader's attributes.
+        ledger = Ledger(clock=clock, began_ns=clock())
+        if log is not None:
+            ledger = _Log(log, every, clock).ledger
+        object.__setattr__(self, "_dlprof_loader", loader)
+        object.__setattr__(self, "_dlprof_name", name)
+        object.__setattr__(self, "_dlprof_ledger", ledger)
+
+    def summary(self) -> Summary:
+        """What was seen so far, over all epochs; ``print`` shows it as a text."""
+        known = describe(self._dlprof_loader, name=self._dlprof_name)
+        filled = self._dlprof_ledger.fill(known)
+        return Summary(**{each: getattr(filled, each) for each in WatchedLoader.__slots__})
+
+    def __iter__(self) -> Iterator[_Batch]:
+        reading, iterator = self._dlprof_ledger.open(lambda: iter(self._dlprof_loader))
+        return _WatchedIterator(reading, iterator)
+
+    def __len__(self) -> int:
+        return len(self._dlprof_loader)
+
+    def __bool__(self) -> bool:
+        return bool(self._dlprof_loader)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._dlprof_loader[index]
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute in Watched.__slots__:  # asked for by copy and pickle before they are set
+            raise AttributeError(attribute)
+        return getattr(self._dlprof_loader, attribute)
+
+    def __setattr__(self, attribute: str, value: object) -> None:
+        setattr(self._dlprof_loader, attribute, value)
+
+    def __delattr__(self, attribute: str) -> None:
+        delattr(self._dlprof_loader, attribute)
+
+    def __repr__(self) -> str:
+        return f"dlprof.watch({self._dlprof_loader!r})"
+
+
+class _WatchedIterator(Iterator[_Batch]):
+    """A loader's iterator that is being watched; no generator, so that threads can share it."""
+
+    __slots__ = ("_dlprof_iterator", "_dlprof_reading")
+
+    def __init__(self, reading: Reading, iterator: Iterator[_Batch]) -> None:
+        self._dlprof_reading = reading
+        self._dlprof_iterator = iterator
+
+    def __next__(self) -> _Batch:
+        batch: _Batch = self._dlprof_reading.take(next, self._dlprof_iterator)
+        return batch
+
+    def __length_hint__(self) -> int:
+        hint = getattr(self._dlprof_iterator, "__length_hint__", None)
+        return NotImplemented if hint is None else hint()
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute in _WatchedIterator.__slots__:
+            raise AttributeError(attribute)
+        return getattr(self._dlprof_iterator, attribute)
+
+
+class _Log:
+    """Tells the user's logger of every so many batches.
+
+    Args:
+        log: The user's.
+        every: Batches between two calls.
+        clock: The ledger's.
+    """
+
+    def __init__(self, log: Logger, every: int, clock: Clock) -> None:
+        self._log: Logger | None = log
+        self._every = every
+        self.ledger = Ledger(clock=clock, began_ns=clock(), settled=self._settled)
+        self._batches = self._waited_ns = 0
+        self._waits, self._steps = Histogram(), Histogram()
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """Let the ledger settle when the next call is due, at the latest."""
+        self.ledger.allow_pending(self._batches + self._every - self.ledger.batches)
+
+    def _settled(self) -> None:
+        if self._log is not None and self.ledger.batches >= self._batches + self._every:
+            values = self._values()
+            try:
+                self._log(values)
+            except Exception as error:  # noqa: BLE001 - a logger must not end a training
+                self._log = None
+                warnings.warn(
+                    f"dlprof.watch: the logger raised {type(error).__name__}: {error}; "
+                    "nothing more is logged, and the loop goes on",
+                    RuntimeWarning,
+                    stacklevel=5,
+                )
+            self._batches, self._waited_ns = self.ledger.batches, self.ledger.waited_ns
+            self._waits, self._steps = self.ledger.waits.copy(), self.ledger.steps.copy()
+        self._make_room()
+
+    def _values(self) -> dict[str, float]:
+        """The figures since the last call, by names that a dashboard groups."""
+        ledger = self.ledger
+        waits, steps = ledger.waits.since(self._waits), ledger.steps.since(self._steps)
+        waited_ns = ledger.waited_ns - self._waited_ns
+        passed_ns = waited_ns + steps.total_ns
+        values: Mapping[str, float] = {
+            "batches": ledger.batches,
+            "epochs": ledger.epochs,
+            "wait_fraction": waited_ns / passed_ns if passed_ns else 0.0,
+            "batches_per_s": (ledger.batches - self._batches) * NS / passed_ns
+            if passed_ns
+            else 0.0,
+            "wait_mean_s": waits.total_ns / max(1, waits.count) / NS,
+            "wait_p95_s": waits.quantile_s(0.95),
+            "wait_max_s": waits.longest_ns / NS,
+            "step_mean_s": steps.total_ns / max(1, steps.count) / NS,
+            "step_p95_s": steps.quantile_s(0.95),
+        }
+        return {f"dlprof/{name}": float(value) for name, value in values.items()}

@@ -1,0 +1,137 @@
+"""What was seen of loaders at work: in a training script, or in a loop of the user's own."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Literal
+
+from dlprof.records.config import Config
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Durations:
+    """How long something took, over all the times that it was seen.
+
+    Attributes:
+        count: Times that it was seen.
+        total_s: Sum.
+        mean_s: Mean.
+        median_s: Median; like the percentiles, within 3.2 % of the true one.
+        p95_s: 95th percentile.
+        p99_s: 99th percentile.
+        max_s: Longest.
+    """
+
+    count: int
+    total_s: float
+    mean_s: float
+    median_s: float
+    p95_s: float
+    p99_s: float
+    max_s: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedLoader:
+    """What was seen of one loader, without looking into it: the clock around ``next()``.
+
+    Loaders that were made at the same place, by the same callers, of the same class, with the same
+    settings and over the same data set count as one: a loader made anew in every epoch, for one.
+
+    Attributes:
+        name: Tells it from the others of a run: its place, and a number where one place made
+            several.
+        place: ``file:line`` that made it, the nearest outside of libraries; empty for a loader
+            that was handed to ``dlprof.watch``.
+        called_from: ``file:line`` that called that place; empty where nothing did.
+        kind: The loader's class, ``module.QualName``.
+        dataset: Its data set's class; empty where it has none.
+        sampler: Its sampler's class; empty where it has none.
+        config: Its settings; ``None`` where it isn't a DataLoader.
+        made: Loaders that count as this one.
+        epochs: Iterations over it that gave a batch at least.
+        epochs_completed: Those that went to their end.
+        batches: Batches that it gave.
+        waited_s: Seconds that its consumers spent in ``iter()`` and ``next()``.
+        stepped_s: Seconds between a batch's arrival and the next ``next()``.
+        wait_fraction: ``waited_s / (waited_s + stepped_s)``.
+        nested_s: The part of ``waited_s`` in which another loader was being waited for already.
+        background_s: The part of ``waited_s`` in threads other than the main one.
+        consumers: Threads that took batches.
+        batches_per_s: Batches over ``waited_s + stepped_s``.
+        samples_per_s: The same in samples, every batch taken for full.
+        startup_s: The first ``iter()`` and its first ``next()``.
+        turnover: From an epoch to the next: the ``next()`` that ended it, the ``iter()`` after
+            it and its first ``next()``; what the consumer did between is left out.
+        wait: ``next()`` of all other batches.
+        step: Between a batch's arrival and the next ``next()`` on the same iterator and thread.
+        failures: ``next()`` or ``iter()`` that raised anything but the end of an epoch.
+        failure: The class of the last exception; empty without one.
+        first_s: When it was first iterated, seconds after the start of the run.
+        last_s: When it last gave a batch.
+        unavailable: Why something is missing, by field.
+    """
+
+    name: str
+    place: str = ""
+    called_from: str = ""
+    kind: str = ""
+    dataset: str = ""
+    sampler: str = ""
+    config: Config | None = None
+    made: int = 1
+    epochs: int = 0
+    epochs_completed: int = 0
+    batches: int = 0
+    waited_s: float = 0.0
+    stepped_s: float = 0.0
+    wait_fraction: float | None = None
+    nested_s: float = 0.0
+    background_s: float = 0.0
+    consumers: int = 0
+    batches_per_s: float | None = None
+    samples_per_s: float | None = None
+    startup_s: float | None = None
+    turnover: Durations | None = None
+    wait: Durations | None = None
+    step: Durations | None = None
+    failures: int = 0
+    failure: str = ""
+    first_s: float | None = None
+    last_s: float | None = None
+    unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+ScriptEnding = Literal["running", "returned", "exit", "exception", "interrupted", "os._exit"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedScript:
+    """How a watched script went as a whole; written now and then, the last one counts.
+
+    Attributes:
+        wall_s: Seconds since the script was started.
+        ending: How it ended: ``returned`` (its last line was reached), ``exit``
+            (``sys.exit``), ``exception`` (nothing caught it), ``interrupted`` (by Ctrl-C),
+            ``os._exit``; ``running`` where the file was cut off before its end, as by a signal.
+        exit_code: What the process ended with; ``None`` while it runs or where a signal ended it.
+        waited_s: Seconds in which its main thread waited for a loader.
+        wait_fraction: ``waited_s / wall_s``.
+        overhead_s: What dlprof spent in the script's process while it ran, but for the clock.
+        rank: Its number among the processes of one job; ``None`` where it is the only one.
+        world_size: Processes of the job; ``None`` likewise.
+        loaders: Loaders that were told apart.
+        notes: What people should know of what could be seen.
+    """
+
+    wall_s: float
+    ending: ScriptEnding
+    exit_code: int | None = None
+    waited_s: float = 0.0
+    wait_fraction: float | None = None
+    overhead_s: float = 0.0
+    rank: int | None = None
+    world_size: int | None = None
+    loaders: int = 0
+    notes: tuple[str, ...] = ()

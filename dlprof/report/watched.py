@@ -1,0 +1,214 @@
+"""What ``dlprof run`` and ``dlprof.watch`` show: loaders at work, for people and as JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.text import Text
+
+from dlprof.records import SCHEMA_VERSION, Durations, Run, WatchedLoader
+from dlprof.report.labels import percent_text, settings_text
+from dlprof.report.layout import INDENT, Hanging
+from dlprof.report.text import clean
+from dlprof.store.codec import to_json
+from dlprof.units import format_duration, format_rate
+
+_MOST_SHOWN = 12
+_WIDEST_BAR = 40
+_TEXT_WIDTH = 80
+# Below this share of its loop a loader is not worth a change.
+_HARDLY = 0.05
+_ENDINGS = {
+    "exit": "ended by sys.exit",
+    "exception": "ended by an exception",
+    "interrupted": "interrupted",
+    "os._exit": "ended by os._exit",
+}
+
+
+def script_document(run: Run) -> str:
+    """What ``dlprof run --json FILE`` writes.
+
+    Args:
+        run: Of a script that has ended.
+    """
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "run_file": run.path or None,
+        "machine": to_json(run.header.machine),
+        "target": to_json(run.header.target),
+        "script": to_json(run.script),
+        "loaders": [to_json(each) for each in run.watched],
+        "findings": [to_json(each) for each in run.diagnosis.findings] if run.diagnosis else [],
+    }
+    return json.dumps(document, allow_nan=False, indent=2)
+
+
+def render_script(run: Run) -> RenderableType:
+    """What was seen of a script's loaders, those that were waited for longest first."""
+    parts: list[RenderableType] = [_headline(run)]
+    shown = sorted(run.watched, key=lambda each: each.waited_s, reverse=True)
+    for loader in shown[:_MOST_SHOWN]:
+        parts += [Text(), render_loader(loader)]
+    if len(shown) > _MOST_SHOWN:
+        parts += [Text(), Text(f"{len(shown) - _MOST_SHOWN} more loaders are in the run file.")]
+    parts.append(Text())
+    parts += [Hanging("", Text(text, style=style)) for text, style in _last_words(run)]
+    return Group(*parts)
+
+
+def _headline(run: Run) -> RenderableType:
+    name = clean(run.header.target.spec.removeprefix("run:"))
+    script = run.script
+    if script is None:
+        return Hanging("", Text(f"dlprof run {name}", style="bold"))
+    parts = [f"dlprof run {name}: {format_duration(script.wall_s)}"]
+    if run.watched:
+        waited = format_duration(script.waited_s)
+        parts.append(f"{waited} of it waiting for data ({percent_text(script.wait_fraction)})")
+    if script.ending in _ENDINGS:
+        code = "" if script.exit_code is None else f" with exit code {script.exit_code}"
+        parts.append(f"{_ENDINGS[script.ending]}{code}")
+    if script.rank is not None:
+        parts.append(f"rank {script.rank} of {script.world_size}")
+    return Hanging("", Text(", ".join(parts), style="bold"))
+
+
+def _last_words(run: Run) -> Iterator[tuple[str, str]]:
+    """The verdict, the notes and where the rest is, each with its style."""
+    script = run.script
+    if run.watched:
+        yield verdict(run.watched), "bold"
+    for note in () if script is None else script.notes:
+        yield clean(note), ""
+    if run.path:
+        yield f"Run file: {clean(run.path)}", ""
+
+
+def verdict(loaders: Sequence[WatchedLoader]) -> str:
+    """One sentence on the loader that is waited for longest.
+
+    Args:
+        loaders: At least one.
+    """
+    worst = max(loaders, key=lambda each: each.waited_s - each.nested_s)
+    share = worst.wait_fraction
+    name = clean(worst.name)
+    if share is None or not worst.batches:
+        return f"{name} gave no batch."
+    if share < _HARDLY:
+        return f"No loader holds this up: {name} spends {percent_text(share)} waiting for data."
+    sentence = f"{name} spends {percent_text(share)} of its time waiting for data."
+    if worst.background_s > worst.waited_s / 2:
+        sentence += " That is in a thread beside the main one, which need not wait for it."
+    return sentence
+
+
+def summary_text(loader: WatchedLoader) -> str:
+    """What was seen of one loader as plain text, 80 columns wide."""
+    console = Console(
+        file=io.StringIO(), width=_TEXT_WIDTH, color_system=None, force_terminal=False
+    )
+    with console.capture() as capture:
+        console.print(Group(render_loader(loader), Text(verdict([loader]))), highlight=False)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def render_loader(loader: WatchedLoader) -> RenderableType:
+    """One loader: what it is, how its loop's time went, and how its epochs began."""
+    parts: list[RenderableType] = [_title(loader)]
+    if loader.config is not None:
+        parts.append(_line(settings_text(loader.config)))
+    if loader.wait_fraction is not None and loader.batches:
+        parts += [_Bar(loader.wait_fraction, loader.waited_s), *_spreads(loader)]
+    parts += [_line(text) for text in _facts(loader)]
+    return Group(*parts)
+
+
+def _title(loader: WatchedLoader) -> RenderableType:
+    title = Text(clean(loader.name), style="bold")
+    about = [clean(each) for each in (loader.dataset, loader.sampler) if each]
+    if loader.called_from:
+        about.append(f"called from {clean(loader.called_from)}")
+    return Hanging("", title.append(f"  {', '.join(about)}" if about else "", style="not bold"))
+
+
+def _line(text: str) -> Hanging:
+    return Hanging(INDENT, Text(text))
+
+
+def _spreads(loader: WatchedLoader) -> Iterator[RenderableType]:
+    """Wait and step with their tails, one below the other."""
+    rows = [(name, spread) for name, spread in (("wait", loader.wait), ("step", loader.step))]
+    if all(spread is None for _, spread in rows):
+        return
+    yield Text(f"{INDENT}{'':6}{'median':>10}{'95 %':>10}{'longest':>10}", no_wrap=True)
+    for name, spread in rows:
+        if spread is not None:
+            yield Text(f"{INDENT}{name:6}{_figures(spread)}", no_wrap=True)
+
+
+def _figures(spread: Durations) -> str:
+    return "".join(
+        f"{format_duration(figure):>10}" for figure in (spread.median_s, spread.p95_s, spread.max_s)
+    )
+
+
+def _facts(loader: WatchedLoader) -> Iterator[str]:
+    rates = [f"{format_rate(loader.batches_per_s)} batches/s"] if loader.batches_per_s else []
+    if loader.samples_per_s is not None:
+        rates.append(f"{format_rate(loader.samples_per_s)} samples/s")
+    counted = f"{_counted(loader.batches, 'batch', 'batches')} in {_epochs(loader)}"
+    yield "; ".join([counted, ", ".join(rates)] if rates else [counted])
+    if loader.startup_s is not None:
+        begun = f"start-up {format_duration(loader.startup_s)}"
+        turnover = loader.turnover
+        if turnover is not None:
+            begun += f"; each further epoch {format_duration(turnover.mean_s)} to begin"
+            if turnover.count > 1:
+                begun += f", at most {format_duration(turnover.max_s)}"
+        yield begun
+    if loader.made > 1:
+        yield f"{loader.made:,} loaders were made here"
+    if loader.consumers > 1:
+        yield f"{loader.consumers} threads took batches"
+    if loader.nested_s > 0:
+        yield f"{format_duration(loader.nested_s)} of its waits lie inside another loader's"
+    if loader.failures:
+        yield f"{_counted(loader.failures, 'call', 'calls')} failed, the last: {loader.failure}"
+
+
+def _epochs(loader: WatchedLoader) -> str:
+    text = _counted(loader.epochs, "epoch", "epochs")
+    left = loader.epochs - loader.epochs_completed
+    return f"{text}, {left:,} of them left half way" if left > 0 else text
+
+
+def _counted(number: int, one: str, many: str) -> str:
+    return f"{number:,} {one if number == 1 else many}"
+
+
+class _Bar:
+    """Rich renderable: the share of a loop's time that went into waiting.
+
+    Args:
+        share: 0 to 1.
+        waited_s: The same in seconds.
+    """
+
+    def __init__(self, share: float, waited_s: float) -> None:
+        self._share = share
+        self._label = f" {percent_text(share)} waiting, {format_duration(waited_s)}"
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        room = options.max_width - len(INDENT) - len(self._label)
+        width = max(1, min(_WIDEST_BAR, room))
+        filled = round(self._share * width)
+        full, empty = ("#", ".") if options.ascii_only else ("█", "░")
+        bar = Text(INDENT, no_wrap=True, overflow="ignore")
+        bar.append(full * filled, style="red" if self._share >= _HARDLY else "green")
+        bar.append(empty * (width - filled), style="dim")
+        yield bar.append(self._label)
