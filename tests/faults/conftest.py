@@ -44,8 +44,9 @@ def clean() -> Iterator[None]:
     while living() - before and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not [process.cmdline() for process in living() - before if process.is_running()]
-    # Torch keeps a cache of the user's there, for all programs, whenever it comes to need one.
-    kept = (BENCH, "torchinductor_")
+    # Torch keeps a cache of the user's there, for all programs, whenever it comes to need one;
+    # and pytest what it gives to tests.
+    kept = (BENCH, "torchinductor_", "pytest-of-")
     new = set(folder.iterdir()) - files
     assert not [path for path in new if not path.name.startswith(kept)]
     assert not shared_memory_left(shared)

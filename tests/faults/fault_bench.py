@@ -27,7 +27,9 @@ BENCH = "bench-"
 TARGETS = Path(__file__).parent / "fault_targets.py"
 STALL_S = 7.0  # torch notices a worker's quiet end after five seconds
 MOST_BYTES = 700 << 20
-MARGIN_S = 3.0  # what a fault may cost beyond its own limit
+MARGIN_S = 60.0
+"""What a fault may cost here beyond its own limit, on a machine of any speed: what would hang does
+so for an hour. That it is 3 s is measured by ``benchmarks/faults.py``."""
 _SHM = Path("/dev/shm")  # noqa: S108 - it is looked at, nothing is put there
 
 

@@ -181,6 +181,16 @@ FAULTS: dict[str, Callable[[int], object]] = {
 }
 
 
+ODD: dict[str, Callable[[int], object]] = {
+    "ragged": lambda index: torch.zeros(index % 7),
+    "ragged_lists": lambda index: [0] * (1 + index % 7),
+    "other_keys": lambda index: {f"key {index % 2}": index},
+    "some_missing": lambda index: torch.zeros(4) if index % 2 == 0 else None,
+    "huge": lambda _index: torch.ones(32 * _MEBIBYTE),  # 128 MiB; a batch is a gibibyte
+}
+"""Samples that don't go together, or are too much."""
+
+
 class Switch:
     """Which fault is on; read anew in each process.
 
@@ -229,13 +239,8 @@ class Samples(Dataset[Any]):
         self.seen.add(index)
         if not in_worker() or index < _LATER:
             return sample
-        match fault:
-            case "ragged":
-                return torch.zeros(index % 7)
-            case "ragged_lists":
-                return [0] * (1 + index % 7)
-            case "huge":
-                return torch.ones(32 * _MEBIBYTE)  # 128 MiB; a batch is a gibibyte
+        if fault in ODD:
+            return ODD[fault](index)
         if fault in FAULTS:
             FAULTS[fault](index)
         return sample
@@ -380,6 +385,26 @@ def unpicklable_collate(switch: str) -> DataLoader[Any]:
     )
 
 
+class CannotBeUnpickled(Samples):
+    """Pickles, and is lost on the way."""
+
+    def __setstate__(self, state: object) -> None:
+        raise LookupError("the index is not there")
+
+
+def cannot_be_unpickled(switch: str) -> DataLoader[Any]:
+    return DataLoader(CannotBeUnpickled(Switch(switch)), batch_size=SIZE)
+
+
+def with_open_file(samples: list[Any]) -> object:
+    """A batch that no worker can send, whoever makes it."""
+    return default_collate(samples), Path(__file__).open()
+
+
+def unsendable(switch: str) -> DataLoader[Any]:
+    return DataLoader(Samples(Switch(switch)), batch_size=SIZE, collate_fn=with_open_file)
+
+
 def impatient(switch: str) -> DataLoader[Any]:
     return DataLoader(Samples(Switch(switch)), batch_size=SIZE, num_workers=1, timeout=1.0)
 
@@ -466,6 +491,21 @@ def build_exits(switch: str) -> object:
 
 def build_sys_exits(switch: str) -> object:
     sys.exit(5)
+
+
+def build_is_killed(switch: str) -> object:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return None
+
+
+def build_is_killed_once(switch: str) -> object:
+    """Goes well the second time."""
+    tried = Path(switch).with_name("tried")
+    if tried.exists():
+        tried.unlink()
+        return Samples(Switch(switch))
+    tried.touch()
+    return build_is_killed(switch)
 
 
 def build_segfaults(switch: str) -> object:

@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 import psutil
 import pytest
-from fault_bench import STALL_S, FaultBench, config
+from fault_bench import MARGIN_S, STALL_S, FaultBench, config
 
-from dlprof.records import Trial
+from dlprof.records import Config, Trial
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="trials are forked on Linux only")
 
@@ -69,10 +69,12 @@ class Sender(threading.Thread):
             self.sent = True
 
 
-def disturbed(bench: FaultBench, pick: Pick, number: signal.Signals) -> Trial:
+def disturbed(
+    bench: FaultBench, pick: Pick, number: signal.Signals, tried: Config | None = None
+) -> Trial:
     sender = Sender(pick, number)
     sender.start()
-    trial = bench.run("none", config(1, "fork"), trial_s=2.0)
+    trial = bench.run("none", tried or config(1, "fork"), trial_s=2.0)
     sender.join()
     assert sender.sent
     return trial
@@ -87,9 +89,12 @@ def test_a_worker_is_killed(bench: FaultBench) -> None:
     bench.check_healthy()
 
 
+@pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.usefixtures("clean")
-def test_the_trials_process_is_killed(bench: FaultBench) -> None:
-    trial = disturbed(bench, child, signal.SIGKILL)
+def test_the_trials_process_is_killed(bench: FaultBench, start: str, *, persistent: bool) -> None:
+    """Its workers notice the death of their parent, however they were started."""
+    trial = disturbed(bench, child, signal.SIGKILL, config(1, start, persistent=persistent))
 
     assert trial.failure is not None
     assert trial.failure.kind == "worker_signal"
@@ -104,7 +109,7 @@ def test_the_trials_process_is_stopped(bench: FaultBench) -> None:
     assert trial.failure is not None
     assert trial.failure.kind == "deadlock"
     assert "stopped" in trial.failure.message
-    assert trial.wall_s < 2.0 + STALL_S + 3.0
+    assert trial.wall_s < 2.0 + STALL_S + MARGIN_S
     bench.check_healthy()
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fault_bench import STALL_S, check_wording, config
+from fault_bench import MARGIN_S, STALL_S, check_wording, config
 
 from dlprof.records import Config, Failure
 
@@ -62,7 +62,7 @@ def run_narrowed(
 def the_failure(trial: dict[str, Any], *, limit_s: float) -> Failure:
     assert trial["failure"] is not None, trial
     failure = Failure(**trial["failure"])
-    assert trial["wall_s"] < limit_s + 3.0, failure
+    assert trial["wall_s"] < limit_s + MARGIN_S, failure
     check_wording(failure)
     return failure
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from fault_bench import STALL_S, FaultBench, config
+from fault_bench import MARGIN_S, STALL_S, FaultBench, config
 
 from dlprof.errors import DlprofError, TargetError
 from dlprof.records import Config
@@ -18,17 +18,46 @@ _START_S = 8.0  # an interpreter that imports torch, on a busy machine
 Make = Callable[..., FaultBench]
 
 
-@pytest.mark.parametrize("attr", ["unpicklable", "unpicklable_collate"])
+@pytest.mark.parametrize("attr", ["unpicklable", "unpicklable_collate", "cannot_be_unpickled"])
 @pytest.mark.parametrize("start", ["spawn", "forkserver"])
 @pytest.mark.usefixtures("clean")
 def test_what_must_be_pickled_and_can_not_be(make_bench: Make, attr: str, start: str) -> None:
+    """It is known before a trial is spent on it, and named if one is."""
     bench = make_bench(attr)
 
+    known = bench.bench.try_workers(config(1, start))
     failure = bench.fails("none", config(1, start), limit_s=_START_S)
+
+    assert known is not None
+    assert known.kind == "not_picklable"
+    assert "--start-method fork" in known.hint
 
     assert failure.kind == "not_picklable", failure
     assert "--start-method fork" in failure.hint
     assert bench.run("none", config(1, "fork")).outcome == "completed"
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
+@pytest.mark.usefixtures("clean")
+def test_workers_that_can_be_started_are_known_too(make_bench: Make, start: str) -> None:
+    bench = make_bench()
+
+    assert bench.bench.try_workers(config(1, start)) is None
+    bench.check_healthy()
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.usefixtures("clean")
+def test_a_batch_that_no_worker_can_send(make_bench: Make, *, persistent: bool) -> None:
+    """It is known before, where the main process makes the same; and its trial does not hang."""
+    bench = make_bench("unsendable")
+    assert bench.probe["batch_failure"]["kind"] == "batch_not_picklable"
+
+    trial = bench.run("none", config(1, "fork", persistent=persistent))
+
+    assert trial.failure is not None
+    assert trial.failure.kind == "batch_not_picklable", trial.failure
+    assert bench.run("none", config(0)).outcome == "completed"
 
 
 @pytest.mark.parametrize(
@@ -124,8 +153,9 @@ def test_a_builder_that_meddles_with_its_process(make_bench: Make) -> None:
 @pytest.mark.parametrize(
     ("attr", "told"),
     [
-        ("build_exits", "died"),
-        ("build_segfaults", "died"),
+        ("build_exits", "ended with exit code 0"),
+        ("build_segfaults", "was ended by SIGSEGV"),
+        ("build_is_killed", "was ended by SIGKILL"),
         ("build_sys_exits", "SystemExit"),
         ("build_raises", "TwoArgumentsError"),
         ("length_raises", "LookupError"),
@@ -145,12 +175,17 @@ def test_a_target_that_can_not_be_used(attr: str, told: str) -> None:
 
 
 @pytest.mark.usefixtures("clean")
+def test_a_builder_that_is_killed_once_is_tried_again(make_bench: Make) -> None:
+    make_bench("build_is_killed_once").check_healthy(config(1, "fork"))
+
+
+@pytest.mark.usefixtures("clean")
 def test_a_builder_that_hangs() -> None:
     began_s = time.monotonic()
     with pytest.raises(TargetError) as caught:
         FaultBench("build_hangs", wall_s=8.0)
 
-    assert time.monotonic() - began_s < 8.0 + 3.0
+    assert time.monotonic() - began_s < 8.0 + MARGIN_S
     assert "8 s" in caught.value.message
     assert "--timeout" in caught.value.hint
     assert "build_hangs" in caught.value.traceback

@@ -32,6 +32,8 @@ CASES = [
     ("raise_stop", "truncated", "StopIteration", "ended early", 1.0),
     ("ragged", "inconsistent_batches", "collate_fn", "size", 1.0),
     ("ragged_lists", "inconsistent_batches", "collate_fn", "size", 1.0),
+    ("other_keys", "inconsistent_batches", "keys", "KeyError", 1.0),
+    ("some_missing", "inconsistent_batches", "collate_fn", "NoneType", 1.0),
     ("exit_system", EXIT, "ended its own process", "exit", _QUIET_S),
     ("interrupt", EXIT, "ended its own process", "exit", _QUIET_S),
     ("segfault", SIGNAL, "faulthandler", "by", 1.0),
@@ -65,7 +67,9 @@ CASES = [
 ELSEWHERE = [
     *((SPAWN, fault) for fault in ("raise", "raise_stop", "segfault", "exit_3", "batch_grad")),
     *((SPAWN, fault) for fault in ("sleep", "parent")),
+    *((SPAWN, fault) for fault in ("other_keys", "kill", "batch_file")),
     *((FORKSERVER, fault) for fault in ("raise_two_arguments", "kill", "batch_file", "sleep")),
+    *((FORKSERVER, fault) for fault in ("raise_stop", "segfault", "exit_3", "ragged")),
 ]
 
 
@@ -110,13 +114,20 @@ def test_the_forkserver_is_killed(bench: FaultBench) -> None:
     assert failure.kind in (EXIT, SIGNAL), failure
 
 
-@pytest.mark.parametrize("fault", ["raise", "segfault", "exit_3", "batch_file", "sleep", "lock"])
+KEPT = [
+    *("raise", "raise_two_arguments", "raise_stop", "ragged", "other_keys", "segfault", "kill"),
+    *("exit_3", "exit_system", "batch_file", "batch_grad", "sleep", "lock", "grow"),
+]
+
+
+@pytest.mark.parametrize("fault", KEPT)
 @pytest.mark.usefixtures("clean")
 def test_a_persistent_worker(bench: FaultBench, fault: str) -> None:
     case = next(case for case in CASES if case[0] == fault)
     persistent = config(1, FORK, persistent=True)
+    trial_s = 10.0 if fault == "grow" else 0.1
 
-    failure = bench.fails(fault, persistent, limit_s=case[4])
+    failure = bench.fails(fault, persistent, limit_s=case[4], trial_s=trial_s)
 
     assert failure.kind == case[1], failure
 
@@ -129,6 +140,20 @@ def test_an_exception_in_the_second_epoch_only_persistent_workers_see(
 
     assert failure.kind == "worker_exception"
     assert bench.run("raise_second", config(1, FORK)).outcome == "completed"
+
+
+@pytest.mark.parametrize("start", [SPAWN, FORKSERVER])
+@pytest.mark.parametrize("fault", ["raise", "exit_3"])
+@pytest.mark.usefixtures("clean")
+def test_a_persistent_worker_that_is_a_new_interpreter(
+    bench: FaultBench, start: str, fault: str
+) -> None:
+    case = next(case for case in CASES if case[0] == fault)
+    persistent = config(1, start, persistent=True)
+
+    failure = bench.fails(fault, persistent, limit_s=case[4] + _START_S)
+
+    assert failure.kind == case[1], failure
 
 
 @pytest.mark.parametrize("start", [SPAWN, FORKSERVER])
