@@ -7,11 +7,12 @@ from typing import Annotated
 import typer
 
 import dlprof
-from dlprof.cli.commands import Command, Group
+from dlprof.cli.commands import Command, Group, ScriptCommand
 from dlprof.cli.compare import compare
 from dlprof.cli.machine import machine
 from dlprof.cli.recommend import recommend
 from dlprof.cli.report import report
+from dlprof.cli.run import run
 from dlprof.cli.sweep import sweep
 
 app = typer.Typer(
@@ -51,6 +52,7 @@ def dlprof_itself(
 
 app.command(cls=Command)(sweep)
 app.command(cls=Command)(recommend)
+app.command(cls=ScriptCommand)(run)
 app.command(cls=Command)(compare)
 app.command(cls=Command)(report)
 app.command(cls=Command)(machine)
