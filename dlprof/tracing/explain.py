@@ -71,7 +71,7 @@ def explain(
         stages=stages,
         samples=samples,
         transforms=_transforms(made, trace.names),
-        workers=worker_costs(made, window_s),
+        workers=worker_costs(made, window_s, seen=trace.rows),
         costs=_costs(made),
         age_s=_age_s(made),
         waiting_batches=_waiting_batches(stages, rate),

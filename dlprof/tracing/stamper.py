@@ -21,8 +21,8 @@ _FAR_SLOWER = 4.0
 _WORTH_A_LOOK_NS = 200_000
 _SLOWEST = 4
 _LONGEST_NAME = 60
-_LOOK_EVERY_NS = 500_000_000
-_LOOK_SHARE = 500
+_LOOK_EVERY_NS = 100_000_000
+_LOOK_SHARE = 200
 """Looking up memory may take one part in so many of a worker's time."""
 
 

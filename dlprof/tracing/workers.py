@@ -16,25 +16,35 @@ _WARM_UP = 4
 """The first quarter of a worker's readings shows caches that fill, not growth."""
 
 
-def worker_costs(rows: Sequence[Row], window_s: float) -> tuple[WorkerCosts, ...]:
+def worker_costs(
+    rows: Sequence[Row], window_s: float, *, seen: Sequence[Row] | None = None
+) -> tuple[WorkerCosts, ...]:
     """One entry per worker, by number; none where the main process loads.
 
     Args:
         rows: Of the window, with their makers' stamps.
         window_s: Its length.
+        seen: All rows, those before the window too: memory, threads and affinity are looked up
+            seldom, and are no matter of a window. ``None`` for the same rows.
     """
-    of_worker: dict[int, list[Made]] = defaultdict(list)
-    for row in rows:
-        if row.made is not None and row.made.worker >= 0:
-            of_worker[row.made.worker].append(row.made)
+    made, ever = _by_worker(rows), _by_worker(rows if seen is None else seen)
     return tuple(
-        _costs(worker, sorted(made, key=lambda each: each.picked), window_s)
-        for worker, made in sorted(of_worker.items())
+        _costs(worker, made[worker], ever.get(worker, made[worker]), window_s)
+        for worker in sorted(made)
     )
 
 
-def _costs(worker: int, made: Sequence[Made], window_s: float) -> WorkerCosts:
-    facts = [each.facts for each in made if each.facts is not None]
+def _by_worker(rows: Sequence[Row]) -> dict[int, list[Made]]:
+    """The batches of each worker, in the order in which it made them."""
+    found: dict[int, list[Made]] = defaultdict(list)
+    for row in rows:
+        if row.made is not None and row.made.worker >= 0:
+            found[row.made.worker].append(row.made)
+    return {worker: sorted(each, key=lambda m: m.picked) for worker, each in found.items()}
+
+
+def _costs(worker: int, made: Sequence[Made], ever: Sequence[Made], window_s: float) -> WorkerCosts:
+    facts = [each.facts for each in ever if each.facts is not None]
     busy_s = sum(each.collated - each.picked for each in made) * _NS
     return WorkerCosts(
         worker=worker,
@@ -45,7 +55,7 @@ def _costs(worker: int, made: Sequence[Made], window_s: float) -> WorkerCosts:
         affinity_cpus=next(
             (each.affinity_cpus for each in reversed(facts) if each.affinity_cpus != MISSING), None
         ),
-        pss_growth_bytes_per_batch=_growth(made),
+        pss_growth_bytes_per_batch=_growth(ever),
     )
 
 
