@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 
@@ -146,7 +147,9 @@ class View:
         """Mean share of time that workers fetch and collate; ``None`` where that isn't told."""
         if self.explained is None or not self.explained.workers:
             return None
-        return statistics.fmean(worker.busy_fraction for worker in self.explained.workers)
+        workers = self.explained.workers  # those that made a batch
+        total = math.fsum(worker.busy_fraction for worker in workers)
+        return total / max(len(workers), self.explained.config.num_workers)
 
     @property
     def others(self) -> float:
