@@ -3,25 +3,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import os
-import signal
-from collections.abc import Iterator, Mapping
-from datetime import datetime
-from pathlib import Path
-from types import FrameType
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import typer
 
 from dlprof.cli import options, streams
+from dlprof.cli.measuring import resolve, run_path, signals_while_measuring
 from dlprof.errors import ExitCode, InterruptedSweepError, UsageError
-from dlprof.store.naming import run_file_name
 
 if TYPE_CHECKING:
     from dlprof.records import Run
-    from dlprof.settings import SweepSettings
 
 
 def sweep(  # noqa: PLR0913 - a command has as many parameters as it has options
@@ -98,17 +91,17 @@ def sweep(  # noqa: PLR0913 - a command has as many parameters as it has options
             "--print-config writes TOML, and --json asks for JSON",
             hint="Leave one of the two out.",
         )
-    settings, origins = _resolve(flags, config)
+    settings, origins = resolve(flags, config)
     if print_config:
         from dlprof.settings import print_config as settings_as_toml
 
         streams.write_result(settings_as_toml(settings, origins))
         return
-    path = _output_path(output, settings.target, resume=resume)
+    path = run_path(output, settings.target, resume=resume)
     from dlprof.engine import resume_command, run_sweep
     from dlprof.report.live import open_listener
 
-    with _signals_of_a_sweep(), open_listener(quiet=quiet, verbose=verbose) as listener:
+    with signals_while_measuring(), open_listener(quiet=quiet, verbose=verbose) as listener:
         run = run_sweep(
             settings,
             output=path,
@@ -128,62 +121,11 @@ def sweep(  # noqa: PLR0913 - a command has as many parameters as it has options
         )
 
 
-def _resolve(
-    flags: Mapping[str, object | None], config: Path | None
-) -> tuple[SweepSettings, Mapping[str, str]]:
-    from dlprof.settings import resolve_settings
-
-    given = {name: value for name, value in flags.items() if value is not None}
-    return resolve_settings(given, environ=os.environ, config_file=config, cwd=Path.cwd())
-
-
 def _fields_named(flags: Mapping[str, object | None]) -> frozenset[str]:
     """The fields of the settings that flags named, which a resumed run can't silently ignore."""
     from dlprof.settings import OPTIONS
 
     return frozenset(option.field for option in OPTIONS if flags[option.key] is not None)
-
-
-def _output_path(output: Path | None, target: str, *, resume: bool) -> Path:
-    if output is not None:
-        if str(output) in {"-", "."}:  # "." is also what an empty path is read as
-            raise UsageError(
-                "-o needs the path of the run file",
-                hint="Results go to stdout by themselves; a run is kept in a file.",
-            )
-        return output
-    if resume:
-        raise UsageError(
-            "--resume needs to know which run file to continue",
-            hint="Give it with -o FILE.",
-        )
-    return Path(run_file_name(target, datetime.now().astimezone()))
-
-
-@contextlib.contextmanager
-def _signals_of_a_sweep() -> Iterator[None]:
-    """Finish cleanly when asked to end once, end at once when asked twice, and need no terminal.
-
-    A sweep whose terminal is gone still has its run file to write to, and its budget ends it. Its
-    other processes notice its end by themselves.
-    """
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        for again in before:
-            if again != hangup:
-                signal.signal(again, lambda *_: os._exit(ExitCode.INTERRUPTED))
-        signal.default_int_handler(number, frame)
-
-    hangup = getattr(signal, "SIGHUP", None)  # not on Windows
-    handlers = {signal.SIGINT: interrupt, signal.SIGTERM: interrupt}
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    if hangup is not None:
-        before[hangup] = signal.signal(hangup, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _show(run: Run, *, as_json: bool) -> None:

@@ -1,7 +1,8 @@
-"""A whole sweep, from the settings to the recommendation in the run file."""
+"""A whole sweep or profile, from the settings to what the run file ends with."""
 
 from dlprof.engine.listener import SweepListener
+from dlprof.engine.profile import run_profile
 from dlprof.engine.resume import resume_command
 from dlprof.engine.sweep import run_sweep
 
-__all__ = ["SweepListener", "resume_command", "run_sweep"]
+__all__ = ["SweepListener", "resume_command", "run_profile", "run_sweep"]

@@ -5,9 +5,10 @@ Non-ASCII and control characters leave as JSON escapes, so a terminal has nothin
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
-from dlprof.records import SCHEMA_VERSION, Cost, Recommendation, Run
+from dlprof.records import SCHEMA_VERSION, BatchCosts, Cost, Recommendation, Run
 from dlprof.store.codec import to_json
 
 
@@ -26,6 +27,32 @@ def sweep_document(run: Run) -> str:
         "trials": run.trials,
         "left_out": run.header.left_out,
         "recommendation": run.recommendation,
+        "ended": run.end.reason if run.end is not None else None,
+        "cost_s": run.end.cost_s if run.end is not None else _cost_of_trials(run),
+    }
+    return json.dumps(to_json(document), allow_nan=False, indent=2)
+
+
+def profile_document(run: Run) -> str:
+    """What ``dlprof profile --json`` prints; what each single batch cost stays in the run file.
+
+    Args:
+        run: The finished profile.
+    """
+    diagnosis = run.diagnosis
+    explanations = [dataclasses.replace(each, costs=BatchCosts()) for each in run.explanations]
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "run_file": run.path,
+        "run_id": run.header.run_id,
+        "machine": run.header.machine,
+        "target": run.header.target,
+        "config": diagnosis.config if diagnosis is not None else None,
+        "findings": diagnosis.findings if diagnosis is not None else (),
+        "stalls": diagnosis.stalls if diagnosis is not None else None,
+        "notes": diagnosis.notes if diagnosis is not None else (),
+        "explanations": explanations,
+        "trials": run.trials,
         "ended": run.end.reason if run.end is not None else None,
         "cost_s": run.end.cost_s if run.end is not None else _cost_of_trials(run),
     }

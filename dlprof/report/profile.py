@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 
 from rich.console import Group, RenderableType
@@ -10,6 +11,7 @@ from rich.text import Text
 from dlprof.records import (
     Diagnosis,
     Explanation,
+    Run,
     SampleCosts,
     Stage,
     Stalls,
@@ -28,6 +30,37 @@ from dlprof.units import MISSING, format_bytes, format_duration
 _MOST_SLOWEST = 5
 _MOST_WORKERS = 8
 _MOST_TRANSFORMS = 12
+
+
+def render_profile(run: Run) -> RenderableType:
+    """The final screen of a profile.
+
+    Args:
+        run: The finished profile.
+    """
+    diagnosis = run.diagnosis
+    if diagnosis is None:
+        return Text("The run holds no diagnosis.")
+    mine = [each for each in run.explanations if each.config == diagnosis.config]
+    plain = [trial for trial in run.completed if trial.config == diagnosis.config]
+    shown = plain[0] if plain else next(iter(run.trials), None)
+    name = shlex.quote(clean(run.path))
+    return Group(
+        render_diagnosis(diagnosis, mine[-1] if mine else None, shown),
+        Text(),
+        *(Hanging("", Text(note)) for note in _cost(run)),
+        Text(f"{INDENT}dlprof report {name} -o trace.perfetto.json", style="cyan", no_wrap=True),
+    )
+
+
+def _cost(run: Run) -> list[str]:
+    """What the profile took, and where it is kept."""
+    took = []
+    if run.end is not None:
+        count = len(run.trials)
+        trials = "1 trial" if count == 1 else f"{count} trials"
+        took.append(f"Took {format_duration(run.end.cost_s.total)} for {trials}.")
+    return [*took, f"Run file: {clean(run.path)}; a picture of each batch, for ui.perfetto.dev:"]
 
 
 def render_diagnosis(

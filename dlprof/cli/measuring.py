@@ -1,0 +1,76 @@
+"""What commands that measure have in common: options to settings, the run file's path, signals."""
+# ruff: noqa: PLC0415 - imported when the command runs, so that --help answers at once
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from dlprof.errors import ExitCode, UsageError
+from dlprof.store.naming import run_file_name
+
+if TYPE_CHECKING:
+    from dlprof.settings import SweepSettings
+
+
+def resolve(
+    flags: Mapping[str, object | None], config: Path | None
+) -> tuple[SweepSettings, Mapping[str, str]]:
+    """The settings by flags, environment and files, and where each came from."""
+    from dlprof.settings import resolve_settings
+
+    given = {name: value for name, value in flags.items() if value is not None}
+    return resolve_settings(given, environ=os.environ, config_file=config, cwd=Path.cwd())
+
+
+def run_path(output: Path | None, target: str, *, resume: bool = False) -> Path:
+    """Where the run is kept: what the user names, or a name that tells target and time.
+
+    Raises:
+        UsageError: It is no path of a file, or a run is to be continued and none is named.
+    """
+    if output is not None:
+        if str(output) in {"-", "."}:  # "." is also what an empty path is read as
+            raise UsageError(
+                "-o needs the path of the run file",
+                hint="Results go to stdout by themselves; a run is kept in a file.",
+            )
+        return output
+    if resume:
+        raise UsageError(
+            "--resume needs to know which run file to continue",
+            hint="Give it with -o FILE.",
+        )
+    return Path(run_file_name(target, datetime.now().astimezone()))
+
+
+@contextlib.contextmanager
+def signals_while_measuring() -> Iterator[None]:
+    """Finish cleanly when asked to end once, end at once when asked twice, and need no terminal.
+
+    A command whose terminal is gone still has its run file to write to, and its budget ends it. Its
+    other processes notice its end by themselves.
+    """
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        for again in before:
+            if again != hangup:
+                signal.signal(again, lambda *_: os._exit(ExitCode.INTERRUPTED))
+        signal.default_int_handler(number, frame)
+
+    hangup = getattr(signal, "SIGHUP", None)  # not on Windows
+    handlers = {signal.SIGINT: interrupt, signal.SIGTERM: interrupt}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    if hangup is not None:
+        before[hangup] = signal.signal(hangup, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,132 @@
+"""``dlprof profile``: where the time of one configuration goes, and what the cause is."""
+# ruff: noqa: PLC0415 - imported when the command runs, so that --help answers at once
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from dlprof.cli import configuration, options, streams
+from dlprof.cli.measuring import resolve, run_path, signals_while_measuring
+from dlprof.errors import ExitCode, InterruptedSweepError, NothingMeasuredError
+
+if TYPE_CHECKING:
+    from dlprof.records import Run
+    from dlprof.settings import SweepSettings
+
+
+def profile(  # noqa: PLR0913 - a command has as many parameters as it has options
+    target: options.Target = None,
+    *,
+    arg: options.Arg = None,
+    shuffle: options.Shuffle = None,
+    step_time: options.StepTime = None,
+    step: options.Step = None,
+    device: options.Device = None,
+    num_workers: configuration.NumWorkers = None,
+    prefetch_factor: configuration.PrefetchFactor = None,
+    pin_memory: configuration.PinMemory = None,
+    persistent_workers: configuration.PersistentWorkers = None,
+    batch_size: configuration.BatchSize = None,
+    in_order: configuration.InOrder = None,
+    start_method: configuration.StartMethod = None,
+    sharing_strategy: configuration.SharingStrategy = None,
+    worker_threads: configuration.WorkerThreads = None,
+    budget: configuration.Budget = None,
+    trial_time: options.TrialTime = None,
+    seed: options.Seed = None,
+    timeout: options.Timeout = None,
+    cold_cache: options.ColdCache = None,
+    max_workers: options.MaxWorkers = None,
+    max_ram: options.MaxRam = None,
+    output: options.Output = None,
+    force: options.Force = False,
+    config: options.ConfigFile = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Show where the time of one configuration goes, what the cause is, and what would mend it.
+
+    Explains the target's present settings, or those that the options name. Writes a run file.
+    """
+    flags = {
+        "target": target,
+        "arg": arg,
+        "shuffle": shuffle,
+        "step_time": step_time,
+        "step": step,
+        "device": device,
+        "num_workers": num_workers,
+        "prefetch_factor": prefetch_factor,
+        "pin_memory": pin_memory,
+        "persistent_workers": persistent_workers,
+        "batch_size": batch_size,
+        "in_order": in_order,
+        "start_method": start_method,
+        "sharing_strategy": sharing_strategy,
+        "worker_threads": worker_threads,
+        "budget": budget,
+        "trial_time": trial_time,
+        "seed": seed,
+        "timeout": timeout,
+        "cold_cache": cold_cache,
+        "max_workers": max_workers,
+        "max_ram": max_ram,
+    }
+    settings = _settings(flags, config)
+    path = run_path(output, settings.target)
+    from dlprof.engine import run_profile
+    from dlprof.report.live import open_listener
+
+    with signals_while_measuring(), open_listener(quiet=quiet, verbose=verbose) as listener:
+        run = run_profile(settings, output=path, listener=listener, force=force)
+    _show(run if as_json else dataclasses.replace(run, path=str(path)), as_json=as_json)
+    _exit(run, path, as_json=as_json)
+
+
+def _settings(flags: Mapping[str, object | None], config: Path | None) -> SweepSettings:
+    """The settings, with a budget of a profile's own where none is given anywhere."""
+    from dlprof.engine.profile import DEFAULT_BUDGET_S
+    from dlprof.settings.resolve import DEFAULT_ORIGIN
+
+    settings, origins = resolve(flags, config)
+    if origins["budget"] == DEFAULT_ORIGIN:
+        settings = dataclasses.replace(settings, budget_s=DEFAULT_BUDGET_S)
+    return settings
+
+
+def _show(run: Run, *, as_json: bool) -> None:
+    if as_json:
+        from dlprof.report.documents import profile_document
+
+        streams.write_result(profile_document(run))
+        return
+    from dlprof.report.profile import render_profile
+
+    streams.print_result(render_profile(run))
+
+
+def _exit(run: Run, path: Path, *, as_json: bool) -> None:
+    """Say by the exit code that a profile was interrupted, or that nothing could be measured."""
+    if run.end is not None and run.end.reason == "interrupted":
+        if as_json:  # the document says it
+            raise typer.Exit(ExitCode.INTERRUPTED)
+        raise InterruptedSweepError(
+            f"The profile was interrupted; {len(run.trials)} trials are kept in {path}",
+            hint="Run it again for a diagnosis that rests on more.",
+        )
+    if any(trial.outcome == "completed" for trial in run.trials):
+        return
+    if as_json:
+        raise typer.Exit(ExitCode.NOTHING_MEASURED)
+    failure = run.trials[0].failure if run.trials else None
+    raise NothingMeasuredError(
+        failure.message if failure else "No trial was run.",
+        hint=failure.hint if failure else "Raise --budget.",
+        traceback=failure.stderr_tail if failure else "",
+    )
