@@ -69,10 +69,9 @@ def report(
         _check_output(output, run, force=force)
     measured = read_run(run)
     if output is None and written_as == "text":
-        from dlprof.report.export.content import with_recommendation
-        from dlprof.report.sweep import render_sweep
+        from dlprof.report.screen import render_run
 
-        streams.print_result(render_sweep(with_recommendation(measured)))
+        streams.print_result(render_run(measured))
         return
     text = _rendered(measured, written_as)
     if output is None:
@@ -152,10 +151,9 @@ def _plain(run: Run) -> str:
     """The screen as plain text, for a file."""
     from rich.console import Console
 
-    from dlprof.report.export.content import with_recommendation
-    from dlprof.report.sweep import render_sweep
+    from dlprof.report.screen import render_run
 
     console = Console(width=120, color_system=None, markup=False, highlight=False, emoji=False)
     with console.capture() as capture:
-        console.print(render_sweep(with_recommendation(run)), crop=False)
+        console.print(render_run(run), crop=False)
     return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"

@@ -4,7 +4,7 @@ import dataclasses
 import math
 
 import pytest
-from builders import config, header, run, target, trial
+from builders import around, config, header, run, target, trial
 from compare_runs import Costs, made_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -170,3 +170,17 @@ def test_shares_are_fair_and_whole(sizes: list[float], knee: float) -> None:
 def test_too_many_causes_are_refused() -> None:
     with pytest.raises(ValueError, match="too many"):
         shares(list(range(MOST_CAUSES + 1)), len)
+
+
+def test_explaining_passes_are_compared_only_where_there_is_nothing_else() -> None:
+    plain = made_run(Costs(workers=(2,)))
+    slowed = [
+        dataclasses.replace(each, id=f"e{each.id}", purpose="explain", samples_per_s=around(1.0))
+        for each in plain.trials
+    ]
+    mixed = dataclasses.replace(plain, trials=(*plain.trials, *slowed))
+    assert compare(plain, mixed).ratio.value == pytest.approx(1.0)
+    only = dataclasses.replace(plain, trials=tuple(slowed))
+    found = compare(mixed, only)
+    assert found.ratio.value == pytest.approx(1.0)
+    assert any("explaining pass" in doubt for doubt in found.doubts)

@@ -8,7 +8,7 @@ from typing import Any
 
 from dlprof.advise.compare.doubts import doubts, refuse_unlike
 from dlprof.advise.compare.findings import findings
-from dlprof.advise.compare.pairing import Pair
+from dlprof.advise.compare.pairing import Pair, alike_trials
 from dlprof.advise.compare.pairing import pair as choose_pair
 from dlprof.advise.compare.parts import TITLES, Comparison, Part, PartCode, SideInfo
 from dlprof.advise.compare.sides import Side
@@ -47,7 +47,7 @@ def compare(a: Run, b: Run, *, num_workers: int | None = None, best: bool = Fals
         UsageError: If they load different data, or ``num_workers`` was not measured in both.
     """
     refuse_unlike(a, b)
-    pair = choose_pair(a, b, num_workers=num_workers, best=best)
+    pair = choose_pair(*alike_trials(a, b), num_workers=num_workers, best=best)
     side_a, side_b = sides(pair)
     found = split(pair)
     ratio = _exponential(found.total)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from dlprof.advise.compare.pairing import Pair
 from dlprof.errors import UsageError
-from dlprof.records import Config, Run
+from dlprof.records import Config, Run, Trial
 from dlprof.units import format_duration
 
 _SAME_STEP = 0.05
@@ -43,8 +43,8 @@ def doubts(pair: Pair) -> tuple[str, ...]:
         found.append(f"The versions of Python differ ({a.python_version} and {b.python_version}).")
     if (a.accelerator is None) != (b.accelerator is None):
         found.append("Only one of the runs had an accelerator.")
-    found += _of_trials("A", pair.run_a, pair.config_a)
-    found += _of_trials("B", pair.run_b, pair.config_b)
+    found += _of_trials("A", pair.config_a, pair.trials_a)
+    found += _of_trials("B", pair.config_b, pair.trials_b)
     return tuple(found)
 
 
@@ -78,9 +78,11 @@ def _of_steps(a: Run, b: Run) -> Iterator[str]:
         )
 
 
-def _of_trials(name: str, run: Run, config: Config) -> Iterator[str]:
-    trials = [trial for trial in run.completed if trial.config == config]
+def _of_trials(name: str, config: Config, trials: tuple[Trial, ...]) -> Iterator[str]:
+    trials = tuple(trial for trial in trials if trial.config == config)
     if len(trials) == 1:
         yield f"{name} was measured only once, so nothing tells how steady it is."
+    if any(trial.purpose == "explain" for trial in trials):
+        yield f"{name} was measured in an explaining pass only, which slows it down a little."
     if any(trial.whole_epochs for trial in trials):
         yield f"The epochs of {name} were too short: its rate counts the turn of the epoch."

@@ -74,12 +74,37 @@ def pair(a: Run, b: Run, *, num_workers: int | None = None, best: bool = False) 
     return _pair(a, b, one, two, how=how)
 
 
+def alike_trials(a: Run, b: Run) -> tuple[Run, Run]:
+    """The runs with those trials alone whose rates can be compared with each other.
+
+    Rates of explaining passes only where one of the runs has no others; and never trials without
+    a step beside trials of the same configuration that have one.
+    """
+    plain = all(any(_is_plain(trial) for trial in run.trials) for run in (a, b))
+    one, two = (_of_purpose(run, "measure" if plain else "explain") for run in (a, b))
+    return one, two
+
+
+def _is_plain(trial: Trial) -> bool:
+    return trial.purpose == "measure" and has_rate(trial)
+
+
+def _of_purpose(run: Run, purpose: str) -> Run:
+    found = [trial for trial in run.trials if trial.purpose == purpose]
+    if not any(map(has_rate, found)):
+        found = [trial for trial in run.trials if _is_plain(trial)]
+    stepped = {trial.config for trial in found if trial.wait_fraction is not None}
+    kept = [t for t in found if t.wait_fraction is not None or t.config not in stepped]
+    return dataclasses.replace(run, trials=tuple(kept))
+
+
 def _measured(run: Run, num_workers: int | None) -> dict[Config, Candidate]:
     """The configurations with a rate, by their settings with the target's batch size filled in."""
     measured = [each for each in gather(run) if each.trials]
     if not measured:
         raise NothingMeasuredError(
-            f"No trial of {run.path} gave a rate", hint="Give a run that measured something."
+            f"No trial of {run.path} gave a rate",
+            hint="Give run files of dlprof sweep or dlprof profile.",
         )
     wanted = [
         each for each in measured if num_workers is None or each.config.num_workers == num_workers

@@ -12,7 +12,7 @@ from dlprof.report.text import clean
 _WIDTH, _LEFT, _RIGHT = 860.0, 250.0, 110.0
 _ROW, _THICK, _TOP = 22.0, 14.0, 6.0
 _LEGEND_ROW = 20.0
-_ENTRY = 110.0
+_ENTRY = 84.0
 _COLOURS = 8
 _LONGEST_LABEL = 36
 

@@ -13,6 +13,7 @@ from dlprof.advise.recommend import recommend
 from dlprof.errors import DlprofError
 from dlprof.records import Finding, GpuInfo, Recommendation, Run
 from dlprof.report.export.blocks import Block, Bullets, Code, Section, Table, Text
+from dlprof.report.export.loops import watched
 from dlprof.report.export.measured import configurations, failures
 from dlprof.report.export.staged import explained
 from dlprof.report.labels import percent_text, rate_text, ratio_text, settings_text
@@ -30,8 +31,8 @@ _ENDS = {
 
 
 def with_recommendation(run: Run) -> Run:
-    """The run with a recommendation, where one can be drawn from it and none is kept."""
-    if run.recommendation is not None:
+    """The run with a recommendation, where one can be drawn from a sweep that keeps none."""
+    if run.recommendation is not None or run.diagnosis is not None:
         return run
     try:
         return dataclasses.replace(run, recommendation=recommend(run))
@@ -53,6 +54,7 @@ def sections(run: Run) -> list[Section]:
     found = [
         Section(title="Recommended settings", blocks=tuple(_recommended(run.recommendation))),
         Section(title="Findings", blocks=tuple(_findings(run))),
+        Section(title="Loaders of the script", blocks=tuple(watched(run))),
         Section(title="Configurations", blocks=tuple(configurations(run))),
         Section(title="Where a batch's time goes", blocks=tuple(explained(run))),
         Section(title="Failures and what was left out", blocks=tuple(_missing(run))),

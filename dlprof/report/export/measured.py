@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 
 from dlprof.records import Config, Run
@@ -39,7 +40,9 @@ _HEAD = (
 
 def configurations(run: Run) -> Iterator[Block]:
     """Throughput and memory of every configuration, as charts and a table."""
-    rows = summarise(run)
+    # Trials that were explained, or measured cold, are slower for that alone.
+    plain = tuple(trial for trial in run.trials if trial.purpose == "measure")
+    rows = summarise(dataclasses.replace(run, trials=plain))
     if not rows:
         return
     measured = [row for row in rows if row.rate is not None]

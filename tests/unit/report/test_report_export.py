@@ -15,9 +15,9 @@ from example_runs import HOSTILE, example_run
 from golden import check_golden
 from hypothesis import given
 from hypothesis import strategies as st
-from profiled_runs import hostile_profile, profiled_run
+from profiled_runs import hostile_profile, made_diagnosis, profiled_run
 
-from dlprof.records import Run
+from dlprof.records import Run, WatchedLoader, WatchedScript
 from dlprof.report.export.document import render_json
 from dlprof.report.export.markdown import escaped, render_markdown
 from dlprof.report.export.page import render_html
@@ -161,3 +161,21 @@ def test_charts_are_well_formed() -> None:
     for drawing in drawings:
         root = ET.fromstring(drawing)  # noqa: S314 - made by the test itself
         assert all(float(each.get("width", "0")) >= 0 for each in root.iter("rect"))
+
+
+def test_the_loaders_of_a_script_are_told() -> None:
+    loader = WatchedLoader(name=f"train.py:12 {HOSTILE}", batches=90, waited_s=3.0, stepped_s=6.0)
+    script = WatchedScript(wall_s=10.0, ending="returned", wait_fraction=0.3)
+    run = dataclasses.replace(_EMPTY, watched=(loader,) * 60, script=script)
+    page = render_html(run)
+    assert "Loaders of the script" in page
+    assert "10 more loaders" in page
+    assert not _ACTING.search(page)
+    assert "train.py:12" in render_markdown(run)
+
+
+def test_rates_of_explaining_passes_are_not_in_the_table() -> None:
+    plain = example_run()
+    explained = [dataclasses.replace(each, purpose="explain") for each in plain.trials]
+    run = dataclasses.replace(plain, trials=tuple(explained), recommendation=None)
+    assert "1,505" not in render_html(dataclasses.replace(run, diagnosis=made_diagnosis()))
