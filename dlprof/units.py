@@ -216,3 +216,12 @@ def format_rate(rate: float | None) -> str:
     if rate == 0:
         return "0"
     return f"{rate:,.0f}" if abs(rate) >= 99.95 else f"{rate:#.3g}"
+
+
+def counted(count: int, noun: str) -> str:
+    """A count with its noun, which takes an s unless there is one.
+
+    >>> counted(1, "trial"), counted(1200, "trial")
+    ('1 trial', '1,200 trials')
+    """
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

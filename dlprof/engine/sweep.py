@@ -33,6 +33,7 @@ from dlprof.settings import SweepSettings, constraints_of, settings_from_json
 from dlprof.store import RunWriter, check_output, read_run
 from dlprof.trial.bench import Bench
 from dlprof.trial.protocol import TrialRequest
+from dlprof.units import counted
 
 _OVERRUN = 0.05
 """Share of the budget by which the last trial may exceed it before it is ended."""
@@ -180,7 +181,7 @@ class _Sweep:
             self._keep(trial)
             told[failure.message] = told.get(failure.message, 0) + 1
         for message, count in told.items():
-            self.listener.message(f"skipped ({_configurations(count)}): {message}")
+            self.listener.message(f"skipped ({counted(count, 'configuration')}): {message}")
 
     def _next_id(self) -> str:
         return f"t{len(self.trials) + 1:04d}"
@@ -242,7 +243,3 @@ class _Sweep:
             raise
         self.writer.append(recommendation)
         return recommendation
-
-
-def _configurations(count: int) -> str:
-    return "1 configuration" if count == 1 else f"{count} configurations"

@@ -26,6 +26,7 @@ from dlprof.report.progress import (
     usage_text,
 )
 from dlprof.report.text import clean
+from dlprof.units import counted
 
 _PREPARING_STEPS = 4  # lines about made data, where there is no terminal
 
@@ -86,7 +87,7 @@ class PlainListener(QuietListener):
     def planned(self, header: RunHeader, configs: Sequence[Config], repeats: int | None) -> None:
         """Say how much there is to measure."""
         times = f", {repeats} times each" if repeats else ""
-        self._say(f"{clean(header.target.spec)}: {len(configs)} configurations{times}")
+        self._say(f"{clean(header.target.spec)}: {counted(len(configs), 'configuration')}{times}")
 
     def trial_started(
         self, config: Config, repetition: int, elapsed_s: float, expected_total_s: float

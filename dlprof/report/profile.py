@@ -25,7 +25,7 @@ from dlprof.report.labels import cores_text, percent_text, rate_text, settings_t
 from dlprof.report.layout import INDENT, Hanging, bullet
 from dlprof.report.pipeline import Pipeline
 from dlprof.report.text import clean
-from dlprof.units import MISSING, format_bytes, format_duration
+from dlprof.units import MISSING, counted, format_bytes, format_duration
 
 _MOST_SLOWEST = 5
 _MOST_WORKERS = 8
@@ -57,8 +57,7 @@ def _cost(run: Run) -> list[str]:
     """What the profile took, and where it is kept."""
     took = []
     if run.end is not None:
-        count = len(run.trials)
-        trials = "1 trial" if count == 1 else f"{count} trials"
+        trials = counted(len(run.trials), "trial")
         took.append(f"Took {format_duration(run.end.cost_s.total)} for {trials}.")
     return [*took, f"Run file: {clean(run.path)}; a picture of each batch, for ui.perfetto.dev:"]
 

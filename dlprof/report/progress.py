@@ -14,10 +14,11 @@ from dlprof.records import Config, Estimate, RunHeader, Trial, Usage
 from dlprof.report.labels import cores_text, percent_text, rate_text, settings_text
 from dlprof.report.text import clean
 from dlprof.stats.student import mean_interval
-from dlprof.units import format_bytes, format_duration
+from dlprof.units import counted, format_bytes, format_duration
 
 _WIDEST_BAR = 40
 _NARROWEST_BAR = 8
+_PURPOSES = {"explain": "explained", "cold": "without the page cache"}
 _LABEL_WIDTH = len("machine ")
 
 
@@ -66,7 +67,8 @@ def best_so_far(trials: Sequence[Trial]) -> tuple[Config, Estimate] | None:
     """The configuration of the highest mean rate; ``None`` before any trial has figures."""
     rates: dict[Config, list[Estimate]] = {}
     for trial in trials:
-        if trial.outcome == "completed" and trial.samples_per_s is not None:
+        compared = trial.outcome == "completed" and trial.purpose == "measure"
+        if compared and trial.samples_per_s is not None:
             rates.setdefault(trial.config, []).append(trial.samples_per_s)
     means = {config: _mean(found) for config, found in rates.items()}
     if not means:
@@ -84,8 +86,9 @@ def trial_line(trial: Trial) -> str:
     settings = settings_text(trial.config)
     if trial.failure is not None:
         return f"{trial.id} {settings}: {trial.outcome}: {clean(trial.failure.message)}"
-    noise = " (noisy)" if trial.noisy else ""
-    return f"{trial.id} {settings}: {rate_text(trial.samples_per_s)}{noise}"
+    words = [*filter(None, (_PURPOSES.get(trial.purpose),)), *(["noisy"] if trial.noisy else [])]
+    about = f" ({', '.join(words)})" if words else ""
+    return f"{trial.id} {settings}: {rate_text(trial.samples_per_s)}{about}"
 
 
 def usage_text(usage: Usage) -> str:
@@ -152,8 +155,9 @@ class ProgressView:
         state = self._state
         target = clean(state.header.target.spec) if state.header else ""
         times = f" x {state.repeats}" if state.repeats else ""
-        counts = f"{state.configurations} configurations{times}, {len(state.trials)} trials done"
-        rows = [("sweep", f"{target}: {counts}")]
+        count = f"{counted(state.configurations, 'configuration')}{times}"
+        done = f"{counted(len(state.trials), 'trial')} done"
+        rows = [("run", f"{target}: {count}, {done}")]
         best = best_so_far(state.trials)
         if best is not None:
             rows += [("best", rate_text(best[1])), ("", _short(best[0], room))]
