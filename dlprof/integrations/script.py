@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import dataclasses
 import importlib.util
-import io
 import os
 import sys
 from collections.abc import Sequence
@@ -203,7 +203,7 @@ def show_fault(error: BaseException) -> Ending:
         sys.excepthook(type(error), error, error.__traceback__)
     except BaseException:  # noqa: BLE001 - a hook of the script's that fails
         sys.__excepthook__(type(error), error, error.__traceback__)
-    if isinstance(sys.stderr, io.TextIOBase):
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or none at all
         sys.stderr.flush()
     if isinstance(error, KeyboardInterrupt):
         return Ending(kind="interrupted", exit_code=130)
