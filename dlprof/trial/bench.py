@@ -70,6 +70,7 @@ class Bench:
         self._limits = Limits(wall_s=math.inf, stall_s=math.inf, usable_cores=1.0)
         self._build_s = 0.0
         self._batch_s = 0.0
+        self._start_method: str | None = None  # where a configuration names none
 
     def build(self, limits: Limits) -> Target:
         """Build the target; once more, from a new process, if the first one dies of it.
@@ -90,6 +91,8 @@ class Bench:
             built = self._launcher.build(self._request, left_s)
         self.versions = built.versions
         self._build_s = built.target.import_s or 0.0
+        own = built.target.own_config
+        self._start_method = None if own is None else own.start_method
         if not isinstance(self._launcher, Nursery):
             self.fork_safe = False
         elif built.fork_hazard:
@@ -104,6 +107,7 @@ class Bench:
         """
         probe = self._persist(lambda _left_s: self._probe(request), self._limits.wall_s)
         self._batch_s = probe["batch_s"]
+        self._start_method = self._start_method or probe["start_method"]
         return probe
 
     def _probe(self, request: TrialRequest) -> Message:
@@ -199,7 +203,7 @@ class Bench:
         slow_s = _SLOWEST_BATCH * self._batch_s
         if not self.fork_safe:
             slow_s += self._build_s
-        if config.start_method in ("spawn", "forkserver"):
+        if (config.start_method or self._start_method) in ("spawn", "forkserver"):
             slow_s += _SPAWN_S * config.num_workers
         return self._limits.stall_s + slow_s
 

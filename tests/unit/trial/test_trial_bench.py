@@ -1,0 +1,217 @@
+"""What a bench does when the process that starts trials dies, without processes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from dlprof.errors import DlprofError, TargetError
+from dlprof.records import Config, Target, Trial
+from dlprof.trial import bench as bench_module
+from dlprof.trial.bench import Bench
+from dlprof.trial.launch import BuilderDiedError, Built, Handle
+from dlprof.trial.protocol import BuildRequest, Message, TrialRequest
+from dlprof.trial.story import Limits
+from dlprof.trial.supervisor import LauncherDiedError
+
+LIMITS = Limits(wall_s=30.0, stall_s=20.0, usable_cores=2.0)
+TARGET = Target(spec="data.py:make", kind="map", dataset="data.Set", import_s=1.0)
+REQUEST = TrialRequest(config=Config(num_workers=1).canonical())
+
+
+class Clock:
+    """Stands still unless somebody spends time."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@dataclasses.dataclass
+class World:
+    """What happens, in turn, each after it has taken its time."""
+
+    clock: Clock
+    builds: list[tuple[float, Exception | None]]
+    runs: list[tuple[float, Exception | None]]
+    patience_s: list[float] = dataclasses.field(default_factory=list)
+    left_s: list[float | None] = dataclasses.field(default_factory=list)
+    launchers: int = 0
+
+    def spend(self, what: list[tuple[float, Exception | None]]) -> None:
+        spent_s, error = what.pop(0)
+        self.clock.now_s += spent_s
+        if error is not None:
+            raise error
+
+
+class FakeNursery:
+    """Builds as the world has it; also takes the place of the real one's class."""
+
+    world: World
+
+    def __init__(self, inbox: object, directory: Path) -> None:
+        self.world.launchers += 1
+
+    def build(self, request: BuildRequest, patience_s: float = 0.0) -> Built:
+        self.world.patience_s.append(patience_s)
+        self.world.spend(self.world.builds)
+        return Built(target=TARGET, versions={"torch": "2.13.0", "python": "3.11.0"})
+
+    def preload(self, request: BuildRequest) -> None:
+        raise AssertionError("these targets can be forked")
+
+    def launch(self, request: TrialRequest, log: IO[bytes]) -> Handle:
+        raise AssertionError("the supervisor is a fake")
+
+    def kill(self) -> None:
+        raise AssertionError("the supervisor is a fake")
+
+    def close(self) -> None:
+        pass
+
+
+class FakeSupervisor:
+    """Runs as the world has it."""
+
+    world: World
+
+    def __init__(self, *, limits: Limits, **_others: object) -> None:
+        self.limits = limits
+
+    def run(
+        self, request: TrialRequest, *, trial_id: str, repetition: int
+    ) -> tuple[Trial, Message]:
+        self.world.left_s.append(self.limits.left_s)
+        self.world.spend(self.world.runs)
+        trial = Trial(
+            id=trial_id, config=request.config, repetition=repetition, outcome="completed"
+        )
+        return trial, {}
+
+    def probe(self, request: TrialRequest) -> Message:
+        self.world.left_s.append(self.limits.left_s)
+        self.world.spend(self.world.runs)
+        return {"failure": None, "batch_s": 0.1}
+
+
+Make = Callable[..., tuple[Bench, World]]
+WELL = (1.0, None)
+
+
+def dies(spent_s: float) -> tuple[float, Exception]:
+    return spent_s, LauncherDiedError("The process that starts the trials died.", hint="Look.")
+
+
+def builder_dies(spent_s: float, directory: Path) -> tuple[float, Exception]:
+    with (directory / "log").open("w+b") as log:
+        return spent_s, BuilderDiedError(-9, log)
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Make:
+    def made(
+        *runs: tuple[float, Exception | None],
+        builds: Sequence[tuple[float, Exception | None]] = (WELL, WELL),
+    ) -> tuple[Bench, World]:
+        world = World(clock=Clock(), builds=list(builds), runs=list(runs))
+        FakeNursery.world = FakeSupervisor.world = world
+        monkeypatch.setattr(bench_module, "Nursery", FakeNursery)
+        monkeypatch.setattr(bench_module, "make_launcher", FakeNursery)
+        monkeypatch.setattr(bench_module, "Supervisor", FakeSupervisor)
+        return Bench(BuildRequest(target="x"), directory=tmp_path, clock=world.clock), world
+
+    return made
+
+
+def run(bench: Bench, **details: Any) -> Trial:
+    return bench.run(REQUEST, trial_id="t0001", repetition=0, **details)
+
+
+def test_a_trial_that_goes_well_has_all_its_time(make: Make) -> None:
+    bench, world = make((2.0, None))
+    bench.build(LIMITS)
+    trial = run(bench, wall_s=10.0)
+
+    assert trial.outcome == "completed"
+    assert trial.wall_s == 2.0
+    assert world.left_s == [10.0]
+    assert world.launchers == 1
+
+
+def test_a_second_attempt_has_what_is_left(make: Make) -> None:
+    """Building anew is part of it, and so are both in what the trial has cost."""
+    bench, world = make(dies(6.0), (2.0, None), builds=[WELL, (3.0, None)])
+    bench.build(LIMITS)
+    trial = run(bench)
+
+    assert trial.outcome == "completed"
+    assert world.patience_s == [30.0, 24.0]
+    assert world.left_s == [30.0, 21.0]
+    assert trial.wall_s == 11.0
+    assert world.launchers == 2
+
+
+def test_no_second_attempt_without_time(make: Make) -> None:
+    bench, world = make(dies(30.0), (2.0, None), builds=[WELL, WELL])
+    bench.build(LIMITS)
+    trial = run(bench)
+
+    assert trial.outcome == "crashed"
+    assert trial.failure is not None
+    assert trial.failure.kind == "start_failed"
+    assert world.launchers == 1
+    assert run(bench).outcome == "completed", "the next trial begins with a new process"
+
+
+def test_a_second_death_costs_the_trial(make: Make) -> None:
+    bench, world = make(dies(1.0), dies(1.0), (2.0, None), builds=[WELL, WELL, WELL])
+    bench.build(LIMITS)
+    trial = run(bench)
+
+    assert trial.failure is not None
+    assert trial.failure.hint == "Look."
+    assert trial.wall_s == 3.0
+    assert run(bench).outcome == "completed"
+    assert world.launchers == 3
+
+
+def test_a_target_that_can_not_be_built_again_costs_the_trial(make: Make) -> None:
+    gone = TargetError("The disk is gone.", hint="Mount it.", traceback="line 7")
+    bench, _ = make(dies(1.0), (2.0, None), builds=[WELL, (1.0, gone), WELL])
+    bench.build(LIMITS)
+    trial = run(bench)
+
+    assert trial.failure is not None
+    assert (trial.failure.kind, trial.failure.message) == ("start_failed", "The disk is gone.")
+    assert trial.failure.stderr_tail == "line 7"
+    assert run(bench).outcome == "completed"
+
+
+def test_a_builder_that_dies_once_is_tried_again(make: Make, tmp_path: Path) -> None:
+    bench, world = make(builds=[builder_dies(10.0, tmp_path), WELL])
+
+    assert bench.build(LIMITS) == TARGET
+    assert world.patience_s == [30.0, 20.0]
+    assert world.launchers == 2
+
+
+def test_a_builder_that_dies_twice_is_named_by_its_end(make: Make, tmp_path: Path) -> None:
+    bench, _ = make(builds=[builder_dies(1.0, tmp_path), builder_dies(1.0, tmp_path)])
+
+    with pytest.raises(TargetError, match="SIGKILL"):
+        bench.build(LIMITS)
+
+
+def test_what_can_not_be_tried_is_no_fault(make: Make) -> None:
+    bench, _ = make((1.0, DlprofError("It hung.")), (1.0, None))
+    bench.build(LIMITS)
+
+    assert bench.try_workers(REQUEST.config) is None
+    assert bench.try_workers(REQUEST.config) is None
