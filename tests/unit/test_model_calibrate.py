@@ -1,0 +1,209 @@
+"""Fitting: what instrumented trials are merged into, and what is said of bad ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import builders
+import pytest
+
+from dlprof.model import Conditions, fit, is_usable, predict_all
+from dlprof.records import BatchCosts, Config, Explanation, Usage, WorkerCosts
+
+MS = 0.001
+
+
+def explained(
+    workers: int,
+    *,
+    cpu: Sequence[float] = (0.01,) * 50,
+    io: Sequence[float] = (),
+    receive_io: Sequence[float] = (),
+    busy: float | None = None,
+    name: str = "",
+    strategy: str | None = None,
+    **rest: Any,
+) -> Explanation:
+    """An instrumented trial's explanation."""
+    config = Config(num_workers=workers, sharing_strategy=strategy).canonical()
+    columns: dict[str, Any] = {"cpu_s": tuple(cpu), "io_s": tuple(io), "run_queue_s": ()}
+    return Explanation(
+        trial_id=name or f"t{workers}",
+        config=config,
+        window_s=1.0,
+        batches=len(cpu),
+        costs=BatchCosts(**(columns | {"receive_io_s": tuple(receive_io)} | rest)),
+        workers=()
+        if busy is None
+        else tuple(
+            WorkerCosts(worker=w, batches=len(cpu) // workers, busy_fraction=busy)
+            for w in range(workers)
+        ),
+    )
+
+
+def test_trials_are_merged_by_whether_they_have_workers() -> None:
+    made = fit([explained(w, cpu=(w + 1.0,) * 20) for w in (0, 1, 2)], [])
+    assert made.in_main is not None
+    assert made.in_workers is not None
+    assert made.in_main.cpu_s == (1.0,) * 20
+    assert made.in_workers.cpu_s == (2.0,) * 20 + (3.0,) * 20
+    assert made.trials == ("t0", "t1", "t2")
+
+
+def test_waiting_for_a_core_is_no_cost_of_a_batch() -> None:
+    quiet = fit([explained(0)], [])
+    busy = fit([explained(0, run_queue_s=(0.004,) * 50)], [])
+    assert busy.run_queue_fraction == pytest.approx(4 / 14)
+    where = Conditions(cores=2.0)
+    rates = [predict_all(each, [Config()], where)[0].batches_per_s.value for each in (quiet, busy)]
+    assert rates[0] == pytest.approx(rates[1])
+
+
+def test_batches_with_impossible_figures_are_dropped_with_a_doubt() -> None:
+    cpu = [0.01] * 50
+    cpu[3], cpu[7], cpu[9] = math.nan, -1.0, math.inf
+    made = fit([explained(0, cpu=cpu)], [])
+    assert made.in_main is not None
+    assert made.in_main.cpu_s == (0.01,) * 47
+    assert any("3 of 50 batches" in doubt for doubt in made.doubts)
+
+
+def test_a_clock_that_is_a_little_off_is_no_fault() -> None:
+    made = fit([explained(0, io=(-1e-5,) * 50)], [])
+    assert made.in_main is not None
+    assert set(made.in_main.io_s) == {0.0}
+    assert made.doubts == ()
+
+
+def test_nothing_at_all_gives_a_calibration_that_can_not_be_used() -> None:
+    made = fit([], [])
+    assert not is_usable(made)
+    assert made.doubts
+    assert not is_usable(fit([explained(0, cpu=(math.nan,) * 50)], []))
+
+
+def test_too_few_batches_are_a_doubt() -> None:
+    made = fit([explained(0, cpu=(0.01,) * 4)], [])
+    assert any("only 4 batches" in doubt for doubt in made.doubts)
+
+
+def test_a_mean_that_is_hardly_known_is_a_doubt() -> None:
+    rng = random.Random(1)
+    cpu = [0.001 if rng.random() < 0.95 else 0.1 for _ in range(100)]
+    made = fit([explained(0, cpu=cpu)], [])
+    assert made.standard_error is not None
+    assert made.standard_error > 0.1
+    assert any("calibrate for longer" in doubt for doubt in made.doubts)
+
+
+def test_a_busy_machine_is_a_doubt() -> None:
+    made = fit([explained(0, run_queue_s=(0.03,) * 50)], [])
+    assert any("too busy" in doubt for doubt in made.doubts)
+
+
+def test_batches_that_grow_dearer_with_workers_are_a_doubt() -> None:
+    made = fit([explained(1), explained(2, cpu=(0.02,) * 50)], [])
+    assert any("in each other's way" in doubt for doubt in made.doubts)
+    assert fit([explained(1), explained(2)], []).doubts == ()
+
+
+def test_doubts_widen_the_interval() -> None:
+    where, config = Conditions(cores=2.0), Config()
+    sure = predict_all(fit([explained(0)], []), [config], where)[0].batches_per_s
+    unsure = predict_all(fit([explained(0, cpu=(0.01,) * 4)], []), [config], where)[0].batches_per_s
+    assert None not in (sure.low, sure.high, unsure.low, unsure.high)
+    assert unsure.high / unsure.low > 1.3 * sure.high / sure.low  # type: ignore[operator] # above
+
+
+def test_the_handshake_is_told_from_receiving_at_rest() -> None:
+    busy = explained(1, receive_io=(4 * MS,) * 50, busy=1.0, name="busy")
+    rested = explained(2, receive_io=(2.2 * MS,) * 50, busy=0.4, name="rested")
+    made = fit([busy, rested], [])
+    assert made.receive_busy_s["default"] == pytest.approx(3 * MS)
+    assert made.in_workers is not None
+    assert made.in_workers.receive_io_s == pytest.approx((1 * MS,) * 100)
+
+
+def test_trials_that_were_all_as_busy_tell_no_handshake() -> None:
+    some = [explained(w, receive_io=(w * MS,) * 50, busy=0.9) for w in (1, 2)]
+    made = fit(some, [])
+    assert made.receive_busy_s == {}
+    assert made.in_workers is not None
+    assert made.in_workers.receive_io_s == (1 * MS,) * 50 + (2 * MS,) * 50
+
+
+def test_sharing_strategies_are_kept_apart() -> None:
+    made = fit(
+        [
+            explained(2, receive_cpu_s=(3 * MS,) * 50),
+            explained(2, receive_cpu_s=(1 * MS,) * 50, strategy="file_system", name="fs"),
+        ],
+        [],
+    )
+    assert made.receive["file_system"].receive_cpu_s == (1 * MS,) * 50
+    where = Conditions(cores=64.0)
+    configs = [
+        Config(num_workers=32, sharing_strategy=each).canonical() for each in (None, "file_system")
+    ]
+    slow, fast = predict_all(made, configs, where)
+    assert fast.batches_per_s.value > 2.5 * slow.batches_per_s.value
+
+
+def test_memory_is_a_line_over_workers_without_the_queues() -> None:
+    trials = [
+        builders.trial(
+            Config(num_workers=w, prefetch_factor=p).canonical(),
+            batch_bytes=1e6,
+            usage=Usage(pss_peak_bytes=int(200e6 + w * 50e6 + ((w * p + 1) * 1e6 if w else 0))),
+        )
+        for w, p in ((0, 2), (1, 2), (2, 2), (2, 4))
+    ]
+    made = fit([explained(0)], trials)
+    assert made.main_bytes == pytest.approx(200e6)
+    assert made.worker_bytes == pytest.approx(50e6)
+
+
+def test_start_up_is_a_line_over_workers_for_each_start_method() -> None:
+    trials = [
+        builders.trial(
+            Config(num_workers=w, start_method=method if w else None).canonical(),
+            startup_s=first + each * (w - 1) if w else 0.01,
+            epoch_turnover_s=0.3,
+        )
+        for method, first, each in (("fork", 0.03, 0.007), ("spawn", 1.1, 0.75))
+        for w in (0, 1, 4)
+    ]
+    made = fit([explained(0)], trials)
+    assert made.startup_s["fork"] == pytest.approx((0.03, 0.007))
+    assert made.startup_s["spawn"] == pytest.approx((1.1, 0.75))
+    assert made.startup_s["main"] == pytest.approx((0.01,))
+    assert made.turnover_s["spawn"] == pytest.approx(0.3)
+
+
+def test_what_trials_say_of_batches_is_taken_over() -> None:
+    trial = dataclasses.replace(
+        builders.trial(Config(), 320.0, trial_id="t0"),
+        usage=Usage(read_bytes_per_s=5e6, available_cpu_cores=1.5),
+    )
+    made = fit([explained(0)], [trial], batch_tensors=3.0)
+    assert made.samples_per_batch == 32
+    assert made.read_bytes_per_batch == pytest.approx(5e5)
+    assert made.available_cores == 1.5
+    assert made.batch_tensors == 3
+    assert made.core_speed == 1
+
+
+def test_threads_of_main_are_its_helpers() -> None:
+    told = dataclasses.replace(explained(0), main_threads_cpu_cores=0.5)
+    assert fit([told], []).helper_cpu_s == pytest.approx(0.5 * 1.0 / 50)
+
+
+def test_long_calibrations_are_thinned() -> None:
+    made = fit([explained(0, cpu=(0.01,) * 9000)], [])
+    assert made.in_main is not None
+    assert 2000 <= len(made.in_main.cpu_s) <= 4000

@@ -1,0 +1,67 @@
+"""Memory, shared memory, descriptors, start-up: predicted from a calibration."""
+
+from __future__ import annotations
+
+import pytest
+
+from dlprof.model import needs
+from dlprof.records import Calibration, Config
+
+KNOWN = Calibration(
+    batch_bytes=10e6,
+    batch_tensors=2.0,
+    main_bytes=300e6,
+    worker_bytes=40e6,
+    startup_s={"default": (0.05, 0.01), "spawn": (1.0, 0.5), "main": (0.02,)},
+    turnover_s={"persistent": 0.001, "default": 0.2, "main": 0.003},
+)
+
+
+def test_memory_is_main_workers_and_full_queues() -> None:
+    found = needs(KNOWN, Config(num_workers=4, prefetch_factor=2))
+    assert found.shm_bytes == pytest.approx(9 * 10e6)
+    assert found.pss_bytes == pytest.approx(300e6 + 4 * 40e6 + 9 * 10e6)
+
+
+def test_without_workers_nothing_is_shared() -> None:
+    found = needs(KNOWN, Config())
+    assert (found.shm_bytes, found.open_files, found.pss_bytes) == (0, 0, 300e6)
+    assert (found.startup_s, found.turnover_s) == (0.02, 0.003)
+
+
+def test_each_tensor_takes_a_descriptor_unless_files_are_shared_by_name() -> None:
+    config = Config(num_workers=4, prefetch_factor=4)
+    by_descriptor = needs(KNOWN, config).open_files
+    by_name = needs(KNOWN, Config(**{**_fields(config), "sharing_strategy": "file_system"}))
+    assert by_descriptor is not None
+    assert by_name.open_files is not None
+    assert by_descriptor - by_name.open_files == 17 * 2
+
+
+def test_each_further_worker_takes_its_time_to_start() -> None:
+    assert needs(KNOWN, Config(num_workers=1)).startup_s == pytest.approx(0.05)
+    assert needs(KNOWN, Config(num_workers=5)).startup_s == pytest.approx(0.09)
+    spawned = needs(KNOWN, Config(num_workers=5, start_method="spawn"))
+    assert spawned.startup_s == pytest.approx(3.0)
+    assert spawned.turnover_s == pytest.approx(3.0)  # all start anew at each epoch
+
+
+def test_workers_that_persist_turn_over_at_once() -> None:
+    assert needs(KNOWN, Config(num_workers=4, persistent_workers=True)).turnover_s == 0.001
+    assert needs(KNOWN, Config(num_workers=4)).turnover_s == 0.2
+
+
+def test_what_was_not_calibrated_is_not_told() -> None:
+    found = needs(Calibration(startup_s={"fork": (0.1,)}), Config(num_workers=2))
+    assert found.pss_bytes is None
+    assert found.shm_bytes is None
+    assert found.open_files is None
+    assert found.startup_s is None
+    assert found.turnover_s is None
+    alone = Calibration(startup_s={"fork": (0.1,)})
+    assert needs(alone, Config(num_workers=1, start_method="fork")).startup_s == 0.1
+    assert needs(alone, Config(num_workers=2, start_method="fork")).startup_s is None
+
+
+def _fields(config: Config) -> dict[str, int | None]:
+    return {"num_workers": config.num_workers, "prefetch_factor": config.prefetch_factor}

@@ -1,0 +1,61 @@
+"""Sharing cores without simulating it, and the interval of predictions."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from model_calibrations import constant, fed, prediction, tailed
+
+from dlprof.model.sharing import slowdown
+
+
+def test_threads_that_only_compute_share_the_cores() -> None:
+    assert slowdown(4, compute_s=1.0, wait_s=0.0, cores=2.0) == 2
+    assert slowdown(2, compute_s=1.0, wait_s=0.0, cores=4.0) == 1
+    assert slowdown(1, compute_s=1.0, wait_s=9.0, cores=0.5) == pytest.approx(2)
+
+
+def test_threads_that_fit_on_the_cores_never_wait() -> None:
+    assert slowdown(4, compute_s=1.0, wait_s=1.0, cores=4.0) == 1
+    assert slowdown(0, compute_s=1.0, wait_s=1.0, cores=1.0) == 1
+    assert slowdown(3, compute_s=0.0, wait_s=1.0, cores=1.0) == 1
+
+
+def test_two_threads_on_one_core_by_hand() -> None:
+    # D = Z: P(0) : P(1) : P(2) = 1 : 2 : 2, so 6 / 4 of a computation's time alone.
+    assert slowdown(2, compute_s=1.0, wait_s=1.0, cores=1.0) == pytest.approx(1.5)
+
+
+def test_many_threads_approach_their_share() -> None:
+    found = slowdown(400, compute_s=1.0, wait_s=1.0, cores=10.0)
+    assert found == pytest.approx(400 / 10 - 1, rel=0.01)  # those that wait take no share
+
+
+def test_between_whole_numbers_it_is_interpolated() -> None:
+    one, two = (slowdown(n, compute_s=1.0, wait_s=1.0, cores=1.0) for n in (1, 2))
+    assert slowdown(1.5, compute_s=1.0, wait_s=1.0, cores=1.0) == pytest.approx((one + two) / 2)
+
+
+@pytest.mark.parametrize("method", ["closed", "maxplus", "simulation"])
+def test_an_interval_holds_its_figure_and_grows_with_the_spread(method: str) -> None:
+    sure = prediction(constant(io=0.01), fed(2), method).batches_per_s
+    unsure = prediction(tailed(io=0.01), fed(2), method).batches_per_s
+    widths = []
+    for each in (sure, unsure):
+        assert each.low is not None
+        assert each.high is not None
+        assert each.low < each.value < each.high
+        widths.append(math.log(each.high / each.low))
+    assert widths[1] > widths[0]
+
+
+def test_intervals_are_wider_away_from_where_it_was_calibrated() -> None:
+    here = constant(io=0.01, available_cores=2.0)
+    widths = []
+    for where in ({"cores": 2.0}, {"cores": 2.0, "ranks": 2}, {"cores": 8.0}):
+        found = prediction(here, fed(2), **where).batches_per_s  # type: ignore[arg-type] # floats
+        assert found.low is not None
+        assert found.high is not None
+        widths.append(found.high / found.low)
+    assert widths[0] < widths[1] == pytest.approx(widths[2])
