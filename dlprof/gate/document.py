@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from dlprof.errors import ExitCode
 from dlprof.gate.baseline import comparable, judge_baseline
+from dlprof.gate.plan import check_plan
 from dlprof.gate.verdict import judge
 from dlprof.gate.views import cleaned
 from dlprof.records import (
@@ -74,12 +75,14 @@ def recomputed(check: TargetCheck) -> Verdict:
     """The verdict that follows from a document's raw figures; equal to the one that it holds.
 
     Raises:
-        ValueError: If the document holds neither blocks with their plan nor a run to compare.
+        ValueError: If the document holds neither blocks with their plan nor a run to compare, or
+            a plan that ``make_plan`` could not have made.
     """
     if check.entry is not None:
         return judge_baseline(check.entry, check.history, check.baseline_rule)
     if check.plan is None:
         raise ValueError("the check holds nothing to compute a verdict from")
+    check_plan(check.plan)
     return judge(check.plan, check.quads)
 
 

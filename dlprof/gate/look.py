@@ -10,7 +10,7 @@ from typing import Literal
 
 from dlprof.gate.signed_rank import Shift, shift_interval
 from dlprof.gate.views import shift_of, side_values
-from dlprof.gate.wording import METRICS, amount, figures_text, percent, sentence
+from dlprof.gate.wording import METRICS, figure_text, figures_text, percent, sentence
 from dlprof.records import (
     CheckPlan,
     GateResult,
@@ -204,9 +204,7 @@ def _figures(
             shift, low, high, unit=None if rule.scale == "ratio" else unit, base=base
         ),
         limit_text=(
-            percent(limit, signed=False)
-            if rule.scale == "ratio"
-            else amount(limit, unit, signed=False)
+            percent(limit, signed=False) if rule.scale == "ratio" else figure_text(limit, unit)
         ),
     )
 

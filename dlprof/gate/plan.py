@@ -10,9 +10,10 @@ time has two views and five looks and with a confidence of 99 % spends
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Collection
 
-from dlprof.gate.signed_rank import least_differences
+from dlprof.gate.signed_rank import MOST_DIFFERENCES, least_differences
 from dlprof.records import CheckPlan, Config, Design, GateName, GateRule
 
 LOOKS = (10, 14, 20, 28, 36)
@@ -75,7 +76,7 @@ class Limits:
 def make_plan(
     *,
     limits: Limits | None = None,
-    gates: Collection[GateName] = ALL_GATES,
+    gates: Collection[str] = ALL_GATES,
     confidence: float = CONFIDENCE,
     targets: int = 1,
     design: Design = "abba",
@@ -86,7 +87,7 @@ def make_plan(
 
     Args:
         limits: What counts as slower; the defaults of ``Limits`` if not given.
-        gates: What is measured and so to be judged; the service time always is.
+        gates: Of ``ALL_GATES``, what is measured and so to be judged; the service time always is.
         confidence: That code which is not slower than its limit does not fail: of the service
             time, over all targets together.
         targets: How many targets are checked at once; each gets an equal share of the error.
@@ -95,10 +96,12 @@ def make_plan(
         loader_difference: From ``loader_difference``.
 
     Raises:
-        ValueError: If the confidence is not from 0.5 to below 1, a threshold is not above 0, or
-            there is no target.
+        ValueError: If the confidence is not from 0.5 to below 1, a threshold is not above 0,
+            there is no target, or a gate is unknown.
     """
     limits = limits or Limits()
+    if unknown := set(gates) - set(ALL_GATES):
+        raise ValueError(f"there is no gate {min(unknown)!r}")
     if not (0.5 <= confidence < 1 and targets >= 1 and limits.service > 0):
         raise ValueError("a plan needs a confidence from 0.5 to below 1, a target and a limit")
     alpha = (1 - confidence) / (len(_SERVICE_VIEWS) * len(LOOKS)) / targets
@@ -184,3 +187,25 @@ def loader_difference(base: Config | None, change: Config | None) -> str:
         for field in dataclasses.fields(Config)
     )
     return ", ".join(f"{name} {old} -> {new}" for name, old, new in pairs if old != new)
+
+
+def check_plan(plan: CheckPlan) -> None:
+    """Refuse a plan that was read from a file and that no verdict follows from.
+
+    Raises:
+        ValueError: If it is none that ``make_plan`` could have made.
+    """
+    made = {rule.name: rule for rule in _rules(Limits(), 0.001)}
+    for rule in plan.rules:
+        like = made[rule.name]
+        same_kind = (rule.series, rule.views, rule.scale) == (like.series, like.views, like.scale)
+        if not same_kind or not 0 < rule.alpha <= 0.5:
+            raise ValueError(f"the rule of {rule.name} is none of dlprof's")
+        if not rule.looks or list(rule.looks) != sorted({*rule.looks}):
+            raise ValueError(f"the looks of {rule.name} don't rise")
+        if not 1 <= rule.looks[0] <= rule.looks[-1] <= MOST_DIFFERENCES:
+            raise ValueError(f"the looks of {rule.name} are not from 1 to {MOST_DIFFERENCES}")
+        if not all(0 <= each < math.inf for each in (rule.floor, rule.service_floor)):
+            raise ValueError(f"the floor of {rule.name} is no limit")
+        if not 0 < rule.threshold < math.inf:
+            raise ValueError(f"the threshold of {rule.name} is no limit")

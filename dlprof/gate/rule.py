@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from dlprof.gate.look import look_at
 from dlprof.gate.signed_rank import MOST_DIFFERENCES, least_differences
-from dlprof.gate.views import LEAST_BATCHES, fault_of
+from dlprof.gate.views import LEAST_BATCHES, cleaned, fault_of
 from dlprof.gate.wording import METRICS, sentence
 from dlprof.records import CheckPlan, GateResult, GateRule, Quad, ReasonCode
 
@@ -115,13 +115,13 @@ def _without_figures(rule: GateRule, faulty: Sequence[Quad], faults: _Faults) ->
     reason = max(faults, key=lambda fault: faults[fault])
     detail = {
         "too_few_batches": str(LEAST_BATCHES),
-        "unusable_blocks": _first_failure(faulty) or "their figures don't fit each other",
+        "unusable_blocks": _first_failure(faulty) or "both sides must be measured alike",
     }.get(reason, "")
     return _no_verdict(rule, reason, detail)
 
 
 def _first_failure(quads: Sequence[Quad]) -> str:
-    failures = (block.failure for quad in quads for block in quad.blocks)
+    failures = (block.failure for quad in map(cleaned, quads) for block in quad.blocks)
     return next(filter(None, failures), "")
 
 

@@ -44,18 +44,30 @@ def grouped(
 
 
 def cleaned(quad: Quad) -> Quad:
-    """The quad without NaN, infinities and the like: a block that has one becomes a failed one.
+    """The quad with every block that can't be used as a failed one, which tells why.
 
-    A quad is judged alike before and after, and can then be written as JSON.
+    A quad is judged alike before and after; after, it holds finite numbers only.
     """
     return dataclasses.replace(quad, blocks=tuple(map(_clean_block, quad.blocks)))
 
 
 def _clean_block(block: Block) -> Block:
+    fault = _fault(block)
+    return Block(side=block.side, failure=fault) if fault else block
+
+
+def _fault(block: Block) -> str:
+    """Why no figure of a block can be used; empty where they can."""
+    if block.failure:
+        return block.failure
     figures = (*block.service_s, *block.stages_s.values(), *_scalars(block))
-    if all(figure is None or abs(figure) < _LARGEST for figure in figures):
-        return block
-    return Block(side=block.side, failure=block.failure or "a figure was not a usable number")
+    if not all(figure is None or abs(figure) < _LARGEST for figure in figures):
+        return "a figure was not a usable number"
+    if len(block.service_s) != len(block.samples):
+        return "batches and their samples don't fit each other"
+    if not all(0 < count < _MOST_SAMPLES for count in block.samples):
+        return "a batch held no usable number of samples"
+    return ""
 
 
 def _scalars(block: Block) -> Iterator[float | None]:
@@ -100,7 +112,7 @@ def value_of(block: Block, metric: str, view: str) -> float | None:
 
 def fault_of(quad: Quad, rule: GateRule) -> ReasonCode | None:
     """Why a quad can't be used for a metric; ``None`` where it can."""
-    if not is_balanced(quad) or not all(map(_is_sound, quad.blocks)):
+    if not is_balanced(quad) or any(map(_fault, quad.blocks)):
         return "unusable_blocks"
     if rule.name in _BY_SAMPLE:
         if any(len(block.service_s) < LEAST_BATCHES for block in quad.blocks):
@@ -114,16 +126,6 @@ def fault_of(quad: Quad, rule: GateRule) -> ReasonCode | None:
         return "zero_time"
     shifts = (shift_of(quad, rule, view) for view in rule.views)
     return None if all(map(math.isfinite, shifts)) else "unusable_blocks"
-
-
-def _is_sound(block: Block) -> bool:
-    """Whether a block's columns fit each other and it holds finite numbers only."""
-    return (
-        not block.failure
-        and not _clean_block(block).failure
-        and len(block.service_s) == len(block.samples)
-        and all(0 < count < _MOST_SAMPLES for count in block.samples)
-    )
 
 
 def shift_of(quad: Quad, rule: GateRule, view: str) -> float:

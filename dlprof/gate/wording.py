@@ -59,10 +59,31 @@ def percent(fraction: float, *, signed: bool = True) -> str:
     return f"{hundred:+,.1f} %" if abs(hundred) < 99.95 else f"{hundred:+,.0f} %"
 
 
-def amount(value: float, unit: str, *, signed: bool = True) -> str:
-    """A difference in its unit: ``+1.0 s``, ``-12.0 MiB``."""
-    text = (format_duration if unit == "s" else format_bytes)(abs(value))
-    if not signed or text in {"0 s", "0 B"}:
+def seconds_text(seconds: float) -> str:
+    """A time with three digits, since differences of a few percent are to be seen.
+
+    >>> seconds_text(0.0123456), seconds_text(4.2e-06), seconds_text(2), seconds_text(100)
+    ('12.3 ms', '4.20 us', '2.00 s', '1 min 40 s')
+    """
+    for below, factor, unit in ((0.9995e-3, 1e6, "us"), (0.9995, 1e3, "ms"), (99.95, 1, "s")):
+        if 0 < abs(seconds) < below:
+            scaled = factor * seconds
+            decimals = max(0, 2 - math.floor(math.log10(max(1, abs(scaled) * 1.0005))))
+            return f"{scaled:.{decimals}f} {unit}"
+    return format_duration(seconds)
+
+
+def figure_text(value: float | None, unit: str) -> str:
+    """A figure in its unit; ``-`` for a missing one."""
+    if value is None or unit == "bytes":
+        return format_bytes(value)
+    return seconds_text(value)
+
+
+def amount(value: float, unit: str) -> str:
+    """A difference in its unit with its sign: ``+1.00 s``, ``-12.0 MiB``."""
+    text = figure_text(abs(value), unit)
+    if text in {"0 s", "0 B"}:
         return text
     return f"{'-' if value < 0 else '+'}{text}"
 

@@ -1,0 +1,1 @@
+"""A check's verdict, as each place that shows verdicts wants it. Renderers judge nothing."""

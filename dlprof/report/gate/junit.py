@@ -1,0 +1,63 @@
+"""JUnit XML, which every CI system shows: a suite per target, a case per metric."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree as ET
+
+from dlprof.records import Check, GateResult, TargetCheck
+from dlprof.report.gate.wording import HEADLINES, rows, short, target_names
+
+
+def render_junit(check: Check) -> str:
+    """The document. FAIL is a failure, all that could not be told is skipped.
+
+    A failure that was allowed, or that is only a warning, is skipped with the reason.
+    """
+    suites = ET.Element("testsuites", name="dlprof check")
+    for name, target in zip(target_names(check), check.targets, strict=True):
+        _suite(suites, check, name, target)
+    for key in ("tests", "failures", "skipped"):
+        suites.set(key, str(sum(int(suite.get(key, "0")) for suite in suites)))
+    suites.set("errors", "0")
+    ET.indent(suites)
+    text = ET.tostring(suites, encoding="unicode")
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
+
+
+def _suite(suites: ET.Element, check: Check, name: str, target: TargetCheck) -> None:
+    suite = ET.SubElement(suites, "testsuite", name=name)
+    for gate in target.verdict.gates:
+        _case(suite, check, name, gate)
+    counts = {"failures": "failure", "skipped": "skipped"}
+    suite.set("tests", str(len(target.verdict.gates)))
+    for key, tag in counts.items():
+        suite.set(key, str(len(suite.findall(f"testcase/{tag}"))))
+    suite.set("errors", "0")
+    suite.set("time", f"{target.measured_s:.3f}")
+    if check.started_at:
+        suite.set("timestamp", short(check.started_at).removesuffix("Z"))
+
+
+def _case(suite: ET.Element, check: Check, name: str, gate: GateResult) -> None:
+    case = ET.SubElement(
+        suite, "testcase", classname=f"dlprof.check.{name}", name=gate.label, time="0"
+    )
+    message = short(gate.explanation, 1000)
+    if gate.state == "fail" and not (check.override or check.warn_only):
+        failure = ET.SubElement(case, "failure", message=message, type=gate.reason)
+        failure.text = "\n".join((HEADLINES["fail"], *_figures(gate)))
+    elif gate.state == "fail":
+        reason = f"allowed: {short(check.override)}" if check.override else "only a warning"
+        ET.SubElement(case, "skipped", message=f"{message} ({reason})")
+    elif gate.state != "pass":
+        ET.SubElement(case, "skipped", message=message)
+    output = ET.SubElement(case, "system-out")
+    output.text = "\n".join((message, *_figures(gate)))
+
+
+def _figures(gate: GateResult) -> list[str]:
+    return [
+        f"{row.metric}: {row.base} -> {row.change}, {row.shift}; limit {row.limit}"
+        for row in rows([gate])
+        if gate.views
+    ]

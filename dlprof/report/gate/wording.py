@@ -1,0 +1,159 @@
+"""What all renderers of a check share: words for states, figures, and texts made short and safe."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+from dlprof.gate.wording import VIEW_NAMES, amount, figure_text, seconds_text
+from dlprof.records import Check, Compared, GateResult, GateState, TargetCheck, ViewFigures
+from dlprof.report.text import clean
+from dlprof.units import MISSING
+
+STATE_WORDS: Mapping[GateState, str] = MappingProxyType(
+    {
+        "pass": "PASS",
+        "fail": "FAIL",
+        "inconclusive": "INCONCLUSIVE",
+        "no_baseline": "NO BASELINE",
+    }
+)
+"""A verdict in words."""
+
+HEADLINES: Mapping[GateState, str] = MappingProxyType(
+    {
+        "pass": "Data loading did not get slower",
+        "fail": "Data loading got slower",
+        "inconclusive": "It can't be told whether data loading got slower",
+        "no_baseline": "There is no comparable baseline",
+    }
+)
+"""A verdict as a headline."""
+
+_WORST_FIRST: Mapping[GateState, int] = MappingProxyType(
+    {"fail": 0, "inconclusive": 1, "no_baseline": 2, "pass": 3}
+)
+_NO_CHARACTER = re.compile("[\ufdd0-\ufdef\ufffe\uffff]")
+MOST_CHARACTERS = 300
+"""No text of the user's is shown longer than this."""
+
+
+def short(text: str, most: int = MOST_CHARACTERS) -> str:
+    """A text from anywhere as one line that is safe to show, cut where it is long."""
+    line = _NO_CHARACTER.sub("", clean(text))
+    return line if len(line) <= most else f"{line[: most - 3]}..."
+
+
+def target_names(check: Check, most: int = MOST_CHARACTERS) -> list[str]:
+    """A name for each target, short, none empty and none twice."""
+    names: dict[str, None] = {}
+    numbers: collections.Counter[str] = collections.Counter()
+    for target in check.targets:
+        name = plain = short(target.target, most - 8) or "target"
+        while name in names:
+            numbers[plain] += 1
+            name = f"{plain} ({numbers[plain] + 1})"
+        names[name] = None
+    return list(names)
+
+
+def named_targets(check: Check) -> list[tuple[str, TargetCheck]]:
+    """The targets with their names, the worst verdicts first."""
+    pairs = list(zip(target_names(check), check.targets, strict=True))
+    return sorted(pairs, key=lambda pair: _WORST_FIRST[pair[1].verdict.state])
+
+
+def state_word(check: Check) -> str:
+    """The whole check's verdict, with what takes its force from it."""
+    word = STATE_WORDS[check.state]
+    if check.state == "fail" and check.override:
+        return f"{word}, allowed"
+    return f"{word}, warning only" if check.state == "fail" and check.warn_only else word
+
+
+def side_text(side: Compared) -> str:
+    """One side of the check: ``main (1a2b3c4)``."""
+    parts = [short(side.commit, 7 + 3)[:7], short(side.note)]
+    inside = ", ".join(part for part in parts if part)
+    return f"{short(side.name)} ({inside})" if inside else short(side.name)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One view of one metric as texts.
+
+    Attributes:
+        metric: Label, with the view where there are several.
+        base: The base's figure.
+        change: The change's.
+        shift: How much worse it is, with its interval.
+        limit: What that was held against.
+        state: The metric's verdict; empty but in its first row.
+    """
+
+    metric: str
+    base: str
+    change: str
+    shift: str
+    limit: str
+    state: str
+
+
+def rows(gates: Sequence[GateResult]) -> Iterator[Row]:
+    """The figures of all metrics; a metric without figures has one row of dashes."""
+    for gate in gates:
+        state = STATE_WORDS[gate.state] if gate.reason != "not_measured" else "not measured"
+        if not gate.views:
+            yield Row(
+                metric=gate.label,
+                base=MISSING,
+                change=MISSING,
+                shift=MISSING,
+                limit=MISSING,
+                state=state,
+            )
+        for place, view in enumerate(gate.views):
+            yield Row(
+                metric=gate.label + view_text(view),
+                base=figure_text(view.base, gate.unit),
+                change=figure_text(view.change, gate.unit),
+                shift=short(view.text),
+                limit=short(view.limit_text),
+                state="" if place else state,
+            )
+
+
+def view_text(view: ViewFigures) -> str:
+    """A view as an ending to its metric's label; empty where a metric has but one."""
+    name = VIEW_NAMES.get(view.view)
+    return f" ({name})" if name else ""
+
+
+def stage_lines(target: TargetCheck) -> list[tuple[str, str]]:
+    """Where the time went: stages by name, with a text for each."""
+    lines = []
+    for stage in target.verdict.stages:
+        each = "" if stage.stage == "startup" else " a sample"
+        text = (
+            f"{amount(stage.shift_s, 's')}{each}, "
+            f"{seconds_text(stage.base_s)} to {seconds_text(stage.change_s)}"
+        )
+        lines.append((short(stage.stage), text))
+    return lines
+
+
+def advice(check: Check) -> str:
+    """What to do now, in a sentence; empty where there is nothing to do."""
+    if check.state == "fail" and not check.override:
+        return (
+            "If the slowdown is meant, let it pass with --allow-regression REASON; "
+            "else dlprof profile says where the time goes."
+        )
+    if check.state == "inconclusive":
+        return "Give it more time with --budget, or a machine that does less beside it."
+    if check.state == "no_baseline":
+        return "Record runs on this machine with dlprof baseline update FILE."
+    return ""

@@ -1,0 +1,363 @@
+"""One target's verdict from its quads: pass, fail, look again, can't tell."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+from gate_samples import BATCHES, block, gate, load_quads, service_plan, start_quads
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dlprof.gate import judge, loader_difference, make_plan, next_look, order_of
+from dlprof.gate.plan import ALL_GATES, LOOKS, Limits
+from dlprof.records import Block, Config, GateName, Quad, ReasonCode
+
+CROWDED: dict[str, Any] = {"run_queue_wait_fraction": 0.6}
+
+
+def quads_of(
+    count: int, base: dict[str, Any], change: dict[str, Any], series: Any = "load"
+) -> list[Quad]:
+    """Quads of blocks that are said in full."""
+    return [
+        Quad(
+            number=number,
+            series=series,
+            blocks=tuple(
+                block(letter, **(base if letter == "A" else change))
+                for letter in order_of(1, series, number)
+            ),
+        )
+        for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize(("slower", "state"), [(0.0, "pass"), (0.12, "fail"), (-0.2, "pass")])
+def test_a_clear_case_is_decided_at_the_first_look(slower: float, state: str) -> None:
+    look = next_look(service_plan(), load_quads(10, slower, noise=0.01))
+    assert look.decided
+    assert look.verdict.state == state
+    assert gate(look.verdict, "service").views[0].quads == 10
+
+
+def test_what_lies_at_the_limit_is_looked_at_again_and_again() -> None:
+    plan = service_plan()
+    quads = load_quads(36, 0.05)
+    wanted = [next_look(plan, quads[:count]).needed.get("load", 0) for count in (0, *LOOKS)]
+    assert wanted == [10, 4, 6, 8, 8, 0]
+    verdict = judge(plan, quads)
+    assert (verdict.state, gate(verdict, "service").reason) == ("inconclusive", "undecided")
+    assert "36 quads" in verdict.explanation
+
+
+def test_nothing_is_judged_between_looks() -> None:
+    plan = service_plan()
+    for count in (1, 9, 11, 13):
+        quads = load_quads(count, 0.5 if count < 10 else 0.05)
+        assert not next_look(plan, quads).decided
+        assert next_look(plan, quads).needed["load"] == (10 if count < 10 else 14) - count
+
+
+def test_a_decision_stays_whatever_is_measured_after_it() -> None:
+    plan = service_plan()
+    passing, slow = load_quads(10, 0.0, noise=0.01), load_quads(26, 0.5, noise=0.01)
+    assert judge(plan, [*passing, *slow]).state == "pass"
+    assert judge(plan, [*slow[:10], *passing]).state == "fail"
+
+
+def test_when_time_is_up_the_next_look_is_taken_early() -> None:
+    plan = service_plan()
+    undecided = load_quads(10, 0.05, noise=0.03)
+    quads = [*undecided, *load_quads(3, 0.9, noise=0.01)]
+    assert not next_look(plan, quads).decided
+    verdict = judge(plan, quads)
+    assert verdict.quads["load"] == 13
+    assert gate(verdict, "service").views[0].quads == 13
+    assert "after 13 quads" in verdict.explanation
+
+
+def test_too_few_quads_tell_nothing() -> None:
+    verdict = judge(service_plan(), load_quads(9, 5.0))
+    assert (verdict.state, verdict.gates[0].reason) == ("inconclusive", "too_few_quads")
+    assert judge(service_plan(), []).state == "inconclusive"
+    assert judge(service_plan(), []).gates[0].reason == "not_measured"
+
+
+def test_tails_are_seen_by_the_mean_and_not_by_the_quartile() -> None:
+    service = [0.010] * BATCHES
+    slow = [*service[:-1], 0.020]
+    quads = quads_of(10, {"service_s": tuple(service)}, {"service_s": tuple(slow)})
+    result = judge(service_plan(), quads).gates[0]
+    assert result.state == "fail"
+    assert result.views[0].view == "mean"
+    assert result.views[1].shift == 0
+
+
+def test_many_targets_share_the_error() -> None:
+    one, many = make_plan(), make_plan(targets=4)
+    assert many.rules[0].alpha == pytest.approx(one.rules[0].alpha / 4)
+    assert many.error_bound <= one.error_bound / 4
+    assert next_look(many, []).needed["load"] == 12
+    assert any("false alarm" in note for note in judge(many, []).notes)
+
+
+def test_the_service_time_spends_a_thousandth_on_each_view_and_look() -> None:
+    rule = make_plan().rules[0]
+    assert (rule.alpha, rule.views, rule.looks) == (0.001, ("mean", "low_quartile"), LOOKS)
+    assert rule.threshold == 0.05
+    assert service_plan().error_bound == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize("bad", [{"confidence": 1.0}, {"targets": 0}, {"confidence": 0.1}])
+def test_plans_that_make_no_sense(bad: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="a plan needs"):
+        make_plan(**bad)
+    with pytest.raises(ValueError, match="a plan needs"):
+        make_plan(limits=Limits(service=0))
+
+
+# Wall time
+
+
+def wall_only(count: int, slower: float, **rest: Any) -> list[Quad]:
+    """The same service time, but yields come later."""
+    wall_s = block("A").wall_s or 0
+    return quads_of(count, {"wall_s": wall_s, **rest}, {"wall_s": wall_s * (1 + slower), **rest})
+
+
+def test_wall_time_fails_a_check_on_a_quiet_machine() -> None:
+    verdict = judge(make_plan(gates=("wall",)), wall_only(10, 0.3))
+    assert verdict.state == "fail"
+    assert gate(verdict, "service").state == "pass"
+
+
+@pytest.mark.parametrize("crowd", [CROWDED, {"run_queue_wait_fraction": None}])
+def test_wall_time_never_fails_a_check_beside_neighbours(crowd: dict[str, Any]) -> None:
+    plan, quads = make_plan(gates=("wall",)), wall_only(36, 0.3, **crowd)
+    verdict = judge(plan, quads)
+    assert verdict.state == "inconclusive"
+    assert gate(verdict, "wall").reason == "contended"
+    assert next_look(plan, quads[:10]).needed == {"load": 4}
+
+
+def test_noisy_wall_time_beside_neighbours_does_not_hold_up_a_pass() -> None:
+    quads = load_quads(10, 0.0, noise=0.01, **CROWDED)
+    noisy = [
+        dataclasses.replace(
+            quad,
+            blocks=tuple(
+                dataclasses.replace(each, wall_s=0.9 if place == 1 else 0.1)
+                for place, each in enumerate(quad.blocks)
+            ),
+        )
+        for quad in quads
+    ]
+    look = next_look(make_plan(gates=("wall",)), noisy)
+    assert look.decided
+    assert look.verdict.state == "pass"
+    assert gate(look.verdict, "wall").state == "inconclusive"
+
+
+def test_wall_time_of_loaders_set_otherwise_cannot_fail_and_cannot_pass_unseen() -> None:
+    difference = loader_difference(Config(num_workers=4), Config(num_workers=2))
+    plan = make_plan(gates=("wall",), loader_difference=difference)
+    verdict = judge(plan, wall_only(10, 0.3))
+    assert verdict.state == "inconclusive"
+    assert "num_workers 4 -> 2" in verdict.explanation
+    assert judge(plan, wall_only(10, 0.0)).state == "pass"
+
+
+def test_settings_that_cannot_matter_do_not_differ() -> None:
+    assert loader_difference(Config(), Config(prefetch_factor=4)) == ""
+    assert loader_difference(None, Config()) == ""
+
+
+# Metrics that are compared by differences
+
+
+def test_receiving_is_judged_beside_neighbours_too() -> None:
+    quads = quads_of(
+        10,
+        {"stages_s": {"receive": 0.040}, **CROWDED},
+        {"stages_s": {"receive": 0.052}, **CROWDED},
+    )
+    verdict = judge(make_plan(gates=("receive",)), quads)
+    assert (verdict.state, gate(verdict, "receive").state) == ("fail", "fail")
+
+
+def test_a_receive_that_nobody_waits_for_may_double() -> None:
+    quads = quads_of(10, {"stages_s": {"receive": 0.0005}}, {"stages_s": {"receive": 0.001}})
+    assert judge(make_plan(gates=("receive",)), quads).state == "pass"
+
+
+@pytest.mark.parametrize(
+    ("base_s", "longer_s", "state"),
+    [(0.5, 1.0, "fail"), (0.5, 0.1, "pass"), (10.0, 1.0, "pass"), (10.0, 3.0, "fail")],
+)
+def test_starts_have_limits_of_their_own(base_s: float, longer_s: float, state: str) -> None:
+    quads = [*load_quads(10, noise=0.01), *start_quads(10, base_s, longer_s)]
+    verdict = judge(make_plan(gates=("startup", "epoch_turnover")), quads)
+    assert gate(verdict, "startup").state == state
+    assert gate(verdict, "epoch_turnover").state == "pass"
+    assert verdict.state == state
+
+
+def test_a_check_asks_for_the_series_that_is_undecided() -> None:
+    plan = make_plan(gates=("startup",))
+    assert next_look(plan, []).needed == {"load": 10, "start": 10}
+    assert next_look(plan, load_quads(10, noise=0.01)).needed == {"start": 10}
+    assert next_look(plan, start_quads(10, 0.5)).needed == {"load": 10}
+
+
+def test_a_failure_ends_the_measuring() -> None:
+    assert next_look(make_plan(), load_quads(10, 0.5, noise=0.01)).decided
+
+
+def test_shared_memory_that_was_never_used_is_no_error() -> None:
+    plan = make_plan(gates=("shared_memory", "memory"))
+    verdict = judge(plan, load_quads(10, noise=0.01))
+    assert [result.state for result in verdict.gates] == ["pass"] * 3
+    more = quads_of(10, {"shm_peak_bytes": 0.0}, {"shm_peak_bytes": 64.0 * (1 << 20)})
+    assert gate(judge(plan, more), "shared_memory").state == "fail"
+
+
+def test_a_metric_that_nobody_measured_holds_nothing_up() -> None:
+    quads = load_quads(10, noise=0.01, pss_peak_bytes=None, stages_s={}, wall_s=None)
+    look = next_look(make_plan(gates=("memory", "receive", "wall")), quads)
+    assert look.decided
+    assert look.verdict.state == "pass"
+    assert {result.reason for result in look.verdict.gates[1:]} == {"not_measured"}
+
+
+# What can't be judged
+
+
+def with_blocks(quads: list[Quad], **changes: Any) -> list[Quad]:
+    """The quads with one block of each changed."""
+    return [
+        dataclasses.replace(
+            quad,
+            blocks=(dataclasses.replace(quad.blocks[0], **changes), *quad.blocks[1:]),
+        )
+        for quad in quads
+    ]
+
+
+UNUSABLE: list[tuple[dict[str, Any], ReasonCode]] = [
+    ({"failure": "the worker was killed"}, "unusable_blocks"),
+    ({"service_s": (math.nan,) * BATCHES}, "unusable_blocks"),
+    ({"service_s": (math.inf,) * BATCHES}, "unusable_blocks"),
+    ({"service_s": (1e308,) * BATCHES}, "unusable_blocks"),
+    ({"service_s": (0.0,) * BATCHES}, "zero_time"),
+    ({"service_s": (-0.1,) * BATCHES}, "zero_time"),
+    ({"service_s": (), "samples": ()}, "too_few_batches"),
+    ({"service_s": (0.01,) * 3, "samples": (4,) * 3}, "too_few_batches"),
+    ({"samples": (4,)}, "unusable_blocks"),
+    ({"samples": (0,) * BATCHES}, "unusable_blocks"),
+    ({"samples": (10**400,) * BATCHES}, "unusable_blocks"),
+    ({"samples": (5,) * BATCHES}, "different_data"),
+    ({"side": "base"}, "unusable_blocks"),
+    ({"stages_s": {"fetch": math.nan}}, "unusable_blocks"),
+]
+
+
+@pytest.mark.parametrize(("changes", "reason"), UNUSABLE)
+def test_each_kind_of_unusable_block_has_its_own_reason(
+    changes: dict[str, Any], reason: ReasonCode
+) -> None:
+    quads = with_blocks(load_quads(12), **changes)
+    if changes == {"side": "base"}:
+        quads = [
+            dataclasses.replace(
+                q, blocks=tuple(dataclasses.replace(b, side="base") for b in q.blocks)
+            )
+            for q in quads
+        ]
+    look = next_look(service_plan(), quads)
+    assert look.decided, "more of the same would not help"
+    result = look.verdict.gates[0]
+    assert (look.verdict.state, result.reason) == ("inconclusive", reason)
+    assert len(result.explanation) > 20
+
+
+def test_a_few_unusable_quads_are_forgiven_and_replaced() -> None:
+    quads = load_quads(12, noise=0.01)
+    spoiled = [*with_blocks(quads[:2], failure="killed"), *quads[2:]]
+    assert next_look(service_plan(), spoiled[:11]).needed == {"load": 1}
+    assert judge(service_plan(), spoiled).state == "pass"
+
+
+def test_the_first_failure_is_named() -> None:
+    verdict = judge(service_plan(), with_blocks(load_quads(2), failure="the worker was killed"))
+    assert "the worker was killed" in verdict.explanation
+
+
+def test_without_correction_limits_are_wider_and_it_is_said() -> None:
+    quads = load_quads(10, 0.08, noise=0.005)
+    plain = load_quads(10, 0.08, noise=0.005, corrected=False)
+    assert judge(service_plan(), quads).state == "fail"
+    verdict = judge(service_plan(), plain)
+    assert verdict.state == "inconclusive"
+    assert any("wall times" in note for note in verdict.notes)
+    assert judge(service_plan(), load_quads(10, 0.2, noise=0.005, corrected=False)).state == "fail"
+
+
+def test_a_failure_says_which_stage_got_slower() -> None:
+    base = {"fetch": 0.064, "collate": 0.016, "receive": 0.008}
+    quads = quads_of(10, {"stages_s": base}, {"stages_s": {**base, "collate": 0.032}})
+    stages = judge(make_plan(), quads).stages
+    assert stages[0].stage == "collate"
+    assert stages[0].shift_s == pytest.approx(0.016 / 32)
+    assert [stage.shift_s for stage in stages[1:]] == [0, 0]
+
+
+FIGURES = st.one_of(
+    st.floats(), st.floats(0.001, 1), st.sampled_from([0.0, math.nan, math.inf, 1e308, -1.0])
+)
+
+
+@st.composite
+def any_blocks(draw: st.DrawFn) -> Block:
+    count = draw(st.integers(0, 6))
+    maybe = st.one_of(st.none(), FIGURES)
+    return Block(
+        side=draw(st.sampled_from(["base", "change"])),
+        service_s=tuple(draw(st.lists(FIGURES, min_size=count, max_size=count))),
+        samples=tuple(draw(st.lists(st.integers(-1, 10), min_size=count, max_size=count))),
+        wall_s=draw(maybe),
+        run_queue_wait_fraction=draw(maybe),
+        corrected=draw(st.booleans()),
+        stages_s=draw(st.dictionaries(st.sampled_from(["fetch", "receive"]), FIGURES)),
+        startup_s=draw(maybe),
+        epoch_turnover_s=draw(maybe),
+        pss_peak_bytes=draw(maybe),
+        shm_peak_bytes=draw(maybe),
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    blocks=st.lists(any_blocks(), min_size=1, max_size=5),
+    counts=st.tuples(st.integers(0, 12), st.integers(0, 12)),
+)
+def test_whatever_was_measured_there_is_a_verdict(
+    blocks: list[Block], counts: tuple[int, int]
+) -> None:
+    good = load_quads(counts[0], noise=0.01)
+    odd = Quad(number=99, series="load", blocks=tuple(blocks))
+    start = Quad(number=0, series="start", blocks=tuple(blocks[:2]))
+    quads = [*good, *[odd] * counts[1], start]
+    verdict = judge(make_plan(), quads)
+    assert [result.name for result in verdict.gates] == list(ALL_GATES)
+    if counts[0] < 10 and counts[1] < 10:
+        assert verdict.state != "pass"
+
+
+@pytest.mark.parametrize("name", ALL_GATES)
+def test_no_metric_passes_by_what_it_lacks(name: GateName) -> None:
+    """Nine quads, or none, are never a pass."""
+    for quads in ([], load_quads(9), start_quads(9, 0.5)):
+        assert gate(judge(make_plan(), quads), name).state == "inconclusive"

@@ -1,0 +1,93 @@
+"""Every output of a check against recorded ones; look at the files under tests/data/gate."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Callable, Mapping
+
+import pytest
+from gate_samples import (
+    baseline_check,
+    check_golden,
+    failing_check,
+    hostile_check,
+    inconclusive_check,
+    passing_check,
+)
+from rich.console import Console
+
+from dlprof.records import Check
+from dlprof.report.gate.document import check_document
+from dlprof.report.gate.github import render_annotation, render_outputs
+from dlprof.report.gate.junit import render_junit
+from dlprof.report.gate.markdown import render_comment, render_summary
+from dlprof.report.gate.metrics import (
+    render_bencher,
+    render_benchmark_action,
+    render_openmetrics,
+)
+from dlprof.report.gate.screen import render_check
+
+CHECKS: Mapping[str, Callable[[], Check]] = {
+    "failing": failing_check,
+    "passing": passing_check,
+    "inconclusive": inconclusive_check,
+    "baseline": baseline_check,
+    "no-baseline": lambda: baseline_check(stored=3),
+    "slower-than-baseline": lambda: baseline_check(slower=0.2),
+    "hostile": hostile_check,
+}
+RENDERERS: Mapping[str, Callable[[Check], str]] = {
+    "summary.md": render_summary,
+    "comment.md": render_comment,
+    "annotation.txt": render_annotation,
+    "junit.xml": render_junit,
+    "bencher.json": render_bencher,
+    "benchmark-action.json": render_benchmark_action,
+    "metrics.txt": render_openmetrics,
+}
+
+
+def drawn(check: Check, width: int) -> str:
+    """The screen as a file gets it."""
+    file = io.StringIO()
+    console = Console(file=file, width=width, markup=False, highlight=False, emoji=False)
+    console.print(render_check(check), crop=False)
+    return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
+
+
+def counted() -> Callable[[], str]:
+    """Delimiters that a recorded file can hold."""
+    numbers = itertools.count()
+    return lambda: f"end{next(numbers)}"
+
+
+@pytest.mark.parametrize("name", CHECKS)
+@pytest.mark.parametrize("width", [60, 100])
+def test_the_screen(name: str, width: int) -> None:
+    text = drawn(CHECKS[name](), width)
+    check_golden(f"{name}-{width}.txt", text)
+    assert max(map(len, text.splitlines())) <= width or name == "hostile"
+
+
+@pytest.mark.parametrize("name", ["failing", "inconclusive", "hostile"])
+@pytest.mark.parametrize("kind", RENDERERS)
+def test_what_other_programs_read(name: str, kind: str) -> None:
+    check_golden(f"{name}-{kind}", RENDERERS[kind](CHECKS[name]()))
+
+
+@pytest.mark.parametrize("name", ["failing", "baseline", "hostile"])
+def test_outputs_of_the_step(name: str) -> None:
+    check_golden(f"{name}-outputs.txt", render_outputs(CHECKS[name](), counted()))
+
+
+def test_the_document() -> None:
+    check_golden("failing.json", check_document(failing_check()))
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_a_screen_says_the_verdict_first_and_never_acts_on_the_terminal(name: str) -> None:
+    text = drawn(CHECKS[name](), 80)
+    assert text.split(":")[0].split(",")[0] in {"PASS", "FAIL", "INCONCLUSIVE", "NO BASELINE"}
+    assert all(each.isprintable() or each == "\n" for each in text)
