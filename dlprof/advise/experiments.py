@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dlprof.advise.findings import Evidence, Experiment, Observation
 from dlprof.advise.findings.gains import measured_gain
 from dlprof.advise.findings.limit import limit_of
+from dlprof.advise.findings.memory import may_grow
 from dlprof.advise.findings.table import remedies
 from dlprof.advise.findings.view import View
 from dlprof.records import Config, TrialCost
@@ -17,6 +18,11 @@ __all__ = ["Allowance", "Experiment", "Observation", "propose"]
 _CALIBRATED_WORKERS = (0, 1, 2)
 _CALIBRATION_SHARE = 0.8
 """Length of a calibrating trial over that of others: FIELD section 5 takes 0.5 to 0.8 s."""
+
+_LONGER = 2.0
+_LONGEST = 4.0
+_OPENING_PLAIN = 2
+"""Plain trials of the present configuration that a profile begins with."""
 
 _MOST_VARIANTS = 4
 _VARIANTS_AT_ONCE = 3
@@ -59,13 +65,18 @@ def propose(evidence: Evidence, allowance: Allowance) -> tuple[Experiment, ...]:
         return _affordable(_opening(evidence, allowance), allowance, left_s, sure=2)
     if not evidence.plain("present"):
         return ()  # it failed, which is told by how it did
+    if may_grow(View.of(evidence)) and len(evidence.plain("present")) == _OPENING_PLAIN:
+        return _affordable([_longer(evidence, allowance)], allowance, left_s)
     if _wants_cold(evidence):
         return _affordable([_cold(evidence, allowance)], allowance, left_s)
     return _affordable(_verification(evidence, allowance), allowance, left_s, least=2)
 
 
 def _opening(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
-    """The present configuration plain, explained, and plain again; calibrations between."""
+    """The present configuration plain, explained, and plain again; calibrations between.
+
+    The last is longer than the first, so that memory which grows shows.
+    """
     config = evidence.config
     plain = Experiment(
         name="as it is", role="present", config=config, trial_s=allowance.trial_s, turnover=True
@@ -75,7 +86,9 @@ def _opening(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
         plain,
         explained,
         *_calibrations(config, allowance),
-        dataclasses.replace(plain, repetition=1, turnover=False),
+        dataclasses.replace(
+            plain, repetition=1, turnover=False, trial_s=_LONGER * allowance.trial_s
+        ),
     ]
 
 
@@ -106,6 +119,17 @@ def _with_workers(config: Config, count: int) -> Config:
 def _wants_cold(evidence: Evidence) -> bool:
     """Whether files are read and it has not been tried without the page cache."""
     return bool(evidence.reads_files) and not evidence.trials("cold")
+
+
+def _longer(evidence: Evidence, allowance: Allowance) -> Experiment:
+    """Memory that grew by chance doesn't grow on; it is long enough to tell."""
+    return Experiment(
+        name="longer, to see whether memory grows",
+        role="present",
+        config=evidence.config,
+        trial_s=_LONGEST * allowance.trial_s,
+        repetition=2,
+    )
 
 
 def _cold(evidence: Evidence, allowance: Allowance) -> Experiment:

@@ -54,7 +54,7 @@ def compare(a: Run, b: Run, *, num_workers: int | None = None, best: bool = Fals
     parts = _told(_parts(pair, side_a, side_b, found.parts))
     info_a = _info(a, pair.config_a, pair.trials_a)
     info_b = _info(b, pair.config_b, pair.trials_b)
-    slower, trials = ("b", info_b.trials) if ratio.value < 1 else ("a", info_a.trials)
+    slow, fast = (info_b, info_a) if ratio.value < 1 else (info_a, info_b)
     unclear = abs(math.log(ratio.value)) < _SAME or _spans_one(ratio)
     return Comparison(
         a=info_a,
@@ -65,7 +65,7 @@ def compare(a: Run, b: Run, *, num_workers: int | None = None, best: bool = Fals
         parts=parts,
         unknown={TITLES[code]: why for code, why in _unknown(side_a, side_b).items()},
         doubts=doubts(pair),
-        findings=() if unclear else findings(parts, slower, trials),
+        findings=() if unclear else findings(parts, slow, fast),
     )
 
 

@@ -33,6 +33,11 @@ def doubts(pair: Pair) -> tuple[str, ...]:
     found = [*_of_targets(pair.run_a, pair.run_b)]
     if _batch_size(pair.run_a, pair.config_a) != _batch_size(pair.run_b, pair.config_b):
         found.append("The batch sizes differ: samples per second are compared all the same.")
+    if not pair.same and not pair.bridges:
+        found.append(
+            "Neither run measured both settings, so that their part is reckoned; more workers also"
+            " take a larger share of cores that neighbours want."
+        )
     found += _of_steps(pair.run_a, pair.run_b)
     if a.torch_version != b.torch_version:
         found.append(

@@ -21,9 +21,10 @@ class Place(enum.IntEnum):
     BROKEN = 0  # the run ends, or its data is wrong
     CONSUMER = 1  # nothing of the loader's matters
     FAULT = 2  # something is wrong that needn't be
-    SETTING = 3  # the data set is as it is, and the loader's settings don't suit it
-    NATURE = 4  # what loading this data set takes
-    BEHIND = 5  # true as well, and hidden by another
+    CROWD = 3  # others take so much that little can be said of the rest
+    SETTING = 4  # the data set is as it is, and the loader's settings don't suit it
+    NATURE = 5  # what loading this data set takes
+    BEHIND = 6  # true as well, and hidden by another
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -169,7 +169,7 @@ def neighbours(view: View) -> Claim | None:
             explanation=f"Others kept {view.others:.1f} of {view.cores:g} cores busy, and making "
             f"a batch waited for a core {percent(starved(view))} of its time.",
         ),
-        place=Place.FAULT if lost >= _TAKES_OVER else Place.BEHIND,
+        place=Place.CROWD if lost >= _TAKES_OVER else Place.BEHIND,
         cost=lost,
         figures={
             "other_cpu_cores": view.others,

@@ -14,6 +14,9 @@ _BOUND_LOG_SD = 0.12
 """How far the closed form is off: 5 to 6 % in the median and 40 % at the 90th percentile (FIELD
 section 5), so that a ratio of two of its figures is given twice this to each side."""
 
+_NO_LOSS = 0.9
+"""Lower end of the interval of a gain, below which it may as well be chance."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
@@ -33,6 +36,11 @@ class Gain:
     def value(self) -> float:
         """The ratio itself."""
         return self.estimate.value
+
+    def pays(self, least: float) -> bool:
+        """Whether it is at least so much, and not within what chance could have brought."""
+        low = self.estimate.low
+        return self.value >= least and (low is None or low >= _NO_LOSS)
 
     @property
     def saved(self) -> float:

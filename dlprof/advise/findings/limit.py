@@ -34,14 +34,14 @@ def limit_of(view: View) -> Limit:
     main, busy = main_share(view), view.busy or 0.0
     if pinning >= _BUSY and pinning >= main:
         return "pin"
-    if main >= _MAIN_SHARE and main > busy - (1 - _BUSY):
+    if main >= _MAIN_SHARE and main > busy:
         return "main"
     return "workers" if busy >= _BUSY else "waiting"
 
 
 def main_share(view: View) -> float:
-    """Share of the consumer's wait in which main itself works for the loader."""
+    """Share of the consumer's wait in which main itself has work to do for the loader."""
     costs = view.costs
     if costs is None or costs.wait_s <= 0:
         return 0.0
-    return min(1.0, costs.main_s / costs.wait_s)
+    return min(1.0, (costs.receive.wall_s + costs.dispatch.wall_s) / costs.wait_s)

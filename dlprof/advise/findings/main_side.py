@@ -49,7 +49,7 @@ def receive(view: View) -> Claim | None:
     light = costs.receive.own_s < _LIGHT_S and (tensors or 1) <= _FEW_TENSORS
     if light and too_many_workers(view) is not None:
         return None  # nothing is wrong with the batches: they are just too cheap to hand over
-    share = costs.receive.own_s / max(costs.wait_s, 1e-12)
+    share = costs.receive.wall_s / max(costs.wait_s, 1e-12)
     remedy, gain = _best_remedy(view, costs)
     what = f" of {tensors} tensors" if tensors else ""
     return claim(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
+from collections.abc import Sequence
 
 from dlprof.advise.findings.claims import Claim, Place, Words, claim, settings_fix
 from dlprof.advise.findings.view import View
@@ -13,8 +14,18 @@ from dlprof.units import format_bytes
 _LEAST_GROWTH = 16 << 10
 """Bytes per batch below which a slope is noise of the allocator."""
 
-_LEAST_SEEN = 4 << 20
-"""Growth of all workers within the window, from which it is believed."""
+_LEAST_SEEN = 12 << 20
+"""Growth between trials, from which it is believed where it is steady."""
+
+_SUSPECTED = 4 << 20
+_BATCHES_OF_NOISE = 2.0
+"""Batches more or less in the queues that trials of one configuration differ by."""
+
+_LINE = 3
+"""Trials from which it shows whether memory grows with the batches."""
+
+_STEADY = 0.85
+"""Correlation of memory with batches, from which it does."""
 
 _SOON_SHARE = 0.1
 """Share of the memory to be had that an epoch, or an hour, would take."""
@@ -31,14 +42,8 @@ _SHM_CODE = "docker run --shm-size=8g ...   # Kubernetes: an emptyDir of medium 
 
 def growth(view: View) -> Claim | None:
     """Memory per worker grows."""
-    if view.explained is None or not view.rate:
-        return None
-    slopes = [w.pss_growth_bytes_per_batch for w in view.explained.workers if w.batches]
-    known = [slope for slope in slopes if slope is not None]
-    if not known or statistics.median(known) < _LEAST_GROWTH:
-        return None
-    slope, batches = statistics.fmean(known), view.explained.batches
-    if batches < _LEAST_BATCHES or slope * batches < _LEAST_SEEN:
+    slope = growth_per_batch(view)
+    if slope is None or slope < _LEAST_GROWTH or not view.rate:
         return None
     ahead = max(view.evidence.target.batches_per_epoch or 0, view.rate * _HOUR_S)
     room = view.evidence.machine.memory_available_bytes or view.evidence.machine.memory_bytes
@@ -49,7 +54,7 @@ def growth(view: View) -> Claim | None:
         "memory.growth",
         Words(
             title="Memory of the workers grows",
-            explanation=f"Each batch leaves {format_bytes(slope)} behind in its worker, "
+            explanation=f"Each batch leaves {format_bytes(slope)} behind, "
             f"{format_bytes(slope * view.rate)} a second in all; {format_bytes(room)} can be had.",
         ),
         place=Place.BROKEN,
@@ -66,6 +71,60 @@ def growth(view: View) -> Claim | None:
             code=_GROWTH_CODE,
         ),
     )
+
+
+def growth_per_batch(view: View) -> float | None:
+    """Bytes that a batch leaves behind, all processes together; ``None`` where nothing is sure.
+
+    By what longer trials had in the end more than shorter ones, or else by the slope of the
+    workers' private memory.
+    """
+    points = memory_points(view)
+    if len(points) > 1:
+        return _slope(points) if _grows(view, points) else None
+    workers = view.explained.workers if view.explained is not None else ()
+    slopes = [w.pss_growth_bytes_per_batch for w in workers]
+    known = [slope for slope in slopes if slope is not None]
+    if not known or view.explained is None or view.explained.batches < _LEAST_BATCHES:
+        return None
+    slope = statistics.median(known)
+    return slope if slope * view.explained.batches >= _LEAST_SEEN else None
+
+
+def memory_points(view: View) -> list[tuple[int, int]]:
+    """Batches and memory in the end, of the configuration's own trials, by batches."""
+    trials = view.evidence.plain("present")
+    return sorted(
+        (t.window_batches, t.usage.pss_peak_bytes)
+        for t in trials
+        if t.usage.pss_peak_bytes is not None
+    )
+
+
+def may_grow(view: View) -> bool:
+    """Whether a longer trial is worth its time: the longest so far had most memory."""
+    points = memory_points(view)
+    if len(points) < 2 or points[-1][0] - points[0][0] < _LEAST_BATCHES:
+        return False
+    return points[-1][1] - points[0][1] >= _SUSPECTED
+
+
+def _grows(view: View, points: Sequence[tuple[int, int]]) -> bool:
+    """Whether the growth is larger than what queues and allocators make of it, and steady.
+
+    Two trials alone have to differ by far more than several that lie on a line.
+    """
+    few = len(points) < _LINE
+    least = max(_LEAST_SEEN, _BATCHES_OF_NOISE * (batch_bytes(view) or 0.0))
+    if points[-1][0] - points[0][0] < _LEAST_BATCHES:
+        return False
+    if points[-1][1] - points[0][1] < (2 * least if few else least):
+        return False
+    return few or statistics.correlation(*zip(*points, strict=True)) >= _STEADY
+
+
+def _slope(points: Sequence[tuple[int, int]]) -> float:
+    return statistics.linear_regression(*zip(*points, strict=True)).slope
 
 
 def limit(view: View) -> Claim | None:

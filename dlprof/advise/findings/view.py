@@ -183,11 +183,12 @@ def costs_of(explained: Explanation) -> Costs:
         dispatch = Work(cpu_s=mean(rows.main_cpu_s))
     wait, step = explained.stage("wait"), explained.stage("step")
     batches = max(1, explained.batches)
+    starved = making.run_queue_s / making.wall_s if making.wall_s > 0 else 0.0
     return Costs(
         fetch=fetch,
         collate=collate,
         put_cpu_s=mean(rows.put_cpu_s),
-        receive=_receive(rows, explained.stage("rebuild")),
+        receive=_receive(rows, explained.stage("rebuild"), starved),
         dispatch=dispatch,
         pin_s=_mean_s(explained.stage("pin")) or mean(rows.pin_s),
         copy_s=_mean_s(explained.stage("copy")),
@@ -203,10 +204,21 @@ def mean(values: Sequence[float]) -> float:
     return statistics.fmean(values) if values else 0.0
 
 
-def _receive(rows: BatchCosts, rebuild: Stage | None) -> Work:
+def _receive(rows: BatchCosts, rebuild: Stage | None, starved: float) -> Work:
+    """Taking a batch; the worker's part in the hand-over waits for a core as often as the worker.
+
+    Main sees that as waiting, although it is for want of cores.
+    """
+    work = _stage_work(rebuild)
     if rows.receive_cpu_s:
-        return Work(cpu_s=mean(rows.receive_cpu_s), io_s=mean(rows.receive_io_s))
-    return _stage_work(rebuild)
+        work = Work(
+            cpu_s=mean(rows.receive_cpu_s),
+            io_s=mean(rows.receive_io_s),
+            run_queue_s=work.run_queue_s,
+        )
+    return dataclasses.replace(
+        work, io_s=work.io_s * (1 - starved), run_queue_s=work.run_queue_s + work.io_s * starved
+    )
 
 
 def _shared(making: Work, fetch: Stage | None, collate: Stage | None) -> tuple[Work, Work]:

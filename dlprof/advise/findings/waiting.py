@@ -42,7 +42,7 @@ def order(view: View) -> Claim | None:
         return None
     gain = gain_of(view, free)
     deeper = _deeper_gain(view)
-    if gain is None or gain.value < _PAYS or not _holds(gain, deeper):
+    if gain is None or not gain.pays(_PAYS) or not _holds(gain, deeper):
         return None
     hold_up, fetch = stage_of(view, "hold_up"), stage_of(view, "fetch")
     held_s = hold_up.mean_s if hold_up else 0.0
@@ -107,7 +107,7 @@ def shallow(view: View) -> Claim | None:
     if deep is None or order(view) is not None:
         return None
     gain = _deeper_gain(view)
-    if gain is None or gain.value < _PAYS or gain.source == "bound":
+    if gain is None or not gain.pays(_PAYS) or gain.source == "bound":
         return None
     wait = stage_of(view, "wait")
     return claim(

@@ -25,6 +25,9 @@ _PAYS = 1.1
 _WORTH_TRYING = 1.05
 _LARGE_SHARE = 0.3
 _COLLATE_SHARE = 0.5
+_HARDLY_BUSY = 0.35
+"""Workers that are busy for less hold nobody up, whatever they do."""
+
 _MOST_WORKERS = 16
 _PER_CORE = 4
 """Workers for each core beyond which no more are proposed, however much they wait."""
@@ -221,7 +224,9 @@ def _useful(view: View) -> int:
 
 def _making_costs(view: View) -> Costs | None:
     """The costs, where making batches is or may be the limit."""
-    return view.costs if limit_of(view) in ("workers", "waiting") else None
+    limit = limit_of(view)
+    idle = limit == "waiting" and (view.busy or 0.0) < _HARDLY_BUSY
+    return view.costs if limit in ("workers", "waiting") and not idle else None
 
 
 def _share(part_s: float, costs: Costs) -> float:
