@@ -84,6 +84,11 @@ def test_settings_are_told_by_what_was_measured_of_both() -> None:
     b = made_run(Costs(workers=(2,), cpu_s=0.02))
     found = compare(a, b, best=True)
     assert _parts(found)["settings"] == pytest.approx(math.log(2 / 8), abs=0.01)
+    assert found.findings[0].code == "too_few_workers"
+    assert found.findings[0].fix is not None
+    assert found.findings[0].fix.dataloader_kwargs["num_workers"] == 8
+    assert found.findings[0].predicted_gain is not None
+    assert found.findings[0].predicted_gain.value == pytest.approx(4, rel=0.02)
     assert _parts(found)["cpu"] == pytest.approx(math.log(0.5), abs=0.01)
     assert _sum(found) == pytest.approx(math.log(found.ratio.value))
 
@@ -92,6 +97,7 @@ def test_settings_that_nobody_measured_on_one_side_are_reckoned() -> None:
     a, b = made_run(Costs(workers=(0, 8))), made_run(Costs(workers=(4,)))
     found = compare(a, b, best=True)
     assert found.parts[0].code == "settings"
+    assert any("reckoned" in doubt for doubt in found.doubts)
     assert "waiting for storage" in found.unknown
 
 

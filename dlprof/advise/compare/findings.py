@@ -83,7 +83,9 @@ def _settings_cause(slow: Config, fast: Config) -> _Cause | None:
 
 def _differs(part: Part, name: str, other: str) -> bool:
     """Whether the sides differ more in one figure than in another."""
-    apart = [abs((part.b.get(key) or 0.0) - (part.a.get(key) or 0.0)) for key in (name, other)]
+    apart: list[float] = [
+        abs((part.b.get(key) or 0.0) - (part.a.get(key) or 0.0)) for key in (name, other)
+    ]
     return apart[0] > apart[1]
 
 
