@@ -120,13 +120,9 @@ def _exit(run: Run, path: Path, *, as_json: bool) -> None:
             f"The profile was interrupted; {len(run.trials)} trials are kept in {path}",
             hint="Run it again for a diagnosis that rests on more.",
         )
-    if any(trial.outcome == "completed" for trial in run.trials):
+    failure = run.trials[0].failure if run.trials else None
+    if failure is None:
         return
     if as_json:
         raise typer.Exit(ExitCode.NOTHING_MEASURED)
-    failure = run.trials[0].failure if run.trials else None
-    raise NothingMeasuredError(
-        failure.message if failure else "No trial was run.",
-        hint=failure.hint if failure else "Raise --budget.",
-        traceback=failure.stderr_tail if failure else "",
-    )
+    raise NothingMeasuredError(failure.message, hint=failure.hint, traceback=failure.stderr_tail)

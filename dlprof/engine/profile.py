@@ -156,6 +156,8 @@ class _Profile:
             for experiment in block:
                 if not self._try(experiment):
                     return "budget"
+                if self.observations[0].trial.failure is not None:
+                    return "complete"  # how it failed is all that there is to say
         return "complete"
 
     def _allowance(self) -> Allowance:

@@ -1,0 +1,67 @@
+"""Whole profiles through the command line, as a user runs them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from test_sweep import TARGETS, dlprof
+
+from dlprof.records import AGE_STAGES
+from dlprof.store import read_run
+
+QUICK = ("--trial-time", "0.2s", "--budget", "60s", "-q")
+WAITING = "synthetic:wait_ms=4"
+
+
+def profile(place: Path, *arguments: str) -> dict[str, Any]:
+    done = dlprof(place, "profile", *arguments, *QUICK, "-o", "run.dlprof.jsonl", "--json")
+    assert done.returncode == 0, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def test_a_consumer_that_is_the_limit_is_told(tmp_path: Path) -> None:
+    options = ("--num-workers", "2", "--batch-size", "2", "--step-time", "200ms")
+    document = profile(tmp_path, WAITING, *options)
+    assert [finding["code"] for finding in document["findings"][:1]] == ["consumer"]
+    assert document["config"]["num_workers"] == 2
+    assert document["stalls"]["prep_fraction"] < 0.5
+
+
+def test_waiting_without_workers_is_told_with_a_remedy(tmp_path: Path) -> None:
+    document = profile(tmp_path, WAITING, "--num-workers", "0", "--batch-size", "4")
+    codes = [finding["code"] for finding in document["findings"]]
+    assert set(codes[:2]) & {"too_few_workers", "fetch.io"}, codes
+    gain = document["findings"][0]["predicted_gain"]
+    assert gain["value"] > 1.5
+
+
+def test_the_run_file_holds_all_of_it(tmp_path: Path) -> None:
+    profile(tmp_path, WAITING, "--num-workers", "1", "--batch-size", "2")
+    run = read_run(tmp_path / "run.dlprof.jsonl")
+    assert run.diagnosis is not None
+    assert run.calibration is not None
+    assert run.timelines
+    explained = next(each for each in run.explanations if each.config == run.diagnosis.config)
+    assert explained.age_s is not None
+    parts = sum(stage.mean_s for stage in explained.stages if stage.name in AGE_STAGES)
+    assert abs(parts - explained.age_s) <= 0.02 * explained.age_s
+    assert {trial.purpose for trial in run.trials} >= {"measure", "explain"}
+    assert all(trial.purpose == "measure" for trial in run.completed)
+    for command in (("recommend",), ("report", "--format", "perfetto")):
+        assert dlprof(tmp_path, *command, "run.dlprof.jsonl").returncode == 0
+
+
+def test_a_loader_that_fails_is_told_with_its_own_fault(tmp_path: Path) -> None:
+    options = ("--arg", "how=exit", "--num-workers", "1", *QUICK)
+    done = dlprof(tmp_path, "profile", f"{TARGETS}:dies", *options)
+    assert done.returncode == 6, done.stderr
+    assert "exit code 3" in done.stderr
+
+
+def test_one_configuration_is_explained(tmp_path: Path) -> None:
+    done = dlprof(tmp_path, "profile", WAITING, "--num-workers", "0,2", *QUICK)
+    assert done.returncode == 2
+    assert "--num-workers has 2 values" in done.stderr
