@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dlprof.version import __version__
 
 if TYPE_CHECKING:
-    from dlprof.api import SweepOptions, load_run, recommend, sweep
+    from dlprof.api import SweepOptions, load_run, profile, recommend, sweep
     from dlprof.errors import DlprofError
     from dlprof.integrations.watch import watch
     from dlprof.saved import kwargs_for
@@ -20,6 +20,7 @@ _HOMES = {
     "SweepOptions": "dlprof.api",
     "kwargs_for": "dlprof.saved",
     "load_run": "dlprof.api",
+    "profile": "dlprof.api",
     "recommend": "dlprof.api",
     "sweep": "dlprof.api",
     "watch": "dlprof.integrations.watch",
@@ -31,6 +32,7 @@ __all__ = [
     "__version__",
     "kwargs_for",
     "load_run",
+    "profile",
     "recommend",
     "sweep",
     "watch",

@@ -15,13 +15,14 @@ from dlprof.errors import UsageError
 
 if TYPE_CHECKING:
     from dlprof.records import Recommendation, Run
+    from dlprof.settings import SweepSettings
 
 _Ints = int | str | Sequence[int]
 _Switch = bool | str | Sequence[bool]
 
 
 class SweepOptions(TypedDict, total=False):
-    """Options of :func:`sweep`: those of the command line, in snake_case.
+    """Options of :func:`sweep` and :func:`profile`: those of the command line, in snake_case.
 
     Texts are read as on the command line (``"0:16:2"``, ``"both"``, ``"60s"``); numbers of
     seconds and bytes, booleans and sequences are taken as they are.
@@ -84,12 +85,10 @@ def sweep(
     """
     from dlprof.engine import run_sweep
     from dlprof.report.live import open_listener
-    from dlprof.settings import by_key, resolve_settings
+    from dlprof.settings import by_key
     from dlprof.store.naming import run_file_name
 
-    named, pickled = _named(target)
-    flags = {key: value for key, value in {**options, **named}.items() if value is not None}
-    settings, _ = resolve_settings(flags, environ=os.environ, config_file=None, cwd=Path.cwd())
+    settings, _, flags, pickled = _resolved(target, options)
     if output is None:
         if resume:
             raise UsageError("resume needs the run file to continue", hint="Pass it as output.")
@@ -105,6 +104,60 @@ def sweep(
             given=given,
             pickled=pickled,
         )
+
+
+def profile(
+    target: object = None,
+    *,
+    output: str | os.PathLike[str] | None = None,
+    force: bool = False,
+    progress: bool = True,
+    **options: Unpack[SweepOptions],
+) -> Run:
+    """Explain one configuration: where its time goes, what the cause is, what would mend it.
+
+    Args:
+        target: As for :func:`sweep`.
+        output: The run file; named after the target and the time, in the working directory, by
+            default.
+        force: Replace ``output`` if it exists.
+        progress: Whether to show progress on standard error.
+        options: See :class:`SweepOptions`; each swept setting at one value. What is not given is
+            as the target's own DataLoader has it, or PyTorch's default.
+
+    Returns:
+        The run; ``run.diagnosis.findings`` holds the causes, the one to bet on first.
+
+    Raises:
+        DlprofError: An input can't be used, or nothing could be measured.
+    """
+    from dlprof.engine import run_profile
+    from dlprof.engine.profile import with_own_budget
+    from dlprof.report.live import open_listener
+    from dlprof.store.naming import run_file_name
+
+    settings, origins, _, pickled = _resolved(target, options)
+    settings = with_own_budget(settings, origins)
+    if output is None:
+        output = run_file_name(settings.target, datetime.now().astimezone())
+    with open_listener(quiet=not progress, verbose=False) as listener:
+        return run_profile(
+            settings, output=Path(output), listener=listener, force=force, pickled=pickled
+        )
+
+
+def _resolved(
+    target: object, options: SweepOptions
+) -> tuple[SweepSettings, Mapping[str, str], Mapping[str, object], bytes | None]:
+    """The settings, where each came from, what was given, and a live object as bytes."""
+    from dlprof.settings import resolve_settings
+
+    named, pickled = _named(target)
+    flags = {key: value for key, value in {**options, **named}.items() if value is not None}
+    settings, origins = resolve_settings(
+        flags, environ=os.environ, config_file=None, cwd=Path.cwd()
+    )
+    return settings, origins, flags, pickled
 
 
 def _named(target: object) -> tuple[dict[str, str], bytes | None]:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,6 @@ from dlprof.errors import ExitCode, InterruptedSweepError, NothingMeasuredError
 
 if TYPE_CHECKING:
     from dlprof.records import Run
-    from dlprof.settings import SweepSettings
 
 
 def profile(  # noqa: PLR0913 - a command has as many parameters as it has options
@@ -78,26 +76,16 @@ def profile(  # noqa: PLR0913 - a command has as many parameters as it has optio
         "max_workers": max_workers,
         "max_ram": max_ram,
     }
-    settings = _settings(flags, config)
-    path = run_path(output, settings.target)
     from dlprof.engine import run_profile
+    from dlprof.engine.profile import with_own_budget
     from dlprof.report.live import open_listener
 
+    settings = with_own_budget(*resolve(flags, config))
+    path = run_path(output, settings.target)
     with signals_while_measuring(), open_listener(quiet=quiet, verbose=verbose) as listener:
         run = run_profile(settings, output=path, listener=listener, force=force)
     _show(run if as_json else dataclasses.replace(run, path=str(path)), as_json=as_json)
     _exit(run, path, as_json=as_json)
-
-
-def _settings(flags: Mapping[str, object | None], config: Path | None) -> SweepSettings:
-    """The settings, with a budget of a profile's own where none is given anywhere."""
-    from dlprof.engine.profile import DEFAULT_BUDGET_S
-    from dlprof.settings.resolve import DEFAULT_ORIGIN
-
-    settings, origins = resolve(flags, config)
-    if origins["budget"] == DEFAULT_ORIGIN:
-        settings = dataclasses.replace(settings, budget_s=DEFAULT_BUDGET_S)
-    return settings
 
 
 def _show(run: Run, *, as_json: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -31,6 +31,7 @@ from dlprof.records import (
     TrialCost,
 )
 from dlprof.settings import SweepSettings
+from dlprof.settings.resolve import DEFAULT_ORIGIN
 from dlprof.store import RunWriter, check_output
 from dlprof.store.codec import from_json
 from dlprof.trial.bench import Bench
@@ -44,6 +45,18 @@ _OVERRUN = 0.05
 """Share of the budget by which the last trial may exceed it before it is ended."""
 
 _EndReason = Literal["complete", "budget", "interrupted"]
+
+
+def with_own_budget(settings: SweepSettings, origins: Mapping[str, str]) -> SweepSettings:
+    """The settings, with a profile's own budget where none is given anywhere.
+
+    Args:
+        settings: As resolved.
+        origins: Where each came from.
+    """
+    if origins["budget"] != DEFAULT_ORIGIN:
+        return settings
+    return dataclasses.replace(settings, budget_s=DEFAULT_BUDGET_S)
 
 
 def run_profile(
