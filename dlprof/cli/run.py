@@ -57,6 +57,14 @@ def run(
             "--json", metavar="FILE", help="Write the report into FILE, as one JSON document."
         ),
     ] = None,
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow/--no-follow",
+            help="Follow the first 200 batches of each loader through its workers, "
+            "which tells the cause. Default: on.",
+        ),
+    ] = True,
     force: Annotated[
         bool, typer.Option("--force", help="Replace the run file if it exists.")
     ] = False,
@@ -97,6 +105,7 @@ def run(
         load=(lambda: load_module(module, words)) if module is not None else (lambda: program),
         rank=rank,
         show=last_words,
+        follow=follow,
     )
     ending = run_program(plan, header, writer, clock=time.perf_counter_ns)
     _leave(ending.exit_code)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
+import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType
 from typing import Any, Final
 
+from dlprof.integrations.following import Follower
 from dlprof.integrations.ledger import NS, Clock, Ledger, Pace, Reading
 from dlprof.integrations.loaders import describe
 from dlprof.integrations.patches import Method, wrap_methods
 from dlprof.integrations.places import Place, place_of
-from dlprof.records import WatchedLoader
+from dlprof.records import Explanation, Timeline, WatchedLoader
 
 DATALOADER_MODULE: Final = "torch.utils.data.dataloader"
 
@@ -35,6 +38,7 @@ class _Seen:
         dataset_id: Its data set's identity.
         dataset: Tells whether that lives; ``None`` where that can't be told, as of a list.
         made: Loader objects that count as this one.
+        follower: Follows its first batches; ``None`` where that isn't done.
     """
 
     ledger: Ledger
@@ -42,6 +46,7 @@ class _Seen:
     dataset_id: int
     dataset: weakref.ref[Any] | None
     made: int = 0
+    follower: Follower | None = None
 
     def is_over(self, dataset: object) -> bool:
         """Whether it is over this data set, or over one that has gone and given way to it."""
@@ -71,15 +76,25 @@ class Recorder:
         clock: Nanoseconds, never going back.
         folder: Files below it are named from there on.
         due: Called in a consumer's thread when ``pace`` says so.
+        follow: Whether the first batches of each loader are followed through its workers.
     """
 
-    def __init__(self, *, clock: Clock, folder: str, due: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        folder: str,
+        due: Callable[[], None] | None = None,
+        follow: bool = False,
+    ) -> None:
         self.pace = Pace()
         self.began_ns = clock()
         self.faults: list[str] = []
         self._clock = clock
         self._folder = folder
         self._due = due
+        self._follow = follow
+        self._process = os.getpid()
         self._inside: dict[int, Reading | None] = {}
         self._made: dict[int, _Made] = {}
         self._groups: dict[object, list[_Seen]] = {}
@@ -112,6 +127,23 @@ class Recorder:
             dataclasses.replace(seen.ledger.fill(seen.known), made=seen.made) for seen in every
         )
 
+    def followed(self, *, over: bool) -> dict[str, tuple[Explanation, Timeline]]:
+        """What the first batches of loaders told, by the loader's name.
+
+        Args:
+            over: Whether only of those that are followed no more.
+        """
+        told = {}
+        for seen in self._seen:
+            follower = seen.follower
+            if follower is None or (over and not follower.over):
+                continue
+            with self._guarded(f"the batches of {seen.known.name} could not be explained"):
+                found = follower.told()
+                if found is not None:
+                    told[seen.known.name] = found
+        return told
+
     def waited_s(self) -> float:
         """Seconds in which the main thread waited for a loader; inner loaders count as theirs."""
         ledgers = [seen.ledger for seen in [*self._seen, *([self._others] if self._others else [])]]
@@ -130,7 +162,8 @@ class Recorder:
                 method(iterator, *args, **kwargs)
             else:
                 loader = args[0] if args else kwargs.get("loader")
-                self._open(iterator, loader, lambda: method(iterator, *args, **kwargs))
+                make = functools.partial(method, iterator, *args, **kwargs)
+                self._open(iterator, loader, make, new=True)
 
         return __init__
 
@@ -140,19 +173,24 @@ class Recorder:
             if getattr(iterator, _READING) is None or loader is None:
                 method(iterator, *args, **kwargs)
             else:
-                self._open(iterator, loader, lambda: method(iterator, *args, **kwargs))
+                make = functools.partial(method, iterator, *args, **kwargs)
+                self._open(iterator, loader, make, new=False)
 
         return _reset
 
-    def _open(self, iterator: Any, loader: Any, make: Callable[[], None]) -> None:
+    def _open(self, iterator: Any, loader: Any, make: Callable[[], None], *, new: bool) -> None:
         """Begin a reading of an iterator that is made or reset by ``make``."""
         seen = None
-        with self._guarded("a loader could not be told from others"):
-            seen = self._seen_as(loader)
+        if os.getpid() == self._process:  # and no worker, whose own loaders are its own affair
+            with self._guarded("a loader could not be told from others"):
+                seen = self._seen_as(loader)
         setattr(iterator, _READING, None)
         if seen is None:
             make()
             return
+        follower = seen.follower
+        if new and follower is not None and not follower.over:
+            make = functools.partial(follower.make, loader, iterator, make)
         reading, _ = seen.ledger.open(make)
         setattr(iterator, _READING, reading)
 
@@ -197,6 +235,8 @@ class Recorder:
             known, name=self._free_name(first or known.kind), place=first, called_from=called
         )
         seen = _Seen(self._new_ledger(), named, id(dataset), _reference(dataset))
+        if self._follow and named.config is not None:
+            seen.follower = Follower(named.name, named.config)
         group.append(seen)
         self._seen.append(seen)
         return seen

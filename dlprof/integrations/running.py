@@ -11,12 +11,13 @@ import platform
 import secrets
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
 
 from dlprof.errors import DlprofError
+from dlprof.integrations.diagnosis import diagnose_script
 from dlprof.integrations.imports import AfterImport
 from dlprof.integrations.ledger import NEVER_NS, NS, Clock
 from dlprof.integrations.ranks import Rank
@@ -26,6 +27,8 @@ from dlprof.machine import inspect_machine
 from dlprof.records import (
     SCHEMA_VERSION,
     Cost,
+    Diagnosis,
+    Explanation,
     Run,
     RunEnd,
     RunHeader,
@@ -52,12 +55,14 @@ class Plan:
         load: Makes it ready to run.
         rank: Of this process; ``None`` where it is the only one.
         show: Called once, at the very end, with what was seen.
+        follow: Whether the first batches of each loader are followed through its workers.
     """
 
     name: str
     load: Callable[[], Program]
     rank: Rank | None
     show: Callable[[Run], None]
+    follow: bool = True
 
 
 def new_header(name: str) -> RunHeader:
@@ -124,10 +129,13 @@ class _Watching:
         self, plan: Plan, header: RunHeader, writer: RunWriter | None, clock: Clock
     ) -> None:
         self._plan, self._header, self._writer, self._clock = plan, header, writer, clock
-        self._recorder = Recorder(clock=clock, folder=str(Path.cwd()), due=self._keep)
+        self._recorder = Recorder(
+            clock=clock, folder=str(Path.cwd()), due=self._keep, follow=plan.follow
+        )
         self._recorder.pace.due_ns = clock() + _FIRST_WRITE_NS
         self._finder = AfterImport(DATALOADER_MODULE, self._recorder.attach)
         self._written: dict[str, WatchedLoader] = {}
+        self._told: dict[str, Explanation] = {}
         self._process = os.getpid()
         self._ending = _RUNNING
         self._overhead_ns = 0
@@ -168,7 +176,7 @@ class _Watching:
             self._recorder.pace.due_ns = NEVER_NS
             return
         began_ns = self._clock()
-        self._write(*self._changed(), self._script())
+        self._write(*self._explanations(over=True), *self._changed(), self._script())
         now_ns = self._clock()
         self._overhead_ns += now_ns - began_ns
         pause_ns = (now_ns - self._recorder.began_ns) // 2
@@ -181,12 +189,23 @@ class _Watching:
         self._over = True
         self._recorder.pace.due_ns = NEVER_NS
         records, script = self._recorder.records(), self._script()
-        self._write(*self._changed(), script, self._run_end(script))
+        self._write(*self._explanations(over=False), *self._changed())
+        diagnosis = self._diagnosis(records)
+        self._write(*([diagnosis] if diagnosis else []), script, self._run_end(script))
         path = ""
         if self._writer is not None:
             path = str(self._writer.path)
             self._writer.close()
-        self._plan.show(Run(path=path, header=self._header, watched=records, script=script))
+        self._plan.show(
+            Run(
+                path=path,
+                header=self._header,
+                explanations=tuple(self._told.values()),
+                watched=records,
+                script=script,
+                diagnosis=diagnosis,
+            )
+        )
         if self._ending.kind == "interrupted":
             _end_as_interrupted()
 
@@ -195,6 +214,26 @@ class _Watching:
         fresh = [each for each in self._recorder.records() if self._written.get(each.name) != each]
         self._written.update((each.name, each) for each in fresh)
         return fresh
+
+    def _explanations(self, *, over: bool) -> list[object]:
+        """What followed batches told that the file doesn't have yet."""
+        fresh = {
+            name: told
+            for name, told in self._recorder.followed(over=over).items()
+            if name not in self._told
+        }
+        self._told.update((name, explanation) for name, (explanation, _) in fresh.items())
+        return [record for told in fresh.values() for record in told]
+
+    def _diagnosis(self, loaders: Sequence[WatchedLoader]) -> Diagnosis | None:
+        try:
+            return diagnose_script(
+                loaders, tuple(self._told.values()), self._header.machine, self._header.target
+            )
+        except Exception as error:  # noqa: BLE001 - the rest of the report is worth having
+            fault = f"no cause could be found: {type(error).__name__}: {error}"
+            self._recorder.faults.append(fault)
+            return None
 
     def _write(self, *records: object) -> None:
         if self._writer is None:

@@ -10,6 +10,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.text import Text
 
 from dlprof.records import SCHEMA_VERSION, Durations, Run, WatchedLoader
+from dlprof.report.findings import render_findings
 from dlprof.report.labels import percent_text, settings_text
 from dlprof.report.layout import INDENT, Hanging
 from dlprof.report.text import clean
@@ -56,7 +57,15 @@ def render_script(run: Run) -> RenderableType:
     if len(shown) > _MOST_SHOWN:
         parts += [Text(), Text(f"{len(shown) - _MOST_SHOWN} more loaders are in the run file.")]
     parts.append(Text())
-    parts += [Hanging("", Text(text, style=style)) for text, style in _last_words(run)]
+    if run.watched:
+        parts.append(Hanging("", Text(verdict(run.watched), style="bold")))
+    if run.diagnosis is not None:
+        notes = "; ".join(run.diagnosis.notes)
+        findings = run.diagnosis.findings
+        lead = "The causes" if findings else "No cause was found that is worth mending"
+        parts.append(Hanging("", Text(f"{lead}, {clean(notes)}{':' if findings else '.'}")))
+        parts += [render_findings(findings), Text()] if findings else []
+    parts += [Hanging("", Text(text)) for text in _last_words(run)]
     return Group(*parts)
 
 
@@ -77,15 +86,13 @@ def _headline(run: Run) -> RenderableType:
     return Hanging("", Text(", ".join(parts), style="bold"))
 
 
-def _last_words(run: Run) -> Iterator[tuple[str, str]]:
-    """The verdict, the notes and where the rest is, each with its style."""
+def _last_words(run: Run) -> Iterator[str]:
+    """The notes, and where the rest is."""
     script = run.script
-    if run.watched:
-        yield verdict(run.watched), "bold"
     for note in () if script is None else script.notes:
-        yield clean(note), ""
+        yield clean(note)
     if run.path:
-        yield f"Run file: {clean(run.path)}", ""
+        yield f"Run file: {clean(run.path)}"
 
 
 def verdict(loaders: Sequence[WatchedLoader]) -> str:
