@@ -1,0 +1,163 @@
+"""Why a script's loader is waited for: from what was seen of it to findings. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Final
+
+from dlprof.advise.diagnose import diagnose
+from dlprof.advise.findings import Evidence, Experiment, Observation, Predict
+from dlprof.model import Conditions, fit, predict_all
+from dlprof.records import (
+    Calibration,
+    Config,
+    Diagnosis,
+    Estimate,
+    Explanation,
+    Machine,
+    Prediction,
+    Stage,
+    Target,
+    Trial,
+    WatchedLoader,
+)
+
+_OF_ITERABLES = "_InfiniteConstantSampler"
+"""What torch puts in a sampler's place for an iterable data set."""
+
+_FEW_BATCHES = 30
+_LEAST_CORES = 0.1
+_ROLE: Final = "present"
+
+
+def diagnose_script(
+    loaders: Sequence[WatchedLoader],
+    explanations: Sequence[Explanation],
+    machine: Machine,
+    target: Target,
+) -> Diagnosis | None:
+    """What is known of the cause, for the loader that costs the script the most.
+
+    Args:
+        loaders: All that were seen.
+        explanations: Of those whose first batches were followed; ``trial_id`` is the loader's name.
+        machine: Where it ran.
+        target: The script.
+
+    Returns:
+        ``None`` where no loader that could be followed was waited for.
+    """
+    told = {each.trial_id: each for each in explanations if each.hooked and each.batches}
+    known = [each for each in loaders if each.name in told and each.wait and each.step]
+    if not known:
+        return None
+    worst = max(known, key=lambda each: each.waited_s - each.nested_s)
+    explanation = told[worst.name]
+    notes = [f"of {worst.name}, by the first {explanation.batches} batches that were followed"]
+    if explanation.batches < _FEW_BATCHES:
+        notes.append("so few batches tell little of their spread")
+    evidence = _evidence(worst, explanation, machine, target)
+    found = diagnose(evidence, notes)
+    return dataclasses.replace(found, notes=(*found.notes, *_outlook(found, evidence)))
+
+
+def _outlook(found: Diagnosis, evidence: Evidence) -> tuple[str, ...]:
+    """What the model says of the wait with the settings that the first cause asks for."""
+    fix = found.findings[0].fix if found.findings else None
+    if fix is None or evidence.predict is None or not fix.dataloader_kwargs:
+        return ()
+    known = {field.name for field in dataclasses.fields(Config)}
+    changed = {name: each for name, each in fix.dataloader_kwargs.items() if name in known}
+    config = dataclasses.replace(evidence.config, **changed).canonical()
+    told = evidence.predict(config, cores=evidence.machine.usable_cores)
+    if told is None or told.wait_fraction is None:
+        return ()
+    settings = ", ".join(f"{name}={each}" for name, each in changed.items())
+    return (f"with {settings} the model says {told.wait_fraction:.0%} waiting",)
+
+
+def _evidence(
+    loader: WatchedLoader, explanation: Explanation, machine: Machine, target: Target
+) -> Evidence:
+    config = explanation.config
+    plain, traced = _plain_trial(loader, config), _traced_trial(explanation)
+    evidence = Evidence(
+        machine=machine,
+        target=dataclasses.replace(
+            target,
+            dataset=loader.dataset,
+            kind="iterable" if loader.sampler == _OF_ITERABLES else "map",
+            sampler=loader.sampler or None,
+        ),
+        config=config,
+        observations=(
+            Observation(
+                experiment=Experiment(name="the script", role=_ROLE, config=config), trial=plain
+            ),
+            Observation(
+                experiment=Experiment(
+                    name="its first batches", role=_ROLE, config=config, explain=True
+                ),
+                trial=traced,
+                explanation=explanation,
+            ),
+        ),
+        step_s=loader.step.mean_s if loader.step else 0.0,
+        has_step=True,
+    )
+    calibration = fit([explanation], [plain, traced])
+    step = explanation.stage("step")
+    if step is None or (calibration.in_main is None and calibration.in_workers is None):
+        return evidence
+    return dataclasses.replace(evidence, calibration=calibration, predict=_model(calibration, step))
+
+
+def _model(calibration: Calibration, step: Stage) -> Predict:
+    """The model at the step that was timed."""
+    cpu_s = min(step.cpu_s or 0.0, step.mean_s)
+
+    @functools.cache  # each answer costs milliseconds, and rules ask alike
+    def predict(config: Config, *, cores: float) -> Prediction | None:
+        conditions = Conditions(
+            cores=max(cores, _LEAST_CORES), step_s=step.mean_s - cpu_s, step_cpu_s=cpu_s
+        )
+        try:
+            return predict_all(calibration, (config,), conditions)[0]
+        except ValueError:
+            return None
+
+    return predict
+
+
+def _plain_trial(loader: WatchedLoader, config: Config) -> Trial:
+    """The loader as the script ran it; start-up and the turns of epochs left out of its rate."""
+    wait_s = loader.wait.mean_s if loader.wait else 0.0
+    period_s = wait_s + (loader.step.mean_s if loader.step else 0.0)
+    return Trial(
+        id=f"{loader.name} (whole run)",
+        config=config,
+        repetition=0,
+        outcome="completed",
+        batches_per_s=Estimate(value=1 / period_s) if period_s else None,
+        startup_s=loader.startup_s,
+        epoch_turnover_s=loader.turnover.mean_s if loader.turnover else None,
+        wait_fraction=wait_s / period_s if period_s else None,
+        measured_s=loader.waited_s + loader.stepped_s,
+        window_batches=loader.batches,
+    )
+
+
+def _traced_trial(explanation: Explanation) -> Trial:
+    """The first batches, which were followed; their rate is compared with no other."""
+    return Trial(
+        id=explanation.trial_id,
+        config=explanation.config,
+        repetition=0,
+        outcome="completed",
+        purpose="explain",
+        wait_fraction=explanation.wait_fraction,
+        measured_s=explanation.window_s,
+        window_batches=explanation.batches,
+    )

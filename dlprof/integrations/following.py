@@ -1,0 +1,78 @@
+"""The first batches of a loader followed through its workers, and then no more."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from dlprof.records import Config, Explanation, Timeline
+
+if TYPE_CHECKING:
+    from dlprof.tracing.tracer import Tracer
+
+BATCHES = 200
+"""Followed at most of each loader."""
+SECONDS = 10.0
+"""Followed at most of each loader, from its first batch."""
+
+
+class Follower:
+    """Follows the first batches of one loader of a script's.
+
+    Made where torch is loaded already.
+
+    Args:
+        name: The loader's.
+        config: Its settings.
+    """
+
+    def __init__(self, name: str, config: Config) -> None:
+        from dlprof.tracing.tracer import Tracer  # noqa: PLC0415 - it imports torch
+
+        self._name, self._config = name, config
+        self._tracer: Tracer = Tracer(
+            capacity=BATCHES, stop_after_batches=BATCHES, stop_after_s=SECONDS
+        )
+        self.refused = ""
+
+    @property
+    def over(self) -> bool:
+        """Whether it follows no more."""
+        return self._tracer.stopped
+
+    def make(self, loader: Any, iterator: Any, make: Callable[[], None]) -> None:
+        """Make an iterator, followed where its loader lets that be done.
+
+        Args:
+            loader: Whose it is.
+            iterator: The object, whose ``__init__`` is about to run.
+            make: Runs that; what it raises is the script's own.
+        """
+        with contextlib.ExitStack() as stack:
+            try:
+                adopt = stack.enter_context(self._tracer.making(loader))
+            except Exception as error:  # noqa: BLE001 - a class of the user's own may refuse
+                self.refused = f"{type(loader).__name__} refused the hooks ({error})"
+                adopt = None
+            make()
+        if adopt is not None:
+            adopt(iterator)
+
+    def told(self) -> tuple[Explanation, Timeline] | None:
+        """What the batches told so far; the first ones, while queues fill, are left out."""
+        from dlprof.tracing.explain import explain  # noqa: PLC0415 - used where torch is loaded
+        from dlprof.tracing.timeline import timeline  # noqa: PLC0415
+
+        trace = self._tracer.trace()
+        rows = trace.rows
+        if not rows:
+            return None
+        config = self._config
+        warm_up = config.batches_in_flight + config.num_workers
+        first = rows[warm_up if len(rows) > 2 * warm_up else 0]
+        window = first.asked, rows[-1].yielded
+        return (
+            explain(trace, trial_id=self._name, config=config, window=window),
+            timeline(trace, trial_id=self._name),
+        )
