@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from collections.abc import Sequence
 
 from dlprof.advise.findings import Evidence, Experiment, Observation
@@ -11,7 +12,7 @@ from dlprof.advise.findings.limit import limit_of
 from dlprof.advise.findings.memory import may_grow
 from dlprof.advise.findings.table import remedies
 from dlprof.advise.findings.view import View
-from dlprof.records import Config, TrialCost
+from dlprof.records import BatchCosts, Config, TrialCost
 
 __all__ = ["Allowance", "Experiment", "Observation", "propose"]
 
@@ -21,6 +22,8 @@ _CALIBRATION_SHARE = 0.8
 
 _LONGER = 2.0
 _LONGEST = 4.0
+_LONGEST_VARIANT = 2.5
+_PRECISION = 0.1
 _OPENING_PLAIN = 2
 """Plain trials of the present configuration that a profile begins with."""
 
@@ -159,21 +162,33 @@ def _verification(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
     if not configs:
         return []
     block = 1 + max(trial.repetition for trial in evidence.trials())
+    trial_s = _long_enough(view, allowance)
     experiments = [
-        Experiment(name="as it is", role="present", config=view.config, trial_s=allowance.trial_s),
-        *(_variant(config, view, allowance) for config in configs),
+        Experiment(name="as it is", role="present", config=view.config, trial_s=trial_s),
+        *(_variant(config, view, trial_s) for config in configs),
     ]
     turned = experiments if block % 2 else experiments[::-1]
     return [dataclasses.replace(each, repetition=block) for each in turned]
 
 
-def _variant(config: Config, view: View, allowance: Allowance) -> Experiment:
+def _long_enough(view: View, allowance: Allowance) -> float:
+    """A window in which slow batches come often enough for 10 %: ``(CV / 0.1)²`` batches."""
+    costs = view.explained.costs if view.explained is not None else BatchCosts()
+    made_s = [cpu + io for cpu, io in zip(costs.cpu_s, costs.io_s, strict=False)]
+    if len(made_s) < 2 or not view.rate or statistics.fmean(made_s) <= 0:
+        return allowance.trial_s
+    spread = statistics.stdev(made_s) / statistics.fmean(made_s)
+    wanted_s = (spread / _PRECISION) ** 2 / view.rate
+    return min(_LONGEST_VARIANT * allowance.trial_s, max(allowance.trial_s, wanted_s))
+
+
+def _variant(config: Config, view: View, trial_s: float) -> Experiment:
     """A trial of a remedy; what keeps workers between epochs shows at an epoch's end only."""
     return Experiment(
         name=f"trying {_differences(view.config, config)}",
         role="variant",
         config=config,
-        trial_s=allowance.trial_s,
+        trial_s=trial_s,
         turnover=config.persistent_workers != view.config.persistent_workers
         or config.start_method != view.config.start_method,
     )

@@ -13,8 +13,16 @@ from dlprof.records import Config, Fix, Stage
 from dlprof.units import format_duration
 
 _PAYS = 1.1
-_HELD_UP = 0.3
-"""Periods that a batch lies ready and out of turn, from which order may hold the loader up."""
+_HELD_UP = 0.4
+"""Batches that lie ready and out of turn, from which order may hold the loader up."""
+
+_PILE = 1.0
+"""Batches that lie there, from which it shows that it does."""
+
+_FAR_SLOWER = 4.0
+_NEARLY, _HALF = 0.93, 0.6
+"""Share of the gain of deeper queues that giving up the order must reach: without a pile to be
+seen, and with one."""
 
 _FULLY_BUSY = 0.92
 _DEEPEST = 16
@@ -41,8 +49,7 @@ def order(view: View) -> Claim | None:
     if free is None:
         return None
     gain = gain_of(view, free)
-    deeper = _deeper_gain(view)
-    if gain is None or not gain.pays(_PAYS) or not _holds(gain, deeper):
+    if gain is None or not _is_order(view, gain, _deeper_gain(view)):
         return None
     hold_up, fetch = stage_of(view, "hold_up"), stage_of(view, "fetch")
     held_s = hold_up.mean_s if hold_up else 0.0
@@ -75,9 +82,26 @@ def order(view: View) -> Claim | None:
     )
 
 
-def _holds(gain: Gain, deeper: Gain | None) -> bool:
-    """Whether giving up the order does nearly all that deeper queues would do, or more."""
-    return deeper is None or gain.value >= 0.93 * deeper.value
+def _is_order(view: View, gain: Gain, deeper: Gain | None) -> bool:
+    """Whether it is order that holds the loader up, and not that its queues are shallow.
+
+    Deeper queues help against both. Where batches are seen to pile up out of turn behind far
+    slower ones, less of a gain will do: slow batches are few, and a short trial has its luck.
+    """
+    piled = _piles_up(view)
+    high = gain.estimate.high or gain.value
+    if not gain.pays(_PAYS) and not (piled and high >= _PAYS):
+        return False
+    return deeper is None or gain.value >= (_NEARLY if not piled else _HALF) * deeper.value
+
+
+def _piles_up(view: View) -> bool:
+    """Whether finished batches lie out of turn, and single ones take far longer than most."""
+    hold_up, fetch = stage_of(view, "hold_up"), stage_of(view, "fetch")
+    if hold_up is None or fetch is None or view.costs is None:
+        return False
+    lying = hold_up.mean_s / max(1e-12, view.costs.period_s)
+    return lying >= _PILE and fetch.max_s >= _FAR_SLOWER * fetch.median_s
 
 
 def _times(fetch: Stage) -> str:
