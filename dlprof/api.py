@@ -132,12 +132,12 @@ def profile(
         DlprofError: An input can't be used, or nothing could be measured.
     """
     from dlprof.engine import run_profile
-    from dlprof.engine.profile import with_own_budget
+    from dlprof.engine.profile import for_one
     from dlprof.report.live import open_listener
     from dlprof.store.naming import run_file_name
 
     settings, origins, _, pickled = _resolved(target, options)
-    settings = with_own_budget(settings, origins)
+    settings = for_one(settings, origins)
     if output is None:
         output = run_file_name(settings.target, datetime.now().astimezone())
     with open_listener(quiet=not progress, verbose=False) as listener:

@@ -77,10 +77,10 @@ def profile(  # noqa: PLR0913 - a command has as many parameters as it has optio
         "max_ram": max_ram,
     }
     from dlprof.engine import run_profile
-    from dlprof.engine.profile import with_own_budget
+    from dlprof.engine.profile import for_one
     from dlprof.report.live import open_listener
 
-    settings = with_own_budget(*resolve(flags, config))
+    settings = for_one(*resolve(flags, config))
     path = run_path(output, settings.target)
     with signals_while_measuring(), open_listener(quiet=quiet, verbose=verbose) as listener:
         run = run_profile(settings, output=path, listener=listener, force=force)

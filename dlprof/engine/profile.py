@@ -6,7 +6,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from dlprof.advise.diagnose import diagnose
 from dlprof.advise.experiments import Allowance, propose
@@ -30,8 +30,7 @@ from dlprof.records import (
     Trial,
     TrialCost,
 )
-from dlprof.settings import SweepSettings
-from dlprof.settings.resolve import DEFAULT_ORIGIN
+from dlprof.settings import OPTIONS, SweepSettings, by_key
 from dlprof.store import RunWriter, check_output
 from dlprof.store.codec import from_json
 from dlprof.trial.bench import Bench
@@ -47,16 +46,26 @@ _OVERRUN = 0.05
 _EndReason = Literal["complete", "budget", "interrupted"]
 
 
-def with_own_budget(settings: SweepSettings, origins: Mapping[str, str]) -> SweepSettings:
-    """The settings, with a profile's own budget where none is given anywhere.
+def for_one(settings: SweepSettings, origins: Mapping[str, str]) -> SweepSettings:
+    """The settings as a profile takes them, which shares files and variables with sweeps.
+
+    Several values that a file or a variable gives are what sweeps compare, and the budget there is
+    theirs; flags are meant for this command.
 
     Args:
         settings: As resolved.
         origins: Where each came from.
     """
-    if origins["budget"] != DEFAULT_ORIGIN:
-        return settings
-    return dataclasses.replace(settings, budget_s=DEFAULT_BUDGET_S)
+    changes: dict[str, Any] = {}
+    for option in OPTIONS:
+        if origins[option.key] == option.flag:
+            continue
+        value = getattr(settings, option.field)
+        if isinstance(value, tuple) and len(value) > 1:
+            changes[option.field] = None
+    if origins["budget"] != by_key()["budget"].flag:
+        changes["budget_s"] = DEFAULT_BUDGET_S
+    return dataclasses.replace(settings, **changes)
 
 
 def run_profile(
