@@ -3,6 +3,7 @@
 Each function returns a DataLoader as a user would write it; the planted cause stands in its name or
 its docstring.
 """
+# ruff: noqa: D103, ARG001 - see above; torch calls with arguments that nobody needs
 
 from __future__ import annotations
 
@@ -221,7 +222,9 @@ def _slow_collate(samples: list[torch.Tensor]) -> torch.Tensor:
 
 
 def _pad(samples: list[torch.Tensor]) -> torch.Tensor:
-    rows = [[float(value) for value in sample.flatten().tolist()] + [0.0] * 64 for sample in samples]
+    rows = [
+        [float(value) for value in sample.flatten().tolist()] + [0.0] * 64 for sample in samples
+    ]
     return torch.tensor(rows)
 
 
@@ -551,9 +554,7 @@ def _fill_memory(worker: int) -> None:
 
 def limit_workers() -> DataLoader[Any]:
     """Profile within a small limit."""
-    return DataLoader(
-        Timed(cpu_ms=1), batch_size=8, num_workers=4, worker_init_fn=_fill_memory
-    )
+    return DataLoader(Timed(cpu_ms=1), batch_size=8, num_workers=4, worker_init_fn=_fill_memory)
 
 
 def limit_batches() -> DataLoader[Any]:
@@ -647,9 +648,7 @@ HEALTHY: dict[str, Callable[[], DataLoader[Any]]] = {
     "cpu_persistent": lambda: DataLoader(
         Timed(cpu_ms=1), batch_size=8, num_workers=2, persistent_workers=True
     ),
-    "cpu_deep": lambda: DataLoader(
-        Timed(cpu_ms=1), batch_size=8, num_workers=2, prefetch_factor=4
-    ),
+    "cpu_deep": lambda: DataLoader(Timed(cpu_ms=1), batch_size=8, num_workers=2, prefetch_factor=4),
     "jpeg_two": lambda: DataLoader(Jpegs(192), batch_size=4, num_workers=2, shuffle=True),
     "jpeg_one": lambda: DataLoader(Jpegs(192), batch_size=2, num_workers=1),
     "words_two": lambda: DataLoader(Words(1000), batch_size=4, num_workers=2),
