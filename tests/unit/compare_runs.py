@@ -27,7 +27,7 @@ class Costs:
 def made_run(costs: Costs, repeats: int = 3, **rest: Any) -> Run:
     """A sweep that measured the costs, with a wobble of 1 % between blocks."""
     usable = costs.affinity if costs.quota is None else min(costs.affinity, costs.quota)
-    free = usable - costs.taken
+    free = min(usable, costs.affinity - costs.taken)
     trials = []
     for block in range(repeats):
         for workers in costs.workers:

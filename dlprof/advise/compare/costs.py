@@ -18,10 +18,10 @@ class Costs:
     Attributes:
         cpu_s: CPU seconds of all the loader's processes.
         worker_share: Share of that in workers; 1 where it isn't told apart.
-        threads: Cores that the main process keeps busy at once without workers, at least 1.
+        threads: Threads that run or want to without workers, on average, at least 1.
         affinity: CPUs that the job may run on.
-        quota_share: Usable cores over ``affinity``; 1 without a quota.
-        free_share: Cores to be had over usable ones; 1 without neighbours.
+        quota: Cores that a quota allows; infinite without one.
+        free_share: Share of those CPUs that neighbours leave; 1 without neighbours.
         quota_wait: Waiting for a core per CPU second that a quota causes beyond what too few
             cores explain.
         neighbour_wait: The same by neighbours.
@@ -38,7 +38,7 @@ class Costs:
     worker_share: float = 1.0
     threads: float = 1.0
     affinity: float = 1.0
-    quota_share: float = 1.0
+    quota: float = math.inf
     free_share: float = 1.0
     quota_wait: float = 0.0
     neighbour_wait: float = 0.0
@@ -53,7 +53,7 @@ class Costs:
     @property
     def cores(self) -> float:
         """Cores to be had."""
-        return self.affinity * self.quota_share * self.free_share
+        return min(self.affinity * self.free_share, self.quota)
 
     @property
     def demand(self) -> float:

@@ -18,6 +18,7 @@ THROTTLED = 0.02
 
 _LEAST, _MOST = 1e-12, 1e12
 _MOST_WAITING = 0.99
+_LEAST_FREE = 1e-3
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +59,8 @@ def side_of(run: Run, config: Config, trials: Sequence[Trial]) -> Side:
     unknown: dict[PartCode, str] = dict(serial.unknown)
     if io_s is None:
         unknown["storage"] = source
-    if figures["available_cpu_cores"] is None:
-        unknown["neighbours"] = _first_reason(own, "available_cpu_cores")
+    if figures["other_cpu_cores"] is None:
+        unknown["neighbours"] = _first_reason(own, "other_cpu_cores")
     costs = _with_waiting(_costs(run.header.machine, config, figures, serial), figures)
     return Side(log_rate=log_rate, costs=costs, figures=figures, unknown=unknown)
 
@@ -101,17 +102,15 @@ def _cpu_s(trials: Sequence[Trial]) -> float | None:
 
 
 def _costs(machine: Machine, config: Config, figures: Mapping[str, Any], serial: Serial) -> Costs:
-    usable = _bounded(machine.usable_cores)
-    affinity = _bounded(machine.affinity_cpus or usable)
-    available = figures["available_cpu_cores"]
-    # Taken over the whole window, a quota lets through a little more than it says.
-    free = 1.0 if available is None else min(1.0, max(1e-3, available / usable))
+    affinity = _bounded(machine.affinity_cpus or machine.usable_cores)
+    others = figures["other_cpu_cores"]
+    free = 1.0 if others is None else min(1.0, max(_LEAST_FREE, 1 - others / affinity))
     return Costs(
         cpu_s=figures["cpu_s_per_sample"],
         worker_share=serial.worker_share,
-        threads=1.0 if config.num_workers else max(1.0, min(_MOST, figures["own_cpu_cores"])),
+        threads=1.0 if config.num_workers else _threads(figures),
         affinity=affinity,
-        quota_share=min(1.0, usable / affinity),
+        quota=math.inf if machine.quota_cores is None else _bounded(machine.quota_cores),
         free_share=free,
         io_s=figures["io_s_per_sample"] or 0.0,
         receive_s=serial.receive_s or 0.0,
@@ -121,6 +120,13 @@ def _costs(machine: Machine, config: Config, figures: Mapping[str, Any], serial:
         step_s=min(_MOST, figures["step_s_per_sample"] or 0.0),
         workers=config.num_workers,
     )
+
+
+def _threads(figures: Mapping[str, Any]) -> float:
+    """Threads that run or wait for a core, on average."""
+    own: float = figures["own_cpu_cores"]
+    share = min(_MOST_WAITING, figures["run_queue_wait_fraction"] or 0.0)
+    return max(1.0, min(_MOST, own / (1 - share)))
 
 
 def _with_waiting(costs: Costs, figures: Mapping[str, Any]) -> Costs:

@@ -18,9 +18,11 @@ from dlprof.stats import t_quantile
 
 FIELDS: Mapping[PartCode, tuple[str, ...]] = MappingProxyType(
     {
-        "cpu": ("cpu_s", "worker_share"),
-        "cores": ("affinity", "threads"),
-        "quota": ("quota_share", "quota_wait"),
+        # Threads of the main process that spin while they wait take CPU time and are more threads:
+        # told apart, the two would seem to cancel.
+        "cpu": ("cpu_s", "worker_share", "threads"),
+        "cores": ("affinity",),
+        "quota": ("quota", "quota_wait"),
         "neighbours": ("free_share", "neighbour_wait"),
         "storage": ("io_s",),
         "receive": ("receive_s", "pin_s"),
