@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 README = HERE / "README.md"
 NAMES = (
     *("truth", "startup", "overhead", "observer", "memory", "budget", "estimator"),
-    *("faults", "kill_campaign"),
+    *("faults", "kill_campaign", "gate_rule"),
 )
 """In the order in which they run and stand in the README."""
 

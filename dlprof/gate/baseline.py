@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 from dlprof.gate.look import fraction_of
 from dlprof.gate.plan import ALL_GATES
-from dlprof.gate.views import fault_of, side_values
+from dlprof.gate.views import Reading, read_quad
 from dlprof.gate.wording import METRICS, VIEW_NAMES, percent, sentence
 from dlprof.records import (
     BaselineEntry,
@@ -54,9 +54,10 @@ def figures_of(plan: CheckPlan, quads: Sequence[Quad]) -> dict[str, float]:
     """
     figures = {}
     for rule in plan.rules:
-        sound = [q for q in quads if q.series == rule.series and fault_of(q, rule) is None]
+        read = (read_quad(quad, rule) for quad in quads if quad.series == rule.series)
+        sound = [reading for reading in read if isinstance(reading, Reading)]
         for view in rule.views:
-            values = [value for q in sound for value in side_values(q, rule.name, view, "change")]
+            values = [value for each in sound for value in each.values[view, "change"]]
             if values:
                 figures[f"{rule.name}.{view}"] = statistics.median(values)
     return figures

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from dlprof.gate.signed_rank import Shift, shift_interval
-from dlprof.gate.views import shift_of, side_values
+from dlprof.gate.views import Reading, base_service_s
 from dlprof.gate.wording import METRICS, figure_text, figures_text, percent, sentence
 from dlprof.records import (
     CheckPlan,
@@ -53,23 +53,23 @@ class _View:
     figures: ViewFigures
 
 
-def look_at(plan: CheckPlan, rule: GateRule, quads: Sequence[Quad]) -> GateResult:
+def look_at(plan: CheckPlan, rule: GateRule, readings: Sequence[Reading]) -> GateResult:
     """What a metric says at a look; ``pending`` tells whether more quads could change it.
 
     Args:
         plan: The rules of the whole check.
         rule: The metric's.
-        quads: The usable ones of its series so far, at least one.
+        readings: Of the usable quads so far, at least one.
     """
-    views = [_view(rule, name, quads) for name in rule.views]
+    views = [_view(rule, name, readings) for name in rule.views]
     finding = _finding(views)
-    state, reason, blocking, pending = _consequence(plan, rule, quads, finding)
+    state, reason, blocking, pending = _consequence(plan, rule, readings, finding)
     views.sort(key=lambda view: _distance(view, finding), reverse=True)
     figures = tuple(view.figures for view in views)
     detail = {
-        "contended": _crowd(quads),
+        "contended": _crowd(readings),
         "settings_differ": plan.loader_difference,
-        "undecided": f"after {len(quads)} quads",
+        "undecided": f"after {len(readings)} quads",
     }.get(reason, "")
     return GateResult(
         name=rule.name,
@@ -102,7 +102,7 @@ def _distance(view: _View, finding: _Finding) -> float:
 
 
 def _consequence(
-    plan: CheckPlan, rule: GateRule, quads: Sequence[Quad], finding: _Finding
+    plan: CheckPlan, rule: GateRule, readings: Sequence[Reading], finding: _Finding
 ) -> tuple[GateState, ReasonCode, bool, bool]:
     """State, reason, whether it keeps the check from passing, whether it may still change.
 
@@ -114,7 +114,7 @@ def _consequence(
         return "pass", "not_slower", False, False
     if rule.name == "wall" and plan.loader_difference:
         return "inconclusive", "settings_differ", True, finding == "undecided"
-    if rule.name == "wall" and is_contended(quads):
+    if rule.name == "wall" and is_contended([reading.quad for reading in readings]):
         return "inconclusive", "contended", finding == "slower", True
     if finding == "slower":
         return "fail", "slower", True, False
@@ -138,64 +138,62 @@ def run_queue_wait(quads: Sequence[Quad]) -> float | None:
     return statistics.median(shares) if shares else None
 
 
-def _crowd(quads: Sequence[Quad]) -> str:
-    waited = run_queue_wait(quads)
+def _crowd(readings: Sequence[Reading]) -> str:
+    waited = run_queue_wait([reading.quad for reading in readings])
     if waited is None:
         return "how long processes waited for a core is not known here"
     return f"processes waited for a core {percent(waited, signed=False)} of the time"
 
 
-def _view(rule: GateRule, name: str, quads: Sequence[Quad]) -> _View:
-    bounds = shift_interval([shift_of(quad, rule, name) for quad in quads], rule.alpha)
-    limit = _limit(rule, name, quads)
-    widened = limit * _factor(rule, quads)
+def _view(rule: GateRule, name: str, readings: Sequence[Reading]) -> _View:
+    bounds = shift_interval([each.shift(name, rule.scale) for each in readings], rule.alpha)
+    limit = _limit(rule, name, readings)
+    widened = limit * _factor(rule, readings)
     to_scale = math.log1p if rule.scale == "ratio" else float
     return _View(
         name=name,
         bounds=bounds,
         passes_below=to_scale(limit),
         fails_above=to_scale(widened),
-        figures=_figures(rule, name, quads, bounds, widened),
+        figures=_figures(rule, name, readings, bounds, widened),
     )
 
 
-def _factor(rule: GateRule, quads: Sequence[Quad]) -> float:
-    corrected = all(block.corrected for quad in quads for block in quad.blocks)
+def _factor(rule: GateRule, readings: Sequence[Reading]) -> float:
+    corrected = all(block.corrected for each in readings for block in each.quad.blocks)
     return UNCORRECTED_FACTOR if rule.name in _CORRECTED and not corrected else 1.0
 
 
-def _limit(rule: GateRule, view: str, quads: Sequence[Quad]) -> float:
+def _limit(rule: GateRule, view: str, readings: Sequence[Reading]) -> float:
     """What the change may be worse by: a fraction on the scale ``ratio``, else in the unit."""
     if rule.scale == "ratio":
         return rule.threshold
-    limit = max(rule.threshold * _median(quads, rule.name, view, "base"), rule.floor)
+    limit = max(rule.threshold * _median(readings, view, "base"), rule.floor)
     if rule.service_floor:
-        limit = max(limit, rule.service_floor * _median(quads, "service", "mean", "base"))
+        service = [value for each in readings for value in base_service_s(each.quad)]
+        limit = max(limit, rule.service_floor * statistics.median(service))
     return limit
 
 
-def _median(quads: Sequence[Quad], metric: str, view: str, side: Side) -> float:
-    return statistics.median(_values(quads, metric, view, side))
-
-
-def _values(quads: Sequence[Quad], metric: str, view: str, side: Side) -> Iterator[float]:
-    return (value for quad in quads for value in side_values(quad, metric, view, side))
+def _median(readings: Sequence[Reading], view: str, side: Side) -> float:
+    """The median over all blocks of a side."""
+    return statistics.median(value for each in readings for value in each.values[view, side])
 
 
 def _figures(
-    rule: GateRule, view: str, quads: Sequence[Quad], bounds: Shift, limit: float
+    rule: GateRule, view: str, readings: Sequence[Reading], bounds: Shift, limit: float
 ) -> ViewFigures:
     """A view's figures in their unit; a fraction for a logarithm of a ratio."""
-    base = _median(quads, rule.name, view, "base")
+    base = _median(readings, view, "base")
     unit = METRICS[rule.name].unit
     low, high, shift = bounds.low, bounds.high, bounds.estimate
     if rule.scale == "ratio":
         low, high, shift = (fraction_of(each) for each in (low, high, shift))
     return ViewFigures(
         view=view,
-        quads=len(quads),
+        quads=len(readings),
         base=base,
-        change=_median(quads, rule.name, view, "change"),
+        change=_median(readings, view, "change"),
         shift=shift,
         low=low if bounds.k >= 0 else None,
         high=high if bounds.k >= 0 else None,

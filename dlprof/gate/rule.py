@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from dlprof.gate.look import look_at
 from dlprof.gate.signed_rank import MOST_DIFFERENCES, least_differences
-from dlprof.gate.views import LEAST_BATCHES, cleaned, fault_of
+from dlprof.gate.views import LEAST_BATCHES, Reading, cleaned, read_quad
 from dlprof.gate.wording import METRICS, sentence
 from dlprof.records import CheckPlan, GateResult, GateRule, Quad, ReasonCode
 
@@ -53,18 +53,18 @@ def judge_gate(
         ended: Whether no more will be measured. The next look is then taken early, with what
             there is, and spends the error that was laid aside for it.
     """
-    usable: list[Quad] = []
+    usable: list[Reading] = []
     faulty: list[Quad] = []
     faults: collections.Counter[ReasonCode] = collections.Counter()
     result = None
     relevant = [quad for quad in quads if quad.series == rule.series]
     for quad in relevant[:MOST_DIFFERENCES]:
-        fault = fault_of(quad, rule)
-        if fault is not None:
+        reading = read_quad(quad, rule)
+        if not isinstance(reading, Reading):
             faulty.append(quad)
-            faults[fault] += 1
+            faults[reading] += 1
             continue
-        usable.append(quad)
+        usable.append(reading)
         if len(usable) in rule.looks and not _too_many(faults, len(usable)):
             result = look_at(plan, rule, usable)
             if not result.pending:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from dlprof.gate.design import is_balanced
 from dlprof.records import Block, GateRule, Quad, ReasonCode, Side
+from dlprof.records.gate import Scale
 
 LEAST_BATCHES = 4
 """A block with fewer has no lower-quartile batch of its own."""
@@ -60,20 +61,27 @@ def _fault(block: Block) -> str:
     """Why no figure of a block can be used; empty where they can."""
     if block.failure:
         return block.failure
-    figures = (*block.service_s, *block.stages_s.values(), *_scalars(block))
-    if not all(figure is None or abs(figure) < _LARGEST for figure in figures):
+    figures = [*block.service_s, *block.stages_s.values(), *_scalars(block)]
+    if not all(map(math.isfinite, figures)) or max(map(abs, figures), default=0) > _LARGEST:
         return "a figure was not a usable number"
     if len(block.service_s) != len(block.samples):
         return "batches and their samples don't fit each other"
-    if not all(0 < count < _MOST_SAMPLES for count in block.samples):
+    if block.samples and not 0 < min(block.samples) <= max(block.samples) < _MOST_SAMPLES:
         return "a batch held no usable number of samples"
     return ""
 
 
-def _scalars(block: Block) -> Iterator[float | None]:
-    """The figures of a block that stand alone."""
-    yield from (block.wall_s, block.run_queue_wait_fraction, block.startup_s)
-    yield from (block.epoch_turnover_s, block.pss_peak_bytes, block.shm_peak_bytes)
+def _scalars(block: Block) -> list[float]:
+    """The figures of a block that stand alone, as far as they were measured."""
+    figures = (
+        block.wall_s,
+        block.run_queue_wait_fraction,
+        block.startup_s,
+        block.epoch_turnover_s,
+        block.pss_peak_bytes,
+        block.shm_peak_bytes,
+    )
+    return [figure for figure in figures if figure is not None]
 
 
 def _per_sample(seconds: float | None, block: Block) -> float | None:
@@ -110,8 +118,32 @@ def value_of(block: Block, metric: str, view: str) -> float | None:
     return _VALUES[metric, view](block)
 
 
-def fault_of(quad: Quad, rule: GateRule) -> ReasonCode | None:
-    """Why a quad can't be used for a metric; ``None`` where it can."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reading:
+    """One metric's figures in a quad that can be used for it.
+
+    Attributes:
+        quad: The quad.
+        values: By view and side, one figure per block.
+    """
+
+    quad: Quad
+    values: Mapping[tuple[str, Side], Sequence[float]]
+
+    def shift(self, view: str, scale: Scale) -> float:
+        """How much worse the change is than the base: ``mean f(B) - mean f(A)``.
+
+        On the scale ``ratio`` the values' logarithms are taken, so that quads of a busy moment
+        and of a quiet one tell the same.
+        """
+        base, change = self.values[view, "base"], self.values[view, "change"]
+        if scale == "ratio":
+            base, change = list(map(math.log, base)), list(map(math.log, change))
+        return sum(change) / len(change) - sum(base) / len(base)
+
+
+def read_quad(quad: Quad, rule: GateRule) -> Reading | ReasonCode:
+    """The figures of a metric in a quad, or why there are none."""
     if not is_balanced(quad) or any(map(_fault, quad.blocks)):
         return "unusable_blocks"
     if rule.name in _BY_SAMPLE:
@@ -119,31 +151,20 @@ def fault_of(quad: Quad, rule: GateRule) -> ReasonCode | None:
             return "too_few_batches"
         if len({sum(block.samples) for block in quad.blocks}) > 1:
             return "different_data"
-    values = [value_of(block, rule.name, view) for view in rule.views for block in quad.blocks]
-    if any(value is None for value in values):
-        return "not_measured"
-    if rule.scale == "ratio" and any(value is not None and value <= 0 for value in values):
-        return "zero_time"
-    shifts = (shift_of(quad, rule, view) for view in rule.views)
-    return None if all(map(math.isfinite, shifts)) else "unusable_blocks"
+    values: dict[tuple[str, Side], list[float]] = {}
+    for view in rule.views:
+        for block in quad.blocks:
+            value = _VALUES[rule.name, view](block)
+            if value is None:
+                return "not_measured"
+            if rule.scale == "ratio" and value <= 0:
+                return "zero_time"
+            values.setdefault((view, block.side), []).append(value)
+    return Reading(quad, values)
 
 
-def shift_of(quad: Quad, rule: GateRule, view: str) -> float:
-    """How much worse the change is than the base in one quad: ``mean f(B) - mean f(A)``.
-
-    On the scale ``ratio`` the values' logarithms are taken, so that quads of a busy moment and of
-    a quiet one tell the same.
-    """
-    return _level(quad, rule, view, "change") - _level(quad, rule, view, "base")
-
-
-def _level(quad: Quad, rule: GateRule, view: str, side: Side) -> float:
-    values = side_values(quad, rule.name, view, side)
-    scaled = [math.log(value) for value in values] if rule.scale == "ratio" else values
-    return sum(scaled) / len(scaled)
-
-
-def side_values(quad: Quad, metric: str, view: str, side: Side) -> list[float]:
-    """The figures of one side's blocks in a sound quad."""
-    figures = (value_of(block, metric, view) for block in quad.blocks if block.side == side)
-    return [figure for figure in figures if figure is not None]
+def base_service_s(quad: Quad) -> list[float]:
+    """The mean service time a sample of the base's blocks, where they loaded any."""
+    mean = _VALUES["service", "mean"]
+    found = (mean(block) for block in quad.blocks if block.side == "base" and block.samples)
+    return [value for value in found if value is not None]

@@ -1,0 +1,92 @@
+"""How often the rule errs, by simulation; ``benchmarks/gate_rule.py`` does it at length."""
+
+from __future__ import annotations
+
+import importlib
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlprof.gate.plan import LOOKS, make_plan
+from dlprof.gate.signed_rank import shift_interval
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+SESSIONS = 20
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return importlib.import_module("gate_rule")
+
+
+def verdicts(bench: Any, world: str, slowdown: str) -> Counter[str]:
+    cell = bench.cell(getattr(bench, world), getattr(bench, slowdown), SESSIONS)
+    return Counter(cell.verdicts)
+
+
+@pytest.mark.parametrize("world", ["QUIET", "CROWDED"])
+@pytest.mark.parametrize("slowdown", ["NONE", "WITHIN", "LIMIT"])
+def test_what_keeps_the_limit_never_fails(bench: Any, world: str, slowdown: str) -> None:
+    found = verdicts(bench, world, slowdown)
+    assert found["fail"] == 0
+    if slowdown == "NONE":
+        assert found["pass"] >= 0.9 * SESSIONS
+
+
+@pytest.mark.parametrize("world", ["QUIET", "CROWDED", "DRIFTING"])
+def test_ten_percent_are_caught_and_never_passed(bench: Any, world: str) -> None:
+    found = verdicts(bench, world, "UNIFORM")
+    assert found["pass"] == 0
+    assert found["fail"] >= 0.9 * SESSIONS
+
+
+def test_a_slow_tail_is_caught_too(bench: Any) -> None:
+    found = verdicts(bench, "QUIET", "TAIL")
+    assert found["fail"] == SESSIONS
+
+
+def test_over_all_looks_the_error_keeps_its_bound() -> None:
+    """A shift that lies exactly at the limit, one view: Bonferroni allows 5 in 1000."""
+    (rule,) = make_plan(gates=()).rules
+    coin, sessions = random.Random(7), 1500
+    wrong: Counter[str] = Counter()
+    for _ in range(sessions):
+        differences = [coin.gauss(0, 1) for _ in range(LOOKS[-1])]
+        bounds = [shift_interval(differences[:look], rule.alpha) for look in rule.looks]
+        wrong["fail"] += any(each.low > 0 for each in bounds)
+        wrong["pass"] += any(each.high < 0 for each in bounds)
+    assert 0 < wrong["fail"] <= 0.005 * sessions * 1.5
+    assert 0 < wrong["pass"] <= 0.005 * sessions * 1.5
+
+
+def test_others_rules_know_a_clear_case(bench: Any) -> None:
+    rules = importlib.import_module("others_rules").RULES
+    base = [1.0 + 0.001 * place for place in range(20)]
+    for rule in rules.values():
+        assert rule(base, [1.3 * each for each in base])
+        assert not rule(base, base)
+
+
+def test_goals_are_held_cell_by_cell(bench: Any) -> None:
+    def cell(slowdown: Any, **verdicts: int) -> Any:
+        return bench.Cell(
+            world=bench.QUIET.name,
+            slowdown=slowdown.name,
+            mean=slowdown.mean,
+            sessions=100,
+            verdicts=verdicts,
+            quads=10,
+        )
+
+    good = [cell(bench.NONE, **{"pass": 100}), cell(bench.UNIFORM, fail=99, inconclusive=1)]
+    assert bench.is_reached(good)
+    assert not bench.is_reached([cell(bench.WITHIN, fail=2)])
+    assert not bench.is_reached([cell(bench.UNIFORM, fail=98, inconclusive=2)])
+    assert not bench.is_reached([cell(bench.TAIL, **{"pass": 3})])
+    report = bench.report_on(good, [("a rule", *["0.0"] * 8)])
+    assert report.passed
+    assert len(report.tables[1].columns) == 9
