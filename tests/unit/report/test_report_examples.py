@@ -1,0 +1,33 @@
+"""The run files of the documentation say what the documentation says of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from golden import drawn
+
+from dlprof.advise.compare import compare
+from dlprof.report.compare import render_comparison
+from dlprof.store import read_run
+
+ROOT = Path(__file__).parents[3]
+EXAMPLES = ROOT / "examples"
+
+
+def test_the_page_shows_what_the_files_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(EXAMPLES)
+    found = compare(
+        read_run("single-box.dlprof.jsonl"),
+        read_run("shared-server.dlprof.jsonl"),
+    )
+    page = (ROOT / "docs" / "comparing.md").read_text(encoding="utf-8")
+    assert drawn(render_comparison(found), 80).strip() in page
+    assert found.findings[0].code == "cpu.neighbours"
+
+
+def test_the_quota_hides_behind_the_neighbours() -> None:
+    a, b = (read_run(EXAMPLES / f"{name}.dlprof.jsonl") for name in ("single-box", "shared-server"))
+    quota = next(part for part in compare(a, b).parts if part.code == "quota")
+    assert quota.log_ratio.value < 0
+    assert quota.alone == pytest.approx(1.0, abs=0.02)
