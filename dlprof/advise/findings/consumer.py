@@ -53,10 +53,9 @@ def too_many_workers(view: View) -> Claim | None:
     fewer = fewer_workers(view)
     if fewer is None:
         return None
-    gain = gain_of(view, fewer)
-    if gain is None or gain.value < _AS_GOOD:
+    gain, idle = gain_of(view, fewer), idle_workers(view)
+    if gain is None or (gain.value < _AS_GOOD and not idle):
         return None
-    idle = idle_workers(view)
     if gain.value < _PAYS and not idle and limit_of(view) not in ("consumer", "waiting"):
         return None
     better = gain.value >= _PAYS

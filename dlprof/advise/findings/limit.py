@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from dlprof.advise.findings.view import View
+from dlprof.advise.findings.view import Costs, View, stage_of
 
 Limit = Literal["consumer", "main", "pin", "workers", "waiting", "unknown"]
 """``workers``: making batches (in main, without workers); ``waiting``: nobody is busy enough, so
@@ -34,14 +34,23 @@ def limit_of(view: View) -> Limit:
     main, busy = main_share(view), view.busy or 0.0
     if pinning >= _BUSY and pinning >= main:
         return "pin"
-    if main >= _MAIN_SHARE and main > busy:
+    if (main >= _MAIN_SHARE and main > busy) or _piles_before_main(view, costs, busy):
         return "main"
     return "workers" if busy >= _BUSY else "waiting"
 
 
 def main_share(view: View) -> float:
-    """Share of the consumer's wait in which main itself has work to do for the loader."""
+    """Share of the consumer's wait in which main itself works for the loader."""
     costs = view.costs
     if costs is None or costs.wait_s <= 0:
         return 0.0
-    return min(1.0, (costs.receive.wall_s + costs.dispatch.wall_s) / costs.wait_s)
+    return min(1.0, costs.main_s / costs.wait_s)
+
+
+def _piles_before_main(view: View, costs: Costs, busy: float) -> bool:
+    """Whether batches lie made while main is at work, or waits for a core to work on them."""
+    queue = stage_of(view, "queue")
+    if queue is None or costs.wait_s <= 0 or busy >= _MAIN_SHARE:
+        return False
+    at_work = (costs.receive.wall_s + costs.dispatch.wall_s) / costs.wait_s
+    return at_work >= _MAIN_SHARE and queue.mean_s >= costs.period_s

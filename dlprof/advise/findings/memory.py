@@ -27,6 +27,10 @@ _LINE = 3
 _STEADY = 0.85
 """Correlation of memory with batches, from which it does."""
 
+_SHORTER = 0.75
+_LATE = 0.6
+"""Share of the slope over all trials that is left between the two longest of what goes on."""
+
 _SOON_SHARE = 0.1
 """Share of the memory to be had that an epoch, or an hour, would take."""
 
@@ -120,7 +124,19 @@ def _grows(view: View, points: Sequence[tuple[int, int]]) -> bool:
         return False
     if points[-1][1] - points[0][1] < (2 * least if few else least):
         return False
-    return few or statistics.correlation(*zip(*points, strict=True)) >= _STEADY
+    return few or (
+        statistics.correlation(*zip(*points, strict=True)) >= _STEADY and _goes_on(points)
+    )
+
+
+def _goes_on(points: Sequence[tuple[int, int]]) -> bool:
+    """Whether the longest trial has still more than the next: what only fills up levels off."""
+    batches, most = points[-1]
+    shorter = [point for point in points if point[0] <= _SHORTER * batches]
+    if not shorter:
+        return False
+    late = (most - shorter[-1][1]) / (batches - shorter[-1][0])
+    return late >= _LATE * _slope(points)
 
 
 def _slope(points: Sequence[tuple[int, int]]) -> float:
