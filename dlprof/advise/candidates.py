@@ -78,7 +78,8 @@ def gather(run: Run) -> list[Candidate]:
     """One candidate for each configuration of the run, cheapest first."""
     groups: dict[Config, list[Trial]] = {}
     for trial in run.trials:
-        groups.setdefault(trial.config, []).append(trial)
+        if trial.purpose == "measure":
+            groups.setdefault(trial.config, []).append(trial)
     turns = turnovers(run.completed)
     depths = {config.prefetch_factor for config in groups if config.num_workers}
     return [

@@ -92,7 +92,8 @@ def _read_toml(block: Block, folder: Path) -> None:
 
 
 def test_every_example_of_the_readme_runs_as_written(tmp_path: Path) -> None:
-    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    for name in ("configs", "examples"):
+        (tmp_path / name).symlink_to(ROOT / name)
     environment = _environment(**SMALL_SWEEP, DLPROF_CACHE_DIR=str(tmp_path / "cache"))
     for block in BLOCKS:
         if block.command:

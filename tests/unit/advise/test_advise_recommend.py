@@ -361,3 +361,9 @@ def test_any_run_gets_an_answer_that_it_measured(
 def _is_ordered(estimate: Estimate) -> bool:
     low, high = estimate.low, estimate.high
     return low is not None and high is not None and low <= estimate.value <= high
+
+
+def test_trials_that_explain_or_lack_the_page_cache_are_compared_with_none() -> None:
+    measured = blocks({W0: [100, 101], W2: [195, 198]})
+    slowed = [trial(W2, rate, purpose=purpose) for rate, purpose in ((20, "explain"), (10, "cold"))]
+    assert recommend(run([*measured, *slowed])) == recommend(run(measured))
