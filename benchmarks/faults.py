@@ -13,7 +13,7 @@ from common import Report, Table, parser, publish, surroundings
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "faults"))
 os.environ.setdefault("DLPROF_FAULTS_MARK", "benchmark")
 
-from fault_bench import FaultBench, config  # the path above comes first
+from fault_bench import STALL_S, FaultBench, config  # the path above comes first
 from test_faults_workers import CASES
 
 GOAL_S = 3.0
@@ -96,7 +96,7 @@ def main() -> None:
     """Measure and publish."""
     given = parser(__doc__).parse_args()
     before = surroundings()
-    bench = FaultBench("loader")
+    bench = FaultBench("loader", stall_s=STALL_S)
     try:
         plain_s = bench.run("none", config(2, "fork")).wall_s
         costs = [

@@ -23,8 +23,8 @@ Pick = Callable[[], psutil.Process | None]
 
 
 def module(name: str) -> psutil.Process | None:
-    """The bench's own process that runs a module of dlprof's."""
-    for process in psutil.Process().children():
+    """The bench's own process that runs a module of dlprof's; of the bench that began last."""
+    for process in reversed(psutil.Process().children()):
         with contextlib.suppress(psutil.Error):
             if process.cmdline()[1:3] == ["-m", f"dlprof.trial.{name}"]:
                 return process
@@ -103,14 +103,15 @@ def test_the_trials_process_is_killed(bench: FaultBench, start: str, *, persiste
 
 
 @pytest.mark.usefixtures("clean")
-def test_the_trials_process_is_stopped(bench: FaultBench) -> None:
-    trial = disturbed(bench, child, signal.SIGSTOP)
+def test_the_trials_process_is_stopped() -> None:
+    with contextlib.closing(FaultBench("loader", stall_s=STALL_S)) as bench:
+        trial = disturbed(bench, child, signal.SIGSTOP)
 
-    assert trial.failure is not None
-    assert trial.failure.kind == "deadlock"
-    assert "stopped" in trial.failure.message
-    assert trial.wall_s < 2.0 + STALL_S + MARGIN_S
-    bench.check_healthy()
+        assert trial.failure is not None
+        assert trial.failure.kind == "deadlock"
+        assert "stopped" in trial.failure.message
+        assert trial.wall_s < 2.0 + STALL_S + MARGIN_S
+        bench.check_healthy()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])

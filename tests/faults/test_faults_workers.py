@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import pytest
-from fault_bench import STALL_S, FaultBench, config
+from fault_bench import STALL_ANEW_S, STALL_S, FaultBench, config
 
 from dlprof.records import Config
 
@@ -63,6 +64,11 @@ CASES = [
     ("lock", "deadlock", "spawn", "_wait_for_the_lock", STALL_S + 1.0),
 ]
 
+HANGS = ("deadlock", "timeout")
+"""What is found out only by waiting."""
+
+Make = Callable[..., FaultBench]
+
 # Those that differ where the worker is a new interpreter.
 ELSEWHERE = [
     *((SPAWN, fault) for fault in ("raise", "raise_stop", "segfault", "exit_3", "batch_grad")),
@@ -76,7 +82,7 @@ ELSEWHERE = [
 @pytest.mark.parametrize(("fault", "kind", "hint", "message", "limit_s"), CASES)
 @pytest.mark.usefixtures("clean")
 def test_a_forked_worker(
-    bench: FaultBench,
+    make_bench: Make,
     fault: str,
     kind: str,
     hint: str,
@@ -84,6 +90,7 @@ def test_a_forked_worker(
     limit_s: float,
 ) -> None:
     trial_s = 10.0 if kind == "out_of_memory" else 0.1  # long enough to get there
+    bench = make_bench(stall_s=STALL_S) if kind in HANGS else make_bench()
 
     failure = bench.fails(fault, config(2, FORK), limit_s=limit_s, trial_s=trial_s)
 
@@ -94,10 +101,10 @@ def test_a_forked_worker(
 
 @pytest.mark.parametrize(("start", "fault"), ELSEWHERE)
 @pytest.mark.usefixtures("clean")
-def test_a_worker_that_is_a_new_interpreter(bench: FaultBench, start: str, fault: str) -> None:
+def test_a_worker_that_is_a_new_interpreter(make_bench: Make, start: str, fault: str) -> None:
     _, kind, hint, message, limit_s = next(case for case in CASES if case[0] == fault)
-
-    grown_s = _SPAWN_S if kind == "deadlock" else 0.0
+    bench = make_bench(stall_s=STALL_ANEW_S) if kind in HANGS else make_bench()
+    grown_s = STALL_ANEW_S + _SPAWN_S if kind in HANGS else 0.0
 
     failure = bench.fails(fault, config(1, start), limit_s=limit_s + grown_s + _START_S)
 
@@ -122,8 +129,9 @@ KEPT = [
 
 @pytest.mark.parametrize("fault", KEPT)
 @pytest.mark.usefixtures("clean")
-def test_a_persistent_worker(bench: FaultBench, fault: str) -> None:
+def test_a_persistent_worker(make_bench: Make, fault: str) -> None:
     case = next(case for case in CASES if case[0] == fault)
+    bench = make_bench(stall_s=STALL_S) if case[1] in HANGS else make_bench()
     persistent = config(1, FORK, persistent=True)
     trial_s = 10.0 if fault == "grow" else 0.1
 
