@@ -26,7 +26,7 @@ class Attachment:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._hook = Hook(recorder)
-        self._iterator: Callable[[], Any] = lambda: None
+        self._iterator: Callable[[], Any] = _nothing
         self._undo: list[Callable[[], object]] = []
 
     @contextlib.contextmanager
@@ -136,3 +136,8 @@ class Attachment:
             undo()
         self._undo.clear()
         self._recorder.close()
+        self._iterator = _nothing  # its callback holds this object
+
+
+def _nothing() -> None:
+    """What a reference to an iterator gives that is gone."""

@@ -17,7 +17,7 @@ from dlprof.tracing.clocks import now_ns
 
 _MOST_LOOKED_AT = 300
 _MOST_ELEMENTS = 16
-_DEEPEST = 5
+_DEEPEST = 7
 _LEAVES = {str, bytes, int, float, complex, bool, type(None), type, FunctionType}
 
 

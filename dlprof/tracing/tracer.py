@@ -26,6 +26,21 @@ _RUNNING = "the loader's persistent workers were running before, " + _WAIT_ONLY
 _REFUSED = "{name} refused the hooks ({error}), " + _WAIT_ONLY
 
 
+def _weakly(method: Callable[[Any], object]) -> Callable[[Any], None]:
+    """Call a method while its object exists.
+
+    An iterator's hooks must not keep the tracer, and with it the loader and its workers, alive.
+    """
+    reference = weakref.WeakMethod(method)
+
+    def call(given: Any) -> None:
+        alive = reference()
+        if alive is not None:
+            alive(given)
+
+    return call
+
+
 class Tracer:
     """Follows every batch of one loader without changing it or them.
 
@@ -132,8 +147,8 @@ class Tracer:
         recorder = Recorder(
             self._ring,
             in_order=getattr(loader, "in_order", True),
-            seen=self._seen,
-            finished=self._finished,
+            seen=_weakly(self._seen),
+            finished=_weakly(self._finished),
         )
         attachment = Attachment(recorder)
         self._workers = loader.num_workers

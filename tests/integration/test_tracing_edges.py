@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import traceback
 import warnings
@@ -92,7 +93,7 @@ def test_errors_stay(dataset: Any, workers: int) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("persistent", [False, True])
-def test_it_stops_by_itself(workers: int, persistent: bool) -> None:
+def test_it_stops_by_itself(workers: int, *, persistent: bool) -> None:
     loader = DataLoader(
         Numbers(), 2, num_workers=workers, persistent_workers=persistent and workers > 0
     )
@@ -134,6 +135,25 @@ def test_workers_are_as_they_were_once_it_has_stopped() -> None:
     batches = [batch.tolist() for batch in loader]
     # The first indices tell a worker to stop, so already its first batch is made without hooks.
     assert batches == [[0, 0]] * 20
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_persistent_workers_end_as_soon_as_their_loader_is_dropped(*, removed: bool) -> None:
+    loader = DataLoader(Numbers(), 4, num_workers=2, persistent_workers=True)
+    gc.collect()
+    gc.disable()
+    try:
+        tracer = Tracer(loader)
+        tracer.install()
+        iterator: Any = iter(loader)
+        list(iterator)
+        workers = iterator._workers
+        if removed:
+            tracer.remove()
+        del iterator, tracer, loader
+        assert not any(worker.is_alive() for worker in workers)
+    finally:
+        gc.enable()
 
 
 def test_of_many_batches_the_latest_are_kept() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import random
 import threading
 import time
@@ -99,7 +98,8 @@ def observed(kind: str, mode: dict[str, Any], *, traced: bool) -> tuple[list[Any
 
 
 def open_files() -> int:
-    return len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
+    files = Path("/proc/self/fd")
+    return len(list(files.iterdir())) if files.exists() else 0
 
 
 def check(kind: str, mode: dict[str, Any]) -> None:

@@ -71,7 +71,8 @@ class Map(Dataset[Any]):
         return LENGTH
 
     def __getitem__(self, index: int) -> Any:
-        facts = [index, *about(self), get_worker_info() and get_worker_info().dataset is self]
+        info = get_worker_info()
+        facts = [index, *about(self), info is not None and info.dataset is self]
         return {"x": torch.rand(3), "r": random.random(), "facts": repr(facts)}
 
 
@@ -121,8 +122,9 @@ def mark(worker: int) -> None:
     """A user's worker_init_fn: sets attributes on its data set, and draws."""
     info = get_worker_info()
     assert info is not None
-    info.dataset.mark = f"{worker} {torch.rand(1).item()}"
-    info.dataset.first = worker
+    dataset: Any = info.dataset
+    dataset.mark = f"{worker} {torch.rand(1).item()}"
+    dataset.first = worker
 
 
 def collate(samples: Any) -> Any:

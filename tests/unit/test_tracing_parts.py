@@ -1,0 +1,376 @@
+"""Clocks, chains of transforms, fetchers, stamps and the queues' pickles, each alone."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.utils.data import Subset, get_worker_info
+
+from dlprof.tracing.chains import Chains, find_chains
+from dlprof.tracing.clocks import MISSING, Reading, ThreadClock, waited_between
+from dlprof.tracing.fetchers import asked_one_by_one
+from dlprof.tracing.queues import DataQueue, Hook, IndexQueue, Parcel, WorkerInit
+from dlprof.tracing.stamper import Stamper, look_up
+from dlprof.tracing.trace import Facts
+
+
+def test_a_clock_reads_the_kernels_account(tmp_path: Path) -> None:
+    account = tmp_path / "schedstat"
+    account.write_text("500 1234 7\n")
+    clock = ThreadClock(account)
+    first = clock.read()
+    account.write_text("500 2234 8\n")
+    assert waited_between(first, clock.read()) == 1000
+    assert first.run_queue == 1234
+    clock.close()
+    assert clock.read().run_queue == MISSING
+
+
+@pytest.mark.parametrize("text", [None, "", "what\n"])
+def test_a_kernel_that_tells_nothing(tmp_path: Path, text: str | None) -> None:
+    account = tmp_path / "schedstat"
+    if text is not None:
+        account.write_text(text)
+    reading = ThreadClock(account).read()
+    assert reading.run_queue == MISSING
+    assert reading.wall > 0
+    assert waited_between(reading, Reading(0, 0, 5)) == MISSING
+
+
+def unpickled(text: bytes) -> Any:
+    return pickle.loads(text)  # noqa: S301 - of this very test
+
+
+def through_pickle(given: Any) -> Any:
+    return unpickled(pickle.dumps(given))
+
+
+class Chain:
+    def __init__(self, transforms: Any) -> None:
+        self.transforms = transforms
+
+    def __call__(self, sample: Any) -> Any:
+        for transform in self.transforms:
+            sample = transform(sample)
+        return sample
+
+
+class Sliced(Chain):
+    def __call__(self, sample: Any) -> Any:
+        for transform in self.transforms[1:]:
+            sample = transform(sample)
+        return sample
+
+
+class Holder:
+    """Anything that has attributes."""
+
+    def __init__(self, **attributes: Any) -> None:
+        self.__dict__.update(attributes)
+
+    @property
+    def never(self) -> Any:
+        raise AssertionError("a property of the user's was run")
+
+
+def double(value: int) -> int:
+    return 2 * value
+
+
+class AddOne:
+    def __call__(self, value: int) -> int:
+        return value + 1
+
+
+def test_a_chains_steps_are_timed_and_nothing_changes() -> None:
+    chain = Chain([double, AddOne()])
+    steps = chain.transforms
+    chains = Chains(Holder(transform=chain))
+    assert chains.names == ("0 double", "1 AddOne")
+    assert chains.take() == ()
+    assert chain(5) == 11
+    assert chain(1) == 3
+    assert chain.transforms == steps
+    assert isinstance(chain.transforms, list)
+    calls_and_ns = chains.take()
+    assert calls_and_ns[::2] == (2, 2)
+    assert all(ns >= 0 for ns in calls_and_ns[1::2])
+    assert chains.take() == ()
+    chains.let_go()
+    assert chain.transforms is steps
+
+
+def test_a_chain_that_runs_a_slice_is_timed_by_its_steps() -> None:
+    chain = Sliced((double, double, AddOne()))
+    chains = Chains(Holder(transform=chain))
+    assert chain(5) == 11
+    assert chains.take()[::2] == (0, 1, 1)
+    assert chain.transforms[0] is double
+    chains.let_go()
+    assert type(chain.transforms) is tuple
+
+
+@pytest.mark.parametrize("steps", [[double, double], (double, double)])
+def test_a_timed_chain_copies_and_pickles_as_a_plain_one(steps: Any) -> None:
+    chain = Chain(steps)
+    Chains(Holder(transform=chain))
+    for twin in (copy.deepcopy(chain), through_pickle(chain)):
+        assert type(twin.transforms) is type(steps)
+        assert twin.transforms == steps
+
+
+def test_a_chain_that_is_changed_meanwhile_still_runs() -> None:
+    chain = Chain([double])
+    steps = chain.transforms
+    chains = Chains(Holder(transform=chain))
+    chain.transforms.append(AddOne())
+    assert chain(5) == 11
+    chains.let_go()
+    assert chain.transforms is steps
+    assert len(steps) == 2
+
+
+def test_a_chain_that_fails_counts_no_failed_step() -> None:
+    chain = Chain([double, lambda _value: 1 / 0])
+    chains = Chains(Holder(transform=chain))
+    with pytest.raises(ZeroDivisionError):
+        chain(1)
+    assert chains.take()[::2] == (1, 0)
+
+
+def test_chains_are_found_behind_wrappers() -> None:
+    chain, other = Chain([double]), Chain([AddOne()])
+    inner = Holder(transforms=Holder(transform=chain), itself=None)
+    inner.itself = inner  # type: ignore[attr-defined]
+    wrapped: Any = Holder(datasets=[inner, Holder(target_transform=other)])
+    dataset: Any = Subset(wrapped, [0])
+    assert find_chains(dataset) == [other, chain]
+
+
+@pytest.mark.parametrize("steps", [[], [1, 2], "text", [double, 3], {"a": double}, None], ids=repr)
+def test_what_is_no_chain(steps: Any) -> None:
+    assert find_chains(Holder(transform=Chain(steps))) == []
+
+
+def test_chains_within_a_chain_belong_to_its_step() -> None:
+    inner = Chain([double])
+    outer = Chain([inner, double])
+    assert find_chains(Holder(transform=outer)) == [outer]
+
+
+class Refuses(Chain):
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in vars(self):
+            raise AttributeError(name)
+        super().__setattr__(name, value)
+
+
+def test_a_chain_that_refuses_is_left_alone() -> None:
+    chain = Refuses([double])
+    chains = Chains(Holder(transform=chain))
+    assert chains.names == ()
+    assert chain(2) == 4
+
+
+class Single:
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Whole(Single):
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return indices
+
+
+def test_who_is_asked_for_single_samples() -> None:
+    single: Any = Single()
+    whole: Any = Whole()
+    assert asked_one_by_one(single)
+    assert not asked_one_by_one(whole)
+    assert asked_one_by_one(Subset(single, [0]))
+    assert asked_one_by_one(Subset(Subset(single, [0]), [0]))
+    assert not asked_one_by_one(Subset(whole, [0]))
+    assert not asked_one_by_one(Subset(Subset(whole, [0]), [0]))
+
+
+def stamped(count: int, index: Any, *, slow: int | None = None) -> Any:
+    """What a stamper says of samples of 1 us each; one may take 1 s."""
+    stamper = Stamper(0, None)
+    stamper.picked(index)
+    at = stamper.ends[0]
+    for number in range(count):
+        at += 10**9 if number == slow else 1000
+        stamper.ends.append(at)
+    stamper.collating()
+    stamper.collated()
+    made = stamper.handed()
+    stamper.let_go()
+    return made
+
+
+def test_a_batchs_samples() -> None:
+    made = stamped(10, list(range(100, 110)), slow=3)
+    assert (made.samples, made.samples_ns, made.worst_ns) == (10, 10**9 + 9000, 10**9)
+    assert made.slowest[0] == ("103", 10**9)
+    assert len(made.slowest) == 4
+    assert len(made.kept) == 80
+
+
+def test_of_a_large_batch_some_samples_are_kept() -> None:
+    made = stamped(1000, list(range(1000)))
+    assert made.samples == 1000
+    assert len(made.kept) // 8 <= 64
+    assert len(made.slowest) == 1
+
+
+@pytest.mark.parametrize(
+    ("index", "name"), [(7, "7"), ("key", "key"), ([3], "3"), ((4,), "4"), ({"a": 1}, "{'a': 1}")]
+)
+def test_the_slowest_sample_has_a_name(index: Any, name: str) -> None:
+    assert stamped(1, index).slowest[0][0] == name
+
+
+def test_a_batch_whose_beginning_was_not_seen_has_no_stamps() -> None:
+    stamper = Stamper(0, None)
+    assert stamper.handed() is None
+    stamper.let_go()
+
+
+def test_a_failed_batch_ends_where_it_was_handed_over() -> None:
+    stamper = Stamper(0, None)
+    stamper.picked([1])
+    made = stamper.handed(failed=True)
+    assert made is not None
+    assert made.failed
+    assert made.picked <= made.fetched == made.collated
+    stamper.let_go()
+
+
+def test_facts_of_a_process(tmp_path: Path) -> None:
+    (tmp_path / "task" / "1").mkdir(parents=True)
+    (tmp_path / "task" / "2").mkdir()
+    (tmp_path / "smaps_rollup").write_text(
+        "7f00-7fff ---p 00000000 00:00 0 [rollup]\nRss: 90 kB\nPrivate_Clean: 3 kB\n"
+        "Private_Dirty:        4 kB\nPrivate_Hugetlb: 0 kB\n"
+    )
+    facts = look_up(tmp_path)
+    assert (facts.private_bytes, facts.threads) == (7168, 2)
+
+
+def test_facts_that_could_not_be_had(tmp_path: Path) -> None:
+    facts = look_up(tmp_path / "none")
+    assert (facts.private_bytes, facts.threads) == (MISSING, MISSING)
+
+
+class Pipe:
+    """A queue within one process that pickles what passes, as torch's do."""
+
+    def __init__(self) -> None:
+        self.items: list[bytes] = []
+        self.depth = 3
+
+    def put(self, item: Any, timeout: float | None = None) -> None:
+        self.items.append(pickle.dumps(item))
+
+    def get(self, timeout: float | None = None) -> Any:
+        return unpickled(self.items.pop(0))
+
+
+class Told:
+    """A listener that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def dispatching(self, batch: int) -> None:
+        self.heard.append(("dispatching", batch))
+
+    def dispatched(self, batch: int) -> None:
+        self.heard.append(("dispatched", batch))
+
+    def taking(self) -> Reading:
+        return Reading(1, 2, 3)
+
+    def taken(self, began: Reading, batch: int, parcel: Parcel | None) -> None:
+        self.heard.append(("taken", batch, parcel))
+
+
+def test_what_a_worker_gets_shares_one_hook() -> None:
+    """Under spawn they are pickled together, and main's side stays at home."""
+    hook = Hook(Told())
+    sent = DataQueue(Pipe(), hook), IndexQueue(Pipe(), hook), WorkerInit(hook, double)
+    data, index, init = through_pickle(sent)
+    assert data._hook is index._hook is init._hook
+    assert data._hook.listener is None
+    assert data.depth == 3
+
+
+def test_a_batch_travels_between_its_stamps() -> None:
+    told = Told()
+    worker, main = Hook(None), Hook(told)
+    pipe = Pipe()
+    stamper = worker.stamper = Stamper(1, None)
+    stamper.picked([4, 5])
+    DataQueue(pipe, worker).put((3, "batch"))
+    assert DataQueue(pipe, main).get(timeout=1) == (3, "batch")
+    ((_, batch, parcel),) = told.heard
+    assert batch == 3
+    assert parcel.made.worker == 1
+    assert parcel.made.collated <= parcel.began.wall <= parcel.ended.wall
+    assert worker.feeder is not None
+    worker.feeder.close()
+    stamper.let_go()
+
+
+def test_other_messages_pass_as_they_are() -> None:
+    told, pipe = Told(), Pipe()
+    hook = Hook(told)
+    hook.stamper = Stamper(0, None)
+    queue = DataQueue(pipe, hook)
+    for message in ((None, None), ("resumed", None), None, (0, "unstamped")):
+        queue.put(message)
+        assert queue.get() == message
+    assert told.heard == [("taken", 0, None)]
+    hook.stamper.let_go()
+
+
+def test_parcels_that_come_after_the_end_are_unpacked() -> None:
+    pipe, worker = Pipe(), Hook(None)
+    stamper = worker.stamper = Stamper(0, None)
+    stamper.picked([1])
+    DataQueue(pipe, worker).put((1, "late"))
+    assert DataQueue(pipe, Hook(None)).get() == (1, "late")
+    stamper.let_go()
+
+
+def test_workers_are_told_of_the_end_once_with_their_next_indices() -> None:
+    told, pipe = Told(), Pipe()
+    main, worker = Hook(told), Hook(None)
+    sender, taker = IndexQueue(pipe, main), IndexQueue(pipe, worker)
+    sender.put((0, [1]))
+    assert told.heard == [("dispatching", 0), ("dispatched", 0)]
+    main.listener = None
+    for message in (None, (1, [2]), (2, [3])):
+        sender.put(message)
+    assert unpickled(pipe.items[3]) == (2, [3])
+    assert [taker.get() for _ in range(4)] == [(0, [1]), None, (1, [2]), (2, [3])]
+
+
+def test_a_hook_ends_where_no_worker_runs() -> None:
+    assert get_worker_info() is None
+    Hook(None).end_in_worker()
+
+
+def test_facts_travel_with_the_next_batch() -> None:
+    stamper = Stamper(0, None)
+    stamper.look()
+    stamper.look()
+    stamper.picked([1])
+    made = stamper.handed()
+    assert made is not None
+    assert isinstance(made.facts, Facts)
+    stamper.let_go()
