@@ -88,7 +88,8 @@ def _end_options_at_module(args: list[str], taking_values: set[str]) -> list[str
         word = args[place]
         place += 2 if word in taking_values else 1
         if word.startswith(("-m", "--module")):
-            return [*args[:place], "--", *args[place:]]
+            named = place <= len(args)  # else the parser says that the module is missing
+            return [*args[:place], "--", *args[place:]] if named else args
     return args
 
 

@@ -55,9 +55,10 @@ def diagnose_script(
         return None
     worst = max(known, key=lambda each: each.waited_s - each.nested_s)
     explanation = told[worst.name]
-    notes = [f"of {worst.name}, by the first {explanation.batches} batches that were followed"]
+    followed = f"{explanation.batches} of its first batches"
+    notes = [f"The causes are told for {worst.name}, by {followed}, which were followed."]
     if explanation.batches < _FEW_BATCHES:
-        notes.append("so few batches tell little of their spread")
+        notes.append("So few batches tell little of their spread.")
     evidence = _evidence(worst, explanation, machine, target)
     found = diagnose(evidence, notes)
     return dataclasses.replace(found, notes=(*found.notes, *_outlook(found, evidence)))
@@ -75,7 +76,7 @@ def _outlook(found: Diagnosis, evidence: Evidence) -> tuple[str, ...]:
     if told is None or told.wait_fraction is None:
         return ()
     settings = ", ".join(f"{name}={each}" for name, each in changed.items())
-    return (f"with {settings} the model says {told.wait_fraction:.0%} waiting",)
+    return (f"With {settings} the model says {told.wait_fraction * 100:.0f} % waiting.",)
 
 
 def _evidence(

@@ -39,7 +39,7 @@ from dlprof.records import (
 from dlprof.store import RunWriter
 from dlprof.version import __version__
 
-_FIRST_WRITE_NS = NS
+_FIRST_PAUSE_NS = NS
 _LONGEST_PAUSE_NS = 120 * NS
 _RUNNING = Ending(kind="running", exit_code=0)
 _NO_LOADER = "No DataLoader of torch's was iterated in this process."
@@ -132,12 +132,13 @@ class _Watching:
         self._recorder = Recorder(
             clock=clock, folder=str(Path.cwd()), due=self._keep, follow=plan.follow
         )
-        self._recorder.pace.due_ns = clock() + _FIRST_WRITE_NS
+        self._recorder.pace.due_ns = clock() + _FIRST_PAUSE_NS
         self._finder = AfterImport(DATALOADER_MODULE, self._recorder.attach)
         self._written: dict[str, WatchedLoader] = {}
         self._told: dict[str, Explanation] = {}
         self._process = os.getpid()
         self._ending = _RUNNING
+        self._pause_ns = _FIRST_PAUSE_NS
         self._overhead_ns = 0
         self._over = False
 
@@ -179,8 +180,8 @@ class _Watching:
         self._write(*self._explanations(over=True), *self._changed(), self._script())
         now_ns = self._clock()
         self._overhead_ns += now_ns - began_ns
-        pause_ns = (now_ns - self._recorder.began_ns) // 2
-        self._recorder.pace.due_ns = now_ns + min(max(pause_ns, NS), _LONGEST_PAUSE_NS)
+        self._recorder.pace.due_ns = now_ns + self._pause_ns
+        self._pause_ns = min(2 * self._pause_ns, _LONGEST_PAUSE_NS)
 
     def _finish(self) -> None:
         """The last words, once, and only of the process that was started."""

@@ -138,13 +138,15 @@ def load_module(module: str, arguments: Sequence[str]) -> Program:
 
 
 def _find(module: str) -> ModuleSpec | None:
+    if module.startswith("."):
+        return None
     try:
         return importlib.util.find_spec(module)
     except ModuleNotFoundError as error:
         if error.name and f"{module}.".startswith(f"{error.name}."):
             return None
         raise  # a package around it that doesn't find what it imports
-    except ValueError:  # a name such as ".." or "__main__"
+    except ValueError:  # a name such as "__main__"
         return None
 
 

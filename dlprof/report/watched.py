@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -52,19 +53,17 @@ def render_script(run: Run) -> RenderableType:
     """What was seen of a script's loaders, those that were waited for longest first."""
     parts: list[RenderableType] = [_headline(run)]
     shown = sorted(run.watched, key=lambda each: each.waited_s, reverse=True)
+    places = Counter(each.place for each in shown)
     for loader in shown[:_MOST_SHOWN]:
-        parts += [Text(), render_loader(loader)]
+        parts += [Text(), render_loader(loader, tell_caller=places[loader.place] > 1)]
     if len(shown) > _MOST_SHOWN:
         parts += [Text(), Text(f"{len(shown) - _MOST_SHOWN} more loaders are in the run file.")]
     parts.append(Text())
     if run.watched:
         parts.append(Hanging("", Text(verdict(run.watched), style="bold")))
     if run.diagnosis is not None:
-        notes = "; ".join(run.diagnosis.notes)
-        findings = run.diagnosis.findings
-        lead = "The causes" if findings else "No cause was found that is worth mending"
-        parts.append(Hanging("", Text(f"{lead}, {clean(notes)}{':' if findings else '.'}")))
-        parts += [render_findings(findings), Text()] if findings else []
+        parts += [Hanging("", Text(clean(note))) for note in run.diagnosis.notes]
+        parts += [Text(), render_findings(run.diagnosis.findings), Text()]
     parts += [Hanging("", Text(text)) for text in _last_words(run)]
     return Group(*parts)
 
@@ -124,9 +123,14 @@ def summary_text(loader: WatchedLoader) -> str:
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
-def render_loader(loader: WatchedLoader) -> RenderableType:
-    """One loader: what it is, how its loop's time went, and how its epochs began."""
-    parts: list[RenderableType] = [_title(loader)]
+def render_loader(loader: WatchedLoader, *, tell_caller: bool = False) -> RenderableType:
+    """One loader: what it is, how its loop's time went, and how its epochs began.
+
+    Args:
+        loader: What was seen of it.
+        tell_caller: Whether its place needs its caller to be told from others.
+    """
+    parts: list[RenderableType] = [_title(loader, tell_caller=tell_caller)]
     if loader.config is not None:
         parts.append(_line(settings_text(loader.config)))
     if loader.wait_fraction is not None and loader.batches:
@@ -135,10 +139,10 @@ def render_loader(loader: WatchedLoader) -> RenderableType:
     return Group(*parts)
 
 
-def _title(loader: WatchedLoader) -> RenderableType:
+def _title(loader: WatchedLoader, *, tell_caller: bool) -> RenderableType:
     title = Text(clean(loader.name), style="bold")
     about = [clean(each) for each in (loader.dataset, loader.sampler) if each]
-    if loader.called_from:
+    if tell_caller and loader.called_from:
         about.append(f"called from {clean(loader.called_from)}")
     return Hanging("", title.append(f"  {', '.join(about)}" if about else "", style="not bold"))
 

@@ -1,0 +1,179 @@
+"""A script under ``dlprof run`` does what it does under ``python``: output, code, way of ending."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dlprof.store import read_run
+
+FACTS = """
+import json, sys
+print(json.dumps({
+    "file": __file__, "argv": sys.argv, "path": sys.path[0], "name": __name__,
+    "package": __package__, "spec": __spec__ and __spec__.name, "globals": sorted(globals()),
+    "main": sys.modules["__main__"].__dict__ is globals(), "torch": "torch" in sys.modules,
+    "errors": [sys.stdout.errors, sys.stderr.errors], "stdin": sys.stdin.read(),
+}))
+"""
+SCRIPTS = {
+    "last line": "print('done')",
+    "exit": "import sys; sys.exit()",
+    "exit 3": "import sys; print('x'); sys.exit(3)",
+    "exit text": "import sys; sys.exit('bad luck')",
+    "exit -1": "import sys; sys.exit(-1)",
+    "exit object": "import sys; sys.exit([1])",
+    "exception": "def f():\n  try: 1/0\n  except Exception as e: raise ValueError('x') from e\nf()",
+    "group": "raise ExceptionGroup('g', [ValueError(1), KeyError(2)])",
+    "hook": "import sys; sys.excepthook = lambda *a: print('hook', a[0]); 1/0",
+    "interrupt": "raise KeyboardInterrupt",
+    "os._exit": "import os; print('x', flush=True); os._exit(5)",
+    "SIGTERM": "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
+    "SIGKILL": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+    "fork": "import os\nif not os.fork():\n  print('child', flush=True); raise SystemExit(4)\n"
+    "print(os.waitstatus_to_exitcode(os.wait()[1]))",
+    "thread": "import threading, time\n"
+    "threading.Thread(target=lambda: (time.sleep(.2), print('late'))).start(); print('main')",
+    "atexit": "import atexit; atexit.register(print, 'bye')",
+    "closed stdout": "import sys; sys.stdout.close()",
+    "surrogate": "print('\\udc80')",
+    "pickle": "import pickle\nclass A: pass\nprint(type(pickle.loads(pickle.dumps(A()))) is A)",
+    "source": "import inspect\ndef f(): return 1\nprint(inspect.getsource(f))",
+    "spawn": "import multiprocessing as mp\nclass A: x = 1\ndef work(a): print(a.x, flush=True)\n"
+    "if __name__ == '__main__':\n"
+    "  p = mp.get_context('spawn').Process(target=work, args=(A(),)); p.start(); p.join()",
+}
+DLPROF = [sys.executable, "-m", "dlprof", "run"]
+
+
+def ran(words: list[str], folder: Path, **environ: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        words,
+        input=b"from stdin\n",
+        capture_output=True,
+        cwd=folder,
+        env={**os.environ, **environ},
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", sorted(SCRIPTS))
+def test_output_and_exit_code_are_pythons(name: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPTS[name])
+    plain = ran([sys.executable, "train.py"], tmp_path)
+    watched = ran([*DLPROF, "-q", "train.py"], tmp_path)
+    assert watched.returncode == plain.returncode
+    assert watched.stdout == plain.stdout
+    assert watched.stderr == plain.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train.py", "a", "--force", "-o", "x", "--", "-m", "y"],
+        ["./train.py"],
+        ["link.py", "-h"],
+        ["-m", "package.part", "--lr", "3", "-q"],
+        ["-m", "package"],
+    ],
+    ids=" ".join,
+)
+def test_a_script_finds_what_python_gives_it(words: list[str], tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    for path in (tmp_path / "train.py", package / "part.py", package / "__main__.py"):
+        path.write_text(FACTS)
+    (package / "__init__.py").touch()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "real.py").write_text(FACTS)
+    (tmp_path / "link.py").symlink_to(Path("elsewhere") / "real.py")
+    plain = ran([sys.executable, *words], tmp_path)
+    watched = ran([*DLPROF, "-q", *words], tmp_path)
+    assert plain.returncode == 0
+    assert watched.stdout == plain.stdout
+
+
+def test_a_script_without_loaders_is_reported_as_such(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('hi')")
+    done = ran([*DLPROF, "-o", "run.dlprof.jsonl", "train.py"], tmp_path)
+    assert done.stdout == b"hi\n"
+    assert b"did not import torch.utils.data" in done.stderr
+    run = read_run(tmp_path / "run.dlprof.jsonl")
+    assert run.watched == ()
+    assert run.script is not None
+    assert (run.script.ending, run.script.exit_code) == ("returned", 0)
+    assert run.header.target.spec == "run:train.py"
+
+
+def test_each_rank_writes_its_file_and_the_first_shows_it(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    shown = {}
+    for rank in ("0", "1"):
+        command = [*DLPROF, "-o", "run.dlprof.jsonl", "--json", "run.json", "train.py"]
+        done = ran(command, tmp_path, RANK=rank, WORLD_SIZE="2", LOCAL_RANK=rank)
+        assert done.returncode == 0
+        shown[rank] = done.stderr
+    assert b"rank 0 of 2" in shown["0"]
+    assert shown["1"] == b""
+    for rank in ("0", "1"):
+        run = read_run(tmp_path / f"run.rank{rank}.dlprof.jsonl")
+        assert run.script is not None
+        assert (run.script.rank, run.script.world_size) == (int(rank), 2)
+        assert (tmp_path / f"run.rank{rank}.json").exists()
+
+
+def test_a_default_file_that_cannot_be_written_is_no_reason_not_to_run(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print('ran')")
+    done = ran([*DLPROF, str(script)], Path("/proc/self"))
+    assert done.stdout == b"ran\n"
+    assert b"No run file is written" in done.stderr
+
+
+def test_ctrl_c_reaches_the_script_and_the_report_follows(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import sys, time\nprint('ready', flush=True)\n"
+        "try: time.sleep(60)\nexcept KeyboardInterrupt: print('saved', flush=True); raise"
+    )
+    command = [*DLPROF, "-o", "run.dlprof.jsonl", "train.py"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGINT
+    assert out == b"saved\n"
+    assert re.search(rb"KeyboardInterrupt\n[\s\S]*interrupted", err)
+    assert b"dlprof/integrations" not in err
+    run = read_run(tmp_path / "run.dlprof.jsonl")
+    assert run.script is not None
+    assert run.script.ending == "interrupted"
+    assert run.end is not None
+    assert run.end.reason == "interrupted"
+
+
+def test_a_package_that_fails_on_import_fails_as_in_python(tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("import no_such_module_here\n")
+    (tmp_path / "package" / "part.py").touch()
+    done = ran([*DLPROF, "-q", "-m", "package.part"], tmp_path)
+    assert done.returncode == 1
+    assert b"No module named 'no_such_module_here'" in done.stderr
+    assert b"Traceback" in done.stderr
+    assert b"integrations" not in done.stderr
+
+
+def test_two_runs_of_one_second_have_two_files(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    for _ in range(2):
+        assert ran([*DLPROF, "-q", "train.py"], tmp_path).returncode == 0
+    assert len(list(tmp_path.glob("train-*.dlprof.jsonl"))) == 2

@@ -1,0 +1,155 @@
+"""``dlprof run`` over a script with loaders of many kinds, on the torch that is installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dlprof.records import Run, WatchedLoader
+from dlprof.store import read_run
+
+ZOO = Path(__file__).with_name("zoo_script.py")
+DLPROF = [sys.executable, "-m", "dlprof", "run"]
+
+
+def ran(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        words,
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONWARNINGS": "ignore"},
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("zoo")
+    shutil.copy(ZOO, made / "train.py")
+    return made
+
+
+@pytest.fixture(scope="module")
+def plain(folder: Path) -> subprocess.CompletedProcess[str]:
+    return ran([sys.executable, "train.py", "fail"], folder)
+
+
+@pytest.fixture(scope="module", params=["--follow", "--no-follow"])
+def watched(
+    request: pytest.FixtureRequest, folder: Path
+) -> tuple[subprocess.CompletedProcess[str], Run]:
+    files = ["--force", "-o", "zoo.dlprof.jsonl", "--json", "zoo.json"]
+    done = ran([*DLPROF, request.param, *files, "train.py", "fail"], folder)
+    return done, read_run(folder / "zoo.dlprof.jsonl")
+
+
+def test_the_script_does_what_it_does_alone(
+    plain: subprocess.CompletedProcess[str], watched: tuple[subprocess.CompletedProcess[str], Run]
+) -> None:
+    done, _ = watched
+    assert plain.stdout.count("\n") == 11
+    assert done.stdout == plain.stdout
+    assert done.returncode == plain.returncode == 1
+    traceback = plain.stderr[plain.stderr.index("Traceback") :]
+    assert traceback in done.stderr
+
+
+def test_every_loader_is_told_apart(
+    watched: tuple[subprocess.CompletedProcess[str], Run],
+) -> None:
+    _, run = watched
+    lines = {
+        text.strip().split("(")[1].split('"')[1]: number
+        for number, text in enumerate(ZOO.read_text().splitlines(), 1)
+        if text.strip().startswith("show(")
+    }
+    seen = {each.called_from: each for each in run.watched}
+    seen |= {each.place: each for each in run.watched}
+
+    def of(name: str) -> WatchedLoader:
+        return seen[f"train.py:{lines[name]}"]
+
+    assert (of("plain").batches, of("plain").epochs) == (10, 1)
+    assert of("plain").sampler == "RandomSampler"
+    assert (of("spawned").batches, of("stream").batches, of("shard").batches) == (2, 12, 5)
+    assert of("spawned").config is not None
+    assert of("spawned").config.start_method == "spawn"  # type: ignore[union-attr]
+    assert of("shard").kind.endswith("DataLoaderShard")
+    (workers,) = [each for each in run.watched if each.epochs == 3 and each.batches == 30]
+    assert workers.config is not None
+    assert workers.config.persistent_workers
+    (half,) = [each for each in run.watched if each.batches == 3]
+    assert (half.epochs, half.epochs_completed) == (1, 0)
+    hundred = [each for each in run.watched if each.dataset == "list"]
+    assert sum(each.made for each in hundred) == 100
+    assert len(hundred) <= 4
+    (threaded,) = [each for each in run.watched if each.background_s > 0]
+    assert threaded.batches == 4
+    assert len(run.watched) <= 14
+
+
+def test_the_report_and_the_document_tell_of_it(
+    watched: tuple[subprocess.CompletedProcess[str], Run], folder: Path
+) -> None:
+    done, run = watched
+    assert run.script is not None
+    assert (run.script.ending, run.script.exit_code) == ("exception", 1)
+    assert run.script.notes == ()
+    assert 0 < run.script.waited_s < run.script.wall_s
+    assert "ended by an exception with exit code 1" in " ".join(done.stderr.split())
+    assert "of its time waiting for data" in done.stderr
+    document = json.loads((folder / "zoo.json").read_text())
+    assert len(document["loaders"]) == len(run.watched)
+
+
+def test_following_explains_and_not_following_does_not(
+    watched: tuple[subprocess.CompletedProcess[str], Run], request: pytest.FixtureRequest
+) -> None:
+    _, run = watched
+    explained = {each.trial_id for each in run.explanations}
+    if "no-follow" in request.node.callspec.id:
+        assert not explained
+        assert run.diagnosis is None
+    else:
+        assert explained <= {each.name for each in run.watched}
+        assert len(explained) >= 5
+        assert all(each.hooked for each in run.explanations)
+        assert run.diagnosis is not None
+
+
+ABRUPT = """
+import os, sys, signal, time, torch
+from torch.utils.data import DataLoader
+end = sys.argv[1]
+loader = DataLoader(range(100000), num_workers=1)
+began = time.monotonic()
+for batch in loader:
+    if time.monotonic() - began > 2.5:
+        os._exit(9) if end == "exit" else os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("end", ["exit", "kill"])
+def test_an_abrupt_end_leaves_what_was_seen(end: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(ABRUPT)
+    done = ran([*DLPROF, "-o", "run.dlprof.jsonl", "train.py", end], tmp_path)
+    run = read_run(tmp_path / "run.dlprof.jsonl")
+    (seen,) = run.watched
+    assert seen.batches > 10
+    assert run.script is not None
+    if end == "exit":
+        assert done.returncode == 9
+        assert (run.script.ending, run.script.exit_code) == ("os._exit", 9)
+        assert "train.py:5" in done.stderr
+    else:
+        assert done.returncode == -9
+        assert (run.script.ending, run.script.exit_code) == ("running", None)
+        assert run.end is None

@@ -1,0 +1,255 @@
+"""The parts of ``dlprof run`` that need no script to run."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import builders
+import pytest
+from rich.console import Console
+
+from dlprof.cli.commands import _end_options_at_module
+from dlprof.cli.entry import run
+from dlprof.integrations.imports import AfterImport
+from dlprof.integrations.places import Place, place_of
+from dlprof.integrations.ranks import Rank, read_rank
+from dlprof.records import Config, Durations, Run, WatchedLoader, WatchedScript
+from dlprof.report.watched import render_script, script_document, verdict
+from dlprof.store import RunWriter, read_run
+
+
+@pytest.mark.parametrize(
+    ("words", "split"),
+    [
+        (["train.py", "-m", "x"], ["train.py", "-m", "x"]),
+        (["-m", "pkg.train", "--lr", "3"], ["-m", "pkg.train", "--", "--lr", "3"]),
+        (["-o", "f", "-m", "t", "-o", "g"], ["-o", "f", "-m", "t", "--", "-o", "g"]),
+        (["-mpkg", "--lr"], ["-mpkg", "--", "--lr"]),
+        (["--module=pkg", "a"], ["--module=pkg", "--", "a"]),
+        (["-m", "t", "--", "a"], ["-m", "t", "--", "--", "a"]),
+        (["-q", "train.py", "--", "-m"], ["-q", "train.py", "--", "-m"]),
+        (["--", "-m", "x"], ["--", "-m", "x"]),
+        (["-m"], ["-m"]),
+        ([], []),
+    ],
+)
+def test_options_end_where_the_scripts_words_begin(words: list[str], split: list[str]) -> None:
+    assert _end_options_at_module(words, {"-o", "-m", "--module"}) == split
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "There is no script to run"),
+        (["-m"], "requires an argument"),
+        (["no-such.py"], "There is no file 'no-such.py'"),
+        (["."], "'.' is a directory, not a script"),
+        (["train.sh"], "'train.sh' is not a Python script (line 2: "),
+        (["picture.py"], "'picture.py' is not a Python script ("),
+        (["-m", "no_such_module_here"], "There is no module 'no_such_module_here' to run"),
+        (["-m", "json.no_such_part"], "There is no module 'json.no_such_part' to run"),
+        (["-m", ".."], "There is no module '..' to run"),
+        (["-m", "email"], "There is no module 'email' to run"),
+        (["-o", "no/such/folder/f.jsonl", "good.py"], "There is no folder"),
+        (["--nonsense", "good.py"], "No such option"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_leaves_nothing(
+    words: list[str],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "train.sh").write_text("#!/bin/sh\nset -e; if true; then\n")
+    (tmp_path / "picture.py").write_bytes(b"\x89PNG\x00\x01")
+    (tmp_path / "good.py").write_text("print('ran')")
+    before = sorted(tmp_path.iterdir())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(os, "_exit", os._exit)
+
+    assert run(["run", *words], {}) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert says in err
+    assert len(err.splitlines()) <= 2
+    assert sorted(tmp_path.iterdir()) == before
+    assert not any(isinstance(each, AfterImport) for each in sys.meta_path)
+
+
+def test_the_users_frames_make_the_place() -> None:
+    place = place_of(sys._getframe())
+    assert place.callers[0][0] == __file__
+    assert all("site-packages" not in path for path, _ in place.callers)
+    assert place.line(0, str(Path(__file__).parent)).startswith("test_run_pieces.py:")
+
+
+def test_a_place_outside_the_folder_is_named_in_full() -> None:
+    place = Place((("/data/train.py", 3), ("<string>", 1)))
+    assert place.line(0, "/home/me") == "/data/train.py:3"
+    assert place.line(0, "/data") == "train.py:3"
+    assert place.line(1, "/data") == "<string>:1"
+    assert place.line(2, "/data") == ""
+
+
+def test_ranks_come_from_the_environment() -> None:
+    assert read_rank({"RANK": "3", "WORLD_SIZE": "8"}) == Rank(rank=3, world_size=8)
+    for environ in ({}, {"RANK": "0", "WORLD_SIZE": "1"}, {"RANK": "x", "WORLD_SIZE": "2"},
+                    {"RANK": "2", "WORLD_SIZE": "2"}, {"RANK": "1"}):  # fmt: skip
+        assert read_rank(environ) is None
+
+
+def test_each_rank_has_a_file() -> None:
+    rank = Rank(rank=1, world_size=2)
+    assert rank.file(Path("a/b.dlprof.jsonl")) == Path("a/b.rank1.dlprof.jsonl")
+    assert rank.file(Path("b.json")) == Path("b.rank1.json")
+
+
+def test_a_module_is_acted_on_once_it_has_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "late_module_of_a_test.py").write_text("value = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    seen: list[Any] = []
+    finder = AfterImport("late_module_of_a_test", lambda module: seen.append(module.value))
+    finder.install()
+    assert seen == []
+    import late_module_of_a_test as late  # type: ignore[import-not-found]  # noqa: PLC0415
+
+    assert seen == [1]
+    assert finder not in sys.meta_path
+    assert type(late.__spec__.loader).__name__ != "_ActingLoader"
+    assert late.__loader__ is late.__spec__.loader
+    AfterImport("late_module_of_a_test", seen.append).install()
+    assert seen == [1, late]
+    assert isinstance(late, types.ModuleType)
+
+
+def durations(mean_s: float, count: int = 10) -> Durations:
+    return Durations(
+        count=count,
+        total_s=mean_s * count,
+        mean_s=mean_s,
+        median_s=mean_s,
+        p95_s=2 * mean_s,
+        p99_s=3 * mean_s,
+        max_s=4 * mean_s,
+    )
+
+
+def loader(name: str, wait_fraction: float, **more: Any) -> WatchedLoader:
+    return WatchedLoader(
+        name=name,
+        place=name,
+        dataset="data.Images",
+        sampler="RandomSampler",
+        config=Config(num_workers=4, prefetch_factor=2, batch_size=64),
+        epochs=3,
+        epochs_completed=2,
+        batches=1200,
+        waited_s=100 * wait_fraction,
+        stepped_s=100 * (1 - wait_fraction),
+        wait_fraction=wait_fraction,
+        batches_per_s=12.0,
+        samples_per_s=768.0,
+        startup_s=1.1,
+        turnover=durations(1.3, 2),
+        wait=durations(0.012),
+        step=durations(0.150),
+        **more,
+    )
+
+
+def watched_run(*loaders: WatchedLoader, **more: Any) -> Run:
+    script = WatchedScript(
+        wall_s=125.0,
+        ending="exit",
+        exit_code=3,
+        waited_s=47.5,
+        wait_fraction=0.38,
+        loaders=len(loaders),
+        **more,
+    )
+    header = builders.header(target=builders.target(spec="run:train.py"))
+    return Run(path="train.dlprof.jsonl", header=header, watched=loaders, script=script)
+
+
+def test_the_loader_that_is_waited_for_longest_is_named() -> None:
+    slow, quick = loader("train.py:31", 0.38), loader("train.py:32", 0.01)
+    assert verdict([quick, slow]) == "train.py:31 spends 38 % of its time waiting for data."
+    assert verdict([quick]).startswith("No loader holds this up")
+    aside = loader("a.py:1", 0.5, background_s=50.0)
+    assert "in a thread beside the main one" in verdict([aside])
+    assert verdict([WatchedLoader(name="a.py:1")]) == "a.py:1 gave no batch."
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_the_screen_keeps_to_its_width(width: int, encoding: str) -> None:
+    shown = watched_run(
+        loader("train.py:31", 0.38, called_from="main.py:7", made=3, consumers=2, nested_s=1.0),
+        loader("a" * 70 + ".py:12", 0.01, failures=1, failure="OSError"),
+        WatchedLoader(name="other loaders"),
+        rank=0,
+        world_size=2,
+        notes=("dlprof has a fault of its own: none, in fact.",),
+    )
+    text = drawn(render_script(shown), width, encoding)
+    assert max(map(len, text.splitlines())) <= width
+    assert "38 % waiting" in text
+    assert ("#" if encoding == "ascii" else "█") in text
+
+
+def test_names_from_a_script_cannot_act_on_the_terminal() -> None:
+    shown = watched_run(loader("\x1b[31mtrain.py\x07:3", 0.5))
+    assert "\x1b" not in drawn(render_script(shown), 80)
+    assert "\x07" not in drawn(render_script(shown), 80)
+
+
+def test_a_thousand_loaders_are_not_all_shown() -> None:
+    shown = watched_run(*(loader(f"train.py:{line}", 0.2) for line in range(40)))
+    text = drawn(render_script(shown), 80)
+    assert "28 more loaders are in the run file." in text
+    assert len(text.splitlines()) < 140
+
+
+def test_the_document_holds_script_and_loaders() -> None:
+    document = json.loads(script_document(watched_run(loader("train.py:31", 0.38))))
+    assert document["schema_version"] == 1
+    assert document["script"]["exit_code"] == 3
+    assert document["loaders"][0]["wait"]["p95_s"] == 0.024
+    assert document["findings"] == []
+
+
+def test_the_file_keeps_the_last_of_each_loader(tmp_path: Path) -> None:
+    path = tmp_path / "run.dlprof.jsonl"
+    run_of = watched_run()
+    with RunWriter.create(path, run_of.header) as writer:
+        writer.append(loader("a.py:1", 0.5))
+        writer.append(loader("b.py:1", 0.1))
+        writer.append(run_of.script)
+        writer.append(loader("a.py:1", 0.2))
+    back = read_run(path)
+    assert [(each.name, each.wait_fraction) for each in back.watched] == [
+        ("a.py:1", 0.2),
+        ("b.py:1", 0.1),
+    ]
+    assert back.script == run_of.script
+
+
+def drawn(renderable: Any, width: int, encoding: str = "utf-8") -> str:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding=encoding)
+    console = Console(
+        file=stream, width=width, no_color=True, markup=False, highlight=False, emoji=False
+    )
+    console.print(renderable, crop=False)
+    stream.flush()
+    return raw.getvalue().decode(encoding)

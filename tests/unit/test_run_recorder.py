@@ -1,0 +1,312 @@
+"""Loaders told apart and counted, on classes shaped like torch's, so that no torch is needed."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dlprof.integrations.recorder import Recorder
+from dlprof.records import WatchedLoader
+
+
+class Data(list[int]):
+    """A data set that can be watched going, unlike a bare list."""
+
+
+@pytest.fixture
+def torch_like() -> Any:
+    """A module with what ``torch.utils.data.dataloader`` has, as far as it matters here."""
+    module: Any = types.ModuleType("dataloader")
+
+    class _BaseDataLoaderIter:
+        def __init__(self, loader: Any) -> None:
+            self.source = iter(loader.dataset)
+
+        def __iter__(self) -> Any:
+            return self
+
+        def _reset(self, loader: Any, first_iter: object = None) -> None:
+            self.source = iter(loader.dataset)
+
+        def __next__(self) -> Any:
+            return next(self.source)
+
+    class DataLoader:
+        def __init__(self, dataset: Any, num_workers: int = 0, batch_size: int = 2) -> None:
+            self.dataset, self.num_workers, self.batch_size = dataset, num_workers, batch_size
+            self.prefetch_factor = self.multiprocessing_context = None
+            self.pin_memory = self.persistent_workers = False
+            self.kept: Any = None
+
+        def __iter__(self) -> Any:
+            if not self.persistent_workers:
+                return _BaseDataLoaderIter(self)
+            if self.kept is None:
+                self.kept = _BaseDataLoaderIter(self)
+            else:
+                self.kept._reset(self)
+            return self.kept
+
+    module._BaseDataLoaderIter, module.DataLoader = _BaseDataLoaderIter, DataLoader
+    return module
+
+
+@pytest.fixture
+def recorder(torch_like: Any) -> Recorder:
+    ticks = itertools.count(1000, 1000)
+    made = Recorder(clock=lambda: next(ticks), folder=os.path.dirname(__file__))  # noqa: PTH120
+    made.attach(torch_like)
+    assert not made.faults
+    return made
+
+
+def by_name(recorder: Recorder) -> dict[str, WatchedLoader]:
+    return {each.name: each for each in recorder.records()}
+
+
+def line_of(record: WatchedLoader) -> int:
+    return int(record.place.rpartition(":")[2])
+
+
+def test_loaders_are_named_by_the_line_that_made_them(torch_like: Any, recorder: Recorder) -> None:
+    first = torch_like.DataLoader(Data([1, 2]))
+    second = torch_like.DataLoader(Data([1, 2, 3]))
+    for _ in range(2):
+        assert list(first) == [1, 2]
+    assert list(second) == [1, 2, 3]
+    one, two = recorder.records()
+    assert one.place.startswith("test_run_recorder.py:")
+    assert line_of(two) == line_of(one) + 1
+    assert (one.batches, one.epochs, one.epochs_completed) == (4, 2, 2)
+    assert (two.batches, two.epochs) == (3, 1)
+    assert one.config is not None
+    assert one.config.batch_size == 2
+
+
+def test_two_callers_of_one_line_are_two_loaders(torch_like: Any, recorder: Recorder) -> None:
+    def make(numbers: list[int]) -> Any:
+        return torch_like.DataLoader(Data(numbers))
+
+    train = make([1])
+    test = make([2])
+    assert list(train) + list(test) == [1, 2]
+    one, two = recorder.records()
+    assert one.place == two.place
+    assert (one.name, two.name) == (one.place, f"{one.place} #2")
+    assert one.called_from != two.called_from
+
+
+def test_two_data_sets_at_one_place_are_two_loaders(torch_like: Any, recorder: Recorder) -> None:
+    loaders = [torch_like.DataLoader(Data([number])) for number in range(2)]
+    assert [list(each) for each in loaders] == [[0], [1]]
+    assert [each.made for each in recorder.records()] == [1, 1]
+
+
+def test_a_loader_made_anew_for_each_epoch_is_one(torch_like: Any, recorder: Recorder) -> None:
+    data = Data([1, 2])
+    for _ in range(5):
+        assert list(torch_like.DataLoader(data)) == [1, 2]
+    (seen,) = recorder.records()
+    assert (seen.made, seen.epochs, seen.batches) == (5, 5, 10)
+    assert seen.turnover is not None
+    assert seen.turnover.count == 4
+
+
+def test_so_is_one_whose_data_set_is_made_anew_too(torch_like: Any, recorder: Recorder) -> None:
+    for _ in range(5):
+        assert list(torch_like.DataLoader(Data([1]))) == [1]
+    (seen,) = recorder.records()
+    assert (seen.made, seen.batches) == (5, 5)
+
+
+def test_a_thousand_loaders_stay_bounded(torch_like: Any, recorder: Recorder) -> None:
+    kept = []
+    for number in range(1000):
+        kept.append(torch_like.DataLoader(Data([number])))
+        assert list(kept[-1]) == [number]
+    records = recorder.records()
+    assert len(records) == 4
+    assert sum(each.made for each in records) == 1000
+    assert sum(each.batches for each in records) == 1000
+
+
+def test_so_do_a_thousand_places(torch_like: Any, recorder: Recorder) -> None:
+    for number in range(200):
+        code = compile("loader = make([1, 2])", f"/project/part{number}.py", "exec")
+        names: dict[str, Any] = {"make": lambda rows: torch_like.DataLoader(Data(rows))}
+        exec(code, names)  # noqa: S102 - code of many files is what the test needs
+        assert list(names["loader"]) == [1, 2]
+    records = recorder.records()
+    assert len(records) == 65
+    assert records[-1].name == "other loaders"
+    assert sum(each.batches for each in records) == 400
+
+
+def test_a_persistent_iterator_that_is_reset_begins_an_epoch(
+    torch_like: Any, recorder: Recorder
+) -> None:
+    loader = torch_like.DataLoader(Data([1, 2]))
+    loader.persistent_workers = True
+    for _ in range(3):
+        assert list(loader) == [1, 2]
+    (seen,) = recorder.records()
+    assert (seen.epochs, seen.epochs_completed, seen.batches) == (3, 3, 6)
+
+
+def test_iterators_of_their_own_count_once(torch_like: Any, recorder: Recorder) -> None:
+    """As torchdata's StatefulDataLoader: derived iterators, and no super().__init__ in the loader.
+
+    Written to its public behaviour; the library itself is not installed here.
+    """
+
+    class _StatefulIter(torch_like._BaseDataLoaderIter):  # type: ignore[misc, name-defined]
+        def __init__(self, loader: Any, state: int | None) -> None:
+            super().__init__(loader)
+            self.finished = False
+            for _ in range(state or 0):
+                next(self)  # fast-forwards to where it was saved
+
+        def _reset(self, loader: Any, first_iter: object = None) -> None:
+            super()._reset(loader, first_iter)
+            self.finished = False
+
+        def __next__(self) -> Any:
+            try:
+                return super().__next__()
+            except StopIteration:
+                self.finished = True
+                raise
+
+    class StatefulDataLoader(torch_like.DataLoader):  # type: ignore[misc, name-defined]
+        def __init__(self, dataset: Any, state: int | None) -> None:
+            self.dataset, self.num_workers, self.batch_size = dataset, 0, 1
+            self.prefetch_factor = self.multiprocessing_context = None
+            self.pin_memory = self.persistent_workers = False
+            self.state, self.iterator = state, None
+
+        def __iter__(self) -> Any:
+            if self.iterator is None or not self.persistent_workers:
+                self.iterator = _StatefulIter(self, self.state)
+            else:
+                self.iterator._reset(self)
+            return self.iterator
+
+    loader = StatefulDataLoader(Data([1, 2, 3, 4]), state=1)
+    assert list(loader) == [2, 3, 4]
+    loader.state, loader.persistent_workers = None, True
+    assert list(loader) == [1, 2, 3, 4]
+    (seen,) = recorder.records()
+    assert seen.place.startswith("test_run_recorder.py:")
+    assert (seen.batches, seen.epochs, seen.epochs_completed) == (7, 2, 2)
+    assert seen.kind.endswith("StatefulDataLoader")
+
+
+def test_wrapping_loaders_count_once(torch_like: Any, recorder: Recorder) -> None:
+    """As accelerate's DataLoaderShard, a batch ahead, and its later adapter around a loader.
+
+    Written to their public behaviour; the library itself is not installed here.
+    """
+
+    class DataLoaderShard(torch_like.DataLoader):  # type: ignore[misc, name-defined]
+        def __iter__(self) -> Iterator[Any]:
+            batches = super().__iter__()
+            current = next(batches)
+            for following in batches:
+                yield current
+                current = following
+            yield current
+
+    class Adapter:
+        def __init__(self, loader: Any) -> None:
+            self.base_dataloader = loader
+
+        def __iter__(self) -> Iterator[Any]:
+            yield from self.base_dataloader
+
+    assert list(DataLoaderShard(Data([1, 2, 3]))) == [1, 2, 3]
+    assert list(Adapter(torch_like.DataLoader(Data([4, 5])))) == [4, 5]
+    assert [each.batches for each in recorder.records()] == [3, 2]
+
+
+def test_waits_inside_the_waits_of_another_loader_are_told(
+    torch_like: Any, recorder: Recorder
+) -> None:
+    inner = torch_like.DataLoader(Data([1, 2]))
+
+    class Sums(Data):
+        def __iter__(self) -> Iterator[int]:
+            for _ in range(3):
+                yield sum(inner)
+
+    assert list(torch_like.DataLoader(Sums([0]))) == [3, 3, 3]
+    outer, nested = recorder.records()
+    assert (outer.batches, nested.batches) == (3, 6)
+    assert outer.nested_s == 0
+    assert nested.nested_s == pytest.approx(nested.waited_s)
+    assert recorder.waited_s() == pytest.approx(outer.waited_s)
+
+
+def test_what_a_loader_raises_comes_through(torch_like: Any, recorder: Recorder) -> None:
+    class Broken(Data):
+        def __iter__(self) -> Iterator[int]:
+            yield 1
+            raise KeyError("sample 2")
+
+    with pytest.raises(KeyError, match="sample 2"):
+        list(torch_like.DataLoader(Broken([0])))
+    (seen,) = recorder.records()
+    assert (seen.failures, seen.failure, seen.epochs_completed) == (1, "KeyError", 0)
+
+
+def test_a_loader_that_refuses_everything_still_works(torch_like: Any, recorder: Recorder) -> None:
+    class Odd(torch_like.DataLoader):  # type: ignore[misc, name-defined]
+        @property
+        def multiprocessing_context(self) -> Any:
+            raise RuntimeError("no")
+
+        @multiprocessing_context.setter
+        def multiprocessing_context(self, value: Any) -> None:
+            pass
+
+    assert list(Odd(Data([1]))) == [1]
+    (seen,) = recorder.records()
+    assert seen.config is None
+    assert seen.unavailable["config"]
+
+
+def test_another_process_is_none_of_its_business(
+    torch_like: Any, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid = os.getpid()
+    monkeypatch.setattr("os.getpid", lambda: pid + 1)
+    assert list(torch_like.DataLoader(Data([1, 2]))) == [1, 2]
+    assert recorder.records() == ()
+
+
+def test_a_torch_without_these_classes_is_said_and_not_raised() -> None:
+    recorder = Recorder(clock=lambda: 0, folder="/")
+    recorder.attach(types.ModuleType("dataloader"))
+    (fault,) = recorder.faults
+    assert "could not be watched" in fault
+
+
+def test_signatures_and_subclass_hooks_stay(torch_like: Any, recorder: Recorder) -> None:
+    import inspect  # noqa: PLC0415
+
+    names: list[str] = []
+
+    class Mixin:
+        def __init_subclass__(cls, **kwargs: Any) -> None:
+            names.append(cls.__name__)
+
+    class Mixed(torch_like.DataLoader, Mixin):  # type: ignore[misc, name-defined]
+        pass
+
+    assert names == ["Mixed"]
+    parameters = inspect.signature(Mixed.__init__).parameters
+    assert list(parameters) == ["self", "dataset", "num_workers", "batch_size"]
