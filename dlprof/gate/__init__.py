@@ -14,7 +14,13 @@ document of a check holds them, so that anybody can compute it anew.
 
 from __future__ import annotations
 
-from dlprof.gate.baseline import comparable, figures_of, judge_baseline, key_difference
+from dlprof.gate.baseline import (
+    baseline_key,
+    comparable,
+    figures_of,
+    judge_baseline,
+    key_difference,
+)
 from dlprof.gate.baseline_file import add_entry, parse_baseline, render_entry
 from dlprof.gate.design import SIDES, order_of
 from dlprof.gate.document import (
@@ -25,6 +31,7 @@ from dlprof.gate.document import (
     recomputed,
 )
 from dlprof.gate.plan import ALL_GATES, Limits, loader_difference, make_plan
+from dlprof.gate.sight import Sight, sights
 from dlprof.gate.verdict import NextLook, judge, next_look
 from dlprof.gate.views import LEAST_BATCHES, MOST_BATCHES, cleaned, grouped
 
@@ -35,7 +42,9 @@ __all__ = [
     "SIDES",
     "Limits",
     "NextLook",
+    "Sight",
     "add_entry",
+    "baseline_key",
     "checked_baseline",
     "checked_target",
     "cleaned",
@@ -54,4 +63,5 @@ __all__ = [
     "parse_baseline",
     "recomputed",
     "render_entry",
+    "sights",
 ]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -24,9 +25,11 @@ from dlprof.records import (
     BaselineKey,
     BaselineRule,
     CheckPlan,
+    Config,
     GateName,
     GateResult,
     GateState,
+    Machine,
     Quad,
     ReasonCode,
     Verdict,
@@ -61,6 +64,40 @@ def figures_of(plan: CheckPlan, quads: Sequence[Quad]) -> dict[str, float]:
             if values:
                 figures[f"{rule.name}.{view}"] = statistics.median(values)
     return figures
+
+
+def baseline_key(
+    machine: Machine, *, target: str, python: str, torch: str, config: Config, data: str
+) -> BaselineKey:
+    """The key of a run: what must be equal for its figures to be comparable.
+
+    Of versions that change with every security update only the first two numbers count, as of
+    the kernel; of torch all do.
+
+    Args:
+        machine: What it was measured on.
+        target: TARGET with its arguments, as the user wrote them.
+        python: Python's version.
+        torch: Torch's version.
+        config: The loader's settings.
+        data: A fingerprint of the data.
+    """
+    return BaselineKey(
+        target=target,
+        cpu_model=machine.cpu_model,
+        available_cores=round(machine.usable_cores, 2),
+        os=_two_numbers(machine.platform),
+        python=_two_numbers(python),
+        torch=torch,
+        config=config.canonical().key,
+        data=data,
+    )
+
+
+def _two_numbers(version: str) -> str:
+    """A version without what follows its second number: ``Linux 6.1`` of ``Linux 6.1.99-5``."""
+    match = re.match(r"\D*\d+(?:\.\d+)?", version)
+    return match[0] if match else version
 
 
 def comparable(history: Iterable[BaselineEntry], key: BaselineKey) -> list[BaselineEntry]:

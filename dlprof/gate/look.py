@@ -150,13 +150,28 @@ def _view(rule: GateRule, name: str, readings: Sequence[Reading]) -> _View:
     limit = _limit(rule, name, readings)
     widened = limit * _factor(rule, readings)
     to_scale = math.log1p if rule.scale == "ratio" else float
+    passes = bounds.high < to_scale(limit)
     return _View(
         name=name,
         bounds=bounds,
         passes_below=to_scale(limit),
         fails_above=to_scale(widened),
-        figures=_figures(rule, name, readings, bounds, widened),
+        figures=_figures(rule, name, readings, bounds, limit if passes else widened),
     )
+
+
+def fail_margin(rule: GateRule, readings: Sequence[Reading]) -> float:
+    """How much the change would have to be worse still, for the metric to fail at this look.
+
+    Args:
+        rule: The metric's.
+        readings: Of the usable quads so far, at least one.
+
+    Returns:
+        A difference on the scale of the rule; infinite where there are too few quads.
+    """
+    views = (_view(rule, name, readings) for name in rule.views)
+    return min(view.fails_above - view.bounds.low for view in views)
 
 
 def _factor(rule: GateRule, readings: Sequence[Reading]) -> float:

@@ -9,10 +9,12 @@ from dlprof.gate.look import UNCORRECTED_FACTOR
 from dlprof.gate.rule import GateProgress, judge_gate
 from dlprof.gate.stages import stage_shifts
 from dlprof.gate.views import cleaned
-from dlprof.gate.wording import percent
-from dlprof.records import CheckPlan, GateResult, GateState, Quad, Series, Verdict
+from dlprof.gate.wording import amount, percent
+from dlprof.records import CheckPlan, GateResult, GateState, Quad, Series, StageShift, Verdict
 
 _SERIES: tuple[Series, ...] = ("load", "start")
+_LOADING = frozenset({"service", "receive", "wall"})
+"""Metrics whose shift lies in a stage of loading."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,11 +80,12 @@ def _verdict(plan: CheckPlan, quads: Sequence[Quad], progress: Sequence[GateProg
     gates = [each.result for each in progress]
     state = _state(gates)
     sound = [quad for quad in map(cleaned, quads) if not any(b.failure for b in quad.blocks)]
+    stages = stage_shifts(sound)
     return Verdict(
         state=state,
-        explanation=_explanation(state, gates),
+        explanation=_explanation(state, gates, stages),
         gates=tuple(gates),
-        stages=stage_shifts(sound),
+        stages=stages,
         quads={series: _most_usable(plan, progress, series) for series in _SERIES},
         error_bound=plan.error_bound,
         notes=_notes(plan, quads),
@@ -103,12 +106,23 @@ def _state(gates: Sequence[GateResult]) -> GateState:
     return "pass"
 
 
-def _explanation(state: GateState, gates: Sequence[GateResult]) -> str:
-    """The sentence of the first gate that makes the verdict what it is."""
+def _explanation(
+    state: GateState, gates: Sequence[GateResult], stages: Sequence[StageShift]
+) -> str:
+    """The sentence of the first gate that makes the verdict what it is, and the stage to blame."""
     for gate in gates:
         if gate.state == state and (gate.blocking or state != "inconclusive"):
-            return gate.explanation
+            blame = _blame(stages) if state == "fail" and gate.name in _LOADING else ""
+            return gate.explanation + blame
     return "Nothing was judged."
+
+
+def _blame(stages: Sequence[StageShift]) -> str:
+    """Which stage got slower the most; empty where none surely did."""
+    worst = next((stage for stage in stages if stage.stage != "startup"), None)
+    if worst is None or worst.low_s is None or worst.low_s <= 0:
+        return ""
+    return f" The most of it is in {worst.stage}: {amount(worst.shift_s, 's')} a sample."
 
 
 def _notes(plan: CheckPlan, quads: Sequence[Quad]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import statistics
 from typing import Any
 
 import pytest
+from builders import machine
 from gate_samples import KEY, entries, gate, load_quads, start_quads
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from dlprof.errors import FileError
 from dlprof.gate import (
     add_entry,
+    baseline_key,
     comparable,
     figures_of,
     judge_baseline,
@@ -26,7 +28,7 @@ from dlprof.gate import (
     parse_baseline,
     render_entry,
 )
-from dlprof.records import BaselineEntry, BaselineKey, BaselineRule
+from dlprof.records import BaselineEntry, BaselineKey, BaselineRule, Config
 from dlprof.stats import t_quantile
 
 STEADY = (0.0100, 0.0101, 0.0100, 0.0099, 0.0100, 0.0101, 0.0099, 0.0100, 0.0100, 0.0101)
@@ -96,6 +98,19 @@ def test_another_target_is_named_last() -> None:
     difference = key_difference([*entries([1.0], target), *entries([1.0], python)], KEY)
     assert difference == "OS Linux 6.6 instead of Linux 6.1, python 3.12 instead of 3.11"
     assert key_difference([], KEY) == ""
+
+
+def test_a_key_leaves_out_what_updates_change() -> None:
+    here = machine(platform="Linux 6.1.99-5-cloud", cpu_model="Example CPU")
+    key = baseline_key(
+        here,
+        target="data.py:make",
+        python="3.11.7",
+        torch="2.13.0",
+        config=Config(num_workers=2),
+        data="1a2b3c4d",
+    )
+    assert key == KEY
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])

@@ -11,8 +11,9 @@ from gate_samples import BATCHES, block, gate, load_quads, service_plan, start_q
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlprof.gate import judge, loader_difference, make_plan, next_look, order_of
+from dlprof.gate import judge, loader_difference, make_plan, next_look, order_of, sights
 from dlprof.gate.plan import ALL_GATES, LOOKS, Limits
+from dlprof.gate.wording import seconds_text
 from dlprof.records import Block, Config, GateName, Quad, ReasonCode
 
 CROWDED: dict[str, Any] = {"run_queue_wait_fraction": 0.6}
@@ -302,6 +303,9 @@ def test_without_correction_limits_are_wider_and_it_is_said() -> None:
     verdict = judge(service_plan(), plain)
     assert verdict.state == "inconclusive"
     assert any("wall times" in note for note in verdict.notes)
+    assert "limit of 10 %" in verdict.explanation
+    same = judge(service_plan(), load_quads(10, noise=0.005, corrected=False))
+    assert "within the limit of 5 %" in same.explanation
     assert judge(service_plan(), load_quads(10, 0.2, noise=0.005, corrected=False)).state == "fail"
 
 
@@ -312,6 +316,42 @@ def test_a_failure_says_which_stage_got_slower() -> None:
     assert stages[0].stage == "collate"
     assert stages[0].shift_s == pytest.approx(0.016 / 32)
     assert [stage.shift_s for stage in stages[1:]] == [0, 0]
+    slower = quads_of(
+        10,
+        {"stages_s": base},
+        {"stages_s": {**base, "collate": 0.032}, "service_s": (0.012,) * BATCHES},
+    )
+    explanation = judge(make_plan(), slower).explanation
+    assert explanation.endswith("The most of it is in collate: +500 us a sample.")
+
+
+def test_what_a_look_can_see_is_what_it_catches() -> None:
+    plan, same = service_plan(), load_quads(20, noise=0.02)
+    seen = sights(plan, same)
+    assert [each.quads for each in seen] == [10, 14, 20]
+    assert seen[0].slowdown > seen[2].slowdown > 0.05
+    for number, each in enumerate(seen):
+        slower = load_quads(20, each.slowdown + 0.001, noise=0.02)[: each.quads]
+        result = judge(plan, slower).gates[0]
+        assert (result.state, result.views[0].quads) == ("fail", LOOKS[number])
+    assert sights(plan, same[:9]) == ()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0 s"),
+        (9.9949e-6, "9.99 us"),
+        (9.996e-6, "10.0 us"),
+        (0.00123456, "1.23 ms"),
+        (0.9996, "1.00 s"),
+        (12.34, "12.3 s"),
+        (99.96, "1 min 40 s"),
+        (-0.0125, "-12.5 ms"),
+    ],
+)
+def test_times_have_three_digits(seconds: float, text: str) -> None:
+    assert seconds_text(seconds) == text
 
 
 FIGURES = st.one_of(

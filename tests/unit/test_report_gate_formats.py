@@ -57,7 +57,7 @@ def with_texts(text: str) -> Check:
     check = failing_check()
     (target,) = check.targets
     verdict = target.verdict
-    gates = tuple(dataclasses.replace(gate, explanation=text) for gate in verdict.gates)
+    gates = tuple(dataclasses.replace(gate, explanation=text, label=text) for gate in verdict.gates)
     verdict = dataclasses.replace(verdict, explanation=text, gates=gates, notes=(text,))
     targets = (
         dataclasses.replace(target, target=text, verdict=verdict, source_file=text),
@@ -205,6 +205,26 @@ def test_a_long_document_stays_bounded() -> None:
     side = Compared(name="x")
     target = checked_target("t", make_plan(), [quad] * 36)
     assert len(check_document(make_check([target], base=side, change=side))) < 2 << 20
+
+
+def test_more_memory_is_not_called_slower() -> None:
+    quads = load_quads(10, noise=0.01)
+    more = [
+        dataclasses.replace(
+            quad,
+            blocks=tuple(
+                dataclasses.replace(
+                    each, pss_peak_bytes=(2.0 if each.side == "change" else 1.0) * (1 << 30)
+                )
+                for each in quad.blocks
+            ),
+        )
+        for quad in quads
+    ]
+    side = Compared(name="x")
+    check = make_check([checked_target("t", make_plan(), more)], base=side, change=side)
+    assert "Data loading takes more memory" in render_summary(check)
+    assert "+1.0 GiB" in check.explanation
 
 
 # GitHub

@@ -6,10 +6,11 @@ import secrets
 from collections.abc import Callable, Mapping
 
 from dlprof.records import Check
-from dlprof.report.gate.wording import HEADLINES, named_targets, short
+from dlprof.report.gate.wording import headline, named_targets, short
 from dlprof.report.text import clean_lines
 
 _MOST_MESSAGE = 1000
+_MOST_OUTPUT = 10_000
 
 
 def render_annotation(check: Check) -> str:
@@ -22,7 +23,7 @@ def render_annotation(check: Check) -> str:
     excused = bool(check.override) or check.warn_only
     level = "error" if check.state == "fail" and not excused else "warning"
     _, target = named_targets(check)[0]
-    properties = {"title": f"dlprof: {HEADLINES[check.state]}"}
+    properties = {"title": f"dlprof: {headline(check)}"}
     if target.source_file:
         place = {"file": short(target.source_file)}
         if target.source_line is not None:
@@ -79,7 +80,7 @@ def _outputs(check: Check) -> Mapping[str, str]:
 
 
 def _output(name: str, value: str, delimiter: Callable[[], str]) -> str:
-    text = clean_lines(value)
+    text = clean_lines(value)[:_MOST_OUTPUT]
     while (end := delimiter()) in text:
         continue
     return f"{name}<<{end}\n{text}\n{end}\n"

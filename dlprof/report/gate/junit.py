@@ -5,7 +5,7 @@ from __future__ import annotations
 from xml.etree import ElementTree as ET
 
 from dlprof.records import Check, GateResult, TargetCheck
-from dlprof.report.gate.wording import HEADLINES, rows, short, target_names
+from dlprof.report.gate.wording import rows, short, target_names
 
 
 def render_junit(check: Check) -> str:
@@ -40,12 +40,12 @@ def _suite(suites: ET.Element, check: Check, name: str, target: TargetCheck) -> 
 
 def _case(suite: ET.Element, check: Check, name: str, gate: GateResult) -> None:
     case = ET.SubElement(
-        suite, "testcase", classname=f"dlprof.check.{name}", name=gate.label, time="0"
+        suite, "testcase", classname=f"dlprof.check.{name}", name=short(gate.label), time="0"
     )
     message = short(gate.explanation, 1000)
     if gate.state == "fail" and not (check.override or check.warn_only):
         failure = ET.SubElement(case, "failure", message=message, type=gate.reason)
-        failure.text = "\n".join((HEADLINES["fail"], *_figures(gate)))
+        failure.text = "\n".join((message, *_figures(gate)))
     elif gate.state == "fail":
         reason = f"allowed: {short(check.override)}" if check.override else "only a warning"
         ET.SubElement(case, "skipped", message=f"{message} ({reason})")

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from dlprof.records import Check, TargetCheck
 from dlprof.report.gate.wording import (
-    HEADLINES,
     STATE_WORDS,
     advice,
+    headline,
     named_targets,
     rows,
     short,
@@ -73,7 +73,7 @@ def _more(count: int) -> str:
 
 def _head(check: Check) -> list[str]:
     lines = [
-        f"## {state_word(check)}: {HEADLINES[check.state]}",
+        f"## {state_word(check)}: {headline(check)}",
         "",
         escaped(check.explanation),
         "",

@@ -90,7 +90,7 @@ def render_benchmark_action(check: Check) -> str:
     return _json(
         [
             {
-                "name": f"{figure.target}: {figure.gate.label}{view_text(figure.view)}",
+                "name": f"{figure.target}: {short(figure.gate.label)}{view_text(figure.view)}",
                 "unit": _unit(figure.gate),
                 "value": figure.value * (1 if figure.gate.unit == "bytes" else _NS),
                 "extra": short(figure.gate.explanation),

@@ -10,9 +10,9 @@ from rich.text import Text
 
 from dlprof.records import Check, GateState, TargetCheck
 from dlprof.report.gate.wording import (
-    HEADLINES,
     STATE_WORDS,
     advice,
+    headline,
     named_targets,
     short,
     side_text,
@@ -33,7 +33,7 @@ def render_check(check: Check) -> RenderableType:
     took = sum(target.measured_s for target in check.targets)
     parts: list[RenderableType] = [
         Text(f"{state_word(check)}: ", style=_STYLES[check.state]).append(
-            HEADLINES[check.state], style="bold"
+            headline(check), style="bold"
         ),
         Hanging("", Text(f"{side_text(check.change)} against {side_text(check.base)}")),
     ]

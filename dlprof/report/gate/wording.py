@@ -23,7 +23,7 @@ STATE_WORDS: Mapping[GateState, str] = MappingProxyType(
 )
 """A verdict in words."""
 
-HEADLINES: Mapping[GateState, str] = MappingProxyType(
+_HEADLINES: Mapping[GateState, str] = MappingProxyType(
     {
         "pass": "Data loading did not get slower",
         "fail": "Data loading got slower",
@@ -31,11 +31,11 @@ HEADLINES: Mapping[GateState, str] = MappingProxyType(
         "no_baseline": "There is no comparable baseline",
     }
 )
-"""A verdict as a headline."""
 
 _WORST_FIRST: Mapping[GateState, int] = MappingProxyType(
     {"fail": 0, "inconclusive": 1, "no_baseline": 2, "pass": 3}
 )
+_HELPED_BY_TIME = frozenset({"undecided", "too_few_quads", "contended", "spread"})
 _NO_CHARACTER = re.compile("[\ufdd0-\ufdef\ufffe\uffff]")
 MOST_CHARACTERS = 300
 """No text of the user's is shown longer than this."""
@@ -64,6 +64,16 @@ def named_targets(check: Check) -> list[tuple[str, TargetCheck]]:
     """The targets with their names, the worst verdicts first."""
     pairs = list(zip(target_names(check), check.targets, strict=True))
     return sorted(pairs, key=lambda pair: _WORST_FIRST[pair[1].verdict.state])
+
+
+def headline(check: Check) -> str:
+    """The whole check's verdict as a headline."""
+    failed = [
+        gate for target in check.targets for gate in target.verdict.gates if gate.state == "fail"
+    ]
+    if check.state == "fail" and failed and all(gate.unit == "bytes" for gate in failed):
+        return "Data loading takes more memory"
+    return _HEADLINES[check.state]
 
 
 def state_word(check: Check) -> str:
@@ -108,7 +118,7 @@ def rows(gates: Sequence[GateResult]) -> Iterator[Row]:
         state = STATE_WORDS[gate.state] if gate.reason != "not_measured" else "not measured"
         if not gate.views:
             yield Row(
-                metric=gate.label,
+                metric=short(gate.label),
                 base=MISSING,
                 change=MISSING,
                 shift=MISSING,
@@ -117,7 +127,7 @@ def rows(gates: Sequence[GateResult]) -> Iterator[Row]:
             )
         for place, view in enumerate(gate.views):
             yield Row(
-                metric=gate.label + view_text(view),
+                metric=short(gate.label) + view_text(view),
                 base=figure_text(view.base, gate.unit),
                 change=figure_text(view.change, gate.unit),
                 shift=short(view.text),
@@ -152,7 +162,10 @@ def advice(check: Check) -> str:
             "If the slowdown is meant, let it pass with --allow-regression REASON; "
             "else dlprof profile says where the time goes."
         )
-    if check.state == "inconclusive":
+    reasons = {gate.reason for target in check.targets for gate in target.verdict.gates}
+    if check.state == "inconclusive" and "unusable_blocks" in reasons:
+        return "Mend what kept the blocks from being measured, then check again."
+    if check.state == "inconclusive" and reasons & _HELPED_BY_TIME:
         return "Give it more time with --budget, or a machine that does less beside it."
     if check.state == "no_baseline":
         return "Record runs on this machine with dlprof baseline update FILE."
