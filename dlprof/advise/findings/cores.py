@@ -36,7 +36,7 @@ _OVERSUBSCRIBED = 1.6
 _OWN_THREADS = 3
 """Threads of a worker that computes in one: itself, its feeder, and torch's watch."""
 
-_HELPERS = 0.25
+HELPERS = 0.25
 """CPU of a worker's other threads over that of the one that fetches, from which they count."""
 
 _AFFINITY_CODE = """def use_all_cpus(worker_id):
@@ -224,7 +224,7 @@ def enough_workers(view: View) -> Config | None:
     wanted = demand(view)
     if limit_of(view) in ("consumer", "main", "unknown") or view.workers < 2:
         return None
-    if wanted < _OVERSUBSCRIBED * view.cores or helpers_share(view) >= _HELPERS:
+    if wanted < _OVERSUBSCRIBED * view.cores or helpers_share(view) >= HELPERS:
         return None
     if pinned_cpus(view) is not None:
         return None
@@ -284,7 +284,7 @@ def helpers_share(view: View) -> float:
 
 def single_threaded(view: View) -> Config | None:
     """One thread in each worker, where threads use what the workers lack."""
-    if not view.workers or helpers_share(view) < _HELPERS or limit_of(view) == "consumer":
+    if not view.workers or helpers_share(view) < HELPERS or limit_of(view) == "consumer":
         return None
     return dataclasses.replace(view.config, worker_threads=1)
 

@@ -56,7 +56,7 @@ class Gain:
 
 def gain_of(view: View, config: Config) -> Gain | None:
     """What another configuration would bring; ``None`` where nothing is known."""
-    return measured_gain(view, config) or _modelled(view, config) or _bounded(view, config)
+    return measured_gain(view, config) or modelled_gain(view, config) or _bounded(view, config)
 
 
 def measured_gain(view: View, config: Config) -> Gain | None:
@@ -112,7 +112,8 @@ def _batches_per_s(trial: Trial) -> float:
     return trial.batches_per_s.value if trial.batches_per_s is not None else 0.0
 
 
-def _modelled(view: View, config: Config) -> Gain | None:
+def modelled_gain(view: View, config: Config) -> Gain | None:
+    """What the model says of it, on the cores that were to be had; ``None`` without a model."""
     cores = view.usage.available_cpu_cores or view.cores
     return model_ratio(view, (config, cores), (view.config, cores))
 

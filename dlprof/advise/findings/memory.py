@@ -21,6 +21,7 @@ _SUSPECTED = 4 << 20
 _BATCHES_OF_NOISE = 2.0
 """Batches more or less in the queues that trials of one configuration differ by."""
 
+_FAR = 5
 _LINE = 3
 """Trials from which it shows whether memory grows with the batches."""
 
@@ -29,7 +30,7 @@ _STEADY = 0.85
 
 _SHORTER = 0.75
 _LATE = 0.6
-"""Share of the slope over all trials that is left between the two longest of what goes on."""
+"""Share of its first slope that memory which goes on growing has in the end."""
 
 _SOON_SHARE = 0.1
 """Share of the memory to be had that an epoch, or an hour, would take."""
@@ -122,7 +123,7 @@ def _grows(view: View, points: Sequence[tuple[int, int]]) -> bool:
     least = max(_LEAST_SEEN, _BATCHES_OF_NOISE * (batch_bytes(view) or 0.0))
     if points[-1][0] - points[0][0] < _LEAST_BATCHES:
         return False
-    if points[-1][1] - points[0][1] < (2 * least if few else least):
+    if points[-1][1] - points[0][1] < (_FAR * least if few else least):
         return False
     return few or (
         statistics.correlation(*zip(*points, strict=True)) >= _STEADY and _goes_on(points)
@@ -130,13 +131,15 @@ def _grows(view: View, points: Sequence[tuple[int, int]]) -> bool:
 
 
 def _goes_on(points: Sequence[tuple[int, int]]) -> bool:
-    """Whether the longest trial has still more than the next: what only fills up levels off."""
+    """Whether memory grew as fast in the longest trial's second half: what fills up levels off."""
     batches, most = points[-1]
     shorter = [point for point in points if point[0] <= _SHORTER * batches]
     if not shorter:
         return False
     late = (most - shorter[-1][1]) / (batches - shorter[-1][0])
-    return late >= _LATE * _slope(points)
+    if len(shorter) < 2 or shorter[-1][0] == shorter[0][0]:
+        return late >= _LATE * _slope(points)
+    return late >= _LATE * _slope(shorter)
 
 
 def _slope(points: Sequence[tuple[int, int]]) -> float:

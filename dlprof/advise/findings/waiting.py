@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from dlprof.advise.findings.claims import Claim, Place, Words, claim, settings_fix
-from dlprof.advise.findings.gains import Gain, bound, gain_of
+from dlprof.advise.findings.cores import HELPERS, helpers_share
+from dlprof.advise.findings.gains import Gain, bound, gain_of, modelled_gain
 from dlprof.advise.findings.limit import limit_of
 from dlprof.advise.findings.view import Costs, View, stage_of
 from dlprof.advise.wording import percent
@@ -48,7 +49,7 @@ def order(view: View) -> Claim | None:
     free = unordered(view)
     if free is None:
         return None
-    gain = gain_of(view, free)
+    gain = _order_gain(view, free)
     if gain is None or not _is_order(view, gain, _deeper_gain(view)):
         return None
     hold_up, fetch = stage_of(view, "hold_up"), stage_of(view, "fetch")
@@ -82,17 +83,29 @@ def order(view: View) -> Claim | None:
     )
 
 
+def _order_gain(view: View, free: Config) -> Gain | None:
+    """What giving up the order brings.
+
+    Where batches are seen to pile up out of turn behind far slower ones, and a trial was too short
+    to rule out that it pays, the model is asked: slow batches are few, and a trial has its luck.
+    """
+    gain = gain_of(view, free)
+    if gain is None or gain.pays(_PAYS) or not _piles_up(view):
+        return gain
+    modelled = modelled_gain(view, free)
+    undecided = (gain.estimate.high or gain.value) >= _PAYS
+    return modelled if undecided and modelled is not None else gain
+
+
 def _is_order(view: View, gain: Gain, deeper: Gain | None) -> bool:
     """Whether it is order that holds the loader up, and not that its queues are shallow.
 
-    Deeper queues help against both. Where batches are seen to pile up out of turn behind far
-    slower ones, less of a gain will do: slow batches are few, and a short trial has its luck.
+    Deeper queues help against both.
     """
-    piled = _piles_up(view)
-    high = gain.estimate.high or gain.value
-    if not gain.pays(_PAYS) and not (piled and high >= _PAYS):
+    if not gain.pays(_PAYS):
         return False
-    return deeper is None or gain.value >= (_NEARLY if not piled else _HALF) * deeper.value
+    share = _HALF if _piles_up(view) else _NEARLY
+    return deeper is None or gain.value >= share * deeper.value
 
 
 def _piles_up(view: View) -> bool:
@@ -226,6 +239,8 @@ def waits_for_others(view: View, costs: Costs, alone: Costs) -> bool:
     """Whether waiting grows with workers, speed doesn't, and storage isn't why."""
     if view.workers < 2 or limit_of(view) in ("consumer", "main"):
         return False
+    if helpers_share(view) >= HELPERS:
+        return False  # they wait for threads of their own
     grown_s = costs.making.io_s - alone.making.io_s
     if grown_s < _MORE_WAITING * costs.making.wall_s:
         return False
