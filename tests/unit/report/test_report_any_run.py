@@ -26,7 +26,20 @@ from dlprof.report.export.rows import render_csv
 from dlprof.report.export.trace import render_perfetto
 from dlprof.store import MismatchError, from_json, to_json
 
-_EXTREMES = (0, -1, 1, 1e-100, -1e100, 1e100, 2**70, None, "", "\x1b[2J<b>", [], {})
+_EXTREMES: tuple[Any, ...] = (
+    0,
+    -1,
+    1,
+    1e-100,
+    -1e100,
+    1e100,
+    2**70,
+    None,
+    "",
+    "\x1b[2J<b>",
+    [],
+    {},
+)
 
 
 def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
