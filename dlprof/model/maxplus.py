@@ -51,6 +51,8 @@ def steady_rate(cell: Cell, deck: Deck, *, batches: int) -> Steady:
     steps = deck.steps(cell, len(rows))
     slow = max(1.0, 1.0 / own_cores(cell))
     steady = _recursion(cell, rows, steps, slow=slow)
+    if steady.batches_per_s > _CROWDED * found["cores"]:
+        return dataclasses.replace(steady, batches_per_s=limit)
     for _ in range(_PASSES):
         before, found_slow = slow, _slowdown(cell, steady.batches_per_s, slow)
         slow = math.sqrt(before * found_slow) if before > 1.0 else found_slow
@@ -59,6 +61,16 @@ def steady_rate(cell: Cell, deck: Deck, *, batches: int) -> Steady:
         steady = _recursion(cell, rows, steps, slow=slow)
     return dataclasses.replace(steady, batches_per_s=min(steady.batches_per_s, limit))
 
+
+def unslowed_rate(cell: Cell, deck: Deck, *, batches: int) -> float:
+    """The rate by the recursion if there were cores without end."""
+    rows = deck.rows(cell.work, max(batches, 4 * cell.workers))
+    return _recursion(cell, rows, deck.steps(cell, len(rows)), slow=1.0).batches_per_s
+
+
+_CROWDED = 2.0
+"""With work for twice the cores, some core is idle for less than 2 % of the time (four threads
+that compute and wait for as long, on one core); more threads leave less still."""
 
 _BY_THEMSELVES = ("cores", "pin", "storage")
 _PASSES = 2
@@ -81,7 +93,7 @@ def _slowdown(cell: Cell, rate: float, slow: float) -> float:
 
 
 def _recursion(cell: Cell, rows: Rows, steps: Sequence[float], *, slow: float) -> Steady:
-    count = len(rows)
+    count = len(rows) - len(rows) % cell.workers  # whole rounds: batches come in bursts of W
     warm_up = cell.workers + min(cell.workers * cell.prefetch, count)
     columns = _columns(cell, rows, steps, slow)
     run = _in_order if cell.in_order else _as_they_come

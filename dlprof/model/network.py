@@ -44,6 +44,7 @@ class Costs:
     Attributes:
         cpu: CPU of fetching.
         io: Waiting in fetching.
+        turns: A batch computes and waits by turns, so many times: it has many samples.
         take_cpu: CPU of main in taking a batch in; of the pin thread where there is one.
         take_io: Waiting in that, the batch's worker at rest.
         busy_s: What it takes longer while the worker computes.
@@ -56,6 +57,7 @@ class Costs:
 
     cpu: Sequence[float]
     io: Sequence[float]
+    turns: int = 1
     take_cpu: Sequence[float] = ()
     take_io: Sequence[float] = ()
     busy_s: float = 0.0
@@ -90,7 +92,10 @@ class Worker:
         idle_again: Whether it ever ran out of indices.
     """
 
-    __slots__ = ("_batch", "_clock", "_costs", "_sink", "_tasks", "computing", "idle_again")
+    __slots__ = (
+        *("_batch", "_clock", "_costs", "_sink", "_tasks", "_turns"),
+        *("computing", "idle_again"),
+    )
 
     def __init__(self, clock: Clock, costs: Costs) -> None:
         self._clock = clock
@@ -98,6 +103,7 @@ class Worker:
         self._sink: Sink | None = None
         self._tasks: deque[int] = deque()
         self._batch = -1
+        self._turns = 0
         self.computing = False
         self.idle_again = False
 
@@ -114,14 +120,22 @@ class Worker:
 
     def _begin(self, batch: int) -> None:
         self._batch = batch
+        self._turns = self._costs.turns
+        self._compute()
+
+    def _compute(self) -> None:
         self.computing = True
         cpu = self._costs.cpu
-        self._clock.compute(cpu[batch % len(cpu)], self._computed)
+        self._clock.compute(cpu[self._batch % len(cpu)] / self._costs.turns, self._computed)
 
     def _computed(self) -> None:
         self.computing = False
         io, storage = self._costs.io, self._costs.storage
-        wait_s = io[self._batch % len(io)]
+        wait_s = io[self._batch % len(io)] / self._costs.turns
+        self._turns -= 1
+        if self._turns:
+            self._clock.wait(wait_s, self._compute)
+            return
         if storage is not None:
             wait_s = max(wait_s, storage.serve(self._clock.now))
         if wait_s > 0.0:

@@ -161,6 +161,7 @@ class _Many:
         self._deck = Deck(_SEED)
         self._works: dict[_Key, Resampled] = {}
         self._known: dict[_Key, tuple[Steady, float]] = {}
+        self._errors: dict[_Key, float] = {}
 
     def all(self, configs: Sequence[Config]) -> list[Prediction]:
         """One prediction each."""
@@ -198,7 +199,10 @@ class _Many:
         return found
 
     def _sampling(self, cell: Cell, drawn: Resampled) -> float:
-        by_means = log_error(cell, drawn)
+        key = (id(cell.work), cell.workers, cell.prefetch == 1)  # all that the closed form knows
+        if key not in self._errors:
+            self._errors[key] = log_error(cell, drawn)
+        by_means = self._errors[key]
         if not self._few or self._predictor.method == "closed":
             return by_means
         again = [_redrawn(cell, work) for work in drawn.replicates[:_LONG_REPLICATES]]

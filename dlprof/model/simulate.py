@@ -6,8 +6,10 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+from dlprof.model.bounds import bounds, cores_bound
 from dlprof.model.clock import Clock
 from dlprof.model.consumer import Consumer, FedConsumer, LoadingConsumer
+from dlprof.model.maxplus import unslowed_rate
 from dlprof.model.network import Costs, PinThread, Storage, Worker, costs_of
 from dlprof.model.predictor import Steady
 from dlprof.model.work import Cell, Deck
@@ -16,8 +18,13 @@ MIN_CORES = 4.0
 """Ranks are alike: where fewer of them keep this many cores to themselves, in proportion, the
 rest need no simulating. With fewer cores than that, how they take turns matters."""
 
+_CROWDED = 3.0
+"""With work for three times the cores, cores are idle for less than a hundredth of the time."""
+
+_COUNTS = 0.1
+_PROBE = 120
 _MIN_RANKS = 2
-_MIN_BATCHES = 24
+_MIN_BATCHES = 60
 """Of one rank, whatever the number of ranks."""
 
 
@@ -29,17 +36,21 @@ def steady_rate(cell: Cell, deck: Deck, *, batches: int) -> Steady:
         deck: Deals batches.
         batches: Measured over all ranks together; at least four rounds of ``W`` are in each.
     """
+    if cell.workers and _is_crowded(cell, deck):
+        return Steady(batches_per_s=min(bounds(cell).values()))
     ranks = _ranks(cell)
     wanted = max(math.ceil(batches / ranks), 4 * cell.workers, _MIN_BATCHES)
     warm_up = max(1, cell.workers + min(cell.workers * cell.prefetch, wanted))
     network = _network(cell, deck, ranks, measured=wanted, warm_up=warm_up)
     network.clock.run()
-    rates = []
-    for consumer, count in zip(network.consumers, network.counts, strict=True):
-        span = consumer.yields_s[warm_up + count - 1] - consumer.yields_s[warm_up - 1]
-        rates.append(count / span if span > 0 else math.inf)
+    spans = [
+        consumer.yields_s[warm_up + count - 1] - consumer.yields_s[warm_up - 1]
+        for consumer, count in zip(network.consumers, network.counts, strict=True)
+    ]
+    # All spans together: a mean of rates would count those ranks more that happen to be fast.
+    whole = math.fsum(spans)
     return Steady(
-        batches_per_s=math.fsum(rates) / ranks,
+        batches_per_s=sum(network.counts) / whole if whole > 0 else math.inf,
         held_back=any(worker.idle_again for worker in network.workers),
     )
 
@@ -61,6 +72,14 @@ def epoch_s(cell: Cell, deck: Deck, epoch_batches: int) -> tuple[float, float]:
     firsts = [consumer.yields_s[0] for consumer in network.consumers]
     lasts = [consumer.yields_s[epoch_batches - 1] for consumer in network.consumers]
     return math.fsum(firsts) / ranks, math.fsum(lasts) / ranks
+
+
+def _is_crowded(cell: Cell, deck: Deck) -> bool:
+    """Whether there is so much more work than cores that all of them are busy all the time."""
+    limit = cores_bound(cell)
+    if min(rate for name, rate in bounds(cell).items() if name != "cores") < _CROWDED * limit:
+        return False
+    return unslowed_rate(cell, deck, batches=_PROBE) > _CROWDED * limit
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,13 +123,15 @@ def _network(
         rows = deck.rows(cell.work, measured, rank)
         costs = Costs(
             **costs_of(rows, pinned=cell.work.pinned),
+            turns=_turns(cell),
             busy_s=cell.work.busy_s,
             steps=deck.steps(cell, len(rows), rank),
             step_cores=where.step_cores,
             step_cpu=where.step_cpu_s / where.speed,
             storage=storage,
         )
-        count = measured if last is not None else len(rows)
+        # In-order batches come in bursts of W: whole rounds are measured.
+        count = measured if last is not None else _whole_rounds(cell, len(rows))
         counts.append(count)
         if not cell.workers:
             consumers.append(LoadingConsumer(clock, costs, wanted=warm_up + count))
@@ -121,6 +142,20 @@ def _network(
     for consumer in consumers:
         consumer.ask()
     return _Network(clock=clock, consumers=consumers, workers=workers, counts=counts)
+
+
+def _turns(cell: Cell) -> int:
+    """How often a batch computes and waits in turn.
+
+    A batch of many samples does so many times. Where one of the two hardly counts, it doesn't
+    matter; else three times come within a hundredth of many.
+    """
+    means = cell.work.means
+    return 3 if min(means.cpu, means.io) > _COUNTS * (means.cpu + means.io) else 1
+
+
+def _whole_rounds(cell: Cell, count: int) -> int:
+    return count - count % max(1, cell.workers)
 
 
 def _fed(

@@ -108,9 +108,9 @@ def test_helpers_of_main_share_its_cores() -> None:
 
 
 def test_a_handshake_waits_for_a_worker_that_computes() -> None:
-    busy = {"receive_busy_s": {"default": 4 * MS}}
-    computing = constant(cpu=10 * MS, receive=1 * MS, **busy)
-    waiting = constant(io=10 * MS, receive=1 * MS, **busy)
+    busy_s = {"default": 4 * MS}
+    computing = constant(cpu=10 * MS, receive=1 * MS, receive_busy_s=busy_s)
+    waiting = constant(io=10 * MS, receive=1 * MS, receive_busy_s=busy_s)
     where = {"cores": 64.0, "step_s": 5 * MS}
     assert rate(computing, fed(4), "closed", **where) == pytest.approx(100)
     assert rate(waiting, fed(4), "closed", **where) == pytest.approx(1 / 0.006)

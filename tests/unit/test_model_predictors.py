@@ -93,8 +93,9 @@ def test_all_share_one_storage(method: str) -> None:
 
 def test_a_spinning_step_takes_a_core_from_the_workers() -> None:
     calibration = constant(cpu=4 * MS)
-    where = {"cores": 1.0, "step_s": 3 * MS}
-    sleeping, spinning = (rate(calibration, fed(2), **where, step_cores=c) for c in (0.0, 1.0))
+    sleeping, spinning = (
+        rate(calibration, fed(2), cores=1.0, step_s=3 * MS, step_cores=c) for c in (0.0, 1.0)
+    )
     assert sleeping == pytest.approx(250, rel=0.02)
     assert 250 * 2 / 3 < spinning < 0.95 * sleeping  # a third thread, while it spins
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from dlprof.model import needs
@@ -32,7 +34,7 @@ def test_without_workers_nothing_is_shared() -> None:
 def test_each_tensor_takes_a_descriptor_unless_files_are_shared_by_name() -> None:
     config = Config(num_workers=4, prefetch_factor=4)
     by_descriptor = needs(KNOWN, config).open_files
-    by_name = needs(KNOWN, Config(**{**_fields(config), "sharing_strategy": "file_system"}))
+    by_name = needs(KNOWN, dataclasses.replace(config, sharing_strategy="file_system"))
     assert by_descriptor is not None
     assert by_name.open_files is not None
     assert by_descriptor - by_name.open_files == 17 * 2
@@ -61,7 +63,3 @@ def test_what_was_not_calibrated_is_not_told() -> None:
     alone = Calibration(startup_s={"fork": (0.1,)})
     assert needs(alone, Config(num_workers=1, start_method="fork")).startup_s == 0.1
     assert needs(alone, Config(num_workers=2, start_method="fork")).startup_s is None
-
-
-def _fields(config: Config) -> dict[str, int | None]:
-    return {"num_workers": config.num_workers, "prefetch_factor": config.prefetch_factor}
