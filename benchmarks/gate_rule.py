@@ -18,7 +18,7 @@ from others_rules import RULES, Rule
 from dlprof.gate import judge, make_plan, next_look
 from dlprof.records import Block, Quad
 
-SESSIONS, QUICK_SESSIONS = 200, 4
+SESSIONS, QUICK_SESSIONS = 300, 4
 FALSE_ALARMS = 0.01
 CAUGHT_QUIET, CAUGHT = 0.99, 0.90
 PASSED_UNSEEN = 0.02

@@ -53,31 +53,54 @@ def judge_gate(
         ended: Whether no more will be measured. The next look is then taken early, with what
             there is, and spends the error that was laid aside for it.
     """
-    usable: list[Reading] = []
-    faulty: list[Quad] = []
-    faults: collections.Counter[ReasonCode] = collections.Counter()
-    result = None
-    relevant = [quad for quad in quads if quad.series == rule.series]
-    for quad in relevant[:MOST_DIFFERENCES]:
+    walked = _walk(plan, rule, [quad for quad in quads if quad.series == rule.series])
+    result, usable = walked.result, len(walked.usable)
+    if result is not None and not result.pending:
+        return GateProgress(result=result, usable=usable, needed=0)
+    if _are_decisive(walked.faults, usable, ended=ended):
+        return _settled(_without_figures(rule, walked), usable)
+    later = [look for look in rule.looks if look > usable]
+    if ended and later and usable not in rule.looks and _can_tell(rule, usable):
+        result = look_at(plan, rule, walked.usable)
+    if ended or not later:
+        return _settled(result or _too_few(rule, usable), usable)
+    result = dataclasses.replace(result or _too_few(rule, usable), pending=True)
+    return GateProgress(result=result, usable=usable, needed=later[0] - usable)
+
+
+@dataclasses.dataclass(slots=True)
+class _Walk:
+    """What has been met on the way through the quads, in their order.
+
+    Attributes:
+        usable: Readings.
+        faulty: Quads without one.
+        faults: Why, and how often.
+        result: Of the last look.
+    """
+
+    usable: list[Reading] = dataclasses.field(default_factory=list)
+    faulty: list[Quad] = dataclasses.field(default_factory=list)
+    faults: collections.Counter[ReasonCode] = dataclasses.field(default_factory=collections.Counter)
+    result: GateResult | None = None
+
+
+def _walk(plan: CheckPlan, rule: GateRule, quads: Sequence[Quad]) -> _Walk:
+    """Go through the quads, look where a look is due, and stop at the first that decides."""
+    walked = _Walk()
+    for quad in quads[:MOST_DIFFERENCES]:
         reading = read_quad(quad, rule)
         if not isinstance(reading, Reading):
-            faulty.append(quad)
-            faults[reading] += 1
+            walked.faulty.append(quad)
+            walked.faults[reading] += 1
             continue
-        usable.append(reading)
-        if len(usable) in rule.looks and not _too_many(faults, len(usable)):
-            result = look_at(plan, rule, usable)
-            if not result.pending:
-                return GateProgress(result=result, usable=len(usable), needed=0)
-    if _are_decisive(faults, len(usable), ended=ended):
-        return _settled(_without_figures(rule, faulty, faults), len(usable))
-    later = [look for look in rule.looks if look > len(usable)]
-    if ended and later and len(usable) not in rule.looks and _can_tell(rule, len(usable)):
-        result = look_at(plan, rule, usable)
-    if ended or not later:
-        return _settled(result or _too_few(rule, len(usable)), len(usable))
-    result = dataclasses.replace(result or _too_few(rule, len(usable)), pending=True)
-    return GateProgress(result=result, usable=len(usable), needed=later[0] - len(usable))
+        walked.usable.append(reading)
+        usable = len(walked.usable)
+        if usable in rule.looks and not _too_many(walked.faults, usable):
+            walked.result = look_at(plan, rule, walked.usable)
+            if not walked.result.pending:
+                break
+    return walked
 
 
 def _settled(result: GateResult, usable: int) -> GateProgress:
@@ -110,12 +133,12 @@ def _too_few(rule: GateRule, usable: int) -> GateResult:
     return _no_verdict(rule, "too_few_quads", f"{usable} of {rule.looks[0]} quads")
 
 
-def _without_figures(rule: GateRule, faulty: Sequence[Quad], faults: _Faults) -> GateResult:
+def _without_figures(rule: GateRule, walked: _Walk) -> GateResult:
     """Why a metric can't be judged, by what most of its faulty quads lack."""
-    reason = max(faults, key=lambda fault: faults[fault])
+    ((reason, _),) = walked.faults.most_common(1)
     detail = {
         "too_few_batches": str(LEAST_BATCHES),
-        "unusable_blocks": _first_failure(faulty) or "both sides must be measured alike",
+        "unusable_blocks": _first_failure(walked.faulty) or "both sides must be measured alike",
     }.get(reason, "")
     return _no_verdict(rule, reason, detail)
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from builders import machine
 from gate_samples import KEY, entries, gate, load_quads, start_quads
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dlprof.errors import FileError
@@ -261,7 +261,6 @@ ENTRIES = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(ENTRIES, max_size=5))
 def test_whatever_is_kept_is_read_again(stored: list[BaselineEntry]) -> None:
     text = ""
@@ -273,14 +272,12 @@ def test_whatever_is_kept_is_read_again(stored: list[BaselineEntry]) -> None:
     assert "".join(f"{render_entry(entry)}\n" for entry in read) == text
 
 
-@settings(deadline=None)
 @given(st.text(max_size=200))
 def test_any_text_is_read_or_refused(text: str) -> None:
     with contextlib.suppress(FileError):
         assert parse_baseline(text, "b") == []
 
 
-@settings(deadline=None)
 @given(st.lists(ENTRIES, max_size=8), ENTRIES, st.integers(2, 10))
 def test_any_history_gives_a_verdict(
     stored: list[BaselineEntry], entry: BaselineEntry, runs: int

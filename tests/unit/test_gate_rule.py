@@ -11,10 +11,21 @@ from gate_samples import BATCHES, block, gate, load_quads, service_plan, start_q
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlprof.gate import judge, loader_difference, make_plan, next_look, order_of, sights
+from dlprof.gate import (
+    checked_target,
+    judge,
+    loader_difference,
+    make_check,
+    make_plan,
+    next_look,
+    order_of,
+    recomputed,
+    sights,
+)
 from dlprof.gate.plan import ALL_GATES, LOOKS, Limits
 from dlprof.gate.wording import seconds_text
-from dlprof.records import Block, Config, GateName, Quad, ReasonCode
+from dlprof.records import Block, Compared, Config, GateName, Quad, ReasonCode
+from dlprof.report.gate.document import check_document, read_check
 
 CROWDED: dict[str, Any] = {"run_queue_wait_fraction": 0.6}
 
@@ -378,7 +389,7 @@ def any_blocks(draw: st.DrawFn) -> Block:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     blocks=st.lists(any_blocks(), min_size=1, max_size=5),
     counts=st.tuples(st.integers(0, 12), st.integers(0, 12)),
@@ -390,8 +401,13 @@ def test_whatever_was_measured_there_is_a_verdict(
     odd = Quad(number=99, series="load", blocks=tuple(blocks))
     start = Quad(number=0, series="start", blocks=tuple(blocks[:2]))
     quads = [*good, *[odd] * counts[1], start]
-    verdict = judge(make_plan(), quads)
+    target = checked_target("t", make_plan(), quads)
+    verdict = target.verdict
+    assert verdict == judge(make_plan(), quads)
     assert [result.name for result in verdict.gates] == list(ALL_GATES)
+    side = Compared(name="x")
+    document = check_document(make_check([target], base=side, change=side))
+    assert recomputed(read_check(document, "check.json").targets[0]) == verdict
     if counts[0] < 10 and counts[1] < 10:
         assert verdict.state != "pass"
 

@@ -19,7 +19,7 @@ from gate_samples import (
     load_quads,
     passing_check,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dlprof.errors import ExitCode, FileError
@@ -263,7 +263,6 @@ def test_a_check_that_passed_marks_nothing_and_others_warn() -> None:
     assert parsed_command(render_annotation(lenient))[0] == "warning"
 
 
-@settings(deadline=None)
 @given(TEXTS)
 def test_no_text_leaves_an_annotation(text: str) -> None:
     line = render_annotation(with_texts(text))
@@ -288,7 +287,6 @@ def parsed_outputs(text: str) -> dict[str, str]:
 NAMES = ["verdict", "explanation", "target", "metric", "slower", "slower_low", "slower_high"]
 
 
-@settings(deadline=None)
 @given(TEXTS)
 def test_no_text_leaves_an_output(text: str) -> None:
     values = parsed_outputs(render_outputs(with_texts(text)))
@@ -307,7 +305,6 @@ def test_a_delimiter_that_the_text_holds_is_not_taken() -> None:
 # Markdown
 
 
-@settings(deadline=None)
 @given(TEXTS)
 def test_no_text_leaves_its_cell(text: str) -> None:
     lines = render_comment(with_texts(text)).splitlines()
@@ -345,7 +342,6 @@ def test_the_worst_target_comes_first() -> None:
 # JUnit
 
 
-@settings(deadline=None)
 @given(TEXTS)
 def test_junit_is_xml_whatever_the_texts(text: str) -> None:
     root = ET.fromstring(render_junit(with_texts(text)).encode())  # noqa: S314 - our own
@@ -435,7 +431,6 @@ def parsed_metrics(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], f
     return found
 
 
-@settings(deadline=None)
 @given(TEXTS)
 def test_openmetrics_parse_whatever_the_texts(text: str) -> None:
     found = parsed_metrics(render_openmetrics(with_texts(text)))

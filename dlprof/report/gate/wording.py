@@ -37,13 +37,15 @@ _WORST_FIRST: Mapping[GateState, int] = MappingProxyType(
 )
 _HELPED_BY_TIME = frozenset({"undecided", "too_few_quads", "contended", "spread"})
 _NO_CHARACTER = re.compile("[\ufdd0-\ufdef\ufffe\uffff]")
+# GitHub's runner obeys lines of a job's output that begin with these, blanks aside.
+_COMMAND = re.compile(r"(?<!\S)(:|#)(:|#\[)")
 MOST_CHARACTERS = 300
 """No text of the user's is shown longer than this."""
 
 
 def short(text: str, most: int = MOST_CHARACTERS) -> str:
     """A text from anywhere as one line that is safe to show, cut where it is long."""
-    line = _NO_CHARACTER.sub("", clean(text))
+    line = _COMMAND.sub(r"\1 \2", _NO_CHARACTER.sub("", clean(text)))
     return line if len(line) <= most else f"{line[: most - 3]}..."
 
 
