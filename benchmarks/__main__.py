@@ -19,8 +19,8 @@ from common import RESULTS, markdown
 HERE = Path(__file__).parent
 README = HERE / "README.md"
 NAMES = (
-    *("truth", "startup", "overhead", "observer", "memory", "budget", "estimator"),
-    *("faults", "kill_campaign", "gate_rule"),
+    *("truth", "startup", "overhead", "observer", "watching", "memory", "budget", "estimator"),
+    *("tracing", "faults", "kill_campaign", "gate_rule"),
 )
 """In the order in which they run and stand in the README."""
 

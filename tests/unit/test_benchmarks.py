@@ -22,8 +22,8 @@ from dlprof.store import read_run
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SCRIPTS = (
-    *("truth", "startup", "overhead", "observer", "memory", "budget", "estimator"),
-    *("faults", "kill_campaign", "gate_rule"),
+    *("truth", "startup", "overhead", "observer", "watching", "memory", "budget", "estimator"),
+    *("tracing", "faults", "kill_campaign", "gate_rule"),
 )
 WHERE: dict[str, Any] = {
     "taken_at": "2026-01-01T00:00:00+00:00",
