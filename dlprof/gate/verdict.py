@@ -42,8 +42,9 @@ def next_look(plan: CheckPlan, history: Sequence[Quad]) -> NextLook:
         plan: The rules.
         history: All quads so far, in the order of measuring.
     """
-    progress = _progress(plan, history, ended=False)
-    verdict = _verdict(plan, history, progress)
+    quads = list(map(cleaned, history))
+    progress = _progress(plan, quads, ended=False)
+    verdict = _verdict(plan, quads, progress)
     if verdict.state == "fail":
         return NextLook(needed={}, verdict=verdict)
     needed = {
@@ -62,7 +63,8 @@ def judge(plan: CheckPlan, quads: Sequence[Quad], *, ended: bool = True) -> Verd
         quads: All that was measured, in the order of measuring.
         ended: Whether measuring ended there, so that what is undecided stays so.
     """
-    return _verdict(plan, quads, _progress(plan, quads, ended=ended))
+    sound = list(map(cleaned, quads))
+    return _verdict(plan, sound, _progress(plan, sound, ended=ended))
 
 
 def _progress(plan: CheckPlan, quads: Sequence[Quad], *, ended: bool) -> list[GateProgress]:
@@ -77,9 +79,10 @@ def _waits(plan: CheckPlan, progress: GateProgress, series: Series) -> bool:
 
 
 def _verdict(plan: CheckPlan, quads: Sequence[Quad], progress: Sequence[GateProgress]) -> Verdict:
+    """All gates together; the quads are cleaned."""
     gates = [each.result for each in progress]
     state = _state(gates)
-    sound = [quad for quad in map(cleaned, quads) if not any(b.failure for b in quad.blocks)]
+    sound = [quad for quad in quads if not any(block.failure for block in quad.blocks)]
     stages = stage_shifts(sound)
     return Verdict(
         state=state,
