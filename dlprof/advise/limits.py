@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
-from dlprof.advise.candidates import Candidate
 from dlprof.advise.effective import Situation
 from dlprof.errors import UsageError
-from dlprof.records import Constraints, Machine, Reason
+from dlprof.records import Config, Constraints, Machine, Reason
 from dlprof.units import format_bytes
 
 _TENSORS_PER_BATCH = 2
@@ -20,6 +19,37 @@ _OTHER_FILES = 64
 
 _FILES_PER_WORKER = 6
 """Queues, pipes and the sentinel that the main process holds for each worker."""
+
+
+class Needing(Protocol):
+    """A configuration with what it needs, as it was measured or as it is predicted."""
+
+    @property
+    def config(self) -> Config:
+        """Which."""
+
+    @property
+    def name(self) -> str:
+        """It in words."""
+
+    @property
+    def key(self) -> str:
+        """``Config.key``."""
+
+    @property
+    def trial_ids(self) -> list[str]:
+        """The trials that measured it; none where it is predicted."""
+
+    @property
+    def pss_bytes(self) -> int | None:
+        """Memory of one rank's process tree."""
+
+    @property
+    def shm_bytes(self) -> int | None:
+        """Shared memory of one rank."""
+
+
+_N = TypeVar("_N", bound=Needing)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +65,7 @@ class Breach:
     need: str
 
 
-def breach(candidate: Candidate, situation: Situation) -> Breach | None:
+def breach(candidate: Needing, situation: Situation) -> Breach | None:
     """The first limit that a configuration breaks, if it breaks one."""
     checks = (_workers, _memory, _shared_memory, _open_files)
     found = (check(candidate, situation) for check in checks)
@@ -55,16 +85,14 @@ def stored_limits(settings: Mapping[str, Any]) -> Constraints:
     return Constraints(**{"ranks": 1, **known})
 
 
-def within_limits(
-    candidates: Sequence[Candidate], situation: Situation
-) -> tuple[list[Candidate], list[Reason]]:
+def within_limits(candidates: Sequence[_N], situation: Situation) -> tuple[list[_N], list[Reason]]:
     """The candidates that keep all limits, and one reason for each limit that leaves some out.
 
     Raises:
         UsageError: If no candidate is left.
     """
-    kept: list[Candidate] = []
-    broken: dict[str, list[tuple[Candidate, Breach]]] = {}
+    kept: list[_N] = []
+    broken: dict[str, list[tuple[Needing, Breach]]] = {}
     for candidate in candidates:
         found = breach(candidate, situation)
         if found is None:
@@ -82,7 +110,7 @@ def within_limits(
     return kept, [_left_out(limit, rows) for limit, rows in broken.items()]
 
 
-def _left_out(limit: str, rows: Sequence[tuple[Candidate, Breach]]) -> Reason:
+def _left_out(limit: str, rows: Sequence[tuple[Needing, Breach]]) -> Reason:
     cheapest, found = rows[0]
     others = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
     return Reason(
@@ -91,7 +119,7 @@ def _left_out(limit: str, rows: Sequence[tuple[Candidate, Breach]]) -> Reason:
     )
 
 
-def _workers(candidate: Candidate, situation: Situation) -> Breach | None:
+def _workers(candidate: Needing, situation: Situation) -> Breach | None:
     most = situation.constraints.max_workers
     workers = candidate.config.num_workers
     if most is None or workers <= most:
@@ -99,7 +127,7 @@ def _workers(candidate: Candidate, situation: Situation) -> Breach | None:
     return Breach(limit=f"max_workers={most}", need=f"has {workers}")
 
 
-def _memory(candidate: Candidate, situation: Situation) -> Breach | None:
+def _memory(candidate: Needing, situation: Situation) -> Breach | None:
     machine, ranks = situation.machine, situation.constraints.ranks
     sizes = (machine.memory_limit_bytes, machine.memory_bytes)
     own = min((size for size in sizes if size), default=None)
@@ -110,11 +138,12 @@ def _memory(candidate: Candidate, situation: Situation) -> Breach | None:
     }
     for name, limit in limits.items():
         if used is not None and limit is not None and used * ranks > limit:
-            return Breach(limit=f"{name} ({format_bytes(limit)})", need=_used(used, ranks))
+            need = _used(candidate, used, ranks)
+            return Breach(limit=f"{name} ({format_bytes(limit)})", need=need)
     return None
 
 
-def _shared_memory(candidate: Candidate, situation: Situation) -> Breach | None:
+def _shared_memory(candidate: Needing, situation: Situation) -> Breach | None:
     ranks = situation.constraints.ranks
     used = candidate.shm_bytes if candidate.config.num_workers else None
     limits = {
@@ -123,12 +152,12 @@ def _shared_memory(candidate: Candidate, situation: Situation) -> Breach | None:
     }
     for name, limit in limits.items():
         if used is not None and limit is not None and used * ranks > limit:
-            need = f"{_used(used, ranks)} of shared memory"
+            need = f"{_used(candidate, used, ranks)} of shared memory"
             return Breach(limit=f"{name} ({format_bytes(limit)})", need=need)
     return None
 
 
-def _open_files(candidate: Candidate, situation: Situation) -> Breach | None:
+def _open_files(candidate: Needing, situation: Situation) -> Breach | None:
     """With ``file_descriptor`` sharing the main process holds a descriptor per queued tensor.
 
     Only reckoned for another machine: where it was measured, it worked.
@@ -151,7 +180,8 @@ def _name(machine: Machine) -> str:
     return machine.hostname or "this machine"
 
 
-def _used(used: int, ranks: int) -> str:
+def _used(candidate: Needing, used: int, ranks: int) -> str:
     if ranks == 1:
-        return f"used {format_bytes(used)}"
+        verb = "used" if candidate.trial_ids else "would need"
+        return f"{verb} {format_bytes(used)}"
     return f"needs {ranks} x {format_bytes(used)}"

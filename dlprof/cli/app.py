@@ -10,6 +10,7 @@ import dlprof
 from dlprof.cli.commands import Command, Group, ScriptCommand
 from dlprof.cli.compare import compare
 from dlprof.cli.machine import machine
+from dlprof.cli.predict import predict
 from dlprof.cli.profile import profile
 from dlprof.cli.recommend import recommend
 from dlprof.cli.report import report
@@ -53,6 +54,7 @@ def dlprof_itself(
 
 app.command(cls=Command)(sweep)
 app.command(cls=Command)(recommend)
+app.command(cls=Command)(predict)
 app.command(cls=Command)(profile)
 app.command(cls=ScriptCommand)(run)
 app.command(cls=Command)(compare)

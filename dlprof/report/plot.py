@@ -15,6 +15,7 @@ _MOST_BARS = 20
 _WIDEST_BAR = 60
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _MARK = " <- pick"
+_TITLE = "samples/s by num_workers, best of the other settings"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +53,11 @@ def bars(rows: Iterable[Row]) -> tuple[Bar, ...]:
             rate=max(known.rate, row.rate.value),
             picked=known.picked or row.role == PICK,
         )
-    return _thinned(tuple(found[workers] for workers in sorted(found)))
+    return thinned(tuple(found[workers] for workers in sorted(found)))
 
 
-def _thinned(found: Sequence[Bar]) -> tuple[Bar, ...]:
+def thinned(found: Sequence[Bar]) -> tuple[Bar, ...]:
+    """At most 20 of the bars: evenly chosen ones, ends, best and pick among them."""
     if len(found) <= _MOST_BARS:
         return tuple(found)
     best = max(range(len(found)), key=lambda i: found[i].rate)
@@ -68,18 +70,20 @@ def _thinned(found: Sequence[Bar]) -> tuple[Bar, ...]:
 class ThroughputPlot:
     """Rich renderable: one bar per ``num_workers``."""
 
-    def __init__(self, shown: Sequence[Bar]) -> None:
+    def __init__(self, shown: Sequence[Bar], title: str = _TITLE) -> None:
         """Make the plot.
 
         Args:
             shown: From ``bars``.
+            title: What stands above it.
         """
         self._bars = shown
+        self._title = title
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if not self._bars:
             return
-        yield Text("samples/s by num_workers, best of the other settings", style="bold")
+        yield Text(self._title, style="bold")
         labels = [str(bar.num_workers) for bar in self._bars]
         figures = [format_rate(bar.rate) for bar in self._bars]
         left, right = max(map(len, labels)), max(map(len, figures))

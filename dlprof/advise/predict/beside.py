@@ -1,0 +1,111 @@
+"""What was measured of configurations that are predicted, and whether the two agree."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from dlprof.advise.predict.question import Place, Question, neighbours_seen, place_of
+from dlprof.model import predict_all
+from dlprof.records import Calibration, Config, Estimate, Run, Trial
+from dlprof.stats import mean_interval
+
+_MANY_DISAGREE = 0.5
+"""Share of the measured configurations outside of what is predicted from which it is told."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What plain trials of one configuration gave.
+
+    Attributes:
+        samples_per_s: Mean over the trials.
+        wait_fraction: Mean over those that tell.
+        trials: Their ids.
+    """
+
+    samples_per_s: Estimate
+    wait_fraction: float | None
+    trials: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """Predicted against measured rates, predicted for the machine as busy as it was.
+
+    Attributes:
+        configs: How many configurations were measured.
+        outside: How many of them gave a rate outside of the predicted interval.
+        worst: Measured over predicted rate of the one that is furthest off.
+        neighbours: Busy cores of others that were reckoned with.
+    """
+
+    configs: int
+    outside: int
+    worst: float
+    neighbours: float
+
+    @property
+    def is_poor(self) -> bool:
+        """Whether predictions and measurements contradict each other too often."""
+        return self.outside > _MANY_DISAGREE * self.configs
+
+
+def measured_beside(run: Run) -> dict[Config, Measured]:
+    """What was measured, by configuration; instrumented trials are none of it."""
+    groups: dict[Config, list[Trial]] = {}
+    for trial in run.completed:
+        if trial.samples_per_s is not None and trial.samples_per_s.value > 0:
+            groups.setdefault(trial.config, []).append(trial)
+    return {config: _measured(trials) for config, trials in groups.items()}
+
+
+def _measured(trials: Sequence[Trial]) -> Measured:
+    rates = [trial.samples_per_s for trial in trials if trial.samples_per_s is not None]
+    waits = [trial.wait_fraction for trial in trials if trial.wait_fraction is not None]
+    alone = len(rates) == 1
+    return Measured(
+        samples_per_s=rates[0] if alone else mean_interval([rate.value for rate in rates]),
+        wait_fraction=sum(waits) / len(waits) if waits else None,
+        trials=tuple(trial.id for trial in trials),
+    )
+
+
+def agreement(run: Run, calibration: Calibration) -> Agreement | None:
+    """Hold the model against the run's own trials; ``None`` where there are none."""
+    measured = {
+        config: found
+        for config, found in measured_beside(run).items()
+        if config.batch_size in {None, calibration.batch_size}
+    }
+    if not measured or calibration.samples_per_batch is None:
+        return None
+    others = min(neighbours_seen(run) or 0.0, run.header.machine.usable_cores)
+    there: Place = place_of(run, Question(neighbours=others))
+    predicted = predict_all(calibration, list(measured), there.conditions)
+    pairs = [
+        (found.samples_per_s, each.samples_per_s)
+        for found, each in zip(measured.values(), predicted, strict=True)
+        if each.samples_per_s is not None and each.samples_per_s.value > 0
+    ]
+    if not pairs:
+        return None
+    ratios = [mine.value / model.value for mine, model in pairs]
+    return Agreement(
+        configs=len(pairs),
+        outside=sum(not _overlap(mine, model) for mine, model in pairs),
+        worst=max(ratios, key=lambda ratio: max(ratio, 1 / ratio)),
+        neighbours=others,
+    )
+
+
+def _overlap(one: Estimate, two: Estimate) -> bool:
+    return _low(one) <= _high(two) and _low(two) <= _high(one)
+
+
+def _low(estimate: Estimate) -> float:
+    return estimate.value if estimate.low is None else estimate.low
+
+
+def _high(estimate: Estimate) -> float:
+    return estimate.value if estimate.high is None else estimate.high

@@ -1,0 +1,136 @@
+"""Which configurations are predicted."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+
+from dlprof.advise.predict.question import Question, place_of, usable_calibration
+from dlprof.errors import UsageError
+from dlprof.model import Conditions, bounds, cell_of
+from dlprof.records import Calibration, Config, Run
+
+MOST_CELLS = 10_000
+_MOST_WORKERS = 128
+_ALL_UP_TO = 8
+_GROWTH = 1.2
+_BEYOND = 1.5
+"""More workers than would saturate everything else: batches that vary keep some of them idle."""
+
+_PREFETCH = (2, 4)
+_PREFETCH_OF_BURSTS = (2, 4, 8)
+_BURSTS = 0.5
+"""Coefficient of variation of a batch's cost from which deeper queues are worth a look."""
+
+_OWN = ("pin_memory", "in_order", "start_method", "sharing_strategy", "worker_threads")
+
+
+def base_config(run: Run) -> Config:
+    """The settings that stay as they are where none is asked for: recommended, explained or own."""
+    header = run.header
+    present = header.target.present_settings(has_accelerator=header.accelerator is not None)
+    known = (
+        run.recommendation.config if run.recommendation is not None else None,
+        run.diagnosis.config if run.diagnosis is not None else None,
+        present,
+    )
+    found = next((config for config in known if config is not None), Config())
+    size = run.calibration.batch_size if run.calibration is not None else None
+    kept = {name: getattr(found, name) for name in _OWN}
+    return Config(num_workers=1, batch_size=size, **kept).canonical()
+
+
+def wanted_configs(
+    run: Run, question: Question, axes: Mapping[str, Sequence[object]]
+) -> tuple[Config, ...]:
+    """The configurations that a user asks for, sensible values where he names none.
+
+    Args:
+        run: That holds a calibration.
+        question: Where they are to run.
+        axes: Values by setting, as far as he named them.
+
+    Raises:
+        UsageError: There is no calibration, or there are more than ``MOST_CELLS``.
+    """
+    calibration = usable_calibration(run)
+    base = base_config(run)
+    depths = {"prefetch_factor": auto_prefetch(calibration)}
+    if "num_workers" in axes:
+        return configs_of(base, {**depths, **axes})
+    shallow = configs_of(base, {name: axes[name][:1] for name in axes if name != "prefetch_factor"})
+    place = place_of(run, question)
+    workers = auto_workers(calibration, shallow[0], place.conditions)
+    made = configs_of(base, {"num_workers": workers, **depths, **axes})
+    if axes or not place.as_measured:
+        return made
+    sizes = {None, calibration.batch_size}
+    measured = {trial.config for trial in run.completed if trial.config.batch_size in sizes}
+    return tuple(sorted({*made, *measured}, key=lambda config: config.cost_key))
+
+
+def configs_of(base: Config, axes: Mapping[str, Sequence[object]]) -> tuple[Config, ...]:
+    """All combinations of some settings, the rest as in ``base``; canonical and distinct.
+
+    Raises:
+        UsageError: There are more than ``MOST_CELLS``.
+    """
+    count = math.prod(len(values) for values in axes.values())
+    if count > MOST_CELLS:
+        raise UsageError(
+            f"The settings make {count:,} combinations, and the most is {MOST_CELLS:,}",
+            hint="Name fewer values.",
+        )
+    made = (
+        dataclasses.replace(base, **dict(zip(axes, values, strict=True))).canonical()  # type: ignore[arg-type] # fields by name
+        for values in itertools.product(*axes.values())
+    )
+    return tuple(sorted(set(made), key=lambda config: config.cost_key))
+
+
+def auto_prefetch(calibration: Calibration) -> tuple[int, ...]:
+    """Torch's default and twice it; deeper still where batches come in bursts."""
+    return _PREFETCH_OF_BURSTS if (calibration.cpu_cv or 0.0) > _BURSTS else _PREFETCH
+
+
+def auto_workers(
+    calibration: Calibration, base: Config, conditions: Conditions, most: int | None = None
+) -> tuple[int, ...]:
+    """All up to 8, then ever fewer of them, to where more workers can't gain.
+
+    That is twice the cores of a rank, or more where batches wait.
+
+    Args:
+        calibration: What batches cost.
+        base: The other settings.
+        conditions: Where they run.
+        most: At most so many.
+    """
+    last = max(_ALL_UP_TO, math.ceil(2 * conditions.cores / conditions.ranks))
+    last = max(last, math.ceil(_BEYOND * saturating_workers(calibration, base, conditions)))
+    last = min(last, _MOST_WORKERS, _MOST_WORKERS if most is None else most)
+    values = set(range(min(_ALL_UP_TO, last) + 1))
+    count = float(_ALL_UP_TO)
+    while count < last:
+        count = max(count + 2, count * _GROWTH)
+        values.add(min(last, 2 * round(count / 2)))
+    return tuple(sorted(values | _per_core(conditions, last)))
+
+
+def saturating_workers(calibration: Calibration, base: Config, conditions: Conditions) -> float:
+    """Workers at which, by the closed form, something else than workers becomes the limit."""
+    one = dataclasses.replace(base, num_workers=1, prefetch_factor=2).canonical()
+    found = bounds(cell_of(calibration, one, conditions))
+    others = min(rate for name, rate in found.items() if name != "workers")
+    each = found["workers"]
+    if not (math.isfinite(others) and math.isfinite(each) and each > 0):
+        return 1.0
+    return max(1.0, others / each)
+
+
+def _per_core(conditions: Conditions, last: int) -> set[int]:
+    """As many workers as a rank has cores, which people ask for."""
+    share = conditions.cores / conditions.ranks
+    return {count for part in (0.5, 1, 2) if 0 < (count := math.floor(share * part)) <= last}

@@ -1,0 +1,303 @@
+"""The fewest workers and cores that keep a training step fed."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dlprof.advise.choice import FED_WAIT_FRACTION
+from dlprof.advise.predict.beside import agreement
+from dlprof.advise.predict.cells import base_config, saturating_workers
+from dlprof.advise.predict.forecast import Calibrated, predicted_rows
+from dlprof.advise.predict.question import Place, Question, place_of, usable_calibration
+from dlprof.advise.predict.trust import judge
+from dlprof.errors import UsageError
+from dlprof.model import Conditions, Predictor, bounds, cell_of, predictor_of
+from dlprof.model.work import Deck, work_of
+from dlprof.records import Calibration, Confidence, Config, Estimate, Prediction, Run
+
+_SEED = 20260102
+_DEPTHS = (2, 4, 8)
+_PLENTY = 3.0
+"""Times the workers that the closed form asks for: more of them keep nothing better fed."""
+
+_MOST_WORKERS = 512
+_SLACK = 0.25
+"""Part of the wait that is asked for which must be left for what workers and cores add to it."""
+
+_MORE_WORKERS = 2
+"""Times the fewest workers: with so many, cores that are short are used better."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Feed:
+    """What it takes to feed a training step.
+
+    Attributes:
+        hostname: Of the machine that it is held against.
+        extrapolated: Whether that is another than the one that was measured.
+        ranks: Training processes.
+        step_s: The step of each.
+        asked_wait_fraction: Share of time that the step may wait, as asked for.
+        max_wait_fraction: The same as reckoned with: more where no loader could keep it.
+        least_wait_fraction: What remains with workers and cores without end: taking batches in.
+        config: The fewest workers on the fewest cores.
+        dataloader_kwargs: What to pass to DataLoader.
+        workers: Of one rank.
+        cores: Of all ranks, neighbours included.
+        busy_cores: Cores that all ranks keep busy on average.
+        storage_bytes_per_s: What all ranks read from storage; ``None`` where it isn't known.
+        batch_bytes_per_s: Tensor data that all ranks take in.
+        pss_bytes: Memory of all ranks.
+        shm_bytes: Shared memory of all ranks.
+        prediction: Of one rank, in that configuration on those cores.
+        reached: Whether that keeps the wait; if not, nothing within reason does.
+        machine_cores: Cores that there are.
+        enough: Whether they are enough.
+        machine_wait_fraction: How much the step would wait on those.
+        confidence: How sure it is.
+        confidence_reason: Why no surer.
+        calibrated: What it rests on.
+        notes: What was taken for granted.
+        unavailable: Why a figure is ``None``.
+    """
+
+    hostname: str
+    extrapolated: bool
+    ranks: int
+    step_s: float
+    asked_wait_fraction: float
+    max_wait_fraction: float
+    least_wait_fraction: float
+    config: Config
+    dataloader_kwargs: Mapping[str, Any]
+    workers: Estimate
+    cores: Estimate
+    busy_cores: float
+    storage_bytes_per_s: float | None
+    batch_bytes_per_s: float | None
+    pss_bytes: float | None
+    shm_bytes: float | None
+    prediction: Prediction
+    reached: bool
+    machine_cores: float
+    enough: bool
+    machine_wait_fraction: float
+    confidence: Confidence
+    confidence_reason: str
+    calibrated: Calibrated
+    notes: tuple[str, ...] = ()
+    unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def feed(
+    run: Run,
+    question: Question,
+    *,
+    max_wait: float = FED_WAIT_FRACTION,
+    base: Config | None = None,
+    method: str = "simulation",
+) -> Feed:
+    """Find the fewest cores, and on them the fewest workers, that keep a step fed.
+
+    By bisection: waiting falls with workers and with cores. Where taking a batch into the main
+    process already makes the step wait for longer than asked, that much is added to what is
+    asked, for no loader could do better.
+
+    Args:
+        run: That holds a calibration.
+        question: The step, the ranks, the machine.
+        max_wait: Share of time that the step may wait.
+        base: The other settings; ``None`` for those of the run.
+        method: ``simulation``, ``maxplus`` or ``closed``.
+
+    Raises:
+        UsageError: There is no step or no calibration, or a figure is out of range.
+    """
+    calibration = usable_calibration(run)
+    place = place_of(run, question)
+    if not place.conditions.step_s + place.conditions.step_cpu_s > 0:
+        raise UsageError(
+            "There is no training step to feed", hint="Give its length, as with --step-time 12ms."
+        )
+    search = _Search(calibration, base or base_config(run), place.conditions, method)
+    least = search.least_wait()
+    allowed = max_wait if least <= max_wait * (1 - _SLACK) else least + max_wait
+    workers, prefetch, cores = search.fewest(allowed)
+    config = search.config(workers, prefetch)
+    there = _with(place, cores=float(cores))
+    prediction = predicted_rows(run, calibration, [config], there, method=method)[0].prediction
+    unfed = predicted_rows(run, calibration, [config], _with(there, step_s=0.0, step_cpu_s=0.0))
+    own_rate = unfed[0].prediction.batches_per_s
+    confidence, reason = judge(run, calibration, place, own_rate, agreement(run, calibration))
+    machine_cores = place.conditions.cores
+    machine_wait = search.wait(workers, prefetch, machine_cores)
+    return Feed(
+        hostname=place.machine.hostname,
+        extrapolated=place.extrapolated,
+        ranks=place.conditions.ranks,
+        step_s=place.conditions.step_s + place.conditions.step_cpu_s,
+        asked_wait_fraction=max_wait,
+        max_wait_fraction=allowed,
+        least_wait_fraction=least,
+        config=config,
+        dataloader_kwargs=config.dataloader_kwargs(),
+        workers=_around(workers, own_rate),
+        cores=_around(cores, own_rate),
+        **_totals(calibration, prediction, place.conditions.ranks),
+        prediction=prediction,
+        machine_cores=machine_cores,
+        reached=search.wait(workers, prefetch, float(cores)) <= allowed,
+        enough=machine_wait <= allowed,
+        machine_wait_fraction=machine_wait,
+        confidence=confidence,
+        confidence_reason=reason,
+        calibrated=Calibrated.of(run, calibration),
+        notes=place.notes,
+    )
+
+
+def _with(place: Place, **changes: float) -> Place:
+    """The same place under conditions of which some are changed."""
+    conditions = dataclasses.replace(place.conditions, **changes)  # type: ignore[arg-type] # by name
+    return dataclasses.replace(place, conditions=conditions)
+
+
+def _totals(calibration: Calibration, prediction: Prediction, ranks: int) -> dict[str, Any]:
+    """What all ranks need together, with the reasons for what isn't known."""
+    rate = ranks * prediction.batches_per_s.value
+    each: dict[str, float | None] = {
+        "busy_cores": prediction.cores,
+        "pss_bytes": prediction.pss_bytes,
+        "shm_bytes": prediction.shm_bytes,
+    }
+    found: dict[str, Any] = {n: None if v is None else ranks * v for n, v in each.items()}
+    per_batch = {
+        "storage_bytes_per_s": calibration.read_bytes_per_batch,
+        "batch_bytes_per_s": calibration.batch_bytes,
+    }
+    found |= {name: None if v is None else rate * v for name, v in per_batch.items()}
+    missing = {name: _MISSING[name] for name, value in found.items() if value is None}
+    return {**found, "unavailable": missing}
+
+
+_MISSING = {
+    "busy_cores": "the rate has no limit",
+    "pss_bytes": "memory was not measured with two values of num_workers",
+    "shm_bytes": "the size of a batch is not known",
+    "storage_bytes_per_s": "what a batch reads from storage was not measured",
+    "batch_bytes_per_s": "the size of a batch is not known",
+}
+
+
+def _around(count: int, rate: Estimate) -> Estimate:
+    """A count that grows as a batch's cost does, with the error that this has."""
+    if not count or rate.low is None or rate.high is None or not rate.low:
+        return Estimate(value=count, low=0.0, high=None) if count else Estimate(value=0.0)
+    low = math.floor(count * rate.value / rate.high)
+    high = math.ceil(count * rate.value / rate.low)
+    return Estimate(value=float(count), low=float(max(1, low)), high=float(high))
+
+
+class _Search:
+    """How long a step waits, by workers and cores; each answer is reckoned once."""
+
+    def __init__(
+        self, calibration: Calibration, base: Config, conditions: Conditions, method: str
+    ) -> None:
+        self._calibration = calibration
+        self._base = base
+        self._conditions = conditions
+        self._predictor: Predictor = predictor_of(method)
+        self._deck = Deck(_SEED)
+        self._works = {
+            some: work_of(calibration, self.config(int(some), 2), conditions)
+            for some in (False, True)
+        }
+        self._known: dict[tuple[int, int, float], float] = {}
+
+    def config(self, workers: int, prefetch: int) -> Config:
+        """The configuration of so many workers."""
+        changed = dataclasses.replace(self._base, num_workers=workers, prefetch_factor=prefetch)
+        return changed.canonical()
+
+    def wait(self, workers: int, prefetch: int, cores: float) -> float:
+        """Share of time that the step waits."""
+        key = (workers, prefetch, cores)
+        if key not in self._known:
+            cell = cell_of(
+                self._calibration,
+                self.config(workers, prefetch),
+                dataclasses.replace(self._conditions, cores=cores),
+                work=self._works[workers > 0],
+            )
+            rate = self._predictor.steady(cell, self._deck).batches_per_s
+            self._known[key] = max(0.0, 1.0 - rate * cell.whole_step_s)
+        return self._known[key]
+
+    def least_wait(self) -> float:
+        """What remains of the wait with more workers and cores than are of any use.
+
+        By the closed form: taking batches in, pinning and storage add up to nothing else.
+        """
+        most = self._most()
+        where = dataclasses.replace(self._conditions, cores=self._ample(most))
+        cell = cell_of(self._calibration, self.config(most, 2), where, work=self._works[True])
+        fed = max(0.0, 1.0 - min(bounds(cell).values()) * cell.whole_step_s)
+        return min(fed, self.wait(0, 0, self._ample(0)))
+
+    def fewest(self, allowed: float) -> tuple[int, int, int]:
+        """The fewest cores, then workers, then queued batches that keep a wait.
+
+        Args:
+            allowed: The wait; more than ``least_wait``.
+
+        Returns:
+            Workers, ``prefetch_factor`` and cores.
+        """
+        if self.wait(0, 0, self._ample(0)) <= allowed:
+            return 0, 0, self._cores(0, 0, allowed)
+        few, depth = min((self._workers(depth, allowed), depth) for depth in _DEPTHS)
+        more = min(_MORE_WORKERS * few, max(few, self._most()))
+        cores = min(self._cores(few, depth, allowed), self._cores(more, depth, allowed))
+        workers = _first(lambda w: self.wait(w, depth, float(cores)) <= allowed, few, more)
+        return workers, depth, cores
+
+    def _workers(self, depth: int, allowed: float) -> int:
+        most = self._most()
+        return _first(lambda w: self.wait(w, depth, self._ample(w)) <= allowed, 1, most)
+
+    def _cores(self, workers: int, depth: int, allowed: float) -> int:
+        ample = math.ceil(self._ample(workers))
+        return _first(lambda c: self.wait(workers, depth, float(c)) <= allowed, 1, ample)
+
+    def _most(self) -> int:
+        """Workers beyond which nothing more can be gained."""
+        ample = dataclasses.replace(self._conditions, cores=float(_MOST_WORKERS), ranks=1)
+        useful = saturating_workers(self._calibration, self._base, ample)
+        return min(_MOST_WORKERS, max(8, math.ceil(_PLENTY * useful)))
+
+    def _ample(self, workers: int) -> float:
+        """Cores that are never short, whatever runs at once."""
+        where = self._conditions
+        helpers = math.ceil(self._works[False].helpers) if not workers else 0
+        return where.neighbours + where.ranks * (workers + 2 + helpers + where.step_cores)
+
+
+def _first(holds: Callable[[int], bool], low: int, high: int) -> int:
+    """The least number from ``low`` to ``high`` for which something holds, by bisection.
+
+    Args:
+        holds: False up to some number, true from there on.
+        low: To begin with.
+        high: The answer where it holds for none.
+    """
+    while low < high:
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low

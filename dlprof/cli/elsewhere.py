@@ -1,0 +1,197 @@
+"""Options that say where settings are wanted, for commands that answer from a saved run."""
+# ruff: noqa: PLC0415 - imported when a command runs, so that --help answers at once
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dlprof.errors import UsageError
+from dlprof.units import parse_bytes, quoted
+
+if TYPE_CHECKING:
+    from dlprof.advise.predict import Question
+    from dlprof.machine.profiles import MachineProfile
+
+PLACE = "Where it is to run"
+"""The heading of these options in a command's help."""
+
+MachineFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--machine",
+        metavar="FILE",
+        help="Answer for the machine that this TOML file describes.",
+        rich_help_panel=PLACE,
+    ),
+]
+Cores = Annotated[
+    str | None,
+    typer.Option(
+        "--cores",
+        metavar="N",
+        help="Cores that all ranks may use together. Default: those of the machine.",
+        rich_help_panel=PLACE,
+    ),
+]
+Neighbours = Annotated[
+    str | None,
+    typer.Option(
+        "--neighbours",
+        metavar="N",
+        help="Cores that others on the machine keep busy.",
+        rich_help_panel=PLACE,
+    ),
+]
+Speed = Annotated[
+    str | None,
+    typer.Option(
+        "--speed",
+        metavar="X",
+        help="Speed of a core relative to the measured machine's, such as 0.8. "
+        "Default: by CPU model and clock.",
+        rich_help_panel=PLACE,
+    ),
+]
+StorageLimit = Annotated[
+    str | None,
+    typer.Option(
+        "--storage-limit",
+        metavar="SIZE/s",
+        help="What the storage gives to all ranks together, such as 2GB/s.",
+        rich_help_panel=PLACE,
+    ),
+]
+
+_NUMBER = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?|\.[0-9]{1,9}")
+_MOST_CORES = 100_000.0
+_MOST_SPEED = 100.0
+_LEAST = 0.01
+
+
+def number(
+    flag: str, text: str | None, *, low: float, high: float, example: str = "8"
+) -> float | None:
+    """A number that an option was given; ``None`` where it wasn't.
+
+    Raises:
+        UsageError: It is none, or out of range.
+    """
+    if text is None:
+        return None
+    value = float(text) if _NUMBER.fullmatch(text.strip()) else math.nan
+    if not low <= value <= high:
+        raise UsageError(
+            f"{flag}: {quoted(text)} is not a number from {low:g} to {high:g}",
+            hint=f"Give one, such as {flag} {example}.",
+        )
+    return value
+
+
+def cores_of(text: str | None) -> float | None:
+    """``--cores``; a part of a core counts, as quotas have it."""
+    return number("--cores", text, low=_LEAST, high=_MOST_CORES)
+
+
+def neighbours_of(text: str | None) -> float | None:
+    """``--neighbours``."""
+    return number("--neighbours", text, low=0.0, high=_MOST_CORES, example="12")
+
+
+def speed_of(text: str | None) -> float | None:
+    """``--speed``."""
+    return number("--speed", text, low=_LEAST, high=_MOST_SPEED, example="0.8")
+
+
+def storage_limit_of(text: str | None) -> float | None:
+    """Bytes a second from ``2GB/s``; the ``/s`` may be left out.
+
+    Raises:
+        UsageError: It is no size, or nothing.
+    """
+    if text is None:
+        return None
+    hint = "Give a size a second, such as --storage-limit 2GB/s."
+    try:
+        size = parse_bytes(text.strip().removesuffix("/s"))
+    except UsageError as error:
+        raise UsageError(f"--storage-limit: {error.message}", hint=hint) from None
+    if not size:
+        raise UsageError("--storage-limit: storage that gives nothing feeds nobody", hint=hint)
+    return float(size)
+
+
+def share_of(flag: str, text: str | None) -> float | None:
+    """A share of time from ``2%`` or ``0.02``.
+
+    Raises:
+        UsageError: It is none, or not between 0 and 1.
+    """
+    if text is None:
+        return None
+    bare = text.strip()
+    digits = bare.removesuffix("%").strip()
+    value = float(digits) if _NUMBER.fullmatch(digits) else math.nan
+    value = value / 100 if bare.endswith("%") else value
+    if not 0 < value < 1:
+        raise UsageError(
+            f"{flag}: {quoted(text)} is not a share of time", hint=f"Give one, such as {flag} 2%."
+        )
+    return value
+
+
+def profile_of(path: Path | None) -> MachineProfile | None:
+    """What the file of ``--machine`` says; ``None`` without one.
+
+    Raises:
+        FileError: It can't be read, or is no machine profile.
+    """
+    if path is None:
+        return None
+    from dlprof.machine.profiles import read_profile
+
+    return read_profile(path)
+
+
+def question_of(
+    *,
+    machine: Path | None,
+    cores: str | None,
+    ranks: str | None,
+    step_time: str | None,
+    storage_limit: str | None,
+    neighbours: str | None,
+    speed: str | None,
+) -> Question:
+    """What the options ask for together.
+
+    Raises:
+        UsageError: A value is none, or out of range.
+        FileError: The machine's file can't be read, or is no machine profile.
+    """
+    from dlprof.advise.predict import Question
+
+    profile = profile_of(machine)
+    return Question(
+        machine=None if profile is None else profile.to_machine(),
+        ghz=None if profile is None else profile.base_ghz,
+        cores=cores_of(cores),
+        ranks=_option("ranks", ranks) or 1,
+        step_s=None if step_time is None else _option("step_time", step_time) or 0.0,
+        storage_bytes_per_s=storage_limit_of(storage_limit),
+        neighbours=neighbours_of(neighbours),
+        speed=speed_of(speed),
+    )
+
+
+def _option(key: str, text: str | None) -> Any:
+    """The value of an option that a sweep has too."""
+    if text is None:
+        return None
+    from dlprof.settings import parse_option
+
+    return parse_option(key, text)

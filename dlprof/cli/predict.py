@@ -1,0 +1,205 @@
+"""``dlprof predict``: what would settings, cores, ranks or a step that were not measured give?"""
+# ruff: noqa: PLC0415 - imported when the command runs, so that --help answers at once
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dlprof.cli import elsewhere, options, streams
+from dlprof.errors import UsageError
+from dlprof.units import quoted
+
+if TYPE_CHECKING:
+    from dlprof.advise.predict import Question
+    from dlprof.records import Config, Run
+
+METHODS = ("simulation", "maxplus", "closed")
+_FEEDING = "How much is needed"
+_HOW = "How it is predicted"
+
+
+def predict(  # noqa: PLR0913 - a command has as many parameters as it has options
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run file with a calibration.")],
+    *,
+    num_workers: options.NumWorkers = None,
+    prefetch_factor: options.PrefetchFactor = None,
+    pin_memory: options.PinMemory = None,
+    in_order: options.InOrder = None,
+    sharing_strategy: options.SharingStrategy = None,
+    step_time: Annotated[
+        str | None,
+        typer.Option(
+            "--step-time",
+            metavar="TIME",
+            help="Length of the training step, such as 12ms, or none. Default: as measured.",
+            rich_help_panel=elsewhere.PLACE,
+        ),
+    ] = None,
+    ranks: Annotated[
+        str | None,
+        typer.Option(
+            "--ranks",
+            metavar="N",
+            help="Training processes on the machine, one loader each. Default: 1.",
+            rich_help_panel=elsewhere.PLACE,
+        ),
+    ] = None,
+    cores: elsewhere.Cores = None,
+    neighbours: elsewhere.Neighbours = None,
+    speed: elsewhere.Speed = None,
+    storage_limit: elsewhere.StorageLimit = None,
+    machine: elsewhere.MachineFile = None,
+    feed: Annotated[
+        bool,
+        typer.Option(
+            "--feed",
+            help="Say how many workers, cores and GB/s it takes to keep the step fed.",
+            rich_help_panel=_FEEDING,
+        ),
+    ] = False,
+    max_wait: Annotated[
+        str | None,
+        typer.Option(
+            "--max-wait",
+            metavar="SHARE",
+            help="Share of time that a step that is fed may wait. Default: 2%.",
+            rich_help_panel=_FEEDING,
+        ),
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            "--method",
+            metavar="|".join(METHODS),
+            help="Which predictor. Default: simulation.",
+            rich_help_panel=_HOW,
+        ),
+    ] = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Predict what settings, cores, ranks or steps that were not measured would give.
+
+    Measures nothing: it reckons from the costs of batches that dlprof profile calibrated.
+    """
+    del quiet, verbose  # taken as by every command; there is no progress to hide
+    axes = _axes(
+        {
+            "num_workers": num_workers,
+            "prefetch_factor": prefetch_factor,
+            "pin_memory": pin_memory,
+            "in_order": in_order,
+            "sharing_strategy": sharing_strategy,
+        }
+    )
+    wait = elsewhere.share_of("--max-wait", max_wait)
+    if wait is not None and not feed:
+        raise UsageError("--max-wait belongs to --feed", hint="Give --feed too, or leave it out.")
+    chosen = _method(method)
+    question = elsewhere.question_of(
+        machine=machine,
+        cores=cores,
+        ranks=ranks,
+        step_time=step_time,
+        storage_limit=storage_limit,
+        neighbours=neighbours,
+        speed=speed,
+    )
+    from dlprof.store import read_run
+
+    measured = read_run(run)
+    if feed:
+        _feed(measured, question, axes, chosen, wait=wait, as_json=as_json)
+    else:
+        _forecast(measured, question, axes, chosen, as_json=as_json)
+
+
+def _axes(given: Mapping[str, str | None]) -> dict[str, Sequence[object]]:
+    """The values of the settings that were named."""
+    named = {key: text for key, text in given.items() if text is not None}
+    if not named:
+        return {}
+    from dlprof.settings import parse_option
+
+    values = {key: parse_option(key, text) for key, text in named.items()}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _method(given: str | None) -> str:
+    if given is None:
+        return METHODS[0]
+    if given not in METHODS:
+        raise UsageError(
+            f"--method: {quoted(given)} is no predictor", hint=f"Give one of {', '.join(METHODS)}."
+        )
+    return given
+
+
+def _forecast(
+    run: Run,
+    question: Question,
+    axes: Mapping[str, Sequence[object]],
+    method: str,
+    *,
+    as_json: bool,
+) -> None:
+    from dlprof.advise.predict import forecast, wanted_configs
+
+    answer = forecast(run, wanted_configs(run, question, axes), question, method=method)
+    if as_json:
+        from dlprof.report.prediction import forecast_document
+
+        streams.write_result(forecast_document(run, answer))
+        return
+    from dlprof.report.prediction import render_forecast
+
+    streams.print_result(render_forecast(run, answer, whole="num_workers" in axes))
+
+
+def _feed(
+    run: Run,
+    question: Question,
+    axes: Mapping[str, Sequence[object]],
+    method: str,
+    *,
+    wait: float | None,
+    as_json: bool,
+) -> None:
+    from dlprof.advise.predict import FED_WAIT_FRACTION, base_config, feed
+
+    base = _only_one(base_config(run), axes)
+    allowed = FED_WAIT_FRACTION if wait is None else wait
+    answer = feed(run, question, max_wait=allowed, base=base, method=method)
+    if as_json:
+        from dlprof.report.feeding import feed_document
+
+        streams.write_result(feed_document(run, answer))
+        return
+    from dlprof.report.feeding import render_feed
+
+    streams.print_result(render_feed(run, answer))
+
+
+def _only_one(base: Config, axes: Mapping[str, Sequence[object]]) -> Config:
+    """The other settings of the loader that is to feed; how many workers is what is asked.
+
+    Raises:
+        UsageError: Workers or queued batches were named, or several values of another setting.
+    """
+    from dlprof.advise.predict import configs_of
+
+    for name in ("num_workers", "prefetch_factor"):
+        if name in axes:
+            flag = "--" + name.replace("_", "-")
+            raise UsageError(f"--feed finds {name} by itself", hint=f"Leave {flag} out.")
+    made = configs_of(base, axes)
+    if len(made) > 1:
+        raise UsageError(
+            "--feed takes one value of each setting", hint="Ask for each of them by itself."
+        )
+    return made[0]
