@@ -61,12 +61,13 @@ def diagnose_script(
         notes.append("So few batches tell little of their spread.")
     evidence = _evidence(worst, explanation, machine, target)
     found = diagnose(evidence, notes)
-    return dataclasses.replace(found, notes=(*found.notes, *_outlook(found, evidence)))
+    more = _outlook(found, evidence) if found.findings else ("They show no single cause.",)
+    return dataclasses.replace(found, notes=(*found.notes, *more))
 
 
 def _outlook(found: Diagnosis, evidence: Evidence) -> tuple[str, ...]:
     """What the model says of the wait with the settings that the first cause asks for."""
-    fix = found.findings[0].fix if found.findings else None
+    fix = found.findings[0].fix
     if fix is None or evidence.predict is None or not fix.dataloader_kwargs:
         return ()
     known = {field.name for field in dataclasses.fields(Config)}

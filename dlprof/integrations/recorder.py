@@ -35,23 +35,20 @@ class _Seen:
     Attributes:
         ledger: What its clock saw.
         known: What was known of it when it was first iterated.
-        dataset_id: Its data set's identity.
-        dataset: Tells whether that lives; ``None`` where that can't be told, as of a list.
+        dataset: Its data set, while that lives; ``None`` where that can't be told, as of a list.
         made: Loader objects that count as this one.
         follower: Follows its first batches; ``None`` where that isn't done.
     """
 
     ledger: Ledger
     known: WatchedLoader
-    dataset_id: int
     dataset: weakref.ref[Any] | None
     made: int = 0
     follower: Follower | None = None
 
     def is_over(self, dataset: object) -> bool:
-        """Whether it is over this data set, or over one that has gone and given way to it."""
-        gone = self.dataset is not None and self.dataset() is None
-        return gone or self.dataset_id == id(dataset)
+        """Whether it is over this data set, or over one that may have given way to it."""
+        return self.dataset is None or self.dataset() is None or self.dataset() is dataset
 
 
 @dataclasses.dataclass(slots=True)
@@ -224,7 +221,7 @@ class Recorder:
         dataset = getattr(loader, "dataset", None)
         for seen in group:
             if seen.is_over(dataset):
-                seen.dataset_id, seen.dataset = id(dataset), _reference(dataset)
+                seen.dataset = _reference(dataset)
                 return seen
         if len(group) >= _MOST_DATASETS:
             return group[-1]
@@ -234,7 +231,7 @@ class Recorder:
         named = dataclasses.replace(
             known, name=self._free_name(first or known.kind), place=first, called_from=called
         )
-        seen = _Seen(self._new_ledger(), named, id(dataset), _reference(dataset))
+        seen = _Seen(self._new_ledger(), named, _reference(dataset))
         if self._follow and named.config is not None:
             seen.follower = Follower(named.name, named.config)
         group.append(seen)
@@ -245,7 +242,7 @@ class Recorder:
         if self._others is None:
             why = {"config": f"these are several, made after the first {_MOST_LOADERS}"}
             known = WatchedLoader(name=_OTHERS, unavailable=why)
-            self._others = _Seen(self._new_ledger(), known, 0, None)
+            self._others = _Seen(self._new_ledger(), known, None)
         return self._others
 
     def _free_name(self, wanted: str) -> str:

@@ -63,7 +63,8 @@ def render_script(run: Run) -> RenderableType:
         parts.append(Hanging("", Text(verdict(run.watched), style="bold")))
     if run.diagnosis is not None:
         parts += [Hanging("", Text(clean(note))) for note in run.diagnosis.notes]
-        parts += [Text(), render_findings(run.diagnosis.findings), Text()]
+        findings = run.diagnosis.findings
+        parts += [Text(), render_findings(findings), Text()] if findings else []
     parts += [Hanging("", Text(text)) for text in _last_words(run)]
     return Group(*parts)
 

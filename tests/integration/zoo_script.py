@@ -68,7 +68,8 @@ def main() -> None:
     outer, inner = make(8), make(12)
     print("nested", sum(len(a) * len(b) for a in outer for b in inner))
     for number in range(100):
-        next(iter(DataLoader([number])))
+        listed: Any = [number]
+        next(iter(DataLoader(listed)))
     thread = threading.Thread(target=show, args=("thread", make(16)))
     thread.start()
     thread.join()

@@ -164,7 +164,7 @@ def test_iterators_of_their_own_count_once(torch_like: Any, recorder: Recorder) 
     Written to its public behaviour; the library itself is not installed here.
     """
 
-    class _StatefulIter(torch_like._BaseDataLoaderIter):  # type: ignore[misc, name-defined]
+    class _StatefulIter(torch_like._BaseDataLoaderIter):  # type: ignore[misc]
         def __init__(self, loader: Any, state: int | None) -> None:
             super().__init__(loader)
             self.finished = False
@@ -182,12 +182,13 @@ def test_iterators_of_their_own_count_once(torch_like: Any, recorder: Recorder) 
                 self.finished = True
                 raise
 
-    class StatefulDataLoader(torch_like.DataLoader):  # type: ignore[misc, name-defined]
+    class StatefulDataLoader(torch_like.DataLoader):  # type: ignore[misc]
         def __init__(self, dataset: Any, state: int | None) -> None:
             self.dataset, self.num_workers, self.batch_size = dataset, 0, 1
             self.prefetch_factor = self.multiprocessing_context = None
             self.pin_memory = self.persistent_workers = False
-            self.state, self.iterator = state, None
+            self.state = state
+            self.iterator: Any = None
 
         def __iter__(self) -> Any:
             if self.iterator is None or not self.persistent_workers:
@@ -212,7 +213,7 @@ def test_wrapping_loaders_count_once(torch_like: Any, recorder: Recorder) -> Non
     Written to their public behaviour; the library itself is not installed here.
     """
 
-    class DataLoaderShard(torch_like.DataLoader):  # type: ignore[misc, name-defined]
+    class DataLoaderShard(torch_like.DataLoader):  # type: ignore[misc]
         def __iter__(self) -> Iterator[Any]:
             batches = super().__iter__()
             current = next(batches)
@@ -264,7 +265,7 @@ def test_what_a_loader_raises_comes_through(torch_like: Any, recorder: Recorder)
 
 
 def test_a_loader_that_refuses_everything_still_works(torch_like: Any, recorder: Recorder) -> None:
-    class Odd(torch_like.DataLoader):  # type: ignore[misc, name-defined]
+    class Odd(torch_like.DataLoader):  # type: ignore[misc]
         @property
         def multiprocessing_context(self) -> Any:
             raise RuntimeError("no")
@@ -304,7 +305,7 @@ def test_signatures_and_subclass_hooks_stay(torch_like: Any, recorder: Recorder)
         def __init_subclass__(cls, **kwargs: Any) -> None:
             names.append(cls.__name__)
 
-    class Mixed(torch_like.DataLoader, Mixin):  # type: ignore[misc, name-defined]
+    class Mixed(torch_like.DataLoader, Mixin):  # type: ignore[misc]
         pass
 
     assert names == ["Mixed"]

@@ -72,9 +72,11 @@ def test_waits_steps_start_up_and_turnover_are_told_apart() -> None:
     assert seen.turnover is not None
     assert seen.turnover.mean_s == pytest.approx(0.007 + 0.150)
     assert seen.wait is not None
-    assert (seen.wait.count, seen.wait.total_s) == (4, pytest.approx(0.040))
+    assert seen.wait.count == 4
+    assert seen.wait.total_s == pytest.approx(0.040)
     assert seen.step is not None
-    assert (seen.step.count, seen.step.total_s) == (6, pytest.approx(0.180))
+    assert seen.step.count == 6
+    assert seen.step.total_s == pytest.approx(0.180)
     assert seen.waited_s == pytest.approx(2 * (0.150 + 0.020 + 0.007))
     assert seen.wait_fraction == pytest.approx(0.354 / 0.534)
     assert seen.batches_per_s == pytest.approx(6 / 0.534)
@@ -229,7 +231,8 @@ def test_threads_share_an_iterator() -> None:
 
 
 def test_the_logger_is_told_of_every_so_many_batches() -> None:
-    clock, told = Clock(), []
+    clock = Clock()
+    told: list[dict[str, float]] = []
     loader = watched(Loader(clock, batches=5), clock, log=told.append, every=4)
     for _ in range(2):
         for _ in loader:
