@@ -614,7 +614,8 @@ class Stopping(Timed):
         super().__init__(cpu_ms=0.5, length=4000)
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        return next(super().__getitem__(n) for n in [index] if n < 300)
+        found = [super().__getitem__(index)] if index < 300 else []
+        return next(iter(found))
 
 
 class Short(Stream):

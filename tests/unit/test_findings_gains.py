@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlprof.advise.findings import Experiment, Observation, find
+from dlprof.advise.findings.costs import Costs, Work, costs_of
 from dlprof.advise.findings.gains import closed_form, gain_of, measured_gain
 from dlprof.advise.findings.limit import limit_of
-from dlprof.advise.findings.view import Costs, View, Work, costs_of
+from dlprof.advise.findings.view import View
 from dlprof.records import BatchCosts, Config, Explanation, Prediction, Stage
 
 WAITING = Loader(fetch_io=0.02, rate=100)

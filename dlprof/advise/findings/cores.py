@@ -1,8 +1,7 @@
-"""Who takes the cores: a quota, an affinity mask, others, or the loader's own processes."""
+"""Who takes the cores: a quota, an affinity mask, others, or the loader's own workers."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 from dlprof.advise.findings.claims import Claim, Place, Words, claim, settings_fix
@@ -12,11 +11,11 @@ from dlprof.advise.findings.gains import (
     bound,
     closed_form,
     gain_of,
-    measured_gain,
     model_ratio,
 )
 from dlprof.advise.findings.limit import limit_of
-from dlprof.advise.findings.view import View
+from dlprof.advise.findings.threads import HELPERS, helpers_share
+from dlprof.advise.findings.view import View, starved
 from dlprof.advise.wording import percent
 from dlprof.records import Config, Fix
 
@@ -33,12 +32,7 @@ _TAKES_OVER = 0.45
 _OVERSUBSCRIBED = 1.6
 """Cores that the workers' own computing wants over those there are."""
 
-_OWN_THREADS = 3
-"""Threads of a worker that computes in one: itself, its feeder, and torch's watch."""
-
-HELPERS = 0.25
-"""CPU of a worker's other threads over that of the one that fetches, from which they count."""
-
+_WANTS = 1.1
 _AFFINITY_CODE = """def use_all_cpus(worker_id):
     os.sched_setaffinity(0, range(os.cpu_count()))
 
@@ -53,14 +47,6 @@ def demand(view: View) -> float:
     making = costs.making
     helpers = costs.put_cpu_s / making.own_s
     return max(1, view.workers) * (making.cpu_s / making.own_s + helpers)
-
-
-def starved(view: View) -> float:
-    """Share of making a batch spent waiting for a core."""
-    costs = view.costs
-    if costs is None or costs.making.wall_s <= 0:
-        return view.usage.run_queue_wait_fraction or 0.0
-    return costs.making.run_queue_s / costs.making.wall_s
 
 
 def self_starved(view: View) -> float:
@@ -104,26 +90,26 @@ def quota(view: View) -> Claim | None:
 
 def affinity(view: View) -> Claim | None:
     """Workers are pinned to fewer cores than the job may use."""
-    allowed, pinned = view.evidence.machine.affinity_cpus, pinned_cpus(view)
-    costs = view.costs
-    if pinned is None or costs is None or limit_of(view) == "consumer":
+    machine, pinned = view.evidence.machine, pinned_cpus(view)
+    if pinned is None or view.costs is None or limit_of(view) == "consumer":
         return None
-    gain = _with_cores(view, min(view.cores, allowed), pinned)
-    if not view.workers:
-        gain = None
-    if demand(view) <= 1.1 * pinned and view.workers > 1:
+    wanted = demand(view) + view.costs.main_s / max(1e-12, view.costs.period_s)
+    if wanted <= _WANTS * pinned and view.workers > 1:
         return None
+    allowed = machine.affinity_cpus if pinned < machine.affinity_cpus else machine.logical_cpus
+    cores = min(float(allowed), machine.quota_cores or float(allowed))
+    gain = _with_cores(view, cores, pinned) if view.workers else None
     return claim(
         view,
         "cpu.affinity",
         Words(
             title="Workers are pinned to too few CPUs",
-            explanation=f"They may run on {pinned} of the {allowed} CPUs that this job has, and "
+            explanation=f"They may run on {pinned} of the {allowed} CPUs that there are, and "
             f"wait for a core {percent(starved(view))} of the time. A library, or the program "
             "itself, has set the affinity.",
         ),
         place=Place.FAULT,
-        cost=max(starved(view), 1 - pinned / min(view.cores, max(demand(view), pinned))),
+        cost=max(starved(view), 1 - pinned / min(cores, max(wanted, pinned))),
         figures={
             "worker_affinity_cpus": pinned,
             "affinity_cpus": allowed,
@@ -146,8 +132,11 @@ def pinned_cpus(view: View) -> int | None:
         for worker in explained.workers
         if worker.affinity_cpus is not None
     ]
-    least = min(found, default=None)
-    return least if least is not None and least < view.evidence.machine.affinity_cpus else None
+    least, machine = min(found, default=None), view.evidence.machine
+    if least is not None and least < machine.affinity_cpus:
+        return least
+    # One CPU of many for the whole program is more often an accident than an allotment.
+    return 1 if machine.affinity_cpus == 1 < machine.logical_cpus else None
 
 
 def neighbours(view: View) -> Claim | None:
@@ -233,60 +222,6 @@ def enough_workers(view: View) -> Config | None:
         return None
     count = max(1, math.ceil(view.workers * view.cores / wanted))
     return with_workers(view.config, count) if count < view.workers else None
-
-
-def threads(view: View) -> Claim | None:
-    """Threads inside the workers compete for the cores."""
-    single = single_threaded(view)
-    if single is None or view.explained is None or limit_of(view) == "consumer":
-        return None
-    tried = measured_gain(view, single)
-    # A worker_init_fn of the user's own may set its threads after dlprof's.
-    gain = tried if tried is not None and tried.value >= 1.05 else None
-    most = max((worker.threads or 0 for worker in view.explained.workers), default=0)
-    share = helpers_share(view)
-    return claim(
-        view,
-        "cpu.threads",
-        Words(
-            title="Threads inside the workers compete for the cores",
-            explanation=f"{view.workers} workers have up to {most} threads each on "
-            f"{view.cores:g} cores; threads beside the one that fetches use "
-            f"{percent(share / (1 + share))} of their CPU time.",
-        ),
-        place=Place.FAULT,
-        cost=max(share / (1 + share), gain.saved if gain is not None else 0.0),
-        figures={
-            "worker_threads": most,
-            "num_workers": view.workers,
-            "usable_cores": view.cores,
-            "other_threads_cpu_fraction": share / (1 + share),
-            "starved_fraction": starved(view),
-        },
-        fix=settings_fix(
-            view,
-            single,
-            "Let each worker compute in one thread: set the pools of torch, OpenCV, BLAS and "
-            "OpenMP to 1 in worker_init_fn.",
-        ),
-        gain=gain,
-    )
-
-
-def helpers_share(view: View) -> float:
-    """CPU of workers' other threads over that of the fetching one, where they are many."""
-    costs = view.costs
-    if costs is None or view.explained is None or costs.making.cpu_s <= 0:
-        return 0.0
-    most = max((worker.threads or 0 for worker in view.explained.workers), default=0)
-    return costs.put_cpu_s / costs.making.cpu_s if most > _OWN_THREADS else 0.0
-
-
-def single_threaded(view: View) -> Config | None:
-    """One thread in each worker, where threads use what the workers lack."""
-    if not view.workers or helpers_share(view) < HELPERS or limit_of(view) == "consumer":
-        return None
-    return dataclasses.replace(view.config, worker_threads=1)
 
 
 def _with_cores(view: View, cores: float, now: float) -> Gain | None:

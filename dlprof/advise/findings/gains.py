@@ -7,7 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from dlprof.advise.findings.view import Costs, View
+from dlprof.advise.findings.costs import Costs
+from dlprof.advise.findings.view import View
 from dlprof.records import Config, Estimate, Prediction, Trial
 from dlprof.stats import BlockFit, fit_blocks, observe
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from dlprof.advise.findings.view import Costs, View, stage_of
+from dlprof.advise.findings.costs import Costs
+from dlprof.advise.findings.view import View, stage_of
 
 Limit = Literal["consumer", "main", "pin", "workers", "waiting", "unknown"]
 """``workers``: making batches (in main, without workers); ``waiting``: nobody is busy enough, so

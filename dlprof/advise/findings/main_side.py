@@ -5,7 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 from dlprof.advise.findings.claims import Claim, Place, Words, claim, settings_fix
-from dlprof.advise.findings.consumer import too_many_workers
+from dlprof.advise.findings.consumer import (
+    FEW_TENSORS,
+    is_dear_to_receive,
+    too_many_workers,
+)
+from dlprof.advise.findings.costs import Costs, Work
 from dlprof.advise.findings.gains import (
     Gain,
     bound,
@@ -14,19 +19,16 @@ from dlprof.advise.findings.gains import (
     measured_gain,
 )
 from dlprof.advise.findings.limit import limit_of, main_share
-from dlprof.advise.findings.view import Costs, View, Work
+from dlprof.advise.findings.view import View
 from dlprof.advise.wording import percent
 from dlprof.records import Config, Fix
 from dlprof.units import format_duration
 
-_LIGHT_S = 0.001
-"""Receiving that takes less, of few tensors, is what any batch from a worker takes: 0.3 ms for
-one tensor, 0.9 ms for five (FIELD section 1)."""
-
-_FEW_TENSORS = 4
 _LEAST_RECEIVE_S = 0.0003
 _SAMPLER_SHARE = 0.4
 _PAYS = 1.05
+_FAR_BETTER = 1.5
+"""What sharing by name brings for many small tensors (FIELD section 5); no workers must beat it."""
 
 _RECEIVE_CODE = """def collate(samples):
     batch = torch.utils.data.default_collate(samples)
@@ -46,8 +48,7 @@ def receive(view: View) -> Claim | None:
     if costs.receive.own_s < costs.dispatch.own_s:
         return None
     tensors = view.evidence.target.batch_tensors
-    light = costs.receive.own_s < _LIGHT_S and (tensors or 1) <= _FEW_TENSORS
-    if light and too_many_workers(view) is not None:
+    if not is_dear_to_receive(view) and too_many_workers(view) is not None:
         return None  # nothing is wrong with the batches: they are just too cheap to hand over
     share = costs.receive.wall_s / max(costs.wait_s, 1e-12)
     remedy, gain = _best_remedy(view, costs)
@@ -85,6 +86,17 @@ def _best_remedy(view: View, costs: Costs) -> tuple[Config | None, Gain | None]:
     return None, bound(max(1.0, closed_form(lighter, view.config, view.cores) / now))
 
 
+def lighter(view: View) -> Config | None:
+    """The remedy to try: the one that should bring more."""
+    costs, remedies = view.costs, receive_remedies(view)
+    if costs is None or not remedies:
+        return None
+    now = closed_form(costs, view.config, view.cores)
+    alone = remedies[-1]
+    pays = not alone.num_workers and closed_form(costs, alone, view.cores) >= _FAR_BETTER * now
+    return alone if pays else remedies[0]
+
+
 def receive_remedies(view: View) -> list[Config]:
     """Sharing by name for many tensors, and no workers at all where the batches are cheap."""
     costs = view.costs
@@ -92,7 +104,7 @@ def receive_remedies(view: View) -> list[Config]:
         return []
     remedies = []
     tensors = view.evidence.target.batch_tensors or 1
-    if view.config.sharing_strategy is None and tensors > _FEW_TENSORS:
+    if view.config.sharing_strategy is None and tensors > FEW_TENSORS:
         remedies.append(dataclasses.replace(view.config, sharing_strategy="file_system"))
     alone = dataclasses.replace(view.config, num_workers=0).canonical()
     now = closed_form(costs, view.config, view.cores)

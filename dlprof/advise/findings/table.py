@@ -13,6 +13,7 @@ from dlprof.advise.findings import (
     main_side,
     memory,
     startup,
+    threads,
     waiting,
     workers,
 )
@@ -25,10 +26,6 @@ def _none(view: View) -> Config | None:
     """No setting shows it: ``view`` is not looked at."""
     del view
     return None
-
-
-def _lighter(view: View) -> Config | None:
-    return next(iter(main_side.receive_remedies(view)), None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +50,7 @@ TABLE: tuple[Row, ...] = (
     Row(code="data.truncated", rule=content.truncated),
     Row(code="data.duplicated", rule=content.duplicated),
     Row(code="consumer", rule=consumer.consumer),
-    Row(code="cpu.threads", rule=cores.threads, remedy=cores.single_threaded),
+    Row(code="cpu.threads", rule=threads.threads, remedy=threads.single_threaded),
     Row(code="cpu.affinity", rule=cores.affinity),
     Row(code="cpu.quota", rule=cores.quota),
     Row(code="cpu.oversubscribed", rule=cores.oversubscribed, remedy=cores.enough_workers),
@@ -61,7 +58,7 @@ TABLE: tuple[Row, ...] = (
     Row(code="startup", rule=startup.startup, remedy=startup.kept_workers),
     Row(code="main.sampler", rule=main_side.sampler),
     Row(code="main.pin", rule=main_side.pin, remedy=main_side.unpinned),
-    Row(code="main.receive", rule=main_side.receive, remedy=_lighter),
+    Row(code="main.receive", rule=main_side.receive, remedy=main_side.lighter),
     Row(code="transfer.pageable", rule=device.pageable, remedy=device.pinned_copies),
     Row(code="transfer.link", rule=device.link),
     Row(code="gpu.neighbours", rule=device.neighbours),

@@ -1,4 +1,4 @@
-"""The evidence in the figures that rules ask for, each worked out once. Seconds are per batch."""
+"""The evidence in the figures that rules ask for, each worked out once."""
 
 from __future__ import annotations
 
@@ -7,83 +7,9 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 
+from dlprof.advise.findings.costs import Costs, costs_of
 from dlprof.advise.findings.evidence import Evidence
-from dlprof.records import BatchCosts, Config, Explanation, Stage, StageName, Trial, Usage
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """What one part of loading takes, seconds per batch.
-
-    Attributes:
-        cpu_s: CPU.
-        io_s: True waiting.
-        run_queue_s: Waiting for a core.
-    """
-
-    cpu_s: float = 0.0
-    io_s: float = 0.0
-    run_queue_s: float = 0.0
-
-    @property
-    def wall_s(self) -> float:
-        """All three."""
-        return self.cpu_s + self.io_s + self.run_queue_s
-
-    @property
-    def own_s(self) -> float:
-        """What it would take with a core at hand."""
-        return self.cpu_s + self.io_s
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Costs:
-    """Where one configuration's time goes, seconds per batch.
-
-    Attributes:
-        fetch: Of the samples.
-        collate: Of the batch.
-        put_cpu_s: CPU of a worker beside the thread that fetches.
-        receive: Of main, taking and rebuilding the batch.
-        dispatch: Of main, drawing indices and sending them.
-        pin_s: Of the pin thread.
-        copy_s: To the device.
-        hold_up_s: Ready in main, waiting for an earlier batch.
-        wait_s: Of the consumer, in ``next()``.
-        step_s: Of the consumer, working.
-        period_s: From one batch to the next.
-    """
-
-    fetch: Work
-    collate: Work
-    put_cpu_s: float
-    receive: Work
-    dispatch: Work
-    pin_s: float
-    copy_s: float
-    hold_up_s: float
-    wait_s: float
-    step_s: float
-    period_s: float
-
-    @property
-    def making(self) -> Work:
-        """Fetch and collate."""
-        return Work(
-            cpu_s=self.fetch.cpu_s + self.collate.cpu_s,
-            io_s=self.fetch.io_s + self.collate.io_s,
-            run_queue_s=self.fetch.run_queue_s + self.collate.run_queue_s,
-        )
-
-    @property
-    def main_s(self) -> float:
-        """Of main's own work for the loader, waiting for cores left out."""
-        return self.receive.own_s + self.dispatch.own_s
-
-    @property
-    def cpu_s(self) -> float:
-        """CPU of all processes for one batch, the step left out."""
-        return self.making.cpu_s + self.put_cpu_s + self.receive.cpu_s + self.dispatch.cpu_s
+from dlprof.records import Config, Explanation, Stage, StageName, Trial, Usage
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,101 +99,6 @@ class View:
         return batches / self.rate if batches and self.rate else None
 
 
-def costs_of(explained: Explanation) -> Costs:
-    """The mean costs of an explanation."""
-    rows = explained.costs
-    making = Work(cpu_s=mean(rows.cpu_s), io_s=mean(rows.io_s), run_queue_s=mean(rows.run_queue_s))
-    fetch, collate = _shared(making, explained.stage("fetch"), explained.stage("collate"))
-    dispatch = _stage_work(explained.stage("dispatch"))
-    if explained.stage("dispatch") is None:
-        dispatch = Work(cpu_s=mean(rows.main_cpu_s))
-    wait, step = explained.stage("wait"), explained.stage("step")
-    batches = max(1, explained.batches)
-    starved = making.run_queue_s / making.wall_s if making.wall_s > 0 else 0.0
-    return Costs(
-        fetch=fetch,
-        collate=collate,
-        put_cpu_s=mean(rows.put_cpu_s),
-        receive=_receive(rows, explained.stage("rebuild"), starved),
-        dispatch=dispatch,
-        pin_s=_mean_s(explained.stage("pin")) or mean(rows.pin_s),
-        copy_s=_mean_s(explained.stage("copy")),
-        hold_up_s=_mean_s(explained.stage("hold_up")),
-        wait_s=_mean_s(wait),
-        step_s=_mean_s(step),
-        period_s=explained.window_s / batches,
-    )
-
-
-def mean(values: Sequence[float]) -> float:
-    """The mean; 0 of nothing."""
-    return statistics.fmean(values) if values else 0.0
-
-
-def _receive(rows: BatchCosts, rebuild: Stage | None, starved: float) -> Work:
-    """Taking a batch; the worker's part in the hand-over waits for a core as often as the worker.
-
-    Main sees that as waiting, although it is for want of cores.
-    """
-    work = _stage_work(rebuild)
-    if rows.receive_cpu_s:
-        work = Work(
-            cpu_s=mean(rows.receive_cpu_s),
-            io_s=mean(rows.receive_io_s),
-            run_queue_s=work.run_queue_s,
-        )
-    return dataclasses.replace(
-        work, io_s=work.io_s * (1 - starved), run_queue_s=work.run_queue_s + work.io_s * starved
-    )
-
-
-def _shared(making: Work, fetch: Stage | None, collate: Stage | None) -> tuple[Work, Work]:
-    """Fetch and collate told apart, by their own figures or by their lengths."""
-    if fetch is None:
-        return making, Work()
-    if collate is None:
-        return _stage_work(fetch) if fetch.cpu_s is not None else making, Work()
-    if fetch.cpu_s is not None and collate.cpu_s is not None:
-        return _stage_work(fetch), _stage_work(collate)
-    if making.wall_s <= 0:
-        return Work(cpu_s=fetch.mean_s), Work(cpu_s=collate.mean_s)
-    if fetch.cpu_s is not None:
-        own = _stage_work(fetch)
-        rest = Work(
-            cpu_s=max(0.0, making.cpu_s - own.cpu_s),
-            io_s=max(0.0, making.io_s - own.io_s),
-            run_queue_s=max(0.0, making.run_queue_s - own.run_queue_s),
-        )
-        return own, rest
-    share = fetch.mean_s / max(1e-12, fetch.mean_s + collate.mean_s)
-    return _scaled(making, share), _scaled(making, 1 - share)
-
-
-def _scaled(work: Work, factor: float) -> Work:
-    return Work(
-        cpu_s=work.cpu_s * factor,
-        io_s=work.io_s * factor,
-        run_queue_s=work.run_queue_s * factor,
-    )
-
-
-def _stage_work(stage: Stage | None) -> Work:
-    """A stage's parts; where they aren't told apart, all of it counts as CPU."""
-    if stage is None:
-        return Work()
-    if stage.cpu_s is None:
-        return Work(cpu_s=stage.mean_s)
-    queue_s = stage.run_queue_s or 0.0
-    io_s = stage.io_s
-    if io_s is None:
-        io_s = max(0.0, stage.mean_s - stage.cpu_s - queue_s)
-    return Work(cpu_s=stage.cpu_s, io_s=io_s, run_queue_s=queue_s)
-
-
-def _mean_s(stage: Stage | None) -> float:
-    return 0.0 if stage is None else stage.mean_s
-
-
 def _rate_of(explained: Explanation | None) -> float | None:
     if explained is None or explained.window_s <= 0 or not explained.batches:
         return None
@@ -319,3 +150,11 @@ def _is_at(explained: Explanation, num_workers: int) -> bool:
 def stage_of(view: View, name: StageName) -> Stage | None:
     """A stage of the configuration that is explained."""
     return None if view.explained is None else view.explained.stage(name)
+
+
+def starved(view: View) -> float:
+    """Share of making a batch spent waiting for a core."""
+    costs = view.costs
+    if costs is None or costs.making.wall_s <= 0:
+        return view.usage.run_queue_wait_fraction or 0.0
+    return costs.making.run_queue_s / costs.making.wall_s

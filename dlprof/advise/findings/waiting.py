@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 from dlprof.advise.findings.claims import Claim, Place, Words, claim, settings_fix
-from dlprof.advise.findings.cores import HELPERS, helpers_share
+from dlprof.advise.findings.costs import Costs
 from dlprof.advise.findings.gains import Gain, bound, gain_of, modelled_gain
 from dlprof.advise.findings.limit import limit_of
-from dlprof.advise.findings.view import Costs, View, stage_of
+from dlprof.advise.findings.threads import HELPERS, helpers_share
+from dlprof.advise.findings.view import View, stage_of
 from dlprof.advise.wording import percent
 from dlprof.records import Config, Fix, Stage
 from dlprof.units import format_duration

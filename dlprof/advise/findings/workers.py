@@ -7,6 +7,7 @@ import math
 
 from dlprof.advise.findings.claims import Claim, Place, Words, claim, settings_fix
 from dlprof.advise.findings.consumer import with_workers
+from dlprof.advise.findings.costs import Costs, Work
 from dlprof.advise.findings.gains import (
     Gain,
     bound,
@@ -15,7 +16,7 @@ from dlprof.advise.findings.gains import (
     gain_of,
 )
 from dlprof.advise.findings.limit import limit_of
-from dlprof.advise.findings.view import Costs, View, Work
+from dlprof.advise.findings.view import View
 from dlprof.advise.findings.waiting import fits_shared_memory, waits_for_others
 from dlprof.advise.wording import percent
 from dlprof.records import Config, Fix, TransformCost
