@@ -35,11 +35,13 @@ def made_run(costs: Costs, repeats: int = 3, **rest: Any) -> Run:
             work_s = costs.cpu_s + costs.io_s
             period_s = work_s if workers == 0 else max(work_s / workers, costs.cpu_s / free)
             rate = wobble / period_s
+            cores = rate / wobble * costs.cpu_s
+            wanted = cores if workers == 0 else workers * (1 - costs.io_s / (workers * period_s))
             usage = Usage(
                 own_cpu_cores=rate * costs.cpu_s,
                 available_cpu_cores=free,
                 other_cpu_cores=costs.taken,
-                run_queue_wait_fraction=0.0,
+                run_queue_wait_fraction=max(0.0, 1 - cores / wanted),
                 throttled_fraction=costs.throttled,
             )
             trials.append(trial(config(workers), rate, repetition=block, usage=usage))

@@ -48,7 +48,7 @@ def test_a_single_cause_is_the_whole_difference(changed: dict[str, float], cause
 
 
 def test_parts_of_several_causes_add_up_and_multiply() -> None:
-    slower = Costs(cpu_s=0.012, affinity=8, taken=4.0)
+    slower = Costs(cpu_s=0.012, affinity=4, taken=2.0)
     found = compare(made_run(Costs()), made_run(slower))
     assert _sum(found) == pytest.approx(math.log(found.ratio.value), abs=1e-9)
     assert math.prod(part.factor.value for part in found.parts) == pytest.approx(found.ratio.value)
@@ -178,7 +178,7 @@ def test_too_many_causes_are_refused() -> None:
         shares(list(range(MOST_CAUSES + 1)), len)
 
 
-def test_explaining_passes_are_compared_only_where_there_is_nothing_else() -> None:
+def test_rates_of_explaining_passes_are_not_compared() -> None:
     plain = made_run(Costs(workers=(2,)))
     slowed = [
         dataclasses.replace(each, id=f"e{each.id}", purpose="explain", samples_per_s=around(1.0))
@@ -186,7 +186,34 @@ def test_explaining_passes_are_compared_only_where_there_is_nothing_else() -> No
     ]
     mixed = dataclasses.replace(plain, trials=(*plain.trials, *slowed))
     assert compare(plain, mixed).ratio.value == pytest.approx(1.0)
-    only = dataclasses.replace(plain, trials=tuple(slowed))
-    found = compare(mixed, only)
-    assert found.ratio.value == pytest.approx(1.0)
-    assert any("explaining pass" in doubt for doubt in found.doubts)
+    with pytest.raises(NothingMeasuredError):
+        compare(mixed, dataclasses.replace(plain, trials=tuple(slowed)))
+
+
+def test_waiting_on_storage_beside_neighbours_is_told_from_them() -> None:
+    """Neighbours take what a loader that waits leaves: that is not what slows it."""
+    quick = made_run(Costs(cpu_s=0.001, affinity=2, taken=0.0, workers=(0, 2)))
+    waiting = made_run(Costs(cpu_s=0.001, io_s=0.004, affinity=2, taken=0.0, workers=(0, 2)))
+    beside = [
+        dataclasses.replace(each, usage=dataclasses.replace(each.usage, other_cpu_cores=1.6))
+        for each in waiting.trials
+    ]
+    found = compare(quick, dataclasses.replace(waiting, trials=tuple(beside)))
+    assert found.parts[0].code == "storage"
+    assert abs(_parts(found).get("neighbours", 0.0)) < 0.01
+
+
+@pytest.mark.parametrize("slower", [Costs(affinity=4), Costs(quota=4.0), Costs(taken=12.0)])
+def test_cores_are_told_without_a_run_queue_too(slower: Costs) -> None:
+    def blind(made: Run) -> Run:
+        trials = [
+            dataclasses.replace(
+                each, usage=dataclasses.replace(each.usage, run_queue_wait_fraction=None)
+            )
+            for each in made.trials
+        ]
+        return dataclasses.replace(made, trials=tuple(trials))
+
+    found = compare(blind(made_run(Costs())), blind(made_run(slower)))
+    assert found.parts[0].code in {"cores", "quota", "neighbours"}
+    assert abs(_parts(found)["remainder"]) < 0.02

@@ -47,7 +47,7 @@ def compare(a: Run, b: Run, *, num_workers: int | None = None, best: bool = Fals
         UsageError: If they load different data, or ``num_workers`` was not measured in both.
     """
     refuse_unlike(a, b)
-    pair = choose_pair(*alike_trials(a, b), num_workers=num_workers, best=best)
+    pair = choose_pair(alike_trials(a), alike_trials(b), num_workers=num_workers, best=best)
     side_a, side_b = sides(pair)
     found = split(pair)
     ratio = _exponential(found.total)

@@ -20,11 +20,10 @@ class Costs:
         worker_share: Share of that in workers; 1 where it isn't told apart.
         threads: Threads that run or want to without workers, on average, at least 1.
         affinity: CPUs that the job may run on.
-        quota: Cores that a quota allows; infinite without one.
-        free_share: Share of those CPUs that neighbours leave; 1 without neighbours.
-        quota_wait: Waiting for a core per CPU second that a quota causes beyond what too few
-            cores explain.
-        neighbour_wait: The same by neighbours.
+        own_stretch: What a CPU second takes because own threads get into each other's way, beyond
+            what too few CPUs explain; 1 for no longer.
+        quota_stretch: The same because a quota holds the job back.
+        neighbour_stretch: The same because neighbours take cores.
         io_s: True waiting in fetching and collating.
         receive_s: Taking, rebuilding and ordering a batch, in the main process.
         pin_s: Copying to page-locked memory.
@@ -38,10 +37,9 @@ class Costs:
     worker_share: float = 1.0
     threads: float = 1.0
     affinity: float = 1.0
-    quota: float = math.inf
-    free_share: float = 1.0
-    quota_wait: float = 0.0
-    neighbour_wait: float = 0.0
+    own_stretch: float = 1.0
+    quota_stretch: float = 1.0
+    neighbour_stretch: float = 1.0
     io_s: float = 0.0
     receive_s: float = 0.0
     pin_s: float = 0.0
@@ -51,17 +49,17 @@ class Costs:
     workers: int = 0
 
     @property
-    def cores(self) -> float:
-        """Cores to be had."""
-        return min(self.affinity * self.free_share, self.quota)
+    def stretch(self) -> float:
+        """How much longer than its CPU time computing takes, were there CPUs enough."""
+        return self.own_stretch * self.quota_stretch * self.neighbour_stretch
 
     @property
     def demand(self) -> float:
-        """Cores that the loader would keep busy if there were enough."""
+        """Threads that want to run at once, on average."""
         if self.workers == 0:
             return self.threads
-        cpu_s = self.cpu_s * self.worker_share
-        return self.workers * cpu_s / (cpu_s + self.io_s)
+        busy_s = self.cpu_s * self.worker_share * self.stretch
+        return self.workers * busy_s / (busy_s + self.io_s)
 
 
 def log_rate(costs: Costs) -> float:
@@ -71,13 +69,13 @@ def log_rate(costs: Costs) -> float:
 
 def _period_s(costs: Costs) -> float:
     """Seconds a sample, by whatever takes longest."""
-    stretch = 1 + costs.quota_wait + costs.neighbour_wait
+    computing_s = costs.cpu_s * costs.stretch
     consumer_s = costs.copy_s + costs.step_s
     if costs.workers == 0:
-        computing_s = costs.cpu_s * stretch / min(costs.threads, costs.cores)
-        return computing_s + costs.io_s + costs.pin_s + consumer_s
-    worker_s = (costs.cpu_s * costs.worker_share * stretch + costs.io_s) / costs.workers
-    cores_s = costs.cpu_s / costs.cores
+        fetch_s = computing_s / min(costs.threads, costs.affinity) + costs.io_s
+        return fetch_s + costs.pin_s + consumer_s
+    worker_s = (computing_s * costs.worker_share + costs.io_s) / costs.workers
+    cores_s = computing_s / costs.affinity
     if costs.pin_thread:
         return max(worker_s, cores_s, consumer_s, costs.receive_s + costs.pin_s)
     return max(worker_s, cores_s, consumer_s + costs.receive_s)

@@ -87,7 +87,5 @@ def _of_trials(name: str, config: Config, trials: tuple[Trial, ...]) -> Iterator
     trials = tuple(trial for trial in trials if trial.config == config)
     if len(trials) == 1:
         yield f"{name} was measured only once, so nothing tells how steady it is."
-    if any(trial.purpose == "explain" for trial in trials):
-        yield f"{name} was measured in an explaining pass only, which slows it down a little."
     if any(trial.whole_epochs for trial in trials):
         yield f"The epochs of {name} were too short: its rate counts the turn of the epoch."

@@ -74,25 +74,13 @@ def pair(a: Run, b: Run, *, num_workers: int | None = None, best: bool = False) 
     return _pair(a, b, one, two, how=how)
 
 
-def alike_trials(a: Run, b: Run) -> tuple[Run, Run]:
-    """The runs with those trials alone whose rates can be compared with each other.
+def alike_trials(run: Run) -> Run:
+    """The run with those trials alone whose rates can be compared with each other.
 
-    Rates of explaining passes only where one of the runs has no others; and never trials without
-    a step beside trials of the same configuration that have one.
+    None of explaining passes or with a cold cache; and no trial without a step beside trials of the
+    same configuration that have one.
     """
-    plain = all(any(_is_plain(trial) for trial in run.trials) for run in (a, b))
-    one, two = (_of_purpose(run, "measure" if plain else "explain") for run in (a, b))
-    return one, two
-
-
-def _is_plain(trial: Trial) -> bool:
-    return trial.purpose == "measure" and has_rate(trial)
-
-
-def _of_purpose(run: Run, purpose: str) -> Run:
-    found = [trial for trial in run.trials if trial.purpose == purpose]
-    if not any(map(has_rate, found)):
-        found = [trial for trial in run.trials if _is_plain(trial)]
+    found = [trial for trial in run.trials if trial.purpose == "measure"]
     stepped = {trial.config for trial in found if trial.wait_fraction is not None}
     kept = [t for t in found if t.wait_fraction is not None or t.config not in stepped]
     return dataclasses.replace(run, trials=tuple(kept))

@@ -13,12 +13,15 @@ from dlprof.advise.compare.parts import PartCode
 from dlprof.advise.compare.stages import Serial, serial_costs, waiting_s
 from dlprof.records import Config, Machine, Run, Trial
 
-THROTTLED = 0.02
-"""Share of the window held back by a quota from which waiting for a core is put down to it."""
+_WITH_NEIGHBOURS = 0.2
+"""Share of the CPUs that neighbours keep busy from which waiting for a core is put down to them."""
+
+_USED_UP = 0.9
+"""Share of the cores to be had that a loader uses which has all that it gets."""
 
 _LEAST, _MOST = 1e-12, 1e12
 _MOST_WAITING = 0.99
-_LEAST_FREE = 1e-3
+_LEAST_CORES = 1e-3
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +64,8 @@ def side_of(run: Run, config: Config, trials: Sequence[Trial]) -> Side:
         unknown["storage"] = source
     if figures["other_cpu_cores"] is None:
         unknown["neighbours"] = _first_reason(own, "other_cpu_cores")
-    costs = _with_waiting(_costs(run.header.machine, config, figures, serial), figures)
+    costs = _costs(run.header.machine, config, figures, serial)
+    costs = _with_waiting(costs, figures, run.header.machine)
     return Side(log_rate=log_rate, costs=costs, figures=figures, unknown=unknown)
 
 
@@ -103,15 +107,11 @@ def _cpu_s(trials: Sequence[Trial]) -> float | None:
 
 def _costs(machine: Machine, config: Config, figures: Mapping[str, Any], serial: Serial) -> Costs:
     affinity = _bounded(machine.affinity_cpus or machine.usable_cores)
-    others = figures["other_cpu_cores"]
-    free = 1.0 if others is None else min(1.0, max(_LEAST_FREE, 1 - others / affinity))
     return Costs(
         cpu_s=figures["cpu_s_per_sample"],
         worker_share=serial.worker_share,
         threads=1.0 if config.num_workers else _threads(figures),
         affinity=affinity,
-        quota=math.inf if machine.quota_cores is None else _bounded(machine.quota_cores),
-        free_share=free,
         io_s=figures["io_s_per_sample"] or 0.0,
         receive_s=serial.receive_s or 0.0,
         pin_s=serial.pin_s or 0.0,
@@ -129,14 +129,53 @@ def _threads(figures: Mapping[str, Any]) -> float:
     return max(1.0, min(_MOST, own / (1 - share)))
 
 
-def _with_waiting(costs: Costs, figures: Mapping[str, Any]) -> Costs:
-    """The costs with the waiting for a core that having too few of them does not explain."""
-    share = min(_MOST_WAITING, figures["run_queue_wait_fraction"] or 0.0)
-    own = max(0.0, costs.demand / costs.cores - 1)
-    beyond = max(0.0, share / (1 - share) - own)
-    if (figures["throttled_fraction"] or 0.0) >= THROTTLED:
-        return dataclasses.replace(costs, quota_wait=beyond)
-    return dataclasses.replace(costs, neighbour_wait=beyond)
+def _with_waiting(costs: Costs, figures: Mapping[str, Any], machine: Machine) -> Costs:
+    """The costs with what waiting for a core adds, and to whom that is put down.
+
+    All waiting is known from the run queue, and what the quota caused, from its throttling. Of what
+    too few CPUs don't explain, the rest is the neighbours', if they keep a good part of the CPUs
+    busy, and that of own threads that get into each other's way, if nobody else is there.
+    """
+    waiting = figures["run_queue_wait_fraction"]
+    if waiting is None:
+        return _without_run_queue(costs, figures, machine)
+    whole = 1 / (1 - min(_MOST_WAITING, max(0.0, waiting)))
+    quota = 1 + _held_back(figures) / max(_LEAST_CORES, figures["own_cpu_cores"])
+    quota = min(whole, quota)
+    others = (figures["other_cpu_cores"] or 0.0) / costs.affinity
+    theirs = min(1.0, others / _WITH_NEIGHBOURS)
+    # How many want to run at once depends on how long computing takes, which waiting is part of.
+    wanted = dataclasses.replace(costs, quota_stretch=whole).demand
+    excess = max(1.0, whole / quota / max(1.0, wanted / costs.affinity))
+    return dataclasses.replace(
+        costs,
+        quota_stretch=quota,
+        neighbour_stretch=excess**theirs,
+        own_stretch=excess ** (1 - theirs),
+    )
+
+
+def _held_back(figures: Mapping[str, Any]) -> float:
+    """CPU seconds a second that a quota held back.
+
+    The fraction is of the window or, where that is longer, of the time held back and used.
+    """
+    fraction = min(_MOST_WAITING, figures["throttled_fraction"] or 0.0)
+    own: float = figures["own_cpu_cores"]
+    return max(fraction, own * fraction / (1 - fraction)) if own > 0 else fraction
+
+
+def _without_run_queue(costs: Costs, figures: Mapping[str, Any], machine: Machine) -> Costs:
+    """What cores that were used up, or a quota that was, say of waiting for them."""
+    own: float = figures["own_cpu_cores"]
+    quota, others = machine.quota_cores, figures["other_cpu_cores"]
+    wanted = min(costs.affinity, costs.demand)
+    if quota is not None and own >= _USED_UP * quota:
+        return dataclasses.replace(costs, quota_stretch=max(1.0, wanted / _bounded(quota)))
+    if others is None or own < _USED_UP * (costs.affinity - others):
+        return costs
+    left = max(_LEAST_CORES, costs.affinity - others)
+    return dataclasses.replace(costs, neighbour_stretch=max(1.0, wanted / left))
 
 
 def _io(run: Run, config: Config, trials: Sequence[Trial]) -> tuple[float | None, str]:

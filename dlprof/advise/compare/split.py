@@ -21,9 +21,9 @@ FIELDS: Mapping[PartCode, tuple[str, ...]] = MappingProxyType(
         # Threads of the main process that spin while they wait take CPU time and are more threads:
         # told apart, the two would seem to cancel.
         "cpu": ("cpu_s", "worker_share", "threads"),
-        "cores": ("affinity",),
-        "quota": ("quota", "quota_wait"),
-        "neighbours": ("free_share", "neighbour_wait"),
+        "cores": ("affinity", "own_stretch"),
+        "quota": ("quota_stretch",),
+        "neighbours": ("neighbour_stretch",),
         "storage": ("io_s",),
         "receive": ("receive_s", "pin_s"),
         "copy": ("copy_s",),
@@ -163,7 +163,16 @@ def comparable(a: Side, b: Side) -> tuple[Costs, Costs] | None:
         for code in dict.fromkeys((*a.unknown, *b.unknown))
         for field in FIELDS[code]
     }
-    return dataclasses.replace(a.costs, **neutral), dataclasses.replace(b.costs, **neutral)
+    one, two = (dataclasses.replace(side, **neutral) for side in (a.costs, b.costs))
+    if one.affinity == two.affinity:
+        # Where CPUs are as many, more waiting for them is no matter of how many there are.
+        return _waiting_as_one(one), _waiting_as_one(two)
+    return one, two
+
+
+def _waiting_as_one(costs: Costs) -> Costs:
+    both = costs.neighbour_stretch * costs.own_stretch
+    return dataclasses.replace(costs, neighbour_stretch=both, own_stretch=1.0)
 
 
 def differing(a: Costs, b: Costs) -> list[PartCode]:

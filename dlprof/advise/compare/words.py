@@ -83,17 +83,18 @@ def _one_quota(side: Figures) -> str:
 
 
 def _neighbours(a: Figures, b: Figures) -> str:
-    return f"To be had were {_one_share(a)} in A, and {_one_share(b)} in B."
+    return f"In A {_one_share(a)}; in B {_one_share(b)}."
 
 
 def _one_share(side: Figures) -> str:
     available, waiting = side["available_cpu_cores"], side["run_queue_wait_fraction"]
-    if available is None:
-        return "an unknown number of cores"
-    text = f"{available:.1f} of {side['usable_cores']:g} usable cores"
-    return (
-        text if waiting is None else f"{text} (waiting for a core {percent(waiting)} of its time)"
+    waited = (
+        "" if waiting is None else f"its threads waited for a core {percent(waiting)} of the time"
     )
+    if available is None:
+        return waited or "nothing tells of the cores"
+    had = f"{available:.1f} of {side['usable_cores']:g} usable cores were its own or idle"
+    return f"{waited}, and {had}" if waited else had
 
 
 def _storage(a: Figures, b: Figures) -> str:
