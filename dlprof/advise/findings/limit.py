@@ -18,6 +18,9 @@ several hundredths of a step of 5 ms, whatever the loader's settings."""
 _MAIN_SHARE = 0.6
 """Share of the consumer's wait that is main's own work, from which main is the limit."""
 
+_IDLE = 0.35
+"""Workers that are busy for less hold nobody up."""
+
 _BUSY = 0.75
 """Share of time in which a resource works, from which it is the limit."""
 
@@ -51,7 +54,7 @@ def main_share(view: View) -> float:
 def _piles_before_main(view: View, costs: Costs, busy: float) -> bool:
     """Whether batches lie made while main is at work, or waits for a core to work on them."""
     queue = stage_of(view, "queue")
-    if queue is None or costs.wait_s <= 0 or busy >= _MAIN_SHARE:
+    if queue is None or costs.wait_s <= 0 or busy >= _IDLE or view.evidence.has_step:
         return False
     at_work = (costs.receive.wall_s + costs.dispatch.wall_s) / costs.wait_s
-    return at_work >= _MAIN_SHARE and queue.mean_s >= costs.period_s
+    return at_work >= _BUSY and queue.mean_s >= costs.period_s

@@ -1,0 +1,158 @@
+"""Where figures mislead: memory that fills up, noise, crowds, trials too short to tell."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import pytest
+from builders import around, config, trial
+from finding_cases import QUIET, Loader, codes, evidence
+
+from dlprof.advise.findings import Evidence, Experiment, Observation, find
+from dlprof.advise.findings.memory import growth_per_batch, may_grow
+from dlprof.advise.findings.view import View
+from dlprof.records import Config, Prediction, Usage
+
+MIB = 1 << 20
+CPU = Loader(fetch_cpu=0.019, rate=100.0)
+
+
+def _with_memory(points: Sequence[tuple[int, int]]) -> Evidence:
+    """Plain trials of so many batches, with so many MiB in the end."""
+    seen = evidence(CPU, target_fields={"batch_bytes": 1000})
+    experiment = Experiment(name="as it is", role="present", config=CPU.config)
+    plain = tuple(
+        Observation(
+            experiment=experiment,
+            trial=trial(
+                CPU.config,
+                3200.0,
+                repetition=block,
+                window_batches=batches,
+                batch_bytes=1000.0,
+                usage=Usage(pss_peak_bytes=mebibytes * MIB),
+            ),
+        )
+        for block, (batches, mebibytes) in enumerate(points)
+    )
+    rest = tuple(o for o in seen.observations if o.experiment.explain)
+    return dataclasses.replace(seen, observations=(*plain, *rest))
+
+
+@pytest.mark.parametrize(
+    ("points", "grows"),
+    [
+        ([(50, 200), (100, 250), (200, 350)], True),
+        ([(50, 200), (100, 251), (200, 349), (50, 203)], True),
+        ([(42, 164), (114, 191), (272, 210)], False),  # filling up: seen of torch's own threads
+        ([(76, 185), (120, 220), (254, 226), (84, 202), (72, 195)], False),
+        ([(50, 200), (100, 203), (200, 206)], False),
+        ([(50, 200), (100, 220)], False),  # may be chance
+        ([(50, 200), (100, 400)], True),
+        ([(50, 200), (52, 400)], False),
+    ],
+)
+def test_memory_grows_where_it_goes_on(points: Sequence[tuple[int, int]], *, grows: bool) -> None:
+    view = View.of(_with_memory(points))
+    assert (growth_per_batch(view) is not None) == grows
+
+
+def test_growth_is_told_with_when_memory_is_full() -> None:
+    first = find(_with_memory([(50, 200), (100, 250), (200, 350)]))[0]
+    assert first.code == "memory.growth"
+    assert first.evidence["growth_bytes_per_batch"] == pytest.approx(MIB, rel=0.01)
+
+
+def test_a_suspicion_is_enough_for_a_longer_trial() -> None:
+    assert may_grow(View.of(_with_memory([(50, 200), (100, 206)])))
+    assert not may_grow(View.of(_with_memory([(50, 200), (100, 201)])))
+    assert not may_grow(View.of(_with_memory([(50, 200)])))
+
+
+class _Tails:
+    """A model that knows what order costs."""
+
+    def __call__(self, chosen: Config, *, cores: float) -> Prediction | None:
+        del cores
+        return Prediction(batches_per_s=around(60.0 if chosen.in_order else 90.0))
+
+
+def test_a_trial_too_short_to_tell_asks_the_model() -> None:
+    loader = Loader(config=config(4), fetch_io=0.04, hold_up=0.05, busy=0.55, rate=60)
+    seen = evidence(loader, variants={config(4, in_order=False): 1.05}, predict=_Tails())
+    seen = dataclasses.replace(seen, observations=tuple(map(_slow_tail, seen.observations)))
+    first = find(seen)[0]
+    assert first.code == "order.blocking"
+    assert first.evidence["gain_from"] == "model"
+
+
+def _slow_tail(seen: Observation) -> Observation:
+    """The same with one batch in many ten times as slow, and rates as uncertain as that makes."""
+    made = dataclasses.replace(seen.trial, noisy=True)
+    explained = seen.explanation
+    if explained is None:
+        return dataclasses.replace(seen, trial=made)
+    stages = tuple(
+        dataclasses.replace(stage, max_s=10 * stage.median_s) if stage.name == "fetch" else stage
+        for stage in explained.stages
+    )
+    told = dataclasses.replace(explained, stages=stages)
+    return dataclasses.replace(seen, trial=made, explanation=told)
+
+
+def test_a_crowd_comes_before_what_loading_takes_and_behind_what_is_wrong() -> None:
+    crowd = Usage(own_cpu_cores=0.7, available_cpu_cores=0.7, other_cpu_cores=1.3)
+    natural = evidence(Loader(fetch_cpu=0.019, starved=0.035, rate=35), usage=crowd)
+    assert codes(find(natural)) == ["cpu.neighbours", "fetch.cpu"]
+    wrong = evidence(
+        Loader(fetch_cpu=0.004, collate_cpu=0.015, starved=0.035, rate=35), usage=crowd
+    )
+    assert codes(find(wrong)) == ["collate", "cpu.neighbours"]
+
+
+def test_waiting_for_a_starved_worker_is_no_receiving() -> None:
+    crowd = Usage(own_cpu_cores=1.9, available_cpu_cores=1.9, other_cpu_cores=0.05)
+    loader = Loader(config=config(8), fetch_cpu=0.02, starved=0.08, receive=0.009, rate=90)
+    found = codes(find(evidence(loader, usage=crowd, variants={config(2): 1.05})))
+    assert found[0] == "cpu.oversubscribed"
+
+
+def test_one_cpu_for_the_whole_program_is_told() -> None:
+    loader = Loader(fetch_cpu=0.01, starved=0.01, affinity=1, rate=100)
+    usage = dataclasses.replace(QUIET, run_queue_wait_fraction=0.5)
+    fields = {"affinity_cpus": 1, "logical_cpus": 8, "usable_cores": 1.0}
+    found = find(evidence(loader, usage=usage, cores=1, machine_fields=fields))
+    assert found[0].code == "cpu.affinity"
+
+
+def test_a_worker_with_its_feeder_has_no_threads_to_spare() -> None:
+    loader = Loader(fetch_cpu=0.01, put_cpu=0.02, threads=2, rate=60)
+    assert "cpu.threads" not in codes(find(evidence(loader)))
+
+
+def test_idle_workers_are_told_even_where_trials_disagree() -> None:
+    loader = Loader(config=config(6), fetch_cpu=0.019, idle_workers=4, busy=1.0, rate=100)
+    found = find(evidence(loader, variants={config(2): 0.7}))
+    assert "too_many_workers" in codes(found)
+
+
+def test_a_faster_calibration_is_worth_a_trial() -> None:
+    loader = Loader(fetch_cpu=0.001, collate_cpu=0.006, rate=150, busy=0.95)
+    alone = Loader(config=config(0), fetch_cpu=0.001, collate_cpu=0.002, rate=300)
+    seen = evidence(loader, calibrations=[alone], variants={config(0): 2.0})
+    assert "too_many_workers" in codes(find(seen))
+
+
+def test_many_tensors_are_the_cause_even_where_no_workers_are_better() -> None:
+    loader = Loader(fetch_cpu=0.002, receive=0.0095, busy=0.2, rate=100)
+    alone = Loader(config=config(0), fetch_cpu=0.002, rate=450)
+    seen = evidence(
+        loader,
+        calibrations=[alone],
+        variants={config(0): 4.5},
+        target_fields={"batch_tensors": 80},
+    )
+    found = codes(find(seen))
+    assert found[0] == "main.receive"
+    assert "too_many_workers" not in found
