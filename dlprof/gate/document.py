@@ -13,8 +13,8 @@ from dlprof.gate.views import cleaned
 from dlprof.records import (
     BaselineEntry,
     BaselineRule,
-    Check,
     CheckPlan,
+    CheckReport,
     Compared,
     GateState,
     Quad,
@@ -88,7 +88,7 @@ def recomputed(check: TargetCheck) -> Verdict:
 
 def make_check(
     targets: Sequence[TargetCheck], *, base: Compared, change: Compared, override: str = ""
-) -> Check:
+) -> CheckReport:
     """The whole check; further fields are filled in by ``dataclasses.replace``.
 
     Args:
@@ -103,7 +103,7 @@ def make_check(
     if not targets:
         raise ValueError("a check of no target")
     worst = max(targets, key=lambda each: _RANKS[each.verdict.state])
-    return Check(
+    return CheckReport(
         state=worst.verdict.state,
         explanation=worst.verdict.explanation,
         targets=tuple(targets),
@@ -113,7 +113,7 @@ def make_check(
     )
 
 
-def exit_code(check: Check, *, fail_inconclusive: bool = False) -> ExitCode:
+def exit_code(check: CheckReport, *, fail_inconclusive: bool = False) -> ExitCode:
     """What the program ends with.
 
     Args:

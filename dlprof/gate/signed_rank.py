@@ -76,7 +76,7 @@ def shift_interval(differences: Sequence[float], alpha: float) -> Shift:
     """The shift of symmetric differences with one-sided bounds that err with ``alpha`` each.
 
     Args:
-        differences: Finite numbers, at least one.
+        differences: Finite numbers whose sums are finite, at least one.
         alpha: Above 0, at most 0.5.
 
     Raises:
@@ -85,14 +85,14 @@ def shift_interval(differences: Sequence[float], alpha: float) -> Shift:
     if not differences or not all(map(math.isfinite, differences)):
         raise ValueError("a shift of no differences, or of some that are not finite")
     averages = sorted(
-        one / 2 + other / 2
+        (one + other) / 2
         for place, one in enumerate(differences)
         for other in differences[: place + 1]
     )
     size = len(averages)
     k = critical_value(len(differences), alpha)
     return Shift(
-        estimate=averages[(size - 1) // 2] / 2 + averages[size // 2] / 2,
+        estimate=(averages[(size - 1) // 2] + averages[size // 2]) / 2,
         low=averages[k] if k >= 0 else -math.inf,
         high=averages[size - 1 - k] if k >= 0 else math.inf,
         k=k,

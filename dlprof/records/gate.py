@@ -360,7 +360,7 @@ class TargetCheck:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class CheckReport:
     """A whole check: what ``dlprof check --json`` prints.
 
     Attributes:

@@ -18,7 +18,7 @@ from dlprof.records import (
     BaselineEntry,
     BaselineKey,
     Block,
-    Check,
+    CheckReport,
     CheckPlan,
     Compared,
     GateName,
@@ -138,7 +138,7 @@ def entries(figures: Sequence[float], key: BaselineKey = KEY) -> list[BaselineEn
 
 
 @functools.cache
-def failing_check() -> Check:
+def failing_check() -> CheckReport:
     """A regression of 10 % in the transform, with a longer start, on a quiet machine."""
     quads = load_quads(14, 0.10, noise=0.01)
     quads += start_quads(10, 0.5, 1.0)
@@ -148,7 +148,7 @@ def failing_check() -> Check:
 
 
 @functools.cache
-def passing_check() -> Check:
+def passing_check() -> CheckReport:
     """Two targets that stayed as they were."""
     plan = make_plan(targets=2)
     quads = [*load_quads(14, 0.002, noise=0.01), *start_quads(11, 0.5)]
@@ -156,13 +156,13 @@ def passing_check() -> Check:
 
 
 @functools.cache
-def inconclusive_check() -> Check:
+def inconclusive_check() -> CheckReport:
     """Too noisy to tell within the looks."""
     quads = load_quads(36, 0.05, noise=0.15)
     return _finished([checked_target("data.py:make", make_plan(gates=("wall",)), quads)])
 
 
-def baseline_check(*, stored: int = 10, slower: float = 0.0) -> Check:
+def baseline_check(*, stored: int = 10, slower: float = 0.0) -> CheckReport:
     """A comparison with a stored history."""
     now = entries([0.010 * (1 + slower)] * 28)[-1]
     history = entries([0.010 + 0.0001 * (place % 3) for place in range(stored)])
@@ -170,7 +170,7 @@ def baseline_check(*, stored: int = 10, slower: float = 0.0) -> Check:
 
 
 @functools.cache
-def hostile_check() -> Check:
+def hostile_check() -> CheckReport:
     """A check whose every text tries to break out of where it is put."""
     evil = (
         "a|b`c`<script>&\"'\\]]>\r\n::error::x%0A\x1b[31m\x00\ud800 "
@@ -183,7 +183,7 @@ def hostile_check() -> Check:
     return dataclasses.replace(check, base=side, change=side, override=evil, explanation=evil)
 
 
-def _finished(targets: list[Any]) -> Check:
+def _finished(targets: list[Any]) -> CheckReport:
     check = make_check(
         targets,
         base=Compared(name="main", commit="1" * 40),

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dlprof.gate.plan import LOOKS, looks_for
@@ -84,6 +84,7 @@ def test_over_all_signs_a_bound_errs_with_alpha_at_most(
     assert wrong["high"] <= alpha * 2 ** len(sizes)
 
 
+@example(differences=[5e-324], alpha=0.25)
 @given(differences=DIFFERENCES, alpha=ALPHAS)
 def test_bounds_lie_about_the_estimate(differences: list[float], alpha: float) -> None:
     shift = shift_interval(differences, alpha)

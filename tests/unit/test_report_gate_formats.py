@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from dlprof.errors import ExitCode, FileError
 from dlprof.gate import checked_target, exit_code, grouped, make_check, make_plan, recomputed
 from dlprof.gate.views import MOST_BATCHES
-from dlprof.records import Check, Compared, GateRule, Quad, TargetCheck
+from dlprof.records import CheckReport, Compared, GateRule, Quad, TargetCheck
 from dlprof.report.gate.document import check_document, read_check
 from dlprof.report.gate.github import render_annotation, render_outputs
 from dlprof.report.gate.junit import render_junit
@@ -42,7 +42,7 @@ from dlprof.report.gate.metrics import (
     render_openmetrics,
 )
 
-CHECKS: tuple[Callable[[], Check], ...] = (
+CHECKS: tuple[Callable[[], CheckReport], ...] = (
     failing_check,
     passing_check,
     inconclusive_check,
@@ -52,7 +52,7 @@ CHECKS: tuple[Callable[[], Check], ...] = (
 TEXTS = st.text(st.characters(codec=None), max_size=60)
 
 
-def with_texts(text: str) -> Check:
+def with_texts(text: str) -> CheckReport:
     """A failing check into which a text has been put wherever texts can stand."""
     check = failing_check()
     (target,) = check.targets
@@ -81,7 +81,7 @@ def with_texts(text: str) -> Check:
 
 
 @pytest.mark.parametrize("make", CHECKS)
-def test_a_document_is_read_back_whole(make: Callable[[], Check]) -> None:
+def test_a_document_is_read_back_whole(make: Callable[[], CheckReport]) -> None:
     check = make()
     text = check_document(check)
     assert text.isascii()
@@ -89,7 +89,7 @@ def test_a_document_is_read_back_whole(make: Callable[[], Check]) -> None:
 
 
 @pytest.mark.parametrize("make", CHECKS)
-def test_the_verdict_follows_from_the_document(make: Callable[[], Check]) -> None:
+def test_the_verdict_follows_from_the_document(make: Callable[[], CheckReport]) -> None:
     read = read_check(check_document(make()), "check.json")
     for target in read.targets:
         assert recomputed(target) == target.verdict
@@ -168,7 +168,7 @@ def test_rules_that_are_none_of_ours_give_no_verdict(changes: dict[str, object])
         (hostile_check, ExitCode.OK, ExitCode.OK),
     ],
 )
-def test_exit_codes(check: Callable[[], Check], code: ExitCode, strict: ExitCode) -> None:
+def test_exit_codes(check: Callable[[], CheckReport], code: ExitCode, strict: ExitCode) -> None:
     made = check()
     assert exit_code(made) == code
     assert exit_code(made, fail_inconclusive=True) == strict
@@ -349,7 +349,7 @@ def test_junit_is_xml_whatever_the_texts(text: str) -> None:
     assert len({suite.get("name") for suite in root}) == 2
 
 
-def counts(check: Check) -> tuple[str | None, ...]:
+def counts(check: CheckReport) -> tuple[str | None, ...]:
     root = ET.fromstring(render_junit(check).encode())  # noqa: S314 - our own
     found = [len(root.findall(f"*/testcase/{tag}")) for tag in ("failure", "skipped")]
     assert [root.get(key) for key in ("failures", "skipped")] == [str(each) for each in found]
@@ -370,7 +370,7 @@ def test_junit_fails_for_fail_and_skips_what_is_not_known() -> None:
 
 
 @pytest.mark.parametrize("make", CHECKS)
-def test_bencher_reads_it(make: Callable[[], Check]) -> None:
+def test_bencher_reads_it(make: Callable[[], CheckReport]) -> None:
     document = json.loads(render_bencher(make()))
     for name, measures in document.items():
         assert 0 < len(name) <= 1024
@@ -389,7 +389,7 @@ def test_bencher_gets_nanoseconds_and_samples_a_second() -> None:
 
 
 @pytest.mark.parametrize("make", CHECKS)
-def test_the_benchmark_action_reads_it(make: Callable[[], Check]) -> None:
+def test_the_benchmark_action_reads_it(make: Callable[[], CheckReport]) -> None:
     entries = json.loads(render_benchmark_action(make()))
     assert entries
     names = [entry["name"] for entry in entries]

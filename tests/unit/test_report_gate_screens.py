@@ -17,7 +17,7 @@ from gate_samples import (
 )
 from rich.console import Console
 
-from dlprof.records import Check
+from dlprof.records import CheckReport
 from dlprof.report.gate.document import check_document
 from dlprof.report.gate.github import render_annotation, render_outputs
 from dlprof.report.gate.junit import render_junit
@@ -29,7 +29,7 @@ from dlprof.report.gate.metrics import (
 )
 from dlprof.report.gate.screen import render_check
 
-CHECKS: Mapping[str, Callable[[], Check]] = {
+CHECKS: Mapping[str, Callable[[], CheckReport]] = {
     "failing": failing_check,
     "passing": passing_check,
     "inconclusive": inconclusive_check,
@@ -38,7 +38,7 @@ CHECKS: Mapping[str, Callable[[], Check]] = {
     "slower-than-baseline": lambda: baseline_check(slower=0.2),
     "hostile": hostile_check,
 }
-RENDERERS: Mapping[str, Callable[[Check], str]] = {
+RENDERERS: Mapping[str, Callable[[CheckReport], str]] = {
     "summary.md": render_summary,
     "comment.md": render_comment,
     "annotation.txt": render_annotation,
@@ -49,7 +49,7 @@ RENDERERS: Mapping[str, Callable[[Check], str]] = {
 }
 
 
-def drawn(check: Check, width: int) -> str:
+def drawn(check: CheckReport, width: int) -> str:
     """The screen as a file gets it."""
     file = io.StringIO()
     console = Console(file=file, width=width, markup=False, highlight=False, emoji=False)

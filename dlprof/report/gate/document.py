@@ -7,13 +7,13 @@ import math
 from typing import Any
 
 from dlprof.errors import FileError
-from dlprof.records import CHECK_SCHEMA_VERSION, Check
+from dlprof.records import CHECK_SCHEMA_VERSION, CheckReport
 from dlprof.store.codec import MismatchError, from_json, to_json
 
 _HINT = "Give a document that dlprof check --json printed."
 
 
-def check_document(check: Check) -> str:
+def check_document(check: CheckReport) -> str:
     """What ``dlprof check --json`` prints: one key a line, so that blocks don't fill the screen.
 
     Raises:
@@ -28,7 +28,7 @@ def _value(value: Any) -> str:
     return json.dumps(value, allow_nan=False)
 
 
-def read_check(text: str, name: str) -> Check:
+def read_check(text: str, name: str) -> CheckReport:
     """The check that a document holds; its verdict is that of whoever wrote it.
 
     Args:
@@ -53,7 +53,7 @@ def read_check(text: str, name: str) -> Check:
             hint="Upgrade dlprof: pip install --upgrade dlprof",
         )
     try:
-        return from_json(Check, data)
+        return from_json(CheckReport, data)
     except MismatchError as error:
         raise FileError(f"{name}: {error}", hint=_HINT) from None
 

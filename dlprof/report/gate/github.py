@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping
 
-from dlprof.records import Check
+from dlprof.records import CheckReport
 from dlprof.report.gate.wording import headline, named_targets, short
 from dlprof.report.text import clean_lines
 
@@ -13,7 +13,7 @@ _MOST_MESSAGE = 1000
 _MOST_OUTPUT = 10_000
 
 
-def render_annotation(check: Check) -> str:
+def render_annotation(check: CheckReport) -> str:
     """One workflow command that marks the target's line; empty for a check that passed.
 
     An error where the check fails the job, else a warning.
@@ -50,7 +50,7 @@ def _random_delimiter() -> str:
     return f"ghadelimiter_{secrets.token_hex(16)}"
 
 
-def render_outputs(check: Check, delimiter: Callable[[], str] = _random_delimiter) -> str:
+def render_outputs(check: CheckReport, delimiter: Callable[[], str] = _random_delimiter) -> str:
     """Lines for ``$GITHUB_OUTPUT``, from which later steps read the verdict.
 
     Args:
@@ -60,7 +60,7 @@ def render_outputs(check: Check, delimiter: Callable[[], str] = _random_delimite
     return "".join(_output(name, value, delimiter) for name, value in _outputs(check).items())
 
 
-def _outputs(check: Check) -> Mapping[str, str]:
+def _outputs(check: CheckReport) -> Mapping[str, str]:
     name, target = named_targets(check)[0]
     gates = target.verdict.gates
     decisive = next((gate for gate in gates if gate.state == target.verdict.state), None)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-from dlprof.records import Check, GateResult, TargetCheck
+from dlprof.records import CheckReport, GateResult, TargetCheck
 from dlprof.report.gate.wording import rows, short, target_names
 
 
-def render_junit(check: Check) -> str:
+def render_junit(check: CheckReport) -> str:
     """The document. FAIL is a failure, all that could not be told is skipped.
 
     A failure that was allowed, or that is only a warning, is skipped with the reason.
@@ -24,7 +24,7 @@ def render_junit(check: Check) -> str:
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
 
 
-def _suite(suites: ET.Element, check: Check, name: str, target: TargetCheck) -> None:
+def _suite(suites: ET.Element, check: CheckReport, name: str, target: TargetCheck) -> None:
     suite = ET.SubElement(suites, "testsuite", name=name)
     for gate in target.verdict.gates:
         _case(suite, check, name, gate)
@@ -38,7 +38,7 @@ def _suite(suites: ET.Element, check: Check, name: str, target: TargetCheck) -> 
         suite.set("timestamp", short(check.started_at).removesuffix("Z"))
 
 
-def _case(suite: ET.Element, check: Check, name: str, gate: GateResult) -> None:
+def _case(suite: ET.Element, check: CheckReport, name: str, gate: GateResult) -> None:
     case = ET.SubElement(
         suite, "testcase", classname=f"dlprof.check.{name}", name=short(gate.label), time="0"
     )

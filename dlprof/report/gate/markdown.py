@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from dlprof.records import Check, TargetCheck
+from dlprof.records import CheckReport, TargetCheck
 from dlprof.report.gate.wording import (
     STATE_WORDS,
     advice,
@@ -32,12 +32,12 @@ _SPECIAL = re.compile(r"([\\`*_\[\]<>|~$&])")
 _LINKED = re.compile(r"([@#])")
 
 
-def render_summary(check: Check) -> str:
+def render_summary(check: CheckReport) -> str:
     """What goes to ``$GITHUB_STEP_SUMMARY``."""
     return _fitted(check, MOST_SUMMARY_BYTES)
 
 
-def render_comment(check: Check) -> str:
+def render_comment(check: CheckReport) -> str:
     """A comment on a pull or merge request."""
     return f"{MARKER}\n{_fitted(check, MOST_COMMENT_BYTES - len(MARKER) - 1)}"
 
@@ -47,7 +47,7 @@ def escaped(text: str) -> str:
     return _LINKED.sub(r"\1<!-- -->", _SPECIAL.sub(r"\\\1", short(text)))
 
 
-def _fitted(check: Check, most_bytes: int) -> str:
+def _fitted(check: CheckReport, most_bytes: int) -> str:
     """The whole text, with as many targets, worst first, as the place takes."""
     parts = ["\n".join(_head(check)) + "\n"]
     end = f"\n{_foot(check)}\n"
@@ -71,7 +71,7 @@ def _more(count: int) -> str:
     return f"\n{count} more targets are in the JSON document.\n"
 
 
-def _head(check: Check) -> list[str]:
+def _head(check: CheckReport) -> list[str]:
     lines = [
         f"## {state_word(check)}: {headline(check)}",
         "",
@@ -111,7 +111,7 @@ def _table(columns: Sequence[str], cells: Iterable[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(row)} |" for row in texts]
 
 
-def _foot(check: Check) -> str:
+def _foot(check: CheckReport) -> str:
     where = escaped(check.machine.cpu_model) if check.machine else "an unknown machine"
     cores = f", {check.machine.usable_cores:g} cores" if check.machine else ""
     took = sum(target.measured_s for target in check.targets)

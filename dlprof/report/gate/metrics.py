@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-from dlprof.records import Check, GateName, GateResult, ViewFigures
+from dlprof.records import CheckReport, GateName, GateResult, ViewFigures
 from dlprof.report.gate.wording import short, target_names, view_text
 
 _NS = 1e9
@@ -50,7 +50,7 @@ class _Figure:
     high: float | None
 
 
-def _figures(check: Check) -> Iterator[_Figure]:
+def _figures(check: CheckReport) -> Iterator[_Figure]:
     for target, checked in zip(target_names(check), check.targets, strict=True):
         for gate in checked.verdict.gates:
             for view in gate.views:
@@ -70,7 +70,7 @@ def _shifted(gate: GateResult, view: ViewFigures, shift: float | None) -> float 
     return value if math.isfinite(value) else None
 
 
-def render_bencher(check: Check) -> str:
+def render_bencher(check: CheckReport) -> str:
     """Bencher Metric Format: seconds as nanoseconds, bytes as bytes, throughput a second."""
     document: dict[str, dict[str, dict[str, float]]] = {}
     for figure in _figures(check):
@@ -85,7 +85,7 @@ def render_bencher(check: Check) -> str:
     return _json(document)
 
 
-def render_benchmark_action(check: Check) -> str:
+def render_benchmark_action(check: CheckReport) -> str:
     """``customSmallerIsBetter`` of github-action-benchmark."""
     return _json(
         [
@@ -127,7 +127,7 @@ _FAMILIES: tuple[tuple[str, str, str], ...] = (
 )
 
 
-def render_openmetrics(check: Check) -> str:
+def render_openmetrics(check: CheckReport) -> str:
     """OpenMetrics text, for ``artifacts:reports:metrics`` of GitLab and for Prometheus."""
     samples: dict[str, list[str]] = {name: [] for name, _, _ in _FAMILIES}
     for figure in _figures(check):

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from dlprof.records import Check, GateState, TargetCheck
+from dlprof.records import CheckReport, GateState, TargetCheck
 from dlprof.report.gate.wording import (
     STATE_WORDS,
     advice,
@@ -28,7 +28,7 @@ _STYLES: Mapping[GateState, str] = MappingProxyType(
 _MOST_TEXT = 1000
 
 
-def render_check(check: Check) -> RenderableType:
+def render_check(check: CheckReport) -> RenderableType:
     """The verdict, what it rests on, and what to do."""
     took = sum(target.measured_s for target in check.targets)
     parts: list[RenderableType] = [
@@ -80,7 +80,7 @@ def _notes(notes: Iterable[str]) -> list[RenderableType]:
     return [bullet(Text(short(note, _MOST_TEXT), style="dim")) for note in notes]
 
 
-def _remarks(check: Check) -> list[RenderableType]:
+def _remarks(check: CheckReport) -> list[RenderableType]:
     remarks = [f"Allowed by --allow-regression: {short(check.override)}"] if check.override else []
     remarks += [advice(check)] if advice(check) else []
     return [Text(), *(Hanging("", Text(remark)) for remark in remarks)] if remarks else []

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from dlprof.gate.wording import VIEW_NAMES, amount, figure_text, seconds_text
-from dlprof.records import Check, Compared, GateResult, GateState, TargetCheck, ViewFigures
+from dlprof.records import CheckReport, Compared, GateResult, GateState, TargetCheck, ViewFigures
 from dlprof.report.text import clean
 from dlprof.units import MISSING
 
@@ -49,7 +49,7 @@ def short(text: str, most: int = MOST_CHARACTERS) -> str:
     return line if len(line) <= most else f"{line[: most - 3]}..."
 
 
-def target_names(check: Check, most: int = MOST_CHARACTERS) -> list[str]:
+def target_names(check: CheckReport, most: int = MOST_CHARACTERS) -> list[str]:
     """A name for each target, short, none empty and none twice."""
     names: dict[str, None] = {}
     numbers: collections.Counter[str] = collections.Counter()
@@ -62,13 +62,13 @@ def target_names(check: Check, most: int = MOST_CHARACTERS) -> list[str]:
     return list(names)
 
 
-def named_targets(check: Check) -> list[tuple[str, TargetCheck]]:
+def named_targets(check: CheckReport) -> list[tuple[str, TargetCheck]]:
     """The targets with their names, the worst verdicts first."""
     pairs = list(zip(target_names(check), check.targets, strict=True))
     return sorted(pairs, key=lambda pair: _WORST_FIRST[pair[1].verdict.state])
 
 
-def headline(check: Check) -> str:
+def headline(check: CheckReport) -> str:
     """The whole check's verdict as a headline."""
     failed = [
         gate for target in check.targets for gate in target.verdict.gates if gate.state == "fail"
@@ -78,7 +78,7 @@ def headline(check: Check) -> str:
     return _HEADLINES[check.state]
 
 
-def state_word(check: Check) -> str:
+def state_word(check: CheckReport) -> str:
     """The whole check's verdict, with what takes its force from it."""
     word = STATE_WORDS[check.state]
     if check.state == "fail" and check.override:
@@ -157,7 +157,7 @@ def stage_lines(target: TargetCheck) -> list[tuple[str, str]]:
     return lines
 
 
-def advice(check: Check) -> str:
+def advice(check: CheckReport) -> str:
     """What to do now, in a sentence; empty where there is nothing to do."""
     if check.state == "fail" and not check.override:
         return (
