@@ -21,6 +21,7 @@ README = HERE / "README.md"
 NAMES = (
     *("truth", "startup", "overhead", "observer", "watching", "memory", "budget", "estimator"),
     *("tracing", "faults", "kill_campaign", "gate_rule"),
+    *("emulated", "emulated_speed"),
 )
 """In the order in which they run and stand in the README."""
 

@@ -44,7 +44,8 @@ class Costs:
     Attributes:
         cpu: CPU of fetching.
         io: Waiting in fetching.
-        turns: A batch computes and waits by turns, so many times: it has many samples.
+        turns: A batch computes and waits by turns, for it has many samples: how much of each
+            falls on which turn, one row for each kind of batch.
         take_cpu: CPU of main in taking a batch in; of the pin thread where there is one.
         take_io: Waiting in that, the batch's worker at rest.
         busy_s: What it takes longer while the worker computes.
@@ -57,7 +58,7 @@ class Costs:
 
     cpu: Sequence[float]
     io: Sequence[float]
-    turns: int = 1
+    turns: Sequence[Sequence[float]] = ((1.0,),)
     take_cpu: Sequence[float] = ()
     take_io: Sequence[float] = ()
     busy_s: float = 0.0
@@ -120,19 +121,22 @@ class Worker:
 
     def _begin(self, batch: int) -> None:
         self._batch = batch
-        self._turns = self._costs.turns
+        self._turns = len(self._costs.turns[0])
         self._compute()
 
     def _compute(self) -> None:
         self.computing = True
-        cpu = self._costs.cpu
-        self._clock.compute(cpu[self._batch % len(cpu)] / self._costs.turns, self._computed)
+        self._turns -= 1
+        cpu, turns = self._costs.cpu, self._costs.turns
+        share = turns[self._batch % len(turns)][self._turns]
+        self._clock.compute(cpu[self._batch % len(cpu)] * share, self._computed)
 
     def _computed(self) -> None:
         self.computing = False
-        io, storage = self._costs.io, self._costs.storage
-        wait_s = io[self._batch % len(io)] / self._costs.turns
-        self._turns -= 1
+        io, turns, storage = self._costs.io, self._costs.turns, self._costs.storage
+        # Another row than for computing: samples that compute for long need not wait for long.
+        share = turns[(self._batch + 1) % len(turns)][self._turns]
+        wait_s = io[self._batch % len(io)] * share
         if self._turns:
             self._clock.wait(wait_s, self._compute)
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import random
 from collections.abc import Sequence
 
 from dlprof.model.bounds import bounds, cores_bound
@@ -144,14 +145,25 @@ def _network(
     return _Network(clock=clock, consumers=consumers, workers=workers, counts=counts)
 
 
-def _turns(cell: Cell) -> int:
-    """How often a batch computes and waits in turn.
+def _turns(cell: Cell) -> Sequence[Sequence[float]]:
+    """How a batch's computing and waiting fall on its turns.
 
-    A batch of many samples does so many times. Where one of the two hardly counts, it doesn't
-    matter; else three times come within a hundredth of many.
+    A batch of many samples computes and waits many times. Where one of the two hardly counts, it
+    doesn't matter; else three times come within a hundredth of many. They differ from batch to
+    batch, or workers would go on in step for ever where all batches cost the same.
     """
     means = cell.work.means
-    return 3 if min(means.cpu, means.io) > _COUNTS * (means.cpu + means.io) else 1
+    if min(means.cpu, means.io) <= _COUNTS * (means.cpu + means.io):
+        return ((1.0,),)
+    return _THREE_TURNS
+
+
+def _uneven(rng: random.Random, count: int) -> tuple[float, ...]:
+    parts = [rng.uniform(0.5, 1.5) for _ in range(count)]
+    return tuple(part / sum(parts) for part in parts)
+
+
+_THREE_TURNS = tuple(_uneven(random.Random(kind), 3) for kind in range(17))
 
 
 def _whole_rounds(cell: Cell, count: int) -> int:

@@ -24,6 +24,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SCRIPTS = (
     *("truth", "startup", "overhead", "observer", "watching", "memory", "budget", "estimator"),
     *("tracing", "faults", "kill_campaign", "gate_rule"),
+    *("emulated", "emulated_speed"),
 )
 WHERE: dict[str, Any] = {
     "taken_at": "2026-01-01T00:00:00+00:00",
