@@ -14,6 +14,10 @@ from dlprof.records import Config
 _OWN_THREADS = 2
 """Threads of a worker that computes in one: itself and its feeder."""
 
+_LEAST_CPU_S = 0.0015
+"""CPU of the other threads for one batch, below which it is the feeder's: pickling a batch of
+twenty tensors takes half of that."""
+
 HELPERS = 0.25
 """CPU of a worker's other threads over that of the one that fetches, from which they count."""
 
@@ -63,6 +67,8 @@ def helpers_share(view: View) -> float:
         return 0.0
     most = max((worker.threads or 0 for worker in view.explained.workers), default=0)
     watched = view.config.start_method in ("spawn", "forkserver")  # by a thread of dlprof's
+    if costs.put_cpu_s < _LEAST_CPU_S:
+        return 0.0  # a feeder's pickling
     return costs.put_cpu_s / costs.making.cpu_s if most > _OWN_THREADS + watched else 0.0
 
 
