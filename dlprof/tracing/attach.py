@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from dlprof.tracing.queues import Hook, WorkerInit, stamping_context
@@ -29,24 +28,28 @@ class Attachment:
         self._iterator: Callable[[], Any] = _nothing
         self._undo: list[Callable[[], object]] = []
 
-    @contextlib.contextmanager
-    def around_making(self, loader: Any) -> Iterator[None]:
+    def prepare(self, loader: Any) -> Callable[[], None]:
         """Have the loader make an iterator whose workers and queues stamp.
 
-        The loader's two settings are replaced only meanwhile.
+        Returns:
+            What gives the loader its own settings back.
         """
         if loader.num_workers == 0:
-            yield
-            return
+            return _nothing
         init, context = loader.worker_init_fn, loader.multiprocessing_context
         stamping = stamping_context(context, self._hook)
         loader.worker_init_fn = WorkerInit(self._hook, init)
         try:
             loader.multiprocessing_context = stamping
-            yield
-        finally:
+        except BaseException:
+            loader.worker_init_fn = init
+            raise
+
+        def undo() -> None:
             loader.worker_init_fn = init
             loader.multiprocessing_context = context
+
+        return undo
 
     def adopt(self, iterator: Any) -> None:
         """Follow an iterator that has been made.
@@ -140,4 +143,4 @@ class Attachment:
 
 
 def _nothing() -> None:
-    """What a reference to an iterator gives that is gone."""
+    """Nothing to undo; and what a reference to an iterator gives that is gone."""

@@ -221,8 +221,8 @@ class DataQueue(_Queue):
             return
         if _number(item) is not None:
             made = stamper.handed(
-                ended=isinstance(item[1], _IterableDatasetStopIteration),
-                failed=isinstance(item[1], ExceptionWrapper),
+                ended=_tells(item[1], _IterableDatasetStopIteration),
+                failed=_tells(item[1], ExceptionWrapper),
             )
             item = item if made is None else Parcel(item, made, hook)
         self._inner.put(item, *args, **options)
@@ -243,6 +243,11 @@ class DataQueue(_Queue):
         if number is not None:
             listener.taken(began, number, parcel)
         return item
+
+
+def _tells(data: Any, kind: type) -> bool:
+    """Whether a worker sends word instead of a batch; torchdata's puts it first in a tuple."""
+    return isinstance(data[0] if type(data) is tuple and data else data, kind)
 
 
 def _number(item: Any) -> int | None:

@@ -6,7 +6,7 @@ import operator
 import os
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ class Stamper:
         self._fetched: Reading | None = None
         self._collated: Reading | None = None
         self._streamed: int | None = None
+        self._batched = True
         self._ordinal = 0
         self._others_ns = time.process_time_ns() - time.thread_time_ns()
         self._facts: Facts | None = None
@@ -53,6 +54,7 @@ class Stamper:
     def follow(self, fetcher: Any) -> None:
         """Time a fetcher, instead of the one before."""
         self._streamed = 0 if hasattr(fetcher, "dataset_iter") else None
+        self._batched = fetcher.auto_collation
         self._undo = instrument(fetcher, self)
 
     def picked(self, index: Any) -> None:
@@ -112,20 +114,29 @@ class Stamper:
 
     def _samples(self) -> tuple[int, int, int, bytes, tuple[tuple[str, int], ...]]:
         """Times of single samples: each lasts from the end of the one before to its own."""
-        ends, index, first = self.ends, self._index, 0
+        ends = self.ends
         if len(ends) < 2:
             return 0, 0, 0, b"", ()
         took = list(map(operator.sub, ends[1:], ends))
         count, total, worst = len(took), sum(took), max(took)
-        if self._streamed is not None:
-            first, index = self._streamed, None
-            self._streamed += count
+        keys = self._keys(count)
         places = [took.index(worst)]
         if worst > _WORTH_A_LOOK_NS and worst * count > _FAR_SLOWER * total:
             places = sorted(range(count), key=took.__getitem__, reverse=True)[:_SLOWEST]
         kept = array("q", took if count <= _KEPT else took[:: -(-count // _KEPT)])
-        slowest = tuple([(_name(index, first, each), took[each]) for each in places])
+        slowest = tuple([(_name(keys[each]), took[each]) for each in places])
         return count, total, worst, kept.tobytes(), slowest
+
+    def _keys(self, count: int) -> Sequence[Any]:
+        """What so many samples were asked by: their indices, or their positions in the stream."""
+        if self._streamed is not None:
+            first = self._streamed
+            self._streamed += count
+            return range(first, first + count)
+        if not self._batched:
+            return (self._index,)
+        index = self._index
+        return index if type(index) in (list, tuple) and len(index) == count else range(count)
 
     def look(self) -> None:
         """Look up memory, threads and affinity, if that is due; never within a batch's stamps."""
@@ -147,11 +158,16 @@ class Stamper:
         self._picked = self._index = None
 
 
-def _name(index: Any, first: int, place: int) -> str:
-    """A sample's index as text; its position in the stream where it has none."""
-    if isinstance(index, list | tuple):
-        return str(index[place])[:_LONGEST_NAME] if place < len(index) else str(place)
-    return str(first + place if index is None else index)[:_LONGEST_NAME]
+def _name(key: Any) -> str:
+    """A sample's key as text, if that is cheap and safe: a key may be any object of the user's."""
+    if type(key) is tuple and all(type(each) in (int, str) for each in key):
+        return str(key)[:_LONGEST_NAME]
+    if type(key) is str:
+        return key[:_LONGEST_NAME]
+    try:
+        return str(operator.index(key))
+    except Exception:  # noqa: BLE001 - as said
+        return type(key).__name__
 
 
 def look_up(proc: Path = Path("/proc/self")) -> Facts:

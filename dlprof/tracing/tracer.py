@@ -151,9 +151,17 @@ class Tracer:
             finished=_weakly(self._finished),
         )
         attachment = Attachment(recorder)
+        try:
+            undo = attachment.prepare(loader)
+        except Exception as error:  # noqa: BLE001 - a class of the user's own may refuse
+            self._refused(loader, error)
+            yield lambda _iterator: None
+            return
         self._workers = loader.num_workers
-        with attachment.around_making(loader):
+        try:
             yield lambda iterator: self._adopt(loader, attachment, iterator)
+        finally:
+            undo()
 
     def _adopt(self, loader: Any, attachment: Attachment, iterator: Any) -> None:
         try:

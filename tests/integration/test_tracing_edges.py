@@ -263,6 +263,26 @@ def test_a_class_that_is_none_of_torchs_is_said_to_be() -> None:
     assert "refused the hooks" in tracer.trace().unavailable["hooks"]
 
 
+class Refusing(DataLoader[Any]):
+    """Lets nobody set its worker_init_fn, once it is made."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "worker_init_fn" and name in vars(self):
+            raise AttributeError(name)
+        super().__setattr__(name, value)
+
+
+def test_a_loader_that_refuses_runs_as_ever() -> None:
+    loader = Refusing(Numbers(), 4, num_workers=1)
+    with Tracer(loader) as tracer:
+        assert len(list(tracer)) == 10
+    assert loader.multiprocessing_context is None
+    trace = tracer.trace()
+    assert not trace.hooked
+    assert "refused the hooks" in trace.unavailable["hooks"]
+    assert len(trace.rows) == 10
+
+
 def test_the_loop_of_a_trial_runs_a_tracer() -> None:
     config = Config(num_workers=2).canonical()
     with Tracer(DataLoader(Numbers(), 4, num_workers=2)) as tracer:

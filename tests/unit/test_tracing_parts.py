@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch.utils.data import Subset, get_worker_info
 
 from dlprof.tracing.chains import Chains, find_chains
@@ -227,8 +228,24 @@ def test_of_a_large_batch_some_samples_are_kept() -> None:
     assert len(made.slowest) == 1
 
 
+class Rude:
+    def __str__(self) -> str:
+        raise AssertionError("a key's own text was asked for")
+
+    __repr__ = __str__
+
+
 @pytest.mark.parametrize(
-    ("index", "name"), [(7, "7"), ("key", "key"), ([3], "3"), ((4,), "4"), ({"a": 1}, "{'a': 1}")]
+    ("index", "name"),
+    [
+        ([3], "3"),
+        (("key",), "key"),
+        ([("clip", 4)], "('clip', 4)"),
+        (torch.tensor([5]), "0"),
+        ([torch.tensor(6)], "6"),
+        ([Rude()], "Rude"),
+        ([1, 2, 3], "0"),
+    ],
 )
 def test_the_slowest_sample_has_a_name(index: Any, name: str) -> None:
     assert stamped(1, index).slowest[0][0] == name
