@@ -27,6 +27,9 @@ from dlprof.records import (
 _OF_ITERABLES = "_InfiniteConstantSampler"
 """What torch puts in a sampler's place for an iterable data set."""
 
+_WORTH_TELLING = 0.02
+"""Share of the script's time that its costliest loader takes, from which its causes are told."""
+_TOO_FEW_BATCHES = 10
 _FEW_BATCHES = 30
 _LEAST_CORES = 0.1
 _ROLE: Final = "present"
@@ -37,6 +40,8 @@ def diagnose_script(
     explanations: Sequence[Explanation],
     machine: Machine,
     target: Target,
+    *,
+    wall_s: float,
 ) -> Diagnosis | None:
     """What is known of the cause, for the loader that costs the script the most.
 
@@ -45,9 +50,10 @@ def diagnose_script(
         explanations: Of those whose first batches were followed; ``trial_id`` is the loader's name.
         machine: Where it ran.
         target: The script.
+        wall_s: How long it ran.
 
     Returns:
-        ``None`` where no loader that could be followed was waited for.
+        ``None`` where no loader that could be followed was waited for to speak of.
     """
     told = {each.trial_id: each for each in explanations if each.hooked and each.batches}
     known = [each for each in loaders if each.name in told and each.wait and each.step]
@@ -55,6 +61,8 @@ def diagnose_script(
         return None
     worst = max(known, key=lambda each: each.waited_s - each.nested_s)
     explanation = told[worst.name]
+    if worst.waited_s < _WORTH_TELLING * wall_s or explanation.batches < _TOO_FEW_BATCHES:
+        return None
     followed = f"{explanation.batches} of its first batches"
     notes = [f"The causes are told for {worst.name}, by {followed}, which were followed."]
     if explanation.batches < _FEW_BATCHES:

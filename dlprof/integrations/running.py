@@ -191,7 +191,7 @@ class _Watching:
         self._recorder.pace.due_ns = NEVER_NS
         records, script = self._recorder.records(), self._script()
         self._write(*self._explanations(over=False), *self._changed())
-        diagnosis = self._diagnosis(records)
+        diagnosis = self._diagnosis(records, script.wall_s)
         self._write(*([diagnosis] if diagnosis else []), script, self._run_end(script))
         path = ""
         if self._writer is not None:
@@ -226,10 +226,14 @@ class _Watching:
         self._told.update((name, explanation) for name, (explanation, _) in fresh.items())
         return [record for told in fresh.values() for record in told]
 
-    def _diagnosis(self, loaders: Sequence[WatchedLoader]) -> Diagnosis | None:
+    def _diagnosis(self, loaders: Sequence[WatchedLoader], wall_s: float) -> Diagnosis | None:
         try:
             return diagnose_script(
-                loaders, tuple(self._told.values()), self._header.machine, self._header.target
+                loaders,
+                tuple(self._told.values()),
+                self._header.machine,
+                self._header.target,
+                wall_s=wall_s,
             )
         except Exception as error:  # noqa: BLE001 - the rest of the report is worth having
             fault = f"no cause could be found: {type(error).__name__}: {error}"

@@ -228,8 +228,25 @@ def _strip(error: BaseException | None, seen: set[int]) -> None:
         return
     seen.add(id(error))
     error.__traceback__ = _without_own(error.__traceback__)
+    with contextlib.suppress(Exception):  # an exception of the script's own may refuse
+        args = tuple(_without_own_lines(each) for each in error.args)
+        if args != error.args:
+            error.args = args
     _strip(error.__cause__, seen)
     _strip(error.__context__, seen)
+
+
+def _without_own_lines(argument: Any) -> Any:
+    """A worker's traceback, which torch hands over as a text, without the frames of dlprof's."""
+    if not isinstance(argument, str) or f'  File "{_OWN}' not in argument:
+        return argument
+    kept, inside = [], False
+    for line in argument.split("\n"):
+        if not line.startswith("    "):  # what stands further in belongs to the frame above
+            inside = line.startswith(f'  File "{_OWN}')
+        if not inside:
+            kept.append(line)
+    return type(argument)("\n".join(kept))
 
 
 def _without_own(traceback: TracebackType | None) -> TracebackType | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from dlprof.records import SCHEMA_VERSION, Durations, Run, WatchedLoader
+from dlprof.records import SCHEMA_VERSION, Durations, Run, WatchedLoader, WatchedScript
 from dlprof.report.findings import render_findings
 from dlprof.report.labels import percent_text, settings_text
 from dlprof.report.layout import INDENT, Hanging
@@ -60,7 +60,7 @@ def render_script(run: Run) -> RenderableType:
         parts += [Text(), Text(f"{len(shown) - _MOST_SHOWN} more loaders are in the run file.")]
     parts.append(Text())
     if run.watched:
-        parts.append(Hanging("", Text(verdict(run.watched), style="bold")))
+        parts.append(Hanging("", Text(verdict(run.watched, run.script), style="bold")))
     if run.diagnosis is not None:
         parts += [Hanging("", Text(clean(note))) for note in run.diagnosis.notes]
         findings = run.diagnosis.findings
@@ -95,17 +95,21 @@ def _last_words(run: Run) -> Iterator[str]:
         yield f"Run file: {clean(run.path)}"
 
 
-def verdict(loaders: Sequence[WatchedLoader]) -> str:
+def verdict(loaders: Sequence[WatchedLoader], script: WatchedScript | None = None) -> str:
     """One sentence on the loader that is waited for longest.
 
     Args:
         loaders: At least one.
+        script: Which has them; ``None`` for a loop that is all there is.
     """
     worst = max(loaders, key=lambda each: each.waited_s - each.nested_s)
     share = worst.wait_fraction
     name = clean(worst.name)
     if share is None or not worst.batches:
         return f"{name} gave no batch."
+    whole = None if script is None else script.wait_fraction
+    if whole is not None and whole < _HARDLY and not worst.background_s:
+        return f"No loader holds this script up: it spends {percent_text(whole)} waiting for data."
     if share < _HARDLY:
         return f"No loader holds this up: {name} spends {percent_text(share)} waiting for data."
     sentence = f"{name} spends {percent_text(share)} of its time waiting for data."

@@ -14,11 +14,14 @@ import builders
 import pytest
 from rich.console import Console
 
+import dlprof
 from dlprof.cli.commands import _end_options_at_module
 from dlprof.cli.entry import run
 from dlprof.integrations.imports import AfterImport
+from dlprof.integrations.ledger import Ledger
 from dlprof.integrations.places import Place, place_of
 from dlprof.integrations.ranks import Rank, read_rank
+from dlprof.integrations.script import show_fault
 from dlprof.records import Config, Durations, Run, WatchedLoader, WatchedScript
 from dlprof.report.watched import render_script, script_document, verdict
 from dlprof.store import RunWriter, read_run
@@ -97,6 +100,33 @@ def test_a_place_outside_the_folder_is_named_in_full() -> None:
     assert place.line(0, "/data") == "train.py:3"
     assert place.line(1, "/data") == "<string>:1"
     assert place.line(2, "/data") == ""
+
+
+def test_frames_of_dlprof_are_taken_out_of_tracebacks_and_workers_texts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    reading = Ledger(clock=lambda: 0, began_ns=0).note_opening(0)
+    own = Path(dlprof.__file__).with_name("tracing") / "fetchers.py"
+    text = (
+        "Caught KeyError in worker.\n"
+        f'  File "{own}", line 39, in __getitem__\n    sample = dataset[index]\n             ~~~\n'
+        '  File "train.py", line 7, in __getitem__\n    raise KeyError\nKeyError: 40'
+    )
+
+    def broken(_: object) -> None:
+        raise RuntimeError(text) from ValueError("the cause")
+
+    try:
+        reading.take(broken, None)
+    except RuntimeError as error:
+        ending = show_fault(error)
+    assert (ending.kind, ending.exit_code) == ("exception", 1)
+    err = capsys.readouterr().err
+    assert f'File "{__file__}"' in err
+    assert "dlprof/tracing" not in err
+    assert "dlprof/integrations" not in err
+    assert "sample = dataset[index]" not in err
+    assert '  File "train.py", line 7, in __getitem__\n    raise KeyError\nKeyError: 40' in err
 
 
 def test_ranks_come_from_the_environment() -> None:
@@ -188,6 +218,8 @@ def test_the_loader_that_is_waited_for_longest_is_named() -> None:
     aside = loader("a.py:1", 0.5, background_s=50.0)
     assert "in a thread beside the main one" in verdict([aside])
     assert verdict([WatchedLoader(name="a.py:1")]) == "a.py:1 gave no batch."
+    rarely = WatchedScript(wall_s=100.0, ending="returned", wait_fraction=0.01)
+    assert verdict([slow], rarely).startswith("No loader holds this script up: it spends 1 %")
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])

@@ -1,0 +1,133 @@
+"""From what was seen of a script's loaders to the causes of its waits."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import builders
+
+from dlprof.integrations.diagnosis import diagnose_script
+from dlprof.records import (
+    BatchCosts,
+    Config,
+    Diagnosis,
+    Durations,
+    Explanation,
+    Stage,
+    StageName,
+    WatchedLoader,
+    WorkerCosts,
+)
+
+CONFIG = Config(num_workers=1, prefetch_factor=2, batch_size=8)
+BATCHES = 150
+
+
+def durations(mean_s: float, count: int = BATCHES) -> Durations:
+    return Durations(
+        count=count,
+        total_s=mean_s * count,
+        mean_s=mean_s,
+        median_s=mean_s,
+        p95_s=mean_s,
+        p99_s=mean_s,
+        max_s=mean_s,
+    )
+
+
+def stage(name: StageName, mean_s: float, cpu_s: float = 0.0) -> Stage:
+    return Stage(
+        name=name,
+        mean_s=mean_s,
+        median_s=mean_s,
+        p95_s=mean_s,
+        max_s=mean_s,
+        cpu_s=cpu_s,
+        run_queue_s=0.0,
+        io_s=mean_s - cpu_s,
+    )
+
+
+LOADER = WatchedLoader(
+    name="train.py:3",
+    place="train.py:3",
+    dataset="train.Data",
+    sampler="SequentialSampler",
+    config=CONFIG,
+    epochs=1,
+    batches=BATCHES,
+    waited_s=4.5,
+    stepped_s=1.5,
+    wait_fraction=0.75,
+    wait=durations(0.030),
+    step=durations(0.010),
+)
+TOLD = Explanation(
+    trial_id="train.py:3",
+    config=CONFIG,
+    window_s=6.0,
+    batches=BATCHES,
+    stages=(
+        stage("fetch", 0.038, 0.001),
+        stage("collate", 0.001, 0.001),
+        stage("rebuild", 0.001, 0.001),
+        stage("wait", 0.030),
+        stage("step", 0.010, 0.010),
+    ),
+    workers=(WorkerCosts(worker=0, batches=BATCHES, busy_fraction=0.98, cpu_cores=0.05),),
+    costs=BatchCosts(
+        cpu_s=(0.002,) * BATCHES,
+        io_s=(0.037,) * BATCHES,
+        run_queue_s=(0.0,) * BATCHES,
+        put_cpu_s=(0.0005,) * BATCHES,
+        receive_cpu_s=(0.001,) * BATCHES,
+        receive_io_s=(0.0,) * BATCHES,
+        main_cpu_s=(0.0001,) * BATCHES,
+    ),
+    age_s=0.04,
+    wait_fraction=0.75,
+)
+
+
+def diagnosed(
+    loader: WatchedLoader = LOADER, told: Explanation = TOLD, wall_s: float = 10.0
+) -> Diagnosis | None:
+    quick = dataclasses.replace(LOADER, name="val.py:9", waited_s=0.1)
+    return diagnose_script(
+        [quick, loader], [told], builders.machine(8), builders.target(), wall_s=wall_s
+    )
+
+
+def test_the_costliest_loader_is_explained() -> None:
+    found = diagnosed()
+    assert found is not None
+    assert found.config == CONFIG
+    codes = [finding.code for finding in found.findings]
+    assert codes[0] in {"fetch.io", "too_few_workers"}
+    assert "train.py:3" in found.notes[0]
+    assert found.notes[-1].startswith("With num_workers=")
+    assert found.notes[-1].endswith("% waiting.")
+
+
+def test_a_wait_that_costs_the_script_nothing_is_not_explained() -> None:
+    assert diagnosed(wall_s=1000.0) is None
+
+
+def test_few_batches_are_said_and_fewer_say_nothing() -> None:
+    some = diagnosed(told=dataclasses.replace(TOLD, batches=20))
+    assert some is not None
+    assert "So few batches tell little of their spread." in some.notes
+    assert diagnosed(told=dataclasses.replace(TOLD, batches=5)) is None
+
+
+def test_what_could_not_be_followed_is_not_explained() -> None:
+    assert diagnosed(told=dataclasses.replace(TOLD, hooked=False)) is None
+    assert diagnosed(told=dataclasses.replace(TOLD, trial_id="other.py:1")) is None
+    assert diagnosed(loader=dataclasses.replace(LOADER, wait=None)) is None
+
+
+def test_without_a_timed_step_there_is_no_outlook() -> None:
+    stages = tuple(each for each in TOLD.stages if each.name != "step")
+    found = diagnosed(told=dataclasses.replace(TOLD, stages=stages))
+    assert found is not None
+    assert not any("the model says" in note for note in found.notes)
