@@ -243,9 +243,9 @@ def waits_for_others(view: View, costs: Costs, alone: Costs) -> bool:
     if helpers_share(view) >= HELPERS:
         return False  # they wait for threads of their own
     grown_s = costs.making.io_s - alone.making.io_s
-    if grown_s < _MORE_WAITING * costs.making.wall_s:
+    if grown_s < _MORE_WAITING * costs.making.own_s:
         return False
-    speed_up = alone.making.wall_s / max(1e-12, costs.making.wall_s)
+    speed_up = alone.making.own_s / max(1e-12, costs.making.own_s)
     if speed_up > _SHARED:
         return False
     read, made = view.usage.read_bytes_per_s or 0.0, view.evidence.target.batch_bytes or 0
