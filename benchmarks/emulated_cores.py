@@ -38,6 +38,7 @@ _PRIORITY = 1
 _MOST_RANKS = 64
 _APART = 1000  # epochs between what one rank and the next begin with
 Sample = tuple[float, float, float, float]
+Asked = tuple[float, float, torch.Tensor]
 _NEVER = 1 << 62
 _START_LIMIT_S = 60.0
 
@@ -270,7 +271,7 @@ class Ran:
         io_s: Of each batch.
         queued_s: Of each batch.
         late_s: Mean seconds by which the real machine ended batches late.
-        receive_s: Of as many batches: from when main could read it until main had it.
+        receive_s: Of each batch: what ``next()`` took, waiting for batches left out.
     """
 
     rate: float
@@ -331,9 +332,9 @@ def _rank(
         **setup.config.dataloader_kwargs(),
     )
     batches: Any = iter(loader)
-    received: list[float] = []
+    timed = None
     if setup.config.num_workers:
-        batches._data_queue = _TimedQueue(batches._data_queue, received)  # noqa: SLF001 - as above
+        timed = batches._data_queue = _TimedQueue(batches._data_queue)  # noqa: SLF001 - as above
 
     def step() -> None:
         end_s = plan.now()
@@ -341,33 +342,38 @@ def _rank(
             _, end_s = cores.compute(setup.step_cpu_s, first_seat, since_s=end_s)
         plan.end_at(end_s + setup.step_s)
 
-    def ask() -> tuple[float, float, torch.Tensor]:
+    def ask() -> Asked:
+        before_s = timed.waited_s if timed is not None else 0.0
         asked_s = time.monotonic()
         batch = next(batches)
         got_s = time.monotonic()
-        if setup.config.num_workers:
-            plan.took(asked_s, got_s)
-        return asked_s, got_s, batch
+        if timed is None:
+            return got_s, 0.0, batch
+        plan.took(asked_s, got_s)
+        return got_s, got_s - asked_s - (timed.waited_s - before_s), batch
 
-    told = _consume(setup, ask, step, all_done.is_set, measured.release)
-    writer.send(dataclasses.replace(told, receive_s=tuple(received[-len(told.cpu_s) :])))
+    writer.send(_consume(setup, ask, step, all_done.is_set, measured.release))
 
 
 class _TimedQueue:
-    """The data queue, that notes how long main takes over a batch once it can be read."""
+    """The data queue, that notes how long main waits for a batch that can't be read yet.
 
-    def __init__(self, real: Any, log: list[float]) -> None:
+    Attributes:
+        waited_s: In all.
+    """
+
+    def __init__(self, real: Any) -> None:
         self._real = real
-        self._log = log
+        self.waited_s = 0.0
 
     def get(self, timeout: float | None = None) -> Any:
         """As the queue's own."""
-        if not self._real._reader.poll(timeout):  # noqa: SLF001 - nothing public tells
+        asked_s = time.monotonic()
+        is_readable = self._real._reader.poll(timeout)  # noqa: SLF001 - nothing public tells
+        self.waited_s += time.monotonic() - asked_s
+        if not is_readable:
             raise queue.Empty
-        readable_s = time.monotonic()
-        item = self._real.get()
-        self._log.append(time.monotonic() - readable_s)
-        return item
+        return self._real.get()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
@@ -388,7 +394,7 @@ class _From:
 
 def _consume(
     setup: Setup,
-    ask: Callable[[], tuple[float, float, torch.Tensor]],
+    ask: Callable[[], Asked],
     step: Callable[[], None],
     is_over: Callable[[], bool],
     tell: Callable[[], object],
@@ -398,14 +404,14 @@ def _consume(
     warm_up = config.batches_in_flight + max(1, config.num_workers)
     # What an epoch costs is known where some samples are slow; else batches come in rounds of W.
     stride = EPOCH // setup.load.batch_size if setup.load.slow else max(1, config.num_workers)
-    log: list[tuple[float, float, torch.Tensor]] = []
+    log: list[Asked] = []
     ended = 0
     while not (ended and is_over()):
         asked = ask()
         if not ended:
             log.append(asked)
             count = len(log) - warm_up
-            enough = count >= setup.batches and asked[1] - log[warm_up - 1][1] >= setup.window_s
+            enough = count >= setup.batches and asked[0] - log[warm_up - 1][0] >= setup.window_s
             if enough and count % stride == 0:
                 ended = len(log)
                 tell()
@@ -413,17 +419,18 @@ def _consume(
     return _told(log[warm_up - 1 : ended])
 
 
-def _told(log: Sequence[tuple[float, float, torch.Tensor]]) -> Ran:
+def _told(log: Sequence[Asked]) -> Ran:
     """What a window says; its first entry only marks its beginning."""
-    span_s = log[-1][1] - log[0][1]
-    rows = [(asked, got, *batch.tolist()) for asked, got, batch in log[1:]]
+    span_s = log[-1][0] - log[0][0]
+    rows = [batch.tolist() for _, _, batch in log[1:]]
     return Ran(
         rate=len(rows) / span_s,
         span_s=span_s,
-        cpu_s=tuple(row[2] for row in rows),
-        io_s=tuple(row[5] - row[4] - row[2] - row[3] for row in rows),
-        queued_s=tuple(row[3] for row in rows),
-        late_s=math.fsum(row[6] - row[5] for row in rows) / len(rows),
+        cpu_s=tuple(cpu for cpu, *_ in rows),
+        io_s=tuple(planned - began - cpu - queued for cpu, queued, began, planned, _ in rows),
+        queued_s=tuple(queued for _, queued, *_ in rows),
+        late_s=math.fsum(ended - planned for *_, planned, ended in rows) / len(rows),
+        receive_s=tuple(took for _, took, _ in log[1:]),
     )
 
 

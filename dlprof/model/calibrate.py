@@ -137,16 +137,17 @@ def _merged(clean: Mapping[str, BatchCosts], some: Sequence[Explanation]) -> Bat
     stride = math.ceil(count / MAX_BATCHES)
     columns: dict[str, tuple[float, ...]] = {}
     for field in dataclasses.fields(BatchCosts):
-        column = [_filled(part, field.name) for part in parts]
-        if any(getattr(part, field.name) for part in parts):
-            columns[field.name] = tuple(itertools.chain.from_iterable(column))[::stride]
+        known = list(itertools.chain.from_iterable(getattr(part, field.name) for part in parts))
+        if known:
+            column = itertools.chain.from_iterable(_filled(p, field.name, known) for p in parts)
+            columns[field.name] = tuple(column)[::stride]
     return BatchCosts(**columns)
 
 
-def _filled(part: BatchCosts, name: str) -> tuple[float, ...]:
-    """A column at full length; where a trial lacks it, its batches cost nothing there."""
+def _filled(part: BatchCosts, name: str, known: Sequence[float]) -> Iterable[float]:
+    """A column at full length; a trial that lacks it (it didn't pin, say) borrows from others."""
     column: tuple[float, ...] = getattr(part, name)
-    return column or (0.0,) * len(part.cpu_s)
+    return column or itertools.islice(itertools.cycle(known), len(part.cpu_s))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -136,7 +136,7 @@ def work_of(calibration: Calibration, config: Config, conditions: Conditions) ->
         )
     speed = conditions.speed / calibration.core_speed
     if config.num_workers == 0:
-        return _in_main(calibration, speed)
+        return _in_main(calibration, speed, pins=config.pin_memory)
     costs = _in_workers(calibration, config)
     return _with_workers(calibration, costs, config, speed)
 
@@ -145,14 +145,14 @@ def _sources(calibration: Calibration) -> tuple[BatchCosts | None, BatchCosts | 
     return calibration.in_workers, calibration.in_main
 
 
-def _in_main(calibration: Calibration, speed: float) -> Work:
+def _in_main(calibration: Calibration, speed: float, *, pins: bool) -> Work:
     costs = next((c for c in reversed(_sources(calibration)) if c and c.cpu_s), None)
     if costs is None:
         raise ValueError("the calibration holds no batch")
     columns = _columns(costs)
     cpu, main, pin = columns["cpu_s"], columns["main_cpu_s"], columns["pin_s"]
     rows = tuple(
-        ((c + m + p) / speed, i, 0.0, 0.0, 0.0, 0.0)
+        ((c + m + (p if pins else 0.0)) / speed, i, 0.0, 0.0, 0.0, 0.0)
         for c, m, p, i in zip(cpu, main, pin, columns["io_s"], strict=True)
     )
     means = _means(rows)

@@ -19,6 +19,12 @@ def test_without_workers_loading_and_stepping_add_up() -> None:
     assert found.wait_fraction == pytest.approx(9 / 20)
 
 
+def test_without_workers_main_pins_by_itself() -> None:
+    calibration = constant(cpu=6 * MS, pin=4 * MS)
+    assert rate(calibration, Config(), "closed") == pytest.approx(1 / 0.006)
+    assert rate(calibration, Config(pin_memory=True), "closed") == pytest.approx(100)
+
+
 def test_workers_load_side_by_side() -> None:
     calibration = constant(cpu=6 * MS, put=2 * MS, io=12 * MS)
     found = prediction(calibration, fed(4), "closed")

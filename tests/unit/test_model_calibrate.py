@@ -55,6 +55,13 @@ def test_trials_are_merged_by_whether_they_have_workers() -> None:
     assert made.trials == ("t0", "t1", "t2")
 
 
+def test_a_trial_that_did_not_pin_borrows_the_cost_of_pinning() -> None:
+    some = [explained(1, pin_s=(2 * MS,) * 50), explained(2)]
+    made = fit(some, [])
+    assert made.in_workers is not None
+    assert made.in_workers.pin_s == (2 * MS,) * 100
+
+
 def test_waiting_for_a_core_is_no_cost_of_a_batch() -> None:
     quiet = fit([explained(0)], [])
     busy = fit([explained(0, run_queue_s=(0.004,) * 50)], [])
