@@ -11,7 +11,7 @@ from typing import Any, Literal
 from dlprof.advise.diagnose import diagnose
 from dlprof.advise.experiments import Allowance, propose
 from dlprof.advise.findings import Evidence, Experiment, Observation
-from dlprof.engine.foresight import Foresight
+from dlprof.advise.foresight import Foresight
 from dlprof.engine.listener import SweepListener
 from dlprof.engine.opening import opened_bench
 from dlprof.engine.preparation import Outlook, look_at_one, new_header, now, trial_cost
@@ -258,10 +258,16 @@ class _Profile:
         calibration = self._calibration(evidence)
         if calibration is None:
             return evidence
-        step = None if (now := evidence.explained(self.config)) is None else now.stage("step")
-        return dataclasses.replace(
-            evidence, calibration=calibration, predict=Foresight.of(calibration, settings, step)
-        )
+        predict = self._foresight(calibration, evidence)
+        return dataclasses.replace(evidence, calibration=calibration, predict=predict)
+
+    def _foresight(self, calibration: Calibration, evidence: Evidence) -> Foresight:
+        """The model at the step that was stated; one that is a function as it was timed."""
+        explained = evidence.explained(self.config)
+        step = None if explained is None else explained.stage("step")
+        if self.settings.step_callable is not None and step is not None:
+            return Foresight.at_step(calibration, step)
+        return Foresight(calibration=calibration, step_s=evidence.step_s)
 
     def _calibration(self, evidence: Evidence) -> Calibration | None:
         """What batches cost; ``None`` where no trial told."""

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Final
 
 from dlprof.advise.diagnose import diagnose
-from dlprof.advise.findings import Evidence, Experiment, Observation, Predict
-from dlprof.model import Conditions, fit, predict_all
+from dlprof.advise.findings import Evidence, Experiment, Observation
+from dlprof.advise.foresight import Foresight
+from dlprof.model import fit
 from dlprof.records import (
-    Calibration,
     Config,
     Diagnosis,
     Estimate,
     Explanation,
     Machine,
-    Prediction,
-    Stage,
     Target,
     Trial,
     WatchedLoader,
@@ -31,7 +28,6 @@ _WORTH_TELLING = 0.02
 """Share of the script's time that its costliest loader takes, from which its causes are told."""
 _TOO_FEW_BATCHES = 10
 _FEW_BATCHES = 30
-_LEAST_CORES = 0.1
 _ROLE: Final = "present"
 
 
@@ -121,24 +117,9 @@ def _evidence(
     step = explanation.stage("step")
     if step is None or (calibration.in_main is None and calibration.in_workers is None):
         return evidence
-    return dataclasses.replace(evidence, calibration=calibration, predict=_model(calibration, step))
-
-
-def _model(calibration: Calibration, step: Stage) -> Predict:
-    """The model at the step that was timed."""
-    cpu_s = min(step.cpu_s or 0.0, step.mean_s)
-
-    @functools.cache  # each answer costs milliseconds, and rules ask alike
-    def predict(config: Config, *, cores: float) -> Prediction | None:
-        conditions = Conditions(
-            cores=max(cores, _LEAST_CORES), step_s=step.mean_s - cpu_s, step_cpu_s=cpu_s
-        )
-        try:
-            return predict_all(calibration, (config,), conditions)[0]
-        except ValueError:
-            return None
-
-    return predict
+    return dataclasses.replace(
+        evidence, calibration=calibration, predict=Foresight.at_step(calibration, step)
+    )
 
 
 def _plain_trial(loader: WatchedLoader, config: Config) -> Trial:

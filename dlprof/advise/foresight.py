@@ -6,7 +6,6 @@ import dataclasses
 
 from dlprof.model import Conditions, predict_all
 from dlprof.records import Calibration, Config, Prediction, Stage
-from dlprof.settings import SweepSettings
 
 _LEAST_CORES = 0.01
 
@@ -23,26 +22,20 @@ class Foresight:
     """
 
     calibration: Calibration
-    step_s: float
-    step_cpu_s: float
+    step_s: float = 0.0
+    step_cpu_s: float = 0.0
     asked: dict[tuple[Config, float], Prediction | None] = dataclasses.field(
         default_factory=dict, compare=False, repr=False
     )
 
     @classmethod
-    def of(cls, calibration: Calibration, settings: SweepSettings, step: Stage | None) -> Foresight:
-        """The model at the step that the settings state; one that is a function as it was timed.
+    def at_step(cls, calibration: Calibration, step: Stage) -> Foresight:
+        """The model at a step as it was timed: what of it was CPU work slows down with the rest.
 
         Args:
             calibration: What batches cost.
-            settings: Whether there is a step.
-            step: Of an instrumented trial; ``None`` where it wasn't timed.
+            step: The stage ``step`` of an instrumented trial.
         """
-        if settings.step_s is None and settings.step_callable is None:
-            return cls(calibration=calibration, step_s=0.0, step_cpu_s=0.0)
-        if step is None or settings.step_s is not None:
-            step_s = settings.step_s or 0.0
-            return cls(calibration=calibration, step_s=step_s, step_cpu_s=0.0)
         cpu_s = min(step.cpu_s or 0.0, step.mean_s)
         return cls(calibration=calibration, step_s=step.mean_s - cpu_s, step_cpu_s=cpu_s)
 
