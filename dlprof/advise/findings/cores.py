@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from dlprof.advise.findings.claims import Claim, Place, Words, claim, settings_fix
-from dlprof.advise.findings.consumer import with_workers
+from dlprof.advise.findings.consumer import idle_workers, with_workers
 from dlprof.advise.findings.gains import (
     Gain,
     bound,
@@ -46,7 +46,8 @@ def demand(view: View) -> float:
         return 0.0
     making = costs.making
     helpers = costs.put_cpu_s / making.own_s
-    return max(1, view.workers) * (making.cpu_s / making.own_s + helpers)
+    active = max(1, view.workers - idle_workers(view))
+    return active * (making.cpu_s / making.own_s + helpers)
 
 
 def self_starved(view: View) -> float:
@@ -220,8 +221,9 @@ def enough_workers(view: View) -> Config | None:
     throttled = (view.usage.throttled_fraction or 0) >= _THROTTLED
     if throttled and wanted < _OVERSUBSCRIBED * view.evidence.machine.affinity_cpus:
         return None
-    count = max(1, math.ceil(view.workers * view.cores / wanted))
-    return with_workers(view.config, count) if count < view.workers else None
+    active = view.workers - idle_workers(view)
+    count = max(1, math.ceil(active * view.cores / wanted))
+    return with_workers(view.config, count) if count < active else None
 
 
 def _with_cores(view: View, cores: float, now: float) -> Gain | None:
