@@ -434,7 +434,7 @@ def oversubscribed_python() -> DataLoader[Any]:
 
 
 def oversubscribed_zlib() -> DataLoader[Any]:
-    return DataLoader(Compressed(), batch_size=8, num_workers=6)
+    return DataLoader(Compressed(4096), batch_size=8, num_workers=6)
 
 
 # cpu.threads

@@ -18,6 +18,7 @@ several hundredths of a step of 5 ms, whatever the loader's settings."""
 _MAIN_SHARE = 0.6
 """Share of the consumer's wait that is main's own work, from which main is the limit."""
 
+_OWN_SHARE = 0.4
 _IDLE = 0.35
 """Workers that are busy for less hold nobody up."""
 
@@ -56,5 +57,7 @@ def _piles_before_main(view: View, costs: Costs, busy: float) -> bool:
     queue = stage_of(view, "queue")
     if queue is None or costs.wait_s <= 0 or busy >= _IDLE or view.evidence.has_step:
         return False
+    if main_share(view) < _OWN_SHARE:
+        return False  # it is short of cores, not of time
     at_work = (costs.receive.wall_s + costs.dispatch.wall_s) / costs.wait_s
     return at_work >= _BUSY and queue.mean_s >= costs.period_s
