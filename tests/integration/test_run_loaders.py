@@ -122,7 +122,32 @@ def test_following_explains_and_not_following_does_not(
         assert explained <= {each.name for each in run.watched}
         assert len(explained) >= 5
         assert all(each.hooked for each in run.explanations)
-        assert run.diagnosis is not None
+
+
+SLOW = """
+import time
+from torch.utils.data import DataLoader, Dataset
+class Slow(Dataset):
+    def __len__(self): return 480
+    def __getitem__(self, index):
+        time.sleep(0.008)
+        return index
+if __name__ == "__main__":
+    for batch in DataLoader(Slow(), batch_size=8, num_workers=1): time.sleep(0.001)
+"""
+
+
+def test_a_script_that_waits_is_told_why(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SLOW)
+    done = ran([*DLPROF, "-o", "run.dlprof.jsonl", "--json", "run.json", "train.py"], tmp_path)
+    assert done.returncode == 0
+    run = read_run(tmp_path / "run.dlprof.jsonl")
+    assert run.diagnosis is not None
+    assert "train.py:9" in run.diagnosis.notes[0]
+    assert {"fetch.io", "too_few_workers"} & {each.code for each in run.diagnosis.findings}
+    assert "train.py:9 spends" in done.stderr
+    document = json.loads((tmp_path / "run.json").read_text())
+    assert document["findings"][0]["code"] == run.diagnosis.findings[0].code
 
 
 ABRUPT = """
