@@ -77,10 +77,11 @@ def cores_bound(cell: Cell) -> float:
     return _over(own_cores(cell) / cell.conditions.ranks, cpu_per_batch(cell))
 
 
-def receive_s(cell: Cell, rate: float) -> float:
-    """Mean seconds in which a batch is taken in, at a rate that says how busy the workers are."""
+def receive_s(cell: Cell) -> float:
+    """Mean seconds in which a batch is taken in, the workers as busy as the cores let them be."""
     means = cell.work.means
-    computing = min(1.0, rate * means.cpu / cell.workers) if math.isfinite(rate) else 1.0
+    rate = min(_workers(cell, 0.0), cores_bound(cell))
+    computing = min(1.0, rate * means.cpu / cell.workers) if means.cpu > 0 else 0.0
     return means.receive_cpu + means.receive_io + cell.work.busy_s * computing
 
 
@@ -109,14 +110,13 @@ def _in_main(cell: Cell) -> dict[Bound, float]:
 
 def _with_workers(cell: Cell) -> dict[Bound, float]:
     means = cell.work.means
-    others = {"workers": _workers(cell, 0.0), "cores": cores_bound(cell)}
-    receive = receive_s(cell, min(others.values()))
+    receive = receive_s(cell)
     main = means.main_cpu + (0.0 if cell.work.pinned else receive)
     first: Bound = "step" if cell.whole_step_s > main else "main"
     found: dict[Bound, float] = {
         first: _over(1.0, cell.whole_step_s + main),
         "workers": _workers(cell, receive),
-        "cores": others["cores"],
+        "cores": cores_bound(cell),
     }
     if cell.work.pinned:
         found["pin"] = _over(1.0, receive + means.pin)

@@ -104,7 +104,7 @@ def _recursion(cell: Cell, rows: Rows, steps: Sequence[float], *, slow: float) -
 
 def _columns(cell: Cell, rows: Rows, steps: Sequence[float], slow: float) -> _Columns:
     means = cell.work.means
-    busy = receive_s(cell, cores_bound(cell)) - means.receive_cpu - means.receive_io
+    busy = receive_s(cell) - means.receive_cpu - means.receive_io
     load = [slow * row[0] + row[1] for row in rows]
     if cell.work.pinned:  # the thread adds to a batch's way; its rate is a bound by itself
         behind = [slow * (row[2] + row[5]) + row[3] + busy for row in rows]

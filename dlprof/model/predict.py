@@ -32,8 +32,24 @@ _HELD_BY_ORDER = 0.93
 """A rate below this share of every bound is put down to batches that wait for each other."""
 
 
+class _OneByOne:
+    """Predicting one configuration, as all predictors do it."""
+
+    __slots__ = ()
+
+    def predict(
+        self: Predictor, calibration: Calibration, config: Config, conditions: Conditions
+    ) -> Prediction:
+        """Everything about one configuration, with intervals.
+
+        Raises:
+            ValueError: The calibration holds no batch, or is for another batch size.
+        """
+        return predict_all(calibration, (config,), conditions, method=self)[0]
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
-class Closed:
+class Closed(_OneByOne):
     """The lowest of the bounds: says what limits, not how limits add up."""
 
     @property
@@ -45,15 +61,9 @@ class Closed:
         """The lowest bound."""
         return Steady(batches_per_s=binding(cell)[1])
 
-    def predict(
-        self, calibration: Calibration, config: Config, conditions: Conditions
-    ) -> Prediction:
-        """Everything about one configuration."""
-        return predict_all(calibration, (config,), conditions, method=self)[0]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class MaxPlus:
+class MaxPlus(_OneByOne):
     """The recursion over batches: a millisecond a configuration.
 
     Attributes:
@@ -71,15 +81,9 @@ class MaxPlus:
         """The rate by the recursion."""
         return maxplus.steady_rate(cell, deck, batches=self.batches)
 
-    def predict(
-        self, calibration: Calibration, config: Config, conditions: Conditions
-    ) -> Prediction:
-        """Everything about one configuration."""
-        return predict_all(calibration, (config,), conditions, method=self)[0]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Simulation:
+class Simulation(_OneByOne):
     """The discrete-event simulation: the reference, some milliseconds a configuration.
 
     Attributes:
@@ -96,12 +100,6 @@ class Simulation:
     def steady(self, cell: Cell, deck: Deck, /) -> Steady:
         """The rate by simulating."""
         return simulate.steady_rate(cell, deck, batches=self.batches)
-
-    def predict(
-        self, calibration: Calibration, config: Config, conditions: Conditions
-    ) -> Prediction:
-        """Everything about one configuration."""
-        return predict_all(calibration, (config,), conditions, method=self)[0]
 
 
 def predictor_of(method: str, *, cells: int = 1) -> Predictor:

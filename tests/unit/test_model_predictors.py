@@ -106,6 +106,23 @@ def test_work_of_the_consumer_slows_down_where_cores_are_short() -> None:
     assert found == pytest.approx(50, rel=0.02)
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_receiving_is_dearer_while_workers_compute(method: str) -> None:
+    """Two workers that are just fast enough; while they compute, main waits for them besides."""
+    handshake = {"default": 3 * MS}
+    computing = constant(cpu=14 * MS, receive_io=0.8 * MS, receive_busy_s=handshake)
+    waiting = constant(io=14 * MS, receive_io=0.8 * MS, receive_busy_s=handshake)
+    assert rate(waiting, fed(2), method, step_s=5.5 * MS) == pytest.approx(1 / 0.007, rel=0.03)
+    assert 1 / 0.0095 < rate(computing, fed(2), method, step_s=5.5 * MS) < 1 / 0.0072
+    by_name = fed(2, sharing_strategy="file_system")
+    assert rate(computing, by_name, method, step_s=5.5 * MS) == pytest.approx(1 / 0.007, rel=0.03)
+
+
+def test_handshakes_cost_nothing_where_workers_rest_before_their_batches_are_due() -> None:
+    resting = constant(cpu=2 * MS, receive_io=0.8 * MS, receive_busy_s={"default": 3 * MS})
+    assert rate(resting, fed(2), step_s=9.2 * MS) == pytest.approx(100, rel=0.02)
+
+
 def test_steps_that_vary_empty_shallow_queues() -> None:
     calibration = constant(io=10 * MS, receive_io=0.1 * MS)
     samples = (1.0, 1.0, 1.0, 1.0, 6.0)
