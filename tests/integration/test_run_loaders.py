@@ -143,9 +143,9 @@ def test_a_script_that_waits_is_told_why(tmp_path: Path) -> None:
     assert done.returncode == 0
     run = read_run(tmp_path / "run.dlprof.jsonl")
     assert run.diagnosis is not None
-    assert "train.py:9" in run.diagnosis.notes[0]
+    assert "train.py:10" in run.diagnosis.notes[0]
     assert {"fetch.io", "too_few_workers"} & {each.code for each in run.diagnosis.findings}
-    assert "train.py:9 spends" in done.stderr
+    assert "train.py:10 spends" in done.stderr
     document = json.loads((tmp_path / "run.json").read_text())
     assert document["findings"][0]["code"] == run.diagnosis.findings[0].code
 
