@@ -10,6 +10,8 @@ from dlprof.advise.choice import SAME_SPEED, Choice, choose
 from dlprof.advise.confidence import judge
 from dlprof.advise.effective import Situation
 from dlprof.advise.limits import within_limits
+from dlprof.advise.predict import Question
+from dlprof.advise.predict.recommending import is_for_the_model, recommend_by_model
 from dlprof.advise.reasons import default_of, explain, failures, neighbours
 from dlprof.advise.rules import rules_of_thumb
 from dlprof.errors import NothingMeasuredError
@@ -19,9 +21,16 @@ _Relation = Literal["present", "tie", "fastest", "default", "slower"]
 
 
 def recommend(
-    run: Run, constraints: Constraints | None = None, *, machine: Machine | None = None
+    run: Run,
+    constraints: Constraints | None = None,
+    *,
+    machine: Machine | None = None,
+    ghz: float | None = None,
 ) -> Recommendation:
     """The cheapest configuration that can't be told apart from the best, within limits.
+
+    From what was measured; where that says nothing of the machine, the cores, the ranks or the
+    step that are asked for, and the run holds a calibration, from what its model predicts.
 
     Rates are compared over whole epochs where their length is known, so that the worth of
     ``persistent_workers`` follows from it. With a step time, those that keep the step fed come
@@ -30,13 +39,18 @@ def recommend(
     Args:
         run: What was measured.
         constraints: Limits to keep; ``None`` for no limits but the machine's.
-        machine: Whose limits to keep, where it is not the one that was measured.
+        machine: Where the settings are wanted, if not on the one that was measured.
+        ghz: Clock of that machine's cores, where it is known.
 
     Raises:
         NothingMeasuredError: If no trial has a rate.
-        UsageError: If no measured configuration keeps within the limits.
+        UsageError: If no configuration keeps within the limits, or only a calibration could
+            answer and there is none.
     """
-    situation = Situation.of(run, constraints or Constraints(), machine)
+    limits = constraints or Constraints()
+    if is_for_the_model(run, limits, machine):
+        return recommend_by_model(run, limits, _question(limits, machine, ghz))
+    situation = Situation.of(run, limits, machine)
     candidates = gather(run)
     measured = [candidate for candidate in candidates if candidate.trials]
     if not measured:
@@ -63,6 +77,18 @@ def recommend(
             choice.speeds.steady,
         ),
         extrapolated=situation.extrapolated,
+    )
+
+
+def _question(limits: Constraints, machine: Machine | None, ghz: float | None) -> Question:
+    return Question(
+        machine=machine,
+        ghz=ghz,
+        cores=limits.cores,
+        ranks=limits.ranks,
+        step_s=limits.step_s,
+        neighbours=limits.neighbours,
+        speed=limits.speed,
     )
 
 

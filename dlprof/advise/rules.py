@@ -10,6 +10,8 @@ from dlprof.stats import BlockFit
 
 _YOLO_MOST = 8
 
+NO_GPU = "this machine has no GPU, so the rule says nothing"
+
 
 def rules_of_thumb(
     machine: Machine, target: Target, ranks: int, measured: Sequence[Candidate], fit: BlockFit
@@ -28,11 +30,11 @@ def rules_of_thumb(
     """
     return tuple(
         _rule(name, workers, measured, fit)
-        for name, workers in _workers_by_rule(machine, target, ranks).items()
+        for name, workers in workers_by_rule(machine, target, ranks).items()
     )
 
 
-def _workers_by_rule(machine: Machine, target: Target, ranks: int) -> dict[str, int | None]:
+def workers_by_rule(machine: Machine, target: Target, ranks: int) -> dict[str, int | None]:
     """``num_workers`` by each rule; ``None`` where a rule says nothing."""
     cores, affinity, gpus = machine.logical_cpus, machine.affinity_cpus, len(machine.gpus)
     yolo = [cores // ranks, _YOLO_MOST]
@@ -52,8 +54,7 @@ def _rule(
     name: str, workers: int | None, measured: Sequence[Candidate], fit: BlockFit
 ) -> RuleOfThumb:
     if workers is None:
-        unavailable = "this machine has no GPU, so the rule says nothing"
-        return RuleOfThumb(name=name, config=Config(), unavailable=unavailable)
+        return RuleOfThumb(name=name, config=Config(), unavailable=NO_GPU)
     config = Config(num_workers=workers).canonical()
     same = [each for each in measured if each.config.num_workers == workers]
     with_rate = sorted((each for each in same if each.trials), key=lambda c: c.config != config)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dlprof.cli import options, streams
+from dlprof.cli import elsewhere, options, streams
 from dlprof.errors import UsageError
 from dlprof.units import quoted
 
 if TYPE_CHECKING:
-    from dlprof.records import Machine, Recommendation, Run
+    from dlprof.records import Recommendation, Run
 
 
 FORMATS = ("text", "python", "toml", "json", "lightning")
@@ -23,18 +23,14 @@ FORMATS = ("text", "python", "toml", "json", "lightning")
 def recommend(  # noqa: PLR0913 - a command has as many parameters as it has options
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run file of dlprof sweep.")],
     *,
-    machine: Annotated[
-        Path | None,
-        typer.Option(
-            "--machine",
-            metavar="FILE",
-            help="Keep the limits of the machine that this TOML file describes.",
-        ),
-    ] = None,
+    machine: elsewhere.MachineFile = None,
     max_workers: options.MaxWorkers = None,
     max_ram: options.MaxRam = None,
     max_shm: options.MaxShm = None,
     ranks: options.Ranks = None,
+    cores: elsewhere.Cores = None,
+    neighbours: elsewhere.Neighbours = None,
+    speed: elsewhere.Speed = None,
     step_time: Annotated[
         str | None,
         typer.Option(
@@ -65,7 +61,8 @@ def recommend(  # noqa: PLR0913 - a command has as many parameters as it has opt
 ) -> None:
     """Say which DataLoader settings to use, and why, from a saved run.
 
-    Measures nothing: it works on any machine, for the machine that was measured.
+    Measures nothing: it works on any machine. For other machines, cores, ranks and steps than
+    those that were measured it predicts, where the run holds a calibration.
     """
     del verbose  # the program's way out looks for it, where a fault asks for a traceback
     written_as = _format(output_format, as_json=as_json)
@@ -91,8 +88,19 @@ def recommend(  # noqa: PLR0913 - a command has as many parameters as it has opt
         from dlprof.settings import asked_limits  # most calls name no limit
 
         limits = dataclasses.replace(limits, **asked_limits(asked))
-    elsewhere = _read_machine(machine) if machine else None
-    answer = advise(measured, limits, machine=elsewhere)
+    limits = dataclasses.replace(
+        limits,
+        cores=elsewhere.cores_of(cores),
+        neighbours=elsewhere.neighbours_of(neighbours),
+        speed=elsewhere.speed_of(speed),
+    )
+    profile = elsewhere.profile_of(machine)
+    answer = advise(
+        measured,
+        limits,
+        machine=None if profile is None else profile.to_machine(),
+        ghz=None if profile is None else profile.base_ghz,
+    )
     if save is not None:
         _keep(save, measured, answer, quiet=quiet)
     _show(measured, answer, written_as, saved=save is not None)
@@ -111,13 +119,6 @@ def _format(given: str | None, *, as_json: bool) -> str:
             f"--json and --format {given} exclude each other", hint="Leave one of the two out."
         )
     return given
-
-
-def _read_machine(path: Path) -> Machine:
-    """The machine that a profile describes, as far as limits need it."""
-    from dlprof.machine.profiles import read_profile
-
-    return read_profile(path).to_machine()
 
 
 def _keep(path: Path, run: Run, answer: Recommendation, *, quiet: bool) -> None:

@@ -10,9 +10,11 @@ from dlprof.records.advice import (
     Confidence,
     Constraints,
     Expected,
+    PredictedCase,
     Reason,
     Recommendation,
     RuleOfThumb,
+    ToMeasure,
 )
 from dlprof.records.calibration import Calibration, Prediction
 from dlprof.records.config import Config, Estimate
@@ -97,6 +99,7 @@ __all__ = [
     "Machine",
     "Outcome",
     "Plan",
+    "PredictedCase",
     "Prediction",
     "Quad",
     "Reason",
@@ -118,6 +121,7 @@ __all__ = [
     "Target",
     "TargetCheck",
     "Timeline",
+    "ToMeasure",
     "TransformCost",
     "Trial",
     "TrialCost",

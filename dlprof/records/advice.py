@@ -70,14 +70,17 @@ class RuleOfThumb:
     Attributes:
         name: The rule, as people know it.
         config: What it says for this machine.
-        expected_samples_per_s: What that gave when measured; ``None`` where it was not measured.
+        expected_samples_per_s: What that gave when measured, or would give where it is predicted;
+            ``None`` where it is neither.
         unavailable: Why ``expected_samples_per_s`` is ``None``; empty otherwise.
+        predicted: Whether that rate is predicted rather than measured.
     """
 
     name: str
     config: Config
     expected_samples_per_s: float | None = None
     unavailable: str = ""
+    predicted: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +95,9 @@ class Constraints:
         step_s: Length of the consumer's step that must be kept fed.
         machine: Name of the machine that the limits are taken from, where it is not the one
             that was measured.
+        cores: Cores that all ranks may use together, where that is not all of the machine's.
+        neighbours: Cores that others keep busy.
+        speed: Speed of a core relative to the machine that was measured, as the user gave it.
     """
 
     max_workers: int | None = None
@@ -100,6 +106,43 @@ class Constraints:
     ranks: int = 1
     step_s: float | None = None
     machine: str | None = None
+    cores: float | None = None
+    neighbours: float | None = None
+    speed: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedCase:
+    """What is predicted for a machine in one state.
+
+    Attributes:
+        name: ``dedicated`` (nobody else is on it), or ``as shared now``.
+        neighbours: Cores that others keep busy.
+        expected: What the recommended configuration would give.
+        bound: What would limit that, in words.
+        best: What would be recommended for this case alone.
+        best_samples_per_s: What that would give.
+    """
+
+    name: str
+    neighbours: float
+    expected: Expected
+    bound: str
+    best: Config
+    best_samples_per_s: Estimate
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ToMeasure:
+    """What would make a predicted answer sure.
+
+    Attributes:
+        what: What to find out, one clause.
+        command: How, on the machine in question.
+    """
+
+    what: str
+    command: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +161,10 @@ class Recommendation:
         rules_of_thumb: What common rules would have given.
         findings: Causes found (empty until a pass that explains has run).
         extrapolated: Whether it is for a machine other than the one that was measured.
+        basis: ``measured``, or ``predicted`` where the calibration's model answers what was not
+            measured: another machine, other cores, ranks or steps.
+        cases: Predictions for the machine with and without its neighbours.
+        measure_there: What to measure on the machine in question to be sure.
     """
 
     config: Config
@@ -131,3 +178,6 @@ class Recommendation:
     rules_of_thumb: tuple[RuleOfThumb, ...] = ()
     findings: tuple[Mapping[str, Any], ...] = ()
     extrapolated: bool = False
+    basis: Literal["measured", "predicted"] = "measured"
+    cases: tuple[PredictedCase, ...] = ()
+    measure_there: tuple[ToMeasure, ...] = ()

@@ -39,18 +39,55 @@ def render_recommendation(
         saved: Whether it has just been saved, so that saving is no next step.
     """
     parts: list[RenderableType] = [
-        Text("Recommended settings", style="bold"),
+        Hanging("", Text(_title(run, recommendation), style="bold")),
         *_code(loader_call(recommendation.dataloader_kwargs)),
         *_beside_the_loader(recommendation),
         Text(),
         *_pairs(_expectations(recommendation)),
     ]
+    parts += _section("Cases", _cases(recommendation))
     parts += _section("Why", [_reason(r.claim, r.evidence) for r in recommendation.reasons])
     parts += _section("Also", _alternatives(recommendation.alternatives))
     parts += _section("What rules of thumb would give", _rules(recommendation))
+    parts += _section("Measure there to be sure", _to_measure(recommendation))
     steps = _next_steps(run, recommendation, saved=saved)
     parts += _section("Next", steps)
     return Group(*parts)
+
+
+def _title(run: Run, recommendation: Recommendation) -> str:
+    if recommendation.basis == "measured":
+        return "Recommended settings"
+    named = recommendation.constraints.machine
+    if not recommendation.extrapolated or named is None:
+        return "Recommended settings, predicted rather than measured"
+    measured = clean(run.header.machine.hostname)
+    return f"Recommended settings for {clean(named)}, extrapolated from {measured}"
+
+
+def _cases(recommendation: Recommendation) -> list[RenderableType]:
+    """The machine with and without its neighbours, one line each."""
+    lines: list[RenderableType] = []
+    for case in recommendation.cases:
+        others = f" ({case.neighbours:.3g} cores busy with others)" if case.neighbours else ""
+        text = f"{clean(case.name)}{others}: {rate_text(case.expected.samples_per_s)}"
+        if case.expected.wait_fraction is not None:
+            text += f", data wait {percent_text(case.expected.wait_fraction)}"
+        text += f"; {clean(case.bound)}"
+        if case.best != recommendation.config:
+            text += (
+                f"; best there: {settings_text(case.best)}, {rate_text(case.best_samples_per_s)}"
+            )
+        lines.append(bullet(Text(text)))
+    return lines
+
+
+def _to_measure(recommendation: Recommendation) -> list[RenderableType]:
+    """What to find out on the machine in question, each with its command below it."""
+    lines: list[RenderableType] = []
+    for each in recommendation.measure_there:
+        lines += [bullet(Text(clean(each.what))), *_code([f"  {clean(each.command)}"], "cyan")]
+    return lines
 
 
 def _code(lines: Iterable[str], style: str = "green") -> list[RenderableType]:
@@ -119,6 +156,12 @@ def _limits(constraints: Constraints) -> list[str]:
         parts.append(f"{format_bytes(constraints.max_ram_bytes)} of memory")
     if constraints.max_shm_bytes is not None:
         parts.append(f"{format_bytes(constraints.max_shm_bytes)} of shared memory")
+    if constraints.cores is not None:
+        parts.append(f"{constraints.cores:g} cores")
+    if constraints.neighbours is not None:
+        parts.append(f"{constraints.neighbours:g} cores busy with others")
+    if constraints.speed is not None:
+        parts.append(f"cores of {constraints.speed:g}x the speed")
     if constraints.ranks > 1:
         parts.append(f"{constraints.ranks} ranks")
     if constraints.step_s is not None:

@@ -120,6 +120,8 @@ def _comment_lines(run: Run, recommendation: Recommendation) -> list[str]:
     machine = clean(recommendation.constraints.machine or run.header.machine.hostname)
     version, target = clean(run.header.dlprof_version), clean(run.header.target.spec)
     rate = rate_text(recommendation.expected.samples_per_s)
+    if recommendation.basis == "predicted":
+        rate += ", predicted"
     return [
         f"# dlprof {version}: {target} on {machine}, {clean(run.header.started_at)[:10]}",
         f"# expect {rate}, confidence {recommendation.confidence}",

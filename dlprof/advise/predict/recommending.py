@@ -1,0 +1,235 @@
+"""Which settings to use where nothing was measured: the model's answer, marked as predicted."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+from dlprof.advise.limits import within_limits
+from dlprof.advise.predict.beside import agreement
+from dlprof.advise.predict.cells import auto_prefetch, auto_workers, base_config, configs_of
+from dlprof.advise.predict.choosing import Chosen
+from dlprof.advise.predict.claims import claims
+from dlprof.advise.predict.forecast import cheapest, predicted_rows
+from dlprof.advise.predict.question import (
+    Place,
+    Question,
+    neighbours_seen,
+    place_of,
+    situation_of,
+    usable_calibration,
+)
+from dlprof.advise.predict.there import checks
+from dlprof.advise.predict.trust import judge
+from dlprof.advise.rules import NO_GPU, workers_by_rule
+from dlprof.model import describe, is_usable, needs
+from dlprof.records import (
+    Alternative,
+    Calibration,
+    Config,
+    Constraints,
+    Machine,
+    PredictedCase,
+    Recommendation,
+    RuleOfThumb,
+    Run,
+)
+
+_SAME_STEP = 0.05
+_SHARED = 0.1
+"""Share of the cores that others keep busy from which a machine counts as shared."""
+
+
+def is_for_the_model(run: Run, constraints: Constraints, machine: Machine | None) -> bool:
+    """Whether a question is one that the run's trials can't answer, but its calibration can.
+
+    Raises:
+        UsageError: It is one that only a calibration answers, and there is none.
+    """
+    asked = (constraints.cores, constraints.neighbours, constraints.speed)
+    if any(value is not None for value in asked):
+        usable_calibration(run)
+        return True
+    if run.calibration is None or not is_usable(run.calibration):
+        return False
+    elsewhere = machine is not None and machine.fingerprint != run.header.machine.fingerprint
+    return elsewhere or constraints.ranks > 1 or _is_another_step(run, constraints.step_s)
+
+
+def _is_another_step(run: Run, asked: float | None) -> bool:
+    known = run.header.settings.get("step_s")
+    measured = float(known) if isinstance(known, int | float) else 0.0
+    return bool(asked) and not math.isclose(asked or 0.0, measured, rel_tol=_SAME_STEP)
+
+
+def recommend_by_model(
+    run: Run, constraints: Constraints, question: Question, *, method: str = "simulation"
+) -> Recommendation:
+    """The cheapest configuration within 2 % of the best, as predicted, within limits.
+
+    Never one that is predicted worse than PyTorch's default, which is among the candidates.
+
+    Args:
+        run: That holds a calibration.
+        constraints: Limits to keep.
+        question: Where the settings are wanted; with ``neighbours=None`` on the machine that was
+            measured, they are those that were seen there.
+        method: Of predicting.
+
+    Raises:
+        UsageError: There is no calibration, or no configuration keeps within the limits.
+    """
+    calibration = usable_calibration(run)
+    place = place_of(run, _shared_as_seen(run, question))
+    limits = dataclasses.replace(constraints, step_s=_step(place), machine=_named(place))
+    chosen = _choose(run, calibration, place, limits, method)
+    agreed = agreement(run, calibration)
+    confidence, why = judge(run, calibration, place, chosen.pick.prediction.batches_per_s, agreed)
+    cases = tuple(_cases(run, calibration, chosen, limits, method))
+    config = chosen.config
+    return Recommendation(
+        config=config,
+        dataloader_kwargs=config.dataloader_kwargs(),
+        expected=dataclasses.replace(
+            chosen.expected(chosen.pick), epoch_turnover_s=needs(calibration, config).turnover_s
+        ),
+        confidence=confidence,
+        confidence_reason=why,
+        reasons=(*claims(chosen, cases), *chosen.limit_reasons),
+        alternatives=tuple(_alternatives(chosen)),
+        constraints=limits,
+        rules_of_thumb=tuple(_rules(chosen)),
+        extrapolated=place.extrapolated,
+        basis="predicted",
+        cases=cases,
+        measure_there=tuple(checks(run, calibration, chosen)),
+    )
+
+
+def _shared_as_seen(run: Run, question: Question) -> Question:
+    """On the machine that was measured, with the neighbours that were seen there."""
+    mine = run.header.machine
+    there = question.machine or mine
+    seen = neighbours_seen(run) or 0.0
+    other = there.fingerprint != mine.fingerprint
+    if other or question.neighbours is not None or seen < _SHARED * mine.usable_cores:
+        return question
+    return dataclasses.replace(question, neighbours=min(seen, mine.usable_cores))
+
+
+def _step(place: Place) -> float | None:
+    whole = place.conditions.step_s + place.conditions.step_cpu_s
+    return whole or None
+
+
+def _named(place: Place) -> str | None:
+    return place.machine.hostname if place.extrapolated else None
+
+
+def _choose(
+    run: Run, calibration: Calibration, place: Place, limits: Constraints, method: str
+) -> Chosen:
+    base = base_config(run)
+    plain = Config(batch_size=calibration.batch_size)
+    workers = auto_workers(calibration, base, place.conditions, limits.max_workers)
+    axes = {"num_workers": workers, "prefetch_factor": auto_prefetch(calibration)}
+    situation = situation_of(run, limits, place)
+    configs = {*configs_of(base, axes), plain}
+    present = situation.present
+    if present is not None and present.batch_size in {None, calibration.batch_size}:
+        configs.add(present)
+    rules = _rule_configs(run, calibration, place)
+    # At once, so that what they have in common is reckoned once.
+    both = list(configs.union(config for config in rules.values() if config is not None))
+    found = {
+        row.config: row for row in predicted_rows(run, calibration, both, place, method=method)
+    }
+    candidates = [row for config, row in found.items() if config in configs]
+    allowed, reasons = within_limits(candidates, situation)
+    # There is one: within_limits raises where none is left.
+    pick = cheapest(allowed) or allowed[0]
+    return Chosen(
+        place=place,
+        situation=situation,
+        calibration=calibration,
+        rows=tuple(allowed),
+        rules={name: None if each is None else found[each] for name, each in rules.items()},
+        pick=pick,
+        best=max(allowed, key=lambda row: row.rate),
+        default=next((row for row in allowed if row.config == plain), None),
+        present=next((row for row in allowed if row.config == present), None),
+        limit_reasons=tuple(reasons),
+        method=method,
+    )
+
+
+def _cases(
+    run: Run, calibration: Calibration, chosen: Chosen, limits: Constraints, method: str
+) -> Iterator[PredictedCase]:
+    """The machine as shared now, where that is known, and dedicated."""
+    shared = chosen.place.conditions.neighbours
+    states = {"as shared now": shared, "dedicated": 0.0} if shared else {"dedicated": 0.0}
+    for name, neighbours in states.items():
+        found = chosen
+        if neighbours != shared:
+            conditions = dataclasses.replace(chosen.place.conditions, neighbours=neighbours)
+            place = dataclasses.replace(chosen.place, conditions=conditions)
+            found = _choose(run, calibration, place, limits, method)
+        mine = found.row_of(chosen.pick.config)
+        if mine is None:
+            rows = predicted_rows(run, calibration, [chosen.pick.config], found.place)
+            mine = rows[0]
+        yield PredictedCase(
+            name=name,
+            neighbours=neighbours,
+            expected=found.expected(mine),
+            bound=describe(mine.prediction.bound),
+            best=found.config,
+            best_samples_per_s=found.samples(found.pick),
+        )
+
+
+def _alternatives(chosen: Chosen) -> Iterator[Alternative]:
+    """The present settings, the default, the fastest, and the best of half the workers."""
+    half = chosen.pick.config.num_workers // 2
+    fewer = [row for row in chosen.rows if 0 < row.config.num_workers <= half]
+    related = (
+        (chosen.present, "present"),
+        (chosen.best, "fastest"),
+        (max(fewer, key=lambda row: row.rate) if fewer else None, "slower"),
+        (chosen.default, "default"),
+    )
+    seen = {chosen.pick.config}
+    for row, relation in related:
+        if row is None or row.config in seen:
+            continue
+        seen.add(row.config)
+        yield Alternative(
+            config=row.config,
+            expected=chosen.expected(row),
+            relation=relation,  # type: ignore[arg-type] # the literals above
+            speed=row.rate / chosen.pick.rate,
+        )
+
+
+def _rule_configs(run: Run, calibration: Calibration, place: Place) -> dict[str, Config | None]:
+    """What rules of thumb say for a machine; ``None`` where one says nothing."""
+    found = workers_by_rule(place.machine, run.header.target, place.conditions.ranks)
+    size = calibration.batch_size
+    return {
+        name: None if count is None else Config(num_workers=count, batch_size=size).canonical()
+        for name, count in found.items()
+    }
+
+
+def _rules(chosen: Chosen) -> Iterator[RuleOfThumb]:
+    """What rules of thumb would give there, each predicted."""
+    for name, row in chosen.rules.items():
+        if row is None:
+            yield RuleOfThumb(name=name, config=Config(), unavailable=NO_GPU)
+        else:
+            rate = chosen.samples(row).value
+            yield RuleOfThumb(
+                name=name, config=row.config, expected_samples_per_s=rate, predicted=True
+            )

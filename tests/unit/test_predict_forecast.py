@@ -1,0 +1,183 @@
+"""Tables of predictions: the pick, what was measured beside, and how far to trust them."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from builders import config, trial
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from model_calibrations import constant, fed
+from predicted_runs import calibrated, calibration, elsewhere
+
+from dlprof.advise.predict import Forecast, Question, forecast, wanted_configs
+from dlprof.errors import UsageError
+from dlprof.records import Calibration, Config, Run, Usage
+from dlprof.report.prediction import forecast_document
+
+
+def predicted(run: Run, question: Question | None = None, method: str = "maxplus") -> Forecast:
+    question = question or Question()
+    return forecast(run, wanted_configs(run, question, {}), question, method=method)
+
+
+def rate_of(found: Forecast, wanted: Config) -> float:
+    return next(row.rate for row in found.rows if row.config == wanted)
+
+
+def test_a_run_without_a_calibration_says_what_to_do() -> None:
+    run = calibrated()
+    for none in (None, Calibration()):
+        with pytest.raises(UsageError) as caught:
+            predicted(Run(path=run.path, header=run.header, calibration=none))
+        assert "dlprof profile" in str(caught.value.hint)
+        assert "dlprof sweep" in str(caught.value.hint)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    cpu=st.floats(1e-5, 0.1),
+    io=st.floats(0, 0.1),
+    receive=st.floats(0, 0.02),
+    put=st.floats(0, 0.01),
+    cores=st.floats(0.5, 64),
+    ranks=st.integers(1, 8),
+    step_s=st.floats(0, 0.1),
+)
+def test_the_pick_is_never_worse_than_the_default(
+    cpu: float, io: float, receive: float, put: float, cores: float, ranks: int, step_s: float
+) -> None:
+    run = calibrated(calibration(cpu=cpu, io=io, receive=receive, put=put))
+    found = predicted(run, Question(cores=cores, ranks=ranks, step_s=step_s))
+    best = max(row.rate for row in found.rows)
+    assert found.pick is not None
+    picked = rate_of(found, found.pick)
+    assert picked >= rate_of(found, Config())
+    assert picked >= 0.98 * best
+    cheaper = [row for row in found.rows if row.config.cost_key < found.pick.cost_key]
+    assert all(row.rate < 0.98 * best for row in cheaper)
+
+
+def test_data_that_waits_wants_more_workers_than_cores() -> None:
+    found = predicted(calibrated(), Question(cores=2.0))
+    assert found.pick is not None
+    assert found.pick.num_workers > 2
+
+
+def test_what_does_not_fit_is_not_picked() -> None:
+    there = elsewhere(96, memory_bytes=400 << 20)
+    found = predicted(calibrated(), Question(machine=there))
+    assert found.pick is not None
+    assert found.pick.num_workers <= 4
+    assert any("memory of server" in row.beyond for row in found.rows)
+
+
+def test_where_nothing_fits_there_is_no_pick() -> None:
+    there = elsewhere(96, memory_bytes=1 << 20)
+    found = predicted(calibrated(), Question(machine=there))
+    assert found.pick is None
+    assert all(row.beyond for row in found.rows)
+
+
+def test_measured_rates_stand_beside() -> None:
+    run = calibrated(trials=[trial(config(2), 1400.0), trial(config(2), 1500.0)])
+    found = predicted(run)
+    (row,) = [row for row in found.rows if row.measured is not None]
+    assert row.config == config(2)
+    assert row.measured is not None
+    assert row.measured.samples_per_s.value == pytest.approx(1450)
+    assert row.measured.trials == ("t0001", "t0002")
+    others = predicted(run, Question(ranks=2))
+    assert all(row.measured is None for row in others.rows)
+
+
+def test_a_model_that_agrees_with_the_run_is_trusted() -> None:
+    # 2 workers, 44.2 ms a batch of 32 samples
+    agreed = predicted(calibrated(trials=[trial(config(2), 1440.0, spread=0.02)]))
+    assert (agreed.confidence, agreed.agreement and agreed.agreement.outside) == ("high", 0)
+    alone = predicted(calibrated())
+    assert alone.confidence == "medium"
+
+
+def test_a_model_that_contradicts_the_run_is_not() -> None:
+    found = predicted(calibrated(trials=[trial(config(2), 300.0, spread=0.02)]))
+    assert found.confidence == "low"
+    assert "measured configurations" in found.confidence_reason
+
+
+def test_neighbours_that_were_there_explain_a_low_rate() -> None:
+    usage = Usage(other_cpu_cores=8.0)
+    busy = calibration(cpu=0.04)
+    # 4 threads of ours beside 8 of others on 8 cores: 2.67 cores, 67 batches a second
+    found = predicted(calibrated(busy, [trial(config(4), 2133.0, usage=usage)]))
+    assert found.agreement is not None
+    assert found.agreement.neighbours == 8.0
+    assert found.agreement.outside == 0
+
+
+@pytest.mark.parametrize(
+    ("run", "question", "confidence", "words"),
+    [
+        (calibrated(calibration(cpu=0.01, doubts=("it was short",))), Question(), "low", "short"),
+        (calibrated(calibration(cpu=0.01, standard_error=0.4)), Question(), "low", "lower"),
+        (calibrated(), Question(machine=elsewhere()), "low", "--speed"),
+        (calibrated(), Question(machine=elsewhere(), speed=1.0), "low", "nothing was measured"),
+        (calibrated(), Question(ranks=2), "medium", "not 2 at once"),
+        (calibrated(), Question(cores=64.0), "medium", "not 64"),
+    ],
+)
+def test_doubts_are_told(run: Run, question: Question, confidence: str, words: str) -> None:
+    found = predicted(run, question)
+    assert found.confidence == confidence
+    assert words in found.confidence_reason
+
+
+def test_a_speed_that_is_not_known_widens_intervals_of_loaders_that_compute() -> None:
+    def width(costs: Calibration, speed: float | None) -> float:
+        question = Question(machine=elsewhere(), speed=speed)
+        found = forecast(calibrated(costs), [fed(2)], question, method="maxplus")
+        rate = found.rows[0].prediction.batches_per_s
+        assert rate.low is not None
+        assert rate.high is not None
+        return math.log(rate.high / rate.low)
+
+    computing, waiting = calibration(cpu=0.02), calibration(cpu=1e-5, io=0.02)
+    assert width(computing, None) > width(computing, 1.0) + 0.6
+    assert width(waiting, None) < width(waiting, 1.0) + 0.01
+
+
+def test_batches_that_cost_nothing_predict_nothing() -> None:
+    with pytest.raises(UsageError, match="cost no time"):
+        forecast(calibrated(constant()), [fed(2)], Question())
+
+
+def test_another_batch_size_is_refused() -> None:
+    run = calibrated(calibration(cpu=0.01, batch_size=16))
+    with pytest.raises(UsageError, match="batch_size=8"):
+        forecast(run, [fed(2, batch_size=8)], Question())
+
+
+def test_the_document_holds_all_with_reasons_for_what_is_missing() -> None:
+    bare = constant(cpu=0.01, io=0.01)
+    run = calibrated(bare, [trial(config(2), 1400.0)])
+    found = predicted(run)
+    document = json.loads(forecast_document(run, found))
+    assert document["schema_version"] == 1
+    assert document["conditions"]["cores"] == 8.0
+    row = document["rows"][0]
+    assert row["config"]["num_workers"] == 0
+    assert set(row["prediction"]["batches_per_s"]) == {"value", "low", "high"}
+    missing = {name for name, value in row["prediction"].items() if value is None}
+    assert missing <= set(document["unavailable"])
+    assert "wait_fraction" in document["unavailable"]
+    assert document["bounds"]["workers"].startswith("the workers are the limit")
+    assert {row["measured"] is None for row in document["rows"]} == {True, False}
+
+
+@pytest.mark.parametrize("method", ["simulation", "maxplus", "closed"])
+def test_every_predictor_answers(method: str) -> None:
+    found = forecast(calibrated(), [config(0), fed(4)], Question(), method=method)
+    assert found.method == method
+    assert found.rows[1].rate == pytest.approx(4 / 0.044, rel=0.1)

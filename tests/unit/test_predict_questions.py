@@ -1,0 +1,192 @@
+"""Where a prediction is asked for: cores, speed, step, and which configurations."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from builders import config, machine, target, trial
+from hypothesis import given
+from hypothesis import strategies as st
+from predicted_runs import calibrated, calibration, elsewhere
+
+from dlprof.advise.predict import Question, base_config, configs_of, wanted_configs
+from dlprof.advise.predict.cells import auto_prefetch, auto_workers
+from dlprof.advise.predict.question import measured_step, neighbours_seen, place_of
+from dlprof.advise.predict.speed import clock_of, core_speed
+from dlprof.errors import UsageError
+from dlprof.model import Conditions
+from dlprof.records import Config, Explanation, Stage, Usage
+
+
+@pytest.mark.parametrize(
+    ("name", "clock"),
+    [
+        ("Intel(R) Xeon(R) Platinum 8168 CPU @ 2.70GHz", 2.7),
+        ("Intel(R) Core(TM) i9-9900K CPU @ 3.60 GHz", 3.6),
+        ("AMD EPYC 7742 64-Core Processor", None),
+        ("@ 0.00GHz", None),
+        ("", None),
+    ],
+)
+def test_the_clock_stands_in_the_name(name: str, clock: float | None) -> None:
+    assert clock_of(name) == clock
+
+
+@given(st.text())
+def test_any_name_of_a_cpu_is_read(name: str) -> None:
+    clock = clock_of(name)
+    assert clock is None or clock > 0
+
+
+def test_a_speed_that_is_given_is_believed() -> None:
+    found = core_speed(machine(), elsewhere(), ghz=2.0, given=0.8)
+    assert (found.value, found.factor, found.doubt) == (0.8, 1.0, "")
+
+
+def test_the_same_model_is_as_fast() -> None:
+    found = core_speed(machine(), elsewhere(cpu_model="Example CPU"))
+    assert (found.value, found.factor, found.doubt) == (1.0, 1.0, "")
+
+
+def test_clocks_tell_something() -> None:
+    here = machine(cpu_model="A @ 3.00GHz")
+    by_profile = core_speed(here, elsewhere(), ghz=2.4)
+    assert by_profile.value == pytest.approx(0.8)
+    assert by_profile.factor > 1
+    assert "--speed" in by_profile.doubt
+    by_name = core_speed(here, elsewhere(cpu_model="B @ 1.50GHz"))
+    assert by_name.value == pytest.approx(0.5)
+
+
+def test_a_speed_that_nobody_knows_is_a_graver_doubt() -> None:
+    found = core_speed(machine(), elsewhere())
+    by_clock = core_speed(machine(cpu_model="A @ 2GHz"), elsewhere(), ghz=2.0)
+    assert found.value == 1.0
+    assert found.factor > by_clock.factor
+    assert "--speed" in found.doubt
+
+
+def test_unless_told_otherwise_it_is_as_it_was() -> None:
+    run = calibrated(settings={"step_s": 0.02})
+    place = place_of(run, Question())
+    assert place.conditions == Conditions(cores=8.0, step_s=0.02)
+    assert place.as_measured
+    assert not place.extrapolated
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        Question(cores=4.0),
+        Question(ranks=2),
+        Question(step_s=0.03),
+        Question(step_s=0.0),
+        Question(storage_bytes_per_s=1e9),
+        Question(speed=0.5),
+        Question(machine=elsewhere()),
+    ],
+)
+def test_other_conditions_were_not_measured(question: Question) -> None:
+    run = calibrated(settings={"step_s": 0.02})
+    assert not place_of(run, question).as_measured
+
+
+def test_what_no_machine_has_is_refused() -> None:
+    with pytest.raises(UsageError, match="cores must be above 0"):
+        place_of(calibrated(), Question(cores=0.0))
+
+
+def test_a_step_that_is_a_function_is_taken_as_it_was_measured() -> None:
+    step = Stage(name="step", mean_s=0.03, median_s=0.03, p95_s=0.03, max_s=0.03, cpu_s=0.01)
+    told = Explanation(
+        trial_id="t0001", config=config(2), window_s=1.0, batches=30, stages=(step,)
+    )
+    run = calibrated(settings={"step_callable": "steps:run"})
+    assert measured_step(run) == (0.0, 0.0)
+    run = dataclasses.replace(run, explanations=(told,))
+    assert measured_step(run) == (pytest.approx(0.02), pytest.approx(0.01))
+
+
+def test_neighbours_that_were_seen_are_told() -> None:
+    busy = trial(config(2), usage=Usage(other_cpu_cores=3.0))
+    run = calibrated(trials=[busy])
+    assert neighbours_seen(run) == 3.0
+    assert any("--neighbours 3.0" in note for note in place_of(run, Question()).notes)
+    assert not place_of(run, Question(neighbours=1.0)).notes
+    assert neighbours_seen(calibrated()) is None
+
+
+def test_hyper_threads_are_told_apart() -> None:
+    there = elsewhere(96, physical_cores=48)
+    notes = place_of(calibrated(), Question(machine=there, neighbours=0.0)).notes
+    assert any("hyper-threads of 48 cores" in note for note in notes)
+
+
+def test_a_storage_limit_means_nothing_where_batches_came_from_the_cache() -> None:
+    cached = calibration(cpu=0.001, read_bytes_per_batch=0.0)
+    question = Question(storage_bytes_per_s=1e9)
+    assert any("--cold-cache" in note for note in place_of(calibrated(cached), question).notes)
+    assert not place_of(calibrated(), question).notes
+
+
+def test_settings_that_are_not_asked_for_stay_as_they_are() -> None:
+    own = config(3, in_order=False, pin_memory=True, start_method="spawn")
+    run = calibrated(calibration(cpu=0.001, batch_size=16), target=target(own_config=own))
+    base = base_config(run)
+    assert not base.in_order
+    assert not base.pin_memory  # there is no accelerator
+    assert base.batch_size == 16
+    run = calibrated(target=target(own_config=own), accelerator="cuda")
+    assert base_config(run).pin_memory
+
+
+def test_configurations_are_canonical_and_distinct() -> None:
+    made = configs_of(Config(num_workers=1), {"num_workers": (0, 2), "prefetch_factor": (2, 4)})
+    assert made == (config(0), config(2, 2), config(2, 4))
+
+
+def test_too_many_configurations_are_refused() -> None:
+    axes = {"num_workers": range(1000), "prefetch_factor": range(1, 100)}
+    with pytest.raises(UsageError, match="99,000 combinations"):
+        configs_of(Config(), axes)
+
+
+@given(
+    cores=st.floats(0.1, 1000),
+    ranks=st.integers(1, 64),
+    cpu=st.floats(1e-6, 1),
+    io=st.floats(0, 1),
+    most=st.none() | st.integers(0, 300),
+)
+def test_workers_worth_a_look(
+    cores: float, ranks: int, cpu: float, io: float, most: int | None
+) -> None:
+    where = Conditions(cores=cores, ranks=ranks)
+    found = auto_workers(calibration(cpu=cpu, io=io), config(1), where, most)
+    assert found == tuple(sorted(set(found)))
+    assert found[0] == 0
+    assert len(found) < 40
+    assert most is None or found[-1] <= most
+    assert found[-1] <= 128
+
+
+def test_loaders_that_wait_get_more_workers_than_cores() -> None:
+    where = Conditions(cores=2.0)
+    waiting = auto_workers(calibration(cpu=0.001, io=0.1), config(1), where)
+    computing = auto_workers(calibration(cpu=0.1), config(1), where)
+    assert max(computing) <= 8 < 100 < max(waiting)
+
+
+def test_bursts_get_deeper_queues() -> None:
+    assert max(auto_prefetch(calibration(cpu=0.1, cpu_cv=2.0))) == 8
+    assert max(auto_prefetch(calibration(cpu=0.1))) == 4
+
+
+def test_what_was_measured_is_predicted_too() -> None:
+    odd = config(7, 5)
+    run = calibrated(trials=[trial(odd)])
+    assert odd in wanted_configs(run, Question(), {})
+    assert odd not in wanted_configs(run, Question(ranks=2), {})
+    assert odd not in wanted_configs(run, Question(), {"num_workers": (1, 2)})
+    assert {each.num_workers for each in wanted_configs(run, Question(), {"num_workers": (1, 2)})}
