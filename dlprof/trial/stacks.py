@@ -21,6 +21,8 @@ STACKS_SIGNAL = getattr(signal, "SIGUSR1", None)
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)$')
 _STDERR = 2
 _WRITING_S = 0.3
+_POLL_S = 0.01
+_ALL_WRITING_S = 1.5  # a fault may cost no more than its limit and 3 s
 _FOREIGN = ("/torch/", "/multiprocessing/", "/dlprof/trial/", "<frozen ")
 
 
@@ -83,18 +85,32 @@ def users_frame(stack: Sequence[Frame]) -> Frame | None:
 def collect(pids: Sequence[int], log: TrialLog) -> dict[int, list[list[Frame]]]:
     """The stacks of processes that have said that they answer; others are left alone.
 
+    One after another, so that they don't write at the same time, and as many as there is time for.
+
     Args:
         pids: Processes of one trial.
         log: What they write to.
     """
     found: dict[int, list[list[Frame]]] = {}
+    ends_s = time.monotonic() + _ALL_WRITING_S
     for pid in _answering(pids):
         before = log.size()
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, STACKS_SIGNAL or 0)
-            time.sleep(_WRITING_S)
+            _await_writing(log, before)
         found[pid] = parse_stacks(log.text(before))
+        if time.monotonic() >= ends_s:
+            break
     return found
+
+
+def _await_writing(log: TrialLog, before: int) -> None:
+    """Wait until a process has begun to write and pauses; not for long, if it doesn't begin."""
+    ends_s = time.monotonic() + _WRITING_S
+    last, size = -1, before
+    while (size == before or size != last) and time.monotonic() < ends_s:
+        time.sleep(_POLL_S)
+        last, size = size, log.size()
 
 
 def _answering(pids: Sequence[int]) -> Iterator[int]:
