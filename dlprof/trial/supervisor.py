@@ -228,10 +228,12 @@ class Supervisor:
             case "filled":
                 story.awaiting_usage_since = self._clock()
                 self._watcher.order("memory")
-            case "result":
+            # A trial that is being ended may tell of its workers' end, or still of its result; what
+            # it is ended for stands.
+            case "result" if not story.settled():
                 story.result = message
                 self._dismiss(handle, story)
-            case "failed" | "build_failed":
+            case "failed" | "build_failed" if not story.settled():
                 story.failure = _failure_in(message)
                 self._dismiss(handle, story)
 

@@ -159,6 +159,18 @@ def test_a_result_counts_even_if_the_end_takes_too_long(tmp_path: Path) -> None:
     assert bench.launcher.kills == 1
 
 
+@pytest.mark.parametrize(
+    "late", [from_trial("failed", failure=FAILURE), Event(TRIAL, RESULT)], ids=["failed", "result"]
+)
+def test_what_a_trial_is_ended_for_stands(tmp_path: Path, late: Event) -> None:
+    """Whatever it says while it is being ended, such as that SIGTERM has ended its workers."""
+    bench = Bench(tmp_path, WHOLE[:2], on_kill=[late, exited(0)], step_s=8.0)
+    trial = bench.run()
+
+    assert trial.failure is not None
+    assert trial.failure.kind == "timeout"
+
+
 def test_a_dead_launcher_ends_the_sweep(tmp_path: Path) -> None:
     with pytest.raises(NothingMeasuredError):
         Bench(tmp_path, [Event(LAUNCHER, None)]).run()
