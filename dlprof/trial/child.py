@@ -81,6 +81,7 @@ def build(request: BuildRequest) -> BuiltTarget:
 
 def preload() -> None:
     """Import what every target needs, so that trials that build for themselves start sooner."""
+    from dlprof.targets import build, loader  # noqa: F401, PLC0415 - torch comes with them
 
 
 def describe_versions() -> dict[str, str]:
