@@ -81,9 +81,10 @@ class SharedMemoryWatch:
             with contextlib.suppress(OSError):
                 files.update(_mapped(process / "maps", f"{self._folder}/"))
                 for link in (process / "fd").iterdir():
-                    if str(link.readlink()).startswith(f"{self._folder}/"):
-                        status = link.stat()
-                        files.add((status.st_dev, status.st_ino))
+                    with contextlib.suppress(OSError):  # closed meanwhile; the others count
+                        if str(link.readlink()).startswith(f"{self._folder}/"):
+                            status = link.stat()
+                            files.add((status.st_dev, status.st_ino))
         return files
 
 

@@ -171,7 +171,8 @@ def shared_memory_left(before: set[str]) -> list[str]:
     left: set[str] | None = None
     while left is None or (left and time.monotonic() < deadline):
         new = {name for name in os.listdir(_SHM) if name not in before}  # noqa: PTH208 - names
-        unused = {name for name in new if not _maker_lives(name)} - (_in_use() if new else set())
+        used = _in_use() if new else set()
+        unused = {name for name in new if not _maker_lives(name) and _file(name) not in used}
         left = unused if left is None else left & unused
         time.sleep(0.1)
     return sorted(left)
@@ -183,16 +184,28 @@ def _maker_lives(name: str) -> bool:
     return parts[0] == "torch" and len(parts) > 1 and Path(f"/proc/{parts[1]}").exists()
 
 
-def _in_use() -> set[str]:
-    names = set()
+def _file(name: str) -> int | None:
+    """The inode of a file in /dev/shm; ``None`` if it has gone."""
+    try:
+        return (_SHM / name).stat().st_ino
+    except OSError:
+        return None
+
+
+def _in_use() -> set[int | None]:
+    """Inodes: the kernel lists a semaphore under the name that it was made under, long gone."""
+    found: set[int | None] = {None}
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             for line in (process / "maps").read_text(errors="replace").splitlines():
                 if f"{_SHM}/" in line:
-                    names.add(line.partition(f"{_SHM}/")[2].removesuffix(" (deleted)"))
+                    found.add(int(line.split(maxsplit=5)[4]))
+        with contextlib.suppress(OSError):
             for link in (process / "fd").iterdir():
-                names.add(str(link.readlink()).rpartition("/")[2])
-    return names
+                with contextlib.suppress(OSError):
+                    if str(link.readlink()).startswith(f"{_SHM}/"):
+                        found.add(link.stat().st_ino)
+    return found
 
 
 def as_json(trial: Trial) -> dict[str, object]:
