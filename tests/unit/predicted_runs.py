@@ -31,9 +31,7 @@ def calibration(**costs: Any) -> Calibration:
     return constant(**{**WHOLE, **costs})
 
 
-def calibrated(
-    found: Calibration | None = None, trials: Iterable[Trial] = (), **rest: Any
-) -> Run:
+def calibrated(found: Calibration | None = None, trials: Iterable[Trial] = (), **rest: Any) -> Run:
     """A run on eight cores whose batches wait for 40 ms and compute for 4 ms."""
     if found is None:
         found = calibration(cpu=0.004, io=0.04, receive=0.0002)

@@ -99,13 +99,12 @@ def test_what_no_machine_has_is_refused() -> None:
 
 def test_a_step_that_is_a_function_is_taken_as_it_was_measured() -> None:
     step = Stage(name="step", mean_s=0.03, median_s=0.03, p95_s=0.03, max_s=0.03, cpu_s=0.01)
-    told = Explanation(
-        trial_id="t0001", config=config(2), window_s=1.0, batches=30, stages=(step,)
-    )
+    told = Explanation(trial_id="t0001", config=config(2), window_s=1.0, batches=30, stages=(step,))
     run = calibrated(settings={"step_callable": "steps:run"})
     assert measured_step(run) == (0.0, 0.0)
     run = dataclasses.replace(run, explanations=(told,))
-    assert measured_step(run) == (pytest.approx(0.02), pytest.approx(0.01))
+    assert sum(measured_step(run)) == pytest.approx(0.03)
+    assert measured_step(run)[1] == pytest.approx(0.01)
 
 
 def test_neighbours_that_were_seen_are_told() -> None:
@@ -175,7 +174,8 @@ def test_loaders_that_wait_get_more_workers_than_cores() -> None:
     where = Conditions(cores=2.0)
     waiting = auto_workers(calibration(cpu=0.001, io=0.1), config(1), where)
     computing = auto_workers(calibration(cpu=0.1), config(1), where)
-    assert max(computing) <= 8 < 100 < max(waiting)
+    assert max(computing) <= 8
+    assert max(waiting) > 100
 
 
 def test_bursts_get_deeper_queues() -> None:

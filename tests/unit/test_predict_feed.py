@@ -1,0 +1,138 @@
+"""The fewest workers and cores that keep a step fed, where sums can be done by hand."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from builders import config
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from predicted_runs import calibrated, calibration, elsewhere
+from report.golden import drawn
+
+from dlprof.advise.predict import Feed, Question, feed
+from dlprof.errors import UsageError
+from dlprof.records import Calibration
+from dlprof.report.feeding import answer_text, feed_document, render_feed
+
+
+def fed_by(costs: Calibration, max_wait: float = 0.02, **question: float | None) -> Feed:
+    asked = Question(**question)  # type: ignore[arg-type] # by name
+    return feed(calibrated(costs), asked, max_wait=max_wait, method="maxplus")
+
+
+def test_waiting_takes_workers_and_no_cores() -> None:
+    found = fed_by(calibration(cpu=1e-6, io=0.1), step_s=0.01)
+    # 100 ms a batch, one wanted every 10 ms
+    assert found.workers.value == pytest.approx(10, abs=1)
+    assert found.cores.value == 1
+    assert found.reached
+    assert found.enough
+
+
+def test_computing_takes_cores() -> None:
+    found = fed_by(calibration(cpu=0.02), step_s=0.01, ranks=4)
+    # 4 ranks x 20 ms every 10 ms
+    assert found.cores.value == pytest.approx(8, abs=1)
+    assert found.workers.value == pytest.approx(3, abs=1)
+    assert found.busy_cores == pytest.approx(8, rel=0.05)
+    assert found.batch_bytes_per_s == pytest.approx(4 * 100 * 1e6, rel=0.05)
+    assert found.storage_bytes_per_s == pytest.approx(4 * 100 * 2e6, rel=0.05)
+    assert found.pss_bytes is not None
+    assert found.prediction.pss_bytes is not None
+    assert found.pss_bytes == pytest.approx(4 * found.prediction.pss_bytes)
+
+
+def test_too_few_cores_are_said_to_be_too_few() -> None:
+    found = fed_by(calibration(cpu=0.02), step_s=0.01, ranks=8)
+    assert found.cores.value > 8
+    assert not found.enough
+    assert found.machine_wait_fraction > 0.4
+
+
+def test_a_loader_that_is_quick_needs_no_workers() -> None:
+    found = fed_by(calibration(cpu=1e-5), step_s=0.01)
+    assert found.config == config(0)
+    assert found.workers.value == 0
+
+
+def test_what_taking_batches_in_costs_is_added_to_what_is_asked() -> None:
+    found = fed_by(calibration(cpu=0.02, receive=0.002), step_s=0.01)
+    assert found.least_wait_fraction == pytest.approx(2 / 12, rel=0.1)
+    assert found.max_wait_fraction == pytest.approx(found.least_wait_fraction + 0.02)
+    assert found.asked_wait_fraction == 0.02
+    assert found.reached
+
+
+def test_storage_that_is_too_slow_is_told() -> None:
+    found = fed_by(calibration(cpu=1e-4), step_s=0.01, storage_bytes_per_s=2e7)
+    # 2 MB a batch, 10 batches a second instead of 100
+    assert found.least_wait_fraction == pytest.approx(0.9, abs=0.02)
+
+
+def test_a_wait_that_may_be_longer_takes_less() -> None:
+    strict = fed_by(calibration(cpu=0.01, io=0.05), step_s=0.01)
+    loose = fed_by(calibration(cpu=0.01, io=0.05), 0.3, step_s=0.01)
+    assert loose.workers.value < strict.workers.value
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    cpu=st.floats(1e-4, 0.05),
+    io=st.floats(0, 0.1),
+    step_s=st.floats(0.002, 0.1),
+    ranks=st.integers(1, 8),
+)
+def test_what_is_found_feeds_by_the_same_model(
+    cpu: float, io: float, step_s: float, ranks: int
+) -> None:
+    found = fed_by(calibration(cpu=cpu, io=io), step_s=step_s, ranks=ranks)
+    if not found.reached:  # more workers than anybody starts
+        assert cpu + io > 50 * step_s
+        return
+    wait = found.prediction.wait_fraction
+    assert wait is not None
+    assert wait <= found.max_wait_fraction + 0.01
+    for estimate in (found.workers, found.cores):
+        assert estimate.low is None or estimate.low <= estimate.value
+        assert estimate.high is None or estimate.high >= estimate.value
+
+
+def test_there_must_be_a_step() -> None:
+    with pytest.raises(UsageError) as caught:
+        fed_by(calibration(cpu=0.01))
+    assert "--step-time" in str(caught.value.hint)
+
+
+def test_the_answer_is_one_line() -> None:
+    found = fed_by(calibration(cpu=0.02), step_s=0.01, ranks=4)
+    text = answer_text(found)
+    assert text.startswith("Feeding 4 ranks at a step of 10 ms takes ")
+    assert "workers a rank" in text
+    assert "MiB/s" in text
+    assert "\n" not in text
+
+
+def test_the_document_holds_the_answer() -> None:
+    costs = calibration(cpu=0.02, main_bytes=None, read_bytes_per_batch=None)
+    found = fed_by(costs, step_s=0.01)
+    document = json.loads(feed_document(calibrated(costs), found))
+    assert document["answer"] == answer_text(found)
+    assert document["storage_bytes_per_s"] is None
+    missing = {name for name in ("storage_bytes_per_s", "pss_bytes") if document[name] is None}
+    assert missing == set(document["unavailable"])
+    assert document["dataloader_kwargs"]["num_workers"] == found.config.num_workers
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+@pytest.mark.parametrize("there", [False, True])
+def test_the_screen_keeps_to_its_width(width: int, there: bool) -> None:  # noqa: FBT001
+    costs = calibration(cpu=0.02, receive=0.002, read_bytes_per_batch=0.0)
+    machine = elsewhere() if there else None
+    run = calibrated(costs)
+    found = feed(run, Question(machine=machine, step_s=0.01, ranks=2), method="maxplus")
+    lines = drawn(render_feed(run, found), width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert "the page cache" in " ".join(" ".join(lines).split())
+    assert ("extrapolated" in " ".join(lines)) == there

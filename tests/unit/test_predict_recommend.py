@@ -1,0 +1,187 @@
+"""Recommendations for what was not measured: by the model, marked, never over-confident."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from builders import blocks, config, run, target, trial
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from predicted_runs import calibrated, calibration, elsewhere
+from report.golden import drawn
+
+from dlprof.advise.recommend import recommend
+from dlprof.errors import UsageError
+from dlprof.records import Config, Constraints, Recommendation, Run, Usage
+from dlprof.report.recommendation import render_recommendation
+from dlprof.report.snippets import render_python
+
+RATES = {config(0): (400.0, 410.0, 405.0), config(4): (1500.0, 1520.0, 1490.0)}
+
+
+def measured(**rest: object) -> Run:
+    """A sweep that holds a calibration as well."""
+    return dataclasses.replace(run(blocks(RATES), **rest), calibration=calibrated().calibration)
+
+
+def test_what_was_measured_is_answered_from_what_was_measured() -> None:
+    with_it, without = recommend(measured()), recommend(run(blocks(RATES)))
+    assert with_it == without
+    assert with_it.basis == "measured"
+
+
+def test_without_a_calibration_all_is_as_before() -> None:
+    for limits in (Constraints(ranks=2), Constraints(step_s=0.05)):
+        assert recommend(run(blocks(RATES)), limits).basis == "measured"
+    elsewhere_ = recommend(run(blocks(RATES)), machine=elsewhere())
+    assert elsewhere_.basis == "measured"
+    assert elsewhere_.extrapolated
+
+
+@pytest.mark.parametrize(
+    "limits", [Constraints(cores=4.0), Constraints(neighbours=2.0), Constraints(speed=0.5)]
+)
+def test_what_only_a_model_answers_needs_a_calibration(limits: Constraints) -> None:
+    with pytest.raises(UsageError) as caught:
+        recommend(run(blocks(RATES)), limits)
+    assert "dlprof profile" in str(caught.value.hint)
+    assert recommend(measured(), limits).basis == "predicted"
+
+
+@pytest.mark.parametrize("limits", [Constraints(ranks=2), Constraints(step_s=0.05)])
+def test_ranks_and_steps_that_were_not_measured_are_predicted(limits: Constraints) -> None:
+    answer = recommend(measured(), limits)
+    assert answer.basis == "predicted"
+    assert not answer.extrapolated
+    assert answer.confidence in {"medium", "low"}
+
+
+def test_a_step_that_was_measured_is_not_predicted() -> None:
+    steps = measured(settings={"step_s": 0.05})
+    assert recommend(steps, Constraints(step_s=0.05)).basis == "measured"
+    assert recommend(steps, Constraints(step_s=0.02)).basis == "predicted"
+
+
+def test_a_run_of_no_trials_is_enough() -> None:
+    answer = recommend(calibrated(), Constraints(ranks=4))
+    assert answer.config.num_workers > 0
+
+
+def shared_server() -> Recommendation:
+    return recommend(calibrated(), Constraints(neighbours=90.0), machine=elsewhere())
+
+
+def test_another_machine_is_extrapolated_with_low_confidence() -> None:
+    answer = shared_server()
+    assert answer.extrapolated
+    assert answer.confidence == "low"
+    assert answer.constraints.machine == "server"
+
+
+def test_both_cases_are_predicted() -> None:
+    costs = calibration(cpu=0.02)
+    answer = recommend(calibrated(costs), Constraints(neighbours=90.0), machine=elsewhere())
+    shared, alone = answer.cases
+    assert (shared.name, shared.neighbours) == ("as shared now", 90.0)
+    assert (alone.name, alone.neighbours) == ("dedicated", 0.0)
+    assert shared.expected.samples_per_s.value <= alone.expected.samples_per_s.value
+    assert shared.expected.samples_per_s == answer.expected.samples_per_s
+    assert shared.bound
+    only = recommend(calibrated(costs), machine=elsewhere())
+    assert [case.name for case in only.cases] == ["dedicated"]
+
+
+def test_neighbours_that_were_seen_here_are_reckoned_with() -> None:
+    busy = trial(config(2), usage=Usage(other_cpu_cores=6.0))
+    answer = recommend(calibrated(trials=[busy]), Constraints(ranks=2))
+    assert [case.neighbours for case in answer.cases] == [6.0, 0.0]
+
+
+def test_it_says_what_to_measure_there() -> None:
+    answer = shared_server()
+    commands = [each.command for each in answer.measure_there]
+    assert commands[0].startswith("dlprof sweep data.py:make --num-workers 0,")
+    assert any("--cold-cache" in command for command in commands)
+    assert "dlprof machine" in commands
+    here = recommend(calibrated(), Constraints(ranks=2, step_s=0.0125))
+    (only,) = here.measure_there
+    assert only.command.endswith("--step-time 12.5ms --ranks 2")
+
+
+def test_a_target_with_arguments_is_named_with_them() -> None:
+    answer = recommend(
+        calibrated(settings={"arguments": {"root": "/my data"}}), Constraints(ranks=2)
+    )
+    assert "--arg 'root=/my data'" in answer.measure_there[0].command
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    cpu=st.floats(1e-5, 0.05),
+    io=st.floats(0, 0.05),
+    receive=st.floats(0, 0.02),
+    ranks=st.integers(1, 8),
+    neighbours=st.floats(0, 100),
+)
+def test_never_worse_than_the_default(
+    cpu: float, io: float, receive: float, ranks: int, neighbours: float
+) -> None:
+    costs = calibration(cpu=cpu, io=io, receive=receive)
+    limits = Constraints(ranks=ranks, neighbours=neighbours)
+    answer = recommend(calibrated(costs), limits, machine=elsewhere(16))
+    default = [other for other in answer.alternatives if other.relation == "default"]
+    assert all(other.speed <= 1.0 for other in default)
+    assert bool(default) == (answer.config.num_workers > 0)
+
+
+def test_limits_are_kept() -> None:
+    limits = Constraints(ranks=2, max_workers=3)
+    assert recommend(calibrated(), limits).config.num_workers <= 3
+    answer = recommend(calibrated(), Constraints(ranks=2, max_ram_bytes=1 << 30))
+    assert answer.config.num_workers <= 7
+    assert any("max_ram" in reason.claim for reason in answer.reasons)
+    with pytest.raises(UsageError, match="No configuration of this run keeps"):
+        recommend(calibrated(), Constraints(ranks=2, max_ram_bytes=1 << 20))
+
+
+def test_persistence_follows_from_what_an_epoch_s_end_costs() -> None:
+    short = calibrated(target=target(batches_per_epoch=20, length=640))
+    long = calibrated(target=target(batches_per_epoch=100_000, length=3_200_000))
+    limits = Constraints(cores=8.0, max_workers=4)
+    assert recommend(short, limits).config.persistent_workers
+    assert recommend(short, limits).expected.epoch_turnover_s == 0.001
+    assert not recommend(long, limits).config.persistent_workers
+
+
+def test_a_fast_loader_keeps_pytorch_s_default() -> None:
+    tiny = calibration(cpu=1e-4, receive=0.001)
+    answer = recommend(calibrated(tiny), Constraints(cores=64.0))
+    assert answer.config == Config()
+    assert any("num_workers=0 is enough" in reason.claim for reason in answer.reasons)
+
+
+def test_rules_of_thumb_are_predicted_too() -> None:
+    answer = shared_server()
+    rules = {rule.name: rule for rule in answer.rules_of_thumb}
+    assert rules["num_workers = cores"].config.num_workers == 96
+    assert rules["num_workers = cores"].predicted
+    assert rules["4 x GPUs"].unavailable
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_the_screen_says_that_it_is_extrapolated(width: int) -> None:
+    text = drawn(render_recommendation(calibrated(), shared_server()), width)
+    whole = " ".join(text.split())
+    assert "Recommended settings for server, extrapolated from box" in whole
+    assert "Measure there to be sure" in whole
+    assert "as shared now (90 cores busy with others)" in whole
+    commands = ("dlprof ", "DataLoader")
+    lines = [line for line in text.splitlines() if not line.strip().startswith(commands)]
+    assert max(map(len, lines)) <= width
+
+
+def test_snippets_say_that_it_is_predicted() -> None:
+    assert ", predicted, confidence low" in render_python(calibrated(), shared_server())
+    here = render_python(measured(), recommend(measured()))
+    assert "predicted" not in here

@@ -1,0 +1,126 @@
+"""The table and the plot of predictions, at every width; the commands' options."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from builders import config, header, trial
+from model_calibrations import constant
+from predicted_runs import calibrated, calibration
+from report.golden import drawn
+
+from dlprof.advise.predict import Question, forecast, wanted_configs
+from dlprof.cli.elsewhere import cores_of, share_of, speed_of, storage_limit_of
+from dlprof.cli.entry import run as dlprof
+from dlprof.errors import UsageError
+from dlprof.records import Calibration, Run
+from dlprof.report.prediction import render_forecast
+from dlprof.store import RunWriter
+
+
+def screen(run: Run, width: int, question: Question | None = None, *, whole: bool = False) -> str:
+    asked = question or Question()
+    found = forecast(run, wanted_configs(run, asked, {}), asked, method="maxplus")
+    return drawn(render_forecast(run, found, whole=whole), width)
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+@pytest.mark.parametrize("costs", [calibration(cpu=0.004, io=0.04), constant(cpu=0.01)])
+def test_no_line_is_wider_than_the_terminal(width: int, costs: Calibration) -> None:
+    run = calibrated(costs, [trial(config(2), 1400.0)])
+    question = Question(step_s=0.002, neighbours=2.0, storage_bytes_per_s=1e9)
+    for asked in (Question(), question):
+        text = screen(run, width, asked)
+        assert max(map(len, text.splitlines())) <= width
+        assert "pick" in text
+
+
+def test_measured_and_predicted_are_told_apart() -> None:
+    run = calibrated(trials=[trial(config(2), 1234.0)])
+    text = screen(run, 100)
+    assert "measured" in text
+    assert "1,234" in text
+    assert text.startswith("Predicted for data.py:make on box")
+    assert "1,234" not in screen(run, 100, Question(ranks=2))
+
+
+def test_limits_are_told_in_words() -> None:
+    text = screen(calibrated(), 120)
+    assert "limit workers: each is busy with a batch all the time." in text
+
+
+def test_rows_that_say_nothing_new_are_left_out() -> None:
+    run = calibrated(calibration(cpu=0.01))
+    assert len(screen(run, 120, whole=True).splitlines()) > len(screen(run, 120).splitlines())
+    assert "--json shows all" in screen(run, 120)
+
+
+@pytest.fixture
+def run_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    with RunWriter.create(tmp_path / "run.dlprof.jsonl", header()) as writer:
+        writer.append(calibration(cpu=0.004, io=0.04))
+    return "run.dlprof.jsonl"
+
+
+def test_the_command_answers(run_file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert dlprof(["predict", run_file, "--method", "maxplus"], {}) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("Predicted for")
+    assert err == ""
+
+
+def test_the_document_has_every_cell(run_file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["predict", run_file, "--num-workers", "0:6:2", "--prefetch-factor", "2,4", "--json"]
+    words += ["--method", "closed", "--cores", "2", "--storage-limit", "1GB/s"]
+    assert dlprof(words, {}) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert len(document["rows"]) == 7
+    assert document["conditions"]["cores"] == 2.0
+    assert document["conditions"]["storage_bytes_per_s"] == 1e9
+
+
+def test_feeding_answers(run_file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["predict", run_file, "--feed", "--step-time", "12ms", "--ranks", "2", "--json"]
+    assert dlprof([*words, "--max-wait", "5%", "--method", "maxplus"], {}) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["asked_wait_fraction"] == 0.05
+    assert document["ranks"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--max-wait", "2%"], "--max-wait belongs to --feed"),
+        (["--method", "magic"], "'magic' is no predictor"),
+        (["--feed", "--step-time", "1ms", "--num-workers", "4"], "finds num_workers by itself"),
+        (["--feed", "--step-time", "1ms", "--in-order", "both"], "one value of each"),
+        (["--feed"], "no training step to feed"),
+        (["--cores", "0"], "--cores: '0' is not a number"),
+        (["--cores", "nan"], "--cores: 'nan' is not a number"),
+        (["--neighbours", "-1"], "--neighbours: '-1' is not a number"),
+        (["--speed", "fast"], "--speed: 'fast' is not a number"),
+        (["--storage-limit", "0"], "feeds nobody"),
+        (["--storage-limit", "2 apples/s"], "is not a size"),
+        (["--num-workers", "many"], "--num-workers"),
+    ],
+)
+def test_bad_options_are_refused(
+    run_file: str, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert dlprof(["predict", run_file, *words, "--json"], {}) == 2
+    assert message in json.loads(capsys.readouterr().out)["error"]["message"]
+
+
+def test_values_are_read() -> None:
+    assert cores_of("0.5") == 0.5
+    assert speed_of(None) is None
+    assert storage_limit_of("2GB/s") == 2e9
+    assert storage_limit_of("512MiB") == 512 * 2**20
+    assert share_of("--max-wait", "2 %") == 0.02
+    assert share_of("--max-wait", ".1") == 0.1
+    for wrong in ("0", "100%", "1.5", "-3%", "much"):
+        with pytest.raises(UsageError, match="share of time"):
+            share_of("--max-wait", wrong)
