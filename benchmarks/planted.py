@@ -37,6 +37,7 @@ BUDGET_S = 30.0
 QUICK_BUDGET_S = 8.0
 GOAL, GOAL_BESIDE, GOAL_GAINS = 0.95, 0.90, 0.80
 _BURN = "while True: pass"
+_CROWD_CORES = 0.5
 _ROUNDS = 4
 _TRIAL_S = 1.5
 
@@ -218,12 +219,21 @@ class Answer:
 
     @property
     def right(self) -> bool:
-        """Whether it is the planted one, or of a healthy loader nothing but that it keeps up."""
+        """Whether it is the planted one, or of a healthy loader nothing but that it keeps up.
+
+        That others take the cores is no false finding where they do.
+        """
         if self.error:
             return False
         if self.case in HEALTHY:
-            return all(finding["code"] == "consumer" for finding in self.findings)
+            return all(f["code"] == "consumer" or _is_crowd(f) for f in self.findings)
         return self.first == self.case.code
+
+
+def _is_crowd(finding: Mapping[str, Any]) -> bool:
+    """Whether others are told of, and were there."""
+    others = finding["evidence"].get("other_cpu_cores") or 0.0
+    return finding["code"] == "cpu.neighbours" and others >= _CROWD_CORES
 
 
 def ask(case: Case, budget_s: float) -> Answer:
