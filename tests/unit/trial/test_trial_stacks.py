@@ -24,7 +24,7 @@ _MANY = 8
 
 
 def test_many_that_do_not_answer_cost_little_time(tmp_path: Path) -> None:
-    """They are stopped; each alone is waited for, and all together no longer than a fault may cost."""
+    """They are stopped; each alone is waited for, and all together not for long."""
     with (tmp_path / "log").open("w+b") as file:
         processes = [_started(file) for _ in range(_MANY)]
         try:
