@@ -30,7 +30,7 @@ _MOST_BATCHES_PER_S = 300.0
 """Of all ranks: more would keep the real cores busy with real receiving."""
 
 _LATE_S = 0.0003
-_TRIES = 2
+_TRIES = 3
 
 _SAMPLE_S = 0.02
 _TAIL_S = 0.008
@@ -66,7 +66,7 @@ class Design:
         return self.tail_batches if load.slow else self.batches
 
 
-FULL = Design(blocks=6, cells=14, window_s=2.0, batches=100, tail_batches=400)
+FULL = Design(blocks=6, cells=14, window_s=2.0, batches=100, tail_batches=600)
 QUICK = Design(blocks=1, cells=1, window_s=0.5, batches=50, tail_batches=50)
 
 
