@@ -25,6 +25,7 @@ from dlprof.trial.guard import guard_of
 from dlprof.trial.leftovers import remove_half_made
 from dlprof.trial.measure import Loop, Plan, measure
 from dlprof.trial.probing import probe, samples_per_batch, try_workers
+from dlprof.trial.processes import tie_forked
 from dlprof.trial.protocol import (
     BuildRequest,
     Channel,
@@ -150,6 +151,7 @@ def run_trial(request: TrialRequest, builder: Callable[[], BuiltTarget], channel
     """
     process.current_process()._config["tempdir"] = request.temporary  # type: ignore[attr-defined]  # noqa: SLF001 - multiprocessing's only way to say where its sockets go
     answer_with_stacks()
+    tie_forked()
     session = Session(channel)
     channel.send({"event": "born", "pid": os.getpid()})
     try:

@@ -135,9 +135,10 @@ class Nursery:
         state = random.getstate()
         self._own = children()  # what the target itself has started lives on
         self._status = None
+        nursery_pid = os.getpid()
         pid = os.fork()
         if pid == 0:
-            _Newborn(self, descriptors, state).live(order)
+            _Newborn(self, nursery_pid, descriptors, state).live(order)
         for descriptor in descriptors:
             os.close(descriptor)
         self._child = pid
@@ -216,6 +217,7 @@ class _Newborn:
     """A trial's process in its first moments after the fork."""
 
     nursery: Nursery
+    nursery_pid: int
     descriptors: list[int]
     random_state: tuple[Any, ...]
 
@@ -241,7 +243,7 @@ class _Newborn:
 
     def _detach(self) -> None:
         os.setsid()
-        die_with_parent()
+        die_with_parent(self.nursery_pid)
         self.nursery.release()
         os.dup2(self.descriptors[1], 1)
         os.dup2(self.descriptors[1], 2)

@@ -7,6 +7,7 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 
@@ -21,9 +22,32 @@ def _prctl(option: int, value: int) -> None:
             ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
-def die_with_parent() -> None:
-    """Have the kernel end this process when its parent dies. Linux only; elsewhere nothing."""
+def die_with_parent(parent: int | None = None) -> None:
+    """Have the kernel end this process when its parent dies. Linux only; elsewhere nothing.
+
+    Args:
+        parent: Its process id, where it is known: if it has died already, this process ends now.
+    """
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if parent is not None and os.getppid() != parent:
+        os._exit(1)
+
+
+def tie_forked() -> None:
+    """Have the kernel end what this thread forks from now on when this process dies. Linux only.
+
+    Only what this thread forks, since the kernel takes the end of the thread that forked for the
+    parent's. What is forked from those in their turn, and other programs, are left alone.
+    """
+    if sys.platform != "linux":
+        return
+    parent, thread = os.getpid(), threading.get_ident()
+
+    def tie() -> None:
+        if os.getppid() == parent and threading.get_ident() == thread:
+            die_with_parent(parent)
+
+    os.register_at_fork(after_in_child=tie)
 
 
 def adopt_orphans() -> None:

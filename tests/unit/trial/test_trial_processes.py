@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -69,3 +70,28 @@ def test_a_group_that_is_gone_costs_nothing() -> None:
     )
 
     assert next(ticks) <= 1
+
+
+TIED = (
+    "import os, sys, time\n"
+    "from dlprof.trial.processes import tie_forked\n"
+    "tie_forked()\n"
+    "pid = os.fork()\n"
+    "if pid == 0:\n"
+    "    print('ready', flush=True)\n"
+    "    time.sleep(600)\n"
+    "os.waitpid(pid, 0)\n"
+)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of a parent's death")
+def test_what_a_trial_forks_dies_with_it() -> None:
+    """A worker in a long __getitem__ looks for its parent only after it."""
+    with start(TIED) as process:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(10)
+
+        deadline = time.monotonic() + 10.0
+        while group_exists(process.pid) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not group_exists(process.pid)
