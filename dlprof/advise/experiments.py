@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dlprof.advise.findings import Evidence, Experiment, Observation
 from dlprof.advise.findings.gains import measured_gain
 from dlprof.advise.findings.limit import limit_of
-from dlprof.advise.findings.memory import may_grow
+from dlprof.advise.findings.memory import ENOUGH_BATCHES, may_grow
 from dlprof.advise.findings.table import remedies
 from dlprof.advise.findings.view import View
 from dlprof.records import BatchCosts, Config, TrialCost
@@ -21,7 +21,7 @@ _CALIBRATION_SHARE = 0.8
 """Length of a calibrating trial over that of others: FIELD section 5 takes 0.5 to 0.8 s."""
 
 _LONGER = 2.0
-_LONGEST = 4.0
+_LONG, _LONGEST = 4.0, 8.0
 _LONGEST_VARIANT = 2.5
 _PRECISION = 0.1
 _OPENING_PLAIN = 2
@@ -125,12 +125,14 @@ def _wants_cold(evidence: Evidence) -> bool:
 
 
 def _longer(evidence: Evidence, allowance: Allowance) -> Experiment:
-    """Memory that grew by chance doesn't grow on; it is long enough to tell."""
+    """Memory that only fills up doesn't grow on; it is long enough to tell, if that may be."""
+    view = View.of(evidence)
+    wanted_s = 1.2 * ENOUGH_BATCHES * max(1, view.workers) / (view.rate or 1.0)
     return Experiment(
         name="longer, to see whether memory grows",
         role="present",
         config=evidence.config,
-        trial_s=_LONGEST * allowance.trial_s,
+        trial_s=min(_LONGEST * allowance.trial_s, max(_LONG * allowance.trial_s, wanted_s)),
         repetition=2,
     )
 

@@ -21,9 +21,12 @@ _SUSPECTED = 4 << 20
 _BATCHES_OF_NOISE = 2.0
 """Batches more or less in the queues that trials of one configuration differ by."""
 
-_FAR = 5
-_LINE = 3
-"""Trials from which it shows whether memory grows with the batches."""
+ENOUGH_BATCHES = 200
+"""Batches of each worker after which memory has filled up: seen were 120, in which a worker grew by
+73 MB and then no more."""
+
+_FILLED_UP = 128 << 20
+"""Growth of each worker that is no filling up, whatever the batches."""
 
 _STEADY = 0.85
 """Correlation of memory with batches, from which it does."""
@@ -115,19 +118,16 @@ def may_grow(view: View) -> bool:
 
 
 def _grows(view: View, points: Sequence[tuple[int, int]]) -> bool:
-    """Whether the growth is larger than what queues and allocators make of it, and steady.
-
-    Two trials alone have to differ by far more than several that lie on a line.
-    """
-    few = len(points) < _LINE
-    least = max(_LEAST_SEEN, _BATCHES_OF_NOISE * (batch_bytes(view) or 0.0))
+    """Whether the growth is larger than what queues and allocators make of it, and goes on."""
+    processes = max(1, view.workers)
+    grown = points[-1][1] - points[0][1]
+    if grown < max(_LEAST_SEEN, _BATCHES_OF_NOISE * (batch_bytes(view) or 0.0)):
+        return False
     if points[-1][0] - points[0][0] < _LEAST_BATCHES:
         return False
-    if points[-1][1] - points[0][1] < (_FAR * least if few else least):
-        return False
-    return few or (
-        statistics.correlation(*zip(*points, strict=True)) >= _STEADY and _goes_on(points)
-    )
+    if points[-1][0] < ENOUGH_BATCHES * processes:
+        return grown >= _FILLED_UP * processes
+    return statistics.correlation(*zip(*points, strict=True)) >= _STEADY and _goes_on(points)
 
 
 def _goes_on(points: Sequence[tuple[int, int]]) -> bool:
