@@ -158,7 +158,7 @@ def _forecast(
         return
     from dlprof.report.prediction import render_forecast
 
-    streams.print_result(render_forecast(run, answer, whole="num_workers" in axes))
+    streams.print_result(render_forecast(run, answer, whole=bool(axes.keys() - {"num_workers"})))
 
 
 def _feed(

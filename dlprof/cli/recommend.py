@@ -21,7 +21,9 @@ FORMATS = ("text", "python", "toml", "json", "lightning")
 
 
 def recommend(  # noqa: PLR0913 - a command has as many parameters as it has options
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run file of dlprof sweep or profile.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run file of dlprof sweep or profile.")
+    ],
     *,
     machine: elsewhere.MachineFile = None,
     max_workers: options.MaxWorkers = None,
