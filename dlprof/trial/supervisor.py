@@ -155,11 +155,20 @@ class Supervisor:
                     self._take(event, handle, story)
                 self._check(handle, story, log)
         finally:
-            if story.running():
+            if story.running():  # it is interrupted
                 self._launcher.kill()
+                self._await_end(story)
             self._watcher.order("unwatch")
             handle.channel.close_writing()
         return story
+
+    def _await_end(self, story: Story) -> None:
+        """Wait for an end that was ordered, because what still runs can't be cleared up after."""
+        deadline_s = self._clock() + _END_PATIENCE_S
+        while story.running() and (left_s := deadline_s - self._clock()) > 0:
+            event = self._inbox.get(left_s)
+            if event is not None and event.source == LAUNCHER:
+                story.status = _FORCED
 
     def _check(self, handle: Handle, story: Story, log: TrialLog) -> None:
         """Hold the trial against its limits."""
@@ -246,6 +255,7 @@ class Supervisor:
         if message is None:
             if story.pid is not None:
                 end_group(story.pid, linger_s=0.0, grace_s=_END_PATIENCE_S)
+            story.status = _FORCED
             raise LauncherDiedError(
                 "The process that starts the trials died.",
                 hint="Look for what ends processes on this machine, such as an out-of-memory "

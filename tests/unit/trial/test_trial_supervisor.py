@@ -19,7 +19,7 @@ from fake_processes import (
 
 from dlprof.errors import NothingMeasuredError, TargetError
 from dlprof.records import Config, Trial
-from dlprof.trial.inbox import Event
+from dlprof.trial.inbox import Event, Inbox
 from dlprof.trial.launch import LAUNCHER
 from dlprof.trial.protocol import TrialRequest
 from dlprof.trial.story import Limits
@@ -56,8 +56,9 @@ class Bench:
         on_kill: Sequence[Event] = (),
         answers: bool = True,
         step_s: float = 0.0,
+        inbox: Inbox | None = None,
     ) -> None:
-        inbox = ImpatientInbox()
+        inbox = inbox or ImpatientInbox()
         filled = 1 + next((n for n, event in enumerate(script) if event == FILLED), len(script))
         self.launcher = FakeLauncher(inbox, script[:filled], on_kill=on_kill)
         self.watcher = FakeWatcher(inbox, answers=answers, afterwards=script[filled:])
@@ -169,6 +170,26 @@ def test_what_a_trial_is_ended_for_stands(tmp_path: Path, late: Event) -> None:
 
     assert trial.failure is not None
     assert trial.failure.kind == "timeout"
+
+
+class Interrupting(ImpatientInbox):
+    """Ctrl-C, while a trial runs."""
+
+    def get(self, timeout_s: float) -> Event | None:
+        event = super().get(timeout_s)
+        if event is not None and event.source == TRIAL:
+            raise KeyboardInterrupt
+        return event
+
+
+def test_an_interrupted_trial_has_ended_before_it_is_cleared_up_after(tmp_path: Path) -> None:
+    inbox = Interrupting()
+    bench = Bench(tmp_path, WHOLE[:1], on_kill=[exited(-15)], inbox=inbox, step_s=0.1)
+    with pytest.raises(KeyboardInterrupt):
+        bench.run()
+
+    assert bench.launcher.kills == 1
+    assert inbox.get(0.0) is None  # its end was waited for
 
 
 def test_a_dead_launcher_ends_the_sweep(tmp_path: Path) -> None:
