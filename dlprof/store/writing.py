@@ -25,18 +25,20 @@ _BUSY_HINT = "Wait until that sweep has ended, or give another path with -o."
 def check_output(path: Path, *, force: bool = False) -> None:
     """Refuse early, before anything is imported or measured, a path that can't be created.
 
+    An empty file is as good as none: a sweep that was ended as it began it leaves one.
+
     Raises:
         FileError: As ``RunWriter.create`` would, as far as can be told without writing.
     """
     try:
-        mode = path.stat().st_mode
+        there = path.stat()
     except FileNotFoundError:
-        mode = None
+        there = None
     except OSError as error:
         raise write_fault(path, error) from None
-    if mode is not None:
-        check_plain(path, mode, hint="Give another path with -o.")
-        if not force:
+    if there is not None:
+        check_plain(path, there.st_mode, hint="Give another path with -o.")
+        if there.st_size and not force:
             raise FileError(f"{path} already exists", hint=_EXISTS_HINT)
     elif not path.parent.exists():
         raise FileError(
@@ -62,17 +64,17 @@ class RunWriter:
         Args:
             path: Where; its folder must exist.
             header: The first record.
-            force: Whether to replace a file that is there. It is replaced in one step once the
-                new header is on disk, and never while a sweep is writing to it.
+            force: Whether to replace a file that is there, if it isn't empty. It is replaced in one
+                step once the new header is on disk, and never while a sweep is writing to it.
 
         Raises:
-            FileError: If the file exists without ``force``, or can't be created or written.
+            FileError: If the file holds something without ``force``, or can't be created or written.
         """
         check_output(path, force=force)
         line = encode_line(header)
         # Through a symbolic link to the file that it names.
         path = Path(os.path.realpath(path))
-        if force and path.exists():
+        if path.exists() and (force or not path.stat().st_size):
             cls(path, _open_locked(path, _APPEND)).close()
             replace_file(path, line)
             return cls(path, _open_locked(path, _APPEND))

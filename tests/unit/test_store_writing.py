@@ -52,6 +52,15 @@ def test_an_existing_file_is_kept_without_force(saved: Path) -> None:
     assert saved.read_bytes() == before
 
 
+def test_an_empty_file_is_as_good_as_none(tmp_path: Path) -> None:
+    """It is what a sweep leaves that was killed between making its file and writing to it."""
+    path = tmp_path / "a.dlprof.jsonl"
+    path.touch()
+    with RunWriter.create(path, HEADER) as writer:
+        writer.append(TRIALS[0])
+    assert read_run(path).trials == TRIALS[:1]
+
+
 def test_force_replaces_an_existing_file(saved: Path) -> None:
     with RunWriter.create(saved, HEADER, force=True) as writer:
         writer.append(TRIALS[1])
