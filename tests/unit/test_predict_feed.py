@@ -9,7 +9,7 @@ from builders import config
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from predicted_runs import calibrated, calibration, elsewhere
-from report.golden import drawn
+from golden import drawn
 
 from dlprof.advise.predict import Feed, Question, feed
 from dlprof.errors import UsageError

@@ -9,7 +9,7 @@ from builders import blocks, config, run, target, trial
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from predicted_runs import calibrated, calibration, elsewhere
-from report.golden import drawn
+from golden import drawn
 
 from dlprof.advise.recommend import recommend
 from dlprof.errors import UsageError

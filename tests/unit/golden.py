@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console, RenderableType
 
-_FOLDER = Path(__file__).parents[2] / "data" / "report"
+_FOLDER = Path(__file__).parents[1] / "data" / "report"
 
 
 def check_golden(name: str, text: str) -> None:
