@@ -68,7 +68,8 @@ class RunWriter:
                 step once the new header is on disk, and never while a sweep is writing to it.
 
         Raises:
-            FileError: If the file holds something without ``force``, or can't be created or written.
+            FileError: If the file holds something without ``force``, or can't be created or
+                written.
         """
         check_output(path, force=force)
         line = encode_line(header)

@@ -84,6 +84,9 @@ class Launcher(Protocol):
     def kill(self) -> None:
         """End the running trial and everything that it started; ``exited`` follows."""
 
+    def give_up(self) -> None:
+        """Take the launcher for dead, because no ``exited`` followed: the next is a new one."""
+
     def close(self) -> None:
         """End everything."""
 
@@ -189,6 +192,11 @@ class Nursery:
         """Have the nursery end the running trial."""
         self._channel.send({"kill": True})
 
+    def give_up(self) -> None:
+        """Take the nursery for dead, because something stopped it; the inbox tells so."""
+        self._stuck = True
+        self._process.kill()
+
     def close(self) -> None:
         """End the nursery, which ends its trial, or else end it by force."""
         with contextlib.suppress(OSError):
@@ -241,6 +249,9 @@ class FreshProcesses:
         if self._process is not None:
             pid, poll = self._process.pid, self._process.poll
             end_group(pid, linger_s=0.0, grace_s=_GRACE_S, reap=poll)
+
+    def give_up(self) -> None:
+        """Nothing: there is no process but the trial's own."""
 
     def close(self) -> None:
         """End the running trial, if there is one."""

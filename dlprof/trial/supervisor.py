@@ -29,7 +29,7 @@ from dlprof.trial.watch import Watcher, usage_of
 
 _OBSERVER_PATIENCE_S = 3.0
 _END_PATIENCE_S = 2.0
-_KILL_PATIENCE_S = 10.0
+_KILL_PATIENCE_S = 4.0  # a launcher asks, then forces, then looks for what is left: a second each
 _LOOK_S = 1.0  # how often a silent trial's log is looked at
 _IDLE_CORES = 0.02
 _TARGETS_OWN = ("worker_exception", "empty", "truncated", "inconsistent_batches")
@@ -206,6 +206,7 @@ class Supervisor:
                 story.failure = timed_out(self._limits)
             self._launcher.kill()
         else:
+            self._launcher.give_up()
             if story.pid is not None:
                 end_group(story.pid, linger_s=0.0, grace_s=_END_PATIENCE_S)
             story.status = _FORCED

@@ -135,3 +135,13 @@ def test_the_nursery_is_killed(bench: FaultBench) -> None:
 
     assert trial.outcome == "completed", trial.failure
     bench.check_healthy()
+
+
+@pytest.mark.usefixtures("clean")
+def test_the_nursery_is_stopped(bench: FaultBench) -> None:
+    """The trial's result counts, and the next one is started from a new nursery."""
+    trial = disturbed(bench, nursery, signal.SIGSTOP)
+
+    assert trial.outcome == "completed", trial.failure
+    assert trial.wall_s < 2.0 + MARGIN_S
+    bench.check_healthy()

@@ -71,6 +71,7 @@ class FakeLauncher:
         self._on_kill = on_kill
         self.written = io.BytesIO()
         self.kills = 0
+        self.given_up = False
 
     def build(self, request: BuildRequest, patience_s: float = 0.0) -> Built:
         raise AssertionError("not asked for in these tests")
@@ -86,6 +87,9 @@ class FakeLauncher:
         self.kills += 1
         for event in self._on_kill:
             self._inbox.put(event)
+
+    def give_up(self) -> None:
+        self.given_up = True
 
     def close(self) -> None:
         raise AssertionError("not asked for in these tests")
