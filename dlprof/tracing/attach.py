@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -57,7 +58,7 @@ class Attachment:
         Raises:
             AttributeError: It is none of torch's kind.
         """
-        self._iterator = weakref.ref(iterator, lambda _dead: self.let_go())
+        self._iterator = weakref.ref(iterator, self._dropped)
         fetcher = getattr(iterator, "_dataset_fetcher", None)
         if fetcher is not None:
             stamper = self._recorder.stamper = Stamper(-1, fetcher.dataset)
@@ -67,6 +68,15 @@ class Attachment:
         ready = getattr(iterator, "_data_queue", None)
         if isinstance(ready, queue.Queue):
             self._shadow(ready, "put", self._timed_put)
+
+    def _dropped(self, _dead: object, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        """Let go, for the iterator is gone.
+
+        Not at the interpreter's end: there is nothing left to undo, and modules may be empty by
+        then, which is why the function is a default.
+        """
+        if not finalizing():
+            self.let_go()
 
     @property
     def alive(self) -> bool:

@@ -177,3 +177,15 @@ def test_two_runs_of_one_second_have_two_files(tmp_path: Path) -> None:
     for _ in range(2):
         assert ran([*DLPROF, "-q", "train.py"], tmp_path).returncode == 0
     assert len(list(tmp_path.glob("train-*.dlprof.jsonl"))) == 2
+
+
+def test_iterators_that_outlive_the_script_end_without_a_word(tmp_path: Path) -> None:
+    script = tmp_path / "half.py"
+    script.write_text(
+        "from torch.utils.data import DataLoader\n"
+        "begun = [iter(DataLoader(range(8), num_workers=workers)) for workers in (0, 1)]\n"
+        "print([next(each) for each in begun])\n"
+    )
+    result = ran([*DLPROF, "--quiet", "half.py"], tmp_path)
+    assert result.returncode == 0
+    assert b"Exception ignored" not in result.stderr
