@@ -1,19 +1,27 @@
 """What the figures and names of a configuration may be in a file that may come from elsewhere.
 
 A recommendation passes them on into code that people copy, so that being of the right type is not
-enough. Tables of columns must be even, since they are read row by row.
+enough. Tables of columns must be even, since they are read row by row. Numbers must be such that
+figures made of a few of them are still finite: no reader of a record has to fear an overflow.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from dlprof.records import BatchCosts, Config, Timeline
+from dlprof.records import BatchCosts, Config, Constraints, Machine, Timeline
 
 _MOST = 2**31 - 1
+_LARGEST_INTEGER = 2**64
+"""No count of bytes or of nanoseconds comes near it; it fits a float."""
+_LARGEST = 1e60
+"""Far above every figure and every interval's end, and its fourth power is finite."""
+_SMALLEST = 1e-60
+"""What lies nearer to 0 than this, and is not 0, was not measured."""
 _CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "start_method": ("fork", "spawn", "forkserver"),
@@ -29,8 +37,28 @@ def fault_of(record: Any) -> tuple[str, str] | None:
     """The field of a record that is out of bounds, and the end of a sentence about it."""
     if isinstance(record, BatchCosts | Timeline):
         return _uneven_column(record)
-    if not isinstance(record, Config):
+    if isinstance(record, Config):
+        return _faulty_setting(record)
+    if isinstance(record, Machine) and record.usable_cores <= 0:
+        return "usable_cores", "is not above 0"
+    if isinstance(record, Constraints) and record.ranks < 1:
+        return "ranks", "is not above 0"
+    return None
+
+
+def number_fault(number: float) -> str | None:
+    """The end of a sentence about a number, whole or not, that no record may hold."""
+    if isinstance(number, int):
+        return None if -_LARGEST_INTEGER <= number <= _LARGEST_INTEGER else "is too large"
+    if not math.isfinite(number):
+        return "is not a finite number"
+    if number == 0 or _SMALLEST <= abs(number) <= _LARGEST:
         return None
+    return "is too large" if abs(number) > 1 else "is too close to 0"
+
+
+def _faulty_setting(record: Config) -> tuple[str, str] | None:
+    """A setting that DataLoader does not take."""
     for name, least in _LEAST.items():
         number = getattr(record, name)
         if number is not None and not least <= number <= _MOST:

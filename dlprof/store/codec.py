@@ -11,10 +11,10 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeVar, cast
 
-from dlprof.store.bounds import fault_of
+from dlprof.store.bounds import fault_of, number_fault
 
 _Record = TypeVar("_Record")
 _Decoder = Callable[[Any], Any]
@@ -177,17 +177,19 @@ def _decode_float(data: Any) -> float:
         value = float(data)
     except OverflowError:
         value = math.inf
-    if not math.isfinite(value):
-        raise MismatchError("is not a finite number")
+    if fault := number_fault(value):
+        raise MismatchError(fault)
     return value
 
 
 def _decode_int(data: Any) -> int:
     # Other programs that rewrite a run file, pandas among them, may write 3 as 3.0.
     if isinstance(data, float) and data.is_integer():
-        return int(data)
+        data = int(data)
     if isinstance(data, bool) or not isinstance(data, int):
         raise MismatchError("is not a whole number")
+    if fault := number_fault(data):
+        raise MismatchError(fault)
     return data
 
 
@@ -204,7 +206,18 @@ def _decode_str(data: Any) -> str:
 
 
 def _decode_any(data: Any) -> Any:
+    """What may be anything that JSON has, its numbers within bounds all the same."""
+    if isinstance(data, int | float) and (fault := number_fault(data)):
+        raise MismatchError(fault)
+    for item in _items(data):
+        _decode_any(item)
     return data
+
+
+def _items(data: Any) -> Iterable[Any]:
+    if isinstance(data, dict):
+        return data.values()
+    return data if isinstance(data, list) else ()
 
 
 _PLAIN: Mapping[Any, _Decoder] = {

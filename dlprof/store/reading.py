@@ -17,7 +17,7 @@ from dlprof.store.codec import MismatchError, from_json
 MAX_LINE_BYTES = 16 * 1024 * 1024
 """No record is longer, so that a file of another kind is not read whole before it is refused."""
 
-_GIVE_RUN_FILE = "Give a run file that dlprof sweep wrote (*.dlprof.jsonl)."
+_GIVE_RUN_FILE = "Give a run file that dlprof wrote (*.dlprof.jsonl)."
 
 _SEVERAL = {"trial": "trials", "explanation": "explanations", "timeline": "timelines"}
 """Kinds of which a run keeps all, and the field of ``Run`` that holds them; of others the last."""

@@ -206,8 +206,9 @@ def header_line(**changes: object) -> bytes:
 JSON_VALUES = st.recursive(
     st.none()
     | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.integers(-(2**64), 2**64)
+    | st.just(0.0)
+    | st.floats(1e-60, 1e60)
     | st.text(),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(), inner, max_size=2),
     max_leaves=4,

@@ -12,12 +12,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sample_run import (
+    HEADER,
     JSON_VALUES,
     PLAIN,
     TRIALS,
 )
 
-from dlprof.records import Config, Recommendation, RunEnd, RunHeader, Trial
+from dlprof.records import (
+    Config,
+    Constraints,
+    Machine,
+    Recommendation,
+    RunEnd,
+    RunHeader,
+    Trial,
+)
 from dlprof.store import MismatchError, from_json, to_json
 from dlprof.store import format as run_format
 
@@ -55,12 +64,16 @@ CONFIGS = st.builds(
     worker_threads=COUNTS,
 )
 PLAIN_STRATEGIES: Mapping[Any, st.SearchStrategy[Any]] = {
-    int: st.integers(),
-    float: st.floats(allow_nan=False, allow_infinity=False),
+    int: st.integers(-(2**64), 2**64),
+    float: st.just(0.0) | st.floats(1e-60, 1e60) | st.floats(-1e60, -1e-60),
     bool: st.booleans(),
     str: st.text(max_size=5),
     Any: JSON_VALUES,
     Config: CONFIGS,
+}
+WITHIN_BOUNDS: Mapping[Any, Mapping[str, st.SearchStrategy[Any]]] = {
+    Machine: {"usable_cores": st.floats(1e-60, 1e60)},
+    Constraints: {"ranks": st.integers(1, 2**64)},
 }
 
 
@@ -72,6 +85,7 @@ def strategy(hint: Any) -> st.SearchStrategy[Any]:
     if dataclasses.is_dataclass(hint):
         hints = typing.get_type_hints(hint)
         fields = {field.name: strategy(hints[field.name]) for field in dataclasses.fields(hint)}
+        fields |= WITHIN_BOUNDS.get(hint, {})
         make: Any = hint
         return st.builds(make, **fields)
     if origin is types.UnionType:
@@ -121,6 +135,12 @@ def test_a_value_of_another_type_is_refused(data: object, fault: str) -> None:
     [
         ({"samples_per_s": {"value": "x"}}, "samples_per_s.value is not a number"),
         ({"samples_per_s": {"value": 10**400}}, "samples_per_s.value is not a finite number"),
+        ({"samples_per_s": {"value": 1e308}}, "samples_per_s.value is too large"),
+        ({"samples_per_s": {"value": 5e-324}}, "samples_per_s.value is too close to 0"),
+        ({"batch_bytes": 1e308}, "batch_bytes is too large"),
+        ({"repetition": 10**400}, "repetition is too large"),
+        ({"repetition": 1e308}, "repetition is too large"),
+        ({"usage": {"own_cpu_cores": 1e308}}, "usage.own_cpu_cores is too large"),
         ({"samples_per_s": {}}, "samples_per_s.value is missing"),
         ({"outcome": "won"}, "outcome is none of completed, crashed"),
         ({"outcome": ["completed"]}, "outcome is none of completed, crashed"),
@@ -156,3 +176,21 @@ def test_a_configuration_that_no_loader_takes_is_refused(
 ) -> None:
     with pytest.raises(MismatchError, match=message.replace(".", r"\.")):
         from_json(Config, {"num_workers": 2, "prefetch_factor": 2, **changes})
+
+
+@pytest.mark.parametrize("cores", [0, -1.0, 1e-300])
+def test_a_machine_without_cores_is_refused(cores: float) -> None:
+    machine = to_json(HEADER.machine) | {"usable_cores": cores}
+    with pytest.raises(MismatchError, match="usable_cores is"):
+        from_json(Machine, machine)
+
+
+def test_limits_for_no_rank_at_all_are_refused() -> None:
+    with pytest.raises(MismatchError, match="ranks is not above 0"):
+        from_json(Constraints, {"ranks": 0})
+
+
+@pytest.mark.parametrize("step", [1e308, 10**400, [{"deep": -1e308}]])
+def test_numbers_without_a_record_are_held_to_the_same_bounds(step: object) -> None:
+    with pytest.raises(MismatchError, match="settings is too large"):
+        from_json(RunHeader, to_json(HEADER) | {"settings": {"step_s": step}})
