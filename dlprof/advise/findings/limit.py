@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from dlprof.advise.findings.costs import Costs
-from dlprof.advise.findings.view import View, stage_of
+from dlprof.advise.findings.view import View
 
 Limit = Literal["consumer", "main", "pin", "workers", "waiting", "unknown"]
 """``workers``: making batches (in main, without workers); ``waiting``: nobody is busy enough, so
@@ -18,9 +18,9 @@ several hundredths of a step of 5 ms, whatever the loader's settings."""
 _MAIN_SHARE = 0.6
 """Share of the consumer's wait that is main's own work, from which main is the limit."""
 
-_OWN_SHARE = 0.4
-_IDLE = 0.35
-"""Workers that are busy for less hold nobody up."""
+_OWN_SHARE = 0.3
+_FAR_MORE = 1.3
+"""Main's work for a batch over that of the others', from which it is the limit."""
 
 _BUSY = 0.75
 """Share of time in which a resource works, from which it is the limit."""
@@ -39,7 +39,7 @@ def limit_of(view: View) -> Limit:
     main, busy = main_share(view), view.busy or 0.0
     if pinning >= _BUSY and pinning >= main:
         return "pin"
-    if (main >= _MAIN_SHARE and main > busy) or _piles_before_main(view, costs, busy):
+    if (main >= _MAIN_SHARE and main > busy) or _asks_most_of_main(view, costs):
         return "main"
     return "workers" if busy >= _BUSY else "waiting"
 
@@ -52,12 +52,13 @@ def main_share(view: View) -> float:
     return min(1.0, costs.main_s / costs.wait_s)
 
 
-def _piles_before_main(view: View, costs: Costs, busy: float) -> bool:
-    """Whether batches lie made while main is at work, or waits for a core to work on them."""
-    queue = stage_of(view, "queue")
-    if queue is None or costs.wait_s <= 0 or busy >= _IDLE or view.evidence.has_step:
-        return False
-    if main_share(view) < _OWN_SHARE:
-        return False  # it is short of cores, not of time
-    at_work = (costs.receive.wall_s + costs.dispatch.wall_s) / costs.wait_s
-    return at_work >= _BUSY and queue.mean_s >= costs.period_s
+def _asks_most_of_main(view: View, costs: Costs) -> bool:
+    """Whether main has more to do for a batch than each worker, and than all cores together.
+
+    As it would be with cores at hand, so that it shows on a crowded machine too.
+    """
+    beside_s = max(
+        (costs.making.own_s + costs.put_cpu_s) / max(1, view.workers),
+        costs.cpu_s / view.cores,
+    )
+    return costs.main_s >= _FAR_MORE * beside_s and main_share(view) >= _OWN_SHARE

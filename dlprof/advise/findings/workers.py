@@ -160,7 +160,7 @@ def too_few_workers(view: View) -> Claim | None:
     more, costs = more_workers(view), _making_costs(view)
     if more is None or costs is None:
         return None
-    gain = gain_of(view, more)
+    gain = _gain_of_more(view, more, costs)
     if gain is None or gain.value < _PAYS:
         return None
     now = "without workers" if not view.workers else f"with {view.workers} of them"
@@ -185,6 +185,18 @@ def too_few_workers(view: View) -> Claim | None:
         fix=settings_fix(view, more, f"Set num_workers={more.num_workers}."),
         gain=gain,
     )
+
+
+def _gain_of_more(view: View, more: Config, costs: Costs) -> Gain | None:
+    """What more workers bring; reckoned where a trial beside others was too unsteady to tell."""
+    gain = gain_of(view, more)
+    if gain is None or gain.source != "measured" or gain.value >= _PAYS or not view.is_noisy:
+        return gain
+    after = costs_for(view, more)
+    if after is None or (gain.estimate.high or gain.value) < _PAYS:
+        return gain
+    now = closed_form(costs, view.config, view.cores)
+    return bound(closed_form(after, more, view.cores) / now)
 
 
 def more_workers(view: View) -> Config | None:
