@@ -6,10 +6,10 @@ import json
 
 import pytest
 from builders import config
+from golden import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from predicted_runs import calibrated, calibration, elsewhere
-from golden import drawn
 
 from dlprof.advise.predict import Feed, Question, feed
 from dlprof.errors import UsageError

@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 from builders import blocks, config, run, target, trial
+from golden import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from predicted_runs import calibrated, calibration, elsewhere
-from golden import drawn
 
 from dlprof.advise.recommend import recommend
 from dlprof.errors import UsageError

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from builders import config, header, trial
+from golden import drawn
 from model_calibrations import constant
 from predicted_runs import calibrated, calibration
-from golden import drawn
 
 from dlprof.advise.predict import Question, forecast, wanted_configs
 from dlprof.cli.elsewhere import cores_of, share_of, speed_of, storage_limit_of
