@@ -82,7 +82,8 @@ def stored_limits(settings: Mapping[str, Any]) -> Constraints:
         for name in ("max_workers", "max_ram_bytes", "max_shm_bytes", "ranks", "step_s")
         if isinstance(settings.get(name), int | float) and settings[name] >= 0
     }
-    return Constraints(**{"ranks": 1, **known})
+    known["ranks"] = max(1, known.get("ranks", 1))
+    return Constraints(**known)
 
 
 def within_limits(candidates: Sequence[_N], situation: Situation) -> tuple[list[_N], list[Reason]]:
