@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -74,7 +76,7 @@ class Watched(Generic[_Batch]):
         clock: Nanoseconds, never going back.
     """
 
-    __slots__ = ("_dlprof_ledger", "_dlprof_loader", "_dlprof_name")
+    __slots__ = ("_dlprof_ledger", "_dlprof_loader", "_dlprof_log", "_dlprof_name")
 
     def __init__(
         self,
@@ -91,6 +93,7 @@ class Watched(Generic[_Batch]):
             ledger = _Log(log, every, clock).ledger
         object.__setattr__(self, "_dlprof_loader", loader)
         object.__setattr__(self, "_dlprof_name", name)
+        object.__setattr__(self, "_dlprof_log", {"log": log, "every": every})
         object.__setattr__(self, "_dlprof_ledger", ledger)
 
     def summary(self) -> Summary:
@@ -122,6 +125,16 @@ class Watched(Generic[_Batch]):
 
     def __delattr__(self, attribute: str) -> None:
         delattr(self._dlprof_loader, attribute)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy starts its figures anew, as they are of this process and of its loops."""
+        anew = functools.partial(watch, name=self._dlprof_name, **self._dlprof_log)
+        return anew, (self._dlprof_loader,)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Watched[_Batch]:
+        """The loader is copied; the logger, which may belong to something large, is shared."""
+        loader = copy.deepcopy(self._dlprof_loader, memo)
+        return watch(loader, name=self._dlprof_name, **self._dlprof_log)
 
     def __repr__(self) -> str:
         return f"dlprof.watch({self._dlprof_loader!r})"

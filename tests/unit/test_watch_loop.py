@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import subprocess
 import sys
 import threading
@@ -314,3 +316,24 @@ def test_watching_imports_nothing_heavy() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.strip() == "set()"
+
+
+def test_copies_load_the_same_and_count_for_themselves() -> None:
+    watched = dlprof.watch([1, 2, 3], name="mine")
+    list(watched)
+    for copied in (
+        copy.copy(watched),
+        copy.deepcopy(watched),
+        pickle.loads(pickle.dumps(watched)),  # noqa: S301 - its own
+    ):
+        assert copied.summary().batches == 0
+        assert list(copied) == [1, 2, 3]
+        assert (copied.summary().name, copied.summary().batches) == ("mine", 3)
+    assert watched.summary().batches == 3
+
+
+def test_a_deep_copy_shares_the_logger() -> None:
+    told: list[dict[str, float]] = []
+    copied = copy.deepcopy(dlprof.watch([1, 2], log=told.append, every=1))
+    list(copied)
+    assert told
