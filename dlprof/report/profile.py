@@ -41,6 +41,12 @@ def render_profile(run: Run) -> RenderableType:
     diagnosis = run.diagnosis
     if diagnosis is None:
         return Text("The run holds no diagnosis.")
+    if not run.completed and not run.explanations:
+        # Findings need figures: that there are none must not read as "nothing is wrong".
+        return Group(
+            Hanging("", Text("Nothing could be measured, so no cause can be told.")),
+            Hanging("", Text(f"Run file: {clean(run.path)}")),
+        )
     mine = [each for each in run.explanations if each.config == diagnosis.config]
     plain = [trial for trial in run.completed if trial.config == diagnosis.config]
     shown = plain[0] if plain else next(iter(run.trials), None)
