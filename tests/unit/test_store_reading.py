@@ -123,7 +123,7 @@ def test_anything_else_is_not_a_run_file(saved: Path, content: bytes) -> None:
     saved.write_bytes(content)
     with pytest.raises(FileError, match="is not a run file") as caught:
         read_run(saved)
-    assert "dlprof sweep" in caught.value.hint
+    assert "dlprof wrote" in caught.value.hint
 
 
 @pytest.mark.parametrize(
