@@ -11,19 +11,20 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from multiprocessing import connection, process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dlprof.errors import DlprofError, TargetError
-from dlprof.records import Config
 from dlprof.targets.faults import one_line, user_traceback
 from dlprof.trial import failures
 from dlprof.trial.consumer import make_consumer
+from dlprof.trial.explaining import Explainer
 from dlprof.trial.guard import guard_of
 from dlprof.trial.leftovers import remove_half_made
 from dlprof.trial.measure import Loop, Plan, measure
+from dlprof.trial.oddities import Seen, length_warning
 from dlprof.trial.probing import probe, samples_per_batch, try_workers
 from dlprof.trial.processes import tie_forked
 from dlprof.trial.protocol import (
@@ -41,14 +42,6 @@ if TYPE_CHECKING:
 
 _BEAT_S = 1.0
 _PARTING_S = 2.0
-_DUPLICATED = (
-    "two workers gave the same first batch: an iterable data set must share its samples among "
-    "workers by torch.utils.data.get_worker_info(), or each comes once per worker"
-)
-_LENGTH = (
-    "an epoch gave {came} batches where __len__ promises {promised}: what counts steps by "
-    "len(loader), such as a learning rate schedule, goes wrong"
-)
 _clock = time.perf_counter
 
 
@@ -183,10 +176,10 @@ def _measure(
     from dlprof.targets.counting import count_bytes  # noqa: PLC0415
     from dlprof.targets.loader import EpochGate, make_loader  # noqa: PLC0415
 
-    gate, seen = EpochGate(), _Seen(built.target.kind)
+    gate, seen = EpochGate(), Seen(built.target.kind)
     in_worker = guard_of(request.config, built.target.own_config)
     loader = make_loader(built, request.config, gate=gate, in_worker=in_worker)
-    explainer = _Explainer(loader, session.window) if request.explain else None
+    explainer = Explainer(loader, session.window) if request.explain else None
     loop = Loop(
         loader if explainer is None else explainer.tracer,
         request.config,
@@ -207,81 +200,9 @@ def _measure(
         "samples_per_batch": (_samples_per_epoch_batch(built) if measured.whole_epochs else None)
         or samples_per_batch(gate, loop.batch, built),
         "no_turnover": gate.reason,
-        "warnings": [*seen.warnings, *_length_warning(loop, built)],
+        "warnings": [*seen.warnings, *length_warning(loop, built)],
         **({} if explainer is None else explainer.told(request.config)),
     }
-
-
-class _Explainer:
-    """Follows the batches of a loader while it is measured.
-
-    Args:
-        loader: From ``make_loader``.
-        window: Told of the window's ends; see ``measure``.
-    """
-
-    def __init__(self, loader: Any, window: Callable[[str, float], object]) -> None:
-        from dlprof.tracing.tracer import Tracer  # noqa: PLC0415
-
-        self.tracer = Tracer(loader)
-        self.tracer.install()
-        self._window = window
-        self._began_ns = self._ended_ns = 0
-
-    def window(self, edge: str, fill_s: float) -> None:
-        """Note an edge of the window, inside of what the supervisor does there."""
-        if edge == "end":
-            self._ended_ns = time.perf_counter_ns()
-        self._window(edge, fill_s)
-        if edge == "start":
-            self._began_ns = time.perf_counter_ns()
-
-    def told(self, config: Config) -> dict[str, Any]:
-        """The explanation and the timeline as plain values; the trial's id is not known here."""
-        from dlprof.tracing.explain import explain  # noqa: PLC0415
-        from dlprof.tracing.timeline import timeline  # noqa: PLC0415
-
-        self.tracer.remove()
-        trace, edges = self.tracer.trace(), (self._began_ns, self._ended_ns)
-        explanation = explain(trace, trial_id="", config=config, window=edges)
-        return {
-            "explanation": dataclasses.asdict(explanation),
-            "timeline": dataclasses.asdict(timeline(trace, trial_id="", window=edges)),
-        }
-
-
-class _Seen:
-    """What the first batches of a loader show of its data.
-
-    Args:
-        kind: ``map`` or ``iterable``.
-    """
-
-    def __init__(self, kind: str) -> None:
-        self._kind = kind
-        self.sizes: list[int] = []
-        self.warnings: list[str] = []
-
-    def inspect(self, batches: Sequence[Any]) -> None:
-        """Look at them once, outside the window."""
-        from dlprof.targets.counting import count_bytes, same_content  # noqa: PLC0415
-
-        self.sizes = [count_bytes(batch) for batch in batches]
-        if self._kind == "iterable" and len(batches) > 1 and same_content(batches[0], batches[1]):
-            self.warnings.append(_DUPLICATED)
-
-
-def _length_warning(loop: Loop, built: BuiltTarget) -> list[str]:
-    """Whether an iterable's ``__len__`` lies; a map-style one that promises too much raises."""
-    promised = loop.promised() if built.target.kind == "iterable" else None
-    if promised is None:
-        return []
-    spare = len(loop.workers)  # each may end with a batch that is not full
-    for log in loop.logs:
-        came = len(log.yields_s)
-        if came > promised + spare or (log.whole and came < promised - spare):
-            return [_LENGTH.format(came=came, promised=promised)]
-    return []
 
 
 def _samples_per_epoch_batch(built: BuiltTarget) -> float | None:

@@ -13,7 +13,7 @@ from dlprof.advise.findings import Evidence, find
 from dlprof.advise.findings.content import DUPLICATED_SIGN, LENGTH_SIGN
 from dlprof.advise.findings.table import TABLE
 from dlprof.records import Config, Failure, FindingCode, GpuInfo, GpuUsage, TransformCost, Usage
-from dlprof.trial import child
+from dlprof.trial import oddities
 
 CPU = Loader(fetch_cpu=0.019, rate=100.0)
 FULL = Usage(
@@ -153,7 +153,7 @@ def _out_of_memory() -> Evidence:
 
 
 def _duplicated() -> Evidence:
-    fields = {"warnings": (child._DUPLICATED,)}
+    fields = {"warnings": (oddities.DUPLICATED,)}
     return evidence(CPU, usage=FULL, trial_fields=fields)
 
 
@@ -164,7 +164,7 @@ def _truncated() -> Evidence:
 
 
 def _lying_length() -> Evidence:
-    fields = {"warnings": (child._LENGTH.format(came=5, promised=9),)}
+    fields = {"warnings": (oddities.LENGTH.format(came=5, promised=9),)}
     return evidence(CPU, usage=FULL, trial_fields=fields)
 
 
@@ -264,8 +264,8 @@ def test_the_table_has_every_code_once() -> None:
 
 
 def test_signs_are_those_of_the_warnings_of_trials() -> None:
-    assert DUPLICATED_SIGN in child._DUPLICATED
-    assert LENGTH_SIGN in child._LENGTH
+    assert DUPLICATED_SIGN in oddities.DUPLICATED
+    assert LENGTH_SIGN in oddities.LENGTH
 
 
 def test_a_light_step_keeps_its_loader_quiet() -> None:

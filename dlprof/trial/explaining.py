@@ -1,0 +1,48 @@
+"""Follows a trial's batches through their stages, where it is to explain and not to compare."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any
+
+from dlprof.records import Config
+
+
+class Explainer:
+    """Follows the batches of a loader while it is measured.
+
+    Args:
+        loader: From ``make_loader``.
+        window: Told of the window's ends; see ``measure``.
+    """
+
+    def __init__(self, loader: Any, window: Callable[[str, float], object]) -> None:
+        from dlprof.tracing.tracer import Tracer  # noqa: PLC0415
+
+        self.tracer = Tracer(loader)
+        self.tracer.install()
+        self._window = window
+        self._began_ns = self._ended_ns = 0
+
+    def window(self, edge: str, fill_s: float) -> None:
+        """Note an edge of the window, inside of what the supervisor does there."""
+        if edge == "end":
+            self._ended_ns = time.perf_counter_ns()
+        self._window(edge, fill_s)
+        if edge == "start":
+            self._began_ns = time.perf_counter_ns()
+
+    def told(self, config: Config) -> dict[str, Any]:
+        """The explanation and the timeline as plain values; the trial's id is not known here."""
+        from dlprof.tracing.explain import explain  # noqa: PLC0415
+        from dlprof.tracing.timeline import timeline  # noqa: PLC0415
+
+        self.tracer.remove()
+        trace, edges = self.tracer.trace(), (self._began_ns, self._ended_ns)
+        explanation = explain(trace, trial_id="", config=config, window=edges)
+        return {
+            "explanation": dataclasses.asdict(explanation),
+            "timeline": dataclasses.asdict(timeline(trace, trial_id="", window=edges)),
+        }
