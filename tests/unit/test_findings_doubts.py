@@ -156,3 +156,12 @@ def test_many_tensors_are_the_cause_even_where_no_workers_are_better() -> None:
     found = codes(find(seen))
     assert found[0] == "main.receive"
     assert "too_many_workers" not in found
+
+
+def test_more_and_fewer_workers_are_not_advised_at_once() -> None:
+    loader = Loader(config=config(1), fetch_cpu=0.02, rate=50, busy=1.0)
+    alone = Loader(config=config(0), fetch_cpu=0.017, rate=56)
+    seen = evidence(loader, calibrations=[alone], variants={config(0): 1.09, config(2): 1.2})
+    found = codes(find(seen))
+    assert "too_few_workers" in found
+    assert "too_many_workers" not in found

@@ -127,7 +127,7 @@ def _short_epochs() -> Evidence:
 
 
 def _growing() -> Evidence:
-    loader = dataclasses.replace(CPU, growth=400_000.0)
+    loader = dataclasses.replace(CPU, growth=800_000.0)
     return evidence(loader, usage=FULL)
 
 

@@ -18,6 +18,9 @@ several hundredths of a step of 5 ms, whatever the loader's settings."""
 _MAIN_SHARE = 0.6
 """Share of the consumer's wait that is main's own work, from which main is the limit."""
 
+_NOISY_WAITS = 0.15
+"""The same on a machine that others disturb."""
+
 _OWN_SHARE = 0.3
 _FAR_MORE = 1.3
 """Main's work for a batch over that of the others', from which it is the limit."""
@@ -28,7 +31,8 @@ _BUSY = 0.75
 
 def limit_of(view: View) -> Limit:
     """The resource that sets the rate."""
-    if view.evidence.has_step and view.wait is not None and view.wait <= CONSUMER_WAITS:
+    held_up = _NOISY_WAITS if view.is_noisy else CONSUMER_WAITS
+    if view.evidence.has_step and view.wait is not None and view.wait <= held_up:
         return "consumer"
     costs = view.costs
     if costs is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from dlprof.advise.findings.claims import Claim, Place, severity_of
 from dlprof.advise.findings.evidence import Evidence
@@ -19,6 +19,7 @@ _CERTAIN: frozenset[FindingCode] = frozenset(
 )
 """Causes that a disturbed machine doesn't put in doubt, or that are the disturbance itself."""
 
+_CLEARLY = 1.1
 _BESIDE_CONSUMER: frozenset[FindingCode] = frozenset({"consumer", "too_many_workers"})
 
 
@@ -35,8 +36,21 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
     found = [claim for row in TABLE if (claim := row.rule(view)) is not None]
     if any(claim.finding.code == "consumer" for claim in found):
         found = [c for c in found if c.place is Place.BROKEN or c.finding.code in _BESIDE_CONSUMER]
-    claims = sorted(found, key=lambda each: (each.place, -each.finding.cost))
+    claims = sorted(_agreeing(found), key=lambda each: (each.place, -each.finding.cost))
     return tuple(_doubted(finding, view) for finding in _falling(claims))
+
+
+def _agreeing(claims: Sequence[Claim]) -> list[Claim]:
+    """Without the lesser of two that contradict each other: more workers, and fewer."""
+    gains = {
+        claim.finding.code: gain.value if (gain := claim.finding.predicted_gain) else 1.0
+        for claim in claims
+    }
+    more, fewer = gains.get("too_few_workers"), gains.get("too_many_workers")
+    if more is None or fewer is None:
+        return list(claims)
+    wrong = "too_few_workers" if fewer > _CLEARLY * more else "too_many_workers"
+    return [claim for claim in claims if claim.finding.code != wrong]
 
 
 def _falling(claims: Iterable[Claim]) -> list[Finding]:
