@@ -136,7 +136,7 @@ def _case(name: str, code: str, *options: str, **fields: Any) -> Case:
 
 
 CASES: tuple[Case, ...] = (
-    _case("consumer_cpu", "consumer", "--step-time", "40ms", target="cpu_words"),
+    _case("consumer_cpu", "consumer", "--step-time", "120ms", target="cpu_jpeg"),
     _case("consumer_io", "consumer", "--step-time", "30ms", target="io_stream"),
     _case("cpu_python", "fetch.cpu"),
     _case("cpu_jpeg", "fetch.cpu"),

@@ -262,7 +262,7 @@ class Objects(Dataset[list[dict[str, object]]]):
     """Samples of Python objects that are there already, and are kept as they are."""
 
     def __init__(self) -> None:
-        self.made = [
+        self.made: list[list[dict[str, object]]] = [
             [{"box": [n, n + 0.5, m], "name": f"object {n * m}"} for n in range(200)]
             for m in range(64)
         ]

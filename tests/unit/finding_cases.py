@@ -41,6 +41,7 @@ class Loader:
     collate_cpu: float = 0.0002
     put_cpu: float = 0.0001
     receive: float = 0.0003
+    hand_shake: float = 0.0
     dispatch: float = 0.00005
     pin: float = 0.0
     copy: float = 0.0
@@ -77,7 +78,7 @@ def explanation(loader: Loader, trial_id: str = "t0002") -> Explanation:
         stage("dispatch", loader.dispatch),
         making,
         stage("collate", loader.collate_cpu),
-        stage("rebuild", loader.receive),
+        stage("rebuild", loader.receive, loader.hand_shake),
         stage("hold_up", 0.0, loader.hold_up),
         stage("wait", 0.0, wait),
         stage("step", loader.step),
@@ -102,7 +103,7 @@ def explanation(loader: Loader, trial_id: str = "t0002") -> Explanation:
             run_queue_s=(loader.starved,) * 4,
             put_cpu_s=(loader.put_cpu if count else 0.0,) * 4,
             receive_cpu_s=(loader.receive if count else 0.0,) * 4,
-            receive_io_s=(0.0,) * 4,
+            receive_io_s=(loader.hand_shake,) * 4,
         ),
         waiting_batches={"pick_up": 2.0, "fetch": 1.9, "queue": 0.1},
         wait_fraction=wait / period,

@@ -165,3 +165,13 @@ def test_more_and_fewer_workers_are_not_advised_at_once() -> None:
     found = codes(find(seen))
     assert "too_few_workers" in found
     assert "too_many_workers" not in found
+
+
+def test_a_busy_worker_that_keeps_main_waiting_is_told_with_its_remedy() -> None:
+    by_name = config(2, sharing_strategy="file_system")
+    loader = Loader(fetch_cpu=0.03, receive=0.002, hand_shake=0.012, busy=0.6, step=0.04, rate=18)
+    first = find(evidence(loader, variants={by_name: 1.25}))[0]
+    assert first.code == "main.receive"
+    assert "descriptors" in first.explanation
+    assert first.fix is not None
+    assert "file_system" in first.fix.code

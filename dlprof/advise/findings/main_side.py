@@ -30,6 +30,10 @@ _PAYS = 1.05
 _FAR_BETTER = 1.5
 """What sharing by name brings for many small tensors (FIELD section 5); no workers must beat it."""
 
+_HAND_SHAKE = (
+    " Most of that is waiting until the worker, busy with its next batch, hands over the "
+    "descriptors of its tensors."
+)
 _RECEIVE_CODE = """def collate(samples):
     batch = torch.utils.data.default_collate(samples)
     return torch.cat([each.flatten(1) for each in batch], dim=1)  # one tensor, split after loading
@@ -60,7 +64,7 @@ def receive(view: View) -> Claim | None:
             title="The main process spends its time rebuilding batches",
             explanation=f"Taking a batch{what} from a worker costs the main process "
             f"{format_duration(costs.receive.own_s)}, {percent(min(1.0, share))} of the time that "
-            "the consumer waits.",
+            "the consumer waits." + (_HAND_SHAKE if _waits(costs) else ""),
         ),
         place=Place.FAULT,
         cost=min(1.0, share) * (view.wait or 1.0),
@@ -73,6 +77,11 @@ def receive(view: View) -> Claim | None:
         fix=_receive_fix(view, remedy),
         gain=gain,
     )
+
+
+def _waits(costs: Costs) -> bool:
+    """Whether main waits for the worker rather than works."""
+    return costs.receive.io_s > costs.receive.cpu_s
 
 
 def _best_remedy(view: View, costs: Costs) -> tuple[Config | None, Gain | None]:
@@ -104,7 +113,7 @@ def receive_remedies(view: View) -> list[Config]:
         return []
     remedies = []
     tensors = view.evidence.target.batch_tensors or 1
-    if view.config.sharing_strategy is None and tensors > FEW_TENSORS:
+    if view.config.sharing_strategy is None and (tensors > FEW_TENSORS or _waits(costs)):
         remedies.append(dataclasses.replace(view.config, sharing_strategy="file_system"))
     alone = dataclasses.replace(view.config, num_workers=0).canonical()
     now = closed_form(costs, view.config, view.cores)
