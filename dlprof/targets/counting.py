@@ -61,7 +61,7 @@ def _arrays(batch: object, depth: int) -> Iterator[Any]:
 def _samples(batch: object, depth: int) -> int | None:
     if depth > _DEEPEST or isinstance(batch, str | bytes):
         return None
-    packed = getattr(batch, "batch_sizes", None)  # PackedSequence: samples per time step
+    packed = _attribute(batch, "batch_sizes")  # PackedSequence: samples per time step
     if packed is not None and _leading(packed):
         return int(packed[0])
     if _is_array(batch):
@@ -127,11 +127,19 @@ def _parts(batch: object) -> Iterator[object]:
         yield from batch
     elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
         for field in dataclasses.fields(batch):
-            yield getattr(batch, field.name, None)
+            yield _attribute(batch, field.name)
 
 
 def _is_array(found: object) -> bool:
-    return hasattr(found, "shape") and hasattr(found, "nbytes")
+    return _attribute(found, "shape") is not None and _attribute(found, "nbytes") is not None
+
+
+def _attribute(found: object, name: str) -> Any:
+    """An attribute of the user's own object; ``None`` for one that it has not or won't give."""
+    try:
+        return getattr(found, name, None)
+    except Exception:  # noqa: BLE001 - whatever its __getattr__ raises, it says no
+        return None
 
 
 def _leading(array: Any) -> int | None:

@@ -22,6 +22,7 @@ from dlprof.trial.inbox import Event, Inbox
 from dlprof.trial.log import TrialLog
 from dlprof.trial.processes import end_group
 from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest
+from dlprof.units import format_duration
 
 LAUNCHER = "launcher"
 """The source of a launcher's own events."""
@@ -285,7 +286,7 @@ def _socket_channel(link: socket.socket) -> Channel:
 def _too_slow(patience_s: float, log: IO[bytes]) -> TargetError:
     """The error of a target whose building takes too long; the log's end shows where it stands."""
     return TargetError(
-        f"Building the target did not end within {patience_s:g} s.",
+        f"Building the target did not end within {format_duration(patience_s)}.",
         hint="Raise --timeout if it takes that long; the stack shows what it waits for.",
         traceback=last_lines(TrialLog(log).text()),
     )

@@ -11,6 +11,7 @@ from dlprof.trial import failures
 from dlprof.trial.noise import disturbances
 from dlprof.trial.protocol import Message, TrialRequest
 from dlprof.trial.watch import usage_of
+from dlprof.units import format_duration
 
 _NO_OBSERVER = "the observer gave no answer"
 
@@ -82,8 +83,9 @@ def timed_out(limits: Limits) -> Failure:
     """The failure of a trial that took too long."""
     return Failure(
         kind="timeout",
-        message=f"The trial did not end within {limits.wall_s:g} s.",
-        hint="Raise --timeout if batches are that slow; otherwise the data set hangs.",
+        message=f"The trial did not end within {format_duration(limits.wall_s)}.",
+        hint="Raise --timeout, or --budget where that left no more, if batches are that slow; "
+        "otherwise the data set hangs.",
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
 
-from dlprof.targets.counting import count_bytes, count_samples
+from dlprof.targets.counting import count_bytes, count_samples, count_tensors
 
 Pair = collections.namedtuple("Pair", "image label")  # noqa: PYI024 - what users return
 
@@ -95,3 +95,16 @@ def test_a_batch_that_holds_itself_ends() -> None:
     assert count_bytes(batch) == 0
     count_samples(batch)
     count_samples(batch, 3)
+
+
+class Refuses:
+    """A batch whose attributes can't even be asked for."""
+
+    def __getattr__(self, name: str) -> object:
+        raise RuntimeError(f"no {name} here")
+
+
+def test_an_object_that_refuses_to_be_asked_counts_as_having_nothing() -> None:
+    assert count_bytes(Refuses()) == 0
+    assert count_tensors([Refuses()]) == 0
+    assert count_samples(Refuses()) is None
