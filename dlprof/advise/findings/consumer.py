@@ -95,12 +95,15 @@ def too_many_workers(view: View) -> Claim | None:
 
 
 def is_dear_to_receive(view: View) -> bool:
-    """Whether main is the limit because of what it receives, not because batches are so cheap."""
-    costs = view.costs
-    if costs is None or limit_of(view) != "main" or costs.receive.own_s < costs.dispatch.own_s:
+    """Whether batches are held up by what receiving them takes, not because they are so cheap."""
+    costs, limit = view.costs, limit_of(view)
+    if costs is None or not view.workers or limit == "consumer":
+        return False
+    if costs.receive.own_s < max(costs.dispatch.own_s, costs.making.own_s) and limit != "main":
         return False
     tensors = view.evidence.target.batch_tensors or 1
-    return costs.receive.own_s >= _LIGHT_S or tensors > FEW_TENSORS
+    dear = costs.receive.own_s >= _LIGHT_S or tensors > FEW_TENSORS
+    return dear and costs.receive.own_s >= costs.dispatch.own_s
 
 
 def fewer_workers(view: View) -> Config | None:

@@ -26,6 +26,7 @@ from dlprof.units import format_duration
 
 _LEAST_RECEIVE_S = 0.0003
 _SAMPLER_SHARE = 0.4
+_BEARABLE = 0.25
 _PAYS = 1.05
 _FAR_BETTER = 1.5
 """What sharing by name brings for many small tensors (FIELD section 5); no workers must beat it."""
@@ -47,15 +48,15 @@ loader = DataLoader(dataset, sampler=indices, ...)"""
 def receive(view: View) -> Claim | None:
     """Main spends its time rebuilding batches."""
     costs = view.costs
-    if costs is None or limit_of(view) != "main":
-        return None
-    if costs.receive.own_s < costs.dispatch.own_s:
+    if costs is None or not _is_receiving(view, costs):
         return None
     tensors = view.evidence.target.batch_tensors
     if not is_dear_to_receive(view) and too_many_workers(view) is not None:
         return None  # nothing is wrong with the batches: they are just too cheap to hand over
     share = costs.receive.wall_s / max(costs.wait_s, 1e-12)
     remedy, gain = _best_remedy(view, costs)
+    if view.evidence.has_step and remedy is None and share * (view.wait or 1.0) < _BEARABLE:
+        return None  # what any step waits for a batch from a worker, and nothing mends it
     what = f" of {tensors} tensors" if tensors else ""
     return claim(
         view,
@@ -77,6 +78,13 @@ def receive(view: View) -> Claim | None:
         fix=_receive_fix(view, remedy),
         gain=gain,
     )
+
+
+def _is_receiving(view: View, costs: Costs) -> bool:
+    """Whether receiving is what main does, and main, or what it receives, is the limit."""
+    if costs.receive.own_s < costs.dispatch.own_s:
+        return False
+    return limit_of(view) == "main" or is_dear_to_receive(view)
 
 
 def _waits(costs: Costs) -> bool:
@@ -109,7 +117,7 @@ def lighter(view: View) -> Config | None:
 def receive_remedies(view: View) -> list[Config]:
     """Sharing by name for many tensors, and no workers at all where the batches are cheap."""
     costs = view.costs
-    if costs is None or limit_of(view) != "main" or costs.receive.own_s < costs.dispatch.own_s:
+    if costs is None or not _is_receiving(view, costs):
         return []
     remedies = []
     tensors = view.evidence.target.batch_tensors or 1
