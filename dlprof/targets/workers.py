@@ -44,6 +44,8 @@ class WorkerSetup:
             limit_threads(self.threads)
         if self.user_init is not None:
             self.user_init(worker_id)
+            if self.threads is not None:  # which the user's own may have set otherwise
+                limit_threads(self.threads)
 
 
 def limit_threads(count: int) -> None:

@@ -56,6 +56,11 @@ def test_the_user_s_own_function_is_called_last(monkeypatch: pytest.MonkeyPatch)
     assert len(told) == 2
 
 
+def test_the_threads_that_were_asked_for_outlast_the_user_s_own_function() -> None:
+    WorkerSetup(lambda _worker: torch.set_num_threads(4), None, 2)(0)
+    assert torch.get_num_threads() == 2
+
+
 def test_it_is_put_in_only_where_asked_for() -> None:
     built = build_from_object([1, 2, 3], batch_size=2)
 
