@@ -152,7 +152,7 @@ def test_chains_are_found_behind_wrappers() -> None:
     assert find_chains(dataset) == [other, chain]
 
 
-@pytest.mark.parametrize("steps", [[], [1, 2], "text", [double, 3], {"a": double}, None], ids=repr)
+@pytest.mark.parametrize("steps", [[], [1, 2], "text", [double, 3], {"a": double}, None])
 def test_what_is_no_chain(steps: Any) -> None:
     assert find_chains(Holder(transform=Chain(steps))) == []
 
