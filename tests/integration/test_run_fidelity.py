@@ -140,7 +140,8 @@ def test_a_default_file_that_cannot_be_written_is_no_reason_not_to_run(tmp_path:
 def test_ctrl_c_reaches_the_script_and_the_report_follows(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import sys, time\n"
-        "try: print('ready', flush=True); time.sleep(60)\nexcept KeyboardInterrupt: print('saved', flush=True); raise"
+        "try: print('ready', flush=True); time.sleep(60)\n"
+        "except KeyboardInterrupt: print('saved', flush=True); raise"
     )
     command = [*DLPROF, "-o", "run.dlprof.jsonl", "train.py"]
     with subprocess.Popen(
