@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import importlib.metadata
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -20,6 +21,8 @@ from typing import Any
 from dlprof.machine import inspect_machine
 from dlprof.units import format_bytes
 from dlprof.version import __version__
+
+_TAIL = 0.025
 
 RESULTS = Path(__file__).parent / "results"
 DLPROF = (sys.executable, "-m", "dlprof")
@@ -217,6 +220,21 @@ def quartiles(values: Sequence[float]) -> tuple[float, float]:
         return values[0], values[0]
     low, _, high = statistics.quantiles(values, n=4, method="inclusive")
     return low, high
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """The 95 % interval of a median by order statistics: of few values, from least to most.
+
+    A median lies below the k-th smallest of n values with the probability that a coin falls on one
+    side fewer than k times in n throws.
+    """
+    ordered, count = sorted(values), len(values)
+    below, k = 0.0, 0
+    while k < count // 2 and below + math.comb(count, k) / 2**count <= _TAIL:
+        below += math.comb(count, k) / 2**count
+        k += 1
+    k = max(k, 1)
+    return ordered[k - 1], ordered[-k]
 
 
 def spread(values: Sequence[float], digits: int = 3) -> str:

@@ -180,6 +180,23 @@ def test_a_cell_is_true_within_five_percent() -> None:
     assert report.passed is False
 
 
+def test_the_interval_of_a_median_is_that_of_order_statistics() -> None:
+    common = importlib.import_module("common")
+    values = [float(value) for value in range(1, 11)]
+    assert common.median_interval(values) == (2.0, 9.0)  # 11/1024 below the second of ten
+    assert common.median_interval(values[:3]) == (1.0, 3.0)
+    assert common.median_interval(4 * values) == (4.0, 7.0)  # the 14th from either end
+
+
+def test_pairs_are_added_while_the_median_may_be_on_either_side_of_the_goal() -> None:
+    truth = importlib.import_module("truth")
+    cell = truth.Cell("images", 2, 100)
+    cell.pairs = [truth.Pair(100.0 + 0.1 * turn, 100.0) for turn in range(10)]
+    assert cell.is_decided
+    cell.pairs[:4] = [truth.Pair(120.0, 100.0)] * 4
+    assert not cell.is_decided
+
+
 def test_the_overhead_sweep_has_its_32_configurations() -> None:
     overhead = importlib.import_module("overhead")
     given = {flag[2:].replace("-", "_"): value for flag, value in overhead.SETTINGS.items()}
