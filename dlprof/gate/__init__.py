@@ -15,12 +15,11 @@ document of a check holds them, so that anybody can compute it anew.
 from __future__ import annotations
 
 from dlprof.gate.baseline import (
-    baseline_key,
     comparable,
-    figures_of,
     judge_baseline,
     key_difference,
 )
+from dlprof.gate.baseline_entry import baseline_key, figures_of, figures_of_blocks
 from dlprof.gate.baseline_file import add_entry, parse_baseline, render_entry
 from dlprof.gate.design import SIDES, order_of
 from dlprof.gate.document import (
@@ -51,6 +50,7 @@ __all__ = [
     "comparable",
     "exit_code",
     "figures_of",
+    "figures_of_blocks",
     "grouped",
     "judge",
     "judge_baseline",

@@ -11,26 +11,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from dlprof.gate.look import fraction_of
 from dlprof.gate.plan import ALL_GATES
-from dlprof.gate.views import Reading, read_quad
 from dlprof.gate.wording import METRICS, VIEW_NAMES, percent, sentence
 from dlprof.records import (
     BaselineEntry,
     BaselineKey,
     BaselineRule,
-    CheckPlan,
-    Config,
     GateName,
     GateResult,
     GateState,
-    Machine,
-    Quad,
     ReasonCode,
     Verdict,
     ViewFigures,
@@ -46,58 +40,6 @@ MOST_ENTRIES = 50
 
 _BLIND_FACTOR = 2.0
 """A history whose spread could hide a slowdown of this many thresholds can't pass a run."""
-
-
-def figures_of(plan: CheckPlan, quads: Sequence[Quad]) -> dict[str, float]:
-    """The figures of a run for a baseline: the median over the change's blocks, by metric and view.
-
-    Args:
-        plan: Names the metrics.
-        quads: What was measured; only sound quads count.
-    """
-    figures = {}
-    for rule in plan.rules:
-        read = (read_quad(quad, rule) for quad in quads if quad.series == rule.series)
-        sound = [reading for reading in read if isinstance(reading, Reading)]
-        for view in rule.views:
-            values = [value for each in sound for value in each.values[view, "change"]]
-            if values:
-                figures[f"{rule.name}.{view}"] = statistics.median(values)
-    return figures
-
-
-def baseline_key(
-    machine: Machine, *, target: str, python: str, torch: str, config: Config, data: str
-) -> BaselineKey:
-    """The key of a run: what must be equal for its figures to be comparable.
-
-    Of versions that change with every security update only the first two numbers count, as of
-    the kernel; of torch all do.
-
-    Args:
-        machine: What it was measured on.
-        target: TARGET with its arguments, as the user wrote them.
-        python: Python's version.
-        torch: Torch's version.
-        config: The loader's settings.
-        data: A fingerprint of the data.
-    """
-    return BaselineKey(
-        target=target,
-        cpu_model=machine.cpu_model,
-        available_cores=round(machine.usable_cores, 2),
-        os=_two_numbers(machine.platform),
-        python=_two_numbers(python),
-        torch=torch,
-        config=config.canonical().key,
-        data=data,
-    )
-
-
-def _two_numbers(version: str) -> str:
-    """A version without what follows its second number: ``Linux 6.1`` of ``Linux 6.1.99-5``."""
-    match = re.match(r"\D*\d+(?:\.\d+)?", version)
-    return match[0] if match else version
 
 
 def comparable(history: Iterable[BaselineEntry], key: BaselineKey) -> list[BaselineEntry]:

@@ -66,6 +66,7 @@ def checked_baseline(
         target=target,
         verdict=judge_baseline(entry, kept, rule),
         entry=entry,
+        recordable=entry,
         history=tuple(kept),
         baseline_rule=rule,
     )

@@ -113,9 +113,11 @@ _BY_SAMPLE = frozenset({"service", "receive", "wall"})
 """Metrics that are taken a sample."""
 
 
-def value_of(block: Block, metric: str, view: str) -> float | None:
-    """One figure of a sound block; ``None`` where it was not measured."""
-    return _VALUES[metric, view](block)
+def block_value(block: Block, rule: GateRule, view: str) -> float | None:
+    """One figure of a block by itself; ``None`` where it tells none that can be used."""
+    few = rule.name in _BY_SAMPLE and len(block.service_s) < LEAST_BATCHES
+    value = None if few or _fault(block) else _VALUES[rule.name, view](block)
+    return None if value is None or (rule.scale == "ratio" and value <= 0) else value
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

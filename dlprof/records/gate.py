@@ -342,6 +342,7 @@ class TargetCheck:
         entry: The present run, in a comparison with a baseline.
         history: The entries that it was compared with.
         baseline_rule: How.
+        recordable: The change as a baseline would keep it; ``None`` where it wasn't measured.
         source_file: Where the target is defined, relative to the repository; empty if not known.
         source_line: Line there, from 1.
         measured_s: Wall seconds that the measuring took.
@@ -354,6 +355,7 @@ class TargetCheck:
     entry: BaselineEntry | None = None
     history: tuple[BaselineEntry, ...] = ()
     baseline_rule: BaselineRule | None = None
+    recordable: BaselineEntry | None = None
     source_file: str = ""
     source_line: int | None = None
     measured_s: float = 0.0
