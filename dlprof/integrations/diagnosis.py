@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from dlprof.advise.diagnose import diagnose
@@ -28,6 +28,7 @@ _WORTH_TELLING = 0.02
 """Share of the script's time that its costliest loader takes, from which its causes are told."""
 _TOO_FEW_BATCHES = 10
 _FEW_BATCHES = 30
+_MOST_UNTOLD = 3
 _ROLE: Final = "present"
 
 
@@ -38,8 +39,11 @@ def diagnose_script(
     target: Target,
     *,
     wall_s: float,
+    refused: Mapping[str, str] | None = None,
 ) -> Diagnosis | None:
     """What is known of the cause, for the loader that costs the script the most.
+
+    Where that loader's batches tell no cause, its note says why, and the next is looked at.
 
     Args:
         loaders: All that were seen.
@@ -47,24 +51,50 @@ def diagnose_script(
         machine: Where it ran.
         target: The script.
         wall_s: How long it ran.
+        refused: Why batches could not be followed, by the loader's name.
 
     Returns:
-        ``None`` where no loader that could be followed was waited for to speak of.
+        ``None`` where no loader was waited for to speak of; without findings and with notes where
+        none of them tells a cause.
     """
-    told = {each.trial_id: each for each in explanations if each.hooked and each.batches}
-    known = [each for each in loaders if each.name in told and each.wait and each.step]
-    if not known:
-        return None
-    worst = max(known, key=lambda each: each.waited_s - each.nested_s)
-    explanation = told[worst.name]
-    if worst.waited_s < _WORTH_TELLING * wall_s or explanation.batches < _TOO_FEW_BATCHES:
-        return None
-    followed = f"{explanation.batches} of its first batches"
-    notes = [f"The causes are told for {worst.name}, by {followed}, which were followed."]
-    if explanation.batches < _FEW_BATCHES:
-        notes.append("So few batches tell little of their spread.")
-    evidence = _evidence(worst, explanation, machine, target)
-    found = diagnose(evidence, notes)
+    costly = [each for each in loaders if _own_s(each) >= _WORTH_TELLING * wall_s and each.batches]
+    costly.sort(key=_own_s, reverse=True)
+    told = {each.trial_id: each for each in explanations}
+    notes: list[str] = []
+    for loader in costly:
+        explanation = told.get(loader.name)
+        missing = _missing(explanation, (refused or {}).get(loader.name, ""))
+        if explanation is not None and not missing and loader.wait and loader.step:
+            return _diagnosed(_evidence(loader, explanation, machine, target), loader.name, notes)
+        if missing and len(notes) < _MOST_UNTOLD:
+            notes.append(f"Why {loader.name} is waited for can't be told: {missing}.")
+    config = next((each.config for each in costly if each.config is not None), Config())
+    return Diagnosis(config=config, findings=(), notes=tuple(notes)) if notes else None
+
+
+def _own_s(loader: WatchedLoader) -> float:
+    """Its waits outside of another loader's."""
+    return loader.waited_s - loader.nested_s
+
+
+def _missing(explanation: Explanation | None, refused: str) -> str:
+    """Why batches that were followed, or were not, tell no cause; empty where they do."""
+    if explanation is None or not explanation.hooked:
+        reasons = explanation.unavailable.values() if explanation is not None else ()
+        return refused or next(iter(reasons), "its batches were not followed (--follow does that)")
+    if explanation.batches < _TOO_FEW_BATCHES:
+        seen = explanation.batches
+        batches = f"{seen} batch" if seen == 1 else f"{seen} batches"
+        return f"only {batches} could be followed, and {_TOO_FEW_BATCHES} are needed"
+    return ""
+
+
+def _diagnosed(evidence: Evidence, name: str, notes: Sequence[str]) -> Diagnosis:
+    batches = sum(each.batches for each in evidence.explanations())
+    told = [f"The causes are told for {name}, by {batches} of its first batches."]
+    if batches < _FEW_BATCHES:
+        told.append("So few batches tell little of their spread.")
+    found = diagnose(evidence, [*notes, *told])
     more = _outlook(found, evidence) if found.findings else ("They show no single cause.",)
     return dataclasses.replace(found, notes=(*found.notes, *more))
 

@@ -34,7 +34,12 @@ class Follower:
         self._tracer: Tracer = Tracer(
             capacity=BATCHES, stop_after_batches=BATCHES, stop_after_s=SECONDS
         )
-        self.refused = ""
+        self._refused = ""
+
+    @property
+    def refused(self) -> str:
+        """Why batches could not be followed; empty where they could."""
+        return self._refused or next(iter(self._tracer.trace().unavailable.values()), "")
 
     @property
     def over(self) -> bool:
@@ -53,7 +58,7 @@ class Follower:
             try:
                 adopt = stack.enter_context(self._tracer.making(loader))
             except Exception as error:  # noqa: BLE001 - a class of the user's own may refuse
-                self.refused = f"{type(loader).__name__} refused the hooks ({error})"
+                self._refused = f"{type(loader).__name__} refused the hooks ({error})"
                 adopt = None
             make()
         if adopt is not None:

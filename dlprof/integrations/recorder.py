@@ -141,6 +141,11 @@ class Recorder:
                     told[seen.known.name] = found
         return told
 
+    def refusals(self) -> dict[str, str]:
+        """Why the batches of loaders could not be followed, by the loader's name."""
+        followers = {seen.known.name: seen.follower for seen in self._seen if seen.follower}
+        return {name: each.refused for name, each in followers.items() if each.refused}
+
     def waited_s(self) -> float:
         """Seconds in which the main thread waited for a loader; inner loaders count as theirs."""
         ledgers = [seen.ledger for seen in [*self._seen, *([self._others] if self._others else [])]]

@@ -234,6 +234,7 @@ class _Watching:
                 self._header.machine,
                 self._header.target,
                 wall_s=wall_s,
+                refused=self._recorder.refusals(),
             )
         except Exception as error:  # noqa: BLE001 - the rest of the report is worth having
             fault = f"no cause could be found: {type(error).__name__}: {error}"

@@ -16,9 +16,9 @@ from typing import Any
 
 from dlprof.errors import UsageError
 from dlprof.records import ScriptEnding
+from dlprof.tracing.frames import OWN, without_own_lines
 from dlprof.units import quoted
 
-_OWN = str(Path(__file__).parents[1]) + os.sep
 _MOST_CAUSES = 100
 
 
@@ -238,22 +238,17 @@ def _strip(error: BaseException | None, seen: set[int]) -> None:
 
 def _without_own_lines(argument: Any) -> Any:
     """A worker's traceback, which torch hands over as a text, without the frames of dlprof's."""
-    if not isinstance(argument, str) or f'  File "{_OWN}' not in argument:
+    if not isinstance(argument, str):
         return argument
-    kept, inside = [], False
-    for line in argument.split("\n"):
-        if not line.startswith("    "):  # what stands further in belongs to the frame above
-            inside = line.startswith(f'  File "{_OWN}')
-        if not inside:
-            kept.append(line)
-    return type(argument)("\n".join(kept))
+    kept = without_own_lines(argument)
+    return argument if kept == argument else type(argument)(kept)
 
 
 def _without_own(traceback: TracebackType | None) -> TracebackType | None:
     """A traceback without the frames of dlprof's."""
     entries = []
     while traceback is not None:
-        if not traceback.tb_frame.f_code.co_filename.startswith(_OWN):
+        if not traceback.tb_frame.f_code.co_filename.startswith(OWN):
             entries.append(traceback)
         traceback = traceback.tb_next
     made = None

@@ -130,10 +130,14 @@ def _figure(name: str, value: object) -> str:
 
 
 def gain_text(gain: Estimate | None, evidence: Mapping[str, Any]) -> str:
-    """What the fix would bring, and how that is known; empty where it isn't."""
+    """What the fix would bring, and how that is known; empty where it isn't.
+
+    A gain whose interval holds 1 may as well be none, and is not promised.
+    """
     if gain is None:
         return ""
-    text = f"{gain.value:.2f}x"
+    unsure = gain.low is not None and gain.high is not None and gain.low < 1 <= gain.high
+    text = f"{'no sure gain, ' if unsure else ''}{gain.value:.2f}x"
     if gain.low is not None and gain.high is not None:
         text += f" ({gain.low:.2f}-{gain.high:.2f})"
     source = _SOURCES.get(str(evidence.get("gain_from")), "")

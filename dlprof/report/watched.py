@@ -60,7 +60,8 @@ def render_script(run: Run) -> RenderableType:
         parts += [Text(), Text(f"{len(shown) - _MOST_SHOWN} more loaders are in the run file.")]
     parts.append(Text())
     if run.watched:
-        parts.append(Hanging("", Text(verdict(run.watched, run.script), style="bold")))
+        told = " ".join([verdict(run.watched, run.script), *_cause(run)])
+        parts.append(Hanging("", Text(told, style="bold")))
     if run.diagnosis is not None:
         parts += [Hanging("", Text(clean(note))) for note in run.diagnosis.notes]
         findings = run.diagnosis.findings
@@ -102,20 +103,43 @@ def verdict(loaders: Sequence[WatchedLoader], script: WatchedScript | None = Non
         loaders: At least one.
         script: Which has them; ``None`` for a loop that is all there is.
     """
-    worst = max(loaders, key=lambda each: each.waited_s - each.nested_s)
+    worst = _worst(loaders)
     share = worst.wait_fraction
     name = clean(worst.name)
     if share is None or not worst.batches:
         return f"{name} gave no batch."
-    whole = None if script is None else script.wait_fraction
-    if whole is not None and whole < _HARDLY and not worst.background_s:
+    if _is_harmless(loaders, script):
+        whole = None if script is None else script.wait_fraction
+        if whole is None or whole >= _HARDLY:
+            return f"No loader holds this up: {name} spends {percent_text(share)} waiting for data."
         return f"No loader holds this script up: it spends {percent_text(whole)} waiting for data."
-    if share < _HARDLY:
-        return f"No loader holds this up: {name} spends {percent_text(share)} waiting for data."
     sentence = f"{name} spends {percent_text(share)} of its time waiting for data."
     if worst.background_s > worst.waited_s / 2:
         sentence += " That is in a thread beside the main one, which need not wait for it."
     return sentence
+
+
+def _worst(loaders: Sequence[WatchedLoader]) -> WatchedLoader:
+    return max(loaders, key=lambda each: each.waited_s - each.nested_s)
+
+
+def _is_harmless(loaders: Sequence[WatchedLoader], script: WatchedScript | None) -> bool:
+    """Whether no loader is waited for to speak of."""
+    worst = _worst(loaders)
+    whole = None if script is None else script.wait_fraction
+    if whole is not None and whole < _HARDLY and not worst.background_s:
+        return True
+    return worst.wait_fraction is not None and worst.wait_fraction < _HARDLY
+
+
+def _cause(run: Run) -> Iterator[str]:
+    """The first finding, where it is of the loader that the verdict names."""
+    diagnosis = run.diagnosis
+    if diagnosis is None or not diagnosis.findings or _is_harmless(run.watched, run.script):
+        return
+    first, worst = diagnosis.findings[0], _worst(run.watched)
+    if worst.name in diagnosis.trials and first.code != "consumer":
+        yield f"The likeliest cause: {clean(first.title)} ({clean(first.code)})."
 
 
 def summary_text(loader: WatchedLoader) -> str:

@@ -12,16 +12,18 @@ import copy
 import multiprocessing
 from collections.abc import Callable, Iterator
 from multiprocessing.context import BaseContext
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from torch._utils import ExceptionWrapper
 from torch.utils.data import _DatasetKind, get_worker_info
 from torch.utils.data._utils.worker import _IterableDatasetStopIteration
 
 from dlprof.tracing.clocks import Reading, ThreadClock
+from dlprof.tracing.frames import without_own_lines
 from dlprof.tracing.stamper import Stamper
 from dlprof.tracing.trace import Made
 
+_Word = TypeVar("_Word")
 _new = tuple.__new__  # several times as fast as a NamedTuple's own, and this runs for each batch
 
 
@@ -220,10 +222,11 @@ class DataQueue(_Queue):
             self._inner.put(item, *args, **options)
             return
         if _number(item) is not None:
-            made = stamper.handed(
-                ended=_tells(item[1], _IterableDatasetStopIteration),
-                failed=_tells(item[1], ExceptionWrapper),
-            )
+            error = _told(item[1], ExceptionWrapper)
+            if error is not None:
+                error.exc_msg = without_own_lines(error.exc_msg)
+            ended = _told(item[1], _IterableDatasetStopIteration) is not None
+            made = stamper.handed(ended=ended, failed=error is not None)
             item = item if made is None else Parcel(item, made, hook)
         self._inner.put(item, *args, **options)
         del item  # the batch is the feeder thread's alone now
@@ -245,9 +248,10 @@ class DataQueue(_Queue):
         return item
 
 
-def _tells(data: Any, kind: type) -> bool:
-    """Whether a worker sends word instead of a batch; torchdata's puts it first in a tuple."""
-    return isinstance(data[0] if type(data) is tuple and data else data, kind)
+def _told(data: Any, kind: type[_Word]) -> _Word | None:
+    """The word that a worker sends instead of a batch; torchdata's puts it first in a tuple."""
+    word = data[0] if type(data) is tuple and data else data
+    return word if isinstance(word, kind) else None
 
 
 def _number(item: Any) -> int | None:

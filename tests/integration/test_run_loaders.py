@@ -117,7 +117,9 @@ def test_following_explains_and_not_following_does_not(
     explained = {each.trial_id for each in run.explanations}
     if "no-follow" in request.node.callspec.id:
         assert not explained
-        assert run.diagnosis is None
+        assert run.diagnosis is not None
+        assert run.diagnosis.findings == ()
+        assert "its batches were not followed" in run.diagnosis.notes[0]
     else:
         assert explained <= {each.name for each in run.watched}
         assert len(explained) >= 5
@@ -145,7 +147,9 @@ def test_a_script_that_waits_is_told_why(tmp_path: Path) -> None:
     assert run.diagnosis is not None
     assert "train.py:10" in run.diagnosis.notes[0]
     assert {"fetch.io", "too_few_workers"} & {each.code for each in run.diagnosis.findings}
-    assert "train.py:10 spends" in done.stderr
+    said = " ".join(done.stderr.split())
+    assert "train.py:10 spends" in said
+    assert f"The likeliest cause: {run.diagnosis.findings[0].title}" in said
     document = json.loads((tmp_path / "run.json").read_text())
     assert document["findings"][0]["code"] == run.diagnosis.findings[0].code
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import builders
+import pytest
 
 from dlprof.integrations.diagnosis import diagnose_script
 from dlprof.records import (
@@ -113,17 +115,52 @@ def test_a_wait_that_costs_the_script_nothing_is_not_explained() -> None:
     assert diagnosed(wall_s=1000.0) is None
 
 
-def test_few_batches_are_said_and_fewer_say_nothing() -> None:
+def test_few_batches_are_said_and_fewer_say_why_they_tell_nothing() -> None:
     some = diagnosed(told=dataclasses.replace(TOLD, batches=20))
     assert some is not None
     assert "So few batches tell little of their spread." in some.notes
-    assert diagnosed(told=dataclasses.replace(TOLD, batches=5)) is None
+    fewer = diagnosed(told=dataclasses.replace(TOLD, batches=5))
+    assert fewer is not None
+    assert fewer.findings == ()
+    only = "only 5 batches could be followed, and 10 are needed"
+    assert fewer.notes == (f"Why train.py:3 is waited for can't be told: {only}.",)
 
 
-def test_what_could_not_be_followed_is_not_explained() -> None:
-    assert diagnosed(told=dataclasses.replace(TOLD, hooked=False)) is None
-    assert diagnosed(told=dataclasses.replace(TOLD, trial_id="other.py:1")) is None
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"hooked": False, "unavailable": {"hooks": "it refused"}}, "it refused"),
+        ({"hooked": False}, "its batches were not followed (--follow does that)"),
+        ({"trial_id": "other.py:1"}, "its batches were not followed (--follow does that)"),
+    ],
+)
+def test_what_could_not_be_followed_is_not_explained_but_said(
+    change: dict[str, Any], why: str
+) -> None:
+    found = diagnosed(told=dataclasses.replace(TOLD, **change))
+    assert found is not None
+    assert found.findings == ()
+    assert found.notes == (f"Why train.py:3 is waited for can't be told: {why}.",)
+
+
+def test_what_has_no_timed_wait_is_not_explained() -> None:
     assert diagnosed(loader=dataclasses.replace(LOADER, wait=None)) is None
+
+
+def test_a_refusal_is_told_and_the_next_loader_is_explained() -> None:
+    foreign = dataclasses.replace(LOADER, name="own.py:1", waited_s=20.0)
+    found = diagnose_script(
+        [LOADER, foreign],
+        [TOLD],
+        builders.machine(8),
+        builders.target(),
+        wall_s=30.0,
+        refused={"own.py:1": "Own refused the hooks"},
+    )
+    assert found is not None
+    assert found.findings
+    assert found.notes[0] == "Why own.py:1 is waited for can't be told: Own refused the hooks."
+    assert found.notes[1].startswith("The causes are told for train.py:3, by 150 of")
 
 
 def test_without_a_timed_step_there_is_no_outlook() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import os
@@ -22,7 +23,16 @@ from dlprof.integrations.ledger import Ledger
 from dlprof.integrations.places import Place, place_of
 from dlprof.integrations.ranks import Rank, read_rank
 from dlprof.integrations.script import show_fault
-from dlprof.records import Config, Durations, Run, WatchedLoader, WatchedScript
+from dlprof.records import (
+    Config,
+    Diagnosis,
+    Durations,
+    Finding,
+    FindingCode,
+    Run,
+    WatchedLoader,
+    WatchedScript,
+)
 from dlprof.report.watched import render_script, script_document, verdict
 from dlprof.store import RunWriter, read_run
 
@@ -220,6 +230,25 @@ def test_the_loader_that_is_waited_for_longest_is_named() -> None:
     assert verdict([WatchedLoader(name="a.py:1")]) == "a.py:1 gave no batch."
     rarely = WatchedScript(wall_s=100.0, ending="returned", wait_fraction=0.01)
     assert verdict([slow], rarely).startswith("No loader holds this script up: it spends 1 %")
+
+
+@pytest.mark.parametrize(
+    ("code", "trials", "share", "told"),
+    [
+        ("fetch.io", ("train.py:3",), 0.38, True),
+        ("consumer", ("train.py:3",), 0.38, False),
+        ("fetch.io", ("other.py:1",), 0.38, False),
+        ("fetch.io", ("train.py:3",), 0.01, False),
+    ],
+)
+def test_the_verdict_names_the_likeliest_cause_of_that_loader(
+    code: FindingCode, trials: tuple[str, ...], share: float, *, told: bool
+) -> None:
+    finding = Finding(code=code, severity="high", title="Samples wait", explanation="Long.")
+    found = Diagnosis(config=Config(), findings=(finding,), trials=trials)
+    run = dataclasses.replace(watched_run(loader("train.py:3", share)), diagnosis=found)
+    text = " ".join(drawn(render_script(run), 80).split())
+    assert (f"The likeliest cause: Samples wait ({code})." in text) is told
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])

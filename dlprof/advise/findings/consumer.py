@@ -68,7 +68,7 @@ def too_many_workers(view: View) -> Claim | None:
     if gain.value < _PAYS and not idle and limit_of(view) not in ("consumer", "waiting"):
         return None
     better = gain.value >= _PAYS
-    effect = f"gives {gain.value:.2f}x" if better else "does as well"
+    effect = f"{gain.verb} {gain.value:.2f}x" if better else "does as well"
     keeps_up = limit_of(view) == "consumer"
     why = f"{idle} of {view.workers} workers have nothing to do. " if idle else ""
     if better and limit_of(view) == "main":

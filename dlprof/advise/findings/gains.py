@@ -50,6 +50,12 @@ class Gain:
         return self.value >= least and low >= _NO_LOSS
 
     @property
+    def verb(self) -> str:
+        """What is said of it: ``may give`` where its interval holds 1."""
+        low = self.estimate.low
+        return "gives" if low is None or low >= 1 else "may give"
+
+    @property
     def saved(self) -> float:
         """Share of the run's time that the change would save, 0 to 1."""
         return max(0.0, 1 - 1 / self.value) if self.value > 0 else 0.0

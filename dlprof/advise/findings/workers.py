@@ -171,7 +171,7 @@ def too_few_workers(view: View) -> Claim | None:
         Words(
             title="More workers would pay",
             explanation=f"Making a batch takes {format_duration(costs.making.wall_s)} {now}; "
-            f"num_workers={more.num_workers} gives {gain.value:.2f}x.",
+            f"num_workers={more.num_workers} {gain.verb} {gain.value:.2f}x.",
         ),
         place=Place.BEHIND if waits and view.workers > 1 else Place.SETTING,
         cost=gain.saved,

@@ -43,10 +43,7 @@ def render_perfetto(run: Run, most_bytes: int = MOST_BYTES) -> str:
     """
     timelines = [timeline for timeline in run.timelines if timeline.batch][-_MOST_TIMELINES:]
     if not timelines:
-        raise UsageError(
-            f"{run.path or 'The run'} holds no timeline, which only an explaining pass records",
-            hint="Measure one with dlprof profile, and give its run file.",
-        )
+        raise _without_timeline(run)
     share = most_bytes // len(timelines)
     events: list[str] = []
     for process, timeline in enumerate(timelines, start=1):
@@ -55,6 +52,20 @@ def render_perfetto(run: Run, most_bytes: int = MOST_BYTES) -> str:
     spec, version = clean(run.header.target.spec), clean(run.header.dlprof_version)
     about = {"target": spec[:_LONGEST_NAME], "dlprof": version[:_LONGEST_NAME]}
     return start + json.dumps(about) + ',"traceEvents":[\n' + ",\n".join(events) + "\n]}\n"
+
+
+def _without_timeline(run: Run) -> UsageError:
+    """Why there is nothing to draw, by what made the run file."""
+    name = run.path or "The run"
+    if run.script is not None or run.watched:
+        return UsageError(
+            f"{name} holds no timeline: no batch of the script's loaders was followed",
+            hint="Run the script with dlprof run, without --no-follow, and give that run file.",
+        )
+    return UsageError(
+        f"{name} holds no timeline, which only an explaining pass records",
+        hint="Measure one with dlprof profile, and give its run file.",
+    )
 
 
 def _events(run: Run, timeline: Timeline, process: int, most_bytes: int) -> list[str]:

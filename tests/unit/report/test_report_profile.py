@@ -174,6 +174,14 @@ def test_gains_say_how_they_are_known() -> None:
     assert gain_text(None, {}) == ""
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "sure"), [(0.9, 1.2, False), (1.0, 1.2, True), (0.7, 0.9, True)]
+)
+def test_a_gain_that_may_be_none_is_not_promised(low: float, high: float, *, sure: bool) -> None:
+    text = gain_text(Estimate(value=(low + high) / 2, low=low, high=high), {})
+    assert text.startswith("no sure gain, ") is not sure
+
+
 def test_whole_columns_go_the_least_important_first() -> None:
     columns = [
         TextColumn(title="a", cells=["1" * 10]),

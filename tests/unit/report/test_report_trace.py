@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from profiled_runs import hostile_profile, made_timeline, profiled_run
 
 from dlprof.errors import UsageError
-from dlprof.records import Run, Timeline
+from dlprof.records import Run, Timeline, WatchedScript
 from dlprof.report.export.counters import Counts
 from dlprof.report.export.trace import MOST_BYTES, render_perfetto
 
@@ -114,6 +114,10 @@ def test_a_run_without_a_timeline_names_the_command_that_records_one() -> None:
     with pytest.raises(UsageError, match="no timeline") as caught:
         render_perfetto(example_run())
     assert "dlprof profile" in caught.value.hint
+    script = dataclasses.replace(example_run(), script=WatchedScript(wall_s=1.0, ending="returned"))
+    with pytest.raises(UsageError, match="no batch of the script's loaders") as caught:
+        render_perfetto(script)
+    assert "without --no-follow" in caught.value.hint
 
 
 @st.composite

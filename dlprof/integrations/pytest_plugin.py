@@ -1,0 +1,163 @@
+"""The pytest plugin: ``dlprof_check`` fails a test where data loading got slower.
+
+pytest imports this in every run of every project that has dlprof installed, so it imports nothing
+but pytest itself, and does nothing until an option names what to compare with.
+"""
+# ruff: noqa: PLC0415 - what measures is imported when a test measures
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from dlprof.integrations.checking import Checker
+
+MARK = "dlprof"
+FIXTURE = "dlprof_check"
+SKIP_VARIABLE = "DLPROF_SKIP"
+
+_TURNS_KEY = "dlprof_turns"
+_NO_BASE = "dlprof has nothing to compare with: give --dlprof-against REF or --dlprof-baseline FILE"
+_TOLD = "told to by --dlprof-skip"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the options; all of them are off by default.
+
+    Args:
+        parser: pytest's.
+    """
+    group = parser.getgroup("dlprof", "dlprof: did data loading get slower?")
+    group.addoption(
+        "--dlprof-against",
+        metavar="REF",
+        help="Compare with this git ref or directory; 'auto' for the merge base of a CI job.",
+    )
+    group.addoption(
+        "--dlprof-baseline",
+        metavar="FILE",
+        help="Compare with the history in this file; only warns, unless --dlprof-regression fail.",
+    )
+    group.addoption(
+        "--dlprof-budget", metavar="TIME", help="Longest wall time of each check. Default: 60s."
+    )
+    group.addoption(
+        "--dlprof-regression",
+        choices=("warn", "fail"),
+        help="What a regression does. Default: fail; with --dlprof-baseline: warn.",
+    )
+    group.addoption(
+        "--dlprof-inconclusive",
+        choices=("skip", "fail"),
+        default="skip",
+        help="What a check does that can't tell. Default: skip.",
+    )
+    group.addoption(
+        "--dlprof-save",
+        metavar="FOLDER",
+        help="Keep the JSON document of each check here, named after its test.",
+    )
+    group.addoption(
+        "--dlprof-skip",
+        action="store_true",
+        help=f"Skip all checks and tests marked {MARK}; so does the variable {SKIP_VARIABLE}.",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the mark, and let checks take turns with tests of other processes.
+
+    Args:
+        config: pytest's.
+    """
+    config.addinivalue_line(
+        "markers", f"{MARK}: about the speed of data loading; skipped by --dlprof-skip"
+    )
+    if config.getoption("dlprof_against") and config.getoption("dlprof_baseline"):
+        raise pytest.UsageError(
+            "--dlprof-against and --dlprof-baseline exclude each other. Leave one of them out."
+        )
+    if not _has_base(config) or _told_to_skip(config):
+        return
+    folder = getattr(config, "workerinput", {}).get(_TURNS_KEY)
+    if folder is not None:
+        config.pluginmanager.register(_TurnsOfWorkers(Path(folder)), "dlprof-turns")
+    elif config.pluginmanager.hasplugin("dsession"):  # xdist's, where it distributes tests
+        config.pluginmanager.register(_TurnsOfController(), "dlprof-turns")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip what was told to be skipped, and checks that have nothing to compare with.
+
+    Args:
+        config: pytest's.
+        items: The tests that were found.
+    """
+    for item in items:
+        checks = _checks(item)
+        if _told_to_skip(config) and (checks or item.get_closest_marker(MARK)):
+            item.add_marker(pytest.mark.skip(reason=_TOLD))
+        elif checks and not _has_base(config):
+            item.add_marker(pytest.mark.skip(reason=_NO_BASE))
+
+
+@pytest.fixture
+def dlprof_check(request: pytest.FixtureRequest) -> Checker:
+    """Checks that loading did not get slower: ``dlprof_check(make_loader, fail_above=0.05)``."""
+    from dlprof.integrations.checking import Checker
+
+    return Checker(request)
+
+
+def _checks(item: pytest.Item) -> bool:
+    return FIXTURE in getattr(item, "fixturenames", ())
+
+
+def _has_base(config: pytest.Config) -> bool:
+    return bool(config.getoption("dlprof_against") or config.getoption("dlprof_baseline"))
+
+
+def _told_to_skip(config: pytest.Config) -> bool:
+    told: bool = config.getoption("dlprof_skip")
+    return told or bool(os.environ.get(SKIP_VARIABLE))
+
+
+class _TurnsOfController:
+    """In the process that hands out tests: names the folder in which the others take turns."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.mkdtemp(prefix="dlprof-turns-")
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """Tell a worker of xdist's, before it starts."""
+        node.workerinput[_TURNS_KEY] = self._folder
+
+    def pytest_unconfigure(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class _TurnsOfWorkers:
+    """In a worker of xdist's: a check runs while no other test does."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Wait for one's turn before anything of a test begins."""
+        from dlprof.integrations.turns import Turns
+
+        turns = Turns(self._folder)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(turns.alone() if _checks(item) else turns.together())
+            return (yield)
