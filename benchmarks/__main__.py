@@ -22,6 +22,7 @@ NAMES = (
     *("truth", "startup", "overhead", "observer", "watching", "memory", "budget", "estimator"),
     *("tracing", "faults", "kill_campaign", "gate_rule"),
     *("emulated", "emulated_speed"),
+    *("planted", "planted_beside"),
 )
 """In the order in which they run and stand in the README."""
 

@@ -1,13 +1,15 @@
 """Plants causes, profiles the loaders, and counts how often ``findings[0]`` names what was planted.
 
 ``python benchmarks/planted.py`` runs all causes and the healthy loaders, ``--beside-neighbour`` the
-same with a core kept busy, ``--gains`` applies the fixes and measures them; names choose cases.
+same with a core kept busy, as ``planted_beside.py`` does; names choose cases. ``--gains``, which a
+run of all cases on a machine of its own has by default, applies the fixes and measures them.
 Quotas, memory limits, /dev/shm and the like are real, and need root on Linux with cgroup v1 or
 hybrid; cases whose surroundings can't be made are left out, and said so.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
 import json
@@ -435,12 +437,18 @@ def report(answers: Sequence[Answer], gains: Sequence[TrueGain], *, beside: bool
     )
 
 
-def main() -> None:
-    """Plant, profile, count."""
+def main(*, beside: bool = False) -> None:
+    """Plant, profile, count.
+
+    Args:
+        beside: Whether a core is kept busy even if that isn't asked for.
+    """
     options = parser(__doc__)
     options.add_argument("names", nargs="*", metavar="NAME", help="cases, or beginnings of them")
     options.add_argument("--beside-neighbour", action="store_true", help="keep a core busy")
-    options.add_argument("--gains", action="store_true", help="apply fixes and measure them")
+    options.add_argument(
+        "--gains", action=argparse.BooleanOptionalAction, help="apply fixes and measure them"
+    )
     given = options.parse_args()
     cases = [*CASES, *HEALTHY]
     if given.names:
@@ -448,11 +456,11 @@ def main() -> None:
     elif given.quick:
         cases = [CASES[2], HEALTHY[0]]
     before = surroundings()
-    beside = given.beside_neighbour
+    beside, chosen = beside or given.beside_neighbour, bool(given.names) or given.quick
+    gained = not (chosen or beside) if given.gains is None else given.gains
     with neighbours(1) if beside else contextlib.nullcontext():
         budget_s = QUICK_BUDGET_S if given.quick else BUDGET_S
-        answers, gains = run(cases, budget_s=budget_s, gains=given.gains)
-    chosen = bool(given.names) or given.quick
+        answers, gains = run(cases, budget_s=budget_s, gains=gained)
     publish(report(answers, gains, beside=beside), before, quick=chosen)
 
 
