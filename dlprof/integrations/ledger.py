@@ -278,8 +278,9 @@ class Ledger:
             self._threads.add(thread)
 
     def _fail(self, raised: type[BaseException]) -> None:
-        self.failures += 1
-        self._failure = raised.__qualname__
+        if issubclass(raised, Exception):  # and not Ctrl-C or sys.exit: no fault of the loader's
+            self.failures += 1
+            self._failure = raised.__qualname__
 
     def _add_waiting(self, waited_ns: int, thread: int, *, nested: bool) -> None:
         self.waited_ns += waited_ns

@@ -66,7 +66,8 @@ class WatchedLoader:
             it and its first ``next()``; what the consumer did between is left out.
         wait: ``next()`` of all other batches.
         step: Between a batch's arrival and the next ``next()`` on the same iterator and thread.
-        failures: ``next()`` or ``iter()`` that raised anything but the end of an epoch.
+        failures: ``next()`` or ``iter()`` that raised an error: neither the end of an epoch, nor
+            Ctrl-C or ``sys.exit``.
         failure: The class of the last exception; empty without one.
         first_s: When it was first iterated, seconds after the start of the run.
         last_s: When it last gave a batch.

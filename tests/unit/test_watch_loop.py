@@ -183,6 +183,18 @@ def test_exceptions_come_through_and_are_counted() -> None:
     assert loader.summary().failures == 1
 
 
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+def test_what_ends_a_program_is_no_failure_of_the_loader(stop: type[BaseException]) -> None:
+    def ended() -> Iterator[int]:
+        yield 1
+        raise stop
+
+    loader = watched(ended(), Clock())
+    with pytest.raises(stop):
+        list(loader)
+    assert (loader.summary().failures, loader.summary().failure) == (0, "")
+
+
 def test_nested_loaders_each_have_their_own_figures() -> None:
     clock = Clock()
     outer, inner = watched(Loader(clock), clock), watched(Loader(clock, 5), clock)
