@@ -1,0 +1,337 @@
+"""Does the model foresee what loaders of real data sets do, from a few seconds of measuring?
+
+Each round calibrates every data set anew, as ``dlprof profile`` does, without workers, with one
+and with two; then it measures configurations that the calibration has not seen, each of them
+twice, some with a consumer that takes its time, and compares. ``--beside-neighbour`` does the same
+while another process keeps a core busy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import random
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from common import Report, Table, parser, publish, surroundings
+from crowd import neighbours
+from real_loaders import DATA, Loaded, loaded
+
+from dlprof.errors import DlprofError
+from dlprof.machine import inspect_machine
+from dlprof.model import Conditions, fit, is_usable, predict_all
+from dlprof.records import Calibration, Config, Explanation, Machine, Prediction, Trial
+
+METHODS = ("closed", "maxplus", "simulation")
+GOAL, GOAL_BESIDE = (0.05, 0.12), (0.07, 0.18)
+WORKERS, PREFETCH = (0, 1, 2, 3, 4, 6, 8), (1, 2, 4, 8)
+_STEPS = (0.0, 0.0, 0.25, 0.5, 1.0)
+"""Of the consumer, as shares of what a batch costs; mostly none."""
+
+_CALIBRATIONS_S = ((0, 0.5), (1, 0.8), (2, 0.8))
+_WANTED_ERROR, _MOST_S = 0.03, 6.0
+_LEAST_CORES = 0.01
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Design:
+    """What is measured.
+
+    Attributes:
+        rounds: Each with calibrations of its own.
+        cells: Configurations of each data set in a round.
+        trial_s: Window of a trial.
+    """
+
+    rounds: int
+    cells: int
+    trial_s: float
+
+
+FULL = Design(rounds=3, cells=10, trial_s=1.2)
+QUICK = Design(rounds=1, cells=1, trial_s=0.3)
+_QUICK_DATA = ("Python", "remote storage")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One configuration, foreseen and measured.
+
+    Attributes:
+        data: Name of the data set.
+        config: What ran.
+        step_s: Of the consumer.
+        rates: Batches per second, measured twice.
+        cores: That were to be had in those windows, on average.
+        alone: Predicted batches per second by method, on all cores that the machine has for us.
+        given: The same on the cores that were to be had in each window, their geometric mean.
+        interval: Of the simulation on the mean of those cores.
+    """
+
+    data: str
+    config: Config
+    step_s: float
+    rates: tuple[float, ...]
+    cores: float
+    alone: dict[str, float]
+    given: dict[str, float]
+    interval: tuple[float | None, float | None]
+
+    @property
+    def rate(self) -> float:
+        """What was measured."""
+        return statistics.geometric_mean(self.rates)
+
+    @property
+    def repeat(self) -> float:
+        """How far the two measurements are apart: half the logarithm of their ratio."""
+        return abs(math.log(self.rates[-1] / self.rates[0])) / 2
+
+    def error(self, method: str, *, given: bool) -> float:
+        """Predicted over measured, less 1."""
+        return (self.given if given else self.alone)[method] / self.rate - 1
+
+    @property
+    def covered(self) -> bool:
+        """Whether the interval holds what was measured."""
+        low, high = self.interval
+        return low is not None and high is not None and low <= self.rate <= high
+
+
+def calibrate(source: Loaded) -> Calibration | None:
+    """Calibrate as long as the spread of costs asks for; ``None`` where nothing was told."""
+    told: list[Explanation] = []
+    trials: list[Trial] = []
+    for workers, trial_s in _CALIBRATIONS_S:
+        for length_s in (trial_s, longer_s(fit(told, trials), trial_s)):
+            if length_s > 0:
+                trial, heard = source.explain(Config(num_workers=workers).canonical(), length_s)
+                trials.append(trial)
+                told += [heard] if heard is not None else []
+    made = fit(told, trials)
+    return made if is_usable(made) else None
+
+
+def longer_s(known: Calibration, trial_s: float) -> float:
+    """How much longer one calibrating trial has to be for an error of 3 %; 0 for not at all.
+
+    The error falls with the root of the time; each of the three trials takes its part.
+    """
+    error = known.standard_error
+    if error is None or error <= _WANTED_ERROR:
+        return 0.0
+    return min(_MOST_S, trial_s * ((error / _WANTED_ERROR) ** 2 - 1))
+
+
+def cells(count: int, rng: random.Random) -> list[tuple[Config, float]]:
+    """Configurations with the share of a batch's cost that the consumer takes, all different."""
+    made: dict[tuple[Config, float], None] = {}
+    while len(made) < count:
+        workers, prefetch = rng.choice(WORKERS), rng.choice(PREFETCH)
+        config = Config(num_workers=workers, prefetch_factor=prefetch).canonical()
+        made[(config, rng.choice(_STEPS))] = None
+    return list(made)
+
+
+def batch_s(known: Calibration) -> float:
+    """What fetching a batch costs, CPU and waiting."""
+    costs = known.in_main or known.in_workers
+    if costs is None:
+        return 0.0
+    io = math.fsum(costs.io_s)
+    return (math.fsum(costs.cpu_s) + io) / len(costs.cpu_s)
+
+
+def compare(
+    name: str, source: Loaded, known: Calibration, design: Design, rng: random.Random
+) -> list[Compared]:
+    """Predict and measure some configurations of one data set."""
+    asked = [(config, share * batch_s(known)) for config, share in cells(design.cells, rng)]
+    trials: dict[tuple[Config, float], list[Trial]] = {cell: [] for cell in asked}
+    for _ in range(2):
+        for config, step_s in rng.sample(asked, len(asked)):
+            trials[(config, step_s)].append(source.measure(config, design.trial_s, step_s))
+    most = source.usable_cores
+    found = (_compared(name, cell, some, known, most) for cell, some in trials.items())
+    return [each for each in found if each is not None]
+
+
+def _compared(
+    data: str,
+    cell: tuple[Config, float],
+    trials: Sequence[Trial],
+    known: Calibration,
+    most: float,
+) -> Compared | None:
+    """One configuration; ``None`` where it could not be measured."""
+    rates = tuple(t.batches_per_s.value for t in trials if t.batches_per_s is not None)
+    free = [t.usage.available_cpu_cores for t in trials]
+    cores = tuple(max(each, _LEAST_CORES) for each in free if each is not None)
+    if min(len(rates), len(cores)) < len(trials):
+        return None
+    config, step_s = cell
+    each = [_values(_predicted(known, config, step_s, had)) for had in cores]
+    mean = statistics.fmean(cores)
+    interval = _predicted(known, config, step_s, mean)["simulation"].batches_per_s
+    return Compared(
+        data=data,
+        config=config,
+        step_s=step_s,
+        rates=rates,
+        cores=mean,
+        alone=_values(_predicted(known, config, step_s, most)),
+        given={name: statistics.geometric_mean(one[name] for one in each) for name in METHODS},
+        interval=(interval.low, interval.high),
+    )
+
+
+def _predicted(
+    known: Calibration, config: Config, step_s: float, cores: float
+) -> dict[str, Prediction]:
+    where = Conditions(cores=cores, step_s=step_s)
+    return {method: predict_all(known, [config], where, method=method)[0] for method in METHODS}
+
+
+def _values(found: dict[str, Prediction]) -> dict[str, float]:
+    return {method: each.batches_per_s.value for method, each in found.items()}
+
+
+def measure(names: Iterable[str], design: Design, machine: Machine) -> list[Compared]:
+    """All rounds of all data sets."""
+    rng = random.Random(5)
+    found: list[Compared] = []
+    for number in range(design.rounds):
+        for name in names:
+            try:
+                with loaded(DATA[name], machine) as source:
+                    known = calibrate(source)
+                    if known is not None:
+                        found += compare(name, source, known, design, rng)
+            except DlprofError as error:
+                print(f"{name}: left out, {error.message}", file=sys.stderr, flush=True)
+            print(f"round {number + 1}: {name}", file=sys.stderr, flush=True)
+    return found
+
+
+def quantile(values: Iterable[float], share: float) -> float:
+    """The value that so large a share lies at or below; ``nan`` of nothing."""
+    ordered = sorted(values)
+    return ordered[math.ceil(share * len(ordered)) - 1] if ordered else math.nan
+
+
+def errors(found: Iterable[Compared], method: str, *, given: bool) -> list[float]:
+    """How far off, without sign."""
+    return [abs(each.error(method, given=given)) for each in found]
+
+
+def reached(found: Sequence[Compared], *, beside: bool) -> bool | None:
+    """Whether the simulation meets its goal; on a quiet machine, for all its cores."""
+    if not found:
+        return None
+    off = errors(found, "simulation", given=beside)
+    middle, far = GOAL_BESIDE if beside else GOAL
+    return statistics.median(off) <= middle and quantile(off, 0.9) <= far
+
+
+def _percent(values: Sequence[float]) -> list[str]:
+    return [f"{100 * value:.1f}" for value in (statistics.median(values), quantile(values, 0.9))]
+
+
+def _row(name: str, some: Sequence[Compared], method: str) -> list[str]:
+    """A row of the table."""
+    bias = statistics.median(each.error(method, given=True) for each in some)
+    held = statistics.fmean(each.covered for each in some)
+    return [
+        name,
+        method,
+        str(len(some)),
+        *_percent(errors(some, method, given=False)),
+        *_percent(errors(some, method, given=True)),
+        f"{100 * bias:+.1f}",
+        f"{100 * held:.0f}" if method == "simulation" else "-",
+        *_percent([each.repeat for each in some]),
+    ]
+
+
+def _groups(found: Sequence[Compared]) -> dict[str, list[Compared]]:
+    """The table's groups, those without members left out."""
+    tests: dict[str, Callable[[Compared], bool]] = {
+        "all": lambda _: True,
+        "no step": lambda each: not each.step_s,
+        "a step": lambda each: each.step_s > 0,
+    }
+    groups = {name: [each for each in found if test(each)] for name, test in tests.items()}
+    return {name: some for name, some in groups.items() if some}
+
+
+_COLUMNS = (
+    *("", "method", "cells", "all cores: median, %", "p90, %"),
+    *("cores to be had: median, %", "p90, %", "bias, %", "covered, %"),
+    *("repeat: median, %", "p90, %"),
+)
+
+
+def report(found: Sequence[Compared], *, beside: bool) -> Report:
+    """The tables."""
+    middle, far = GOAL_BESIDE if beside else GOAL
+    kinds = {name: [each for each in found if each.data == name] for name in DATA}
+    rows = [_row(n, some, m) for n, some in _groups(found).items() for m in METHODS]
+    by_data = [_row(name, some, "simulation") for name, some in kinds.items() if some]
+    where = "beside a neighbour, given the cores that were to be had" if beside else "on all cores"
+    return Report(
+        name="real_data_beside" if beside else "real_data",
+        title=f"Predictions against loaders of real data sets, {'beside' if beside else 'without'}"
+        " a neighbour",
+        goal=f"simulation {where} off by at most {middle:.0%} in the median and {far:.0%} at the "
+        "90th percentile",
+        passed=reached(found, beside=beside),
+        tables=[Table("All", _COLUMNS, rows), Table("By data set", _COLUMNS, by_data)],
+        notes=[
+            (
+                "Errors are of the predicted rate over the measured one, without sign but for the "
+                "bias (the median); it and the intervals are those on the cores to be had."
+            ),
+            (
+                "`repeat` is half the distance of a configuration's two measurements: what no "
+                "prediction can be better than."
+            ),
+            (
+                "Data sets are `benchmarks/real_targets.py`, `images` and `text`; plain Python "
+                "stands in for numpy."
+            ),
+        ],
+        data={"cells": [_plain(each) for each in found]},
+    )
+
+
+def _plain(each: Compared) -> dict[str, Any]:
+    return dataclasses.asdict(each) | {"config": each.config.key}
+
+
+def main() -> None:
+    """Run it."""
+    options = parser(__doc__)
+    options.add_argument("names", nargs="*", metavar="NAME", help="data sets, by name")
+    options.add_argument("--beside-neighbour", action="store_true", help="keep a core busy")
+    options.add_argument("--rounds", type=int, help="fewer or more than the usual number")
+    given = options.parse_args()
+    unknown = sorted(set(given.names) - set(DATA))
+    if unknown:
+        options.error(f"there is no data set {unknown[0]!r}: {', '.join(DATA)}")
+    design = QUICK if given.quick else FULL
+    if given.rounds:
+        design = dataclasses.replace(design, rounds=given.rounds)
+    names = given.names or (_QUICK_DATA if given.quick else tuple(DATA))
+    before = surroundings()
+    with neighbours(1) if given.beside_neighbour else contextlib.nullcontext():
+        found = measure(names, design, inspect_machine())
+    quick = given.quick or bool(given.names)
+    publish(report(found, beside=given.beside_neighbour), before, quick=quick)
+
+
+if __name__ == "__main__":
+    main()
