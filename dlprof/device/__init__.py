@@ -1,0 +1,1 @@
+"""How the device is reached: events, streams, page-locked memory, and batches moved to it."""

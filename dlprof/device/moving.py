@@ -1,0 +1,148 @@
+"""Batches of any structure brought to a device, as training loops do it."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, MutableSequence
+from typing import Any
+
+import torch
+
+_DEEPEST = 16
+"""A batch that contains itself is left as it is from here on."""
+
+
+def move(batch: Any, device: torch.device) -> Any:
+    """The batch with its tensors on the device; what is no tensor stays as it is.
+
+    Containers keep their types. A tensor in page-locked memory is copied with ``non_blocking``; any
+    other would make no difference. An object with a ``to`` of its own is asked to go by itself.
+
+    Args:
+        batch: Any nesting of mappings, sequences, named tuples, dataclasses and objects.
+        device: Where to.
+    """
+    return apply(batch, lambda part: _moved(part, device))
+
+
+def tensors_of(batch: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Each tensor of a batch with the path that leads to it, such as ``['image'][0]``."""
+    yield from _tensors(batch, "", 0)
+
+
+def apply(batch: Any, change: Callable[[Any], Any], depth: int = 0) -> Any:
+    """The batch with each part changed that ``change`` returns something other for.
+
+    Args:
+        batch: Any nesting.
+        change: Given a tensor or an object with ``to``, returns what stands in its place.
+        depth: How deep ``batch`` lies in the whole.
+    """
+    if _goes_by_itself(batch):
+        return change(batch)
+    if depth >= _DEEPEST or isinstance(batch, str | bytes):
+        return batch
+
+    def within(part: Any) -> Any:
+        return apply(part, change, depth + 1)
+
+    rebuild = next((make for kind, make in _REBUILD if isinstance(batch, kind)), None)
+    if rebuild is not None:
+        return rebuild(batch, within)
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        return _dataclass(batch, within)
+    return batch
+
+
+def _goes_by_itself(part: Any) -> bool:
+    """Tensors, packed sequences, tokenisers' batches: whatever has ``to``."""
+    return isinstance(part, torch.Tensor) or (
+        not isinstance(part, type) and callable(getattr(part, "to", None))
+    )
+
+
+def _moved(part: Any, device: torch.device) -> Any:
+    if isinstance(part, torch.Tensor):
+        return part.to(device, non_blocking=part.is_pinned())
+    return part.to(device)
+
+
+def _mapping(batch: Mapping[Any, Any], within: Callable[[Any], Any]) -> Any:
+    parts = {key: within(part) for key, part in batch.items()}
+    if isinstance(batch, MutableMapping):
+        changed = _copied(batch)  # keeps what a subclass carries besides
+        if changed is not None:
+            changed.update(parts)
+            return changed
+    return _made(dict, batch, parts)
+
+
+def _tuple(batch: tuple[Any, ...], within: Callable[[Any], Any]) -> Any:
+    parts = [within(part) for part in batch]
+    return type(batch)(*parts) if hasattr(batch, "_fields") else _made(tuple, batch, parts)
+
+
+def _list(batch: list[Any], within: Callable[[Any], Any]) -> Any:
+    parts = [within(part) for part in batch]
+    changed = None if type(batch) is list else _copied(batch)
+    if isinstance(changed, MutableSequence):
+        changed[:] = parts
+        return changed
+    return parts
+
+
+_REBUILD: tuple[tuple[type, Callable[[Any, Callable[[Any], Any]], Any]], ...] = (
+    (Mapping, _mapping),
+    (tuple, _tuple),
+    (list, _list),
+)
+
+
+def _dataclass(batch: Any, within: Callable[[Any], Any]) -> Any:
+    """A copy, not a new one: its constructor may want other things than its fields."""
+    changed = _copied(batch)
+    if changed is None:
+        return batch
+    for field in dataclasses.fields(batch):
+        if hasattr(batch, field.name):
+            object.__setattr__(changed, field.name, within(getattr(batch, field.name)))
+    return changed
+
+
+def _copied(part: Any) -> Any:
+    """A shallow copy; ``None`` where the user's type doesn't allow it."""
+    try:
+        return copy.copy(part)
+    except Exception:  # noqa: BLE001 - whatever the user's type raises, it says no
+        return None
+
+
+def _made(plain: type, like: Any, parts: Any) -> Any:
+    """The parts in a container of the same type, or in a plain one where that can't be made."""
+    try:
+        return type(like)(parts)
+    except Exception:  # noqa: BLE001 - as above: the user's constructor
+        return plain(parts)
+
+
+def _tensors(batch: Any, path: str, depth: int) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(batch, torch.Tensor):
+        yield path, batch
+    elif depth < _DEEPEST and not isinstance(batch, str | bytes):
+        for name, part in _named_parts(batch):
+            yield from _tensors(part, path + name, depth + 1)
+
+
+def _named_parts(batch: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(batch, Mapping):
+        yield from ((f"[{key!r}]", part) for key, part in batch.items())
+    elif hasattr(batch, "_fields") and isinstance(batch, tuple):  # a packed sequence is one too
+        names: tuple[str, ...] = getattr(batch, "_fields", ())
+        yield from ((f".{name}", part) for name, part in zip(names, batch, strict=False))
+    elif isinstance(batch, list | tuple):
+        yield from ((f"[{index}]", part) for index, part in enumerate(batch))
+    elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        for field in dataclasses.fields(batch):
+            if hasattr(batch, field.name):
+                yield f".{field.name}", getattr(batch, field.name)

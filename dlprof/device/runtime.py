@@ -1,0 +1,219 @@
+"""Events, streams and page-locked memory of a device, whatever its maker; the CPU is one too.
+
+Everything here goes through ``torch.accelerator``, ``torch.Event`` and ``torch.Stream``. What a
+device has not raises ``UnavailableError`` with the reason, never anything else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import torch
+
+
+class UnavailableError(Exception):
+    """The device can't do it; the message says why, in one clause without a full stop."""
+
+
+class Event(Protocol):
+    """A point in a stream's work; the methods are those of ``torch.Event``."""
+
+    def record(self, stream: Any = None) -> None:
+        """Mark where the stream's work stands now."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has come to the mark."""
+
+    def query(self) -> bool:
+        """Whether the device has come to the mark."""
+
+    def elapsed_time(self, end_event: Any) -> float:
+        """Milliseconds from this mark to another, both reached."""
+
+
+class Runtime(Protocol):
+    """What is asked of a device.
+
+    Attributes:
+        device: Torch's device.
+        timed_by: What its events are read from: ``device events`` or ``host clock``.
+        asynchronous: Whether work is only ordered by a call, and done later.
+    """
+
+    device: torch.device
+    timed_by: str
+    asynchronous: bool
+
+    def event(self) -> Event:
+        """A new event that tells times."""
+
+    def stream(self) -> Any:
+        """A new stream beside the current one: a context manager with ``wait_event``."""
+
+    def current(self) -> Any:
+        """The stream that work goes to now; ``None`` where there are no streams."""
+
+    def synchronize(self) -> None:
+        """Wait until everything that was ordered is done."""
+
+    def pin(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy of a tensor in page-locked memory."""
+
+
+class AcceleratorRuntime:
+    """A real accelerator.
+
+    Args:
+        device: One of the current accelerator's, with its index.
+    """
+
+    timed_by = "device events"
+    asynchronous = True
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def event(self) -> Event:
+        """A ``torch.Event``."""
+        with _reasons("events"):
+            made: Event = torch.Event(self.device, enable_timing=True)
+            return made
+
+    def stream(self) -> Any:
+        """A ``torch.Stream``."""
+        with _reasons("side streams"):
+            return torch.Stream(self.device)
+
+    def current(self) -> Any:
+        """The device's current stream."""
+        return torch.accelerator.current_stream(self.device)
+
+    def synchronize(self) -> None:
+        """Wait for all streams of the device."""
+        torch.accelerator.synchronize(self.device)
+
+    def pin(self, tensor: torch.Tensor) -> torch.Tensor:
+        """``Tensor.pin_memory``."""
+        with _reasons("pinned memory"):
+            return tensor.pin_memory()
+
+
+class _Stamp:
+    """An event of the CPU: its work is done when the call returns."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._at_s = 0.0
+
+    def record(self, stream: Any = None) -> None:
+        del stream
+        self._at_s = self._clock()
+
+    def synchronize(self) -> None:
+        """Nothing is ever on its way."""
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, end_event: Any) -> float:
+        ended_s: float = end_event._at_s  # noqa: SLF001 - of the same class
+        return (ended_s - self._at_s) * 1e3
+
+
+class HostRuntime:
+    """The CPU: copies are ``memcpy``, done by the calling thread, and timed by its clock.
+
+    Args:
+        clock: Monotonic seconds.
+    """
+
+    timed_by = "host clock"
+    asynchronous = False
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.device = torch.device("cpu")
+        self._clock = clock
+
+    def event(self) -> Event:
+        """A reading of the clock."""
+        return _Stamp(self._clock)
+
+    def stream(self) -> Any:
+        """There is none.
+
+        Raises:
+            UnavailableError: Always.
+        """
+        raise UnavailableError("the CPU has no streams")
+
+    def current(self) -> Any:
+        """There is none."""
+        return
+
+    def synchronize(self) -> None:
+        """Nothing is ever on its way."""
+
+    def pin(self, tensor: torch.Tensor) -> torch.Tensor:
+        """There is no device to pin for.
+
+        Raises:
+            UnavailableError: Always.
+        """
+        del tensor
+        raise UnavailableError("memory is pinned for an accelerator, and this is the CPU")
+
+
+def find_accelerator() -> str | None:
+    """Torch's name of the kind of accelerator that is here; ``None`` for none."""
+    if not torch.accelerator.is_available():
+        return None
+    found = torch.accelerator.current_accelerator()
+    return None if found is None else found.type
+
+
+def open_runtime(name: str) -> Runtime:
+    """The device of a name; ``cuda`` is the current one of that kind.
+
+    Args:
+        name: Torch's: ``cpu``, ``cuda``, ``cuda:1``, ``mps``.
+
+    Raises:
+        UnavailableError: There is no such device here.
+    """
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UnavailableError(f"torch knows no device {name}") from None
+    if device.type == "cpu":
+        return HostRuntime()
+    found = find_accelerator()
+    if device.type != found:
+        has = "no accelerator" if found is None else f"an accelerator of kind {found}"
+        raise UnavailableError(f"torch finds {has}, and no {name}")
+    # Torch's own device says -1, None or 0 where the name has no index.
+    given = name.partition(":")[2]
+    index = int(given) if given else torch.accelerator.current_device_index()
+    count = torch.accelerator.device_count()
+    if index >= count:
+        raise UnavailableError(f"torch finds {count} of kind {found}, counted from 0")
+    torch.accelerator.set_device_index(index)
+    return AcceleratorRuntime(torch.device(device.type, index))
+
+
+def empty_pinned_cache() -> None:
+    """Have torch give back page-locked memory that it keeps; nothing where it has none."""
+    with contextlib.suppress(RuntimeError, AttributeError, NotImplementedError):
+        torch.accelerator.empty_host_cache()
+
+
+@contextlib.contextmanager
+def _reasons(what: str) -> Iterator[None]:
+    """Name what a device lacks, in torch's own words."""
+    try:
+        yield
+    except (RuntimeError, NotImplementedError, TypeError, AttributeError) as error:
+        words = str(error).strip().splitlines() or [type(error).__name__]
+        raise UnavailableError(f"this device has no {what} in torch: {words[0]}") from error

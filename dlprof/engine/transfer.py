@@ -1,0 +1,248 @@
+"""``dlprof transfer`` from options to figures: another process copies, this one listens."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, BinaryIO, cast
+
+from dlprof.engine.workplace import work_directory
+from dlprof.errors import DlprofError, FileError, NothingMeasuredError, TargetError, UsageError
+from dlprof.machine import inspect_machine
+from dlprof.machine.numa import node_cpus
+from dlprof.records import Machine
+from dlprof.records.transfer import BatchTransfer, DeviceTransfer, TogetherRate, Transfers
+from dlprof.store.codec import from_json
+from dlprof.targets.builtin import prepare
+from dlprof.targets.grammar import parse_target
+from dlprof.transfer.protocol import TransferRequest
+from dlprof.trial.failures import ended, last_lines
+from dlprof.trial.inbox import Inbox
+from dlprof.trial.log import TrialLog
+from dlprof.trial.processes import end_group
+from dlprof.trial.protocol import BuildRequest, Channel, Message
+
+DEFAULT_BUDGET_S = 10.0
+"""For copies of plain buffers, where the user names none."""
+
+_LARGEST_BYTES = 1 << 28
+_LEAST_BYTES = 1 << 22
+_SHARE = 8
+"""Buffers take at most this part of the memory that can be had: three of them are held at once."""
+
+_GRACE_S = 2.0
+_SOURCE = "transfer"
+_SHARED = "All devices were copied to at once, which slows down whoever else uses their links now."
+_ERRORS: dict[str, type[DlprofError]] = {
+    "target": TargetError,
+    "usage": UsageError,
+    "file": FileError,
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TransferOptions:
+    """What the user asked for.
+
+    Attributes:
+        device: Torch's name, or ``auto``.
+        all_devices: Copy to all accelerators, one by one and at once.
+        budget_s: For copies of plain buffers, over all devices.
+        target: Whose batch is copied; ``None`` for none.
+        arguments: ``--arg`` pairs of the target.
+        shuffle: Overrides the target's own order.
+        seed: Of the target's order.
+        timeout_s: The whole is ended after it.
+    """
+
+    device: str = "auto"
+    all_devices: bool = False
+    budget_s: float = DEFAULT_BUDGET_S
+    target: str | None = None
+    arguments: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    shuffle: bool | None = None
+    seed: int = 0
+    timeout_s: float = 300.0
+
+
+class TransferListener:
+    """Told what goes on; does nothing by itself."""
+
+    def progress(self, text: str) -> None:
+        """What is done now."""
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """Data of a built-in workload is being made; ``total`` is 0 where it can't be counted."""
+
+
+def run_transfer(
+    options: TransferOptions,
+    listener: TransferListener,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+) -> Transfers:
+    """Measure how fast data reaches the device.
+
+    Args:
+        options: What to measure.
+        listener: Told of the progress.
+        clock: Monotonic seconds, for the time limit.
+
+    Raises:
+        DlprofError: The device is not there, the target can't be loaded, or nothing was measured.
+    """
+    machine = inspect_machine()
+    build = _build_request(options, listener)
+    request = TransferRequest(
+        device=options.device,
+        all_devices=options.all_devices,
+        most_bytes=largest_buffer(machine),
+        budget_s=options.budget_s,
+        nodes={str(node): cpus for node, cpus in node_cpus().items()},
+        near={gpu.uuid: gpu.numa_node for gpu in machine.gpus if gpu.numa_node is not None},
+        build=build,
+        seed=options.seed,
+    )
+    heard = _Heard(listener)
+    deadline_s = clock() + options.timeout_s + options.budget_s
+    with _process(request) as (inbox, log, process):
+        while not heard.over:
+            event = inbox.get(deadline_s - clock())
+            if event is None:
+                heard.cut_short(f"it took longer than {options.timeout_s:g} s")
+            elif event.message is None:
+                process.wait()
+                heard.cut_short(f"the process that copies {ended(process.returncode)}")
+            else:
+                heard.take(event.message)
+        return heard.transfers(machine, options, last_lines(log.text()))
+
+
+def largest_buffer(machine: Machine) -> int:
+    """Bytes of the largest buffer that leaves memory to others: 256 MB, or what can be spared."""
+    size, free = _LARGEST_BYTES, machine.memory_available_bytes
+    while free is not None and size > _LEAST_BYTES and size > free // _SHARE:
+        size //= 4
+    return size
+
+
+def _build_request(options: TransferOptions, listener: TransferListener) -> BuildRequest | None:
+    if options.target is None:
+        return None
+    prepare(parse_target(options.target), listener.preparing, arguments=options.arguments)
+    return BuildRequest(
+        target=options.target,
+        arguments=dict(options.arguments),
+        shuffle=options.shuffle,
+        seed=options.seed,
+    )
+
+
+@contextlib.contextmanager
+def _process(
+    request: TransferRequest,
+) -> Iterator[tuple[Inbox, TrialLog, subprocess.Popen[bytes]]]:
+    """The process that copies, ended at the end whatever happens."""
+    with work_directory() as directory, (directory / "transfer.log").open("w+b") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dlprof.transfer.child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=cast(IO[bytes], file),
+            cwd=Path.cwd(),
+            start_new_session=True,
+        )
+        channel = Channel(cast(BinaryIO, process.stdout), cast(BinaryIO, process.stdin))
+        inbox = Inbox()
+        try:
+            channel.send(dataclasses.asdict(request))
+            inbox.listen(_SOURCE, channel.receive)
+            yield inbox, TrialLog(file), process
+        finally:
+            channel.close_writing()
+            end_group(process.pid, linger_s=0.0, grace_s=_GRACE_S, reap=process.poll)
+            process.wait()
+
+
+class _Heard:
+    """What the process has told so far."""
+
+    def __init__(self, listener: TransferListener) -> None:
+        self.over = False
+        self._listener = listener
+        self._devices: list[DeviceTransfer] = []
+        self._together: tuple[TogetherRate, ...] = ()
+        self._batch: BatchTransfer | None = None
+        self._done: Message = {}
+        self._cut = ""
+
+    def take(self, message: Message) -> None:
+        """One message more.
+
+        Raises:
+            DlprofError: It says what went wrong.
+        """
+        match message["event"]:
+            case "progress":
+                self._listener.progress(message["text"])
+            case "device":
+                self._devices.append(from_json(DeviceTransfer, message["device"]))
+            case "together":
+                self._together = tuple(from_json(TogetherRate, row) for row in message["rates"])
+            case "batch":
+                self._batch = from_json(BatchTransfer, message["batch"])
+            case "failed":
+                raise _error_of(message["error"])
+            case "done":
+                self._done, self.over = message, True
+
+    def cut_short(self, reason: str) -> None:
+        """Nothing more will come."""
+        self._cut, self.over = reason, True
+
+    def transfers(self, machine: Machine, options: TransferOptions, log: str) -> Transfers:
+        """All of it.
+
+        Raises:
+            NothingMeasuredError: There is nothing.
+        """
+        if not self._devices:
+            raise NothingMeasuredError(
+                f"No copy could be measured: {self._cut}.",
+                hint="The last lines that it wrote say more; dlprof machine shows the devices.",
+                traceback=log,
+            )
+        accelerator = self._done.get("accelerator")
+        return Transfers(
+            machine=machine,
+            torch_version=self._done.get("torch_version", ""),
+            accelerator=accelerator,
+            devices=tuple(self._devices),
+            together=self._together,
+            batch=self._batch,
+            warnings=(_SHARED,) if self._together else (),
+            unavailable=self._missing(options, accelerator),
+        )
+
+    def _missing(self, options: TransferOptions, accelerator: Any) -> dict[str, str]:
+        reasons = {}
+        if self._cut:
+            reasons["rest"] = self._cut
+        elif accelerator is None:
+            reasons["accelerator"] = "torch finds no accelerator on this machine"
+        if options.all_devices and not self._together:
+            reasons["together"] = "there are not two accelerators"
+        if options.target is not None and self._batch is None:
+            reasons["batch"] = self._cut
+        return reasons
+
+
+def _error_of(error: Mapping[str, str]) -> DlprofError:
+    """The error that the other process raised, raised again here."""
+    kind = _ERRORS.get(error["kind"], TargetError)
+    return kind(error["message"], hint=error["hint"], traceback=error["traceback"])

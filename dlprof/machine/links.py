@@ -1,0 +1,114 @@
+"""A card's link to the host: what it is right now, which only a running copy shows.
+
+An idle link drops to generation 1 to save power: ask while it is busy.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from dlprof.records.transfer import LinkState
+
+GIGATRANSFERS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
+"""GT/s of a lane, by PCIe generation."""
+
+_PATIENCE_S = 2.0
+_FAULTS = ("NVMLError", "NVMLLibraryMismatchError")
+_QUESTIONS = {
+    "generation": "nvmlDeviceGetCurrPcieLinkGeneration",
+    "width": "nvmlDeviceGetCurrPcieLinkWidth",
+    "max_generation": "nvmlDeviceGetMaxPcieLinkGeneration",
+    "max_width": "nvmlDeviceGetMaxPcieLinkWidth",
+}
+
+
+def theory_bytes_per_s(generation: int | None, width: int | None) -> float | None:
+    """What a link allows each way: GT/s x lanes x 128/130 / 8 (8/10 up to generation 2).
+
+    >>> round(theory_bytes_per_s(3, 16) / 1e9, 2)
+    15.75
+    """
+    rate = None if generation is None else GIGATRANSFERS.get(generation)
+    if rate is None or generation is None or not width:
+        return None
+    coding = 0.8 if generation <= 2 else 128 / 130
+    return rate * width * coding / 8 * 1e9
+
+
+def read_link(uuid: str, nvml: Any = None, *, patience_s: float = _PATIENCE_S) -> LinkState:
+    """The link of one card as it is now; whatever can't be had has a reason.
+
+    Args:
+        uuid: NVML's of the card.
+        nvml: The bindings; the module ``pynvml`` of nvidia-ml-py for ``None``.
+        patience_s: A sick driver's call is not waited for longer.
+    """
+    found: list[LinkState] = []
+    asking = threading.Thread(target=lambda: found.append(_ask(uuid, nvml)), daemon=True)
+    asking.start()
+    asking.join(patience_s)
+    return found[0] if found else _without("NVML did not answer in time")
+
+
+def _ask(uuid: str, nvml: Any) -> LinkState:
+    if not uuid:
+        return _without("torch doesn't tell by which UUID NVML knows this device")
+    if nvml is None:
+        try:
+            nvml = importlib.import_module("pynvml")
+        except ImportError:
+            return _without("nvidia-ml-py is not installed")
+    named = (getattr(nvml, name, None) for name in _FAULTS)
+    faults = (OSError, AttributeError, *(fault for fault in named if fault))
+    try:
+        nvml.nvmlInit()
+    except faults as fault:
+        return _without(_words(fault))
+    try:
+        return _read(nvml, nvml.nvmlDeviceGetHandleByUUID(uuid), faults)
+    except faults as fault:
+        return _without(_words(fault))
+    finally:
+        _quietly(nvml.nvmlShutdown, faults)
+
+
+def _read(nvml: Any, handle: Any, faults: tuple[type[Exception], ...]) -> LinkState:
+    values: dict[str, int | None] = {}
+    reasons: dict[str, str] = {}
+    for field, function in _QUESTIONS.items():
+        try:
+            values[field] = int(getattr(nvml, function)(handle))
+        except faults as fault:
+            values[field], reasons[field] = None, _words(fault)
+    theory = theory_bytes_per_s(values["generation"], values["width"])
+    if theory is None:
+        reasons["theory_bytes_per_s"] = "the link's generation or width is not known"
+    return LinkState(
+        generation=values["generation"],
+        width=values["width"],
+        max_generation=values["max_generation"],
+        max_width=values["max_width"],
+        theory_bytes_per_s=theory,
+        unavailable=reasons,
+    )
+
+
+def _without(reason: str) -> LinkState:
+    fields = (*_QUESTIONS, "theory_bytes_per_s")
+    return LinkState(unavailable=dict.fromkeys(fields, reason))
+
+
+def _words(fault: Exception) -> str:
+    if isinstance(fault, AttributeError):
+        return "nvidia-ml-py is too old to ask"
+    return f"NVML: {str(fault) or type(fault).__name__}"
+
+
+def _quietly(call: Callable[[], object], faults: tuple[type[Exception], ...]) -> None:
+    try:
+        call()
+    except faults:
+        return

@@ -1,0 +1,158 @@
+"""What a user's own batch costs on its way to the device: its tensors one by one, and together."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from dlprof.device.moving import apply, move, tensors_of
+from dlprof.device.runtime import Runtime, UnavailableError
+from dlprof.records.transfer import BatchTransfer, CopyWay, TensorTransfer, WayTime
+from dlprof.stats.medians import median_interval
+
+_MOST_TENSORS = 16
+_ROUNDS = 12
+_SECONDS = 2.0
+"""One way of one thing is measured no longer than this."""
+
+_Make = Callable[[bool], Any]
+_Clock = Callable[[], float]
+
+
+def measure_batch(
+    load: _Make, runtime: Runtime, target: str, *, clock: _Clock = time.perf_counter
+) -> BatchTransfer:
+    """Bring one batch over in each way.
+
+    Times are from the call until the batch is there, on the caller's clock: ordering many small
+    tensors is a part of what they cost.
+
+    Args:
+        load: Loads the first batch, with ``pin_memory`` as told.
+        runtime: The device.
+        target: TARGET as the user wrote it.
+        clock: Monotonic seconds.
+    """
+    batch = load(False)
+    ways: dict[CopyWay, Any] = {"pageable": batch}
+    unavailable: dict[str, str] = {}
+    try:
+        ways["pinned_by_caller"] = pinned(batch, runtime)
+        ways["pinned_by_loader"] = _pinned_by_loader(load)
+    except UnavailableError as reason:
+        for way in ("pinned_by_caller", "pinned_by_loader"):
+            if way not in ways:
+                unavailable[way] = str(reason)
+    if not runtime.asynchronous:
+        unavailable["device"] = "without an accelerator this is a copy within the host's memory"
+    tensors = sorted(tensors_of(batch), key=lambda found: -found[1].nbytes)
+    return BatchTransfer(
+        target=target,
+        device=str(runtime.device),
+        bytes=sum(tensor.nbytes for _, tensor in tensors),
+        tensors=tuple(
+            _tensor(path, tensor, ways, runtime, clock) for path, tensor in tensors[:_MOST_TENSORS]
+        ),
+        tensors_count=len(tensors),
+        together=_times(ways, runtime, clock),
+        unavailable=unavailable,
+    )
+
+
+def pinned(batch: Any, runtime: Runtime) -> Any:
+    """A batch in page-locked memory, as a training loop would pin it by itself.
+
+    Raises:
+        UnavailableError: Nothing can be pinned here.
+    """
+    return apply(batch, lambda part: _pin(part, runtime))
+
+
+def _pin(part: Any, runtime: Runtime) -> Any:
+    if isinstance(part, torch.Tensor):
+        return runtime.pin(part)
+    own = getattr(part, "pin_memory", None)
+    return own() if callable(own) else part
+
+
+def _pinned_by_loader(load: _Make) -> Any:
+    """The same batch from a loader that pins.
+
+    Raises:
+        UnavailableError: It came unpinned.
+    """
+    batch = load(True)
+    if not all(tensor.is_pinned() for _, tensor in tensors_of(batch)):
+        raise UnavailableError("the loader's batch came without being pinned, or only in part")
+    return batch
+
+
+def _tensor(
+    path: str,
+    tensor: torch.Tensor,
+    ways: dict[CopyWay, Any],
+    runtime: Runtime,
+    clock: _Clock,
+) -> TensorTransfer:
+    alone: dict[CopyWay, Any] = {"pageable": tensor}
+    for way, batch in ways.items():
+        found = dict(tensors_of(batch)).get(path)
+        if found is not None:
+            alone[way] = found
+    return TensorTransfer(
+        path=path or "the batch",
+        shape=tuple(tensor.shape),
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        bytes=tensor.nbytes,
+        contiguous=tensor.is_contiguous(),
+        ways=_times(alone, runtime, clock),
+    )
+
+
+def _times(ways: dict[CopyWay, Any], runtime: Runtime, clock: _Clock) -> tuple[WayTime, ...]:
+    """Each way, round after round in a new order; the first round only warms up."""
+    copies: dict[CopyWay, list[float]] = {way: [] for way in ways}
+    pins: list[float] = []
+    began_s = clock()
+    for _ in range(_ROUNDS + 1):
+        for way in random.sample(list(ways), len(ways)):
+            if way == "pinned_by_caller":
+                pins.append(_timed(pinned, ways["pageable"], runtime, clock))
+            copies[way].append(_timed(bring, ways[way], runtime, clock))
+        if clock() - began_s > _SECONDS and len(copies["pageable"]) > 1:
+            break
+    return tuple(
+        WayTime(
+            way=way,
+            copy_s=median_interval(_warm(times)),
+            pin_s=median_interval(_warm(pins)) if way == "pinned_by_caller" else None,
+        )
+        for way, times in copies.items()
+    )
+
+
+def _warm(times: Sequence[float]) -> Sequence[float]:
+    return times[1:] if len(times) > 1 else times
+
+
+def bring(batch: Any, runtime: Runtime) -> Any:
+    """The batch on the device; on the CPU a copy of it, for ``to`` would do nothing."""
+    if runtime.asynchronous:
+        return move(batch, runtime.device)
+    return apply(batch, lambda part: part.clone() if isinstance(part, torch.Tensor) else part)
+
+
+def _timed(
+    work: Callable[[Any, Runtime], Any], batch: Any, runtime: Runtime, clock: _Clock
+) -> float:
+    runtime.synchronize()
+    began_s = clock()
+    kept = work(batch, runtime)
+    runtime.synchronize()
+    ended_s = clock()
+    del kept  # not before: freeing it is no part of the time
+    return ended_s - began_s

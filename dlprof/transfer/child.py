@@ -1,0 +1,245 @@
+"""The process that copies: reads one request, tells what it measures as it goes, and ends."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from dlprof.device.runtime import (
+    AcceleratorRuntime,
+    HostRuntime,
+    Runtime,
+    UnavailableError,
+    find_accelerator,
+    open_runtime,
+)
+from dlprof.errors import DlprofError, UsageError
+from dlprof.machine.links import read_link
+from dlprof.records import Config
+from dlprof.records.transfer import DeviceTransfer
+from dlprof.transfer.batches import measure_batch
+from dlprof.transfer.copying import Buffers, Copier, Measured, measure_copies
+from dlprof.transfer.placing import all_at_once, look_at_link, near_and_far
+from dlprof.transfer.protocol import TransferRequest, transfer_request
+from dlprof.trial.child import as_target_error, build, describe_error
+from dlprof.trial.processes import die_with_parent
+from dlprof.trial.protocol import Channel, Message
+
+_LEAST_BYTES = 1 << 22
+_SMALLER = 4
+_ONE_NODE = "the machine has one NUMA node, or the kernel tells of none"
+_UNKNOWN_NODE = "the NUMA node of the device's slot is not known"
+
+_Open = Callable[[str], Runtime]
+
+
+def main() -> None:
+    """Answer the one request on standard input; what the target prints goes to standard error."""
+    channel = Channel.of_descriptors(os.dup(0), os.dup(1))
+    os.dup2(2, 1)
+    die_with_parent()
+    order = channel.receive()
+    if order is not None:
+        answer(transfer_request(order), channel.send)
+    channel.close()
+    os._exit(0)  # not by way of what the user's code has left running
+
+
+def answer(
+    request: TransferRequest, tell: Callable[[Message], object], opened: _Open = open_runtime
+) -> None:
+    """Measure all that is asked for, and tell each part when it is known.
+
+    Args:
+        request: What.
+        tell: Takes messages; ``done`` or ``failed`` is the last.
+        opened: Opens a device by its name.
+    """
+    try:
+        _answer(request, tell, opened)
+    except DlprofError as error:
+        tell({"event": "failed", "error": describe_error(error)})
+        return
+    tell(
+        {
+            "event": "done",
+            "torch_version": str(torch.__version__),
+            "accelerator": find_accelerator(),
+        }
+    )
+
+
+def _answer(request: TransferRequest, tell: Callable[[Message], object], opened: _Open) -> None:
+    try:
+        found = [opened(name) for name in _names(request)]
+    except UnavailableError as reason:
+        raise UsageError(
+            f"--device {request.device} can't be copied to: {reason}",
+            hint="Leave --device out, or install a torch that supports the device.",
+        ) from None
+    runtimes = {str(runtime.device): runtime for runtime in found}
+    load = None if request.build is None else _loading(request)
+    everywhere = {**runtimes, "cpu": HostRuntime()}
+    for name, runtime in everywhere.items():
+        tell({"event": "progress", "text": f"copying to {name}"})
+        copied = measure_device(name, runtime, request, request.budget_s / len(everywhere))
+        tell({"event": "device", "device": dataclasses.asdict(copied)})
+    if request.all_devices and len(runtimes) > 1:
+        tell({"event": "progress", "text": f"copying to {len(runtimes)} devices at once"})
+        rates = all_at_once(runtimes, request.most_bytes)
+        tell({"event": "together", "rates": [dataclasses.asdict(rate) for rate in rates]})
+    if load is not None and request.build is not None:
+        tell({"event": "progress", "text": "copying the target's own batch"})
+        runtime = next(iter(everywhere.values()))
+        batch = measure_batch(load, runtime, request.build.target)
+        tell({"event": "batch", "batch": dataclasses.asdict(batch)})
+
+
+def _names(request: TransferRequest) -> tuple[str, ...]:
+    """The accelerators to copy to, by torch's names; the CPU always comes besides."""
+    found = find_accelerator()
+    if request.all_devices and found is not None:
+        return tuple(f"{found}:{index}" for index in range(torch.accelerator.device_count()))
+    if request.device == "auto":
+        return () if found is None else (found,)
+    return () if request.device.partition(":")[0] == "cpu" else (request.device,)
+
+
+def measure_device(
+    name: str, runtime: Runtime, request: TransferRequest, budget_s: float
+) -> DeviceTransfer:
+    """Everything about one device that needs no target.
+
+    Args:
+        name: Torch's name of it.
+        runtime: The device.
+        request: What is asked for.
+        budget_s: For plain buffers.
+    """
+    reasons: dict[str, str] = {}
+    with _one_thread() if not runtime.asynchronous else contextlib.nullcontext():
+        measured, size = _copies(runtime, request, budget_s, reasons)
+    title, uuid = _identity(runtime)
+    found = DeviceTransfer(
+        device=name,
+        name=title,
+        uuid=uuid,
+        timed_by=runtime.timed_by,
+        cells=measured.cells,
+        fits=measured.fits,
+    )
+    best = found.best_bytes_per_s
+    if isinstance(runtime, HostRuntime) or best is None:
+        reasons["link"] = reasons["numa"] = "the host's own memory has no link"
+        return dataclasses.replace(found, unavailable={**reasons, **measured.unavailable})
+    link = _tried(
+        lambda: look_at_link(runtime, size, best, lambda: read_link(uuid)), "link", reasons
+    )
+    node = request.near.get(uuid)
+    nodes = {int(key): cpus for key, cpus in request.nodes.items()}
+    numa = ()
+    if len(nodes) < 2:
+        reasons["numa"] = _ONE_NODE
+    elif node is None:
+        reasons["numa"] = _UNKNOWN_NODE
+    else:
+        numa = _tried(lambda: near_and_far(runtime, size, nodes, node), "numa", reasons) or ()
+    return dataclasses.replace(
+        found, link=link, numa=numa, unavailable={**reasons, **measured.unavailable}
+    )
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Copy within the host's memory as ``memcpy`` does, and as drivers stage pageable memory."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _copies(
+    runtime: Runtime, request: TransferRequest, budget_s: float, reasons: dict[str, str]
+) -> tuple[Measured, int]:
+    """Copies of all sizes that the memory of both sides allows; ``reasons`` gets the rest."""
+    size = request.most_bytes
+    while True:
+        try:
+            buffers, copier = Buffers(runtime, size), Copier(runtime)
+            found = measure_copies(copier, buffers, budget_s=budget_s, seed=request.seed)
+        except (RuntimeError, MemoryError):  # torch.OutOfMemoryError is a RuntimeError
+            if size <= _LEAST_BYTES:
+                raise
+            reasons["sizes"] = f"buffers of {size >> 20} MiB could not be had"
+            size //= _SMALLER
+            continue
+        return found, size
+
+
+def _tried(work: Callable[[], Any], name: str, reasons: dict[str, str]) -> Any:
+    try:
+        return work()
+    except UnavailableError as reason:
+        reasons[name] = str(reason)
+        return None
+
+
+def _identity(runtime: Runtime) -> tuple[str, str]:
+    """A device's name and NVML's UUID, as far as torch tells."""
+    if not isinstance(runtime, AcceleratorRuntime):
+        return "", ""
+    module = torch.get_device_module(runtime.device)
+    describe = getattr(module, "get_device_properties", None)
+    if describe is None:
+        return "", ""
+    properties = describe(runtime.device)
+    uuid = str(getattr(properties, "uuid", "") or "")
+    known = uuid if not uuid or uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+    return str(getattr(properties, "name", "")), known
+
+
+def _loading(request: TransferRequest) -> Callable[[bool], Any]:
+    """Builds the target; the function then loads the same first batch again and again.
+
+    Raises:
+        DlprofError: The target can't be built or loaded from.
+    """
+    from dlprof.targets.loader import make_loader  # noqa: PLC0415 - torch.utils.data with it
+
+    if request.build is None:
+        raise AssertionError("only called with a target")
+    try:
+        built = build(request.build)
+    except BaseException as error:
+        raise as_target_error(error) from error
+
+    def load(pin: bool) -> Any:  # noqa: FBT001 - handed on as the one thing that differs
+        random.seed(request.seed)
+        torch.manual_seed(request.seed)
+        loader = make_loader(built, Config(pin_memory=pin))
+        return _first(iter(loader), built.target.spec)
+
+    return load
+
+
+def _first(batches: Iterator[Any], target: str) -> Any:
+    try:
+        return next(batches)
+    except StopIteration:
+        raise UsageError(
+            f"The target {target!r} gave no batch", hint="Give a target with at least one batch."
+        ) from None
+    except Exception as error:
+        raise as_target_error(error) from error
+
+
+if __name__ == "__main__":
+    main()

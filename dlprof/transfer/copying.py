@@ -1,0 +1,275 @@
+"""Copies of plain buffers to one device, timed: sizes x memories x modes, interleaved."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import torch
+
+from dlprof.device.runtime import Runtime, UnavailableError
+from dlprof.records.transfer import CopyMode, CopyTime, LinkFit, Memory
+from dlprof.stats.medians import median_interval
+from dlprof.transfer.fitting import fit
+
+SIZES = tuple(4096 * 4**power for power in range(9))
+"""4 KB to 256 MB."""
+
+MODES: tuple[CopyMode, ...] = ("blocking", "non_blocking", "side_stream")
+MEMORIES: tuple[Memory, ...] = ("pageable", "pinned")
+FEWEST_PASSES = 6
+"""The fewest rounds whose median has an interval of 95 %."""
+
+_MOST_PASSES = 30
+_ROUND_BYTES = 32 << 20
+_MOST_COPIES = 100
+_SCRATCH_BYTES = 64 << 20
+_LEAST_SPIN_S = 100e-6
+_MOST_SPIN_S = 20e-3
+
+_Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """What is measured in one go: a size, a memory, a mode."""
+
+    size: int
+    memory: Memory
+    mode: CopyMode
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Round:
+    """One round of a cell, seconds per copy: on the device, and in the calling thread."""
+
+    device_s: float
+    host_s: float
+
+
+class Buffers:
+    """One large buffer per memory, of which smaller copies take one part after another.
+
+    So that small copies, too, find their source in memory and not in a cache.
+
+    Args:
+        runtime: The device.
+        size: Bytes of each.
+
+    Attributes:
+        unavailable: Why a memory is missing.
+    """
+
+    def __init__(self, runtime: Runtime, size: int) -> None:
+        self.unavailable: dict[str, str] = {}
+        self._target = torch.empty(size, dtype=torch.uint8, device=runtime.device)
+        pageable = torch.ones(size, dtype=torch.uint8)
+        self._sources: dict[Memory, torch.Tensor] = {"pageable": pageable}
+        try:
+            self._sources["pinned"] = runtime.pin(pageable)
+        except UnavailableError as reason:
+            self.unavailable["pinned"] = str(reason)
+
+    @property
+    def memories(self) -> tuple[Memory, ...]:
+        """Those that there are."""
+        return tuple(self._sources)
+
+    @property
+    def size(self) -> int:
+        """Bytes of each buffer."""
+        return self._target.numel()
+
+    def pairs(self, size: int, memory: Memory, copies: int) -> list[_Pair]:
+        """Targets and sources of some copies; they follow each other through the buffers."""
+        source, places = self._sources[memory], self.size // size
+        starts = [(copy % places) * size for copy in range(copies)]
+        return [(self._target[at : at + size], source[at : at + size]) for at in starts]
+
+
+class Spinner:
+    """Keeps the device busy for a while, so that what is ordered behind it queues up.
+
+    Rounds of an elementwise operation on a buffer of its own: public torch, on every device.
+
+    Args:
+        runtime: The device.
+        size: Bytes of the buffer.
+    """
+
+    def __init__(self, runtime: Runtime, size: int = _SCRATCH_BYTES) -> None:
+        self._runtime = runtime
+        self._scratch = torch.zeros(size, dtype=torch.uint8, device=runtime.device)
+        self._each_s = self._timed(8) / 8
+
+    def spin(self, seconds: float) -> None:
+        """Order work of about so many seconds, on the current stream."""
+        wanted = min(max(seconds, _LEAST_SPIN_S), _MOST_SPIN_S)
+        for _ in range(math.ceil(wanted / max(self._each_s, 1e-6))):
+            self._scratch.bitwise_not_()
+
+    def _timed(self, count: int) -> float:
+        self._scratch.bitwise_not_()
+        began, ended = self._runtime.event(), self._runtime.event()
+        began.record(self._runtime.current())
+        for _ in range(count):
+            self._scratch.bitwise_not_()
+        ended.record(self._runtime.current())
+        ended.synchronize()
+        return began.elapsed_time(ended) / 1e3
+
+
+class Copier:
+    """Times rounds of copies to one device.
+
+    Args:
+        runtime: The device.
+        clock: Monotonic seconds of the calling thread's side.
+    """
+
+    def __init__(self, runtime: Runtime, *, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._runtime = runtime
+        self._clock = clock
+        self._spinner = Spinner(runtime) if runtime.asynchronous else None
+        self._side = contextlib.nullcontext()
+        self._enqueue_s = 0.0  # what ordering one copy was last seen to take
+
+    def modes(self) -> tuple[tuple[CopyMode, ...], dict[str, str]]:
+        """The modes that mean something here, and why others don't."""
+        if not self._runtime.asynchronous:
+            reason = "copies within the host's memory are done by the calling thread"
+            return ("blocking",), {"non_blocking": reason, "side_stream": reason}
+        try:
+            self._side = self._runtime.stream()
+        except UnavailableError as reason:
+            return MODES[:2], {"side_stream": str(reason)}
+        return MODES, {}
+
+    def round(self, pairs: Sequence[_Pair], memory: Memory, mode: CopyMode) -> Round:
+        """Copy all pairs between two events.
+
+        Copies of pinned memory that only are ordered wait behind a spin of the device, so that
+        ordering them is not timed. Pageable ones are staged by the calling thread itself, and
+        blocking ones are waited for one by one: for those that is part of the time. It always ends
+        with an event, because a pageable copy returns when it is staged.
+        """
+        began, ended = self._runtime.event(), self._runtime.event()
+        asynchronous = mode != "blocking"
+        with self._side if mode == "side_stream" else contextlib.nullcontext():
+            stream = self._runtime.current()
+            if self._spinner is not None and asynchronous and memory == "pinned":
+                self._spinner.spin(2 * self._enqueue_s * len(pairs))
+            began.record(stream)
+            from_s = self._clock()
+            for target, source in pairs:
+                target.copy_(source, non_blocking=asynchronous)
+            host_s = (self._clock() - from_s) / len(pairs)
+            ended.record(stream)
+            ended.synchronize()
+        if asynchronous and memory == "pinned":
+            self._enqueue_s = host_s
+        return Round(began.elapsed_time(ended) / 1e3 / len(pairs), host_s)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Copies of plain buffers to one device.
+
+    Attributes:
+        cells: The median of each.
+        fits: A line for each memory and mode.
+        unavailable: Reasons for memories and modes that are missing.
+    """
+
+    cells: tuple[CopyTime, ...]
+    fits: tuple[LinkFit, ...]
+    unavailable: dict[str, str]
+
+
+def copies_per_round(size: int) -> int:
+    """Copies between two events: enough to be timed well, and no more than that takes."""
+    return min(_MOST_COPIES, max(1, _ROUND_BYTES // size))
+
+
+def measure_copies(
+    copier: Copier,
+    buffers: Buffers,
+    *,
+    budget_s: float,
+    sizes: Iterable[int] = SIZES,
+    seed: int = 0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Measured:
+    """Time all cells in random order, pass after pass.
+
+    Args:
+        copier: Times rounds.
+        buffers: What is copied; sizes beyond theirs are left out.
+        budget_s: No further pass begins after it, once there are six.
+        sizes: Bytes of a copy.
+        seed: Of the order.
+        clock: Monotonic seconds, for the budget.
+    """
+    modes, missing = copier.modes()
+    kept = [size for size in sizes if size <= buffers.size]
+    cells = [
+        Cell(size=size, memory=memory, mode=mode)
+        for size in kept
+        for memory in buffers.memories
+        for mode in modes
+    ]
+    passes: list[dict[Cell, Round]] = []
+    began_s = clock()
+    for number, order in enumerate(_orders(cells, seed)):
+        found = {cell: _round(copier, buffers, cell) for cell in order}
+        if number:  # the first only warms up: pages are touched, the driver sets up
+            passes.append(found)
+        if len(passes) >= _MOST_PASSES:
+            break
+        if len(passes) >= FEWEST_PASSES and clock() - began_s > budget_s:
+            break
+    return Measured(
+        cells=tuple(_time_of(cell, [found[cell] for found in passes]) for cell in cells),
+        fits=tuple(_fits(cells, passes)),
+        unavailable={**buffers.unavailable, **missing},
+    )
+
+
+def _orders(cells: Sequence[Cell], seed: int) -> Iterator[list[Cell]]:
+    """The cells in ever new orders."""
+    generator = random.Random(seed)
+    while True:
+        yield generator.sample(cells, len(cells))
+
+
+def _round(copier: Copier, buffers: Buffers, cell: Cell) -> Round:
+    pairs = buffers.pairs(cell.size, cell.memory, copies_per_round(cell.size))
+    return copier.round(pairs, cell.memory, cell.mode)
+
+
+def _time_of(cell: Cell, rounds: Sequence[Round]) -> CopyTime:
+    time_s = median_interval([each.device_s for each in rounds])
+    return CopyTime(
+        bytes=cell.size,
+        memory=cell.memory,
+        mode=cell.mode,
+        time_s=time_s,
+        bytes_per_s=cell.size / time_s.value,
+        host_s=statistics.median(each.host_s for each in rounds),
+        copies=copies_per_round(cell.size),
+        rounds=len(rounds),
+    )
+
+
+def _fits(cells: Sequence[Cell], passes: Sequence[dict[Cell, Round]]) -> Iterator[LinkFit]:
+    for memory, mode in dict.fromkeys((cell.memory, cell.mode) for cell in cells):
+        own = [cell for cell in cells if (cell.memory, cell.mode) == (memory, mode)]
+        points = [[(cell.size, found[cell].device_s) for cell in own] for found in passes]
+        found = fit(memory, mode, points)
+        if found is not None:
+            yield found

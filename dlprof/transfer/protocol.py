@@ -1,0 +1,40 @@
+"""What ``dlprof transfer`` and the process that copies say to each other; free of torch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from dlprof.trial.protocol import BuildRequest
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TransferRequest:
+    """What is to be measured.
+
+    Attributes:
+        device: Torch's name; ``auto`` for the accelerator that torch finds, else the CPU.
+        all_devices: Copy to all accelerators, one by one and at once.
+        most_bytes: Largest buffer.
+        budget_s: For plain buffers, over all devices.
+        nodes: CPUs of the NUMA nodes, by the node's number as text.
+        near: Nodes of the cards' slots, by NVML's UUID.
+        build: The target whose batch is copied; ``None`` for none.
+        seed: Of the order of measuring, and of the target's own order.
+    """
+
+    device: str = "auto"
+    all_devices: bool = False
+    most_bytes: int = 1 << 28
+    budget_s: float = 10.0
+    nodes: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    near: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    build: BuildRequest | None = None
+    seed: int = 0
+
+
+def transfer_request(message: Mapping[str, Any]) -> TransferRequest:
+    """Read a request back from ``dataclasses.asdict`` of one."""
+    build = message["build"]
+    return TransferRequest(**{**message, "build": None if build is None else BuildRequest(**build)})
