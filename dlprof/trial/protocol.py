@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 from dlprof.records import Config
+from dlprof.records.gate import Series
 
 Message = dict[str, Any]
 
@@ -62,6 +63,21 @@ class TrialRequest:
     turnover: bool = True
     probe: bool = False
     explain: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BlockRequest:
+    """One block of a check, as a side is asked for it.
+
+    Attributes:
+        series: ``load`` for steady loading, ``start`` for a start and the turn of an epoch.
+        batches: How many a block of loading has; those that fill the queues among them.
+        seed: Of the order and of random numbers, so that every block loads the same samples.
+    """
+
+    series: Series = "load"
+    batches: int = 0
+    seed: int = 0
 
 
 def build_request(message: Mapping[str, Any]) -> BuildRequest:

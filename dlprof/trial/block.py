@@ -1,0 +1,60 @@
+"""The figures of a block of loading: from the stamps of its batches to what a check compares."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from dlprof.tracing.spans import Span, spans
+from dlprof.tracing.trace import Row
+
+_NS = 1e-9
+
+
+def block_figures(
+    rows: Sequence[Row], *, samples: Sequence[int], times_s: Sequence[float]
+) -> dict[str, Any]:
+    """The fields of a ``Block`` that stamps tell; times are in seconds.
+
+    The service time is that of fetching and collating, less what the process that did it waited
+    for a core. Where a loader could not be hooked it is the wait in ``next()``.
+
+    Args:
+        rows: One per batch, in the order of yields.
+        samples: Samples of each.
+        times_s: When the first of them came, as far as nothing but loading happened meanwhile.
+    """
+    if len(rows) != len(samples):
+        return {"failure": "some batches came past the hooks, so not all of them were timed"}
+    fetch, collate = spans("fetch", rows), spans("collate", rows)
+    receive = spans("rebuild", rows)
+    hooked = len(fetch) == len(collate) == len(rows)
+    service = (
+        [_own_s(one) + _own_s(two) for one, two in zip(fetch, collate, strict=True)]
+        if hooked
+        else [span.wall_ns * _NS for span in spans("wait", rows)]
+    )
+    stages = {"fetch": fetch, "collate": collate} if hooked else {}
+    if len(receive) == len(rows):
+        stages["receive"] = receive
+    return {
+        "service_s": service,
+        "samples": list(samples),
+        "wall_s": _wall_s(samples, times_s),
+        "corrected": hooked and all(span.run_queue_ns is not None for span in (*fetch, *collate)),
+        "stages_s": {name: math.fsum(map(_own_s, found)) for name, found in stages.items()},
+    }
+
+
+def _own_s(span: Span) -> float:
+    """What a stage took, less waiting for a core."""
+    return max(0, span.wall_ns - (span.run_queue_ns or 0)) * _NS
+
+
+def _wall_s(samples: Sequence[int], times_s: Sequence[float]) -> float | None:
+    """What the whole block would have taken at the rate of its undisturbed part."""
+    came = sum(samples[1 : len(times_s)])
+    if len(times_s) < 2 or not came:
+        return None
+    return (times_s[-1] - times_s[0]) / came * sum(samples)

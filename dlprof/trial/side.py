@@ -1,0 +1,271 @@
+"""One side of a check, seen from outside: the process that loads blocks, started and ended here."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from dlprof.errors import DlprofError, FileError, NothingMeasuredError, TargetError, UsageError
+from dlprof.records import Block, Config, Failure, Target
+from dlprof.records import Side as SideName
+from dlprof.trial.failures import died, last_lines
+from dlprof.trial.inbox import Inbox
+from dlprof.trial.leftovers import SharedMemoryWatch
+from dlprof.trial.log import TrialLog
+from dlprof.trial.processes import end_group
+from dlprof.trial.protocol import BlockRequest, BuildRequest, Channel, Message
+from dlprof.units import format_duration
+
+_GRACE_S = 1.0
+_QUIT_S = 1.0
+_PATIENCE_S = 20.0
+_SOURCE = "side"
+_ERRORS: dict[str, type[DlprofError]] = {
+    "target": TargetError,
+    "usage": UsageError,
+    "file": FileError,
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SidePlace:
+    """Where the code of one side lies, and what runs it.
+
+    Attributes:
+        directory: Working directory; first on ``sys.path``.
+        python: The interpreter.
+        moved: Beginnings of ``sys.path`` entries that lie elsewhere for this side, and where.
+        library: A directory that holds ``dlprof`` and nothing else; the code that measures is
+            the same on both sides, whatever the working directory or the environment hold.
+    """
+
+    directory: Path
+    python: str = sys.executable
+    moved: tuple[tuple[str, str], ...] = ()
+    library: Path
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltSide:
+    """A target as the side that built it describes it.
+
+    Attributes:
+        target: The target.
+        versions: ``torch`` and ``python``.
+        file: Where its code stands; empty for a built-in or a live object.
+        line: Its line there.
+    """
+
+    target: Target
+    versions: Mapping[str, str]
+    file: str = ""
+    line: int | None = None
+
+
+class SideProcess:
+    """A process that holds one built target warm and loads blocks of it.
+
+    A process that fails is stood up again for the next block.
+
+    Args:
+        name: Which side.
+        request: How to build the target.
+        place: Where its code lies.
+        logs: Directory for what its processes write; the caller removes it after ``close``.
+    """
+
+    def __init__(
+        self, name: SideName, request: BuildRequest, place: SidePlace, *, logs: Path
+    ) -> None:
+        self.name = name
+        self._request = request
+        self._place = place
+        self._path = logs / f"{name}.log"
+        self._running: _Running | None = None
+        self._config: Config | None = None
+        self._build_s = _PATIENCE_S
+        self._ordered = False
+
+    def build(self, patience_s: float) -> BuiltSide:
+        """Start the process and build the target in it.
+
+        Args:
+            patience_s: How long that may take.
+
+        Raises:
+            DlprofError: It can't be built, or not in time.
+        """
+        self._build_s = patience_s
+        self._running = running = _Running(self._place, self._path)
+        moved = [list(pair) for pair in self._place.moved]
+        running.send({"build": dataclasses.asdict(self._request), "moved": moved})
+        answer = running.answer(patience_s)
+        if isinstance(answer, Failure):
+            raise _unbuilt(answer, self._place.python)
+        if answer["event"] == "build_failed":
+            error = answer["error"]
+            kind = _ERRORS.get(error["kind"], TargetError)
+            raise kind(error["message"], hint=error["hint"], traceback=error["traceback"])
+        return _built(answer)
+
+    def open(self, config: Config, patience_s: float) -> None:
+        """Make the loader of its blocks.
+
+        Args:
+            config: The loader's settings.
+            patience_s: How long that may take.
+
+        Raises:
+            NothingMeasuredError: It can't be made.
+        """
+        self._config = config
+        answer = self._ask({"open": dataclasses.asdict(config)}, patience_s)
+        if isinstance(answer, Failure):
+            raise NothingMeasuredError(
+                answer.message, hint=answer.hint, traceback=answer.stderr_tail
+            )
+
+    def order(self, request: BlockRequest) -> None:
+        """Ask for a block; ``collect`` gives it."""
+        self._ordered = self._stand_up()
+        if self._ordered and self._running is not None:
+            self._running.send({"block": dataclasses.asdict(request)})
+
+    def collect(self, patience_s: float) -> tuple[Block, Failure | None]:
+        """The block that was ordered, and what went wrong where it has no figures.
+
+        Args:
+            patience_s: How long loading it may take.
+        """
+        if not self._ordered or self._running is None:
+            failure: Message | Failure = died(1, "")
+        else:
+            failure = self._running.answer(patience_s)
+        if isinstance(failure, Failure):
+            self.close()
+            return Block(side=self.name, failure=failure.message), failure
+        return _block(self.name, failure["block"]), None
+
+    def close(self) -> None:
+        """End the process and all that it has started."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.end()
+
+    def _stand_up(self) -> bool:
+        """Replace a process that has failed; false where that can't be done any more."""
+        if self._running is not None:
+            return True
+        if self._config is None:
+            return False
+        try:
+            self.build(self._build_s)
+            self.open(self._config, self._build_s)
+        except DlprofError:
+            self.close()
+            return False
+        return True
+
+    def _ask(self, order: Message, patience_s: float) -> Message | Failure:
+        if self._running is None:
+            raise AssertionError("a side is built first")
+        self._running.send(order)
+        return self._running.answer(patience_s)
+
+
+class _Running:
+    """The process itself, from its start to its end."""
+
+    def __init__(self, place: SidePlace, log: Path) -> None:
+        self._shared = SharedMemoryWatch()
+        self._log = log.open("a+b")
+        self._process = subprocess.Popen(
+            [place.python, "-P", "-m", "dlprof.trial.warm"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            cwd=place.directory,
+            env=_environment(place),
+            start_new_session=True,
+        )
+        reader, writer = self._process.stdout, self._process.stdin
+        self._channel = Channel(cast(BinaryIO, reader), cast(BinaryIO, writer))
+        self._inbox = Inbox()
+        self._inbox.listen(_SOURCE, self._channel.receive)
+
+    def send(self, message: Message) -> None:
+        self._channel.send(message)
+
+    def answer(self, patience_s: float) -> Message | Failure:
+        """The next answer, or why there is none."""
+        event = self._inbox.get(patience_s)
+        tail = last_lines(TrialLog(self._log).text())
+        if event is None:
+            return Failure(
+                kind="timeout",
+                message=f"It did not answer within {format_duration(patience_s)}.",
+                hint="Raise --timeout if batches are that slow; otherwise the data set hangs.",
+                stderr_tail=tail,
+            )
+        if event.message is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_GRACE_S)
+            return died(self._process.returncode or 0, tail)
+        if event.message["event"] == "failed":
+            failure = Failure(**event.message["failure"])
+            return dataclasses.replace(failure, stderr_tail=failure.stderr_tail or tail)
+        return event.message
+
+    def end(self) -> None:
+        self._channel.close_writing()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_QUIT_S)
+        end_group(self._process.pid, linger_s=0.0, grace_s=_GRACE_S, reap=self._process.poll)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_GRACE_S)
+        self._log.close()
+        self._shared.clear()
+
+
+def _environment(place: SidePlace) -> dict[str, str]:
+    """The user's, with dlprof's own code first, and one order of sets for both sides."""
+    before = os.environ.get("PYTHONPATH", "")
+    paths = os.pathsep.join(filter(None, (str(place.library), before)))
+    return {"PYTHONHASHSEED": "0", **os.environ, "PYTHONPATH": paths}
+
+
+def _unbuilt(failure: Failure, python: str) -> DlprofError:
+    """The error of a process that ended before it had said anything."""
+    missing = "No module named" in failure.stderr_tail or "Unknown option" in failure.stderr_tail
+    if python != sys.executable and missing:
+        return UsageError(
+            f"{python} can't run the target: {failure.stderr_tail.splitlines()[-1]}",
+            hint="It has to be Python 3.11 or later with torch and psutil installed.",
+        )
+    return TargetError(
+        f"The process that builds the target failed: {failure.message}",
+        hint="Import the target in a Python of your own to see why.",
+        traceback=failure.stderr_tail,
+    )
+
+
+def _built(answer: Message) -> BuiltSide:
+    target = dict(answer["target"])
+    target["notes"] = tuple(target["notes"])
+    if target["own_config"] is not None:
+        target["own_config"] = Config(**target["own_config"])
+    file, line = answer["place"] or ("", None)
+    return BuiltSide(target=Target(**target), versions=answer["versions"], file=file, line=line)
+
+
+def _block(side: SideName, figures: Mapping[str, Any]) -> Block:
+    columns: dict[str, Sequence[Any]] = {
+        name: tuple(figures[name]) for name in ("service_s", "samples") if name in figures
+    }
+    return Block(side=side, **{**figures, **columns})

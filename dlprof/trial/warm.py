@@ -1,0 +1,322 @@
+"""A process that holds one target warm and loads blocks of batches when asked: a side of a check.
+
+Both sides of a check load the same samples, by the same code of dlprof's, in turns. What they are
+compared by is stamped in whichever process fetches (``dlprof.tracing``); both bear that alike.
+
+Run as ``python -P -m dlprof.trial.warm``: orders come on standard input, answers go to what was
+standard output, and what the target prints goes to standard error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from dlprof.errors import TargetError
+from dlprof.records import Config
+from dlprof.trial import child, failures
+from dlprof.trial.guard import guard_of
+from dlprof.trial.measure import EmptyLoaderError, Loop, TruncatedEpochError
+from dlprof.trial.processes import die_with_parent, tie_forked
+from dlprof.trial.protocol import BlockRequest, Channel, Message, build_request
+from dlprof.trial.stacks import answer_with_stacks
+
+if TYPE_CHECKING:
+    from dlprof.targets.build import BuiltTarget
+    from dlprof.targets.loader import EpochGate
+
+MOST_BATCHES = 4096
+"""A block has no more, so that all its rows are kept."""
+
+_MOST_FILL_S = 1.0
+_FILL_FACTOR = 1.2
+
+_clock = time.perf_counter
+
+
+@dataclasses.dataclass(slots=True)
+class _Seen:
+    """What the consumer saw of a block's batches, in their order.
+
+    Attributes:
+        times_s: When each came.
+        samples: Samples in each.
+        undisturbed: Batches that came before the queues were left to fill.
+        memory: What was held then, as fields of a ``Block``.
+    """
+
+    times_s: list[float] = dataclasses.field(default_factory=list)
+    samples: list[int] = dataclasses.field(default_factory=list)
+    undisturbed: int = 0
+    memory: Message = dataclasses.field(default_factory=dict)
+
+
+class Warm:
+    """A target's loader, kept for blocks of loading.
+
+    Workers live on between blocks wherever the loader can be made so: what they do for a batch is
+    the same, and starting is measured apart.
+
+    Args:
+        built: The target.
+        config: The settings of its loader.
+
+    Raises:
+        TargetError: No loader can be made with them.
+    """
+
+    def __init__(self, built: BuiltTarget, config: Config) -> None:
+        from dlprof.machine.portable import open_tree  # noqa: PLC0415 - torch comes first
+        from dlprof.targets.loader import EpochGate  # noqa: PLC0415
+        from dlprof.tracing.tracer import Tracer  # noqa: PLC0415
+
+        self._built, self._config = built, config
+        self._gate = EpochGate()
+        self._loader = _lasting_loader(built, config, self._gate)
+        self._tracer = Tracer(self._loader, capacity=MOST_BATCHES)
+        self._tracer.install()
+        self._tree = open_tree(os.getpid())
+        self._rows = 0
+
+    def load(self, request: BlockRequest) -> Message:
+        """Load one block, and give its figures as fields of a ``Block``."""
+        from dlprof.trial.block import block_figures  # noqa: PLC0415 - with the tracer
+
+        _seed_all(self._loader, request.seed)
+        before, held = self._tree.read(), _shared_bytes()
+        seen = self._take(min(request.batches, MOST_BATCHES), held)
+        after = self._tree.read()
+        trace = self._tracer.trace()
+        new = trace.dropped + len(trace.rows) - self._rows
+        self._rows += new
+        figures = block_figures(
+            trace.rows[len(trace.rows) - new :],
+            samples=seen.samples,
+            times_s=seen.times_s[: seen.undisturbed],
+        )
+        waited, ran = _growth(before.wait_ns, after.wait_ns), _growth(before.run_ns, after.run_ns)
+        if waited is not None and ran is not None and waited + ran > 0:
+            figures["run_queue_wait_fraction"] = waited / (waited + ran)
+        return {**figures, **seen.memory}
+
+    def _take(self, batches: int, held: int | None) -> _Seen:
+        """Take the batches of a block, through as many epochs as that needs."""
+        seen = _Seen(undisturbed=max(1, batches - self._config.batches_in_flight))
+        while len(seen.times_s) < batches:
+            came = len(seen.times_s)
+            self._gate.reopen(limit=batches - came)
+            for batch in iter(self._tracer):
+                seen.times_s.append(_clock())
+                if not self._gate.exact:
+                    seen.samples.append(self._count(batch))
+                if len(seen.times_s) == seen.undisturbed:
+                    seen.memory = self._hold(seen, held)
+                if len(seen.times_s) == batches and not self._gate.attached:
+                    break
+            self._close_epoch(seen, came)
+        return seen
+
+    def _close_epoch(self, seen: _Seen, before: int) -> None:
+        """Note what an epoch has brought, which must be as much as was asked of it."""
+        came = len(seen.times_s) - before
+        if not came:
+            raise EmptyLoaderError
+        if not before:
+            self._gate.confirm()
+        if self._gate.exact:
+            if came < self._gate.batches:
+                raise TruncatedEpochError(f"{came} of {self._gate.batches} batches came")
+            seen.samples.extend(self._gate.sizes[:came])
+
+    def _count(self, batch: object) -> int:
+        from dlprof.targets.counting import count_samples  # noqa: PLC0415
+
+        size = self._built.target.batch_size
+        return count_samples(batch, size) or size or 1
+
+    def _hold(self, seen: _Seen, held: int | None) -> Message:
+        """Take nothing until the queues are full, and look what is held then."""
+        times = seen.times_s
+        if len(times) > 1:
+            period_s = (times[-1] - times[0]) / (len(times) - 1)
+            fill_s = _FILL_FACTOR * self._config.batches_in_flight * period_s
+            time.sleep(min(_MOST_FILL_S, fill_s))
+        self._tree.read()
+        memory: Message = {"pss_peak_bytes": self._tree.pss_bytes()}
+        shared = _shared_bytes()
+        if shared is not None and held is not None:
+            memory["shm_peak_bytes"] = max(0, shared - held)
+        return memory
+
+    def start(self, request: BlockRequest) -> Message:
+        """Start the loader anew, as it is set, and turn an epoch; fields of a ``Block``."""
+        from dlprof.targets.loader import EpochGate, make_loader  # noqa: PLC0415
+
+        gate, own = EpochGate(), self._built.target.own_config
+        in_worker = guard_of(self._config, own)
+        loader = make_loader(self._built, self._config, gate=gate, in_worker=in_worker)
+        _seed_all(loader, request.seed)
+        loop = Loop(
+            loader,
+            self._config,
+            consume=lambda _batch: None,
+            clock=_clock,
+            beat=lambda _now_s: None,
+            confirm=gate.confirm,
+        )
+        gate.reopen(limit=max(1, self._config.num_workers))
+        loop.begin_epoch()
+        startup_s = loop.now.yields_s[0] - loop.now.began_s
+        if gate.attached:
+            loop.drain()
+            gate.reopen(limit=max(1, self._config.num_workers))
+            loop.begin_epoch()
+        loop.shut_down()
+        return {
+            "startup_s": startup_s,
+            "epoch_turnover_s": loop.turnovers_s[0] if loop.turnovers_s else None,
+        }
+
+    def close(self) -> None:
+        """End the workers that live on."""
+        shut_down = getattr(getattr(self._loader, "_iterator", None), "_shutdown_workers", None)
+        if shut_down is not None:
+            shut_down()
+
+
+def _lasting_loader(built: BuiltTarget, config: Config, gate: EpochGate) -> Any:
+    """A loader whose workers outlive an epoch, or, where it takes no such setting, as it is set."""
+    from dlprof.targets.loader import make_loader  # noqa: PLC0415
+
+    in_worker = guard_of(config, built.target.own_config)
+    if config.num_workers:
+        lasting = dataclasses.replace(config, persistent_workers=True)
+        with contextlib.suppress(TargetError):
+            return make_loader(built, lasting, gate=gate, in_worker=in_worker)
+    return make_loader(built, config, gate=gate, in_worker=in_worker)
+
+
+def _seed_all(loader: Any, seed: int) -> None:
+    """Seed everything that decides which samples come, and what random numbers they draw."""
+    import torch  # noqa: PLC0415 - imported already, with the target
+
+    random.seed(seed)
+    torch.manual_seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % 2**32)
+    for generator in _generators(loader):
+        if isinstance(generator, torch.Generator):
+            generator.manual_seed(seed)
+
+
+def _generators(loader: Any) -> Iterator[Any]:
+    """The generators of a loader and its samplers."""
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    owners = (loader, getattr(loader, "sampler", None), batch_sampler)
+    for owner in (*owners, getattr(batch_sampler, "sampler", None)):
+        yield getattr(owner, "generator", None)
+
+
+def _shared_bytes() -> int | None:
+    """What /dev/shm holds now."""
+    from dlprof.machine.memory import read_shared_memory  # noqa: PLC0415 - after the target
+
+    now = read_shared_memory()
+    return None if now is None else now.used_bytes
+
+
+def _growth(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else max(0, after - before)
+
+
+class Server:
+    """Answers what the check orders, until it goes away.
+
+    Args:
+        channel: To the check.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._built: BuiltTarget | None = None
+        self._warm: Warm | None = None
+
+    def serve(self) -> None:
+        """Answer order after order."""
+        while (order := self._channel.receive()) is not None:
+            try:
+                answer = self._obey(order)
+            except BaseException as error:  # noqa: BLE001 - whatever the user's code raises is a result
+                answer = _failed(error)
+            self._channel.send(answer)
+        if self._warm is not None:
+            self._warm.close()
+
+    def _obey(self, order: Message) -> Message:
+        if "build" in order:
+            return self._build(order)
+        if self._built is None:
+            raise AssertionError("a target is built before anything is asked of it")
+        if "open" in order:
+            self._warm = Warm(self._built, Config(**order["open"]))
+            return {"event": "opened"}
+        if self._warm is None:
+            raise AssertionError("a loader is made before blocks are asked for")
+        request = BlockRequest(**order["block"])
+        figures = self._warm.load if request.series == "load" else self._warm.start
+        return {"event": "block", "block": figures(request)}
+
+    def _build(self, order: Message) -> Message:
+        began_s = _clock()
+        sys.path[:] = _moved(sys.path, order["moved"])
+        request = build_request(order["build"])
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as Python itself puts it there
+        try:
+            self._built = child.build(request)
+        except BaseException as error:  # noqa: BLE001 - also what would end an ordinary program
+            told = child.describe_error(child.as_target_error(error))
+            return {"event": "build_failed", "error": told}
+        from dlprof.targets.places import place_of  # noqa: PLC0415 - torch comes with it
+
+        place = None if request.pickled else place_of(request.target)
+        described = child.describe_built(self._built, _clock() - began_s)
+        return {"event": "built", **described, "place": place}
+
+
+def _moved(entries: list[str], moved: list[list[str]]) -> list[str]:
+    """Entries of ``sys.path`` with the beginnings replaced that lie elsewhere for this side."""
+    found = []
+    for entry in entries:
+        for old, new in moved:
+            if entry == old or entry.startswith(old.rstrip(os.sep) + os.sep):
+                found.append(new + entry[len(old) :])
+                break
+        else:
+            found.append(entry)
+    return found
+
+
+def _failed(error: BaseException) -> Message:
+    failure = failures.classify(error)
+    return {"event": "failed", "failure": dataclasses.asdict(failure)}
+
+
+def main() -> None:
+    """Serve the check that started this process."""
+    channel = Channel.of_descriptors(os.dup(0), os.dup(1))
+    os.dup2(2, 1)
+    die_with_parent()
+    tie_forked()
+    answer_with_stacks()
+    Server(channel).serve()
+    os._exit(0)  # what the target has started is ended with this process's group
+
+
+if __name__ == "__main__":
+    main()
