@@ -16,6 +16,7 @@ from dlprof.cli.recommend import recommend
 from dlprof.cli.report import report
 from dlprof.cli.run import run
 from dlprof.cli.sweep import sweep
+from dlprof.cli.transfer import transfer
 
 app = typer.Typer(
     name="dlprof",
@@ -59,4 +60,5 @@ app.command(cls=Command)(profile)
 app.command(cls=ScriptCommand)(run)
 app.command(cls=Command)(compare)
 app.command(cls=Command)(report)
+app.command(cls=Command)(transfer)
 app.command(cls=Command)(machine)

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, Any, BinaryIO, Protocol, cast
 
 from dlprof.engine.workplace import work_directory
 from dlprof.errors import DlprofError, FileError, NothingMeasuredError, TargetError, UsageError
@@ -70,10 +70,10 @@ class TransferOptions:
     timeout_s: float = 300.0
 
 
-class TransferListener:
-    """Told what goes on; does nothing by itself."""
+class TransferListener(Protocol):
+    """Told what goes on."""
 
-    def progress(self, text: str) -> None:
+    def message(self, text: str) -> None:
         """What is done now."""
 
     def preparing(self, what: str, done: int, total: int) -> None:
@@ -189,7 +189,7 @@ class _Heard:
         """
         match message["event"]:
             case "progress":
-                self._listener.progress(message["text"])
+                self._listener.message(message["text"])
             case "device":
                 self._devices.append(from_json(DeviceTransfer, message["device"]))
             case "together":

@@ -92,11 +92,16 @@ class ThroughputPlot:
         peak = max(bar.rate for bar in self._bars)
         for bar, label, figure in zip(self._bars, labels, figures, strict=True):
             length = longest * bar.rate / peak
-            drawn = _ascii_bar(length) if options.ascii_only else _block_bar(length)
+            drawn = drawn_bar(length, ascii_only=options.ascii_only)
             line = Text(f"{label:>{left}} ", no_wrap=True)
             line.append(f"{drawn:<{longest}} ", style="green" if bar.picked else "cyan")
             line.append(f"{figure:>{right}}{_MARK if bar.picked else ''}")
             yield line
+
+
+def drawn_bar(length: float, *, ascii_only: bool) -> str:
+    """A bar of so many cells, in eighths of a cell where the terminal can show them."""
+    return _ascii_bar(length) if ascii_only else _block_bar(length)
 
 
 def _block_bar(length: float) -> str:

@@ -1,0 +1,107 @@
+"""``dlprof transfer``: how fast do batches reach the device?"""
+# ruff: noqa: PLC0415 - imported when the command runs, so that --help answers at once
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from dlprof.cli import options, streams
+from dlprof.errors import UsageError
+
+_ALL_DEVICES = (
+    "dlprof: --all-devices keeps the links of all devices busy; on a shared machine that slows "
+    "down others\n"
+)
+
+
+def transfer(  # noqa: PLR0913 - a command has as many parameters as it has options
+    *,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--target",
+            metavar="TARGET",
+            help="Also copy a batch of this target: package.module:attr, path/to/file.py:attr, or "
+            "a built-in data set.",
+        ),
+    ] = None,
+    arg: options.Arg = None,
+    shuffle: options.Shuffle = None,
+    device: options.Device = None,
+    all_devices: Annotated[
+        bool,
+        typer.Option(
+            "--all-devices",
+            help="Copy to all devices, one by one and at once. Slows down others who use them.",
+        ),
+    ] = False,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            "--budget",
+            metavar="TIME",
+            help="How long to copy plain buffers, over all devices. Default: 10s.",
+        ),
+    ] = None,
+    timeout: Annotated[
+        str | None,
+        typer.Option("--timeout", metavar="TIME", help="End it after this time. Default: 300s."),
+    ] = None,
+    seed: options.Seed = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Measure how fast batches reach the device, and what pinned memory changes.
+
+    Copies plain buffers of 4 KB to 256 MB, and with --target a batch of one's own. Without an
+    accelerator it measures copies within the host's memory, the upper bound.
+    """
+    if target is None and (arg or shuffle is not None):
+        name = "--arg" if arg else "--shuffle"
+        raise UsageError(f"{name} belongs to --target", hint="Give --target too, or leave it out.")
+    flags = {
+        "target": target,
+        "arg": arg,
+        "shuffle": shuffle,
+        "device": device,
+        "budget": budget,
+        "timeout": timeout,
+        "seed": seed,
+    }
+    given = _given({name: value for name, value in flags.items() if value is not None})
+    if all_devices:
+        if "device" in given:
+            raise UsageError(
+                "--device and --all-devices don't go together", hint="Leave one of them out."
+            )
+        if not quiet:
+            sys.stderr.write(_ALL_DEVICES)
+    _run(given | {"all_devices": all_devices}, as_json=as_json, quiet=quiet, verbose=verbose)
+
+
+def _given(flags: dict[str, object]) -> dict[str, Any]:
+    """The options as read by the rules that all commands share, by the settings' own names."""
+    from dlprof.settings import by_key
+
+    table = by_key()
+    return {
+        table[name].field: table[name].read(value, f"--{name}") for name, value in flags.items()
+    }
+
+
+def _run(asked: dict[str, Any], *, as_json: bool, quiet: bool, verbose: bool) -> None:
+    from dlprof.cli.measuring import signals_while_measuring
+    from dlprof.engine.transfer import TransferOptions, run_transfer
+    from dlprof.report.live import open_listener
+    from dlprof.report.transfer import render_transfers, transfer_document
+
+    with signals_while_measuring(), open_listener(quiet=quiet, verbose=verbose) as listener:
+        found = run_transfer(TransferOptions(**asked), listener)
+    if as_json:
+        streams.write_result(transfer_document(found))
+    else:
+        streams.print_result(render_transfers(found))
