@@ -13,8 +13,9 @@ from dlprof.machine import portable
 from dlprof.machine.cgroups import Cgroups, allowed_cpus, cpu_quota, memory_limit, read_cgroups
 from dlprof.machine.files import list_names, read_text
 from dlprof.machine.fingerprint import fingerprint
-from dlprof.machine.gpus import GpuReader
+from dlprof.machine.gpus import Gpus
 from dlprof.machine.memory import available_memory, read_shared_memory, read_system_memory
+from dlprof.machine.patience import PatientGpus
 from dlprof.machine.procfs import (
     parse_allowed_cpus,
     parse_cpu_list,
@@ -49,13 +50,13 @@ class _Memory(NamedTuple):
         return min((size for size in (self.total, self.limit) if size), default=None)
 
 
-def inspect_machine(root: Path = _HERE, *, gpus: GpuReader | None = None) -> Machine:
+def inspect_machine(root: Path = _HERE, *, gpus: Gpus | None = None) -> Machine:
     """What the machine offers to this process and its children.
 
     Args:
         root: Where ``/proc``, ``/sys`` and ``/dev`` are found; another machine's recorded texts
             read as well as this one's.
-        gpus: Who lists the GPUs; NVML, opened and closed again, for ``None``.
+        gpus: Who lists the GPUs; whoever can, opened and closed again, for ``None``.
     """
     cgroups = read_cgroups(None, root)
     cpus, memory = _read_cpus(cgroups, root), _read_memory(cgroups, root)
@@ -91,8 +92,8 @@ def inspect_machine(root: Path = _HERE, *, gpus: GpuReader | None = None) -> Mac
     return _with_reasons(machine)
 
 
-def _read_gpus(gpus: GpuReader | None, root: Path) -> tuple[tuple[GpuInfo, ...], dict[str, str]]:
-    reader = GpuReader() if gpus is None else gpus
+def _read_gpus(gpus: Gpus | None, root: Path) -> tuple[tuple[GpuInfo, ...], dict[str, str]]:
+    reader: Gpus = PatientGpus() if gpus is None else gpus
     try:
         return reader.list_gpus(root), dict(reader.unavailable)
     finally:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from dlprof.errors import UsageError
 from dlprof.machine.cgroups import cpu_quota, memory_limit, read_cgroups
-from dlprof.machine.gpus import GpuReader
+from dlprof.machine.gpus import Gpus
 from dlprof.machine.inspection import inspect_machine
 from dlprof.machine.neighbours import Neighbours, watch
+from dlprof.machine.patience import PatientGpus
 from dlprof.records import Machine
 
 MAX_SECONDS = 3600.0
@@ -40,7 +41,7 @@ def survey(
     seconds: float,
     *,
     root: Path = Path("/"),
-    gpus: GpuReader | None = None,
+    gpus: Gpus | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Overview:
     """Inspect the machine and watch it for a while.
@@ -48,7 +49,7 @@ def survey(
     Args:
         seconds: How long to watch.
         root: Where ``/proc``, ``/sys`` and ``/dev`` are found.
-        gpus: Who asks NVML; opened and closed here for ``None``.
+        gpus: Who asks the GPUs' driver; opened and closed here for ``None``.
         sleep: Waits for so many seconds.
 
     Raises:
@@ -59,7 +60,7 @@ def survey(
             f"--seconds {seconds:g} is not a time to watch for",
             hint=f"Give more than 0 and at most {MAX_SECONDS:g} seconds",
         )
-    reader = GpuReader() if gpus is None else gpus
+    reader: Gpus = PatientGpus() if gpus is None else gpus
     try:
         machine = inspect_machine(root, gpus=reader)
         neighbours = watch(seconds, root=root, sleep=sleep)

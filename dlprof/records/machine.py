@@ -18,6 +18,8 @@ class GpuInfo:
         pcie_generation: Highest PCIe generation that card and slot support together.
         pcie_width: Highest number of lanes.
         numa_node: NUMA node of its slot; ``None`` on machines with one node.
+        cuda_index: CUDA's index in a process with this environment; ``None`` where the card is
+            hidden from it, or where the environment alone doesn't tell.
     """
 
     index: int
@@ -27,6 +29,7 @@ class GpuInfo:
     pcie_generation: int | None = None
     pcie_width: int | None = None
     numa_node: int | None = None
+    cuda_index: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,8 +61,23 @@ class GpuUsage:
         kernel_active_fraction: Share of time in which any kernel ran (NVML's
             ``utilization.gpu``); says nothing of how well the device was used.
         memory_used_bytes: Device memory in use by all processes, peak.
-        pcie_rx_bytes_per_s: Bytes from host to device, mean of NVML's 20 ms probes.
+        pcie_rx_bytes_per_s: Bytes from host to device: by GPM over the whole window, else the
+            mean of NVML's 20 ms probes.
         pcie_tx_bytes_per_s: Bytes from device to host.
+        pcie_generation: PCIe generation of the link, the highest seen: an idle link drops to 1.
+        pcie_width: Lanes of the link, the most seen.
+        sm_active_fraction: Share of multiprocessors that had work (GPM; Hopper and later).
+        sm_occupancy_fraction: Active warps over the most that there can be (GPM).
+        sm_clock_hz: Clock rate of the multiprocessors, mean.
+        throttled_fraction: Share of the samples in which power or heat held the clocks down.
+        throttle_reasons: What did, in words.
+        power_w: Power that the card drew, mean.
+        other_processes: Processes that computed on it when the trial had just begun and had not
+            yet reached a device: those of others.
+        other_memory_bytes: Device memory that they held, summed.
+        processes: Processes that computed on it at the window's end, the trial's own among them.
+        samples: How often it was asked in the window.
+        sampler_cpu_cores: What asking took of a core; part of ``Usage.observer_cpu_cores``.
         unavailable: Reasons for fields that are ``None``.
     """
 
@@ -73,6 +88,19 @@ class GpuUsage:
     memory_used_bytes: int | None = None
     pcie_rx_bytes_per_s: float | None = None
     pcie_tx_bytes_per_s: float | None = None
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+    sm_active_fraction: float | None = None
+    sm_occupancy_fraction: float | None = None
+    sm_clock_hz: float | None = None
+    throttled_fraction: float | None = None
+    throttle_reasons: tuple[str, ...] = ()
+    power_w: float | None = None
+    other_processes: int | None = None
+    other_memory_bytes: int | None = None
+    processes: int | None = None
+    samples: int = 0
+    sampler_cpu_cores: float | None = None
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 

@@ -1,63 +1,227 @@
-"""Sampling the GPUs in the background while a window is measured."""
+"""Sampling the GPUs in the background while a window is measured.
+
+One thread asks the driver, from loading it to shutting it down, because a call into a sick driver
+can take seconds or never come back: nothing else of the observer's ever waits for it for long.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import queue
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
-from dlprof.machine.gpus import GpuReader, mean_usage
-from dlprof.records import GpuUsage
+from dlprof.machine.gpu_means import mean_usage
+from dlprof.machine.gpus import GpuNeighbours, Gpus
+from dlprof.machine.patience import open_gpus
+from dlprof.records import GpuInfo, GpuUsage
 
-_PERIOD_S = 0.5
+PERIOD_S = 0.5
 """NVML averages over up to a second: asking more than five times a second adds nothing."""
 
-_PATIENCE_S = 1.0
+_SHARE = 0.02
+"""Most that asking may take of a core; where it takes more, it is asked less often."""
+
+_PATIENCE_S = 0.5
+"""For the last sample of a window: a round takes 80 ms where links are probed."""
+
+_SILENT = "the GPUs' driver gave no answer in time: it may hang"
+_TOO_SHORT = "the window was too short for this card's turn"
 
 
 class GpuSampler:
     """Collects samples between ``start`` and ``stop``; without a GPU it does nothing.
 
-    A thread of its own, because a call into a sick driver can take seconds and must not delay
-    the marks at the window's edges.
-
     Args:
-        reader: Asks NVML.
+        opener: Opens the driver, in the thread.
+        period_s: Between two samples.
     """
 
-    def __init__(self, reader: GpuReader | None = None) -> None:
-        self._reader = reader or GpuReader()
-        self._has_gpus = bool(self._reader.list_gpus())
-        self._samples: list[Sequence[GpuUsage]] = []
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Forget earlier samples and begin anew."""
-        self.stop()
-        self._samples = []
-        if not self._has_gpus:
-            return
-        self._stop = threading.Event()
+    def __init__(
+        self, opener: Callable[[], Gpus] = open_gpus, *, period_s: float = PERIOD_S
+    ) -> None:
+        self._period_s = period_s
+        self._cards: list[GpuInfo] = []
+        self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
+        self._window = _Window(period_s)
+        self._last: _Order | None = None
         self._thread = threading.Thread(
-            target=_collect, args=[self._reader, self._samples, self._stop], daemon=True
+            target=_serve, args=[opener, self._cards, self._orders], daemon=True
         )
         self._thread.start()
 
+    def begin(self) -> None:
+        """A trial begins: see who is on the cards before it is."""
+        self.stop()
+        self._window = _Window(self._period_s)
+        self._give(self._window.look_before)
+
+    def start(self) -> None:
+        """The window begins."""
+        self._give(self._window.collect)
+
     def stop(self) -> None:
-        """Take no more samples; a call that hangs in the driver is not waited for long."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(_PATIENCE_S)
-        self._thread = None
+        """The window has ended; nothing is waited for."""
+        self._window.stop.set()
 
     def usage(self) -> tuple[GpuUsage, ...]:
-        """What the GPUs did between ``start`` and ``stop``."""
-        return mean_usage(list(self._samples))
+        """What the GPUs did between ``start`` and ``stop``.
 
+        Waits half a second for the last sample. Cards of a driver that hangs have reasons instead
+        of figures.
+        """
+        is_done = self._last is None or self._last.done.wait(_PATIENCE_S)
+        return self._window.usage(self._cards, "" if is_done else _SILENT)
 
-def _collect(reader: GpuReader, samples: list[Sequence[GpuUsage]], stop: threading.Event) -> None:
-    """Sample until told to stop; a thread that outlives its window fills a list of its own."""
-    while True:
-        samples.append(reader.sample(pcie=True))
-        if stop.wait(_PERIOD_S):
+    def latest(self) -> tuple[GpuUsage, ...]:
+        """The last sample of the window so far; empty without one."""
+        return self._window.latest()
+
+    def close(self) -> None:
+        """End the thread, which shuts the driver down; one that hangs is left behind."""
+        self.stop()
+        self._orders.put(None)
+        self._thread.join(_PATIENCE_S)
+
+    def _give(self, work: Callable[[Gpus], object]) -> None:
+        """Order something; nothing, while the driver still owes an answer to the last window."""
+        if self._last is not None and not self._last.done.is_set() and self._last.is_stale(self):
             return
+        self._last = _Order(work, self._window)
+        self._orders.put(self._last)
+
+    @property
+    def window(self) -> _Window:
+        """The window of the trial that runs."""
+        return self._window
+
+
+class _Order:
+    """Something to ask the driver, and whether it has been asked."""
+
+    def __init__(self, work: Callable[[Gpus], object], window: _Window) -> None:
+        self.work = work
+        self.done = threading.Event()
+        self._window = window
+
+    def is_stale(self, sampler: GpuSampler) -> bool:
+        """Whether it belongs to a trial before the present one."""
+        return self._window is not sampler.window
+
+
+def _serve(
+    opener: Callable[[], Gpus],
+    cards: list[GpuInfo],
+    orders: queue.SimpleQueue[_Order | None],
+) -> None:
+    """Carry out orders until there is none."""
+    gpus = opener()
+    cards.extend(gpus.list_gpus())
+    while (order := orders.get()) is not None:
+        if cards:
+            order.work(gpus)
+        order.done.set()
+    gpus.close()
+
+
+class _Window:
+    """What is collected for one trial; a thread that outlives it fills it all the same."""
+
+    def __init__(self, period_s: float) -> None:
+        self.stop = threading.Event()
+        self._period_s = period_s
+        self._samples: list[Sequence[GpuUsage]] = []
+        self._before: Sequence[GpuNeighbours] = ()
+        self._after: Sequence[GpuNeighbours] = ()
+        self._cpu_s = 0.0
+        self._began_s: float | None = None
+        self._ended_s = 0.0
+
+    def look_before(self, gpus: Gpus) -> None:
+        """See who is on the cards."""
+        self._before = gpus.neighbours()
+
+    def collect(self, gpus: Gpus) -> None:
+        """Sample until told to stop, then see who is on the cards once more.
+
+        The first sample waits, because what NVML tells is of the time before it.
+        """
+        self._began_s = time.monotonic()
+        gpus.prime()
+        rest_s = self._period_s
+        while not self.stop.wait(rest_s):
+            cpu_s = self._sample(gpus, pcie=True)
+            rest_s = max(self._period_s, cpu_s / _SHARE)
+        if not self._samples:
+            self._sample(gpus, pcie=False)
+        self._ended_s = time.monotonic()
+        self._after = gpus.neighbours()
+
+    def _sample(self, gpus: Gpus, *, pcie: bool) -> float:
+        """One sample.
+
+        Returns:
+            CPU seconds that it took.
+        """
+        began_s = time.thread_time()
+        self._samples.append(gpus.sample(pcie=pcie))
+        cpu_s = time.thread_time() - began_s
+        self._cpu_s += cpu_s
+        return cpu_s
+
+    def latest(self) -> tuple[GpuUsage, ...]:
+        """The last sample."""
+        return tuple(self._samples[-1]) if self._samples else ()
+
+    def usage(self, cards: Sequence[GpuInfo], silence: str) -> tuple[GpuUsage, ...]:
+        """One entry per card; what was not told has ``silence`` for a reason, if that is one."""
+        means = {usage.index: usage for usage in mean_usage(list(self._samples))}
+        found = [means.get(card.index) or _nothing_of(card) for card in cards]
+        return tuple(self._finished(usage, len(cards), silence) for usage in found)
+
+    def _finished(self, usage: GpuUsage, cards: int, silence: str) -> GpuUsage:
+        before, after = _of(self._before, usage), _of(self._after, usage)
+        length_s = (self._ended_s or time.monotonic()) - (self._began_s or time.monotonic())
+        full = dataclasses.replace(
+            usage,
+            other_processes=None if before is None else before.processes,
+            other_memory_bytes=None if before is None else before.process_memory_bytes,
+            processes=None if after is None else after.processes,
+            sampler_cpu_cores=self._cpu_s / cards / length_s if length_s > 0 else None,
+        )
+        return dataclasses.replace(full, unavailable=_reasons(full, before, after, silence))
+
+
+def _nothing_of(card: GpuInfo) -> GpuUsage:
+    return GpuUsage(index=card.index, name=card.name, uuid=card.uuid)
+
+
+def _of(crowd: Sequence[GpuNeighbours], usage: GpuUsage) -> GpuNeighbours | None:
+    return next((card for card in crowd if card.index == usage.index), None)
+
+
+_FIELDS = tuple(
+    field.name
+    for field in dataclasses.fields(GpuUsage)
+    if field.default is None  # what may be missing
+)
+
+
+def _reasons(
+    usage: GpuUsage, before: GpuNeighbours | None, after: GpuNeighbours | None, silence: str
+) -> dict[str, str]:
+    """Why figures are missing, and what is wrong with those that are not."""
+    known = {
+        name: _TOO_SHORT if why == "not asked for" else why
+        for name, why in usage.unavailable.items()
+    }
+    if before is not None:
+        known["other_processes"] = before.unavailable.get("processes", "")
+        known["other_memory_bytes"] = before.unavailable.get("process_memory_bytes", "")
+    if after is not None:
+        known["processes"] = after.unavailable.get("processes", "")
+    missing = [name for name in _FIELDS if getattr(usage, name) is None]
+    reasons = {name: known.get(name) or silence or "it was not asked" for name in missing}
+    notes = {"samples": silence or known.get("samples", "")}
+    return {**reasons, **{name: why for name, why in notes.items() if why}}

@@ -72,6 +72,7 @@ class Observer:
             )
             self._last = self._start = self._end = None
             self._pulse_at_s = self._clock() + PULSE_S
+            self._gpus.begin()
         elif verb == "unwatch":
             self._sampler = self._guard = None
             self._gpus.stop()
@@ -130,7 +131,7 @@ class Observer:
         now, last = sampler.take(), self._last
         self._last = now
         if last is not None:
-            usage, _ = usage_between(last, now)
+            usage, _ = usage_between(last, now, gpu=self._gpus.latest())
             self._send({"event": "pulse", "usage": dataclasses.asdict(usage)})
 
 
@@ -146,7 +147,8 @@ def main() -> None:
             orders.put(order)
 
     threading.Thread(target=read, daemon=True).start()
-    observer = Observer(channel.send, GpuSampler())
+    gpus = GpuSampler()
+    observer = Observer(channel.send, gpus)
     while True:
         try:
             order = orders.get(timeout=observer.pause_s)
@@ -154,6 +156,7 @@ def main() -> None:
             observer.look()
             continue
         if order is None:
+            gpus.close()
             return
         observer.obey(order)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from typing import BinaryIO, cast
@@ -63,8 +64,14 @@ class Watcher:
             self._process.wait(0.0 if self._silent else _QUIT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
+            self._bury(self._process)
         self._process = self._channel = None
+
+    @staticmethod
+    def _bury(process: subprocess.Popen[bytes]) -> None:
+        """Wait for one that was killed; not for long: a GPU's driver may hold it in the kernel."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_QUIT_S)
 
     def _start(self) -> None:
         self._process = subprocess.Popen(
@@ -84,5 +91,8 @@ class Watcher:
 def usage_of(message: Message) -> Usage:
     """Read a ``Usage`` back from an observer's answer."""
     fields = dict(message["usage"])
-    fields["gpu"] = tuple(GpuUsage(**gpu) for gpu in fields["gpu"])
+    fields["gpu"] = tuple(
+        GpuUsage(**{**gpu, "throttle_reasons": tuple(gpu["throttle_reasons"])})
+        for gpu in fields["gpu"]
+    )
     return Usage(**fields)

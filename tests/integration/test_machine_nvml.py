@@ -2,104 +2,235 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from stub_nvml import answer_of, build, environment
 
-# Functions and their codes as in nvml.h; what is left out acts as on an old driver.
-_STUB = r"""
-#include <stdint.h>
-#include <string.h>
-typedef struct { unsigned long long total, free, used; } memory_t;
-typedef struct { unsigned int gpu, memory; } rates_t;
-int nvmlInitWithFlags(unsigned int flags) { return INIT; }
-int nvmlInit_v2(void) { return INIT; }
-int nvmlShutdown(void) { return 0; }
-const char *nvmlErrorString(int code) { return "stub"; }
-int nvmlDeviceGetCount_v2(unsigned int *count) { *count = 2; return 0; }
-int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **handle) {
-    if (index == 1) return 15;
-    *handle = (void *)(uintptr_t)(index + 1);
-    return 0;
-}
-int nvmlDeviceGetName(void *handle, char *name, unsigned int length) {
-    strncpy(name, "Stub GPU", length);
-    return 0;
-}
-int nvmlDeviceGetUUID(void *handle, char *uuid, unsigned int length) {
-    strncpy(uuid, "GPU-stub", length);
-    return 0;
-}
-int nvmlDeviceGetMemoryInfo(void *handle, memory_t *memory) {
-    memory->total = 11ULL << 30;
-    memory->used = 1ULL << 30;
-    memory->free = 10ULL << 30;
-    return 0;
-}
-int nvmlDeviceGetUtilizationRates(void *handle, rates_t *rates) { return 3; }
-int nvmlDeviceGetMaxPcieLinkGeneration(void *handle, unsigned int *generation) { return 4; }
-int nvmlDeviceGetMaxPcieLinkWidth(void *handle, unsigned int *width) { *width = 16; return 0; }
-"""
-
-_PROGRAM = """
+_READ = """
 import dataclasses, json
 from dlprof.machine.gpus import GpuReader
 reader = GpuReader()
-cards = [dataclasses.asdict(card) for card in reader.list_gpus()]
-usage = [dataclasses.asdict(sample) for sample in reader.sample(pcie=True)]
-neighbours = [dataclasses.asdict(card) for card in reader.neighbours()]
+cards = reader.list_gpus()
+reader.prime()
+usage = [reader.sample(pcie=True) for _ in range(4)]
+neighbours = reader.neighbours()
 reader.close()
-print(json.dumps([cards, usage, neighbours, reader.unavailable]))
+plain = lambda records: [dataclasses.asdict(record) for record in records]
+print(json.dumps({"cards": plain(cards), "usage": [plain(each) for each in usage],
+                  "neighbours": plain(neighbours), "unavailable": reader.unavailable}))
+"""
+
+# A window of the observer's sampler, with the time that each of its steps held the observer up.
+_SAMPLE = """
+import dataclasses, json, time
+from dlprof.trial.gpu_sampling import GpuSampler
+held = []
+def timed(step):
+    began = time.monotonic()
+    result = step()
+    held.append(time.monotonic() - began)
+    return result
+sampler = timed(lambda: GpuSampler(period_s=0.05))
+time.sleep(0.3)
+windows = []
+for _ in range(2):
+    timed(sampler.begin), timed(sampler.start)
+    time.sleep(0.4)
+    timed(sampler.stop)
+    windows.append([dataclasses.asdict(usage) for usage in timed(sampler.usage)])
+timed(sampler.close)
+print(json.dumps({"windows": windows, "held_s": max(held)}))
+"""
+
+_PATIENT = """
+import dataclasses, json
+from dlprof.machine.inspection import inspect_machine
+from dlprof.machine.patience import PatientGpus
+gpus = PatientGpus(limit_s=0.5)
+machine = inspect_machine(gpus=gpus)
+print(json.dumps([dataclasses.asdict(machine), len(gpus.neighbours())]))
 """
 
 
-def _ask(folder: Path, init: int) -> list[Any]:
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None or sys.platform != "linux":
-        pytest.skip("needs Linux and a C compiler")
-    source, library = folder / "stub.c", folder / "libnvidia-ml.so.1"
-    source.write_text(_STUB)
-    shape = ["-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1", f"-DINIT={init}"]
-    subprocess.run([compiler, *shape, "-o", str(library), str(source)], check=True)
-    done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM],
-        env={**os.environ, "LD_LIBRARY_PATH": str(folder)},
-        capture_output=True,
-        text=True,
-        check=True,
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture(scope="module")
+def old_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("nvml"), old=True)
+
+
+def _read(library: Path, folder: Path, **scenario: object) -> Any:
+    return answer_of(_READ, environment(library, folder, **scenario))
+
+
+def test_a_card_tells_everything(library: Path, tmp_path: Path) -> None:
+    told = _read(library, tmp_path, gpm=1, processes=3, held=200, reasons=0x24, link=4)
+    (card,), usage = told["cards"], told["usage"][1][0]
+    assert card["name"] == "Stub 0"
+    assert card["memory_bytes"] == 24 << 30
+    assert (card["pcie_generation"], card["pcie_width"], card["cuda_index"]) == (4, 16, 0)
+    assert usage["kernel_active_fraction"] == 0.4
+    assert usage["memory_used_bytes"] == 1 << 30
+    assert usage["sm_active_fraction"] == pytest.approx(0.6)
+    assert usage["sm_occupancy_fraction"] == pytest.approx(0.25)
+    assert usage["pcie_rx_bytes_per_s"] == 800 << 20
+    assert (usage["pcie_generation"], usage["pcie_width"]) == (4, 16)
+    assert (usage["sm_clock_hz"], usage["power_w"]) == (1.5e9, 250.5)
+    assert usage["throttle_reasons"] == ["power cap", "heat (software)"]
+    assert usage["unavailable"] == {}
+    assert told["neighbours"][0]["processes"] == 3
+    assert told["neighbours"][0]["process_memory_bytes"] == 600 << 20
+    assert told["unavailable"] == {}
+
+
+def test_without_a_library_there_is_a_reason(tmp_path: Path) -> None:
+    told = _read(tmp_path, tmp_path)
+    assert told["cards"] == told["neighbours"] == []
+    assert "no NVIDIA driver is installed" in told["unavailable"]["gpus"]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "reason"),
+    [
+        ({"init": 9}, "the NVIDIA driver is not loaded"),
+        ({"init": 4}, "this user may not ask (NVML: no permission)"),
+        ({"count": 0}, "NVML lists no GPU"),
+    ],
+)
+def test_no_cards(library: Path, tmp_path: Path, scenario: dict[str, int], reason: str) -> None:
+    told = _read(library, tmp_path, **scenario)
+    assert told["cards"] == told["usage"][0] == told["neighbours"] == []
+    assert told["unavailable"] == {"gpus": reason}
+
+
+def test_eight_cards_have_their_links_probed_in_turn(library: Path, tmp_path: Path) -> None:
+    told = _read(library, tmp_path, count=8)
+    assert [card["uuid"][:5] for card in told["cards"]] == [f"GPU-{c}" for c in "abcdefgh"]
+    probed = [
+        [usage["index"] for usage in sample if usage["pcie_rx_bytes_per_s"] is not None]
+        for sample in told["usage"]
+    ]
+    assert probed == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert told["usage"][0][0]["pcie_rx_bytes_per_s"] == 2000 * 1024
+    assert "came with Hopper" in told["usage"][0][0]["unavailable"]["sm_active_fraction"]
+
+
+def test_an_old_driver_has_fewer_figures(old_library: Path, tmp_path: Path) -> None:
+    told = _read(old_library, tmp_path, processes=2, reasons=0x40)
+    usage = told["usage"][1][0]
+    assert usage["kernel_active_fraction"] == 0.4
+    assert usage["throttle_reasons"] == ["heat (hardware)"]
+    assert usage["pcie_rx_bytes_per_s"] == 2000 * 1024
+    assert usage["unavailable"] == {
+        "sm_active_fraction": "the driver is too old to tell",
+        "sm_occupancy_fraction": "the driver is too old to tell",
+    }
+    assert told["neighbours"][0]["processes"] == 2
+
+
+def test_a_split_card_tells_no_activity(library: Path, tmp_path: Path) -> None:
+    usage = _read(library, tmp_path, mig=1, gpm=1)["usage"][1][0]
+    assert usage["kernel_active_fraction"] is None
+    assert usage["sm_active_fraction"] is None
+    assert usage["memory_used_bytes"] == 1 << 30
+    assert usage["unavailable"]["kernel_active_fraction"].startswith("MIG is on")
+
+
+def test_what_may_not_be_asked_has_a_reason(library: Path, tmp_path: Path) -> None:
+    told = _read(
+        library, tmp_path, fail="nvmlDeviceGetComputeRunningProcesses_v3", code=4, processes=2
     )
-    answer: list[Any] = json.loads(done.stdout)
-    return answer
+    assert told["neighbours"][0]["processes"] == 2  # the older function answers
+    told = _read(library, tmp_path, fail="nvmlDeviceGetPowerUsage", code=4)
+    assert told["usage"][0][0]["unavailable"]["power_w"].startswith("this user may not ask")
 
 
-def test_an_old_driver_with_one_card_lost(tmp_path: Path) -> None:
-    cards, usage, neighbours, unavailable = _ask(tmp_path, init=0)
-    assert [card["name"] for card in cards] == ["Stub GPU"]
-    assert cards[0]["memory_bytes"] == 11 << 30
-    assert cards[0]["pcie_width"] == 16
-    assert cards[0]["pcie_generation"] is None
-    assert usage[0]["memory_used_bytes"] == 1 << 30
-    assert usage[0]["kernel_active_fraction"] is None
-    assert usage[0]["unavailable"] == {
-        "kernel_active_fraction": "this card or its mode doesn't tell (NVML: not supported)",
-        "pcie_rx_bytes_per_s": "the driver is too old to tell",
-        "pcie_tx_bytes_per_s": "the driver is too old to tell",
-    }
-    assert neighbours[0]["processes"] is None
-    assert unavailable == {
-        "gpus[1]": "the card has dropped off the bus (NVML: GPU is lost)",
-        "gpus[0].numa_node": "the driver is too old to tell",
-        "gpus[0].pcie_generation": "this user may not ask (NVML: no permission)",
-    }
+def test_processes_whose_memory_is_not_told_are_counted(library: Path, tmp_path: Path) -> None:
+    (card,) = _read(library, tmp_path, processes=2, held=-1)["neighbours"]
+    assert card["processes"] == 2
+    assert card["process_memory_bytes"] is None
+    assert "each process" in card["unavailable"]["process_memory_bytes"]
 
 
-def test_a_library_without_a_driver(tmp_path: Path) -> None:
-    cards, usage, neighbours, unavailable = _ask(tmp_path, init=9)
-    assert cards == usage == neighbours == []
-    assert unavailable == {"gpus": "the NVIDIA driver is not loaded"}
+@pytest.mark.parametrize(
+    ("visible", "order", "expected"),
+    [
+        ("GPU-c,GPU-a", None, [1, None, 0]),
+        ("2,0", "PCI_BUS_ID", [1, None, 0]),
+        ("2,0", None, [None, None, None]),
+        (None, None, [None, None, None]),
+        ("", None, [None, None, None]),
+    ],
+)
+def test_unlike_cards_in_an_order_of_cudas_own(
+    library: Path, tmp_path: Path, visible: str | None, order: str | None, expected: list[int]
+) -> None:
+    environ = environment(library, tmp_path, count=3, kinds=3)
+    if visible is not None:
+        environ["CUDA_VISIBLE_DEVICES"] = visible
+    if order is not None:
+        environ["CUDA_DEVICE_ORDER"] = order
+    told = answer_of(_READ, environ)
+    assert [card["cuda_index"] for card in told["cards"]] == expected
+    hidden = [card for card in told["cards"] if card["cuda_index"] is None]
+    assert all(f"gpus[{card['index']}].cuda_index" in told["unavailable"] for card in hidden)
+
+
+def test_a_window_of_the_sampler(library: Path, tmp_path: Path) -> None:
+    told = answer_of(_SAMPLE, environment(library, tmp_path, count=2, processes=2, gpm=1))
+    for window in told["windows"]:
+        assert [usage["other_processes"] for usage in window] == [2, 2]
+        assert [usage["other_memory_bytes"] for usage in window] == [200 << 20] * 2
+        assert window[0]["kernel_active_fraction"] == pytest.approx(0.4)
+        assert window[0]["samples"] >= 1
+        assert window[0]["sampler_cpu_cores"] >= 0
+        assert window[0]["unavailable"] == {}
+
+
+def test_a_card_lost_in_a_window_keeps_what_it_told(library: Path, tmp_path: Path) -> None:
+    told = answer_of(_SAMPLE, environment(library, tmp_path, lost_after=60))
+    last = told["windows"][-1][0]
+    reasons = " ".join(last["unavailable"].values())
+    assert "dropped off the bus" in reasons
+
+
+def test_a_slow_driver_is_asked_less_and_holds_nobody_up(library: Path, tmp_path: Path) -> None:
+    scenario = {"slow": "nvmlDeviceGetPcieThroughput", "slow_ms": 20, "count": 8}
+    told = answer_of(_SAMPLE, environment(library, tmp_path, **scenario))
+    assert told["held_s"] < 2
+    assert told["windows"][0][0]["kernel_active_fraction"] == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+    ("function", "good_calls"),
+    [("nvmlDeviceGetUtilizationRates", 0), ("nvmlDeviceGetUtilizationRates", 2)],
+)
+def test_a_hung_call_holds_nobody_up(
+    library: Path, tmp_path: Path, function: str, good_calls: int
+) -> None:
+    scenario = {"hang": function, "good_calls": good_calls}
+    told = answer_of(_SAMPLE, environment(library, tmp_path, **scenario))
+    assert told["held_s"] < 2
+    last = told["windows"][-1][0]
+    assert "may hang" in " ".join(last["unavailable"].values())
+
+
+def test_a_driver_that_hangs_as_it_is_loaded(library: Path, tmp_path: Path) -> None:
+    told = answer_of(_SAMPLE, environment(library, tmp_path, hang="nvmlInitWithFlags"))
+    assert told["held_s"] < 2
+    assert told["windows"] == [[], []]
+
+
+@pytest.mark.parametrize("function", ["nvmlInitWithFlags", "nvmlDeviceGetMaxPcieLinkWidth"])
+def test_a_machine_is_described_beside_a_driver_that_hangs(
+    library: Path, tmp_path: Path, function: str
+) -> None:
+    machine, neighbours = answer_of(_PATIENT, environment(library, tmp_path, hang=function))
+    assert machine["gpus"] == []
+    assert "it may hang" in machine["unavailable"]["gpus"]
+    assert neighbours == 0

@@ -32,6 +32,7 @@ class FakeNvml:
 
     NVML_PCIE_UTIL_TX_BYTES = 0
     NVML_PCIE_UTIL_RX_BYTES = 1
+    NVML_CLOCK_SM = 1
     NVMLError = NVMLError
     NVMLLibraryMismatchError = NVMLLibraryMismatchError
 
@@ -85,7 +86,28 @@ class FakeNvml:
         return 2000 if counter == self.NVML_PCIE_UTIL_RX_BYTES else 10
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Any]:
-        return [object()] * (handle + 1)
+        return [types.SimpleNamespace(usedGpuMemory=1 << 30)] * (handle + 1)
+
+    def nvmlDeviceGetCurrPcieLinkGeneration(self, _handle: int) -> int:
+        return 1
+
+    def nvmlDeviceGetCurrPcieLinkWidth(self, _handle: int) -> int:
+        return 16
+
+    def nvmlDeviceGetClockInfo(self, _handle: int, _kind: int) -> int:
+        return 1350
+
+    def nvmlDeviceGetPowerUsage(self, _handle: int) -> int:
+        return 80_000
+
+    def nvmlDeviceGetMigMode(self, _handle: int) -> list[int]:
+        return [0, 0]
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, _handle: int) -> int:
+        return 1
+
+    def nvmlGpmQueryDeviceSupport(self, _handle: int) -> Any:
+        return types.SimpleNamespace(isSupportedDevice=0)
 
 
 def _raiser(fault: Exception) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from fake_nvml import (
     NVMLLibraryMismatchError,
 )
 
-from dlprof.machine.gpus import GpuNeighbours, GpuReader, mean_usage
+from dlprof.machine.gpu_means import mean_usage
+from dlprof.machine.gpus import GpuNeighbours, GpuReader
 from dlprof.records import GpuInfo, GpuUsage
 
 
@@ -24,7 +26,7 @@ def test_cards_as_nvml_lists_them(tmp_path: Path) -> None:
     for bus, node in (("0000:60:00.0", "1"), ("0000:61:00.0", "-1")):
         (slots / bus).mkdir(parents=True)
         (slots / bus / "numa_node").write_text(node + "\n")
-    reader = GpuReader(FakeNvml())
+    reader = GpuReader(FakeNvml(), environ={"CUDA_VISIBLE_DEVICES": "1,0"})
     first, second = reader.list_gpus(tmp_path)
     assert first == GpuInfo(
         index=0,
@@ -34,7 +36,9 @@ def test_cards_as_nvml_lists_them(tmp_path: Path) -> None:
         pcie_generation=3,
         pcie_width=16,
         numa_node=1,
+        cuda_index=1,
     )
+    assert second.cuda_index == 0
     assert second.numa_node is None
     assert reader.unavailable == {}
 
@@ -51,14 +55,16 @@ def test_a_sample_with_the_link_has_both_directions() -> None:
     usage = GpuReader(FakeNvml()).sample(pcie=True)[0]
     assert usage.pcie_rx_bytes_per_s == 2000 * 1024
     assert usage.pcie_tx_bytes_per_s == 10 * 1024
-    assert usage.unavailable == {}
+    assert set(usage.unavailable) == {"sm_active_fraction", "sm_occupancy_fraction"}
 
 
 def test_neighbours_are_counted_not_named() -> None:
     assert GpuReader(FakeNvml()).neighbours()[1] == GpuNeighbours(
         index=1,
         name="NVIDIA TITAN RTX",
+        uuid="GPU-1",
         processes=2,
+        process_memory_bytes=2 << 30,
         memory_used_bytes=3 << 30,
         kernel_active_fraction=0.37,
     )
@@ -98,7 +104,7 @@ def test_the_real_bindings_never_raise() -> None:
 
 
 def test_no_cards_is_a_reason() -> None:
-    assert GpuReader(FakeNvml(count=0)).unavailable == {"gpus": "NVML lists no GPU"}
+    assert GpuReader(FakeNvml(count=0), {}).unavailable == {"gpus": "NVML lists no GPU"}
 
 
 def test_a_lost_card_is_left_out_with_a_reason() -> None:
@@ -160,3 +166,20 @@ def test_several_samples_make_means_and_peaks() -> None:
     assert mean.memory_used_bytes == 30
     assert mean.unavailable == {"pcie_rx_bytes_per_s": "not asked for"}
     assert mean_usage([]) == ()
+
+
+def test_a_card_that_fell_silent_keeps_its_figures_and_says_why() -> None:
+    lost = _usage(None, None, kernel_active_fraction="lost", memory_used_bytes="lost")
+    (mean,) = mean_usage([[_usage(0.5, 10)], [lost]])
+    assert mean.kernel_active_fraction == 0.5
+    assert mean.unavailable["samples"] == "lost; the figures are of the 1 samples before"
+
+
+def test_what_held_the_clocks_down_is_named_once() -> None:
+    held = dataclasses.replace(
+        _usage(0.5, 10), throttled_fraction=1.0, throttle_reasons=("power cap",)
+    )
+    free = dataclasses.replace(_usage(0.5, 10), throttled_fraction=0.0)
+    (mean,) = mean_usage([[held], [free], [held], [free]])
+    assert mean.throttled_fraction == 0.5
+    assert mean.throttle_reasons == ("power cap",)

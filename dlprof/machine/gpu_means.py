@@ -1,0 +1,65 @@
+"""One figure per GPU from the samples of a window. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from dlprof.records import GpuUsage
+
+_MEANS = (
+    *("kernel_active_fraction", "pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s"),
+    *("sm_active_fraction", "sm_occupancy_fraction", "sm_clock_hz"),
+    *("throttled_fraction", "power_w"),
+)
+_PEAKS = ("memory_used_bytes", "pcie_generation", "pcie_width")
+
+
+def mean_usage(samples: Sequence[Sequence[GpuUsage]]) -> tuple[GpuUsage, ...]:
+    """One entry per card: means, the peak of the memory, and the link at its widest.
+
+    A card that fell silent keeps what it told before, with the reason under ``samples``.
+    """
+    by_card: dict[int, list[GpuUsage]] = {}
+    for sample in samples:
+        for usage in sample:
+            by_card.setdefault(usage.index, []).append(usage)
+    return tuple(_mean_of(usages) for usages in by_card.values())
+
+
+def _mean_of(usages: Sequence[GpuUsage]) -> GpuUsage:
+    figures: dict[str, Any] = {}  # by field, each of the field's type
+    for name in _MEANS:
+        known = _known(usages, name)
+        figures[name] = sum(known) / len(known) if known else None
+    for name in _PEAKS:
+        figures[name] = max(_known(usages, name), default=None)
+    held = (words for usage in usages for words in usage.throttle_reasons)
+    reasons = {name: why for usage in usages for name, why in usage.unavailable.items()}
+    missing = {name: why for name, why in reasons.items() if figures.get(name) is None}
+    return dataclasses.replace(
+        usages[-1],
+        throttle_reasons=tuple(dict.fromkeys(held)),
+        samples=sum(usage.samples for usage in usages),
+        unavailable={**missing, **_silence(usages)},
+        **figures,
+    )
+
+
+def _silence(usages: Sequence[GpuUsage]) -> dict[str, str]:
+    """Why the last sample of a card that had told something told nothing."""
+    heard = [usage for usage in usages if _tells(usage)]
+    if not heard or _tells(usages[-1]):
+        return {}
+    why = next(iter(usages[-1].unavailable.values()), "it told nothing more")
+    return {"samples": f"{why}; the figures are of the {len(heard)} samples before"}
+
+
+def _tells(usage: GpuUsage) -> bool:
+    return usage.kernel_active_fraction is not None or usage.memory_used_bytes is not None
+
+
+def _known(usages: Sequence[GpuUsage], name: str) -> list[Any]:
+    values = (getattr(usage, name) for usage in usages)
+    return [value for value in values if value is not None]

@@ -1,0 +1,103 @@
+"""Asking about GPUs with a limit of time: a driver that hangs holds nobody up.
+
+A call into a sick driver may never come back, and nothing can break it off. So it is made by a
+thread of its own, which is left behind; the rest goes on without figures, and says why.
+"""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from dlprof.machine.amd_gpus import AmdReader
+from dlprof.machine.gpus import GpuNeighbours, GpuReader, Gpus, NoGpus
+from dlprof.records import GpuInfo, GpuUsage
+
+_T = TypeVar("_T")
+
+LIMIT_S = 5.0
+"""Seconds for one call; the first loads the driver, which takes up to two without its daemon."""
+
+
+def open_gpus() -> Gpus:
+    """Whoever knows this machine's GPUs: NVML, else amdsmi; may hang, as every call may."""
+    nvidia = GpuReader()
+    if nvidia.list_gpus():
+        return nvidia
+    amd = AmdReader()
+    if amd.list_gpus():
+        nvidia.close()
+        return amd
+    amd.close()
+    if Path("/sys/class/kfd").exists():  # ROCm's driver is loaded: NVIDIA's is not what lacks
+        nvidia.close()
+        return NoGpus(amd.unavailable)
+    if sys.platform == "darwin":
+        nvidia.close()
+        return NoGpus({"gpus": "Apple's GPUs tell nothing to other processes than their user's"})
+    return nvidia
+
+
+class PatientGpus:
+    """The machine's GPUs, asked with a limit of time.
+
+    Args:
+        limit_s: For one call. After one that ran over it, none is made any more.
+        opener: Opens the driver.
+
+    Attributes:
+        unavailable: As of whoever was opened; why there is nothing, where it hangs.
+    """
+
+    def __init__(self, limit_s: float = LIMIT_S, opener: Callable[[], Gpus] = open_gpus) -> None:
+        self._limit_s = limit_s
+        self._is_silent = False
+        nothing: Gpus = NoGpus(
+            {"gpus": f"the GPUs' driver gave no answer within {limit_s:g} s: it may hang"}
+        )
+        self._nothing = nothing
+        self._gpus = self._within(opener, nothing)
+
+    @property
+    def unavailable(self) -> dict[str, str]:
+        """Why there are no GPUs to read (key ``gpus``), or what of them can't be read."""
+        return self._gpus.unavailable
+
+    def list_gpus(self, root: Path = Path("/")) -> tuple[GpuInfo, ...]:
+        """The cards."""
+        return self._within(lambda: self._gpus.list_gpus(root), ())
+
+    def prime(self) -> None:
+        """Begin a window."""
+        self._within(self._gpus.prime, None)
+
+    def sample(self, *, pcie: bool = False) -> tuple[GpuUsage, ...]:
+        """What each card is doing."""
+        return self._within(lambda: self._gpus.sample(pcie=pcie), ())
+
+    def neighbours(self) -> tuple[GpuNeighbours, ...]:
+        """Who is on each card."""
+        return self._within(self._gpus.neighbours, ())
+
+    def close(self) -> None:
+        """Let go of the driver, where it answers."""
+        self._within(self._gpus.close, None)
+
+    def _within(self, work: Callable[[], _T], otherwise: _T) -> _T:
+        """What ``work`` gives; ``otherwise`` where it gives nothing in time, and ever after."""
+        found: queue.SimpleQueue[_T] = queue.SimpleQueue()
+        worker = threading.Thread(target=lambda: found.put(work()), daemon=True)
+        worker.start()
+        try:
+            return found.get(timeout=self._limit_s)
+        except queue.Empty:
+            self._is_silent = True
+            self._gpus = self._nothing
+            return otherwise
+        finally:
+            if not self._is_silent:  # it ends at once; whoever forks next finds no thread
+                worker.join(self._limit_s)

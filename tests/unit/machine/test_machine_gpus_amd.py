@@ -1,0 +1,123 @@
+"""AMD's cards by a stand-in for amdsmi, and limits of time."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from dlprof.machine.amd_gpus import AmdReader
+from dlprof.machine.gpus import Gpus, NoGpus
+from dlprof.machine.patience import PatientGpus
+
+
+class _AmdSmiError(Exception):
+    pass
+
+
+class _AmdSmi:
+    """As amdsmi words its answers."""
+
+    AmdSmiException = _AmdSmiError
+
+    class AmdSmiClkType:
+        GFX = 0
+
+    def __init__(self, **changed: Any) -> None:
+        self.answers: dict[str, Any] = {
+            "amdsmi_init": None,
+            "amdsmi_shut_down": None,
+            "amdsmi_get_processor_handles": ["card"],
+            "amdsmi_get_gpu_asic_info": {"market_name": "Instinct MI300X"},
+            "amdsmi_get_gpu_device_uuid": "a-uuid",
+            "amdsmi_get_gpu_vram_usage": {"vram_total": 196_608, "vram_used": 1024},
+            "amdsmi_get_gpu_activity": {"gfx_activity": 73, "umc_activity": 1},
+            "amdsmi_get_clock_info": {"clk": 2100, "max_clk": 2100},
+            "amdsmi_get_power_info": {"current_socket_power": "N/A", "average_socket_power": 300},
+            "amdsmi_get_pcie_info": {
+                "pcie_static": {"max_pcie_width": 16, "pcie_interface_version": 5},
+                "pcie_metric": {"pcie_width": 16},
+            },
+            "amdsmi_get_gpu_process_list": [{}, {}],
+            **changed,
+        }
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self.answers:
+            raise AttributeError(name)
+        answer = self.answers[name]
+
+        def call(*_arguments: object) -> Any:
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        return call
+
+
+def test_what_amdsmi_tells() -> None:
+    reader = AmdReader(_AmdSmi())
+    (card,), (usage,), (crowd,) = reader.list_gpus(), reader.sample(), reader.neighbours()
+    assert (card.name, card.uuid, card.memory_bytes) == ("Instinct MI300X", "a-uuid", 192 << 30)
+    assert (card.pcie_generation, card.pcie_width) == (5, 16)
+    assert usage.kernel_active_fraction == 0.73
+    assert usage.memory_used_bytes == 1 << 30
+    assert (usage.sm_clock_hz, usage.power_w) == (2.1e9, 300)
+    assert usage.unavailable["pcie_rx_bytes_per_s"] == "amdsmi doesn't tell"
+    assert crowd.processes == 2
+    reader.close()
+    assert reader.sample() == ()
+
+
+def test_what_it_does_not_tell_has_reasons() -> None:
+    told = _AmdSmi(
+        amdsmi_get_gpu_activity={"gfx_activity": "N/A"},
+        amdsmi_get_power_info=_AmdSmiError("no right"),
+        amdsmi_get_gpu_vram_usage=["another shape"],
+    )
+    (usage,) = AmdReader(told).sample()
+    assert usage.kernel_active_fraction is None
+    assert usage.memory_used_bytes is None
+    assert usage.power_w is None
+    assert usage.unavailable["power_w"] == "amdsmi: no right"
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        (_AmdSmi(amdsmi_init=_AmdSmiError("no driver")), "no driver"),
+        (_AmdSmi(amdsmi_get_processor_handles=[]), "lists no GPU"),
+    ],
+)
+def test_no_cards_have_a_reason(told: _AmdSmi, reason: str) -> None:
+    reader = AmdReader(told)
+    assert reader.list_gpus() == ()
+    assert reason in reader.unavailable["gpus"]
+
+
+def test_without_the_package_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "amdsmi", None)
+    assert "not installed" in AmdReader().unavailable["gpus"]
+
+
+def test_a_driver_that_answers_is_passed_on() -> None:
+    gpus = PatientGpus(opener=lambda: NoGpus({"gpus": "none here"}))
+    assert not (gpus.list_gpus() or gpus.sample() or gpus.neighbours())
+    assert gpus.unavailable == {"gpus": "none here"}
+    gpus.prime()
+    gpus.close()
+
+
+def test_a_driver_that_never_answers_is_given_up() -> None:
+    never = threading.Event()
+
+    def opener() -> Gpus:
+        never.wait()
+        return NoGpus({})
+
+    gpus = PatientGpus(limit_s=0.01, opener=opener)
+    assert gpus.list_gpus() == ()
+    assert "it may hang" in gpus.unavailable["gpus"]
+    never.set()
