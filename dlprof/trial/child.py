@@ -9,10 +9,11 @@ import pickle
 import random
 import signal
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
-from multiprocessing import connection, process
+from multiprocessing import connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,6 @@ from dlprof.trial import failures
 from dlprof.trial.consumer import make_consumer
 from dlprof.trial.explaining import Explainer
 from dlprof.trial.guard import guard_of
-from dlprof.trial.leftovers import remove_half_made
 from dlprof.trial.measure import Loop, Plan, measure
 from dlprof.trial.oddities import Seen, length_warning
 from dlprof.trial.probing import probe, samples_per_batch, try_workers
@@ -36,6 +36,7 @@ from dlprof.trial.protocol import (
     trial_request,
 )
 from dlprof.trial.stacks import answer_with_stacks
+from dlprof.trial.temporary import keep_sockets_in, remember_names
 
 if TYPE_CHECKING:
     from dlprof.targets.build import BuiltTarget
@@ -92,6 +93,7 @@ class Session:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._next_beat_s = 0.0
+        self._names = remember_names()
         self.loop: Loop | None = None  # once there is one
 
     def send(self, message: Message) -> None:
@@ -103,7 +105,8 @@ class Session:
         # Torch raises a worker's death wherever the main thread is, and one is enough.
         if hasattr(signal, "SIGCHLD"):
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        remove_half_made(error)
+        if self._names is not None:
+            self._names.remove_empty(Path(tempfile.gettempdir()))
         codes = self._exit_codes() if failures.lost_worker(error) else ()
         failure = failures.classify(error, codes)
         self._channel.send({"event": "failed", "failure": dataclasses.asdict(failure)})
@@ -142,7 +145,7 @@ def run_trial(request: TrialRequest, builder: Callable[[], BuiltTarget], channel
 
     Never raises for what the target does: that is told as a ``failed`` event.
     """
-    process.current_process()._config["tempdir"] = request.temporary  # type: ignore[attr-defined]  # noqa: SLF001 - multiprocessing's only way to say where its sockets go
+    keep_sockets_in(request.temporary)
     answer_with_stacks()
     tie_forked()
     session = Session(channel)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import re
 import signal
 import traceback
@@ -266,6 +267,21 @@ def died(status: int, stderr_tail: str) -> Failure:
         message=f"The loading process {ended(status)} in the middle of the trial.",
         hint=remedies.ENDED,
         stderr_tail=stderr_tail,
+    )
+
+
+def not_started(number: int, reason: str) -> Failure:
+    """Name a trial for which the system has no room: no process more, or no memory for one.
+
+    Args:
+        number: The ``errno``.
+        reason: What the system says.
+    """
+    wants_memory = number == errno.ENOMEM
+    return Failure(
+        kind="start_failed",
+        message=f"The system starts no process for the trial: {reason}.",
+        hint=remedies.FREE_MEMORY if wants_memory else remedies.MORE_PROCESSES,
     )
 
 

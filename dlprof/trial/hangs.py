@@ -6,9 +6,10 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 
-from dlprof.records import Failure
+from dlprof.records import Failure, FailureKind
 from dlprof.trial import remedies
-from dlprof.trial.stacks import Frame, users_frame
+from dlprof.trial.descriptors import OpenFiles
+from dlprof.trial.stacks import Frame, awaits_work, users_frame
 
 # Where multiprocessing's queue prints why it dropped a batch; the loader then waits for ever.
 _FEEDER = re.compile(
@@ -17,6 +18,10 @@ _FEEDER = re.compile(
     r"(?:  .*\n)*(?P<error>\S.*)$",
     re.MULTILINE,
 )
+_NO_DESCRIPTORS = "[Errno 24]"
+"""EMFILE, as Python names it in every language. A worker that can't accept a connection for want of
+descriptors tries for ever, and prints this each time."""
+
 _MOST_PLACES = 5
 
 
@@ -30,6 +35,7 @@ class Standstill:
         stacks: Where they stand, by process.
         idle: Whether none of them used a core; ``None`` where that isn't known.
         stopped: Processes of it that a signal has stopped.
+        full: Processes of it that have no file descriptors left.
     """
 
     waited_s: float
@@ -37,12 +43,14 @@ class Standstill:
     stacks: Mapping[int, Sequence[Sequence[Frame]]]
     idle: bool | None
     stopped: Sequence[int] = ()
+    full: Sequence[OpenFiles] = ()
 
 
 def dropped_batch(log: str) -> Failure | None:
     """The fault of a batch that a worker could not send, if the log shows one.
 
-    The main process is not told and waits for that batch for ever; this needs no waiting.
+    The main process is not told and waits for that batch for ever. A queue of the user's own that
+    drops something prints the very same: whether it was the loader's is told by ``all_wait``.
     """
     found = _FEEDER.search(log)
     if found is None:
@@ -71,11 +79,20 @@ def dropped_batch(log: str) -> Failure | None:
     )
 
 
+def all_wait(stacks: Mapping[int, Sequence[Sequence[Frame]]], workers: int) -> bool:
+    """Whether every worker has done what it was told and waits for more.
+
+    The main process then waits for a batch that nobody makes any more: it was dropped.
+
+    Args:
+        stacks: By process.
+        workers: How many there are.
+    """
+    return 0 < workers <= sum(map(awaits_work, stacks.values()))
+
+
 def judge(standstill: Standstill) -> Failure:
-    """Name a hang: by a dropped batch, by where the workers stand, or by the clock alone."""
-    dropped = dropped_batch(standstill.log)
-    if dropped is not None:
-        return dropped
+    """Name a hang: by what its processes lack, by where they stand, or by the clock alone."""
     places = sorted(
         {
             str(frame)
@@ -84,29 +101,46 @@ def judge(standstill: Standstill) -> Failure:
             if frame is not None
         }
     )[:_MOST_PLACES]
+    # While the user's code runs in a worker, what was dropped may have been in a queue of its own.
+    dropped = None if places else dropped_batch(standstill.log)
+    return dropped or _stopped(standstill) or _shortage(standstill) or _stuck(standstill, places)
+
+
+def _shortage(standstill: Standstill) -> Failure | None:
+    """The fault of processes that can't hand over a batch for want of file descriptors."""
+    if not standstill.full and _NO_DESCRIPTORS not in standstill.log:
+        return None
+    message = f"No batch came for {standstill.waited_s:.0f} s: "
+    if standstill.full:
+        files = standstill.full[0]
+        message += f"a process of the trial has {files.count:,} files open and may have "
+        message += f"{files.limit:,}."
+    else:
+        message += "a process of the trial had too many open files."
+    return _failure("file_descriptors", message, remedies.MORE_FILES, standstill)
+
+
+def _stopped(standstill: Standstill) -> Failure | None:
+    """The fault of a process that a signal has stopped."""
+    if not standstill.stopped:
+        return None
+    return _failure(
+        "deadlock",
+        f"No batch came for {standstill.waited_s:.0f} s: process {standstill.stopped[0]} of it is "
+        "stopped.",
+        "Something stopped it (SIGSTOP, a debugger, a batch system) and did not let it go on.",
+        standstill,
+    )
+
+
+def _stuck(standstill: Standstill, places: Sequence[str]) -> Failure:
+    """A hang of which only is known where it stands, and whether it computes."""
     where = f"; it stands at {', '.join(places)}" if places else ""
     message = f"No batch came for {standstill.waited_s:.0f} s{where}."
-    if standstill.stopped:
-        return Failure(
-            kind="deadlock",
-            message=f"No batch came for {standstill.waited_s:.0f} s: process "
-            f"{standstill.stopped[0]} of it is stopped.",
-            hint="Something stopped it (SIGSTOP, a debugger, a batch system) and did not let it "
-            "go on.",
-            stderr_tail=standstill.log,
-        )
     if standstill.idle:
-        return Failure(
-            kind="deadlock",
-            message=message,
-            hint="Nothing is being computed: look for a lock held, or a thread pool used, before "
-            "the workers were forked (--start-method spawn avoids both), or for storage or a "
-            "server that doesn't answer.",
-            stderr_tail=standstill.log,
-        )
-    return Failure(
-        kind="timeout",
-        message=message,
-        hint="Raise --timeout if batches are that slow; otherwise that line doesn't end.",
-        stderr_tail=standstill.log,
-    )
+        return _failure("deadlock", message, remedies.UNLOCKED, standstill)
+    return _failure("timeout", message, remedies.MORE_TIME, standstill)
+
+
+def _failure(kind: FailureKind, message: str, hint: str, standstill: Standstill) -> Failure:
+    return Failure(kind=kind, message=message, hint=hint, stderr_tail=standstill.log)

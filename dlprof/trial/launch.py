@@ -19,7 +19,7 @@ from dlprof.records import Config, Target
 from dlprof.trial import stacks
 from dlprof.trial.failures import ended, last_lines
 from dlprof.trial.inbox import Event, Inbox
-from dlprof.trial.log import TrialLog
+from dlprof.trial.log import TrialLog, open_log
 from dlprof.trial.processes import end_group
 from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest
 from dlprof.units import format_duration
@@ -28,6 +28,7 @@ LAUNCHER = "launcher"
 """The source of a launcher's own events."""
 
 _QUIT_S = 5.0
+_LOOK_S = 0.25  # how often the log of a target that is being built is looked at
 _GRACE_S = 1.0
 _ERRORS: dict[str, type[DlprofError]] = {
     "target": TargetError,
@@ -88,6 +89,9 @@ class Launcher(Protocol):
     def give_up(self) -> None:
         """Take the launcher for dead, because no ``exited`` followed: the next is a new one."""
 
+    def look(self) -> None:
+        """Keep what the launcher's own processes write within bounds; called now and then."""
+
     def close(self) -> None:
         """End everything."""
 
@@ -95,12 +99,12 @@ class Launcher(Protocol):
 class BuilderDiedError(TargetError):
     """The process that was building the target ended before it had said anything."""
 
-    def __init__(self, status: int, log: IO[bytes]) -> None:
+    def __init__(self, status: int, log: TrialLog) -> None:
         super().__init__(
             f"The process that builds the target died: it {ended(status)}.",
             hint="Import the target in a Python of your own to see why; the kernel may have killed "
             "it for want of memory.",
-            traceback=last_lines(TrialLog(log).text()),
+            traceback=last_lines(log.text()),
         )
 
 
@@ -124,7 +128,7 @@ def _built_of(message: Message) -> Built:
 
 
 def _build_answer(
-    message: Message | None, process: subprocess.Popen[bytes], log: IO[bytes]
+    message: Message | None, process: subprocess.Popen[bytes], log: TrialLog
 ) -> Built:
     if message is None:
         _end_process(process, patience_s=_QUIT_S)
@@ -144,14 +148,15 @@ class Nursery:
 
     def __init__(self, inbox: Inbox, directory: Path) -> None:
         self._inbox = inbox
-        self._log = (directory / "nursery.log").open("w+b")
+        self._log = TrialLog(open_log(directory / "nursery.log"))
         self._link, theirs = socket.socketpair()
+        words = ["-m", "dlprof.trial.nursery", str(theirs.fileno()), str(directory)]
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "dlprof.trial.nursery", str(theirs.fileno())],
+                [sys.executable, *words],
                 stdin=subprocess.DEVNULL,
-                stdout=self._log,
-                stderr=self._log,
+                stdout=self._log.file,
+                stderr=self._log.file,
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
@@ -162,14 +167,26 @@ class Nursery:
     def build(self, request: BuildRequest, patience_s: float = math.inf) -> Built:
         """Build the target in the nursery, and listen to it from then on."""
         self._channel.send({"build": dataclasses.asdict(request)})
-        patience = None if math.isinf(patience_s) else max(0.0, patience_s)
-        if not select.select([self._link], [], [], patience)[0]:
+        if not self._answers(patience_s):
             self._stuck = True
-            stacks.collect([self._process.pid], TrialLog(self._log))
+            stacks.collect([self._process.pid], self._log)
             raise _too_slow(patience_s, self._log)
         built = _build_answer(self._channel.receive(), self._process, self._log)
         self._inbox.listen(LAUNCHER, self._channel.receive)
         return built
+
+    def _answers(self, patience_s: float) -> bool:
+        """Whether the nursery has something to say before the time is over.
+
+        Counted in looks and not by a clock, which runs on while this process is stopped.
+        """
+        left_s = max(0.0, patience_s)
+        while not select.select([self._link], [], [], min(left_s, _LOOK_S))[0]:
+            self.look()
+            left_s -= _LOOK_S
+            if left_s <= 0:
+                return False
+        return True
 
     def preload(self, request: BuildRequest) -> None:
         """Only import torch: each trial then builds the target for itself."""
@@ -198,6 +215,10 @@ class Nursery:
         self._stuck = True
         self._process.kill()
 
+    def look(self) -> None:
+        """Keep the log of what the target's builder started within bounds."""
+        self._log.trim()
+
     def close(self) -> None:
         """End the nursery, which ends its trial, or else end it by force."""
         with contextlib.suppress(OSError):
@@ -205,7 +226,7 @@ class Nursery:
         self._channel.close()
         self._link.close()
         _end_process(self._process, patience_s=0.0 if self._stuck else _QUIT_S)
-        self._log.close()
+        self._log.file.close()
 
 
 class FreshProcesses:
@@ -227,9 +248,9 @@ class FreshProcesses:
         """Build the target in a process of its own, to describe it."""
         del patience_s  # pipes can't be waited for with a limit everywhere
         self._request = request
-        with (self._directory / "build.log").open("w+b") as log:
+        with open_log(self._directory / "build.log") as log:
             process, channel = self._start(log)
-            built = _build_answer(channel.receive(), process, log)
+            built = _build_answer(channel.receive(), process, TrialLog(log))
             channel.close()
             _end_process(process, patience_s=_QUIT_S)
         return built
@@ -252,6 +273,9 @@ class FreshProcesses:
             end_group(pid, linger_s=0.0, grace_s=_GRACE_S, reap=poll)
 
     def give_up(self) -> None:
+        """Nothing: there is no process but the trial's own."""
+
+    def look(self) -> None:
         """Nothing: there is no process but the trial's own."""
 
     def close(self) -> None:
@@ -283,12 +307,12 @@ def _socket_channel(link: socket.socket) -> Channel:
     return Channel(link.makefile("rb"), link.makefile("wb"))
 
 
-def _too_slow(patience_s: float, log: IO[bytes]) -> TargetError:
+def _too_slow(patience_s: float, log: TrialLog) -> TargetError:
     """The error of a target whose building takes too long; the log's end shows where it stands."""
     return TargetError(
         f"Building the target did not end within {format_duration(patience_s)}.",
         hint="Raise --timeout if it takes that long; the stack shows what it waits for.",
-        traceback=last_lines(TrialLog(log).text()),
+        traceback=last_lines(log.text()),
     )
 
 

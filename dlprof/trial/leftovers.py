@@ -7,11 +7,8 @@ import os
 import re
 import shutil
 import tempfile
-import traceback
 from collections.abc import Iterator
 from pathlib import Path
-
-from dlprof.trial.failures import chain
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory is, by definition
 _OURS = ("torch_", "sem.mp-", "psm_")
@@ -130,23 +127,3 @@ class ManagerWatch:
         with contextlib.suppress(OSError):
             return list(self._folder.glob(_MANAGER))
         return []
-
-
-def remove_half_made(error: BaseException) -> list[str]:
-    """Remove the temporary file in whose making an exception burst; returns its path, if any.
-
-    Torch raises a worker's death wherever the main thread is, and where a hand-over has failed that
-    is often in its own check for free descriptors, which makes temporary files.
-    """
-    removed = []
-    # An OSError is tempfile's own, and what it stumbled over may be somebody else's.
-    for link in (link for link in chain(error) if not isinstance(link, OSError)):
-        for frame, _ in traceback.walk_tb(link.__traceback__):
-            if frame.f_code.co_filename != tempfile.__file__:
-                continue
-            for path in (frame.f_locals.get("name"), frame.f_locals.get("file")):
-                with contextlib.suppress(OSError, ValueError):
-                    if isinstance(path, str):
-                        Path(path).unlink()
-                        removed.append(path)
-    return removed

@@ -5,7 +5,8 @@ and every trial still gets a process that no other trial has touched. It runs no
 no torch operation beyond those of the user's own constructor, so that no thread pool exists that a
 fork would break.
 
-Run as ``python -m dlprof.trial.nursery FD``: FD is its end of a socket to the supervisor.
+Run as ``python -m dlprof.trial.nursery FD DIRECTORY``: FD is its end of a socket to the
+supervisor, and DIRECTORY that of the sweep.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import psutil
 from dlprof.trial.processes import adopt_orphans, die_with_parent, end_group
 from dlprof.trial.protocol import BuildRequest, Channel, Message, build_request, trial_request
 from dlprof.trial.stacks import answer_with_stacks
+from dlprof.trial.temporary import keep_sockets_in
 
 if TYPE_CHECKING:
     from dlprof.targets.build import BuiltTarget
@@ -136,11 +138,16 @@ class Nursery:
         self._own = children()  # what the target itself has started lives on
         self._status = None
         nursery_pid = os.getpid()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            told = {"event": "not_started", "errno": error.errno, "error": error.strerror}
+            self._channel.send(told)
+            _close(descriptors)
+            return
         if pid == 0:
             _Newborn(self, nursery_pid, descriptors, state).live(order)
-        for descriptor in descriptors:
-            os.close(descriptor)
+        _close(descriptors)
         self._child = pid
 
     def _reap(self) -> None:
@@ -250,6 +257,11 @@ class _Newborn:
         os.close(self.descriptors[1])
 
 
+def _close(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
 def children() -> frozenset[int]:
     """This process's children."""
     me = os.getpid()
@@ -283,6 +295,7 @@ def main() -> None:
     adopt_orphans()
     # Finding the directory writes a file there: now, and not in a worker that is about to be ended.
     tempfile.gettempdir()
+    keep_sockets_in(sys.argv[2])
     answer_with_stacks()
     nursery = Nursery(socket.socket(fileno=int(sys.argv[1])))
     nursery.serve()

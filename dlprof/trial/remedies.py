@@ -6,6 +6,10 @@ LESS_MEMORY = (
     "Use fewer workers, a smaller prefetch_factor or batch_size, or keep the data set's index in "
     "tensors or arrays instead of Python objects."
 )
+FREE_MEMORY = (
+    "Free memory on this machine, or raise what this session may use (ulimit -v, docker run "
+    "--memory)."
+)
 MORE_SHM = (
     "Use fewer workers, a smaller prefetch_factor or batch_size, or give /dev/shm more room "
     "(docker run --shm-size)."
@@ -28,6 +32,12 @@ MORE_PROCESSES = (
     "The system starts no more processes here: use fewer workers, or raise the limit "
     "(ulimit -u, docker run --pids-limit)."
 )
+UNLOCKED = (
+    "Nothing is being computed: look for a lock held, or a thread pool used, before the workers "
+    "were forked (--start-method spawn avoids both), or for storage or a server that doesn't "
+    "answer."
+)
+MORE_TIME = "Raise --timeout if batches are that slow; otherwise that line doesn't end."
 NO_CUDA = "Keep CUDA out of the data set, or use --start-method spawn."
 OWN_TIMEOUT = "The loader's own timeout ran out: raise it, or find what makes a batch so slow."
 TOO_LONG = "An IndexError may mean that __len__ promises more samples than there are."

@@ -23,6 +23,7 @@ _STDERR = 2
 _WRITING_S = 0.3
 _POLL_S = 0.01
 _ALL_WRITING_S = 1.5  # a fault may cost no more than its limit and 3 s
+_QUEUES = "multiprocessing/queues.py"
 _FOREIGN = ("/torch/", "/multiprocessing/", "/dlprof/trial/", "<frozen ")
 
 
@@ -80,6 +81,32 @@ def users_frame(stack: Sequence[Frame]) -> Frame | None:
         if not foreign and (not frame.file.startswith(standard) or "site-packages" in frame.file):
             return frame
     return None
+
+
+def awaits_work(stacks: Sequence[Sequence[Frame]]) -> bool:
+    """Whether a process is a worker of torch's that has sent all it made and waits for indices.
+
+    Args:
+        stacks: Of all its threads, most recent call first.
+    """
+    return any(map(_waits_for_indices, stacks)) and not any(map(_is_sending, stacks))
+
+
+def _waits_for_indices(stack: Sequence[Frame]) -> bool:
+    """Whether a thread is torch's loop of a worker, in the queue from which it gets its orders."""
+    loop = next((at for at, frame in enumerate(stack) if frame.function == "_worker_loop"), 0)
+    above = stack[loop - 1] if loop else None
+    return above is not None and above.function == "get" and above.file.endswith(_QUEUES)
+
+
+def _is_sending(stack: Sequence[Frame]) -> bool:
+    """Whether a thread is a queue's feeder that does anything but wait for something to send."""
+    feed = next((at for at, frame in enumerate(stack) if _feeds(frame)), None)
+    return feed is not None and not (feed and stack[feed - 1].function == "wait")
+
+
+def _feeds(frame: Frame) -> bool:
+    return frame.function == "_feed" and frame.file.endswith(_QUEUES)
 
 
 def collect(pids: Sequence[int], log: TrialLog) -> dict[int, list[list[Frame]]]:

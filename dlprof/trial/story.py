@@ -13,6 +13,10 @@ from dlprof.trial.protocol import Message, TrialRequest
 from dlprof.trial.watch import usage_of
 from dlprof.units import format_duration
 
+_STOPPED = (
+    "dlprof itself was stopped for {time} in the midst of this trial: what the machine did "
+    "meanwhile is not known"
+)
 _NO_OBSERVER = "the observer gave no answer"
 
 
@@ -49,6 +53,7 @@ class Story:
     Attributes:
         heard_s: When it last showed progress.
         deadline_s: When it is ended, whatever it does.
+        workers: How many it has.
         pid: Its first process, once it has told.
         result: What it measured.
         failure: What went wrong.
@@ -57,10 +62,13 @@ class Story:
         status: Exit status of its first process; ``None`` while it runs.
         awaiting_usage_since: Since when it holds still for the observer; ``None`` if it doesn't.
         killed: Whether it has been told to end.
+        asked_s: Silence after which it is asked next where its workers stand.
+        stopped_s: For how long the supervisor itself was stopped meanwhile.
     """
 
     heard_s: float
     deadline_s: float
+    workers: int = 0
     pid: int | None = None
     result: Message | None = None
     failure: Failure | None = None
@@ -69,6 +77,21 @@ class Story:
     status: int | None = None
     awaiting_usage_since: float | None = None
     killed: bool = False
+    asked_s: float = 0.0
+    stopped_s: float = 0.0
+
+    def heard(self, now_s: float) -> None:
+        """It has shown progress."""
+        self.heard_s = now_s
+        self.asked_s = 0.0
+
+    def stand_still(self, stopped_s: float) -> None:
+        """Let none of the time count in which the supervisor itself was stopped."""
+        self.stopped_s += stopped_s
+        self.heard_s += stopped_s
+        self.deadline_s += stopped_s
+        if self.awaiting_usage_since is not None:
+            self.awaiting_usage_since += stopped_s
 
     def running(self) -> bool:
         """Whether the trial's process has not been reported as ended."""
@@ -115,6 +138,8 @@ def completed(blank: Trial, story: Story, request: TrialRequest, limits: Limits)
     rate = _estimate(measured["batches_per_s"])
     usage = usage_of(story.usage) if story.usage else Usage()
     disturbed = disturbances(usage, measured["spread"], usable_cores=limits.usable_cores)
+    if story.stopped_s:
+        disturbed += (_STOPPED.format(time=format_duration(story.stopped_s)),)
     return dataclasses.replace(
         blank,
         samples_per_s=_scaled(rate, result["samples_per_batch"]),

@@ -10,28 +10,28 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-import psutil
-
 from dlprof.errors import DlprofError, NothingMeasuredError, TargetError
 from dlprof.machine.cgroups import oom_kills, read_cgroups
 from dlprof.records import Failure, Trial, Usage
-from dlprof.trial import remedies, stacks
-from dlprof.trial.failures import blame_memory
-from dlprof.trial.hangs import Standstill, dropped_batch, judge
+from dlprof.trial import remedies
+from dlprof.trial.failures import blame_memory, not_started
 from dlprof.trial.inbox import Event, Inbox
 from dlprof.trial.launch import LAUNCHER, Handle, Launcher
 from dlprof.trial.leftovers import ManagerWatch, SharedMemoryWatch
-from dlprof.trial.log import TrialLog
-from dlprof.trial.processes import end_group, is_stopped
+from dlprof.trial.log import TrialLog, open_log
+from dlprof.trial.processes import end_group
 from dlprof.trial.protocol import Message, TrialRequest
+from dlprof.trial.silence import find_hang
 from dlprof.trial.story import Limits, Story, completed, failed, failure_of, timed_out
 from dlprof.trial.watch import Watcher, usage_of
 
 _OBSERVER_PATIENCE_S = 3.0
 _END_PATIENCE_S = 2.0
 _KILL_PATIENCE_S = 4.0  # a launcher asks, then forces, then looks for what is left: a second each
-_LOOK_S = 1.0  # how often a silent trial's log is looked at
-_IDLE_CORES = 0.02
+_LOOK_S = 0.25  # how often a trial is looked at that says nothing
+_SHORT_LOOK_S = 0.05  # the same while it writes a lot
+_LATE_S = 2.0  # a look that comes so late comes from a process that was stopped
+_ATTEMPTS = 3  # at a trial in which this process was not stopped
 _TARGETS_OWN = ("worker_exception", "empty", "truncated", "inconsistent_batches")
 _FORCED = -9  # the exit status of a process ended by SIGKILL
 _TOLD = ("explanation", "timeline")
@@ -90,7 +90,7 @@ class Supervisor:
             LauncherDiedError: The process that starts trials has died.
             NothingMeasuredError: The process died.
         """
-        story, log = self._run(dataclasses.replace(request, probe=True))
+        story, log = self._undisturbed(dataclasses.replace(request, probe=True))
         if story.result is None:
             raise _no_batch(failure_of(story, self._limits, log))
         probe: Message = story.result["probe"]
@@ -111,7 +111,7 @@ class Supervisor:
         started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
         began_s = self._clock()
         kills = oom_kills(read_cgroups())
-        story, log = self._run(request)
+        story, log = self._undisturbed(request)
         blank = Trial(
             id=trial_id,
             config=request.config,
@@ -128,29 +128,43 @@ class Supervisor:
             failure = blame_memory(failure)
         return failed(blank, failure), {}
 
+    def _undisturbed(self, request: TrialRequest) -> tuple[Story, str]:
+        """Run a trial, and again if this process was stopped meanwhile, as by Ctrl-Z.
+
+        The trial may have been stopped with it, so that its clock ran on without it; and what the
+        machine did in its window was not asked for in time.
+        """
+        story, log = self._run(request)
+        for _ in range(_ATTEMPTS - 1):
+            if not story.stopped_s:
+                break
+            story, log = self._run(request)
+        return story, log
+
     def _run(self, request: TrialRequest) -> tuple[Story, str]:
         """Start a trial, listen to it until it has ended, and clear away what it left."""
         # A short name: the paths of multiprocessing's sockets in it are limited to 107 bytes.
         place = Path(tempfile.mkdtemp(prefix="", dir=self._directory))
         watches = SharedMemoryWatch(), ManagerWatch()
         try:
-            with (place / "output.log").open("w+b") as file:
+            with open_log(place / "output.log") as file:
                 request = dataclasses.replace(request, temporary=str(place))
                 log = TrialLog(file)
-                story = self._follow(self._launcher.launch(request, file), log)
+                handle = self._launcher.launch(request, file)
+                story = self._follow(handle, log, request.config.num_workers)
                 return story, log.text()
         finally:
             for watch in watches:
                 watch.clear()
             shutil.rmtree(place, ignore_errors=True)
 
-    def _follow(self, handle: Handle, log: TrialLog) -> Story:
+    def _follow(self, handle: Handle, log: TrialLog, workers: int) -> Story:
         now_s = self._clock()
-        story = Story(heard_s=now_s, deadline_s=now_s + self._limits.left)
+        story = Story(heard_s=now_s, deadline_s=now_s + self._limits.left, workers=workers)
         try:
             while story.running():
-                left_s = story.deadline_s - self._clock()
-                event = self._inbox.get(min(left_s, _LOOK_S))
+                self._launcher.look()
+                event = self._next_event(story, _SHORT_LOOK_S if log.trim() else _LOOK_S)
                 if event is not None:
                     self._take(event, handle, story)
                 self._check(handle, story, log)
@@ -161,6 +175,16 @@ class Supervisor:
             self._watcher.order("unwatch")
             handle.channel.close_writing()
         return story
+
+    def _next_event(self, story: Story, look_s: float) -> Event | None:
+        """What is said next, if anything is until the next look."""
+        asked_at_s = self._clock()
+        patience_s = max(0.0, min(story.deadline_s - asked_at_s, look_s))
+        event = self._inbox.get(patience_s)
+        late_s = self._clock() - asked_at_s - patience_s
+        if late_s > _LATE_S:
+            story.stand_still(late_s)
+        return event
 
     def _await_end(self, story: Story) -> None:
         """Wait for an end that was ordered, because what still runs can't be cleared up after."""
@@ -177,27 +201,12 @@ class Supervisor:
         if since is not None and now_s - since > _OBSERVER_PATIENCE_S:
             self._watcher.give_up()
             self._go_on(handle, story)
-        silent_s = now_s - story.heard_s
-        if story.running() and not story.settled() and silent_s > _LOOK_S:
-            story.failure = dropped_batch(log.text())
-            if story.failure is None and silent_s > self._limits.stall_s:
-                story.failure = judge(self._standstill(story, silent_s, log))
+        if story.running() and not story.settled():
+            story.failure = find_hang(story, log, now_s, stall_s=self._limits.stall_s)
             if story.failure is not None:
                 story.deadline_s = now_s
         if story.running() and self._clock() >= story.deadline_s:
             self._end(story)
-
-    def _standstill(self, story: Story, silent_s: float, log: TrialLog) -> Standstill:
-        written = log.text()
-        tree = [] if story.pid is None else _tree(story.pid)
-        idle = None if story.busy_cores is None else story.busy_cores < _IDLE_CORES
-        return Standstill(
-            waited_s=silent_s,
-            log=written,
-            stacks=stacks.collect(tree, log),
-            idle=idle,
-            stopped=[pid for pid in tree if is_stopped(pid)],
-        )
 
     def _end(self, story: Story) -> None:
         """Have the trial ended; the second time by one's own hand."""
@@ -215,7 +224,7 @@ class Supervisor:
 
     def _take(self, event: Event, handle: Handle, story: Story) -> None:
         if event.source == handle.source and event.message is not None:
-            story.heard_s = self._clock()
+            story.heard(self._clock())
             self._take_from_child(event.message, handle, story)
         elif event.source == LAUNCHER:
             self._take_from_launcher(event.message, story)
@@ -264,6 +273,9 @@ class Supervisor:
             )
         if message["event"] == "exited":
             story.status = message["status"]
+        elif message["event"] == "not_started":
+            story.failure = not_started(message["errno"], message["error"])
+            story.status = 0
 
     def _take_from_observer(self, message: Message | None, handle: Handle, story: Story) -> None:
         if message is None:
@@ -288,14 +300,6 @@ class Supervisor:
         if story.awaiting_usage_since is not None:
             story.awaiting_usage_since = None
             handle.channel.send({"go": True})
-
-
-def _tree(pid: int) -> list[int]:
-    """A process and its descendants."""
-    try:
-        return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
-    except psutil.Error:
-        return [pid]
 
 
 def _no_batch(failure: Failure) -> DlprofError:

@@ -52,12 +52,32 @@ RESULT: Message = {
 }
 
 
+class Clock:
+    """Seconds that pass only where a test lets them."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
 class ImpatientInbox(Inbox):
-    """Never blocks: what a test has to say is in it already, and time is the test's own."""
+    """Never blocks: what a test has to say is in it already, and time is the test's own.
+
+    Args:
+        clock: Goes on while nothing comes.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.clock = clock
 
     def get(self, timeout_s: float) -> Event | None:
-        del timeout_s
-        return super().get(0.0)
+        event = super().get(0.0)
+        if event is None:
+            self.clock.now_s += timeout_s
+        return event
 
 
 class FakeLauncher:
@@ -72,12 +92,16 @@ class FakeLauncher:
         self.written = io.BytesIO()
         self.kills = 0
         self.given_up = False
+        self.looks = 0
+        self.launches = 0
+        self.printed = b"what the user's code printed\n"
 
     def build(self, request: BuildRequest, patience_s: float = 0.0) -> Built:
         raise AssertionError("not asked for in these tests")
 
     def launch(self, request: TrialRequest, log: IO[bytes]) -> Handle:
-        log.write(b"what the user's code printed\n")
+        self.launches += 1
+        log.write(self.printed)
         log.flush()
         for event in self._script:
             self._inbox.put(event)
@@ -90,6 +114,9 @@ class FakeLauncher:
 
     def give_up(self) -> None:
         self.given_up = True
+
+    def look(self) -> None:
+        self.looks += 1
 
     def close(self) -> None:
         raise AssertionError("not asked for in these tests")

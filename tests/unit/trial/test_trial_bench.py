@@ -14,6 +14,7 @@ from dlprof.records import Config, Target, Trial
 from dlprof.trial import bench as bench_module
 from dlprof.trial.bench import Bench
 from dlprof.trial.launch import BuilderDiedError, Built, Handle
+from dlprof.trial.log import TrialLog, open_log
 from dlprof.trial.protocol import BuildRequest, Message, TrialRequest
 from dlprof.trial.story import Limits
 from dlprof.trial.supervisor import LauncherDiedError
@@ -110,8 +111,8 @@ def dies(spent_s: float) -> tuple[float, Exception]:
 
 
 def builder_dies(spent_s: float, directory: Path) -> tuple[float, Exception]:
-    with (directory / "log").open("w+b") as log:
-        return spent_s, BuilderDiedError(-9, log)
+    with open_log(directory / "log") as log:
+        return spent_s, BuilderDiedError(-9, TrialLog(log))
 
 
 @pytest.fixture

@@ -5,12 +5,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
 
-from dlprof.trial.leftovers import SharedMemoryWatch, remove_half_made
+from dlprof.trial.leftovers import SharedMemoryWatch
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where it is, by definition
 linux = pytest.mark.skipif(sys.platform != "linux", reason="there is no /dev/shm")
@@ -51,20 +50,3 @@ def test_a_semaphore_of_a_living_program_is_let_be() -> None:
     assert path.exists()
     assert path.name not in watch.clear()
     assert path.exists()
-
-
-def test_a_temporary_file_is_removed_in_whose_making_an_error_burst(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def burst(*_arguments: object, **_keywords: object) -> None:
-        raise RuntimeError("a worker has died")
-
-    monkeypatch.setattr(tempfile, "_TemporaryFileWrapper", burst)
-    monkeypatch.setattr(tempfile._os, "unlink", burst)  # type: ignore[attr-defined]
-    with pytest.raises(RuntimeError) as caught:
-        tempfile.NamedTemporaryFile(dir=tmp_path)  # noqa: SIM115 - it is never made
-    monkeypatch.undo()
-
-    assert len(list(tmp_path.iterdir())) == 1
-    assert remove_half_made(caught.value)
-    assert not list(tmp_path.iterdir())

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
+import errno
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from fake_processes import (
     RESULT,
     TRIAL,
+    Clock,
     FakeLauncher,
     FakeWatcher,
     ImpatientInbox,
@@ -19,16 +21,18 @@ from fake_processes import (
 
 from dlprof.errors import NothingMeasuredError, TargetError
 from dlprof.records import Config, Trial
-from dlprof.trial.inbox import Event, Inbox
+from dlprof.trial.inbox import Event
 from dlprof.trial.launch import LAUNCHER
+from dlprof.trial.log import MOST_BYTES
 from dlprof.trial.protocol import TrialRequest
 from dlprof.trial.story import Limits
 from dlprof.trial.supervisor import ProbeTimeoutError, Supervisor
 
+PID = 99_999_999  # nobody's: a trial that hangs is looked up
 REQUEST = TrialRequest(config=Config(num_workers=2, prefetch_factor=2))
 FILLED = from_trial("filled")
 WHOLE = (
-    from_trial("born", pid=77),
+    from_trial("born", pid=PID),
     from_trial("window_start"),
     from_trial("beat"),
     from_trial("window_end"),
@@ -37,12 +41,6 @@ WHOLE = (
     exited(0),
 )
 FAILURE = {"kind": "worker_exception", "message": "ValueError", "hint": "mend it"}
-
-
-def racing_clock(step_s: float) -> Callable[[], float]:
-    """A clock that runs on by itself, so that nothing has to be waited for."""
-    ticks = itertools.count()
-    return lambda: next(ticks) * step_s
 
 
 class Bench:
@@ -55,10 +53,9 @@ class Bench:
         *,
         on_kill: Sequence[Event] = (),
         answers: bool = True,
-        step_s: float = 0.0,
-        inbox: Inbox | None = None,
+        inbox: ImpatientInbox | None = None,
     ) -> None:
-        inbox = inbox or ImpatientInbox()
+        inbox = inbox or ImpatientInbox(Clock())
         filled = 1 + next((n for n, event in enumerate(script) if event == FILLED), len(script))
         self.launcher = FakeLauncher(inbox, script[:filled], on_kill=on_kill)
         self.watcher = FakeWatcher(inbox, answers=answers, afterwards=script[filled:])
@@ -68,7 +65,7 @@ class Bench:
             inbox=inbox,
             directory=directory,
             limits=Limits(wall_s=30.0, stall_s=20.0, usable_cores=2.0),
-            clock=racing_clock(step_s),
+            clock=inbox.clock,
         )
 
     def run(self, request: TrialRequest = REQUEST) -> Trial:
@@ -85,7 +82,7 @@ def test_a_trial_that_goes_well(tmp_path: Path) -> None:
     assert trial.bytes_per_s is not None
     assert trial.bytes_per_s.value == 1000.0
     assert trial.usage.own_cpu_cores == 1.5
-    assert bench.watcher.orders == ["watch 77", "start", "end", "memory", "unwatch"]
+    assert bench.watcher.orders == [f"watch {PID}", "start", "end", "memory", "unwatch"]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -144,7 +141,7 @@ def test_a_sudden_death_is_named(tmp_path: Path, status: int, kind: str, word: s
 
 
 def test_a_trial_without_end_is_ended(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, WHOLE[:2], on_kill=[exited(-9)], step_s=8.0)
+    bench = Bench(tmp_path, WHOLE[:2], on_kill=[exited(-9)])
     trial = bench.run()
 
     assert bench.launcher.kills == 1
@@ -154,7 +151,7 @@ def test_a_trial_without_end_is_ended(tmp_path: Path) -> None:
 
 
 def test_a_result_counts_even_if_the_end_takes_too_long(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, WHOLE[:-1], on_kill=[exited(-9)], step_s=0.7)
+    bench = Bench(tmp_path, WHOLE[:-1], on_kill=[exited(-9)])
 
     assert bench.run().outcome == "completed"
     assert bench.launcher.kills == 1
@@ -165,7 +162,7 @@ def test_a_result_counts_even_if_the_end_takes_too_long(tmp_path: Path) -> None:
 )
 def test_what_a_trial_is_ended_for_stands(tmp_path: Path, late: Event) -> None:
     """Whatever it says while it is being ended, such as that SIGTERM has ended its workers."""
-    bench = Bench(tmp_path, WHOLE[:2], on_kill=[late, exited(0)], step_s=8.0)
+    bench = Bench(tmp_path, WHOLE[:2], on_kill=[late, exited(0)])
     trial = bench.run()
 
     assert trial.failure is not None
@@ -183,8 +180,8 @@ class Interrupting(ImpatientInbox):
 
 
 def test_an_interrupted_trial_has_ended_before_it_is_cleared_up_after(tmp_path: Path) -> None:
-    inbox = Interrupting()
-    bench = Bench(tmp_path, WHOLE[:1], on_kill=[exited(-15)], inbox=inbox, step_s=0.1)
+    inbox = Interrupting(Clock())
+    bench = Bench(tmp_path, WHOLE[:1], on_kill=[exited(-15)], inbox=inbox)
     with pytest.raises(KeyboardInterrupt):
         bench.run()
 
@@ -218,6 +215,81 @@ def test_a_probe_that_fails_is_an_error_of_the_target(tmp_path: Path) -> None:
 
 
 def test_a_probe_that_hangs_is_told_apart(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, WHOLE[:1], on_kill=[exited(-9)], step_s=8.0)
+    bench = Bench(tmp_path, WHOLE[:1], on_kill=[exited(-9)])
     with pytest.raises(ProbeTimeoutError):
         bench.supervisor.probe(REQUEST)
+
+
+class Stopped(ImpatientInbox):
+    """This process is stopped at each of the first looks for an hour, as by Ctrl-Z.
+
+    Args:
+        times: How often.
+        before: The event before which that is.
+    """
+
+    def __init__(self, times: int, before: str) -> None:
+        super().__init__(Clock())
+        self.times = times
+        self.before = before
+
+    def get(self, timeout_s: float) -> Event | None:
+        event = super().get(timeout_s)
+        message = None if event is None else event.message
+        if self.times and message is not None and message["event"] == self.before:
+            self.times -= 1
+            self.clock.now_s += 3600.0
+        return event
+
+
+@pytest.mark.parametrize("before", ["born", "window_start", "filled", "usage", "result", "exited"])
+def test_time_does_not_count_in_which_this_process_is_stopped(tmp_path: Path, before: str) -> None:
+    """The trial is run again, because what was seen of it is not what it did."""
+    bench = Bench(tmp_path, WHOLE, inbox=Stopped(1, before))
+    trial = bench.run()
+
+    assert trial.outcome == "completed", trial.failure
+    assert not trial.noisy
+    assert bench.launcher.kills == 0
+    assert bench.launcher.launches == 2
+
+
+def test_a_trial_that_is_always_disturbed_says_so(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, WHOLE, inbox=Stopped(99, "window_start"))
+    trial = bench.run()
+
+    assert trial.outcome == "completed", trial.failure
+    assert trial.noisy
+    assert any("was stopped for 1 h" in warning for warning in trial.warnings), trial.warnings
+    assert bench.launcher.launches == 3
+
+
+def test_a_hang_is_found_after_a_stop(tmp_path: Path) -> None:
+    inbox = Stopped(1, "window_start")
+    trial = Bench(tmp_path, WHOLE[:2], on_kill=[exited(-9)], inbox=inbox).run()
+
+    assert trial.failure is not None
+    assert trial.failure.kind == "timeout"
+    assert inbox.clock.now_s < 100.0 + 3600.0 + 2 * 25.0
+
+
+def test_a_trial_for_which_there_is_no_process(tmp_path: Path) -> None:
+    message = {"event": "not_started", "errno": errno.EAGAIN, "error": os.strerror(errno.EAGAIN)}
+    bench = Bench(tmp_path, [Event(LAUNCHER, message)])
+    trial = bench.run()
+
+    assert trial.failure is not None
+    assert trial.failure.kind == "start_failed"
+    assert "ulimit -u" in trial.failure.hint
+    assert bench.launcher.kills == 0
+
+
+def test_a_loud_trial_is_looked_at_more_often(tmp_path: Path) -> None:
+    inbox = ImpatientInbox(Clock())
+    bench = Bench(tmp_path, WHOLE[:2], on_kill=[exited(-9)], inbox=inbox)
+    bench.launcher.printed = b"x" * (MOST_BYTES + 1)
+    trial = bench.run()
+
+    assert bench.launcher.looks > 80
+    assert trial.failure is not None
+    assert trial.failure.stderr_tail

@@ -1,0 +1,92 @@
+"""Where a trial's processes put temporary files, so that what they can't remove is found.
+
+The directory for temporary files stays the user's (``TMPDIR``, ``tempfile.gettempdir()``), because
+data sets look there for what a job has put there. What torch and multiprocessing make for
+themselves goes elsewhere, or is known by its name.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from multiprocessing import process
+from pathlib import Path
+
+_LONGEST_PATH = 107
+"""Of a Unix socket in bytes, on Linux; its structure holds one more, for the end."""
+
+_SOCKET = "/listener-12345678"
+_REMEMBERED = 64  # torch makes ten at a time
+
+
+def keep_sockets_in(directory: str) -> bool:
+    """Have multiprocessing put its sockets into a directory that somebody else removes.
+
+    It is inherited by all processes that multiprocessing starts from this one. Without this, each
+    trial would have a directory of its own among the user's temporary files, and leave it there
+    when it is ended by force.
+
+    Returns:
+        Whether it is done; not where the path would be too long for a socket.
+    """
+    if len(os.fsencode(directory + _SOCKET)) > _LONGEST_PATH:
+        return False
+    process.current_process()._config["tempdir"] = directory  # type: ignore[attr-defined]  # noqa: SLF001 - multiprocessing's only way to say where its sockets go
+    return True
+
+
+class RememberedNames:
+    """Hands out the names of this process's temporary files, and remembers the last of them.
+
+    When torch has lost a worker, it makes ten temporary files to see whether it could, and raises
+    that worker's death whenever it hears of it: in the midst of making or of removing one, which
+    then stays, and no exception need tell of it.
+
+    Args:
+        names: Where the names come from.
+    """
+
+    def __init__(self, names: Iterator[str]) -> None:
+        self._names = names
+        self.given: collections.deque[str] = collections.deque(maxlen=_REMEMBERED)
+
+    def __iter__(self) -> Iterator[str]:
+        """Itself."""
+        return self
+
+    def __next__(self) -> str:
+        """The next name, without the prefix."""
+        name = next(self._names)
+        self.given.append(name)
+        return name
+
+    def remove_empty(self, folder: Path) -> list[str]:
+        """Remove the files of these names that nothing was ever written to; returns the names.
+
+        What torch makes stays empty, and has tempfile's own prefix.
+
+        Args:
+            folder: The directory for temporary files.
+        """
+        removed = []
+        for name in self.given:
+            path = folder / f"{tempfile.gettempprefix()}{name}"
+            with contextlib.suppress(OSError):
+                status = path.lstat()
+                if stat.S_ISREG(status.st_mode) and status.st_size == 0:
+                    path.unlink()
+                    removed.append(path.name)
+        return removed
+
+
+def remember_names() -> RememberedNames | None:
+    """Remember the names of this process's temporary files from now on; ``None`` if it can't be."""
+    if not hasattr(tempfile, "_name_sequence"):  # a later Python's business
+        return None
+    names = RememberedNames(tempfile._get_candidate_names())  # type: ignore[attr-defined]  # noqa: SLF001 - the only place at which they all come by
+    tempfile._name_sequence = names  # noqa: SLF001 - as above
+    return names

@@ -1,0 +1,139 @@
+"""What a trial without progress is called, from where its processes stand."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import resource
+import sys
+from pathlib import Path
+
+import pytest
+
+from dlprof.trial.descriptors import OpenFiles, open_files, without_room
+from dlprof.trial.hangs import Standstill, all_wait, judge
+from dlprof.trial.stacks import parse_stacks
+
+PYTHON = "/usr/lib/python3.11"
+DROPPED = f"""Traceback (most recent call last):
+  File "{PYTHON}/multiprocessing/queues.py", line 244, in _feed
+    obj = _ForkingPickler.dumps(obj)
+TypeError: cannot pickle 'generator' object
+"""
+LOOP = """  File "/site-packages/torch/utils/data/_utils/worker.py", line 283 in _worker_loop
+  File "{python}/multiprocessing/process.py", line 108 in run
+"""
+IDLE_FEEDER = f"""Thread 0x01 (most recent call first):
+  File "{PYTHON}/threading.py", line 327 in wait
+  File "{PYTHON}/multiprocessing/queues.py", line 231 in _feed
+
+"""
+BUSY_FEEDER = f"""Thread 0x01 (most recent call first):
+  File "{PYTHON}/multiprocessing/reduction.py", line 51 in dumps
+  File "{PYTHON}/multiprocessing/queues.py", line 244 in _feed
+
+"""
+WAITING = f"""Current thread 0x02 (most recent call first):
+  File "{PYTHON}/selectors.py", line 415 in select
+  File "{PYTHON}/multiprocessing/queues.py", line 113 in get
+{LOOP}"""
+LOADING = f"""Current thread 0x02 (most recent call first):
+  File "/home/user/data.py", line 7 in __getitem__
+  File "/site-packages/torch/utils/data/_utils/fetch.py", line 54 in fetch
+{LOOP}"""
+MAIN = f"""Current thread 0x02 (most recent call first):
+  File "{PYTHON}/multiprocessing/queues.py", line 113 in get
+  File "/site-packages/torch/utils/data/dataloader.py", line 1275 in _try_get_data
+"""
+STILL = Standstill(waited_s=20.0, log="", stacks={}, idle=True)
+
+
+def stuck(*texts: str, **details: object) -> Standstill:
+    stacks = {number: parse_stacks(text) for number, text in enumerate(texts)}
+    return dataclasses.replace(STILL, stacks=stacks, **details)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("texts", "workers", "wait"),
+    [
+        ((MAIN, IDLE_FEEDER + WAITING), 1, True),
+        ((MAIN, WAITING, IDLE_FEEDER + WAITING), 2, True),
+        ((MAIN, WAITING), 2, False),  # one does not answer, and may be loading
+        ((MAIN, WAITING, LOADING), 2, False),
+        ((MAIN, BUSY_FEEDER + WAITING), 1, False),
+        ((MAIN,), 0, False),
+        ((), 1, False),
+    ],
+)
+def test_all_workers_wait_for_work(texts: tuple[str, ...], workers: int, *, wait: bool) -> None:
+    assert all_wait(stuck(*texts).stacks, workers) is wait
+
+
+def test_what_a_queue_of_the_users_own_dropped_is_no_batch() -> None:
+    """While a worker stands in the user's code, the loader's own queue may be well."""
+    failure = judge(stuck(MAIN, LOADING, log=DROPPED))
+
+    assert failure.kind == "deadlock"
+    assert "/home/user/data.py:7" in failure.message
+
+
+def test_a_dropped_batch_is_named_where_nobody_loads() -> None:
+    assert judge(stuck(MAIN, log=DROPPED)).kind == "batch_not_picklable"
+
+
+def test_a_process_without_descriptors_is_named() -> None:
+    """It may hang in ``accept`` or ``recv_handle`` without a word."""
+    failure = judge(stuck(MAIN, full=[OpenFiles(pid=7, count=1024, limit=1024)]))
+
+    assert failure.kind == "file_descriptors"
+    assert "1,024" in failure.message
+    assert "ulimit -n" in failure.hint
+
+
+def test_a_process_that_could_not_accept_is_named() -> None:
+    log = "OSError: [Errno 24] Zu viele offene Dateien"
+    failure = judge(stuck(MAIN, log=log, idle=False))
+
+    assert failure.kind == "file_descriptors"
+
+
+def test_a_stopped_process_explains_a_hang_better() -> None:
+    full = [OpenFiles(pid=7, count=64, limit=64)]
+
+    assert judge(stuck(MAIN, stopped=[7], full=full)).kind == "deadlock"
+
+
+def test_nothing_known_is_a_hang_by_the_clock() -> None:
+    assert judge(stuck(MAIN, idle=False)).kind == "timeout"
+    assert judge(stuck(MAIN)).kind == "deadlock"
+
+
+def process(proc: Path, pid: int, *, count: int, limit: str) -> None:
+    (proc / f"{pid}/fd").mkdir(parents=True)
+    for number in range(count):
+        (proc / f"{pid}/fd/{number}").touch()
+    (proc / f"{pid}/limits").write_text(
+        "Limit                     Soft Limit           Hard Limit           Units     \n"
+        f"Max open files            {limit:<20} 4096                 files     \n"
+        "Max locked memory         65536                65536                bytes     \n"
+    )
+
+
+def test_room_for_descriptors_is_counted(tmp_path: Path) -> None:
+    process(tmp_path, 1, count=10, limit="64")
+    process(tmp_path, 2, count=62, limit="64")
+    process(tmp_path, 3, count=10, limit="unlimited")
+
+    assert open_files(1, tmp_path) == OpenFiles(pid=1, count=10, limit=64)
+    assert open_files(3, tmp_path) is None
+    assert open_files(4, tmp_path) is None
+    assert without_room([1, 2, 3, 4], tmp_path) == [OpenFiles(pid=2, count=62, limit=64)]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc")
+def test_this_processs_own_limit() -> None:
+    files = open_files(os.getpid())
+
+    assert files is not None
+    assert files.limit == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    assert not files.scarce

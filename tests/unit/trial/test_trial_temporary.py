@@ -1,0 +1,91 @@
+"""Temporary files that torch and multiprocessing make for themselves."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Iterator
+from multiprocessing import process, util
+from pathlib import Path
+
+import pytest
+
+from dlprof.trial.temporary import RememberedNames, keep_sockets_in, remember_names
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory for temporary files, and nothing that this process goes on to remember."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "_name_sequence", None)
+    config = process.current_process()._config  # type: ignore[attr-defined]
+    before = dict(config)
+    yield tmp_path
+    config.clear()
+    config.update(before)
+
+
+def burst(*_arguments: object, **_keywords: object) -> None:
+    raise RuntimeError("a worker has died")
+
+
+def test_a_file_is_removed_in_whose_making_an_error_burst(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = remember_names()
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "_TemporaryFileWrapper", burst)
+        patch.setattr(tempfile._os, "unlink", burst)  # type: ignore[attr-defined]
+        with pytest.raises(RuntimeError):
+            tempfile.NamedTemporaryFile()  # noqa: SIM115 - it is never made
+
+    assert names is not None
+    assert len(list(folder.iterdir())) == 1
+    assert len(names.remove_empty(folder)) == 1
+    assert not list(folder.iterdir())
+
+
+def test_a_file_is_removed_whose_removal_an_error_cut_short(folder: Path) -> None:
+    """Nobody is told of what bursts while an object is let go."""
+    names = remember_names()
+    file = tempfile.NamedTemporaryFile(delete=False)  # noqa: SIM115 - it stays
+    file.close()
+
+    assert names is not None
+    assert names.remove_empty(folder) == [Path(file.name).name]
+
+
+def test_what_was_written_to_or_is_not_a_file_stays(folder: Path) -> None:
+    names = remember_names()
+    _, written = tempfile.mkstemp()
+    Path(written).write_text("kept")
+    made = tempfile.mkdtemp()
+    others = folder / "tmp-of-others"
+    others.touch()
+
+    assert names is not None
+    assert names.remove_empty(folder) == []
+    assert {str(path) for path in folder.iterdir()} == {
+        written,
+        made,
+        str(others),
+    }
+
+
+def test_only_the_last_names_are_remembered() -> None:
+    names = RememberedNames(f"{number:08}" for number in itertools.count())
+
+    assert list(itertools.islice(names, 1000))[-64:] == list(names.given)
+
+
+def test_sockets_go_where_they_are_told(folder: Path) -> None:
+    assert keep_sockets_in(str(folder))
+    assert util.get_temp_dir() == str(folder)
+
+
+def test_a_path_too_long_for_a_socket_is_not_taken(folder: Path) -> None:
+    before = dict(process.current_process()._config)  # type: ignore[attr-defined]
+
+    assert not keep_sockets_in("/" + "x" * 90)
+    assert process.current_process()._config == before  # type: ignore[attr-defined]
+    assert keep_sockets_in("/" + "x" * 88)
