@@ -168,21 +168,22 @@ def _samples(made: Sequence[Row]) -> SampleCosts | None:
     return SampleCosts(
         count=count,
         mean_s=sum(each.samples_ns for each in batches) / count * _NS,
-        median_s=at(0.5) * _NS,
-        p95_s=at(0.95) * _NS,
-        p99_s=at(0.99) * _NS,
+        median_s=at(0.5),
+        p95_s=at(0.95),
+        p99_s=at(0.99),
         max_s=max(each.worst_ns for each in batches) * _NS,
         slowest={name: took * _NS for name, took in first},
     )
 
 
-def _kept(made: Made) -> list[tuple[int, float]]:
-    kept = array("q", made.kept)
+def _kept(made: Made) -> list[tuple[float, float]]:
+    """Seconds and weights."""
+    kept = array("d", made.kept)
     return [(each, made.samples / len(kept)) for each in kept]
 
 
-def _weighed_quantile(values: Sequence[int], ends: Sequence[float]) -> Callable[[float], int]:
-    def at(share: float) -> int:
+def _weighed_quantile(values: Sequence[float], ends: Sequence[float]) -> Callable[[float], float]:
+    def at(share: float) -> float:
         wanted = share * ends[-1]
         return next(v for v, end in zip(values, ends, strict=True) if end >= wanted - 1e-9)
 

@@ -11,14 +11,14 @@ from typing import Any, Protocol
 
 from torch.utils.data import Subset
 
-from dlprof.tracing.clocks import now_ns
+from dlprof.tracing.clocks import now_s
 
 
 class Stamps(Protocol):
     """Who is told."""
 
-    ends: list[int]
-    """When each sample was there."""
+    ends: list[float]
+    """When each sample was there, in seconds."""
 
     def collating(self) -> None:
         """All samples are there."""
@@ -30,9 +30,9 @@ class Stamps(Protocol):
 # Closures and no attributes: this runs for every single sample.
 
 
-def timed_samples(dataset: Any, ends: list[int]) -> Any:
+def timed_samples(dataset: Any, ends: list[float]) -> Any:
     """A map-style data set as its fetcher sees it; all else goes to the data set itself."""
-    stamp, clock = ends.append, now_ns
+    stamp, clock = ends.append, now_s
 
     class TimedSamples:
         def __getitem__(self, index: Any) -> Any:
@@ -48,9 +48,9 @@ def timed_samples(dataset: Any, ends: list[int]) -> Any:
     return TimedSamples()
 
 
-def timed_stream(stream: Iterator[Any], ends: list[int]) -> Any:
+def timed_stream(stream: Iterator[Any], ends: list[float]) -> Any:
     """An iterable data set's iterator as its fetcher sees it."""
-    advance, stamp, clock = stream.__next__, ends.append, now_ns
+    advance, stamp, clock = stream.__next__, ends.append, now_s
 
     class TimedStream:
         def __iter__(self) -> TimedStream:

@@ -181,7 +181,6 @@ class Recorder:
         if made is not None:
             self._other_cpu += made.fetch_cpu + made.collate_cpu
             self._seen(made)
-        stamper.look()
 
     def failed(self) -> None:
         """``next()`` raised."""

@@ -17,8 +17,9 @@ from dlprof.tracing.trace import Facts, Made
 
 _new = tuple.__new__  # several times as fast as a NamedTuple's own, and this runs for each batch
 _KEPT = 64
+_PER_S = 1e9
 _FAR_SLOWER = 4.0
-_WORTH_A_LOOK_NS = 200_000
+_WORTH_A_LOOK_S = 200e-6
 _SLOWEST = 4
 _LONGEST_NAME = 60
 _LOOK_EVERY_NS = 100_000_000
@@ -36,7 +37,8 @@ class Stamper:
 
     def __init__(self, worker: int, dataset: object) -> None:
         self.worker = worker
-        self.ends: list[int] = []  # when the batch was begun, then when each sample was there
+        # When the batch was begun, then when each sample was there; seconds.
+        self.ends: list[float] = []
         self._clock = ThreadClock()
         self._chains = Chains(dataset)
         self._undo: Callable[[], None] | None = None
@@ -62,7 +64,7 @@ class Stamper:
         self._index = index
         self._fetched = self._collated = None
         self._picked = reading = self._clock.read()
-        self.ends[:] = (reading.wall,)
+        self.ends[:] = (reading.wall * 1e-9,)
 
     def collating(self) -> None:
         """All samples are there."""
@@ -118,14 +120,14 @@ class Stamper:
         if len(ends) < 2:
             return 0, 0, 0, b"", ()
         took = list(map(operator.sub, ends[1:], ends))
-        count, total, worst = len(took), sum(took), max(took)
+        count, total_s, worst_s = len(took), ends[-1] - ends[0], max(took)
         keys = self._keys(count)
-        places = [took.index(worst)]
-        if worst > _WORTH_A_LOOK_NS and worst * count > _FAR_SLOWER * total:
+        places = [took.index(worst_s)]
+        if worst_s > _WORTH_A_LOOK_S and worst_s * count > _FAR_SLOWER * total_s:
             places = sorted(range(count), key=took.__getitem__, reverse=True)[:_SLOWEST]
-        kept = array("q", took if count <= _KEPT else took[:: -(-count // _KEPT)])
-        slowest = tuple([(_name(keys[each]), took[each]) for each in places])
-        return count, total, worst, kept.tobytes(), slowest
+        kept = array("d", took if count <= _KEPT else took[:: -(-count // _KEPT)])
+        slowest = tuple([(_name(keys[each]), round(took[each] * _PER_S)) for each in places])
+        return count, round(total_s * _PER_S), round(worst_s * _PER_S), kept.tobytes(), slowest
 
     def _keys(self, count: int) -> Sequence[Any]:
         """What so many samples were asked by: their indices, or their positions in the stream."""

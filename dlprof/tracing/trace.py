@@ -43,7 +43,7 @@ class Made(NamedTuple):
         samples: Samples timed one by one.
         samples_ns: What they took together.
         worst_ns: What the slowest took.
-        kept: Nanoseconds of at most 64 of them, evenly picked, an ``array('q')`` as bytes.
+        kept: Seconds of at most 64 of them, evenly picked, an ``array('d')`` as bytes.
         slowest: The slowest and any far slower than the rest: index as text, nanoseconds.
         chain: Per transform: calls and nanoseconds, one after the other; empty if none ran.
         names: Names of the transforms, the first time; else empty.

@@ -181,7 +181,7 @@ def test_reasons_of_the_tracer_are_kept() -> None:
 
 def samples(*ns: int, **given: Any) -> Made:
     timed = {"samples": len(ns), "samples_ns": sum(ns), "worst_ns": max(ns)}
-    return made(**{**timed, "kept": array("q", ns).tobytes(), **given})
+    return made(**{**timed, "kept": array("d", [each * 1e-9 for each in ns]).tobytes(), **given})
 
 
 def test_samples_of_all_batches_count() -> None:

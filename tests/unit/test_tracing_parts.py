@@ -204,7 +204,7 @@ def stamped(count: int, index: Any, *, slow: int | None = None) -> Any:
     stamper.picked(index)
     at = stamper.ends[0]
     for number in range(count):
-        at += 10**9 if number == slow else 1000
+        at += 1.0 if number == slow else 1e-6
         stamper.ends.append(at)
     stamper.collating()
     stamper.collated()
@@ -215,8 +215,11 @@ def stamped(count: int, index: Any, *, slow: int | None = None) -> Any:
 
 def test_a_batchs_samples() -> None:
     made = stamped(10, list(range(100, 110)), slow=3)
-    assert (made.samples, made.samples_ns, made.worst_ns) == (10, 10**9 + 9000, 10**9)
-    assert made.slowest[0] == ("103", 10**9)
+    # Seconds on the machine's clock hold some nanoseconds after months, and no less.
+    assert made.samples == 10
+    assert made.samples_ns == pytest.approx(10**9 + 9000, abs=100)
+    assert made.worst_ns == pytest.approx(10**9, abs=100)
+    assert made.slowest[0] == ("103", made.worst_ns)
     assert len(made.slowest) == 4
     assert len(made.kept) == 80
 
