@@ -92,8 +92,14 @@ class SideProcess:
         self._build_s = _PATIENCE_S
         self._ordered = False
 
+    def begin(self) -> None:
+        """Start the process, and have it import torch and build the target meanwhile."""
+        self._running = _Running(self._place, self._path)
+        moved = [list(pair) for pair in self._place.moved]
+        self._running.send({"build": dataclasses.asdict(self._request), "moved": moved})
+
     def build(self, patience_s: float) -> BuiltSide:
-        """Start the process and build the target in it.
+        """Build the target in the process, which is started unless ``begin`` did.
 
         Args:
             patience_s: How long that may take.
@@ -102,10 +108,9 @@ class SideProcess:
             DlprofError: It can't be built, or not in time.
         """
         self._build_s = patience_s
-        self._running = running = _Running(self._place, self._path)
-        moved = [list(pair) for pair in self._place.moved]
-        running.send({"build": dataclasses.asdict(self._request), "moved": moved})
-        answer = running.answer(patience_s)
+        if self._running is None:
+            self.begin()
+        answer = cast(_Running, self._running).answer(patience_s)
         if isinstance(answer, Failure):
             raise _unbuilt(answer, self._place.python)
         if answer["event"] == "build_failed":

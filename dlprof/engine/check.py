@@ -1,0 +1,110 @@
+"""A whole check: two sides, quads until the rules decide, and the verdict as a record."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from dlprof.engine.checking.compared import SidePlan, both_sides
+from dlprof.engine.checking.measuring import Measured, measure
+from dlprof.engine.checking.settings import CheckListener, CheckSettings
+from dlprof.engine.checking.sides import Sides, open_sides
+from dlprof.engine.preparation import now
+from dlprof.gate import checked_target, make_check
+from dlprof.records import CheckReport
+from dlprof.version import __version__
+
+
+def run_check(
+    settings: CheckSettings,
+    *,
+    listener: CheckListener,
+    environ: Mapping[str, str] = os.environ,
+    cwd: Path | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> CheckReport:
+    """Check the working directory against what the settings name.
+
+    Args:
+        settings: What is loaded, what it is compared with, and the limits.
+        listener: Told of the progress.
+        environ: Where CI systems tell what a change is to be merged into.
+        cwd: The working directory.
+        clock: Monotonic seconds.
+
+    Returns:
+        The verdict, and all that it follows from.
+
+    Raises:
+        DlprofError: An input can't be used, or nothing could be measured.
+    """
+    began_s = clock()
+    with both_sides(settings, environ, cwd or Path.cwd()) as plans:
+        return check_sides(plans, settings, listener=listener, clock=clock, began_s=began_s)
+
+
+def check_sides(
+    plans: tuple[SidePlan, SidePlan],
+    settings: CheckSettings,
+    *,
+    listener: CheckListener,
+    clock: Callable[[], float] = time.monotonic,
+    began_s: float | None = None,
+) -> CheckReport:
+    """The same for two sides that are known.
+
+    Args:
+        plans: The base and the change.
+        settings: What is loaded, and the limits; what is compared follows from the plans.
+        listener: Told of the progress.
+        clock: Monotonic seconds.
+        began_s: When the check began; now, if that isn't given.
+
+    Raises:
+        DlprofError: A side can't be built or loaded from.
+    """
+    began_s = clock() if began_s is None else began_s
+    started_at = now()
+    with open_sides(plans, settings, listener) as sides:
+        measured = measure(sides, settings, listener, clock=clock, began_s=began_s)
+        return _report(plans, settings, sides, measured, started_at, clock() - began_s)
+
+
+def _report(
+    plans: tuple[SidePlan, SidePlan],
+    settings: CheckSettings,
+    sides: Sides,
+    measured: Measured,
+    started_at: str,
+    took_s: float,
+) -> CheckReport:
+    base, change = plans
+    built = sides.built["change"]
+    target = dataclasses.replace(
+        checked_target(settings.sweep.target, measured.plan, measured.quads),
+        source_file=_relative(built.file, change.root),
+        source_line=built.line,
+        measured_s=took_s,
+    )
+    check = make_check(
+        [target], base=base.compared, change=change.compared, override=settings.override
+    )
+    return dataclasses.replace(
+        check,
+        warn_only=settings.warn_only,
+        started_at=started_at,
+        dlprof_version=__version__,
+        python_version=built.versions["python"],
+        torch_version=built.versions["torch"],
+        machine=sides.machine,
+        unavailable=measured.unavailable,
+    )
+
+
+def _relative(file: str, root: Path) -> str:
+    """A file's path in the repository, as annotations name it; empty where it lies elsewhere."""
+    path = Path(file).resolve()
+    return path.relative_to(root).as_posix() if file and path.is_relative_to(root) else ""

@@ -1,0 +1,229 @@
+"""From what is to be compared to the two sides: where the code of each lies, and its name."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from dlprof.engine.checking.default_ref import BaseRef, default_ref
+from dlprof.engine.checking.git import Git
+from dlprof.engine.checking.settings import CheckSettings
+from dlprof.engine.checking.worktree import worktree
+from dlprof.errors import UsageError
+from dlprof.records import Compared, Side
+from dlprof.settings import SweepSettings
+from dlprof.targets.grammar import parse_target
+from dlprof.trial.protocol import BuildRequest
+from dlprof.trial.side import SidePlace
+
+_WORKING_TREE = "working tree"
+_UNEQUAL = "at a path of another length, which alone can cost a few percent"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SidePlan:
+    """What one side of a check is.
+
+    Attributes:
+        side: Which.
+        request: How its target is built.
+        directory: Its working directory.
+        root: The directory that holds all of its code; the same or one above it.
+        python: Its interpreter.
+        moved: See ``SidePlace``.
+        compared: Its name for people.
+    """
+
+    side: Side
+    request: BuildRequest
+    directory: Path
+    root: Path
+    python: str = sys.executable
+    moved: tuple[tuple[str, str], ...] = ()
+    compared: Compared
+
+    def place(self, library: Path) -> SidePlace:
+        """Where it runs, by a dlprof that lies in ``library``."""
+        return SidePlace(
+            directory=self.directory, python=self.python, moved=self.moved, library=library
+        )
+
+
+def request_of(settings: SweepSettings, pickled: str | None = None) -> BuildRequest:
+    """How both sides build the target, unless something else differs between them."""
+    return BuildRequest(
+        target=settings.target,
+        arguments=dict(settings.arguments),
+        shuffle=settings.shuffle,
+        seed=settings.seed,
+        pickled=pickled,
+    )
+
+
+def working_tree(settings: SweepSettings, cwd: Path, git: Git | None = None) -> SidePlan:
+    """The change: the working directory as it stands.
+
+    Args:
+        settings: What is loaded.
+        cwd: The working directory.
+        git: Its repository, where it is known to be in one.
+    """
+    commit = note = ""
+    if git is not None:
+        commit = git.commit("HEAD") or ""
+        note = "with uncommitted changes" if git.is_dirty() else ""
+    return SidePlan(
+        side="change",
+        request=request_of(settings),
+        directory=cwd,
+        root=cwd if git is None else git.root,
+        compared=Compared(name=_WORKING_TREE, commit=commit, note=note),
+    )
+
+
+@contextlib.contextmanager
+def both_sides(
+    settings: CheckSettings, environ: Mapping[str, str], cwd: Path
+) -> Iterator[tuple[SidePlan, SidePlan]]:
+    """The base and the change that the settings name; a worktree lives as long as this.
+
+    Raises:
+        DlprofError: There is no such ref, directory or interpreter.
+    """
+    cwd = cwd.resolve()
+    against = settings.against
+    python = _interpreter(settings.against_python)
+    if against is None and python is not None:
+        yield _other_python(settings.sweep, cwd, python)
+        return
+    directory = _directory(against, cwd)
+    git = _repository(cwd, needed=directory is None)
+    change = working_tree(settings.sweep, cwd, git)
+    if git is not None and (directory is None or git.commit(against or "") is not None):
+        base = _base_ref(git, against, environ)
+        with worktree(git, base.commit) as path:
+            yield _at_commit(settings.sweep, change, base, path, python), change
+        return
+    if directory is not None:
+        yield _in_directory(settings.sweep, change, directory, python), change
+
+
+def _interpreter(python: str | None) -> str | None:
+    if python is None:
+        return None
+    found = shutil.which(os.path.expanduser(python))  # noqa: PTH111 - may be a mere name
+    if found is None:
+        raise UsageError(
+            f"--against-python {python}: there is no such program",
+            hint="Give the path of another environment's python.",
+        )
+    return str(Path(found).absolute())  # not resolved: an environment's python is a link
+
+
+def _directory(against: str | None, cwd: Path) -> Path | None:
+    """The directory that is meant, if it is one; a git ref of the same name comes first."""
+    if against is None:
+        return None
+    path = (cwd / Path(against).expanduser()).resolve()
+    if path.is_dir():
+        return path
+    if path.exists():
+        raise UsageError(
+            f"--against {against} is a file",
+            hint="Give a git ref or a directory; a stored history goes to --baseline.",
+        )
+    if against.startswith(("/", "./", "../", "~")):
+        raise UsageError(
+            f"--against {against}: there is no such directory",
+            hint="Give a directory that exists, or a git ref.",
+        )
+    return None
+
+
+def _repository(cwd: Path, *, needed: bool) -> Git | None:
+    try:
+        return Git(cwd)
+    except UsageError:
+        if needed:
+            raise
+        return None
+
+
+def _base_ref(git: Git, against: str | None, environ: Mapping[str, str]) -> BaseRef:
+    if against is None:
+        return default_ref(git, environ)
+    commit = git.commit(against)
+    if commit is None:
+        raise git.no_such_ref(against)
+    return BaseRef(name=against, commit=commit)
+
+
+def _at_commit(
+    settings: SweepSettings, change: SidePlan, base: BaseRef, path: Path, python: str | None
+) -> SidePlan:
+    notes = []
+    if base.commit == change.compared.commit and not change.compared.note:
+        notes.append("the same commit")
+    if len(str(path)) != len(str(change.root)):
+        notes.append(_UNEQUAL)
+    if python is not None:
+        notes.append(f"by {python}")
+    within = change.directory.relative_to(change.root)
+    directory = path / within
+    if not directory.is_dir():
+        raise UsageError(
+            f"The base {base.name} ({base.commit[:7]}) has no directory {str(within)!r}",
+            hint="Run the check from the top of the repository.",
+        )
+    return SidePlan(
+        side="base",
+        request=_moved_request(settings, change.root, path),
+        directory=directory,
+        root=path,
+        python=python or sys.executable,
+        moved=((str(change.root), str(path)),),
+        compared=Compared(name=base.name, commit=base.commit, note=", ".join(notes)),
+    )
+
+
+def _in_directory(
+    settings: SweepSettings, change: SidePlan, directory: Path, python: str | None
+) -> SidePlan:
+    notes = [] if len(str(directory)) == len(str(change.directory)) else [_UNEQUAL]
+    if python is not None:
+        notes.append(f"by {python}")
+    return SidePlan(
+        side="base",
+        request=_moved_request(settings, change.directory, directory),
+        directory=directory,
+        root=directory,
+        python=python or sys.executable,
+        moved=((str(change.directory), str(directory)),),
+        compared=Compared(name=str(directory), note=", ".join(notes)),
+    )
+
+
+def _other_python(settings: SweepSettings, cwd: Path, python: str) -> tuple[SidePlan, SidePlan]:
+    change = dataclasses.replace(
+        working_tree(settings, cwd), compared=Compared(name=str(Path(sys.executable)))
+    )
+    base = dataclasses.replace(change, side="base", python=python, compared=Compared(name=python))
+    return base, change
+
+
+def _moved_request(settings: SweepSettings, old: Path, new: Path) -> BuildRequest:
+    """The base's own file, where TARGET is an absolute path into the checkout."""
+    request = request_of(settings)
+    spec = parse_target(request.target)
+    if spec.kind != "file" or not Path(spec.source).is_absolute():
+        return request
+    source = Path(spec.source).resolve()
+    if not source.is_relative_to(old):
+        return request
+    moved = new / source.relative_to(old)
+    return dataclasses.replace(request, target=f"{moved}:{spec.attr}")

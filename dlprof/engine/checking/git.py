@@ -1,0 +1,102 @@
+"""What git tells of the working directory: refs, merge bases, changes that are not committed."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import subprocess
+from pathlib import Path
+
+from dlprof.errors import UsageError
+
+_FETCH = (
+    "In CI, fetch more of the history (fetch-depth: 0 of actions/checkout, GIT_DEPTH: 0 in GitLab)."
+)
+
+
+class Git:
+    """Asks git about the repository that a directory is in.
+
+    Args:
+        directory: In the repository.
+
+    Attributes:
+        root: The top of the working tree.
+
+    Raises:
+        UsageError: git is missing, or the directory is in no working tree.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        top = self.ask("rev-parse", "--show-toplevel")
+        if top is None:
+            raise UsageError(
+                f"{directory} is in no git repository, so there is no base to check against",
+                hint="Give a directory with --against, or a stored history with --baseline FILE.",
+            )
+        self.root = Path(top).resolve()
+
+    def ask(self, *words: str) -> str | None:
+        """What a command of git prints; ``None`` if it fails."""
+        done = self.run(*words)
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of git, without the user's hooks and without questions.
+
+        Raises:
+            UsageError: git is missing.
+        """
+        command = ["git", "-C", str(self._directory), "-c", f"core.hooksPath={os.devnull}", *words]
+        quiet = {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"}
+        try:
+            return subprocess.run(
+                command,
+                capture_output=True,
+                check=False,
+                text=True,
+                errors="replace",
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **quiet},
+            )
+        except FileNotFoundError:
+            raise UsageError(
+                "git is not installed, so no other version can be checked against",
+                hint="Install git, or give a directory with --against.",
+            ) from None
+
+    def commit(self, ref: str) -> str | None:
+        """The full id of the commit that a ref names; ``None`` if it names none."""
+        if not ref or ref.startswith("-"):
+            return None
+        return self.ask("rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
+
+    def is_dirty(self) -> bool:
+        """Whether there are changes, new files among them, that are not committed."""
+        return bool(self.ask("status", "--porcelain"))
+
+    def is_shallow(self) -> bool:
+        """Whether the history was fetched only in part."""
+        return self.ask("rev-parse", "--is-shallow-repository") == "true"
+
+    def merge_base(self, ref: str) -> str | None:
+        """The commit at which the working tree's branch left another; ``None`` if unknown."""
+        return self.ask("merge-base", ref, "HEAD")
+
+    def no_such_ref(self, ref: str) -> UsageError:
+        """The error of a ref that doesn't exist."""
+        known = (self.ask("for-each-ref", "--format=%(refname:short)") or "").splitlines()
+        close = difflib.get_close_matches(ref, known, n=3)
+        hint = f"Fetch it first: git fetch origin {ref}."
+        if close:
+            hint = f"Did you mean {' or '.join(close)}?"
+        elif self.is_shallow():
+            hint = f"This clone holds only a part of the history. {_FETCH}"
+        return UsageError(
+            f"--against {ref}: there is no such git ref, and no such directory", hint=hint
+        )
+
+    def no_merge_base(self, ref: str) -> UsageError:
+        """The error of two histories that don't meet in this clone."""
+        return UsageError(f"The commit at which this branch left {ref} can't be found", hint=_FETCH)

@@ -1,0 +1,159 @@
+"""The loop of a check: measure what the next look needs, look, and go on while it is undecided."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+
+from dlprof.engine.checking.settings import CheckListener, CheckSettings
+from dlprof.engine.checking.sides import Sides
+from dlprof.errors import UsageError
+from dlprof.gate import ALL_GATES, NextLook, loader_difference, make_plan, next_look, order_of
+from dlprof.records import CheckPlan, Quad, Series
+from dlprof.units import format_duration
+
+_STARTS: tuple[str, ...] = ("startup", "epoch_turnover")
+_SHARE_OF_STARTS = 0.4
+"""Of the time that is left, the series ``start`` may take no more up to its first look."""
+_MOST_FAILURES = 3
+"""A side that has failed so often fails for a reason, which more blocks don't change."""
+_HOPELESS = 2.0
+"""A check whose first look would take so many times what is left of the budget isn't begun."""
+_SIDES = 2
+_BLOCKS_OF_SIDE = 2
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What was measured of one target.
+
+    Attributes:
+        plan: The rules.
+        quads: In the order of measuring.
+        unavailable: Why a metric wasn't measured, by its name.
+    """
+
+    plan: CheckPlan
+    quads: tuple[Quad, ...]
+    unavailable: Mapping[str, str]
+
+
+def measure(
+    sides: Sides,
+    settings: CheckSettings,
+    listener: CheckListener,
+    *,
+    clock: Callable[[], float],
+    began_s: float,
+) -> Measured:
+    """Measure quads until the rules decide, or the budget is spent.
+
+    Args:
+        sides: Both, warmed up.
+        settings: The limits, the confidence, the design, the budget.
+        listener: Told of each quad.
+        clock: Monotonic seconds.
+        began_s: When the whole check began, by that clock.
+
+    Raises:
+        UsageError: The budget is far too small for this target.
+    """
+    left_s = settings.sweep.budget_s - (clock() - began_s)
+    plan = _plan(sides, settings)
+    _refuse_slow(plan, sides, settings, left_s)
+    unavailable: dict[str, str] = {}
+    starts_s = _SIDES * sides.start_s * _first_look(plan, "start")
+    if starts_s > _SHARE_OF_STARTS * left_s:
+        reason = (
+            f"a start takes {format_duration(sides.start_s)} here, and "
+            f"{_SIDES * _first_look(plan, 'start')} of them are needed: give more --budget"
+        )
+        unavailable = dict.fromkeys(_STARTS, reason)
+        plan = _plan(sides, settings, without=_STARTS)
+        listener.message(f"start-up is not measured: {reason}")
+    loop = _Loop(sides, plan, settings, listener, clock, began_s)
+    return Measured(plan=plan, quads=loop.run(), unavailable=unavailable)
+
+
+def _plan(sides: Sides, settings: CheckSettings, without: tuple[str, ...] = ()) -> CheckPlan:
+    return make_plan(
+        limits=settings.limits,
+        gates=[name for name in ALL_GATES if name not in without],
+        confidence=settings.confidence,
+        design=settings.design,
+        seed=settings.sweep.seed,
+        loader_difference=loader_difference(sides.configs["base"], sides.configs["change"]),
+    )
+
+
+def _first_look(plan: CheckPlan, series: Series) -> int:
+    return min(rule.looks[0] for rule in plan.rules if rule.series == series)
+
+
+def _refuse_slow(plan: CheckPlan, sides: Sides, settings: CheckSettings, left_s: float) -> None:
+    """Refuse a target of which no verdict is to be expected within the budget."""
+    quad_s = sides.block_s * (1 if settings.design == "duet" else _SIDES * _BLOCKS_OF_SIDE)
+    need_s = quad_s * _first_look(plan, "load")
+    if need_s <= _HOPELESS * max(0.0, left_s):
+        return
+    budget_s = settings.sweep.budget_s
+    whole_s = budget_s - left_s + need_s
+    raise UsageError(
+        f"The target is too slow for --budget {format_duration(budget_s)}: a block of "
+        f"{sides.batches} batches takes {format_duration(sides.block_s)}, and a verdict needs "
+        f"{format_duration(whole_s)} at the least",
+        hint=f"Give --budget {_minutes(1.5 * whole_s)}, or smaller batches with --batch-size.",
+    )
+
+
+def _minutes(seconds: float) -> str:
+    return f"{-(-seconds // 60):.0f}m"
+
+
+@dataclasses.dataclass(slots=True)
+class _Loop:
+    """Measures quad after quad."""
+
+    sides: Sides
+    plan: CheckPlan
+    settings: CheckSettings
+    listener: CheckListener
+    clock: Callable[[], float]
+    began_s: float
+    quads: list[Quad] = dataclasses.field(default_factory=list)
+    done: dict[Series, int] = dataclasses.field(default_factory=lambda: {"load": 0, "start": 0})
+    took_s: dict[Series, float] = dataclasses.field(default_factory=dict)
+
+    def run(self) -> tuple[Quad, ...]:
+        look = next_look(self.plan, self.quads)
+        while not look.decided:
+            for series in _in_turn(look.needed):
+                if not self._has_time_for(series) or self._fails():
+                    return tuple(self.quads)
+                self._measure(series, look)
+            look = next_look(self.plan, self.quads)
+        return tuple(self.quads)
+
+    def _measure(self, series: Series, look: NextLook) -> None:
+        began_s, number = self.clock(), self.done[series]
+        order = order_of(self.plan.seed, series, number, self.plan.design)
+        self.quads.append(self.sides.quad(order, series, number))
+        self.done[series] += 1
+        self.took_s[series] = self.clock() - began_s
+        elapsed_s = self.clock() - self.began_s
+        self.listener.quads(self.done, look, elapsed_s, self.settings.sweep.budget_s)
+
+    def _has_time_for(self, series: Series) -> bool:
+        ends_s = self.clock() - self.began_s + self.took_s.get(series, 0.0)
+        return ends_s <= self.settings.sweep.budget_s
+
+    def _fails(self) -> bool:
+        return any(len(found) >= _MOST_FAILURES for found in self.sides.failures.values())
+
+
+def _in_turn(needed: Mapping[Series, int]) -> Iterator[Series]:
+    """The series in turns, as often as each is needed: both see the same moments."""
+    for place in range(max(needed.values())):
+        for series, count in needed.items():
+            if place < count:
+                yield series

@@ -1,0 +1,62 @@
+"""What a check is told to do, and who is told what it does."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Protocol
+
+from dlprof.gate import Limits, NextLook
+from dlprof.gate.plan import CONFIDENCE
+from dlprof.records import Design, Series
+from dlprof.settings import SweepSettings
+
+DEFAULT_BUDGET_S = 60.0
+"""Of a check, where the user names none."""
+
+BLOCK_S = 0.25
+"""Length of a block of loading: long enough for a steady mean, short enough for drift."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CheckSettings:
+    """A check's options as resolved.
+
+    Attributes:
+        sweep: TARGET, its arguments, at most one value of each swept setting, ``budget_s``,
+            ``timeout_s``, ``seed``, ``shuffle``.
+        against: A git ref or a directory; ``None`` for the merge base with the upstream's default
+            branch, unless ``against_python`` is given.
+        against_python: The interpreter of the environment that is compared with.
+        limits: What counts as slower.
+        confidence: That code which isn't slower doesn't fail.
+        design: How the sides take turns.
+        block_s: Length of a block of loading, in seconds.
+        override: Why a regression may pass; empty where none may.
+        warn_only: Whether a failure is only told.
+    """
+
+    sweep: SweepSettings
+    against: str | None = None
+    against_python: str | None = None
+    limits: Limits = dataclasses.field(default_factory=Limits)
+    confidence: float = CONFIDENCE
+    design: Design = "abba"
+    block_s: float = BLOCK_S
+    override: str = ""
+    warn_only: bool = False
+
+
+class CheckListener(Protocol):
+    """Told what a check does, as it does it."""
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """Data of a built-in workload is being made; ``total`` is 0 where it can't be counted."""
+
+    def message(self, text: str) -> None:
+        """Something that the user should know."""
+
+    def quads(
+        self, done: Mapping[Series, int], look: NextLook | None, elapsed_s: float, budget_s: float
+    ) -> None:
+        """Another quad was measured; ``look`` is what the last look at all of them gave."""

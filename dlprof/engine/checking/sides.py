@@ -1,0 +1,275 @@
+"""Both sides of a check as they run: built, warmed up, and measured in turns."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from dlprof.engine.checking.compared import SidePlan
+from dlprof.engine.checking.settings import CheckListener, CheckSettings
+from dlprof.engine.workplace import work_directory
+from dlprof.errors import DlprofError, NothingMeasuredError, TargetError, UsageError
+from dlprof.gate import LEAST_BATCHES, SIDES, grouped
+from dlprof.machine import inspect_machine
+from dlprof.records import Block, Config, Failure, Machine, Quad, Series, Side
+from dlprof.search.single import single_config
+from dlprof.targets.builtin import prepare
+from dlprof.targets.grammar import parse_target
+from dlprof.trial.protocol import BlockRequest
+from dlprof.trial.side import BuiltSide, SideProcess
+
+_MOST_BATCHES = 4096
+_NEAR = 1.5
+"""A block that is longer or shorter than asked for by no more than this factor will do."""
+_ROUNDS = 4
+_PACKAGE = Path(__file__).resolve().parents[2]
+
+
+@contextlib.contextmanager
+def open_sides(
+    plans: Sequence[SidePlan], settings: CheckSettings, listener: CheckListener
+) -> Iterator[Sides]:
+    """The sides with their targets built and their loaders warm, ended at the end.
+
+    Args:
+        plans: One or two.
+        settings: What is loaded, and how.
+        listener: Told of the progress.
+
+    Raises:
+        DlprofError: A side can't be built or loaded from, or they don't fit each other.
+    """
+    for plan in plans:
+        if plan.request.pickled is None:
+            spec = parse_target(plan.request.target)
+            prepare(spec, listener.preparing, arguments=plan.request.arguments)
+    with work_directory() as directory:
+        library = _library(directory)
+        processes = {
+            plan.side: SideProcess(plan.side, plan.request, plan.place(library), logs=directory)
+            for plan in plans
+        }
+        sides = Sides(plans, processes, settings)
+        try:
+            listener.message(f"building {settings.sweep.target}")
+            sides.build()
+            listener.message("warming up")
+            sides.warm_up()
+            yield sides
+        finally:
+            for process in processes.values():
+                process.close()
+
+
+def _library(directory: Path) -> Path:
+    """A directory that holds this dlprof and nothing else, or else all that lies beside it."""
+    library = directory / "library"
+    library.mkdir()
+    try:
+        (library / _PACKAGE.name).symlink_to(_PACKAGE, target_is_directory=True)
+    except OSError:  # Windows lets only some users make links
+        return _PACKAGE.parent
+    return library
+
+
+class Sides:
+    """One or two sides of a check.
+
+    Args:
+        plans: What they are.
+        processes: Their processes, not built.
+        settings: What is loaded, and how.
+        clock: Monotonic seconds.
+
+    Attributes:
+        machine: What they run on.
+        built: What each side told of its target.
+        configs: The settings of each side's loader.
+        batches: Of a block of loading.
+        block_s: What a block of loading takes, all included.
+        start_s: What a start takes, all included.
+        failures: What went wrong in blocks, by side.
+    """
+
+    def __init__(
+        self,
+        plans: Sequence[SidePlan],
+        processes: Mapping[Side, SideProcess],
+        settings: CheckSettings,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.machine: Machine = inspect_machine()
+        self.built: dict[Side, BuiltSide] = {}
+        self.configs: dict[Side, Config] = {}
+        self.batches = 0
+        self.block_s = self.start_s = 0.0
+        self.failures: dict[Side, list[Failure]] = {plan.side: [] for plan in plans}
+        self._plans = {plan.side: plan for plan in plans}
+        self._processes = processes
+        self._settings = settings
+        self._clock = clock
+
+    @property
+    def _patience_s(self) -> float:
+        return self._settings.sweep.timeout_s
+
+    def build(self) -> None:
+        """Build all sides' targets at the same time.
+
+        Raises:
+            DlprofError: One can't be built; says which side's.
+        """
+        for process in self._processes.values():
+            process.begin()
+        errors: dict[Side, DlprofError] = {}
+        for side, process in self._processes.items():
+            try:
+                self.built[side] = process.build(self._patience_s)
+            except DlprofError as error:
+                errors[side] = error
+        if errors:
+            raise self._unbuilt(errors)
+        self._refuse_unlike()
+        for side, built in self.built.items():
+            pins = bool(self.machine.gpus)
+            config = single_config(self._settings.sweep, built.target, has_accelerator=pins)
+            self.configs[side] = config
+            self._open(side, config)
+
+    def _open(self, side: Side, config: Config) -> None:
+        try:
+            self._processes[side].open(config, self._patience_s)
+        except DlprofError as error:
+            raise self._of_side(side, error) from error
+
+    def _unbuilt(self, errors: Mapping[Side, DlprofError]) -> DlprofError:
+        """The error of one side by its name; one that both have is the target's."""
+        messages = {error.message for error in errors.values()}
+        side, error = list(errors.items())[-1]  # the change comes last
+        if len(messages) == 1 and len(errors) == len(self._plans):
+            return error
+        return self._of_side(side, error)
+
+    def _of_side(self, side: Side, error: DlprofError) -> DlprofError:
+        hint = error.hint
+        if side == "base":
+            hint = f"{hint} What is checked has to work in the base too.".strip()
+        return type(error)(
+            f"{self._name(side)}: {error.message}", hint=hint, traceback=error.traceback
+        )
+
+    def _name(self, side: Side) -> str:
+        compared = self._plans[side].compared
+        commit = f", {compared.commit[:7]}" if compared.commit else ""
+        return f"The {side} ({compared.name}{commit})"
+
+    def _refuse_unlike(self) -> None:
+        """Refuse sides that load different data, or the same code in spite of all.
+
+        Raises:
+            TargetError: They load different data.
+            UsageError: The base's code comes from the change's directory.
+        """
+        if len(self.built) < 2:
+            return
+        base, change = self.built["base"], self.built["change"]
+        lengths = (base.target.length, change.target.length)
+        if None not in lengths and lengths[0] != lengths[1]:
+            raise TargetError(
+                f"The two sides load different data: {self._name('base')} has {lengths[0]} "
+                f"samples, {self._name('change')} has {lengths[1]}",
+                hint="Give both the same data, by --arg for example.",
+            )
+        there, here = self._plans["base"].root, self._plans["change"].root
+        if there == here or not base.file:
+            return
+        file = Path(base.file).resolve()
+        if file.is_relative_to(here) and not file.is_relative_to(there):
+            raise UsageError(
+                f"Both sides load the same code: the base takes {file} from the working tree",
+                hint="The package is installed so that it points there; name the target by its "
+                "file, as path/to/file.py:attr.",
+            )
+
+    def warm_up(self) -> None:
+        """Fill caches, and find how many batches make a block.
+
+        Raises:
+            NothingMeasuredError: A side can't load; says which.
+        """
+        workers = max(config.num_workers for config in self.configs.values()) or 1
+        flight = max(config.batches_in_flight for config in self.configs.values())
+        self.batches = least = _whole(flight + max(LEAST_BATCHES, 2 * workers), workers)
+        for tried in range(_ROUNDS):
+            self.block_s = max(self._try(side, "load") for side in self._plans)
+            wanted_s = self._settings.block_s
+            near = wanted_s / _NEAR <= self.block_s <= wanted_s * _NEAR
+            if tried and (near or (self.batches == least and self.block_s > wanted_s)):
+                break
+            if tried and self.batches < _MOST_BATCHES:
+                wanted = _whole(self.batches * wanted_s / self.block_s, workers)
+                self.batches = min(_MOST_BATCHES, max(least, wanted))
+        self.start_s = max(self._try(side, "start") for side in self._plans)
+
+    def _try(self, side: Side, series: Series) -> float:
+        """Load a block that isn't judged; what it took, in seconds."""
+        began_s = self._clock()
+        self._processes[side].order(self._request(series))
+        _, failure = self._processes[side].collect(self._patience_s)
+        if failure is not None:
+            raise NothingMeasuredError(
+                f"{self._name(side)} can't be loaded from: {failure.message}",
+                hint=failure.hint,
+                traceback=failure.stderr_tail,
+            )
+        return self._clock() - began_s
+
+    def quad(self, order: str, series: Series, number: int) -> Quad:
+        """Measure one quad.
+
+        Args:
+            order: ``A`` for the base and ``B`` for the change, from ``dlprof.gate.order_of``.
+            series: What is measured.
+            number: Of the quad within its series.
+        """
+        return Quad(number=number, series=series, blocks=self.blocks(order, series))
+
+    def blocks(self, order: str, series: Series) -> tuple[Block, ...]:
+        """Measure blocks in an order of ``A`` and ``B``; failed ones tell why they have no figures.
+
+        In the design ``duet`` the blocks of loading all run at the same time.
+        """
+        sides = [SIDES[letter] for letter in order]
+        if self._settings.design == "duet" and series == "load":
+            for side in sides:
+                self._processes[side].order(self._request(series))
+            found = [self._collect(side) for side in sides]
+            # What lies in shared memory is both sides' together.
+            return tuple(dataclasses.replace(block, shm_peak_bytes=None) for block in found)
+        return tuple(self._measured(side, series) for side in sides)
+
+    def _measured(self, side: Side, series: Series) -> Block:
+        self._processes[side].order(self._request(series))
+        return self._collect(side)
+
+    def _collect(self, side: Side) -> Block:
+        block, failure = self._processes[side].collect(self._patience_s)
+        if failure is not None:
+            self.failures[side].append(failure)
+        if len(block.service_s) != len(block.samples):
+            return block
+        service, samples = grouped(block.service_s, block.samples)
+        return dataclasses.replace(block, service_s=service, samples=samples)
+
+    def _request(self, series: Series) -> BlockRequest:
+        return BlockRequest(series=series, batches=self.batches, seed=self._settings.sweep.seed)
+
+
+def _whole(batches: float, workers: int) -> int:
+    """So many batches, or as many more as give each worker the same number of them."""
+    return math.ceil(batches / workers) * workers
