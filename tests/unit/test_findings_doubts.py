@@ -131,6 +131,11 @@ def test_a_worker_with_its_feeder_has_no_threads_to_spare() -> None:
     assert "cpu.threads" not in codes(find(evidence(loader)))
 
 
+def test_threads_of_workers_that_sleep_compete_for_nothing() -> None:
+    loader = Loader(fetch_cpu=0.001, fetch_io=0.08, put_cpu=0.003, threads=5, rate=24)
+    assert "cpu.threads" not in codes(find(evidence(loader)))
+
+
 def test_idle_workers_are_told_even_where_trials_disagree() -> None:
     loader = Loader(config=config(6), fetch_cpu=0.019, idle_workers=4, busy=1.0, rate=100)
     found = find(evidence(loader, variants={config(2): 0.7}))
@@ -142,6 +147,14 @@ def test_a_faster_calibration_is_worth_a_trial() -> None:
     alone = Loader(config=config(0), fetch_cpu=0.001, collate_cpu=0.002, rate=300)
     seen = evidence(loader, calibrations=[alone], variants={config(0): 2.0})
     assert "too_many_workers" in codes(find(seen))
+
+
+def test_a_little_faster_with_fewer_workers_is_chance_beside_others() -> None:
+    loader = Loader(fetch_cpu=0.012, starved=0.008, rate=100)
+    alone = Loader(config=config(1), fetch_cpu=0.012, rate=120)
+    tried = {"calibrations": [alone], "variants": {config(1): 1.12}}
+    assert "too_many_workers" in codes(find(evidence(loader, **tried)))
+    assert "too_many_workers" not in codes(find(evidence(loader, noisy=True, **tried)))
 
 
 def test_many_tensors_are_the_cause_even_where_no_workers_are_better() -> None:

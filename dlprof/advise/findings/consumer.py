@@ -6,7 +6,7 @@ import dataclasses
 import math
 
 from dlprof.advise.findings.claims import Claim, Place, Words, claim, settings_fix
-from dlprof.advise.findings.gains import closed_form, gain_of
+from dlprof.advise.findings.gains import Gain, closed_form, gain_of
 from dlprof.advise.findings.limit import limit_of, main_share
 from dlprof.advise.findings.view import View
 from dlprof.advise.wording import percent
@@ -65,9 +65,9 @@ def too_many_workers(view: View) -> Claim | None:
     gain, idle = gain_of(view, fewer), idle_workers(view)
     if gain is None or (gain.value < _AS_GOOD and not idle) or is_dear_to_receive(view):
         return None
-    if gain.value < _PAYS and not idle and limit_of(view) not in ("consumer", "waiting"):
+    better = gain.value >= _PAYS and (idle > 0 or _is_shown(view, gain))
+    if not better and not idle and limit_of(view) not in ("consumer", "waiting"):
         return None
-    better = gain.value >= _PAYS
     effect = f"{gain.verb} {gain.value:.2f}x" if better else "does as well"
     keeps_up = limit_of(view) == "consumer"
     why = f"{idle} of {view.workers} workers have nothing to do. " if idle else ""
@@ -92,6 +92,14 @@ def too_many_workers(view: View) -> Claim | None:
         fix=settings_fix(view, fewer, f"Set num_workers={fewer.num_workers}."),
         gain=gain,
     )
+
+
+def _is_shown(view: View, gain: Gain) -> bool:
+    """Whether a gain is more than others' coming and going may have brought.
+
+    That handing over is dearer than making shows in the costs themselves.
+    """
+    return not view.is_noisy or limit_of(view) == "main" or gain.verb == "gives"
 
 
 def is_dear_to_receive(view: View) -> bool:

@@ -18,6 +18,10 @@ _LEAST_CPU_S = 0.0015
 """CPU of the other threads for one batch, below which it is the feeder's: pickling a batch of
 twenty tensors takes half of that."""
 
+_LEAST_PART = 0.15
+"""The same over what making a batch takes, its waiting too: threads that are idle for most of a
+worker's time compete for nothing."""
+
 HELPERS = 0.25
 """CPU of a worker's other threads over that of the one that fetches, from which they count."""
 
@@ -67,8 +71,8 @@ def helpers_share(view: View) -> float:
         return 0.0
     most = max((worker.threads or 0 for worker in view.explained.workers), default=0)
     watched = view.config.start_method in ("spawn", "forkserver")  # by a thread of dlprof's
-    if costs.put_cpu_s < _LEAST_CPU_S:
-        return 0.0  # a feeder's pickling
+    if costs.put_cpu_s < max(_LEAST_CPU_S, _LEAST_PART * costs.making.own_s):
+        return 0.0  # a feeder's pickling, or next to nothing beside what the worker waits for
     return costs.put_cpu_s / costs.making.cpu_s if most > _OWN_THREADS + watched else 0.0
 
 
