@@ -148,21 +148,21 @@ def _is_bearable(setup: Setup) -> bool:
     return setup.ranks * alone <= _MOST_BATCHES_PER_S
 
 
-def calibrate(load: Load, design: Design, seed: int) -> Calibration:
+def calibrate(load: Load, design: Design, seed: int, *, cores: int = _CORES) -> Calibration:
     """Calibrate as dlprof does: without workers, with one, with two."""
     told = []
     for workers in (0, 1, 2):
         setup = Setup(
             load=load,
             config=Config(num_workers=workers).canonical(),
-            cores=_CORES,
+            cores=cores,
             window_s=design.window_s,
             batches=design.least(load) // 2,
             seed=seed + workers,
         )
         told.append(explanation(setup, _undisturbed(setup)[0], f"t{workers}"))
     made = fit(told, [])
-    return dataclasses.replace(made, available_cores=float(_CORES))
+    return dataclasses.replace(made, available_cores=float(cores))
 
 
 def _undisturbed(setup: Setup) -> list[Ran]:

@@ -312,13 +312,18 @@ def _plain(each: Compared) -> dict[str, Any]:
     return dataclasses.asdict(each) | {"config": each.config.key}
 
 
-def main() -> None:
-    """Run it."""
+def main(*, beside: bool = False) -> None:
+    """Run it.
+
+    Args:
+        beside: Whether a core is kept busy even if that isn't asked for.
+    """
     options = parser(__doc__)
     options.add_argument("names", nargs="*", metavar="NAME", help="data sets, by name")
     options.add_argument("--beside-neighbour", action="store_true", help="keep a core busy")
     options.add_argument("--rounds", type=int, help="fewer or more than the usual number")
     given = options.parse_args()
+    beside = beside or given.beside_neighbour
     unknown = sorted(set(given.names) - set(DATA))
     if unknown:
         options.error(f"there is no data set {unknown[0]!r}: {', '.join(DATA)}")
@@ -327,10 +332,10 @@ def main() -> None:
         design = dataclasses.replace(design, rounds=given.rounds)
     names = given.names or (_QUICK_DATA if given.quick else tuple(DATA))
     before = surroundings()
-    with neighbours(1) if given.beside_neighbour else contextlib.nullcontext():
+    with neighbours(1) if beside else contextlib.nullcontext():
         found = measure(names, design, inspect_machine())
     quick = given.quick or bool(given.names)
-    publish(report(found, beside=given.beside_neighbour), before, quick=quick)
+    publish(report(found, beside=beside), before, quick=quick)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SCRIPTS = (
     *("truth", "startup", "overhead", "observer", "watching", "memory", "budget", "estimator"),
     *("tracing", "faults", "kill_campaign", "gate_rule"),
-    *("emulated", "emulated_speed"),
+    *("emulated", "emulated_speed", "real_data", "real_data_beside", "picks", "picks_beside"),
     *("planted", "planted_beside"),
 )
 WHERE: dict[str, Any] = {

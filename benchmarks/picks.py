@@ -1,0 +1,270 @@
+"""How good are dlprof's picks, against a grid measured long and against other ways of choosing?
+
+For each data set a grid of settings is measured several times over. Whoever measures in order to
+choose (an exhaustive grid, DPT, successive halving) is given one of those turns after the other;
+rules of thumb need none; ``dlprof sweep`` and loadtune are run as users run them. In the end all
+that anybody chose is measured once more, in turns and for long, beside the best of the grid: what
+a pick loses against the best of those is its regret. With ``--beside-neighbour`` everybody
+chooses while two processes come and go on the cores; who lost what is still judged without them.
+Four emulated cores are among the machines, but for the neighbours, whom they don't feel: there
+dlprof's model chooses, without measuring what it chose.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import functools
+import random
+import statistics
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from common import parser, publish, surroundings
+from crowd import neighbours
+from peers import PeerError, run_dlprof, run_loadtune
+from picks_told import (
+    DEFAULT,
+    DLPROF,
+    GOAL_S,
+    LOADTUNE,
+    MODEL,
+    OWN,
+    Chosen,
+    Outcome,
+    report,
+    steady,
+)
+from rivals import Block, Pick, measuring, noise, regrets
+from worlds import Measure, World, emulated_worlds, real_worlds
+
+from dlprof.errors import DlprofError
+from dlprof.machine import inspect_machine
+from dlprof.records import Config
+
+WORKERS, PREFETCH = (0, 1, 2, 3, 4, 6, 8, 12), (1, 2, 4)
+_BEST_OF_GRID = 3
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Design:
+    """What is measured.
+
+    Attributes:
+        minutes: In all; no data set is begun after them.
+        turns: Of the grid.
+        sweeps: Of dlprof, each.
+        finals: Turns of the last comparison, an even number.
+        trial_s: Window of a trial of the grid.
+        final_s: Window of a trial of the last comparison.
+        budget_s: Of a sweep.
+        workers: Of the grid.
+    """
+
+    minutes: float
+    turns: int = 4
+    sweeps: int = 3
+    finals: int = 8
+    trial_s: float = 1.0
+    final_s: float = 1.5
+    budget_s: float = GOAL_S
+    workers: tuple[int, ...] = WORKERS
+
+
+QUICK = Design(
+    minutes=2, turns=1, sweeps=1, finals=2, trial_s=0.2, final_s=0.2, budget_s=25, workers=(0, 1, 2)
+)
+FULL_MINUTES = 75.0
+_MINUTES_A_WORLD = 5.0
+
+
+def design_of(minutes: float, worlds: int) -> Design:
+    """As much as there is time for: fewer turns where there is less of it, but never none."""
+    share = min(1.0, minutes / worlds / _MINUTES_A_WORLD)
+    full = Design(minutes=minutes)
+    return dataclasses.replace(
+        full,
+        turns=max(2, round(share * full.turns)),
+        sweeps=max(1, round(share * full.sweeps)),
+        finals=max(4, 2 * round(share * full.finals / 2)),
+    )
+
+
+def grid(workers: Sequence[int]) -> tuple[Config, ...]:
+    """The grid's configurations."""
+    made = (
+        Config(num_workers=count, prefetch_factor=prefetch).canonical()
+        for count in workers
+        for prefetch in PREFETCH
+    )
+    return tuple(dict.fromkeys(made))
+
+
+def blocks(
+    measure: Measure, configs: Sequence[Config], turns: int, trial_s: float, rng: random.Random
+) -> list[Block]:
+    """All configurations, measured so many times over, in another order each time."""
+    found: list[Block] = []
+    for _ in range(turns):
+        shots = {c: measure(c, trial_s) for c in rng.sample(list(configs), len(configs))}
+        found.append(shots)
+    return found
+
+
+def replayed(world: World, turns: Sequence[Block]) -> Iterator[Chosen]:
+    """What those choose who measure the grid or a part of it, once for each turn."""
+    for who, rival in measuring(world.cores).items():
+        for first in range(len(turns)):
+            yield Chosen(who=who, pick=rival(turns, first))
+
+
+def ruled(world: World) -> Iterator[Chosen]:
+    """What rules of thumb say."""
+    for who, config in world.rules.items():
+        yield Chosen(who=who, pick=Pick(config=config, cost_s=0.0))
+
+
+def live(world: World, design: Design, site: Path | None) -> Iterator[Chosen]:
+    """What programs choose that are run from outside; on emulated cores, what the model does."""
+    target = world.target
+    for seed in range(design.sweeps):
+        if target is None:
+            yield Chosen(who=MODEL, pick=world.foretold(grid(design.workers), seed))
+        else:
+            sweep = functools.partial(run_dlprof, target, budget_s=design.budget_s, seed=seed)
+            yield _tried(DLPROF, sweep)
+    if target is not None and site is not None:
+        yield _tried(LOADTUNE, functools.partial(run_loadtune, target, site))
+
+
+def _tried(who: str, choose: Callable[[], Pick]) -> Chosen:
+    try:
+        return Chosen(who=who, pick=choose())
+    except PeerError as error:
+        return Chosen(who=who, pick=None, error=str(error))
+
+
+def judge(
+    measure: Measure, chosen: Sequence[Chosen], turns: Sequence[Block], design: Design
+) -> tuple[list[Block], dict[Config, float]]:
+    """Measure all that was chosen, PyTorch's default and the best of the grid, in turns."""
+    means = {c: statistics.fmean(block[c].rate for block in turns) for c in turns[0]}
+    best = sorted(means, key=means.__getitem__, reverse=True)[:_BEST_OF_GRID]
+    picked = [steady(each.pick.config) for each in chosen if each.pick is not None]
+    configs = list(dict.fromkeys([DEFAULT, *best, *picked]))
+    finals = blocks(measure, configs, design.finals, design.final_s, random.Random(11))
+    return finals, regrets(finals, configs)
+
+
+def play(world: World, design: Design, site: Path | None, *, beside: bool) -> Outcome:
+    """Everybody chooses for one data set.
+
+    Raises:
+        DlprofError: The target can't be built.
+    """
+    rng, cells = random.Random(world.name), grid(design.workers)
+    with world.opened(inspect_machine()) as measure:
+        quiet = blocks(measure, cells, design.turns, design.trial_s, rng)
+        with neighbours(2, bursts=True) if beside else contextlib.nullcontext():
+            turns = quiet
+            if beside:
+                turns = blocks(measure, cells, design.turns, design.trial_s, rng)
+            chosen = [*ruled(world), *replayed(world, turns), *live(world, design, site)]
+        finals, lost = judge(measure, chosen, quiet, design)
+    return Outcome(world=world.name, chosen=chosen, regrets=lost, finals=finals, noise=noise(turns))
+
+
+def play_all(
+    worlds: Sequence[World], design: Design, site: Path | None, *, beside: bool
+) -> list[Outcome]:
+    """All data sets, as far as the time goes."""
+    found, began_s = [], time.monotonic()
+    for world in worlds:
+        if time.monotonic() - began_s > 60 * design.minutes:
+            print(f"{world.name}: no time left", file=sys.stderr, flush=True)
+            continue
+        try:
+            outcome = play(world, design, site, beside=beside)
+        except DlprofError as error:
+            print(f"{world.name}: left out, {error.message}", file=sys.stderr, flush=True)
+            continue
+        found.append(outcome)
+        said = ", ".join(_said(outcome, each) for each in outcome.chosen if each.who in OWN)
+        print(f"{world.name}: best {outcome.best.key}; {said}", file=sys.stderr, flush=True)
+    return found
+
+
+def _said(outcome: Outcome, each: Chosen) -> str:
+    if each.pick is None:
+        return each.error
+    lost = 100 * outcome.regret(each.pick.config)
+    return f"{each.pick.config.key} {lost:+.1f} % in {each.pick.cost_s:.0f} s"
+
+
+def _notes(design: Design) -> list[str]:
+    cells = len(grid(design.workers))
+    return [
+        (
+            f"The grid is num_workers {', '.join(map(str, design.workers))} by prefetch_factor "
+            f"{', '.join(map(str, PREFETCH))}: {cells} cells, {design.turns} turns of "
+            f"{design.trial_s:g} s; the last comparison took {design.finals} turns of "
+            f"{design.final_s:g} s."
+        ),
+        (
+            "Regret: half of the last comparison's turns says which is the best, the other half by "
+            "how much; then the other way round. It may come out a little below 0."
+        ),
+        (
+            "Those that only measure are not charged for starting Python and importing torch; "
+            f"{DLPROF} and {LOADTUNE} are."
+        ),
+        f"{MODEL} is that on emulated cores alone, which no program from outside can be run on.",
+    ]
+
+
+def _options() -> argparse.ArgumentParser:
+    options = parser(__doc__)
+    options.add_argument("names", nargs="*", metavar="NAME", help="data sets, or beginnings")
+    options.add_argument("--minutes", type=float, help=f"in all; {FULL_MINUTES:g} if left out")
+    options.add_argument("--beside-neighbour", action="store_true", help="choose beside two")
+    options.add_argument(
+        "--loadtune",
+        type=Path,
+        metavar="SITE",
+        help="where `pip install --no-deps --target SITE loadtune psutil` put it",
+    )
+    return options
+
+
+def main(*, beside: bool = False) -> None:
+    """Run it.
+
+    Args:
+        beside: Whether all choose beside neighbours even if that isn't asked for.
+    """
+    options = _options()
+    given = options.parse_args()
+    beside = beside or given.beside_neighbour
+    worlds = [*real_worlds(), *([] if beside else emulated_worlds())]
+    if given.names:
+        worlds = [world for world in worlds if world.name.startswith(tuple(given.names))]
+        if not worlds:
+            options.error("there is no such data set")
+    elif given.quick:
+        worlds = [worlds[1], worlds[-1]]
+    design = QUICK if given.quick else design_of(given.minutes or FULL_MINUTES, len(worlds))
+    warnings.filterwarnings("ignore", category=UserWarning)  # more workers than real cores
+    before = surroundings()
+    found = play_all(worlds, design, given.loadtune, beside=beside)
+    quick = given.quick or bool(given.names)
+    data = {"design": dataclasses.asdict(design)}
+    told = report(found, _notes(design), data, beside=beside)
+    publish(told, before, quick=quick)
+
+
+if __name__ == "__main__":
+    main()

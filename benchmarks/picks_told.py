@@ -1,0 +1,223 @@
+"""What ``picks.py`` found: who lost how much, as tables."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from common import Report, Table
+from rivals import Block, Pick
+
+from dlprof.records import Config
+
+NEAR = 0.03
+"""A pick that loses no more than this is as good as the best."""
+
+GOAL_NEAR, GOAL_S, GOAL_GAINED = 0.95, 30.0, 0.20
+DLPROF, MODEL, LOADTUNE, GRID = "dlprof sweep", "dlprof's model", "loadtune", "exhaustive grid"
+OWN = (DLPROF, MODEL)
+DEFAULT = Config()
+_WHOLE_GRID_S = 257.0
+"""A grid of 257 cells of 1 s: FIELD section 5."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """What somebody chose.
+
+    Attributes:
+        who: Name of the way of choosing.
+        pick: What it chose; ``None`` where it failed.
+        error: Why it failed.
+    """
+
+    who: str
+    pick: Pick | None
+    error: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """One data set.
+
+    Attributes:
+        world: Its name.
+        chosen: By everybody.
+        regrets: Of all that was chosen and the best of the grid.
+        finals: The last comparison.
+        noise: Relative spread of a repeat where all chose; ``None`` where nothing was repeated.
+    """
+
+    world: str
+    chosen: Sequence[Chosen]
+    regrets: dict[Config, float]
+    finals: Sequence[Block]
+    noise: float | None
+
+    @property
+    def best(self) -> Config:
+        """What was the fastest in the last comparison."""
+        return min(self.regrets, key=self.regrets.__getitem__)
+
+    def regret(self, config: Config) -> float:
+        """What it loses against the best."""
+        return self.regrets[steady(config)]
+
+    def gain(self, config: Config) -> float:
+        """Its rate over that of PyTorch's default."""
+        return (1 - self.regret(config)) / (1 - self.regrets[DEFAULT])
+
+
+def steady(config: Config) -> Config:
+    """What has the same steady rate: whether workers outlive an epoch doesn't touch it."""
+    return dataclasses.replace(config, persistent_workers=False).canonical()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """How one way of choosing fared.
+
+    Attributes:
+        regrets: Of its picks.
+        costs_s: Seconds that each took.
+        worse: Picks that are more than 3 % slower than PyTorch's default.
+        failed: How often it chose nothing.
+    """
+
+    regrets: Sequence[float]
+    costs_s: Sequence[float]
+    worse: int
+    failed: int
+
+    @property
+    def near(self) -> float:
+        """Share of its picks that are as good as the best; what it failed at counts against it."""
+        tries = len(self.regrets) + self.failed
+        return sum(lost <= NEAR for lost in self.regrets) / tries if tries else math.nan
+
+
+def score(found: Sequence[Outcome], who: str) -> Score:
+    """Over all data sets."""
+    pairs = [(outcome, each) for outcome in found for each in outcome.chosen if each.who == who]
+    picks = [(outcome, each.pick) for outcome, each in pairs if each.pick is not None]
+    return Score(
+        regrets=[outcome.regret(pick.config) for outcome, pick in picks],
+        costs_s=[pick.cost_s for _, pick in picks],
+        worse=sum(outcome.gain(pick.config) < 1 - NEAR for outcome, pick in picks),
+        failed=len(pairs) - len(picks),
+    )
+
+
+def reached(found: Sequence[Outcome], *, beside: bool) -> bool | None:
+    """Whether dlprof's picks meet their goals; ``None`` where it chose nothing."""
+    own = score(found, DLPROF)
+    if not own.regrets:
+        return None
+    if beside:
+        return own.near >= score(found, GRID).near + GOAL_GAINED and not own.worse
+    quick = statistics.median(own.costs_s) <= GOAL_S
+    return own.near >= GOAL_NEAR and quick and not own.worse
+
+
+def _scores(found: Sequence[Outcome]) -> list[list[str]]:
+    """A row for each way of choosing, the best first."""
+    names = dict.fromkeys(each.who for outcome in found for each in outcome.chosen)
+    scores = {who: score(found, who) for who in names}
+    order = sorted(scores, key=lambda who: (-scores[who].near, who))
+    return [_score_row(who, scores[who]) for who in order]
+
+
+def _score_row(who: str, one: Score) -> list[str]:
+    if not one.regrets:
+        return [who, "0", str(one.failed), *["-"] * 6]
+    cost_s = statistics.median(one.costs_s)
+    lost = [100 * each for each in one.regrets]
+    return [
+        who,
+        str(len(lost)),
+        str(one.failed),
+        f"{100 * one.near:.0f}",
+        f"{statistics.median(lost):.1f}",
+        f"{max(lost):.1f}",
+        str(one.worse),
+        f"{cost_s:.1f}",
+        f"{100 * cost_s / _WHOLE_GRID_S:.0f}",
+    ]
+
+
+def _world_row(outcome: Outcome) -> list[str]:
+    """A row for each data set."""
+    own = [c.pick for c in outcome.chosen if c.who in OWN and c.pick is not None]
+    lost = [100 * outcome.regret(pick.config) for pick in own]
+    return [
+        outcome.world,
+        outcome.best.key,
+        f"{outcome.gain(outcome.best):.2f}",
+        ", ".join(dict.fromkeys(pick.config.key for pick in own)) or "-",
+        ", ".join(f"{each:.1f}" for each in lost) or "-",
+        ", ".join(f"{pick.cost_s:.0f}" for pick in own) or "-",
+        "-" if outcome.noise is None else f"{100 * outcome.noise:.0f}",
+    ]
+
+
+_SCORE_COLUMNS = (
+    *("", "picks", "failed", "within 3 % of the best, %", "regret: median, %", "worst, %"),
+    *("slower than the default", "seconds: median", "% of 257 s"),
+)
+_WORLD_COLUMNS = (
+    *("", "best", "over the default", "dlprof's picks", "regret, %", "seconds"),
+    "spread of a repeat, %",
+)
+
+
+def report(
+    found: Sequence[Outcome], notes: Sequence[str], data: dict[str, Any], *, beside: bool
+) -> Report:
+    """The tables.
+
+    Args:
+        found: By data set.
+        notes: How it was measured.
+        data: Of the run, kept with the figures.
+        beside: Whether neighbours were about while all chose.
+    """
+    goal = (
+        "beside neighbours 20 points more of dlprof's picks within 3 % of the best than of the "
+        "exhaustive grid's"
+        if beside
+        else f"{GOAL_NEAR:.0%} of dlprof's picks within 3 % of the best, in {GOAL_S:g} s"
+    )
+    return Report(
+        name="picks_beside" if beside else "picks",
+        title="Picks against a grid measured long, and against other ways of choosing"
+        + (", beside neighbours that come and go" if beside else ""),
+        goal=f"{goal}; none slower than PyTorch's default",
+        passed=reached(found, beside=beside),
+        tables=[
+            Table("Ways of choosing", _SCORE_COLUMNS, _scores(found)),
+            Table("By data set", _WORLD_COLUMNS, [_world_row(outcome) for outcome in found]),
+        ],
+        notes=notes,
+        data=data | {"worlds": [_plain(each) for each in found]},
+    )
+
+
+def _plain(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "world": outcome.world,
+        "noise": outcome.noise,
+        "regrets": {config.key: lost for config, lost in outcome.regrets.items()},
+        "finals": [{c.key: shot.rate for c, shot in block.items()} for block in outcome.finals],
+        "chosen": [
+            {
+                "who": each.who,
+                "config": each.pick.config.key if each.pick else None,
+                "cost_s": each.pick.cost_s if each.pick else None,
+                "error": each.error,
+            }
+            for each in outcome.chosen
+        ],
+    }

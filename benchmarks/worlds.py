@@ -1,0 +1,129 @@
+"""Where settings are chosen in ``picks.py``: real data sets here, and emulated machines."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+import real_targets
+from emulated import KINDS, QUICK, calibrate
+from emulated_cores import Load, Setup, run
+from real_loaders import DATA, loaded
+from rivals import Pick, Shot
+
+from dlprof.advise.rules import workers_by_rule
+from dlprof.machine import inspect_machine
+from dlprof.model import Conditions, predict_all
+from dlprof.records import Config, Machine, Target
+from dlprof.search.grid import TIE
+
+Measure = Callable[[Config, float], Shot]
+"""Measures a configuration once, in a window of so many seconds."""
+
+_CORES = 4
+_BATCH = 8  # one of the rules asks for it
+_EMULATED = ("CPU", "waiting", "mixed", "waiting tail")
+_BEHIND = 3.0
+"""An emulated loader is measured for so many times as long as a real one: its batches are slow."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """A data set on a machine.
+
+    Attributes:
+        name: For people.
+        rules: What rules of thumb say, by name.
+        cores: As the operating system would count them.
+        target: TARGET, for programs that are run from outside; ``None`` where they can't be.
+        load: Of an emulated machine; ``None`` for a real one.
+    """
+
+    name: str
+    rules: Mapping[str, Config]
+    cores: int
+    target: str | None = None
+    load: Load | None = None
+
+    @contextlib.contextmanager
+    def opened(self, machine: Machine) -> Iterator[Measure]:
+        """Something that measures.
+
+        Raises:
+            DlprofError: The target can't be built.
+        """
+        if self.target is None:
+            yield self._emulated
+            return
+        with loaded(self.target, machine) as source:
+
+            def measure(config: Config, trial_s: float) -> Shot:
+                trial = source.measure(config, trial_s)
+                rate = trial.batches_per_s.value if trial.batches_per_s is not None else 0.0
+                return Shot(rate=rate, cost_s=trial.wall_s)
+
+            yield measure
+
+    def _emulated(self, config: Config, trial_s: float) -> Shot:
+        began_s = time.perf_counter()
+        setup = Setup(
+            load=self.load or Load(), config=config, cores=self.cores, window_s=_BEHIND * trial_s
+        )
+        rate = statistics.fmean(each.rate for each in run(setup))
+        return Shot(rate=rate, cost_s=time.perf_counter() - began_s)
+
+    def foretold(self, configs: tuple[Config, ...], seed: int) -> Pick:
+        """What dlprof's model alone chooses on an emulated machine, from a calibration there."""
+        began_s = time.perf_counter()
+        design = dataclasses.replace(QUICK, window_s=_BEHIND)
+        made = calibrate(self.load or Load(), design, seed, cores=self.cores)
+        cheapest_first = sorted(configs, key=lambda config: config.cost_key)
+        found = predict_all(made, cheapest_first, Conditions(cores=float(self.cores)))
+        rates = [each.batches_per_s.value for each in found]
+        pick = next(c for c, r in zip(cheapest_first, rates, strict=True) if r >= TIE * max(rates))
+        return Pick(config=pick, cost_s=time.perf_counter() - began_s)
+
+
+def _rules(machine: Machine) -> dict[str, Config]:
+    """What rules of thumb say; those that need a GPU where there is none say nothing."""
+    target = Target(spec="", kind="map", dataset="", batch_size=_BATCH)
+    said = workers_by_rule(machine, target, 1)
+    return {
+        name: Config(num_workers=workers).canonical()
+        for name, workers in said.items()
+        if workers is not None
+    }
+
+
+def real_worlds() -> list[World]:
+    """The eight real data sets, and storage that serves only a few at once."""
+    machine = inspect_machine()
+    targets = {**DATA, "storage of 4 lanes": f"{real_targets.__file__}:laned"}
+    return [
+        World(
+            name=name,
+            rules=_rules(machine),
+            cores=machine.logical_cpus,
+            target=target,
+        )
+        for name, target in targets.items()
+    ]
+
+
+def emulated_worlds() -> list[World]:
+    """Loads on four emulated cores."""
+    machine = dataclasses.replace(
+        inspect_machine(), logical_cpus=_CORES, affinity_cpus=_CORES, usable_cores=float(_CORES)
+    )
+    return [
+        World(
+            name=f"{kind} on {_CORES} emulated cores",
+            rules=_rules(machine),
+            cores=_CORES,
+            load=KINDS[kind],
+        )
+        for kind in _EMULATED
+    ]

@@ -1,0 +1,236 @@
+"""The benchmarks of picks and of predictions on real data: their arithmetic, rivals and data."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import itertools
+import math
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlprof.records import Calibration, Config
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+NONE, ONE, TWO, SIX = (Config(num_workers=n).canonical() for n in (0, 1, 2, 6))
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+
+
+@pytest.fixture
+def rivals() -> Any:
+    return importlib.import_module("rivals")
+
+
+@pytest.fixture
+def told() -> Any:
+    return importlib.import_module("picks_told")
+
+
+def block(rates: Mapping[Config, float], cost_s: float = 1.0) -> dict[Config, Any]:
+    shot = importlib.import_module("rivals").Shot
+    return {config: shot(rate=rate, cost_s=cost_s) for config, rate in rates.items()}
+
+
+RATES = {NONE: 10.0, ONE: 11.0, TWO: 20.0, SIX: 30.0}
+
+
+def test_a_grid_takes_the_fastest_and_pays_for_all(rivals: Any) -> None:
+    found = rivals.whole_grid([block(RATES)], 0)
+    assert (found.config, found.cost_s) == (SIX, 4.0)
+
+
+def test_dpt_looks_at_no_more_workers_than_cores(rivals: Any) -> None:
+    found = rivals.dpt(2)([block(RATES)], 0)
+    assert (found.config, found.cost_s) == (TWO, 2.0)
+
+
+def test_halving_pays_for_each_round_and_uses_other_turns(rivals: Any) -> None:
+    lucky = block(RATES | {ONE: 40.0})
+    found = rivals.halving([lucky, block(RATES)], 0)
+    assert found.config == SIX  # by the mean of what was measured: 30 against 25.5
+    assert found.cost_s == 6.0
+    assert rivals.whole_grid([lucky], 0).config == ONE
+
+
+@pytest.mark.parametrize(("loss", "pick"), [(0.0, SIX), (1 / 3, TWO), (2 / 3, NONE)])
+def test_a_regret_is_what_is_lost_against_the_best(rivals: Any, loss: float, pick: Config) -> None:
+    found = rivals.regrets([block(RATES)] * 4, list(RATES))
+    assert found[pick] == pytest.approx(loss)
+
+
+def test_the_luckiest_of_equals_leaves_no_regret_on_average(rivals: Any) -> None:
+    rng = random.Random(3)
+    equals = [Config(num_workers=n).canonical() for n in range(12)]
+    means = []
+    for _ in range(100):
+        turns = [block({c: math.exp(rng.gauss(0, 0.1)) for c in equals}) for _ in range(4)]
+        means.append(rivals.regrets(turns, equals[:1])[equals[0]])
+    assert abs(sum(means) / len(means)) < 0.02  # against the luckiest itself it would be 0.08
+
+
+def test_what_failed_is_nobodys_best(rivals: Any) -> None:
+    found = rivals.regrets([block(RATES | {SIX: 0.0})] * 2, list(RATES))
+    assert found[TWO] == 0.0
+    assert found[SIX] > 0.99
+
+
+def test_noise_is_the_spread_of_repeats(rivals: Any) -> None:
+    assert rivals.noise([block(RATES)]) is None
+    assert rivals.noise([block(RATES)] * 3) == 0.0
+    assert rivals.noise([block({NONE: 9.0}), block({NONE: 11.0})]) == pytest.approx(
+        0.1414, abs=1e-4
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "config"),
+    [
+        ("[loadtune] best overall: workers=2, persistent — 1.73x baseline\n", TWO),
+        (
+            "best overall: workers=1, prefetch=4, persistent, threads=1 — 2.00x baseline",
+            dataclasses.replace(ONE, prefetch_factor=4),
+        ),
+        ("[loadtune] no better config found in this round.", NONE),
+        ("[loadtune] brain proposed no trials — baseline looks fine.", NONE),
+    ],
+)
+def test_loadtunes_last_words(words: str, config: Config) -> None:
+    assert importlib.import_module("peers").loadtune_choice(words) == config
+
+
+def test_other_words_of_loadtune_are_a_failure() -> None:
+    peers = importlib.import_module("peers")
+    with pytest.raises(peers.PeerError, match="baseline failed"):
+        peers.loadtune_choice("[loadtune] baseline failed:\n")
+
+
+def outcome(told: Any, picks: Mapping[str, Config | None], **fields: Any) -> Any:
+    pick = importlib.import_module("rivals").Pick
+    chosen = [
+        told.Chosen(who=who, pick=None if c is None else pick(config=c, cost_s=20.0))
+        for who, c in picks.items()
+    ]
+    regrets = {SIX: 0.0, TWO: 0.02, NONE: 0.5, ONE: 0.6}
+    made = {"world": "x", "chosen": chosen, "regrets": regrets, "finals": [], "noise": None}
+    return told.Outcome(**made | fields)
+
+
+def test_scores_count_failures_and_what_is_slower_than_the_default(told: Any) -> None:
+    found = [
+        outcome(told, {"a": dataclasses.replace(TWO, persistent_workers=True)}),
+        outcome(told, {"a": ONE}),
+        outcome(told, {"a": None}),
+        outcome(told, {"b": ONE}),
+    ]
+    one = told.score(found, "a")
+    assert one.near == pytest.approx(1 / 3)
+    assert (one.worse, one.failed, one.regrets) == (1, 1, [0.02, 0.6])
+    assert found[0].gain(SIX) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("own", "grid", "beside", "passed"),
+    [
+        (SIX, NONE, False, True),
+        (NONE, NONE, False, False),
+        (SIX, NONE, True, True),
+        (SIX, SIX, True, False),
+        (None, SIX, False, None),
+    ],
+)
+def test_goals(told: Any, own: Config | None, grid: Config, *, beside: bool, passed: Any) -> None:
+    found = [outcome(told, {told.DLPROF: own, told.GRID: grid})]
+    assert told.reached(found, beside=beside) is passed
+    report = told.report(found, ["n"], {}, beside=beside)
+    assert report.passed is passed
+    assert report.name == ("picks_beside" if beside else "picks")
+    assert all(len(row) == len(table.columns) for table in report.tables for row in table.rows)
+
+
+def test_the_grid_is_of_distinct_legal_settings() -> None:
+    picks = importlib.import_module("picks")
+    cells = picks.grid((0, 1, 4))
+    assert len(cells) == len(set(cells)) == 7
+    assert all(cell == cell.canonical() for cell in cells)
+
+
+@given(minutes=st.floats(0.1, 600), worlds=st.integers(1, 13))
+def test_less_time_means_fewer_turns_but_always_some(minutes: float, worlds: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCHMARKS))
+        picks = importlib.import_module("picks")
+    design = picks.design_of(minutes, worlds)
+    assert 2 <= design.turns <= 4
+    assert 1 <= design.sweeps <= 3
+    assert design.finals in {4, 6, 8}
+
+
+def test_rules_of_thumb_speak_of_the_emulated_machine() -> None:
+    worlds = importlib.import_module("worlds")
+    emulated = worlds.emulated_worlds()
+    assert emulated[0].rules["num_workers = cores"].num_workers == 4
+    assert all(world.target is None for world in emulated)
+    names = [world.name for world in (*worlds.real_worlds(), *emulated)]
+    assert len(names) == len(set(names)) == 13
+
+
+@pytest.mark.parametrize(
+    "name", ["computed", "remote", "laned", "tiny", "large", "tailed", "shards"]
+)
+def test_data_sets_give_batches(name: str) -> None:
+    loader = getattr(importlib.import_module("real_targets"), name)()
+    assert len(list(itertools.islice(iter(loader), 2))) == 2
+
+
+def real_cell(**fields: Any) -> Any:
+    made = {
+        "data": "text",
+        "config": TWO,
+        "step_s": 0.0,
+        "rates": (90.0, 110.0),
+        "cores": 1.5,
+        "alone": {"closed": 200.0, "maxplus": 150.0, "simulation": 120.0},
+        "given": {"closed": 110.0, "maxplus": 105.0, "simulation": 100.0},
+        "interval": (90.0, 110.0),
+    }
+    return importlib.import_module("real_data").Compared(**made | fields)
+
+
+def test_errors_are_told_for_all_cores_and_for_those_to_be_had() -> None:
+    real_data = importlib.import_module("real_data")
+    one = real_cell(rates=(100.0, 100.0))
+    assert one.error("simulation", given=False) == pytest.approx(0.2)
+    assert one.error("simulation", given=True) == pytest.approx(0.0)
+    assert one.covered
+    assert not real_cell(interval=(None, None)).covered
+    assert real_cell().repeat == pytest.approx(math.log(110 / 90) / 2)
+    assert real_data.reached([one], beside=True) is True
+    assert real_data.reached([one], beside=False) is False
+    assert real_data.reached([], beside=False) is None
+    report = real_data.report([one], beside=False)
+    assert all(len(row) == len(table.columns) for table in report.tables for row in table.rows)
+
+
+@pytest.mark.parametrize(("error", "longer_s"), [(None, 0.0), (0.03, 0.0), (0.06, 2.4), (0.5, 6.0)])
+def test_a_calibration_grows_with_the_square_of_its_error(
+    error: float | None, longer_s: float
+) -> None:
+    real_data = importlib.import_module("real_data")
+    known = Calibration(standard_error=error)
+    assert real_data.longer_s(known, 0.8) == pytest.approx(longer_s)
+
+
+def test_cells_of_real_data_are_distinct() -> None:
+    real_data = importlib.import_module("real_data")
+    found = real_data.cells(20, random.Random(1))
+    assert len(set(found)) == 20
