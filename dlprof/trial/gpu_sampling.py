@@ -26,7 +26,11 @@ _SHARE = 0.02
 _PATIENCE_S = 0.5
 """For the last sample of a window: a round takes 80 ms where links are probed."""
 
+_GIVE_UP_S = 2.0
+"""For what is ordered of a driver that still owes an answer; later, nothing more is asked of it."""
+
 _SILENT = "the GPUs' driver gave no answer in time: it may hang"
+_NOT_READY = "the GPUs' driver was not ready in time"
 _TOO_SHORT = "the window was too short for this card's turn"
 
 
@@ -36,15 +40,21 @@ class GpuSampler:
     Args:
         opener: Opens the driver, in the thread.
         period_s: Between two samples.
+        clock: Monotonic seconds.
     """
 
     def __init__(
-        self, opener: Callable[[], Gpus] = open_gpus, *, period_s: float = PERIOD_S
+        self,
+        opener: Callable[[], Gpus] = open_gpus,
+        *,
+        period_s: float = PERIOD_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._period_s = period_s
+        self._clock = clock
         self._cards: list[GpuInfo] = []
         self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
-        self._window = _Window(period_s)
+        self._window = _Window(period_s, clock)
         self._last: _Order | None = None
         self._thread = threading.Thread(
             target=_serve, args=[opener, self._cards, self._orders], daemon=True
@@ -54,7 +64,7 @@ class GpuSampler:
     def begin(self) -> None:
         """A trial begins: see who is on the cards before it is."""
         self.stop()
-        self._window = _Window(self._period_s)
+        self._window = _Window(self._period_s, self._clock)
         self._give(self._window.look_before)
 
     def start(self) -> None:
@@ -63,7 +73,7 @@ class GpuSampler:
 
     def stop(self) -> None:
         """The window has ended; nothing is waited for."""
-        self._window.stop.set()
+        self._window.end()
 
     def usage(self) -> tuple[GpuUsage, ...]:
         """What the GPUs did between ``start`` and ``stop``.
@@ -71,7 +81,8 @@ class GpuSampler:
         Waits half a second for the last sample. Cards of a driver that hangs have reasons instead
         of figures.
         """
-        is_done = self._last is None or self._last.done.wait(_PATIENCE_S)
+        last = self._last
+        is_done = last is None or last.done.wait(0 if last.is_overdue() else _PATIENCE_S)
         return self._window.usage(self._cards, "" if is_done else _SILENT)
 
     def latest(self) -> tuple[GpuUsage, ...]:
@@ -85,29 +96,29 @@ class GpuSampler:
         self._thread.join(_PATIENCE_S)
 
     def _give(self, work: Callable[[Gpus], object]) -> None:
-        """Order something; nothing, while the driver still owes an answer to the last window."""
-        if self._last is not None and not self._last.done.is_set() and self._last.is_stale(self):
+        """Order something; nothing, of a driver that has long owed an answer."""
+        if self._last is not None and self._last.is_overdue():
             return
-        self._last = _Order(work, self._window)
+        self._last = _Order(work, self._window, self._clock)
         self._orders.put(self._last)
-
-    @property
-    def window(self) -> _Window:
-        """The window of the trial that runs."""
-        return self._window
 
 
 class _Order:
     """Something to ask the driver, and whether it has been asked."""
 
-    def __init__(self, work: Callable[[Gpus], object], window: _Window) -> None:
+    def __init__(
+        self, work: Callable[[Gpus], object], window: _Window, clock: Callable[[], float]
+    ) -> None:
         self.work = work
         self.done = threading.Event()
         self._window = window
+        self._clock = clock
+        self._given_s = clock()
 
-    def is_stale(self, sampler: GpuSampler) -> bool:
-        """Whether it belongs to a trial before the present one."""
-        return self._window is not sampler.window
+    def is_overdue(self) -> bool:
+        """Whether it should have been carried out long ago; sampling, once its window is over."""
+        due_s = max(self._given_s, self._window.stopped_s or self._given_s)
+        return not self.done.is_set() and self._clock() - due_s > _GIVE_UP_S
 
 
 def _serve(
@@ -128,8 +139,10 @@ def _serve(
 class _Window:
     """What is collected for one trial; a thread that outlives it fills it all the same."""
 
-    def __init__(self, period_s: float) -> None:
+    def __init__(self, period_s: float, clock: Callable[[], float]) -> None:
         self.stop = threading.Event()
+        self.stopped_s: float | None = None
+        self._clock = clock
         self._period_s = period_s
         self._samples: list[Sequence[GpuUsage]] = []
         self._before: Sequence[GpuNeighbours] = ()
@@ -137,6 +150,11 @@ class _Window:
         self._cpu_s = 0.0
         self._began_s: float | None = None
         self._ended_s = 0.0
+
+    def end(self) -> None:
+        """Take no more samples."""
+        self.stopped_s = self.stopped_s or self._clock()
+        self.stop.set()
 
     def look_before(self, gpus: Gpus) -> None:
         """See who is on the cards."""
@@ -147,7 +165,9 @@ class _Window:
 
         The first sample waits, because what NVML tells is of the time before it.
         """
-        self._began_s = time.monotonic()
+        if self.stop.is_set():  # it is over already
+            return
+        self._began_s = self._clock()
         gpus.prime()
         rest_s = self._period_s
         while not self.stop.wait(rest_s):
@@ -155,7 +175,7 @@ class _Window:
             rest_s = max(self._period_s, cpu_s / _SHARE)
         if not self._samples:
             self._sample(gpus, pcie=False)
-        self._ended_s = time.monotonic()
+        self._ended_s = self._clock()
         self._after = gpus.neighbours()
 
     def _sample(self, gpus: Gpus, *, pcie: bool) -> float:
@@ -182,7 +202,7 @@ class _Window:
 
     def _finished(self, usage: GpuUsage, cards: int, silence: str) -> GpuUsage:
         before, after = _of(self._before, usage), _of(self._after, usage)
-        length_s = (self._ended_s or time.monotonic()) - (self._began_s or time.monotonic())
+        length_s = (self._ended_s or self._clock()) - (self._began_s or self._clock())
         full = dataclasses.replace(
             usage,
             other_processes=None if before is None else before.processes,
@@ -222,6 +242,6 @@ def _reasons(
     if after is not None:
         known["processes"] = after.unavailable.get("processes", "")
     missing = [name for name in _FIELDS if getattr(usage, name) is None]
-    reasons = {name: known.get(name) or silence or "it was not asked" for name in missing}
+    reasons = {name: known.get(name) or silence or _NOT_READY for name in missing}
     notes = {"samples": silence or known.get("samples", "")}
     return {**reasons, **{name: why for name, why in notes.items() if why}}

@@ -1,0 +1,64 @@
+"""A real sweep beside GPUs that a stub library stands for: it goes on, whatever the driver does."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stub_nvml import build, environment
+
+_SWEEP = (
+    *("sweep", "synthetic:cpu_ms=0.2,shape=8", "--num-workers", "0", "--batch-size", "4"),
+    *("--trial-time", "1s", "--repeats", "2", "--json", "-q"),
+)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("nvml"))
+
+
+def _sweep(library: Path, folder: Path, **scenario: object) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-m", "dlprof", *_SWEEP, "-o", str(folder / "run.dlprof.jsonl")],
+        env=environment(library, folder, **scenario),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert [trial["outcome"] for trial in document["trials"]] == ["completed"] * 2
+    return document
+
+
+def test_a_sweep_tells_of_all_eight_cards(library: Path, tmp_path: Path) -> None:
+    document = _sweep(library, tmp_path, count=8, gpm=1, processes=2)
+    assert len(document["machine"]["gpus"]) == 8
+    cards = document["trials"][-1]["usage"]["gpu"]
+    assert [card["index"] for card in cards] == list(range(8))
+    assert cards[7]["kernel_active_fraction"] == pytest.approx(0.4)
+    assert cards[7]["other_processes"] == 2
+    assert cards[7]["sampler_cpu_cores"] >= 0
+    assert cards[7]["unavailable"] == {}
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        {"hang": "nvmlDeviceGetUtilizationRates"},
+        {"count": 2, "lost_after": 40},
+    ],
+)
+def test_a_sweep_goes_on_beside_a_sick_driver(
+    library: Path, tmp_path: Path, scenario: dict[str, object]
+) -> None:
+    document = _sweep(library, tmp_path, **scenario)
+    for card in document["trials"][-1]["usage"]["gpu"]:
+        assert card["kernel_active_fraction"] is None or card["unavailable"]
+        assert all(card["unavailable"].values())

@@ -1,0 +1,132 @@
+"""The GPU sampler with cards that are made up: windows, patience and what is told of both."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dlprof.machine.gpus import GpuNeighbours, Gpus, NoGpus
+from dlprof.records import GpuInfo, GpuUsage
+from dlprof.trial import gpu_sampling
+from dlprof.trial.gpu_sampling import GpuSampler
+
+
+class _Cards:
+    """Two cards; ``obstacle`` is called before each sample."""
+
+    def __init__(self, obstacle: Callable[[], object] = lambda: None) -> None:
+        self.unavailable: dict[str, str] = {}
+        self.calls: list[str] = []
+        self.sampled = threading.Event()
+        self._obstacle = obstacle
+
+    def list_gpus(self, root: Path = Path("/")) -> tuple[GpuInfo, ...]:
+        return tuple(GpuInfo(index=i, name="X", uuid=f"u{i}") for i in range(2))
+
+    def prime(self) -> None:
+        self.calls.append("prime")
+
+    def sample(self, *, pcie: bool = False) -> tuple[GpuUsage, ...]:
+        self._obstacle()
+        self.calls.append("probe" if pcie else "sample")
+        self.sampled.set()
+        return tuple(
+            GpuUsage(
+                index=i,
+                name="X",
+                uuid=f"u{i}",
+                kernel_active_fraction=0.5,
+                samples=1,
+                unavailable={"pcie_rx_bytes_per_s": "not asked for"},
+            )
+            for i in range(2)
+        )
+
+    def neighbours(self) -> tuple[GpuNeighbours, ...]:
+        self.calls.append("crowd")
+        reasons = {"process_memory_bytes": "not told"}
+        return tuple(
+            GpuNeighbours(index=i, name="X", processes=i, unavailable=reasons) for i in range(2)
+        )
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+def _window(sampler: GpuSampler, until: threading.Event) -> tuple[GpuUsage, ...]:
+    sampler.begin()
+    sampler.start()
+    until.wait(10)
+    sampler.stop()
+    return sampler.usage()
+
+
+def test_a_window_is_primed_sampled_and_framed_by_looks_at_who_is_there() -> None:
+    cards = _Cards()
+    sampler = GpuSampler(lambda: cards, period_s=0.001)
+    usage = _window(sampler, cards.sampled)
+    assert sampler.latest()
+    sampler.close()
+    assert cards.calls[:3] == ["crowd", "prime", "probe"]
+    assert cards.calls[-2:] == ["crowd", "close"]
+    second = usage[1]
+    assert (second.kernel_active_fraction, second.other_processes, second.processes) == (0.5, 1, 1)
+    assert second.samples >= 1
+    assert second.sampler_cpu_cores is not None
+    assert (
+        second.unavailable["pcie_rx_bytes_per_s"] == "the window was too short for this card's turn"
+    )
+    assert second.unavailable["other_memory_bytes"] == "not told"
+
+
+def test_a_window_shorter_than_the_period_has_one_sample_without_a_probe() -> None:
+    cards, begun = _Cards(), threading.Event()
+    cards.prime = begun.set  # type: ignore[method-assign]  # tells that the window has begun
+    sampler = GpuSampler(lambda: cards, period_s=60)
+    usage = _window(sampler, begun)
+    sampler.close()
+    assert [usage[0].samples, cards.calls.count("sample"), cards.calls.count("probe")] == [1, 1, 0]
+
+
+def test_each_trial_begins_anew() -> None:
+    cards = _Cards()
+    sampler = GpuSampler(lambda: cards, period_s=0.001)
+    _window(sampler, cards.sampled)
+    sampler.begin()
+    assert sampler.latest() == ()
+    sampler.close()
+
+
+def test_a_driver_that_hangs_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_sampling, "_PATIENCE_S", 0.02)
+    now_s = [100.0]
+    never, hanging = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        hanging.set()
+        never.wait()
+
+    cards = _Cards(hang)
+    sampler = GpuSampler(lambda: cards, period_s=0.001, clock=lambda: now_s[0])
+    for _ in range(2):
+        usage = _window(sampler, hanging)
+        now_s[0] += 10
+        assert usage[0].kernel_active_fraction is None
+        assert "may hang" in usage[0].unavailable["kernel_active_fraction"]
+        assert "may hang" in usage[0].unavailable["samples"]
+    assert cards.calls == ["crowd", "prime"]  # nothing more was ordered of it
+    sampler.close()
+    never.set()
+
+
+def test_without_cards_nothing_is_asked() -> None:
+    gpus: Gpus = NoGpus({"gpus": "none"})
+    sampler = GpuSampler(lambda: gpus)
+    sampler.begin()
+    sampler.start()
+    sampler.stop()
+    assert sampler.usage() == ()
+    sampler.close()
