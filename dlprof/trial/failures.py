@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import re
 import signal
 import traceback
@@ -14,6 +13,7 @@ from dlprof.records import Failure, FailureKind, Outcome
 from dlprof.targets.faults import user_traceback
 from dlprof.trial import remedies
 from dlprof.trial.measure import EmptyLoaderError, TruncatedEpochError
+from dlprof.trial.room import remedy
 
 _CRASH = re.compile(r"ERROR: Unexpected (?P<what>[\w -]+) encountered in worker")
 _FORCED = re.compile(r"signal: Killed|SIGKILL")
@@ -277,11 +277,10 @@ def not_started(number: int, reason: str) -> Failure:
         number: The ``errno``.
         reason: What the system says.
     """
-    wants_memory = number == errno.ENOMEM
     return Failure(
         kind="start_failed",
-        message=f"The system starts no process for the trial: {reason}.",
-        hint=remedies.FREE_MEMORY if wants_memory else remedies.MORE_PROCESSES,
+        message=f"The system does not start a process for the trial: {reason}.",
+        hint=remedy(number),
     )
 
 

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 
 from dlprof.trial.protocol import Message
+from dlprof.trial.room import room_for
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -29,7 +30,11 @@ class Inbox:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
 
     def listen(self, source: str, receive: Callable[[], Message | None]) -> None:
-        """Read a stream to its end in the background."""
+        """Read a stream to its end in the background.
+
+        Raises:
+            NoRoomError: The system starts no thread for that.
+        """
 
         def read() -> None:
             message: Message | None = {}
@@ -37,7 +42,8 @@ class Inbox:
                 message = receive()
                 self._events.put(Event(source, message))
 
-        threading.Thread(target=read, name=f"dlprof-{source}", daemon=True).start()
+        with room_for("a thread that listens"):
+            threading.Thread(target=read, name=f"dlprof-{source}", daemon=True).start()
 
     def put(self, event: Event) -> None:
         """Add an event of the supervisor's own."""

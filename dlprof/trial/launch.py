@@ -22,6 +22,7 @@ from dlprof.trial.inbox import Event, Inbox
 from dlprof.trial.log import TrialLog, open_log
 from dlprof.trial.processes import end_group
 from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest
+from dlprof.trial.room import room_for
 from dlprof.units import format_duration
 
 LAUNCHER = "launcher"
@@ -69,7 +70,8 @@ class Launcher(Protocol):
     """Starts trials of one target, one at a time.
 
     The end of a trial's process comes into the inbox as ``{"event": "exited", "status": …}`` from
-    ``LAUNCHER``; ``None`` from there means that the launcher itself is gone.
+    ``LAUNCHER``, or ``{"event": "not_started", "errno": …, "error": …}`` instead; ``None`` from
+    there means that the launcher itself is gone.
     """
 
     def build(self, request: BuildRequest, patience_s: float = math.inf) -> Built:
@@ -81,7 +83,11 @@ class Launcher(Protocol):
         """
 
     def launch(self, request: TrialRequest, log: IO[bytes]) -> Handle:
-        """Start a trial whose output goes to ``log``."""
+        """Start a trial whose output goes to ``log``; ``not_started`` may follow, and why.
+
+        Raises:
+            NoRoomError: The system starts nothing more.
+        """
 
     def kill(self) -> None:
         """End the running trial and everything that it started; ``exited`` follows."""
@@ -151,7 +157,7 @@ class Nursery:
         self._log = TrialLog(open_log(directory / "nursery.log"))
         self._link, theirs = socket.socketpair()
         words = ["-m", "dlprof.trial.nursery", str(theirs.fileno()), str(directory)]
-        with theirs:
+        with theirs, room_for("the process that builds the target"):
             self._process = subprocess.Popen(
                 [sys.executable, *words],
                 stdin=subprocess.DEVNULL,
@@ -196,14 +202,16 @@ class Nursery:
     def launch(self, request: TrialRequest, log: IO[bytes]) -> Handle:
         """Fork a trial."""
         ours, theirs = socket.socketpair()
-        order = json.dumps({"trial": dataclasses.asdict(request)}).encode() + b"\n"
-        with theirs, contextlib.suppress(OSError):  # of a dead nursery, the inbox tells
-            socket.send_fds(self._link, [order], [theirs.fileno(), log.fileno()])
         with ours:
             channel = _socket_channel(ours)
         self._count += 1
         handle = Handle(channel, f"trial-{self._count}")
-        self._inbox.listen(handle.source, channel.receive)
+        order = json.dumps({"trial": dataclasses.asdict(request)}).encode() + b"\n"
+        with theirs:
+            # First, because without a listener there must be no trial.
+            self._inbox.listen(handle.source, channel.receive)
+            with contextlib.suppress(OSError):  # of a dead nursery, the inbox tells
+                socket.send_fds(self._link, [order], [theirs.fileno(), log.fileno()])
         return handle
 
     def kill(self) -> None:
@@ -283,13 +291,14 @@ class FreshProcesses:
         self.kill()
 
     def _start(self, log: IO[bytes]) -> tuple[subprocess.Popen[bytes], Channel]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "dlprof.trial.child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            start_new_session=True,
-        )
+        with room_for("a process for the trial"):
+            process = subprocess.Popen(
+                [sys.executable, "-m", "dlprof.trial.child"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
         if process.stdin is None or process.stdout is None:
             raise AssertionError("both were asked for")
         channel = Channel(cast(BinaryIO, process.stdout), cast(BinaryIO, process.stdin))

@@ -10,6 +10,7 @@ from typing import BinaryIO, cast
 from dlprof.records import GpuUsage, Usage
 from dlprof.trial.inbox import Inbox
 from dlprof.trial.protocol import Channel, Message
+from dlprof.trial.room import NoRoomError, room_for
 
 _QUIT_S = 2.0
 
@@ -43,7 +44,8 @@ class Watcher:
         """
         if self._silent or self._process is None or self._process.poll() is not None:
             self.close()
-            self._start()
+            with contextlib.suppress(NoRoomError):  # the trial goes on unobserved
+                self._start()
         self.order("watch", pid=pid, memory_bytes=memory_bytes, reserve_bytes=reserve_bytes)
 
     def order(self, verb: str, **details: int | None) -> None:
@@ -74,13 +76,14 @@ class Watcher:
             process.wait(_QUIT_S)
 
     def _start(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "dlprof.trial.observer"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        with room_for("the observer"):
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "dlprof.trial.observer"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
         reader = cast(BinaryIO, self._process.stdout)
         self._channel = Channel(reader, cast(BinaryIO, self._process.stdin))
         self._starts += 1
