@@ -30,7 +30,7 @@ from dlprof.gate.document import (
     recomputed,
 )
 from dlprof.gate.plan import ALL_GATES, Limits, loader_difference, make_plan
-from dlprof.gate.sight import Sight, sights
+from dlprof.gate.sight import make_self_test, reach_of, sights
 from dlprof.gate.verdict import NextLook, judge, next_look
 from dlprof.gate.views import LEAST_BATCHES, MOST_BATCHES, cleaned, grouped
 
@@ -41,7 +41,6 @@ __all__ = [
     "SIDES",
     "Limits",
     "NextLook",
-    "Sight",
     "add_entry",
     "baseline_key",
     "checked_baseline",
@@ -58,9 +57,11 @@ __all__ = [
     "loader_difference",
     "make_check",
     "make_plan",
+    "make_self_test",
     "next_look",
     "order_of",
     "parse_baseline",
+    "reach_of",
     "recomputed",
     "render_entry",
     "sights",

@@ -28,6 +28,7 @@ class BuildRequest:
         shuffle: Overrides the target's own order; ``None`` keeps it.
         seed: Seeds Python's and torch's generators before the target is built.
         pickled: Path of a pickled live object that stands in for ``target`` (Python API only).
+        burden_s: CPU time by which each batch of a warm side is to take longer (self-test only).
     """
 
     target: str
@@ -35,6 +36,7 @@ class BuildRequest:
     shuffle: bool | None = None
     seed: int = 0
     pickled: str | None = None
+    burden_s: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,10 @@ class TrialRequest:
         probe: Instead of measuring, load a batch or two in the main process and describe them; with
             workers, try whether they can be started.
         explain: Follow each batch through its stages; the rate is then no figure to compare.
+        device: Where batches are copied to before the step, by torch's name; ``auto`` for the
+            accelerator that torch finds.
+        copy_ahead: Copy on a side stream while the batch before is worked on.
+        step_on: Where a step of ``step_s`` passes: ``host`` (it sleeps) or ``device`` (it works).
     """
 
     config: Config
@@ -63,6 +69,9 @@ class TrialRequest:
     turnover: bool = True
     probe: bool = False
     explain: bool = False
+    device: str = "cpu"
+    copy_ahead: bool = False
+    step_on: str = "host"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

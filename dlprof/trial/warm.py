@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from dlprof.errors import TargetError
 from dlprof.records import Config
 from dlprof.trial import child, failures
+from dlprof.trial.burden import burden
 from dlprof.trial.guard import guard_of
 from dlprof.trial.measure import EmptyLoaderError, Loop, TruncatedEpochError
 from dlprof.trial.processes import die_with_parent, tie_forked
@@ -66,12 +67,13 @@ class Warm:
     Args:
         built: The target.
         config: The settings of its loader.
+        burden_s: CPU time by which each batch is to take longer.
 
     Raises:
         TargetError: No loader can be made with them.
     """
 
-    def __init__(self, built: BuiltTarget, config: Config) -> None:
+    def __init__(self, built: BuiltTarget, config: Config, burden_s: float = 0.0) -> None:
         from dlprof.machine.portable import open_tree  # noqa: PLC0415 - torch comes first
         from dlprof.targets.loader import EpochGate  # noqa: PLC0415
         from dlprof.tracing.tracer import Tracer  # noqa: PLC0415
@@ -79,6 +81,7 @@ class Warm:
         self._built, self._config = built, config
         self._gate = EpochGate()
         self._loader = _lasting_loader(built, config, self._gate)
+        burden(self._loader, burden_s)
         self._tracer = Tracer(self._loader, capacity=MOST_BATCHES)
         self._tracer.install()
         self._tree = open_tree(os.getpid())
@@ -246,6 +249,7 @@ class Server:
         self._channel = channel
         self._built: BuiltTarget | None = None
         self._warm: Warm | None = None
+        self._burden_s = 0.0
 
     def serve(self) -> None:
         """Answer order after order."""
@@ -264,7 +268,7 @@ class Server:
         if self._built is None:
             raise AssertionError("a target is built before anything is asked of it")
         if "open" in order:
-            self._warm = Warm(self._built, Config(**order["open"]))
+            self._warm = Warm(self._built, Config(**order["open"]), self._burden_s)
             return {"event": "opened"}
         if self._warm is None:
             raise AssertionError("a loader is made before blocks are asked for")
@@ -276,6 +280,7 @@ class Server:
         began_s = _clock()
         sys.path[:] = _moved(sys.path, order["moved"])
         request = build_request(order["build"])
+        self._burden_s = request.burden_s
         sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as Python itself puts it there
         try:
             self._built = child.build(request)

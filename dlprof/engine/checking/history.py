@@ -1,0 +1,169 @@
+"""A check against stored history: one side alone, held against earlier runs on such a machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from dlprof.engine.baselines import read_baseline
+from dlprof.engine.checking.compared import SidePlan, working_tree
+from dlprof.engine.checking.git import Git
+from dlprof.engine.checking.settings import CheckListener, CheckSettings
+from dlprof.engine.checking.sides import Sides, open_sides
+from dlprof.engine.preparation import now
+from dlprof.errors import NothingMeasuredError, UsageError
+from dlprof.gate import (
+    baseline_key,
+    checked_baseline,
+    comparable,
+    figures_of_blocks,
+    make_check,
+    make_plan,
+)
+from dlprof.records import (
+    BaselineEntry,
+    BaselineRule,
+    Block,
+    CheckReport,
+    Compared,
+    Series,
+    Target,
+)
+from dlprof.version import __version__
+
+LOAD_BLOCKS = 24
+"""Blocks of loading in a run: their median spreads by far less than runs do."""
+
+START_BLOCKS = 3
+_LEAST_BLOCKS = 5
+_MOST_FAILURES = 3
+_SHARE_OF_STARTS = 0.2
+"""Of the budget: starts that take more are left out, since nothing is judged by them."""
+
+
+def check_baseline(
+    settings: CheckSettings,
+    path: Path,
+    *,
+    listener: CheckListener,
+    cwd: Path | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> CheckReport:
+    """Check the working directory against the history in a file.
+
+    Args:
+        settings: What is loaded, and the limits.
+        path: The baseline; one that isn't there holds nothing.
+        listener: Told of the progress.
+        cwd: The working directory.
+        clock: Monotonic seconds.
+
+    Returns:
+        The verdict, and the run as a baseline would keep it.
+
+    Raises:
+        DlprofError: An input can't be used, or nothing could be measured.
+    """
+    began_s, started_at = clock(), now()
+    history = read_baseline(path)
+    plan = lone_side(settings, (cwd or Path.cwd()).resolve())
+    with open_sides([plan], settings, listener) as sides:
+        figures = _figures(sides, settings, lambda: clock() - began_s)
+        built = sides.built["change"]
+        key = baseline_key(
+            sides.machine,
+            target=_spelled(settings),
+            python=built.versions["python"],
+            torch=built.versions["torch"],
+            config=sides.configs["change"],
+            data=data_fingerprint(built.target),
+        )
+    entry = BaselineEntry(key=key, recorded_at=started_at, commit=_commit(plan), figures=figures)
+    rule = BaselineRule(threshold=settings.limits.service, confidence=settings.confidence)
+    target = checked_baseline(settings.sweep.target, entry, history, rule)
+    count = len(comparable(history, key))
+    base = Compared(name=str(path), note=f"{count} comparable run{'' if count == 1 else 's'}")
+    check = make_check(
+        [dataclasses.replace(target, measured_s=clock() - began_s)],
+        base=base,
+        change=plan.compared,
+        override=settings.override,
+    )
+    return dataclasses.replace(
+        check,
+        warn_only=settings.warn_only,
+        started_at=started_at,
+        dlprof_version=__version__,
+        python_version=built.versions["python"],
+        torch_version=built.versions["torch"],
+        machine=sides.machine,
+    )
+
+
+def lone_side(settings: CheckSettings, cwd: Path) -> SidePlan:
+    """The working directory as the one side that is measured, in a git repository or not."""
+    try:
+        git = Git(cwd)
+    except UsageError:
+        return working_tree(settings.sweep, cwd)
+    return working_tree(settings.sweep, cwd, git)
+
+
+def data_fingerprint(target: Target) -> str:
+    """What must be the same of the data for figures to be comparable, as eight characters.
+
+    Kind, class and size of the data set and of its batches: the samples themselves would have to
+    be read to know more.
+    """
+    parts = (target.kind, target.dataset, target.length, target.batch_size)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:8]
+
+
+def _spelled(settings: CheckSettings) -> str:
+    """TARGET with its arguments, in one order."""
+    arguments = (f"{key}={value}" for key, value in sorted(settings.sweep.arguments.items()))
+    return " ".join((settings.sweep.target, *arguments))
+
+
+def _commit(plan: SidePlan) -> str:
+    """The commit that was measured; none where changes are not committed."""
+    return "" if plan.compared.note else plan.compared.commit
+
+
+def _figures(
+    sides: Sides, settings: CheckSettings, elapsed_s: Callable[[], float]
+) -> dict[str, float]:
+    """The figures of a run: starts first, then as many blocks as there is time for.
+
+    Raises:
+        NothingMeasuredError: Blocks fail, or there is no time for as many as are needed.
+    """
+    budget_s = settings.sweep.budget_s
+    blocks: list[Block] = []
+    if START_BLOCKS * sides.start_s <= _SHARE_OF_STARTS * (budget_s - elapsed_s()):
+        blocks += _some(sides, "start", START_BLOCKS)
+    loaded = 0
+    while loaded < LOAD_BLOCKS and (
+        loaded < _LEAST_BLOCKS or elapsed_s() + sides.block_s <= budget_s
+    ):
+        blocks += _some(sides, "load", 1)
+        loaded += 1
+    figures = figures_of_blocks(make_plan(), blocks)
+    if "service.mean" not in figures:
+        raise NothingMeasuredError(
+            "The blocks took no time that the clock can tell",
+            hint="Choose a target that does more.",
+        )
+    return figures
+
+
+def _some(sides: Sides, series: Series, count: int) -> tuple[Block, ...]:
+    found = sides.blocks("B" * count, series)
+    failures = sides.failures["change"]
+    if len(failures) >= _MOST_FAILURES:
+        last = failures[-1]
+        raise NothingMeasuredError(last.message, hint=last.hint, traceback=last.stderr_tail)
+    return found

@@ -1,0 +1,103 @@
+"""The check checked: the same code against itself, then against itself made slower."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from dlprof.engine.checking.compared import SidePlan
+from dlprof.engine.checking.history import lone_side
+from dlprof.engine.checking.measuring import measure
+from dlprof.engine.checking.settings import CheckListener, CheckSettings
+from dlprof.engine.checking.sides import Sides, open_sides
+from dlprof.engine.preparation import now
+from dlprof.errors import NothingMeasuredError
+from dlprof.gate import checked_target, make_self_test
+from dlprof.records import Compared, Quad, TargetCheck
+from dlprof.records.self_test import SelfTest
+from dlprof.version import __version__
+
+INJECTED = 2.0
+"""The slowdown is this multiple of the limit: one that a check has to find."""
+
+
+def run_self_test(
+    settings: CheckSettings,
+    *,
+    listener: CheckListener,
+    cwd: Path | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> SelfTest:
+    """Find out what checks of a target can tell on this machine.
+
+    Each of the two checks has the whole budget, as checks have it.
+
+    Args:
+        settings: What is loaded, and the limits.
+        listener: Told of the progress.
+        cwd: The working directory.
+        clock: Monotonic seconds.
+
+    Raises:
+        DlprofError: The target can't be built or loaded from, or takes no time.
+    """
+    started_at = now()
+    change = lone_side(settings, (cwd or Path.cwd()).resolve())
+    base = dataclasses.replace(change, side="base", compared=Compared(name="the same code"))
+    tester = _Tester(settings, listener, clock)
+    listener.message("the same code against itself")
+    same, sides, batch_s = tester.checked((base, change))
+    injected = INJECTED * settings.limits.service
+    listener.message(f"the same code, {100 * injected:g} % slower")
+    request = dataclasses.replace(change.request, burden_s=injected * batch_s)
+    slowed, _, _ = tester.checked((base, dataclasses.replace(change, request=request)))
+    built = sides.built["change"]
+    return dataclasses.replace(
+        make_self_test(same, slowed, injected),
+        started_at=started_at,
+        dlprof_version=__version__,
+        python_version=built.versions["python"],
+        torch_version=built.versions["torch"],
+        machine=sides.machine,
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Tester:
+    """Runs the checks of a self-test."""
+
+    settings: CheckSettings
+    listener: CheckListener
+    clock: Callable[[], float]
+
+    def checked(self, plans: tuple[SidePlan, SidePlan]) -> tuple[TargetCheck, Sides, float]:
+        """One check; also its sides, ended, and the service time of a batch of the base."""
+        began_s = self.clock()
+        with open_sides(plans, self.settings, self.listener) as sides:
+            measured = measure(
+                sides, self.settings, self.listener, clock=self.clock, began_s=began_s
+            )
+        check = checked_target(self.settings.sweep.target, measured.plan, measured.quads)
+        check = dataclasses.replace(check, measured_s=self.clock() - began_s)
+        return check, sides, _batch_s(measured.quads, sides)
+
+
+def _batch_s(quads: Sequence[Quad], sides: Sides) -> float:
+    """What the base takes for a batch, in seconds of service time.
+
+    Raises:
+        NothingMeasuredError: No block tells.
+    """
+    blocks = (block for quad in quads for block in quad.blocks if block.side == "base")
+    costs = [sum(block.service_s) / sides.batches for block in blocks if block.service_s]
+    batch_s = statistics.median(costs) if costs else 0.0
+    if batch_s <= 0:
+        failures = [each.message for found in sides.failures.values() for each in found]
+        raise NothingMeasuredError(
+            failures[-1] if failures else "The blocks took no time that the clock can tell",
+            hint="Choose a target that does more.",
+        )
+    return batch_s

@@ -1,0 +1,97 @@
+"""What a self-test says of a machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from gate_samples import load_quads, start_quads
+from rich.console import Console
+
+from dlprof.gate import checked_target, make_plan, make_self_test
+from dlprof.records import TargetCheck
+from dlprof.records.self_test import SelfTest
+from dlprof.report.gate.self_test import render_self_test, self_test_document
+
+
+def check(slower: float, *, noise: float = 0.01, quads: int = 36) -> TargetCheck:
+    measured = load_quads(quads, slower, noise=noise) + start_quads(20, 0.5)
+    return dataclasses.replace(checked_target("data.py:make", make_plan(), measured), measured_s=12)
+
+
+def examined(same: TargetCheck, slowed: TargetCheck) -> SelfTest:
+    return make_self_test(same, slowed, 0.10)
+
+
+def shown(test: SelfTest) -> str:
+    console = Console(width=80, color_system=None)
+    with console.capture() as capture:
+        console.print(render_self_test(test))
+    return capture.get()
+
+
+def test_a_machine_that_tells_both_is_trusted() -> None:
+    test = examined(check(0.0), check(0.10))
+    assert test.trusted
+    text = shown(test)
+    assert "TRUSTED: checks on this machine" in text
+    assert "The same code passed against itself after 12 s" in text
+    assert "Code made slower by 10 % failed after" in " ".join(text.split())
+
+
+def test_equal_code_that_fails_is_the_first_thing_to_say() -> None:
+    test = examined(check(0.2), check(0.2))
+    assert not test.trusted
+    assert "don't trust a failure on this machine" in test.explanation
+
+
+@pytest.mark.parametrize(
+    ("slower", "noise", "said"),
+    [(0.0, 0.01, "does not see that much"), (0.05, 0.3, "could not be told from equal code")],
+)
+def test_slower_code_that_does_not_fail_takes_the_trust(
+    slower: float, noise: float, said: str
+) -> None:
+    test = examined(check(0.0), check(slower, noise=noise))
+    assert not test.trusted
+    assert said in test.explanation
+
+
+def test_equal_code_that_can_not_be_told_takes_the_trust() -> None:
+    test = examined(check(0.0, noise=0.5), check(0.10))
+    assert not test.trusted
+    assert "could not be told from slower code" in test.explanation
+
+
+def test_reach_tells_what_would_have_failed() -> None:
+    reach = {each.name: each for each in examined(check(0.0), check(0.10)).reach}
+    service = reach["service"].worse
+    assert service is not None
+    assert 0.05 < service < 0.08
+    startup = reach["startup"].worse
+    assert startup is not None
+    assert 0.2 < startup < 0.3
+    assert reach["startup"].unit == "s"
+
+
+def test_wall_time_can_not_fail_on_a_crowded_machine() -> None:
+    quads = load_quads(36, run_queue_wait_fraction=0.5) + start_quads(3, 0.5)
+    crowded = checked_target("data.py:make", make_plan(), quads)
+    reach = {each.name: each for each in examined(crowded, crowded).reach}
+    assert reach["wall"].reason == "processes wait for cores too much"
+    assert reach["startup"].reason == "it was measured too little"
+    assert "nothing: processes wait" in shown(examined(crowded, crowded))
+
+
+def test_a_check_against_a_baseline_is_no_self_test() -> None:
+    one = check(0.0)
+    with pytest.raises(ValueError, match="two sides"):
+        examined(dataclasses.replace(one, plan=None), one)
+
+
+def test_the_document_holds_the_raw_blocks() -> None:
+    document = json.loads(self_test_document(examined(check(0.0, quads=10), check(0.10, quads=10))))
+    assert document["schema_version"] == 1
+    assert document["trusted"] is True
+    assert len(document["same"]["quads"]) == 30
