@@ -36,20 +36,30 @@ def block_figures(
         else [span.wall_ns * _NS for span in spans("wait", rows)]
     )
     stages = {"fetch": fetch, "collate": collate} if hooked else {}
+    stages_s = {name: math.fsum(map(_own_s, found)) for name, found in stages.items()}
     if len(receive) == len(rows):
-        stages["receive"] = receive
+        stages_s["receive"] = math.fsum(map(_received_s, receive))
     return {
         "service_s": service,
         "samples": list(samples),
         "wall_s": _wall_s(samples, times_s),
         "corrected": hooked and all(span.run_queue_ns is not None for span in (*fetch, *collate)),
-        "stages_s": {name: math.fsum(map(_own_s, found)) for name, found in stages.items()},
+        "stages_s": stages_s,
     }
 
 
 def _own_s(span: Span) -> float:
     """What a stage took, less waiting for a core."""
     return max(0, span.wall_ns - (span.run_queue_ns or 0)) * _NS
+
+
+def _received_s(span: Span) -> float:
+    """What taking a batch cost the main process.
+
+    Its CPU time, where that is known: the wall time holds waiting for a worker that sends, and
+    beside neighbours that worker's own waiting for a core.
+    """
+    return _own_s(span) if span.cpu_ns is None else span.cpu_ns * _NS
 
 
 def _wall_s(samples: Sequence[int], times_s: Sequence[float]) -> float | None:

@@ -6,10 +6,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Protocol
 
+from dlprof.engine.profile import for_one
 from dlprof.gate import Limits, NextLook
-from dlprof.gate.plan import CONFIDENCE
+from dlprof.gate.plan import CONFIDENCE, THRESHOLD
 from dlprof.records import Design, Series
-from dlprof.settings import SweepSettings
+from dlprof.settings import SweepSettings, by_key
 
 DEFAULT_BUDGET_S = 60.0
 """Of a check, where the user names none."""
@@ -45,6 +46,43 @@ class CheckSettings:
     block_s: float = BLOCK_S
     override: str = ""
     warn_only: bool = False
+
+
+def for_check(
+    settings: SweepSettings,
+    origins: Mapping[str, str],
+    *,
+    against: str | None = None,
+    against_python: str | None = None,
+    fail_above: float = THRESHOLD,
+    confidence: float = CONFIDENCE,
+    design: Design = "abba",
+    override: str = "",
+) -> CheckSettings:
+    """A check's settings from those of a sweep, which share files and variables.
+
+    Args:
+        settings: As resolved; a budget that no flag gave is a sweep's, and not taken.
+        origins: Where each came from.
+        against: See ``CheckSettings``.
+        against_python: Likewise.
+        fail_above: How much slower loading may get, as a fraction.
+        confidence: See ``CheckSettings``.
+        design: Likewise.
+        override: Likewise.
+    """
+    one = for_one(settings, origins)
+    if origins["budget"] != by_key()["budget"].flag:
+        one = dataclasses.replace(one, budget_s=DEFAULT_BUDGET_S)
+    return CheckSettings(
+        sweep=one,
+        against=against,
+        against_python=against_python,
+        limits=Limits(service=fail_above),
+        confidence=confidence,
+        design=design,
+        override=override,
+    )
 
 
 class CheckListener(Protocol):

@@ -1,0 +1,142 @@
+"""``dlprof check``: did data loading get slower?"""
+# ruff: noqa: PLC0415 - imported when the command runs, so that --help answers at once
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Literal
+
+import typer
+
+from dlprof.cli import check_options, checked, configuration, options
+from dlprof.cli.measuring import resolve, signals_while_measuring
+from dlprof.errors import UsageError
+from dlprof.units import quoted
+
+if TYPE_CHECKING:
+    from dlprof.records import Design
+
+
+def check(  # noqa: PLR0913 - a command has as many parameters as it has options
+    target: options.Target = None,
+    *,
+    against: check_options.Against = None,
+    against_python: check_options.AgainstPython = None,
+    arg: options.Arg = None,
+    shuffle: options.Shuffle = None,
+    num_workers: configuration.NumWorkers = None,
+    prefetch_factor: configuration.PrefetchFactor = None,
+    pin_memory: configuration.PinMemory = None,
+    persistent_workers: configuration.PersistentWorkers = None,
+    batch_size: configuration.BatchSize = None,
+    in_order: configuration.InOrder = None,
+    start_method: configuration.StartMethod = None,
+    sharing_strategy: configuration.SharingStrategy = None,
+    worker_threads: configuration.WorkerThreads = None,
+    budget: check_options.Budget = None,
+    fail_above: check_options.FailAbove = None,
+    confidence: check_options.Confidence = None,
+    inconclusive: check_options.Inconclusive = None,
+    design: check_options.DesignOption = None,
+    allow_regression: check_options.AllowRegression = None,
+    seed: options.Seed = None,
+    timeout: options.Timeout = None,
+    config: options.ConfigFile = None,
+    output: check_options.Document = None,
+    junit: check_options.Junit = None,
+    markdown: check_options.Markdown = None,
+    bencher: check_options.Bencher = None,
+    benchmark_action: check_options.BenchmarkAction = None,
+    openmetrics: check_options.OpenMetrics = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Say whether data loading got slower than in another version of the code.
+
+    Measures both in turns, in this same run, until it can tell. Ends with 0 if it didn't, with 3
+    if it did.
+    """
+    del verbose  # the program's way out looks for it, where a fault asks for a traceback
+    flags = {
+        "target": target,
+        "arg": arg,
+        "shuffle": shuffle,
+        "num_workers": num_workers,
+        "prefetch_factor": prefetch_factor,
+        "pin_memory": pin_memory,
+        "persistent_workers": persistent_workers,
+        "batch_size": batch_size,
+        "in_order": in_order,
+        "start_method": start_method,
+        "sharing_strategy": sharing_strategy,
+        "worker_threads": worker_threads,
+        "budget": budget,
+        "seed": seed,
+        "timeout": timeout,
+    }
+    files = {
+        "json": output,
+        "junit": junit,
+        "markdown": markdown,
+        "bencher": bencher,
+        "benchmark_action": benchmark_action,
+        "openmetrics": openmetrics,
+    }
+    fails = _choice("--inconclusive", inconclusive, ("warn", "fail")) == "fail"
+    checked.refuse_unwritable(files)
+    from dlprof.engine.check import run_check
+    from dlprof.engine.checking.settings import for_check
+    from dlprof.gate import exit_code
+    from dlprof.report.gate.live import open_check_listener
+
+    settings = for_check(
+        *resolve(flags, config),
+        against=against,
+        against_python=against_python,
+        override=_reason(allow_regression),
+        design=_design(design),
+        **_shares(fail_above, confidence),
+    )
+    with signals_while_measuring(), open_check_listener(quiet=quiet) as listener:
+        report = run_check(settings, listener=listener)
+    checked.write_files(report, files)
+    checked.tell_github(report, os.environ)
+    checked.show(report, as_json=as_json)
+    raise typer.Exit(exit_code(report, fail_inconclusive=fails))
+
+
+def _choice(flag: str, given: str | None, choices: tuple[str, ...]) -> str:
+    """What was chosen; the first where nothing was."""
+    if given is not None and given not in choices:
+        raise UsageError(
+            f"{flag}: {quoted(given)} is no choice", hint=f"Give {' or '.join(choices)}."
+        )
+    return given or choices[0]
+
+
+def _design(given: str | None) -> Design:
+    chosen: Literal["abba", "duet"] = "abba"
+    if _choice("--design", given, ("abba", "duet")) == "duet":
+        chosen = "duet"
+    return chosen
+
+
+def _reason(given: str | None) -> str:
+    if given is not None and not given.strip():
+        raise UsageError(
+            "--allow-regression has no reason", hint="Say why loading may get slower; it is kept."
+        )
+    return given or ""
+
+
+def _shares(fail_above: str | None, confidence: str | None) -> dict[str, Any]:
+    """The limit and the confidence, as far as they were given."""
+    from dlprof.settings.percent import parse_share
+
+    found: dict[str, Any] = {}
+    if fail_above is not None:
+        found["fail_above"] = parse_share(fail_above, "--fail-above", low=0.001, high=10.0)
+    if confidence is not None:
+        found["confidence"] = parse_share(confidence, "--confidence", low=0.5, high=0.99999)
+    return found

@@ -1,0 +1,117 @@
+"""The options of ``dlprof check``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_COMPARED = "What is compared"
+_RULE = "When it fails"
+_FILES = "Files for CI"
+
+Against = Annotated[
+    str | None,
+    typer.Option(
+        "--against",
+        metavar="REF",
+        help="A git ref or a directory. Default: the merge base with the upstream's default "
+        "branch, or with the one that the pull request goes to.",
+        rich_help_panel=_COMPARED,
+    ),
+]
+AgainstPython = Annotated[
+    str | None,
+    typer.Option(
+        "--against-python",
+        metavar="PATH",
+        help="Another environment's python: did its packages load faster?",
+        rich_help_panel=_COMPARED,
+    ),
+]
+Budget = Annotated[
+    str | None,
+    typer.Option(
+        "--budget",
+        metavar="TIME",
+        help="How long the whole check may take. Default: 60s.",
+        rich_help_panel=_RULE,
+    ),
+]
+FailAbove = Annotated[
+    str | None,
+    typer.Option(
+        "--fail-above",
+        metavar="SHARE",
+        help="How much slower loading may get. Default: 5%.",
+        rich_help_panel=_RULE,
+    ),
+]
+Confidence = Annotated[
+    str | None,
+    typer.Option(
+        "--confidence",
+        metavar="SHARE",
+        help="That code which isn't slower doesn't fail. Default: 99.",
+        rich_help_panel=_RULE,
+    ),
+]
+Inconclusive = Annotated[
+    str | None,
+    typer.Option(
+        "--inconclusive",
+        metavar="warn|fail",
+        help="What to make of a check that can't tell. Default: warn.",
+        rich_help_panel=_RULE,
+    ),
+]
+DesignOption = Annotated[
+    str | None,
+    typer.Option(
+        "--design",
+        metavar="abba|duet",
+        help="The sides in turns, or both at the same time. Default: abba.",
+        rich_help_panel=_RULE,
+    ),
+]
+AllowRegression = Annotated[
+    str | None,
+    typer.Option(
+        "--allow-regression",
+        metavar="REASON",
+        help="Let a failure pass; the reason is recorded.",
+        rich_help_panel=_RULE,
+    ),
+]
+Document = Annotated[
+    Path | None,
+    typer.Option(
+        "-o", "--output", metavar="FILE", help="The JSON document.", rich_help_panel=_FILES
+    ),
+]
+Junit = Annotated[
+    Path | None,
+    typer.Option("--junit", metavar="FILE", help="JUnit XML.", rich_help_panel=_FILES),
+]
+Markdown = Annotated[
+    Path | None,
+    typer.Option("--markdown", metavar="FILE", help="A Markdown comment.", rich_help_panel=_FILES),
+]
+Bencher = Annotated[
+    Path | None,
+    typer.Option("--bencher", metavar="FILE", help="Bencher's BMF.", rich_help_panel=_FILES),
+]
+BenchmarkAction = Annotated[
+    Path | None,
+    typer.Option(
+        "--benchmark-action",
+        metavar="FILE",
+        help="customSmallerIsBetter of github-action-benchmark.",
+        rich_help_panel=_FILES,
+    ),
+]
+OpenMetrics = Annotated[
+    Path | None,
+    typer.Option("--openmetrics", metavar="FILE", help="OpenMetrics text.", rich_help_panel=_FILES),
+]

@@ -1,0 +1,88 @@
+"""Where a check's verdict goes: the screen or the document, files, what GitHub reads, exit code."""
+# ruff: noqa: PLC0415 - imported when the command runs, so that --help answers at once
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dlprof.cli import streams
+from dlprof.errors import FileError
+
+if TYPE_CHECKING:
+    from dlprof.records import CheckReport
+
+
+def refuse_unwritable(files: Mapping[str, Path | None]) -> None:
+    """Refuse files whose folder isn't there, before time is spent.
+
+    Args:
+        files: Paths by format; ``None`` isn't asked for.
+
+    Raises:
+        FileError: Says which.
+    """
+    for path in filter(None, files.values()):
+        if path.is_dir():
+            raise FileError(f"{path} is a folder", hint="Give the path of a file.")
+        if not path.parent.is_dir():
+            raise FileError(
+                f"There is no folder {path.parent}", hint="Create it, or give another path."
+            )
+
+
+def write_files(check: CheckReport, files: Mapping[str, Path | None]) -> None:
+    """Write what was asked for; files that are there are replaced.
+
+    Raises:
+        FileError: One can't be written.
+    """
+    from dlprof.files import replace_file, write_fault
+    from dlprof.report.gate.files import RENDERERS
+
+    for written_as, path in files.items():
+        if path is None:
+            continue
+        try:
+            # Lone surrogates, which a file name may bring, have no bytes of their own.
+            replace_file(path, RENDERERS[written_as](check).encode("utf-8", errors="replace"))
+        except OSError as error:
+            raise write_fault(path, error) from None
+
+
+def tell_github(check: CheckReport, environ: Mapping[str, str]) -> None:
+    """Write what GitHub Actions reads, where the variables name its files.
+
+    A file that can't be written changes nothing of the verdict.
+    """
+    from dlprof.report.gate.github import render_annotation, render_outputs
+    from dlprof.report.gate.markdown import render_summary
+
+    for name, render in (
+        ("GITHUB_STEP_SUMMARY", render_summary),
+        ("GITHUB_OUTPUT", render_outputs),
+    ):
+        if environ.get(name):
+            with contextlib.suppress(OSError), Path(environ[name]).open("ab") as file:
+                file.write(render(check).encode("utf-8", errors="replace"))
+    annotation = render_annotation(check)
+    if annotation and environ.get("GITHUB_ACTIONS") == "true":
+        with contextlib.suppress(OSError):
+            # The runner reads both streams, and stdout belongs to the result.
+            sys.stderr.write(annotation + "\n")
+            sys.stderr.flush()
+
+
+def show(check: CheckReport, *, as_json: bool) -> None:
+    """The verdict on stdout."""
+    if as_json:
+        from dlprof.report.gate.document import check_document
+
+        streams.write_result(check_document(check))
+        return
+    from dlprof.report.gate.screen import render_check
+
+    streams.print_result(render_check(check))

@@ -1,0 +1,28 @@
+"""The files that a check writes for CI systems, by format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from dlprof.records import CheckReport
+from dlprof.report.gate.document import check_document
+from dlprof.report.gate.junit import render_junit
+from dlprof.report.gate.markdown import render_comment
+from dlprof.report.gate.metrics import (
+    render_bencher,
+    render_benchmark_action,
+    render_openmetrics,
+)
+
+RENDERERS: Mapping[str, Callable[[CheckReport], str]] = MappingProxyType(
+    {
+        "json": lambda check: check_document(check) + "\n",
+        "junit": render_junit,
+        "markdown": render_comment,
+        "bencher": render_bencher,
+        "benchmark_action": render_benchmark_action,
+        "openmetrics": render_openmetrics,
+    }
+)
+"""What makes the text of each format."""

@@ -1,0 +1,97 @@
+"""What a check shows on stderr while it measures."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self, TextIO
+
+from dlprof.gate import NextLook
+from dlprof.records import Series
+from dlprof.report.progress import preparing_text
+from dlprof.report.text import clean
+from dlprof.units import format_duration
+
+_EVERY_S = 10.0
+_WIPE = "\r\x1b[K"
+
+
+class CheckProgress:
+    """Told by a check what it does.
+
+    On a terminal one line is written over and over; elsewhere a line comes now and then. A stream
+    that takes no more silences it, and never ends the check.
+
+    Args:
+        stream: Where it is shown; ``None`` shows nothing.
+        rewrites: Whether lines can be written over.
+    """
+
+    def __init__(self, stream: TextIO | None, *, rewrites: bool = False) -> None:
+        self._stream = stream
+        self._rewrites = rewrites
+        self._said_s = 0.0
+        self._preparing = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Take the line back."""
+        if self._rewrites:
+            self._write(_WIPE)
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """Say once for each thing that it is made."""
+        if self._preparing != what:
+            self._preparing = what
+            self._say(preparing_text(what, done, total))
+
+    def message(self, text: str) -> None:
+        """Pass it on."""
+        self._say(clean(text))
+
+    def quads(
+        self, done: Mapping[Series, int], look: NextLook | None, elapsed_s: float, budget_s: float
+    ) -> None:
+        """Show how far it is."""
+        if not self._rewrites and elapsed_s < self._said_s + _EVERY_S:
+            return
+        self._said_s = elapsed_s
+        parts = [f"{done['load']} quads"]
+        if done["start"]:
+            parts.append(f"{done['start']} starts of each side")
+        if look is not None and look.verdict.quads.get("load"):
+            parts.append("still undecided")
+        parts.append(f"{format_duration(elapsed_s)} of at most {format_duration(budget_s)}")
+        self._say(", ".join(parts), lasting=not self._rewrites)
+
+    def _say(self, line: str, *, lasting: bool = True) -> None:
+        before = _WIPE if self._rewrites else ""
+        self._write(f"{before}{line}" + ("\n" if lasting else ""))
+
+    def _write(self, text: str) -> None:
+        if self._stream is None:
+            return
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except (OSError, ValueError):
+            self._stream = None
+
+
+def open_check_listener(*, quiet: bool) -> CheckProgress:
+    """What suits stderr as it is.
+
+    Args:
+        quiet: Show nothing.
+    """
+    if quiet:
+        return CheckProgress(None)
+    return CheckProgress(sys.stderr, rewrites=sys.stderr.isatty())

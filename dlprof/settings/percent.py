@@ -1,0 +1,35 @@
+"""Options that take a share: ``5%``, ``0.05`` or ``5``."""
+
+from __future__ import annotations
+
+from dlprof.errors import UsageError
+from dlprof.units import quoted
+
+
+def parse_share(raw: str, origin: str, *, low: float, high: float) -> float:
+    """A share as a fraction; a bare number from 1 on is meant in percent.
+
+    Args:
+        raw: As the user wrote it.
+        origin: Where it was given, for the error.
+        low: Least fraction.
+        high: Greatest fraction.
+
+    Raises:
+        UsageError: It is no number, or out of range.
+
+    >>> parse_share("5%", "--fail-above", low=0, high=1)
+    0.05
+    >>> parse_share("99", "--confidence", low=0.5, high=1), parse_share("0.99", "", low=0, high=1)
+    (0.99, 0.99)
+    """
+    hint = f"Give a share from {100 * low:.3g}% to {100 * high:.6g}%, such as {100 * low:.3g}%."
+    text = raw.strip()
+    try:
+        number = float(text.removesuffix("%"))
+    except ValueError:
+        raise UsageError(f"{origin}: {quoted(raw)} is no share", hint=hint) from None
+    share = number / 100 if text.endswith("%") or number >= 1 else number
+    if not low <= share <= high:
+        raise UsageError(f"{origin}: {quoted(raw)} is out of range", hint=hint)
+    return share
