@@ -82,6 +82,8 @@ def fit(
         helper_cpu_s=_helpers(usable),
         startup_s=startups_of(trials),
         turnover_s=turnovers_of(trials),
+        copy_s=_first(_copied(usable, pinned=False), _copied(usable, pinned=True)) or 0.0,
+        pinned_copy_s=_copied(usable, pinned=True),
         main_bytes=main_bytes,
         worker_bytes=worker_bytes,
         worker_growth_bytes_per_batch=growth_of(usable),
@@ -234,6 +236,16 @@ def _helpers(some: Sequence[Explanation]) -> float:
         if not each.config.num_workers and each.main_threads_cpu_cores and each.batches
     ]
     return statistics.fmean(alone) if alone else 0.0
+
+
+def _copied(some: Sequence[Explanation], *, pinned: bool) -> float | None:
+    """What the step waits for a batch to be copied; ``None`` where nothing was copied so."""
+    stages = (each.stage("copy") for each in some if each.config.pin_memory is pinned)
+    return _mean(stage.mean_s for stage in stages if stage is not None)
+
+
+def _first(*values: float | None) -> float | None:
+    return next((value for value in values if value is not None), None)
 
 
 def _read_bytes(trial: Trial) -> float | None:

@@ -22,6 +22,8 @@ class Conditions:
         storage_bytes_per_s: What the storage gives to all ranks together; ``None`` for no limit
             beyond the waiting that was calibrated.
         speed: Speed of a core relative to that where the calibration was taken.
+        copy_scale: How long a copy to the device takes relative to where the calibration was
+            taken: another link.
         neighbours: Busy cores of others. They keep as many threads running, so that a loader
             with more threads of its own gets a larger share, as the kernel divides it.
         epoch_batches: Batches in one rank's epoch; ``None`` for an epoch without end.
@@ -35,6 +37,7 @@ class Conditions:
     step_cpu_s: float = 0.0
     storage_bytes_per_s: float | None = None
     speed: float = 1.0
+    copy_scale: float = 1.0
     neighbours: float = 0.0
     epoch_batches: int | None = None
 
@@ -45,6 +48,7 @@ class Conditions:
             ValueError: A figure is not finite or out of range.
         """
         positive = {"cores": self.cores, "speed": self.speed, "ranks": self.ranks}
+        positive["copy_scale"] = self.copy_scale
         if self.storage_bytes_per_s is not None:
             positive["storage_bytes_per_s"] = self.storage_bytes_per_s
         if self.epoch_batches is not None:

@@ -114,9 +114,16 @@ def cell_of(
         prefetch=(config.prefetch_factor or 2) if config.num_workers else 0,
         in_order=config.in_order or not config.num_workers,
         work=work or work_of(calibration, config, conditions),
-        step_s=conditions.step_s + calibration.copy_s,
+        step_s=conditions.step_s + conditions.copy_scale * _copy_s(calibration, config),
         conditions=conditions,
     )
+
+
+def _copy_s(calibration: Calibration, config: Config) -> float:
+    """How long the step waits for a copy; pinned ones count as others where none was measured."""
+    if config.pin_memory and calibration.pinned_copy_s is not None:
+        return calibration.pinned_copy_s
+    return calibration.copy_s
 
 
 def work_of(calibration: Calibration, config: Config, conditions: Conditions) -> Work:

@@ -34,7 +34,9 @@ class Calibration:
         main_bytes: Memory of the main process (PSS).
         worker_bytes: Memory that one more worker adds, queued batches left out.
         worker_growth_bytes_per_batch: How much a worker grows; 0 for not at all.
-        copy_s: Copying a batch to the device.
+        copy_s: Copying a batch to the device, as far as the step waits for it; from pageable
+            memory where that was measured.
+        pinned_copy_s: The same from pinned memory; ``None`` where it wasn't measured.
         step_s: Step that the consumer took while this was measured.
         step_cores: CPU cores that the step kept busy (1 for one that spins, 0 for one that waits).
         cpu_cv: Coefficient of variation of a batch's cost: how long a calibration must be.
@@ -63,6 +65,7 @@ class Calibration:
     worker_bytes: float | None = None
     worker_growth_bytes_per_batch: float = 0.0
     copy_s: float = 0.0
+    pinned_copy_s: float | None = None
     step_s: float = 0.0
     step_cores: float = 0.0
     cpu_cv: float | None = None

@@ -6,6 +6,22 @@ import dataclasses
 from collections.abc import Mapping
 
 
+_GIGATRANSFERS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
+"""Of one lane, by PCIe generation."""
+
+
+def link_bytes_per_s(generation: int | None, width: int | None) -> float | None:
+    """What a PCIe link allows each way; ``None`` where that can't be told.
+
+    GT/s x lanes x 128/130 / 8, and 8/10 instead of 128/130 up to generation 2 (PCIe's line codes).
+    """
+    rate = None if generation is None else _GIGATRANSFERS.get(generation)
+    if rate is None or generation is None or not width:
+        return None
+    coding = 0.8 if generation <= 2 else 128 / 130
+    return rate * width * coding / 8 * 1e9
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GpuInfo:
     """One GPU of the machine.
@@ -30,6 +46,11 @@ class GpuInfo:
     pcie_width: int | None = None
     numa_node: int | None = None
     cuda_index: int | None = None
+
+    @property
+    def link_bytes_per_s(self) -> float | None:
+        """What the link to the host allows each way; ``None`` where it isn't known."""
+        return link_bytes_per_s(self.pcie_generation, self.pcie_width)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,6 +101,7 @@ def place_of(run: Run, question: Question) -> Place:
             step_cpu_s=step_cpu_s,
             storage_bytes_per_s=question.storage_bytes_per_s,
             speed=speed.value,
+            copy_scale=_copy_scale(header.machine, there),
             neighbours=question.neighbours or 0.0,
         )
     except ValueError as error:
@@ -113,6 +114,17 @@ def place_of(run: Run, question: Question) -> Place:
         speed=speed,
         notes=tuple(_notes(run, question, there, conditions)),
     )
+
+
+def _copy_scale(here: Machine, there: Machine) -> float:
+    """How much longer a copy takes there, by the links' theory; 1 where one isn't known."""
+    mine, theirs = _link(here), _link(there)
+    return mine / theirs if mine and theirs else 1.0
+
+
+def _link(machine: Machine) -> float | None:
+    speeds = [gpu.link_bytes_per_s for gpu in machine.gpus]
+    return min((speed for speed in speeds if speed is not None), default=None)
 
 
 def situation_of(run: Run, constraints: Constraints, place: Place) -> Situation:
