@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from dlprof.records.config import Config, Estimate
+from dlprof.records.transfer import Copies
 
 Purpose = Literal["measure", "explain", "cold"]
 Outcome = Literal["completed", "crashed", "timed_out", "out_of_memory", "skipped"]
@@ -179,6 +180,7 @@ class Trial:
         samples_per_batch: Mean samples per full batch in the window.
         whole_epochs: Whether the epochs were too short for a steady state, so that the rates
             cover whole epochs, turnover included.
+        copies: Copying batches to the device; ``None`` where they stayed on the CPU.
     """
 
     id: str
@@ -204,3 +206,4 @@ class Trial:
     batch_bytes: float | None = None
     samples_per_batch: float | None = None
     whole_epochs: bool = False
+    copies: Copies | None = None

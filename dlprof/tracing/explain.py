@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import statistics
@@ -79,6 +80,44 @@ def explain(
         main_threads_cpu_cores=_other_threads(rows),
         hooked=trace.hooked,
         unavailable=unavailable,
+    )
+
+
+def with_copies(
+    explanation: Explanation, blocked_s: float | None, exposed_s: Sequence[float]
+) -> Explanation:
+    """The explanation with copies to the device told apart from the step that they stand before.
+
+    Args:
+        explanation: Whose step is all that the consumer did.
+        blocked_s: Mean seconds that the consuming thread stood in a copy.
+        exposed_s: Of some batches, seconds in which the step had to wait for the copy.
+    """
+    if not exposed_s:
+        return explanation
+    ordered = sorted(exposed_s)
+    copied = Stage(
+        name="copy",
+        mean_s=statistics.fmean(ordered),
+        median_s=statistics.median(ordered),
+        p95_s=ordered[math.ceil(0.95 * len(ordered)) - 1],
+        max_s=ordered[-1],
+    )
+    stages: list[Stage] = []
+    for stage in explanation.stages:
+        if stage.name == "step":
+            stages.append(copied)
+        stages.append(_shortened(stage, blocked_s or 0.0) if stage.name == "step" else stage)
+    return dataclasses.replace(explanation, stages=tuple(stages))
+
+
+def _shortened(stage: Stage, by_s: float) -> Stage:
+    return dataclasses.replace(
+        stage,
+        mean_s=max(0.0, stage.mean_s - by_s),
+        median_s=max(0.0, stage.median_s - by_s),
+        p95_s=max(0.0, stage.p95_s - by_s),
+        max_s=max(0.0, stage.max_s - by_s),
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import random
 import statistics
 import time
@@ -13,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import torch
 
 from dlprof.device.runtime import Runtime, UnavailableError
+from dlprof.device.spinning import Spinner
 from dlprof.records.transfer import CopyMode, CopyTime, LinkFit, Memory
 from dlprof.stats.medians import median_interval
 from dlprof.transfer.fitting import fit
@@ -28,7 +28,6 @@ FEWEST_PASSES = 6
 _MOST_PASSES = 30
 _ROUND_BYTES = 32 << 20
 _MOST_COPIES = 100
-_SCRATCH_BYTES = 64 << 20
 _LEAST_SPIN_S = 100e-6
 _MOST_SPIN_S = 20e-3
 
@@ -92,38 +91,6 @@ class Buffers:
         return [(self._target[at : at + size], source[at : at + size]) for at in starts]
 
 
-class Spinner:
-    """Keeps the device busy for a while, so that what is ordered behind it queues up.
-
-    Rounds of an elementwise operation on a buffer of its own: public torch, on every device.
-
-    Args:
-        runtime: The device.
-        size: Bytes of the buffer.
-    """
-
-    def __init__(self, runtime: Runtime, size: int = _SCRATCH_BYTES) -> None:
-        self._runtime = runtime
-        self._scratch = torch.zeros(size, dtype=torch.uint8, device=runtime.device)
-        self._each_s = self._timed(8) / 8
-
-    def spin(self, seconds: float) -> None:
-        """Order work of about so many seconds, on the current stream."""
-        wanted = min(max(seconds, _LEAST_SPIN_S), _MOST_SPIN_S)
-        for _ in range(math.ceil(wanted / max(self._each_s, 1e-6))):
-            self._scratch.bitwise_not_()
-
-    def _timed(self, count: int) -> float:
-        self._scratch.bitwise_not_()
-        began, ended = self._runtime.event(), self._runtime.event()
-        began.record(self._runtime.current())
-        for _ in range(count):
-            self._scratch.bitwise_not_()
-        ended.record(self._runtime.current())
-        ended.synchronize()
-        return began.elapsed_time(ended) / 1e3
-
-
 class Copier:
     """Times rounds of copies to one device.
 
@@ -163,7 +130,8 @@ class Copier:
         with self._side if mode == "side_stream" else contextlib.nullcontext():
             stream = self._runtime.current()
             if self._spinner is not None and asynchronous and memory == "pinned":
-                self._spinner.spin(2 * self._enqueue_s * len(pairs))
+                wanted_s = 2 * self._enqueue_s * len(pairs)
+                self._spinner.spin(min(max(wanted_s, _LEAST_SPIN_S), _MOST_SPIN_S))
             began.record(stream)
             from_s = self._clock()
             for target, source in pairs:

@@ -178,7 +178,10 @@ def _measure(
 ) -> tuple[Loop, dict[str, Any]]:
     from dlprof.targets.counting import count_bytes  # noqa: PLC0415
     from dlprof.targets.loader import EpochGate, make_loader  # noqa: PLC0415
+    from dlprof.trial.copies import watch_copies  # noqa: PLC0415
 
+    copies = watch_copies(request)
+    step = make_consumer(request.step_s, request.step_callable)
     gate, seen = EpochGate(), Seen(built.target.kind)
     in_worker = guard_of(request.config, built.target.own_config)
     loader = make_loader(built, request.config, gate=gate, in_worker=in_worker)
@@ -186,7 +189,7 @@ def _measure(
     loop = Loop(
         loader if explainer is None else explainer.tracer,
         request.config,
-        consume=make_consumer(request.step_s, request.step_callable),
+        consume=step if copies is None else copies.consume,
         clock=_clock,
         beat=session.beat,
         confirm=gate.confirm,
@@ -194,7 +197,10 @@ def _measure(
     )
     session.loop = loop
     plan = Plan(config=request.config, window_s=request.trial_s, turnover=request.turnover)
+    window: Callable[[str, float], object]
     window = session.window if explainer is None else explainer.window
+    if copies is not None:
+        window = copies.window(window)
     measured = measure(loop, plan, gate, clock=_clock, window=window)
     sizes = [*seen.sizes, count_bytes(loop.batch)]
     return loop, {
@@ -204,7 +210,8 @@ def _measure(
         or samples_per_batch(gate, loop.batch, built),
         "no_turnover": gate.reason,
         "warnings": [*seen.warnings, *length_warning(loop, built)],
-        **({} if explainer is None else explainer.told(request.config)),
+        **({} if copies is None else {"copies": dataclasses.asdict(copies.told())}),
+        **({} if explainer is None else explainer.told(request.config, copies)),
     }
 
 

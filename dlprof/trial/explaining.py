@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dlprof.records import Config
+
+if TYPE_CHECKING:
+    from dlprof.trial.copies import CopyWatch
 
 
 class Explainer:
@@ -34,14 +37,21 @@ class Explainer:
         if edge == "start":
             self._began_ns = time.perf_counter_ns()
 
-    def told(self, config: Config) -> dict[str, Any]:
-        """The explanation and the timeline as plain values; the trial's id is not known here."""
-        from dlprof.tracing.explain import explain  # noqa: PLC0415
+    def told(self, config: Config, copies: CopyWatch | None = None) -> dict[str, Any]:
+        """The explanation and the timeline as plain values; the trial's id is not known here.
+
+        Args:
+            config: What ran.
+            copies: What copied the batches to a device.
+        """
+        from dlprof.tracing.explain import explain, with_copies  # noqa: PLC0415
         from dlprof.tracing.timeline import timeline  # noqa: PLC0415
 
         self.tracer.remove()
         trace, edges = self.tracer.trace(), (self._began_ns, self._ended_ns)
         explanation = explain(trace, trial_id="", config=config, window=edges)
+        if copies is not None:
+            explanation = with_copies(explanation, copies.told().blocked_s, copies.exposed_times())
         return {
             "explanation": dataclasses.asdict(explanation),
             "timeline": dataclasses.asdict(timeline(trace, trial_id="", window=edges)),

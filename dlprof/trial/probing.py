@@ -40,6 +40,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
 
     from dlprof.targets.counting import count_bytes, count_tensors  # noqa: PLC0415
     from dlprof.targets.loader import EpochGate, make_loader  # noqa: PLC0415
+    from dlprof.trial.copies import bring_for_step  # noqa: PLC0415
 
     gate = EpochGate()
     loader = make_loader(built, Config(), gate=gate)
@@ -53,7 +54,8 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     size, samples = count_bytes(batch), samples_per_batch(gate, batch, built)
     least_bytes = min(size, count_bytes(first))
     # Last, because the user's step may change the batch.
-    try_consumer(make_consumer(0.0, request.step_callable), batch, request.step_callable)
+    there = bring_for_step(batch, request.device)
+    try_consumer(make_consumer(0.0, request.step_callable), there, request.step_callable)
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return {
         "batch_bytes": size,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dlprof.records import Estimate, Failure, Trial, Usage
+from dlprof.records.transfer import Copies, PinCosts
 from dlprof.trial import failures
 from dlprof.trial.noise import disturbances
 from dlprof.trial.protocol import Message, TrialRequest
@@ -157,6 +158,7 @@ def completed(blank: Trial, story: Story, request: TrialRequest, limits: Limits)
         batch_bytes=result["batch_bytes"],
         samples_per_batch=result["samples_per_batch"],
         whole_epochs=measured["whole_epochs"],
+        copies=_copies(result.get("copies")),
     )
 
 
@@ -166,6 +168,13 @@ def _has_step(request: TrialRequest) -> bool:
 
 def _estimate(fields: Mapping[str, Any] | None) -> Estimate | None:
     return None if fields is None else Estimate(**fields)
+
+
+def _copies(fields: Mapping[str, Any] | None) -> Copies | None:
+    if fields is None:
+        return None
+    pin = fields["pin"]
+    return Copies(**{**fields, "pin": None if pin is None else PinCosts(**pin)})
 
 
 def _scaled(rate: Estimate | None, factor: float | None) -> Estimate | None:

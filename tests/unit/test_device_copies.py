@@ -1,0 +1,162 @@
+"""Copying a trial's batches: what is exposed, what is hidden, and who waits for whom."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fake_device import FakeBatch, FakeDevice
+
+from dlprof.errors import TargetError
+from dlprof.machine.procfs import SchedStat
+from dlprof.records import Config
+from dlprof.records.transfer import Copies
+from dlprof.trial.copies import Copying, CopyWatch, Step, make_copying, open_device
+from dlprof.trial.pinning import pin_costs, pin_threads
+from dlprof.trial.protocol import TrialRequest
+
+
+def _run(device: FakeDevice, step: Step, *, ahead: bool, host_s: float = 0.0) -> Copies:
+    """Twenty batches within a window, each 1 ms of loading after the other."""
+    copying = Copying(device, step, ahead=ahead, clock=device.clock)
+    window = copying.window(lambda _name, _fill_s: None)
+    copying(FakeBatch(device, host_s))
+    window("start", 0.0)
+    for _ in range(20):
+        device.clock.sleep(1e-3)
+        copying(FakeBatch(device, host_s))
+    window("end", 0.0)
+    return copying.told(None)
+
+
+def _sleeping(device: FakeDevice, step_s: float) -> Step:
+    return Step(work=lambda _batch: device.clock.sleep(step_s), waits=True)
+
+
+def _computing(device: FakeDevice, step_s: float) -> Step:
+    return Step(work=lambda _batch: device.main.order(step_s), runs_ahead=True)
+
+
+def test_a_copy_before_a_step_that_sleeps_is_exposed() -> None:
+    device = FakeDevice(copy_s=3e-3)
+    copies = _run(device, _sleeping(device, 5e-3), ahead=False)
+    assert copies.batches == 20
+    assert copies.timed == 5
+    assert copies.copy_s == pytest.approx(3e-3)
+    assert copies.exposed_s == pytest.approx(3e-3)
+    assert copies.hidden_s == pytest.approx(0.0)
+
+
+def test_copying_ahead_hides_the_copy_behind_the_step() -> None:
+    device = FakeDevice(copy_s=3e-3)
+    copies = _run(device, _sleeping(device, 5e-3), ahead=True)
+    assert copies.prefetched
+    assert copies.exposed_s == pytest.approx(0.0, abs=1e-9)
+    assert copies.hidden_s == pytest.approx(3e-3)
+
+
+def test_copying_ahead_leaves_exposed_what_is_longer_than_the_step() -> None:
+    device = FakeDevice(copy_s=9e-3)
+    copies = _run(device, _sleeping(device, 5e-3), ahead=True)
+    assert copies.exposed_s is not None
+    assert 0 < copies.exposed_s < 9e-3
+
+
+def test_a_step_of_the_device_waits_for_its_copy_on_the_device() -> None:
+    device = FakeDevice(copy_s=3e-3)
+    plain = _run(device, _computing(device, 5e-3), ahead=False)
+    assert plain.exposed_s == pytest.approx(3e-3)
+    device = FakeDevice(copy_s=3e-3)
+    ahead = _run(device, _computing(device, 5e-3), ahead=True)
+    assert ahead.exposed_s == pytest.approx(0.0, abs=1e-9)
+
+
+def test_exposed_time_is_the_difference_between_the_loop_with_and_without_copies() -> None:
+    lengths = {}
+    for copy_s in (0.0, 3e-3):
+        device = FakeDevice(copy_s=copy_s)
+        copies = _run(device, _sleeping(device, 5e-3), ahead=False)
+        lengths[copy_s] = device.clock() / 21, copies.exposed_s or 0.0
+    difference_s = lengths[3e-3][0] - lengths[0.0][0]
+    assert lengths[3e-3][1] == pytest.approx(difference_s, rel=0.1)
+
+
+def test_a_loop_does_not_run_far_ahead_of_the_device() -> None:
+    device = FakeDevice(copy_s=1e-3)
+    _run(device, _computing(device, 50e-3), ahead=False)
+    assert device.main.until_s - device.clock() <= 3 * 51e-3
+
+
+def test_the_calling_threads_own_time_in_the_copy_is_told() -> None:
+    device = FakeDevice(copy_s=3e-3)
+    copies = _run(device, _sleeping(device, 5e-3), ahead=False, host_s=2e-3)
+    assert copies.blocked_s == pytest.approx(2e-3)
+
+
+def test_a_window_without_a_timed_batch_says_so() -> None:
+    device = FakeDevice()
+    copying = Copying(device, _sleeping(device, 0.0), clock=device.clock)
+    copies = copying.told(None)
+    assert copies.copy_s is None
+    assert "no batch" in copies.unavailable["copy_s"]
+
+
+def test_a_device_without_side_streams_can_not_copy_ahead() -> None:
+    device = FakeDevice(streams=False)
+    with pytest.raises(TargetError, match="--copy-ahead can't be used"):
+        Copying(device, _sleeping(device, 0.0), ahead=True)
+
+
+def test_batches_stay_on_the_cpu_without_an_accelerator() -> None:
+    assert open_device("cpu") is None
+    assert open_device("auto") is None
+    assert make_copying(TrialRequest(config=Config(), device="auto")) is None
+    with pytest.raises(TargetError, match="no accelerator"):
+        open_device("cuda:0")
+
+
+def test_what_pinning_costs_is_told_with_the_copies() -> None:
+    device = FakeDevice(copy_s=1e-3)
+    watch = CopyWatch(Copying(device, _sleeping(device, 0.0), clock=device.clock), pins=True)
+    window = watch.window(lambda _name, _fill_s: None)
+    window("start", 0.0)
+    watch.consume(FakeBatch(device))
+    window("end", 0.0)
+    pin = watch.told().pin
+    assert pin is not None
+    assert "no thread of this name" in pin.unavailable["thread_cpu_s"]
+    assert "CUDA only" in pin.unavailable["pinned_bytes"]
+
+
+def _thread(proc: Path, number: int, name: str, schedstat: str) -> None:
+    task = proc / "task" / str(number)
+    task.mkdir(parents=True)
+    (task / "comm").write_text(f"{name}\n")
+    (task / "schedstat").write_text(schedstat)
+
+
+def test_the_thread_that_pins_is_known_by_its_name(tmp_path: Path) -> None:
+    _thread(tmp_path, 10, "python", "900 90 1")
+    _thread(tmp_path, 11, "pt_data_pin", "500 50 1")
+    assert pin_threads(tmp_path) == {11: SchedStat(run_ns=500, wait_ns=50)}
+    assert pin_threads(tmp_path / "nowhere") == {}
+
+
+def test_pinning_costs_are_per_batch_and_a_new_thread_counts_from_its_start() -> None:
+    before = {1: SchedStat(run_ns=1_000_000, wait_ns=0)}
+    after = {
+        1: SchedStat(run_ns=3_000_000, wait_ns=500_000),
+        2: SchedStat(run_ns=2_000_000, wait_ns=500_000),
+    }
+    memory = {
+        "allocated_bytes.current": 1 << 20,
+        "host_alloc_time.total": 2500,
+        "num_host_alloc": 3,
+    }
+    costs = pin_costs(before, after, 4, memory)
+    assert costs.thread_cpu_s == pytest.approx(1e-3)
+    assert costs.thread_run_queue_s == pytest.approx(0.25e-3)
+    assert costs.pinned_bytes == 1 << 20
+    assert costs.alloc_s == pytest.approx(2.5e-3)
+    assert costs.allocations == 3
+    assert not costs.unavailable
