@@ -11,6 +11,7 @@ import math
 
 from dlprof.errors import UsageError
 from dlprof.records import Config, Constraints, Machine, Run, Trial
+from dlprof.stats import Expected
 from dlprof.units import format_duration
 
 _SAME_STEP = 0.05
@@ -30,6 +31,7 @@ class Situation:
         batches_per_epoch: At the target's own batch size.
         batch_tensors: Tensors in one batch.
         present: What the target's own DataLoader is set to now, as a sweep measures it.
+        expected: What the sweep's model foretold, where that is for the same situation.
     """
 
     constraints: Constraints
@@ -40,6 +42,7 @@ class Situation:
     batches_per_epoch: int | None
     batch_tensors: int | None
     present: Config | None
+    expected: Expected | None = None
 
     @classmethod
     def of(cls, run: Run, constraints: Constraints, machine: Machine | None) -> Situation:
@@ -59,10 +62,13 @@ class Situation:
                 hint=f"Sweep again with --step-time {format_duration(asked).replace(' ', '')}.",
             )
         if asked is None:
+            as_run = True
             has_step = any(trial.wait_fraction is not None for trial in run.trials)
         else:
             has_step = measured is not None and math.isclose(asked, measured, rel_tol=_SAME_STEP)
+            as_run = has_step
         other = machine is not None and machine.fingerprint != header.machine.fingerprint
+        foretold = run.prediction if not other and constraints.ranks == 1 else None
         return cls(
             constraints=dataclasses.replace(
                 constraints,
@@ -76,6 +82,7 @@ class Situation:
             batches_per_epoch=header.target.batches_per_epoch,
             batch_tensors=header.target.batch_tensors,
             present=header.target.present_settings(has_accelerator=header.accelerator is not None),
+            expected=Expected.of(foretold) if foretold is not None and as_run else None,
         )
 
     @property

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dlprof.advise.candidates import Candidate
 from dlprof.advise.effective import Rates, Situation, rates_of
 from dlprof.records import Estimate
-from dlprof.stats import BlockFit, fit_blocks, observe, turnovers
+from dlprof.stats import BlockFit, fit_blocks, fit_expecting, observe, turnovers
 
 _TURNOVER_SPREAD = 0.5
 """Expected relative standard deviation of one epoch turnover: starting the same workers took 32
@@ -44,12 +44,14 @@ class Speeds:
     the same steady rate: what tells them apart is the turnover, not the noise of their rates.
 
     Attributes:
-        steady: The steady rates.
+        steady: The steady rates as measured.
+        judged: The same in the light of what a model foretold, by which they are compared.
         epochs: Per configuration, over epochs of the target's length.
         rates: Each trial's rates in the situation that counts, by trial id.
     """
 
     steady: BlockFit
+    judged: BlockFit
     epochs: Mapping[str, EpochFactor]
     rates: Mapping[str, Rates]
 
@@ -67,7 +69,7 @@ class Speeds:
         """Rate of one over that of another, over whole epochs where their length is known."""
         if candidate.key == other.key:
             return Estimate(value=1.0, low=1.0, high=1.0)
-        steady = self.steady.ratio(candidate.key, other.key)
+        steady = self.judged.ratio(candidate.key, other.key)
         one, two = self.epochs[candidate.key], self.epochs[other.key]
         between = math.exp(one.log - two.log)
         error = _ERRORS_TO_EACH_SIDE * math.hypot(one.log_sd, two.log_sd)
@@ -84,7 +86,7 @@ class Speeds:
 
     def log_speed(self, candidate: Candidate) -> float:
         """Natural logarithm of its rate, over whole epochs where their length is known."""
-        return self.steady.log_rates[candidate.key] + self.epochs[candidate.key].log
+        return self.judged.log_rates[candidate.key] + self.epochs[candidate.key].log
 
 
 def compare_speeds(candidates: Sequence[Candidate], situation: Situation) -> Speeds:
@@ -100,9 +102,11 @@ def compare_speeds(candidates: Sequence[Candidate], situation: Situation) -> Spe
         trial.id: rates_of(trial, situation, turns.get(trial.config.turnover_group))
         for trial in trials
     }
-    seen = [observe(trial, rates[trial.id].samples_per_s) for trial in trials]
+    observed = (observe(trial, rates[trial.id].samples_per_s) for trial in trials)
+    seen = [each for each in observed if each is not None]
     return Speeds(
-        steady=fit_blocks([each for each in seen if each is not None]),
+        steady=fit_blocks(seen),
+        judged=fit_expecting(seen, situation.expected),
         epochs={each.key: _epoch_factor(each, rates) for each in candidates},
         rates=rates,
     )

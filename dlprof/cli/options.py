@@ -153,6 +153,24 @@ Device = Annotated[
     ),
 ]
 
+CopyAhead = Annotated[
+    bool | None,
+    typer.Option(
+        "--copy-ahead/--no-copy-ahead",
+        help="Copy a batch to the device while the one before is worked on. Default: off.",
+        rich_help_panel=_CONSUMER,
+    ),
+]
+StepOn = Annotated[
+    str | None,
+    typer.Option(
+        "--step-on",
+        metavar="host|device",
+        help="Where --step-time passes: the host sleeps, or the device computes. Default: host.",
+        rich_help_panel=_CONSUMER,
+    ),
+]
+
 Budget = Annotated[
     str | None,
     typer.Option(
@@ -184,8 +202,9 @@ Search = Annotated[
     str | None,
     typer.Option(
         "--search",
-        metavar="auto|grid",
-        help="How configurations are chosen. Default: auto.",
+        metavar="auto|model|grid",
+        help="Measure all configurations (grid), or predict all and measure few (model). "
+        "Default: auto, the model where it can.",
         rich_help_panel=_EFFORT,
     ),
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from dlprof.records import Config, Run, RunHeader, Trial, Usage
+from dlprof.records import Config, Run, RunHeader, SweepPrediction, Trial, Usage
 
 
 class SweepListener(Protocol):
@@ -16,6 +16,9 @@ class SweepListener(Protocol):
 
     def planned(self, header: RunHeader, configs: Sequence[Config], repeats: int | None) -> None:
         """What will be measured is known."""
+
+    def predicted(self, prediction: SweepPrediction) -> None:
+        """What a model says of all configurations is known, and which few will be measured."""
 
     def trial_started(
         self, config: Config, repetition: int, elapsed_s: float, expected_total_s: float

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
+from dlprof.engine.device import place_of
 from dlprof.engine.preflight import Preflight
 from dlprof.errors import NothingMeasuredError, TargetError, UsageError
 from dlprof.records import (
@@ -20,9 +21,15 @@ from dlprof.records import (
     Target,
     TrialCost,
 )
+from dlprof.search.calibrating import (
+    RACE_TRIAL_S,
+    calibration_configs,
+    has_room,
+    wants_model,
+)
 from dlprof.search.plan import DEFAULT_OVERHEAD_S, plan_trials
 from dlprof.search.single import single_config
-from dlprof.search.space import Space, build_space
+from dlprof.search.space import Space, build_cells, build_space
 from dlprof.settings import SweepSettings, settings_to_json
 from dlprof.trial.bench import Bench
 from dlprof.trial.protocol import Message, TrialRequest
@@ -50,12 +57,14 @@ class Outlook:
         accelerator: Torch's name of the device that batches go to; ``None`` for the CPU.
         space: What could be measured.
         faults: Why some of that can't work here.
+        cells: What can work of all that a model would predict; empty where none is to.
     """
 
     target: Target
     accelerator: str | None
     space: Space
     faults: Mapping[Config, Failure]
+    cells: tuple[Config, ...] = ()
 
     @property
     def workable(self) -> tuple[Config, ...]:
@@ -71,8 +80,8 @@ def look_at(bench: Bench, settings: SweepSettings, machine: Machine) -> Outlook:
     """
     target, accelerator, probe = _probed(bench, settings, machine)
     space = build_space(settings, target, machine, has_accelerator=accelerator is not None)
-    preflight = Preflight.of(settings, target, machine, probe)
-    faults = _faults(space, preflight, bench)
+    preflight = _asked(Preflight.of(settings, target, machine, probe), space, bench)
+    faults = _faults(space.configs, preflight)
     if len(faults) == len(space.configs):
         first = faults[space.configs[0]]
         raise NothingMeasuredError(
@@ -80,7 +89,11 @@ def look_at(bench: Bench, settings: SweepSettings, machine: Machine) -> Outlook:
             hint=first.hint,
             traceback=first.stderr_tail,
         )
-    return Outlook(target=target, accelerator=accelerator, space=space, faults=faults)
+    cells: tuple[Config, ...] = ()
+    if wants_model(settings, space.configs):
+        net = build_cells(settings, target, machine, has_accelerator=accelerator is not None)
+        cells = tuple(config for config in net if preflight.fault(config) is None)
+    return Outlook(target=target, accelerator=accelerator, space=space, faults=faults, cells=cells)
 
 
 def look_at_one(bench: Bench, settings: SweepSettings, machine: Machine) -> Outlook:
@@ -92,7 +105,8 @@ def look_at_one(bench: Bench, settings: SweepSettings, machine: Machine) -> Outl
     target, accelerator, probe = _probed(bench, settings, machine)
     config = single_config(settings, target, has_accelerator=accelerator is not None)
     space = Space(configs=(config,), left_out=())
-    faults = _faults(space, Preflight.of(settings, target, machine, probe), bench)
+    preflight = _asked(Preflight.of(settings, target, machine, probe), space, bench)
+    faults = _faults(space.configs, preflight)
     return Outlook(target=target, accelerator=accelerator, space=space, faults=faults)
 
 
@@ -104,9 +118,15 @@ def _probed(
     _refuse_small(built, settings)
     probe = bench.probe(
         TrialRequest(
-            config=Config(), step_callable=settings.step_callable, cold_cache=settings.cold_cache
+            config=Config(),
+            step_callable=settings.step_callable,
+            cold_cache=settings.cold_cache,
+            # Only a step of the user's own has to find the batch where it will be.
+            device="cpu" if settings.step_callable is None else settings.device,
         )
     )
+    accelerator = _device(settings.device, probe["accelerator"])
+    place_of(settings, accelerator)  # refuses what needs a device before anything is measured
     target = dataclasses.replace(
         built,
         fork_safe=bench.fork_safe,
@@ -117,16 +137,21 @@ def _probed(
         reads_files=probe["data_files"] > 0,
         notes=(*built.notes, *bench.notes),
     )
-    return target, _device(settings.device, probe["accelerator"]), probe
+    return target, accelerator, probe
 
 
-def _faults(space: Space, preflight: Preflight, bench: Bench) -> dict[Config, Failure]:
-    """Why configurations can't work; asks a process once whether workers can be started anew."""
+def _asked(preflight: Preflight, space: Space, bench: Bench) -> Preflight:
+    """Asks a process once whether workers can be started anew, where some would be."""
     copied = next(filter(preflight.starts_by_copy, space.configs), None)
-    if copied is not None:
-        started = dataclasses.replace(copied, num_workers=1)
-        preflight = dataclasses.replace(preflight, unstartable=bench.try_workers(started))
-    found = ((config, preflight.fault(config)) for config in space.configs)
+    if copied is None:
+        return preflight
+    started = dataclasses.replace(copied, num_workers=1)
+    return dataclasses.replace(preflight, unstartable=bench.try_workers(started))
+
+
+def _faults(configs: Sequence[Config], preflight: Preflight) -> dict[Config, Failure]:
+    """Why configurations can't work."""
+    found = ((config, preflight.fault(config)) for config in configs)
     return {config: fault for config, fault in found if fault is not None}
 
 
@@ -192,7 +217,22 @@ def plan_sweep(
     """Plan a sweep of which ``spent_s`` are gone; returns what there is no room for, too."""
     cost = trial_cost(machine, outlook.target, bench)
     present = outlook.target.present_settings(has_accelerator=outlook.accelerator is not None)
-    return plan_trials(outlook.workable, settings, cost, spent_s=spent_s, present=present)
+    plan, no_room = plan_trials(outlook.workable, settings, cost, spent_s=spent_s, present=present)
+    led = _led_by_model(plan, outlook.cells, settings)
+    if led.calibration and has_room(led, cost, settings.budget_s - spent_s):
+        return led, ()
+    return plan, no_room
+
+
+def _led_by_model(plan: Plan, cells: tuple[Config, ...], settings: SweepSettings) -> Plan:
+    """The plan of a sweep that predicts all and measures few, each as long as one of these is."""
+    return dataclasses.replace(
+        plan,
+        search="model",
+        cells=cells,
+        calibration=calibration_configs(cells),
+        trial_s=settings.trial_s or min(plan.trial_s, RACE_TRIAL_S),
+    )
 
 
 def new_header(

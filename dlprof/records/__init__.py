@@ -16,7 +16,12 @@ from dlprof.records.advice import (
     RuleOfThumb,
     ToMeasure,
 )
-from dlprof.records.calibration import Calibration, Prediction
+from dlprof.records.calibration import (
+    Calibration,
+    PredictedCell,
+    Prediction,
+    SweepPrediction,
+)
 from dlprof.records.config import Config, Estimate
 from dlprof.records.findings import Diagnosis, Finding, FindingCode, Fix, Severity, Stalls
 from dlprof.records.gate import (
@@ -100,6 +105,7 @@ __all__ = [
     "Outcome",
     "Plan",
     "PredictedCase",
+    "PredictedCell",
     "Prediction",
     "Quad",
     "Reason",
@@ -118,6 +124,7 @@ __all__ = [
     "StageName",
     "StageShift",
     "Stalls",
+    "SweepPrediction",
     "Target",
     "TargetCheck",
     "Timeline",

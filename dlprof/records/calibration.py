@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 
-from dlprof.records.config import Estimate
+from dlprof.records.config import Config, Estimate
 from dlprof.records.stages import BatchCosts
 
 
@@ -107,3 +108,53 @@ class Prediction:
     startup_s: float | None = None
     turnover_s: float | None = None
     method: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedCell:
+    """One configuration of a sweep as the model sees it before it is measured, if it ever is.
+
+    Attributes:
+        config: Which.
+        samples_per_s: Steady rate; batches per second where a batch's samples can't be counted.
+        speed: Over whole epochs where their length is known, relative to the best.
+        bound: What limits it, as in ``Prediction``.
+    """
+
+    config: Config
+    samples_per_s: Estimate
+    speed: float
+    bound: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SweepPrediction:
+    """What the model foretold of a sweep, and what was to be measured to verify it.
+
+    Attributes:
+        cells: All that can work, cheapest first.
+        race: Those to be measured, cheapest first.
+        pick: The cheapest within 2 % of the best, by the model alone.
+        cores: Cores that were taken to be there.
+        neighbours: Of these, cores that others were taken to keep busy.
+        log_sd: How far off rates may be from each other, as a standard deviation of their
+            logarithm.
+        method: Which predictor.
+    """
+
+    cells: tuple[PredictedCell, ...]
+    race: tuple[Config, ...]
+    pick: Config
+    cores: float
+    neighbours: float = 0.0
+    log_sd: float = 0.1
+    method: str = ""
+
+    @property
+    def log_rates(self) -> dict[str, float]:
+        """Natural logarithm of each rate, by ``Config.key``."""
+        return {
+            cell.config.key: math.log(cell.samples_per_s.value)
+            for cell in self.cells
+            if cell.samples_per_s.value > 0
+        }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 from dlprof.records.config import Config
 
@@ -64,6 +65,10 @@ class Plan:
             each block.
         cost: What trials are expected to cost.
         present: Which of them the target's own DataLoader is set to now; the most important one.
+        search: ``grid`` measures all of them; ``model`` calibrates, predicts ``cells``, and
+            measures the few that may be the best.
+        calibration: What ``model`` calibrates by, in its order.
+        cells: What ``model`` predicts.
     """
 
     configs: tuple[Config, ...]
@@ -74,3 +79,6 @@ class Plan:
     take_turns: bool
     cost: TrialCost
     present: Config | None = None
+    search: Literal["grid", "model"] = "grid"
+    calibration: tuple[Config, ...] = ()
+    cells: tuple[Config, ...] = ()

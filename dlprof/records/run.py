@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from dlprof.records.advice import Recommendation
-from dlprof.records.calibration import Calibration
+from dlprof.records.calibration import Calibration, SweepPrediction
 from dlprof.records.findings import Diagnosis
 from dlprof.records.machine import Machine
 from dlprof.records.plan import LeftOut, Plan
@@ -79,7 +79,7 @@ class RunEnd:
     """
 
     ended_at: str
-    reason: Literal["decided", "budget", "complete", "interrupted", "failed"]
+    reason: Literal["decided", "budget", "complete", "noise", "interrupted", "failed"]
     cost_s: Cost
 
 
@@ -95,6 +95,7 @@ class Run:
         explanations: What instrumented trials told, in the order of measuring.
         timelines: When batches were where, of instrumented trials.
         calibration: The last one that was written.
+        prediction: What the model foretold of a sweep; the last one that was written.
         diagnosis: The last one that was written.
         watched: What was seen of the loaders of a training script, by ``name``, the last of each.
         script: How that script went; the last one that was written.
@@ -109,6 +110,7 @@ class Run:
     explanations: tuple[Explanation, ...] = ()
     timelines: tuple[Timeline, ...] = ()
     calibration: Calibration | None = None
+    prediction: SweepPrediction | None = None
     diagnosis: Diagnosis | None = None
     watched: tuple[WatchedLoader, ...] = ()
     script: WatchedScript | None = None

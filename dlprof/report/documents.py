@@ -26,6 +26,7 @@ def sweep_document(run: Run) -> str:
         "target": run.header.target,
         "trials": run.trials,
         "left_out": run.header.left_out,
+        "prediction": run.prediction,
         "recommendation": run.recommendation,
         "ended": run.end.reason if run.end is not None else None,
         "cost_s": run.end.cost_s if run.end is not None else _cost_of_trials(run),

@@ -17,16 +17,17 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from dlprof.records import Config, Run, RunHeader, Trial, Usage
+from dlprof.records import Config, Run, RunHeader, SweepPrediction, Trial, Usage
 from dlprof.report.progress import (
     ProgressView,
     SweepState,
+    planned_text,
+    predicted_text,
     preparing_text,
     trial_line,
     usage_text,
 )
 from dlprof.report.text import clean
-from dlprof.units import counted
 
 _PREPARING_STEPS = 4  # lines about made data, where there is no terminal
 
@@ -47,6 +48,9 @@ class QuietListener:
 
     def planned(self, header: RunHeader, configs: Sequence[Config], repeats: int | None) -> None:
         """The sweep knows what it will measure."""
+
+    def predicted(self, prediction: SweepPrediction) -> None:
+        """A model has told what all configurations would give."""
 
     def trial_started(
         self, config: Config, repetition: int, elapsed_s: float, expected_total_s: float
@@ -86,8 +90,11 @@ class PlainListener(QuietListener):
 
     def planned(self, header: RunHeader, configs: Sequence[Config], repeats: int | None) -> None:
         """Say how much there is to measure."""
-        times = f", {repeats} times each" if repeats else ""
-        self._say(f"{clean(header.target.spec)}: {counted(len(configs), 'configuration')}{times}")
+        self._say(f"{clean(header.target.spec)}: {planned_text(header, configs, repeats)}")
+
+    def predicted(self, prediction: SweepPrediction) -> None:
+        """Say how many were, and how many of them will be measured."""
+        self._say(predicted_text(prediction))
 
     def trial_started(
         self, config: Config, repetition: int, elapsed_s: float, expected_total_s: float
@@ -174,9 +181,13 @@ class LiveListener(QuietListener):
     def planned(self, header: RunHeader, configs: Sequence[Config], repeats: int | None) -> None:
         """Show the sweep."""
         self._state.header = header
-        self._state.configurations = len(configs)
-        self._state.repeats = repeats
+        self._state.planned = planned_text(header, configs, repeats)
         self._state.preparing = None
+        self._draw(self._live.refresh)
+
+    def predicted(self, prediction: SweepPrediction) -> None:
+        """Show that it goes on with few."""
+        self._state.planned = predicted_text(prediction)
         self._draw(self._live.refresh)
 
     def trial_started(

@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from dlprof.records import Config, Estimate, RunHeader, Trial, Usage
+from dlprof.records import Config, Estimate, RunHeader, SweepPrediction, Trial, Usage
 from dlprof.report.labels import cores_text, percent_text, rate_text, settings_text
 from dlprof.report.text import clean
 from dlprof.stats.student import mean_interval
@@ -28,8 +28,7 @@ class SweepState:
 
     Attributes:
         header: Set once the sweep is planned.
-        configurations: How many are to be measured.
-        repeats: How often each is measured; ``None``: as the budget allows.
+        planned: What it sets out to measure, in words.
         trials: Ended so far.
         current: The configuration that is being measured.
         repetition: Of the current trial.
@@ -41,8 +40,7 @@ class SweepState:
     """
 
     header: RunHeader | None = None
-    configurations: int = 0
-    repeats: int | None = None
+    planned: str = ""
     trials: list[Trial] = dataclasses.field(default_factory=list)
     current: Config | None = None
     repetition: int = 0
@@ -79,6 +77,21 @@ def best_so_far(trials: Sequence[Trial]) -> tuple[Config, Estimate] | None:
 
 def _mean(found: Sequence[Estimate]) -> Estimate:
     return found[0] if len(found) == 1 else mean_interval([rate.value for rate in found])
+
+
+def planned_text(header: RunHeader, configs: Sequence[Config], repeats: int | None) -> str:
+    """What a run sets out to measure."""
+    plan = header.plan
+    if plan is not None and plan.search == "model":
+        return f"{counted(len(plan.cells), 'configuration')} to predict"
+    times = f" x {repeats}" if repeats else ""
+    return f"{counted(len(configs), 'configuration')}{times}"
+
+
+def predicted_text(prediction: SweepPrediction) -> str:
+    """What a model has left to measure."""
+    cells = counted(len(prediction.cells), "configuration")
+    return f"{cells} predicted, {len(prediction.race)} of them to be measured"
 
 
 def trial_line(trial: Trial) -> str:
@@ -154,10 +167,8 @@ class ProgressView:
     def _rows(self, room: int) -> list[tuple[str, str]]:
         state = self._state
         target = clean(state.header.target.spec) if state.header else ""
-        times = f" x {state.repeats}" if state.repeats else ""
-        count = f"{counted(state.configurations, 'configuration')}{times}"
         done = f"{counted(len(state.trials), 'trial')} done"
-        rows = [("run", f"{target}: {count}, {done}")]
+        rows = [("run", f"{target}: {state.planned}, {done}")]
         best = best_so_far(state.trials)
         if best is not None:
             rows += [("best", rate_text(best[1])), ("", _short(best[0], room))]

@@ -29,6 +29,7 @@ class Row:
         role: ``pick``, ``present`` (what the target is set to now), ``tie``, ``fastest``,
             ``default`` (PyTorch's own), ``failed`` or empty.
         rate: Steady samples per second, drift between blocks taken out; ``None`` without figures.
+        predicted: Steady samples per second as a model foretold them before they were measured.
         relative: Speed over that of the pick (of the fastest, where nothing is recommended), over
             whole epochs where their length is known.
         startup_s: Median of ``iter`` plus first ``next``.
@@ -45,6 +46,7 @@ class Row:
     config: Config
     role: str
     rate: Estimate | None = None
+    predicted: Estimate | None = None
     relative: Estimate | None = None
     startup_s: float | None = None
     epoch_turnover_s: float | None = None
@@ -78,7 +80,14 @@ def summarise(run: Run) -> tuple[Row, ...]:
     roles = _roles(advice, situation.present, fastest.config)
     measured.sort(key=speeds.log_speed, reverse=True)
     rows = [_row(each, speeds, pick or fastest, roles.get(each.config, "")) for each in measured]
-    return (*rows, *failed)
+    foretold = _foretold(run)
+    told = (dataclasses.replace(row, predicted=foretold.get(row.config)) for row in rows)
+    return (*told, *failed)
+
+
+def _foretold(run: Run) -> dict[Config, Estimate]:
+    cells = run.prediction.cells if run.prediction is not None else ()
+    return {cell.config: cell.samples_per_s for cell in cells}
 
 
 def _was_tried_in_vain(candidate: Candidate) -> bool:

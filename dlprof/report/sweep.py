@@ -13,12 +13,13 @@ from dlprof.report.recommendation import render_recommendation
 from dlprof.report.summary import PICK, PRESENT, TIE, Row, summarise
 from dlprof.report.table import RunTable
 from dlprof.report.text import clean
-from dlprof.units import format_duration
+from dlprof.units import counted, format_duration
 
 _ENDS = {
     "decided": "the best can be told from the rest",
     "complete": "everything was measured as often as asked",
     "budget": "the budget was used up",
+    "noise": "what is left to gain can't be seen beside this much noise",
     "interrupted": "interrupted; what was measured is kept",
     "failed": "nothing more could be measured",
 }
@@ -28,6 +29,7 @@ _CUT_SHORT = {
     "failed": "nothing more could be measured",
     "decided": "the best is clear without them",
     "complete": "the best is clear without them",
+    "noise": "the noise hides what they might gain",
 }
 
 
@@ -57,13 +59,14 @@ def render_sweep(run: Run) -> RenderableType:
 
 def _headline(run: Run) -> str:
     header = run.header
-    trials = [trial for trial in run.trials if trial.outcome != "skipped"]
+    trials = [t for t in run.trials if t.outcome != "skipped" and t.purpose == "measure"]
     configurations = len({trial.config for trial in trials})
     cores = f"{header.machine.usable_cores:g} usable cores"
-    return (
-        f"{clean(header.target.spec)} on {clean(header.machine.hostname)} ({cores}):"
-        f" {configurations} configurations, {len(trials)} trials"
-    )
+    where = f"{clean(header.target.spec)} on {clean(header.machine.hostname)} ({cores})"
+    measured = f"{counted(configurations, 'configuration')}, {counted(len(trials), 'trial')}"
+    if run.prediction is not None:
+        measured = f"{len(run.prediction.cells)} configurations predicted, {measured} measured"
+    return f"{where}: {measured}"
 
 
 def _legend(run: Run, rows: tuple[Row, ...]) -> list[str]:
@@ -87,6 +90,8 @@ def _legend(run: Run, rows: tuple[Row, ...]) -> list[str]:
         notes.append(f"tie: can't be told apart from the best, or {WITHIN} of it.")
     if "default" in roles:
         notes.append("default: what PyTorch does when nothing is set.")
+    if any(row.predicted is not None for row in rows):
+        notes.append("predicted: samples/s by the model, before the configuration was measured.")
     if any(row.noisy for row in rows):
         notes.append("noisy: other programs, a quota or drift make the figures doubtful.")
     return notes
@@ -102,6 +107,8 @@ def _left_out(run: Run) -> list[str]:
 
 def _unmeasured(run: Run) -> list[str]:
     """How many configurations of the plan the sweep never came to, and why."""
+    if run.prediction is not None:
+        return []  # it measures few on purpose
     planned = set(run.header.plan.configs) if run.header.plan is not None else set()
     missing = planned - {trial.config for trial in run.trials}
     if not missing:
@@ -154,7 +161,7 @@ def _cost(run: Run) -> list[str]:
         notes.append(
             f"Took {format_duration(cost.total)}, {percent_text(outside)} of it outside the"
             f" measured windows; ended because {_ENDS[run.end.reason]}."
-            if run.end.reason in {"decided", "complete", "budget"}
+            if run.end.reason in {"decided", "complete", "budget", "noise"}
             else f"Took {format_duration(cost.total)}; {_ENDS[run.end.reason]}."
         )
     if run.truncated:

@@ -77,10 +77,15 @@ _SETTINGS: tuple[tuple[str, Column], ...] = (
 )
 
 # In the order of the screen; ``keep`` says in which order they go: cores, shm, trials, turnover,
-# memory, start-up, noise, relative, wait and at last the interval.
+# memory, start-up, noise, relative, wait, the interval and at last what was predicted.
 _FIGURES: tuple[Column, ...] = (
     Column(title="samples/s", text=lambda row: format_rate(row.rate.value if row.rate else None)),
     Column(title="95 %", text=lambda row: interval_text(row.rate), keep=10),
+    Column(
+        title="predicted",
+        text=lambda row: format_rate(row.predicted.value if row.predicted else None),
+        keep=11,
+    ),
     Column(
         title="relative",
         text=lambda row: ratio_text(row.relative.value if row.relative else None),

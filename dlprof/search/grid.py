@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 from collections.abc import Collection, Sequence
 from typing import Literal
@@ -10,7 +11,7 @@ from typing import Literal
 from dlprof.records import Config, Plan, Trial
 from dlprof.search.budget import Costs, Room
 from dlprof.search.plan import by_importance, expected_survivors
-from dlprof.stats import BlockFit, fit_blocks, observe
+from dlprof.stats import BlockFit, Expected, fit_blocks, fit_expecting, observe
 
 RULE_OUT_CONFIDENCE = 0.99
 """A configuration is dropped when this interval of its rate over the best one's lies below 1."""
@@ -20,7 +21,7 @@ TIE = 0.98
 
 _BLOCKS_BEFORE_TIE = 3
 
-StopReason = Literal["decided", "complete", "budget"]
+StopReason = Literal["decided", "complete", "budget", "noise"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,8 @@ class Stop:
 
     Attributes:
         reason: ``decided``: more would not change the answer; ``complete``: all repeats are
-            done or nothing works; ``budget``: there was no time for more.
+            done or nothing works; ``budget``: there was no time for more; ``noise``: a model chose,
+            and what is left to gain is too little to be seen beside this much noise.
     """
 
     reason: StopReason
@@ -70,10 +72,12 @@ class GridSearch:
     Attributes:
         plan: What to measure and how long.
         seed: Decides the order within each block.
+        expected: What a model predicted of them, if one did.
     """
 
     plan: Plan
     seed: int = 0
+    expected: Expected | None = None
 
     def propose(
         self, history: Sequence[Trial], *, remaining_s: float | None = None
@@ -81,11 +85,13 @@ class GridSearch:
         """What to measure next.
 
         Args:
-            history: All trials so far; those of configurations outside the plan are ignored.
+            history: All trials so far; those of configurations outside the plan, and those that
+                explain, are ignored.
             remaining_s: What is left of the budget; ``None`` for no limit.
         """
         planned = set(self.plan.configs)
-        trials = [trial for trial in history if trial.config in planned]
+        measured = [trial for trial in history if trial.purpose == "measure"]
+        trials = [trial for trial in measured if trial.config in planned]
         tried = {trial.config for trial in trials}
         costs = Costs.of(trials, self.plan)
         untried = [c for c in by_importance(self.plan.configs, self.plan.present) if c not in tried]
@@ -101,8 +107,8 @@ class GridSearch:
             todo = [*(config for config in members if config not in done), *new]
             if not todo:
                 continue
-            if not new and self._is_decided(members, earlier, block):
-                reason = "decided"
+            if not new and (found := self._verdict(members, earlier, block)) is not None:
+                reason = found
                 break
             if not any(map(room.fits, todo)):
                 reason = "budget"
@@ -125,7 +131,7 @@ class GridSearch:
     def _possible(self, trials: Sequence[Trial]) -> tuple[BlockFit | None, list[Config]]:
         """The comparison of what works, and those that may be the best, fastest first."""
         failed = {trial.config for trial in trials if trial.outcome != "completed"}
-        fit = _fit([trial for trial in trials if trial.config not in failed])
+        fit = self._judge([trial for trial in trials if trial.config not in failed])
         if fit is None:
             return None, []
         best = fit.best()
@@ -136,10 +142,11 @@ class GridSearch:
     def _due(self, trials: Sequence[Trial]) -> int:
         """Repeats that those still need which by now may be the best."""
         fit, members = self._possible(trials)
-        if fit is None:
+        seen = _fit(trials)
+        if fit is None or seen is None:
             return 0
         members = self._by_turns(members, fit, 0)
-        return sum(max(0, self.plan.min_repeats - fit.blocks(each.key)) for each in members)
+        return sum(max(0, self.plan.min_repeats - seen.blocks(each.key)) for each in members)
 
     def _by_turns(self, members: list[Config], fit: BlockFit, block: int) -> list[Config]:
         """One configuration of each group that has the same steady rate, another in each block."""
@@ -150,17 +157,32 @@ class GridSearch:
             groups.setdefault(fit.groups[config.key], []).append(config)
         return [group[block % len(group)] for group in groups.values()]
 
-    def _is_decided(self, members: Sequence[Config], earlier: Sequence[Trial], block: int) -> bool:
+    def _verdict(
+        self, members: Sequence[Config], earlier: Sequence[Trial], block: int
+    ) -> StopReason | None:
+        """Why the blocks so far are enough, if they are."""
         if block < self.plan.min_repeats:
-            return False
-        fit = _fit(earlier)
-        if fit is None or any(fit.blocks(each.key) < self.plan.min_repeats for each in members):
-            return False
+            return None
+        seen, fit = _fit(earlier), self._judge(earlier)
+        if seen is None or fit is None:
+            return None
+        if any(seen.blocks(each.key) < self.plan.min_repeats for each in members):
+            return None
         if len(members) == 1:
-            return True
+            return "decided"
         best = fit.best([config.key for config in members])
-        ties = all(fit.ratio(config.key, best).value >= TIE for config in members)
-        return ties and block >= _BLOCKS_BEFORE_TIE
+        ratios = [fit.ratio(config.key, best).value for config in members]
+        # What was predicted is worth a block where it says the same.
+        enough = block >= _BLOCKS_BEFORE_TIE - (self.expected is not None)
+        if enough and all(ratio >= TIE for ratio in ratios):
+            return "decided"
+        hidden = self.expected is not None and not _can_tell(fit, ratios, self.plan.max_repeats)
+        return "noise" if hidden else None
+
+    def _judge(self, trials: Sequence[Trial]) -> BlockFit | None:
+        """The comparison of trials, in the light of what was predicted."""
+        observations = [seen for trial in trials if (seen := observe(trial)) is not None]
+        return fit_expecting(observations, self.expected) if observations else None
 
     def _next(
         self, todo: Sequence[Config], sure: Collection[Config], block: int, room: Room
@@ -185,6 +207,16 @@ class GridSearch:
             expected_s=costs.expected_s(chosen),
             expected_rest_s=rest_s if room.left_s is None else min(rest_s, room.left_s),
         )
+
+
+def _can_tell(fit: BlockFit, ratios: Sequence[float], blocks: int) -> bool:
+    """Whether so many blocks would show one of these to be slower than the best.
+
+    The difference of two means of ``n`` blocks has the variance ``2 s² / n``, and is seen where it
+    is two of its standard errors: ``n = 8 s² / log(ratio)²``.
+    """
+    gaps = [math.log(ratio) for ratio in ratios if ratio < TIE]
+    return any(8 * fit.residual.value / gap**2 <= blocks for gap in gaps)
 
 
 def _fit(trials: Sequence[Trial]) -> BlockFit | None:

@@ -10,10 +10,21 @@ from collections.abc import Callable, Iterable, Iterator
 from dlprof.errors import UsageError
 from dlprof.records import Config, LeftOut, Machine, Target
 from dlprof.search.exclusions import Limits, excluded, explain
+from dlprof.search.pinning import pin_hazard
 from dlprof.settings import MAX_CONFIGS, SweepSettings
 
 AUTO_PREFETCH_FACTORS = (2, 4)
 """Torch's default and twice it; deeper queues help only against bursts."""
+
+PREDICTED_PREFETCH_FACTORS = (2, 4, 8)
+"""What costs nothing to predict. Not 1: with a consumer as quick as the one that is measured it
+often gives as much, but it leaves a training step that varies nothing to live on."""
+
+_PREDICTED_WORKERS = 16
+"""So many at least are predicted on any machine: loaders that wait on storage gain by them."""
+
+_ALL_UP_TO = 8
+_GROWTH = 1.25
 
 _OVERSUBSCRIBED_WORKERS = 64
 """Four workers per core are tried up to this many; beyond, twice the cores has to show it."""
@@ -55,7 +66,7 @@ def build_space(
         UsageError: If nothing is left, or there are more than ``MAX_CONFIGS``.
     """
     limits = Limits.of(settings, target)
-    pins, pin_left_out = _pins(settings, has_accelerator=has_accelerator)
+    pins, pin_left_out = _pins(settings, machine, has_accelerator=has_accelerator)
     wanted = _wanted(settings, target, _workers(settings, machine), pins)
     wanted += _present(settings, target, has_accelerator=has_accelerator)
     given = {_canonical(config) for config in wanted}
@@ -77,6 +88,44 @@ def build_space(
             hint="Widen the settings that are swept, or the limits.",
         )
     return Space(configs=tuple(kept), left_out=tuple(left_out))
+
+
+def build_cells(
+    settings: SweepSettings, target: Target, machine: Machine, *, has_accelerator: bool
+) -> tuple[Config, ...]:
+    """Every configuration that a model is to predict: a finer net than what is worth measuring.
+
+    Where the user names values, it is those; all that ``build_space`` holds is among them.
+
+    Args:
+        settings: What the user asked for.
+        target: What is loaded.
+        machine: Where.
+        has_accelerator: Whether there is a device that host memory can be pinned for.
+
+    Raises:
+        UsageError: As ``build_space`` does.
+    """
+    space = build_space(settings, target, machine, has_accelerator=has_accelerator)
+    most = max(_PREDICTED_WORKERS, *(config.num_workers for config in space.configs))
+    finer = dataclasses.replace(
+        settings,
+        num_workers=settings.num_workers or _every_worker(most),
+        prefetch_factor=settings.prefetch_factor or PREDICTED_PREFETCH_FACTORS,
+    )
+    pins, _ = _pins(settings, machine, has_accelerator=has_accelerator)
+    limits = Limits.of(settings, target)
+    wanted = _wanted(finer, target, finer.num_workers or (), pins)
+    cells = {_canonical(config) for config in wanted if excluded(config, limits) is None}
+    return tuple(sorted(cells.union(space.configs), key=lambda config: config.cost_key))
+
+
+def _every_worker(most: int) -> tuple[int, ...]:
+    """All up to 8, then ever fewer of them."""
+    values = list(range(min(most, _ALL_UP_TO) + 1))
+    while values[-1] < most:
+        values.append(min(most, max(values[-1] + 1, round(values[-1] * _GROWTH))))
+    return tuple(values)
 
 
 def auto_workers(usable_cores: float) -> tuple[int, ...]:
@@ -105,10 +154,16 @@ def _workers(settings: SweepSettings, machine: Machine) -> tuple[int, ...]:
 
 
 def _pins(
-    settings: SweepSettings, *, has_accelerator: bool
+    settings: SweepSettings, machine: Machine, *, has_accelerator: bool
 ) -> tuple[tuple[bool, ...], list[LeftOut]]:
-    """The values of ``pin_memory``; without an accelerator only ``False`` means anything."""
+    """The values of ``pin_memory``; without an accelerator only ``False`` means anything.
+
+    Nor is it tried unasked where memory is short: pinned memory can't be swapped out.
+    """
     if has_accelerator:
+        hazard = None if settings.pin_memory else pin_hazard(machine)
+        if hazard is not None:
+            return (False,), [LeftOut(setting="pin_memory=True", reason=hazard)]
         return settings.pin_memory or (False, True), []
     if settings.pin_memory is not None and True not in settings.pin_memory:
         return (False,), []

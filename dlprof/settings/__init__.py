@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dlprof.settings.conflicts import MAX_CONFIGS
+from dlprof.settings.conflicts import MAX_CONFIGS, several_calibrations
 from dlprof.settings.limits import asked_limits, constraints_of
 from dlprof.settings.model import SweepSettings
 from dlprof.settings.options import OPTIONS, Option, by_key, parse_option
@@ -22,4 +22,5 @@ __all__ = [
     "resolve_settings",
     "settings_from_json",
     "settings_to_json",
+    "several_calibrations",
 ]

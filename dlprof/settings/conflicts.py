@@ -25,6 +25,8 @@ _SWEPT_FIELDS = (
     "worker_threads",
 )
 
+_COSTING = ("batch_size", "start_method", "sharing_strategy", "worker_threads")
+
 
 def needs_workers(field: str, value: Any) -> bool:
     """Whether this value of a swept option means nothing without worker processes."""
@@ -47,9 +49,11 @@ def check_conflicts(settings: SweepSettings) -> None:
 
 def _conflicts(settings: SweepSettings) -> Iterator[tuple[str, str]]:
     if settings.search == "model":
-        yield "search = model is not in this version", "Use --search grid, or auto."
+        yield from _beyond_one_calibration(settings)
     if settings.step_s is not None and settings.step_callable is not None:
         yield "step_time and step exclude each other", "Give one of them."
+    if settings.step_on == "device" and settings.step_s is None:
+        yield "step_on = device says where step_time passes", "Give step_time too."
     yield from _without_workers(settings)
     yield from _above_limit(settings)
     yield from _times(settings)
@@ -58,6 +62,21 @@ def _conflicts(settings: SweepSettings) -> Iterator[tuple[str, str]]:
         yield (
             f"The values given make {count:,} configurations, more than {MAX_CONFIGS:,}",
             "Give fewer values for num_workers, prefetch_factor and the other swept settings.",
+        )
+
+
+def several_calibrations(settings: SweepSettings) -> str | None:
+    """A setting with several values that change what a batch costs, which no calibration covers."""
+    several = (name for name in _COSTING if len(getattr(settings, name) or ()) > 1)
+    return next(several, None)
+
+
+def _beyond_one_calibration(settings: SweepSettings) -> Iterator[tuple[str, str]]:
+    name = several_calibrations(settings)
+    if name is not None:
+        yield (
+            f"search = model knows what a batch costs at one value of {name} only",
+            f"Use --search grid, or give {name} one value.",
         )
 
 

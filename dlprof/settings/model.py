@@ -27,6 +27,8 @@ class SweepSettings:
         step_s: Length of the consumer's step, pretended; ``None`` for no step.
         step_callable: Function that is called with each batch as the step; excludes ``step_s``.
         device: Where batches are copied to: ``auto``, ``cpu``, or a device by torch's name.
+        copy_ahead: Whether a batch is copied to the device while the one before is worked on.
+        step_on: Where a pretended step passes: on the ``host``, which sleeps, or the ``device``.
         budget_s: Wall time of the whole sweep.
         trial_s: Measured time of one trial; ``None`` chooses it by the budget.
         repeats: How often each configuration is measured; ``None`` for as often as the budget
@@ -56,6 +58,8 @@ class SweepSettings:
     step_s: float | None = None
     step_callable: str | None = None
     device: str = "auto"
+    copy_ahead: bool = False
+    step_on: str = "host"
     budget_s: float = 90.0
     trial_s: float | None = None
     repeats: int | None = None

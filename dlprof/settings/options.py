@@ -121,6 +121,18 @@ OPTIONS = (
     ),
     Option(key="device", field="device", kind=kinds.device(), text="Where batches are copied to."),
     Option(
+        key="copy_ahead",
+        field="copy_ahead",
+        kind=kinds.switch(),
+        text="Whether batches are copied to the device while the one before is worked on.",
+    ),
+    Option(
+        key="step_on",
+        field="step_on",
+        kind=kinds.name("host", "device"),
+        text="Where step_time passes: the host sleeps, or the device computes.",
+    ),
+    Option(
         key="budget",
         field="budget_s",
         kind=kinds.duration(1.0, 7 * _DAY, "60s or 1.5h"),
@@ -144,7 +156,7 @@ OPTIONS = (
         key="search",
         field="search",
         kind=kinds.name("auto", "model", "grid"),
-        text="How the next configuration is chosen.",
+        text="Whether all configurations are measured, or predicted and few of them measured.",
     ),
     Option(
         key="seed",

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dlprof.stats.blocks import BlockFit, Observation, fit_blocks, observe
+from dlprof.stats.expected import Expected, fit_expecting, is_contradicted
 from dlprof.stats.student import mean_interval, t_quantile
 from dlprof.stats.turnover import turnovers
 
 __all__ = [
     "BlockFit",
+    "Expected",
     "Observation",
     "fit_blocks",
+    "fit_expecting",
+    "is_contradicted",
     "mean_interval",
     "observe",
     "t_quantile",

@@ -271,7 +271,7 @@ def test_an_empty_variable_is_not_set() -> None:
         {"num_workers": "4,8", "max_workers": "2"},
         {"trial_time": "60s", "budget": "30s"},
         {"trial_time": "60s", "timeout": "30s"},
-        {"search": "model"},
+        {"search": "model", "batch_size": "16,32"},
         {"num_workers": "1:1000", "batch_size": "1:1000"},
     ],
 )
@@ -409,7 +409,7 @@ ANY_SETTINGS = st.builds(
     budget_s=st.floats(1.0, 604800.0),
     trial_s=st.none() | st.floats(0.05, 1.0, exclude_max=True),
     repeats=st.none() | st.integers(1, 1000),
-    search=st.sampled_from(["auto", "grid"]),
+    search=st.sampled_from(["auto", "grid", "model"]),
     seed=st.integers(0, 2**32 - 1),
     timeout_s=st.floats(1.0, 86400.0),
     max_workers=st.none() | st.just(4096),

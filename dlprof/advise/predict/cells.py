@@ -108,8 +108,7 @@ def auto_workers(
         conditions: Where they run.
         most: At most so many.
     """
-    last = max(_ALL_UP_TO, math.ceil(2 * conditions.cores / conditions.ranks))
-    last = max(last, math.ceil(_BEYOND * saturating_workers(calibration, base, conditions)))
+    last = max(_ALL_UP_TO, most_workers(calibration, base, conditions))
     last = min(last, _MOST_WORKERS, _MOST_WORKERS if most is None else most)
     values = set(range(min(_ALL_UP_TO, last) + 1))
     count = float(_ALL_UP_TO)
@@ -117,6 +116,13 @@ def auto_workers(
         count = max(count + 2, count * _GROWTH)
         values.add(min(last, 2 * round(count / 2)))
     return tuple(sorted(values | _per_core(conditions, last)))
+
+
+def most_workers(calibration: Calibration, base: Config, conditions: Conditions) -> int:
+    """Workers beyond which nothing is to be gained: twice the cores, or more where batches wait."""
+    by_cores = math.ceil(2 * conditions.cores / conditions.ranks)
+    saturating = saturating_workers(calibration, base, conditions)
+    return min(_MOST_WORKERS, max(by_cores, math.ceil(_BEYOND * saturating)))
 
 
 def saturating_workers(calibration: Calibration, base: Config, conditions: Conditions) -> float:

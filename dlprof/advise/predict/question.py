@@ -14,6 +14,8 @@ from dlprof.units import format_duration
 
 _SAME_CORES = 0.01
 _SAME_STEP = 0.05
+_SHARED = 0.1
+"""Share of the cores that others keep busy from which a machine counts as shared."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,9 +159,21 @@ def measured_step(run: Run) -> tuple[float, float]:
     return whole - cpu, cpu
 
 
+def as_shared(run: Run, question: Question) -> Question:
+    """The question, on the machine that was measured with the neighbours that were seen there."""
+    mine = run.header.machine
+    there = question.machine or mine
+    seen = neighbours_seen(run) or 0.0
+    other = there.fingerprint != mine.fingerprint
+    if other or question.neighbours is not None or seen < _SHARED * mine.usable_cores:
+        return question
+    return dataclasses.replace(question, neighbours=min(seen, mine.usable_cores))
+
+
 def neighbours_seen(run: Run) -> float | None:
     """Cores that others kept busy while the run was measured: the median over its trials."""
-    others = [trial.usage.other_cpu_cores for trial in run.completed]
+    completed = (trial for trial in run.trials if trial.outcome == "completed")
+    others = [trial.usage.other_cpu_cores for trial in completed]
     known = [cores for cores in others if cores is not None]
     return statistics.median(known) if known else None
 

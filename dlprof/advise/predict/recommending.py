@@ -15,7 +15,7 @@ from dlprof.advise.predict.forecast import cheapest, predicted_rows
 from dlprof.advise.predict.question import (
     Place,
     Question,
-    neighbours_seen,
+    as_shared,
     place_of,
     situation_of,
     usable_calibration,
@@ -37,8 +37,6 @@ from dlprof.records import (
 )
 
 _SAME_STEP = 0.05
-_SHARED = 0.1
-"""Share of the cores that others keep busy from which a machine counts as shared."""
 
 
 def is_for_the_model(run: Run, constraints: Constraints, machine: Machine | None) -> bool:
@@ -81,7 +79,7 @@ def recommend_by_model(
         UsageError: There is no calibration, or no configuration keeps within the limits.
     """
     calibration = usable_calibration(run)
-    place = place_of(run, _shared_as_seen(run, question))
+    place = place_of(run, as_shared(run, question))
     limits = dataclasses.replace(constraints, step_s=_step(place), machine=_named(place))
     chosen = _choose(run, calibration, place, limits, method)
     agreed = agreement(run, calibration)
@@ -105,17 +103,6 @@ def recommend_by_model(
         cases=cases,
         measure_there=tuple(checks(run, calibration, chosen)),
     )
-
-
-def _shared_as_seen(run: Run, question: Question) -> Question:
-    """On the machine that was measured, with the neighbours that were seen there."""
-    mine = run.header.machine
-    there = question.machine or mine
-    seen = neighbours_seen(run) or 0.0
-    other = there.fingerprint != mine.fingerprint
-    if other or question.neighbours is not None or seen < _SHARED * mine.usable_cores:
-        return question
-    return dataclasses.replace(question, neighbours=min(seen, mine.usable_cores))
 
 
 def _step(place: Place) -> float | None:

@@ -43,8 +43,7 @@ def state_in_the_middle() -> SweepState:
     run = example_run()
     return SweepState(
         header=run.header,
-        configurations=7,
-        repeats=3,
+        planned="7 configurations x 3",
         trials=list(run.trials[:9]),
         current=run.trials[9].config,
         repetition=1,

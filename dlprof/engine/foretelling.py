@@ -1,0 +1,65 @@
+"""From a sweep's explained trials to its calibration, and from that to what the model foretells."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from dlprof.advise.predict import Question, as_shared, most_workers, place_of
+from dlprof.errors import UsageError
+from dlprof.model import Conditions, fit, is_usable
+from dlprof.records import Calibration, Config, Run, SweepPrediction
+from dlprof.search.foretell import foretell
+
+
+def calibrated(run: Run) -> Calibration | None:
+    """What a run's explained trials tell of its batches; ``None`` where they tell nothing.
+
+    Args:
+        run: As far as it is measured.
+    """
+    found = fit(run.explanations, run.trials, batch_tensors=run.header.target.batch_tensors)
+    return found if is_usable(found) else None
+
+
+def foretold(run: Run) -> SweepPrediction | None:
+    """What the model says of all configurations that a run's plan names.
+
+    For the machine as busy as it was during the calibration.
+
+    Args:
+        run: That holds a calibration and a plan.
+
+    Returns:
+        ``None`` where the model can say nothing of them.
+    """
+    plan, calibration = run.header.plan, run.calibration
+    if plan is None or calibration is None:
+        return None
+    try:
+        place = place_of(run, as_shared(run, Question()))
+        return foretell(
+            calibration,
+            _worth_predicting(run, calibration, plan.cells, place.conditions),
+            place.conditions,
+            present=plan.present,
+            batches_per_epoch=run.header.target.batches_per_epoch,
+        )
+    except (UsageError, ValueError):
+        return None
+
+
+def _worth_predicting(
+    run: Run, calibration: Calibration, cells: Sequence[Config], conditions: Conditions
+) -> list[Config]:
+    """The cells without more workers than could gain, unless the user named how many.
+
+    On a machine that others keep busy, ever more workers take ever more of the cores from them.
+    That is no gain to recommend: what saturates the machine with nobody else on it is enough.
+    """
+    if run.header.settings.get("num_workers") is not None:
+        return list(cells)
+    alone = dataclasses.replace(conditions, neighbours=0.0)
+    most = most_workers(calibration, cells[-1], alone)
+    present = run.header.plan.present if run.header.plan is not None else None
+    return [cell for cell in cells if cell.num_workers <= most or cell == present]

@@ -1,0 +1,124 @@
+"""How a model-led sweep calibrates: when it can, by which trials, and for how long."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from dlprof.records import Calibration, Config, Plan, Trial, TrialCost
+from dlprof.search.grid import Proposal
+from dlprof.settings import SweepSettings, several_calibrations
+
+_WORKERS = (0, 1, 2)
+_TRIAL_S = 0.8
+"""FIELD section 5 calibrates 0.5 to 0.8 s each, longer where the cost's spread asks for it."""
+
+RACE_TRIAL_S = 1.0
+"""Length of the windows that verify a prediction: repeats tell more than longer ones."""
+
+_LONGEST_S = 2.0
+_CAP_S = 6.0
+"""Measured seconds after which calibrating ends, however much batches vary: what remains open then
+is told by the intervals, and the race sees to it."""
+
+_PRECISION = 0.03
+"""Relative standard error of the mean batch cost that is enough: the model is as far off."""
+
+_FEW = 6
+"""So many configurations are measured as quickly as they are calibrated and verified."""
+
+_MOST_BLOCKS = 4
+"""Of a race: what four blocks and the model together can't tell apart is left a tie."""
+
+
+def wants_model(settings: SweepSettings, grid: Sequence[Config]) -> bool:
+    """Whether a sweep is led by the model.
+
+    With ``search = auto`` it is, but where few configurations are asked for, where the user says
+    how often each is to be measured, or where one calibration does not cover them.
+
+    Args:
+        settings: What the user asked for.
+        grid: What would be measured without a model.
+    """
+    if settings.search != "auto":
+        return settings.search == "model"
+    several = several_calibrations(settings) is not None
+    return len(grid) > _FEW and settings.repeats is None and not several
+
+
+def calibration_configs(cells: Sequence[Config]) -> tuple[Config, ...]:
+    """The configurations to calibrate by: none, one and two workers, everything else plain.
+
+    Args:
+        cells: What is to be predicted; only of these.
+    """
+    found = []
+    for workers in _WORKERS:
+        some = [cell for cell in cells if cell.num_workers == workers]
+        if some:
+            found.append(min(some, key=_plainness))
+    return tuple(found)
+
+
+def _plainness(config: Config) -> tuple[object, ...]:
+    return (config.prefetch_factor != 2, config.pin_memory, config.cost_key)
+
+
+def has_room(plan: Plan, cost: TrialCost, left_s: float) -> bool:
+    """Whether a budget holds the calibration and as many trials to verify it."""
+    one = sum(cost.of(config, _TRIAL_S) for config in plan.calibration)
+    again = max((cost.of(config, plan.trial_s) for config in plan.calibration), default=0.0)
+    return one + 4 * again <= left_s
+
+
+def next_calibration(
+    plan: Plan, explained: Sequence[Trial], calibration: Calibration | None
+) -> Proposal | None:
+    """The trial to calibrate by next; ``None`` when enough is known.
+
+    Args:
+        plan: Names the configurations.
+        explained: The explained trials so far.
+        calibration: What they tell together.
+    """
+    done = [trial.config for trial in explained]
+    for config in plan.calibration:
+        if config not in done:
+            return _proposal(plan, config, _TRIAL_S, 0)
+    spent_s = sum(trial.measured_s for trial in explained)
+    error = calibration.standard_error if calibration is not None else None
+    if error is None or error <= _PRECISION or spent_s >= _CAP_S:
+        return None
+    wanted_s = spent_s * ((error / _PRECISION) ** 2 - 1)
+    longer_s = min(max(wanted_s, _TRIAL_S), _CAP_S - spent_s, _LONGEST_S)
+    if longer_s < _TRIAL_S / 2:
+        return None
+    config = plan.calibration[-1]
+    return _proposal(plan, config, longer_s, done.count(config))
+
+
+def _proposal(plan: Plan, config: Config, trial_s: float, repetition: int) -> Proposal:
+    """One more, and what is foreseen after it: the rest of the calibration and a short race."""
+    expected_s = plan.cost.of(config, trial_s)
+    places = [place for place, each in enumerate(plan.calibration) if each == config]
+    left = plan.calibration[places[0] + 1 :] if places and not repetition else ()
+    rest_s = sum(plan.cost.of(each, _TRIAL_S) for each in left)
+    race_s = 2 * _FEW * plan.cost.of(config, plan.trial_s)
+    return Proposal(
+        config=config,
+        repetition=repetition,
+        trial_s=trial_s,
+        expected_s=expected_s,
+        expected_rest_s=expected_s + rest_s + race_s,
+    )
+
+
+def race_plan(plan: Plan, race: Sequence[Config]) -> Plan:
+    """The plan of measuring the few that a prediction leaves."""
+    return dataclasses.replace(
+        plan,
+        configs=tuple(race),
+        max_repeats=max(plan.min_repeats, min(plan.max_repeats, _MOST_BLOCKS)),
+        present=plan.present if plan.present in race else None,
+    )
