@@ -26,6 +26,12 @@ _UNPICKLING = re.compile(
     r"(?:  .*\n)*(?P<error>\S.*)$",
     re.MULTILINE,
 )
+# Where a worker answers a main process that asks for the descriptors of a batch.
+_REFUSED = re.compile(
+    r'multiprocessing/resource_sharer\.py", line \d+, in _serve\n'
+    r"(?:  .*\n)*(?P<error>\S.*\[Errno 24\].*)$",
+    re.MULTILINE,
+)
 _HANDING_OVER = ("multiprocessing/connection.py", "multiprocessing/reduction.py")
 _TAIL_LINES = 30
 _TAIL_BYTES = 8192
@@ -291,7 +297,7 @@ def blame_log(failure: Failure, log: str) -> Failure:
     """
     if failure.kind != "worker_exit":
         return failure
-    crash, unpickling = _CRASH.search(log), _UNPICKLING.search(log)
+    crash, unpickling, refused = (sign.search(log) for sign in (_CRASH, _UNPICKLING, _REFUSED))
     if crash is not None:
         message = f"A worker process crashed by a {crash['what']}."
         return dataclasses.replace(
@@ -301,6 +307,11 @@ def blame_log(failure: Failure, log: str) -> Failure:
         message = f"A worker could not unpickle what it was given: {unpickling['error'][:300]}"
         return dataclasses.replace(
             failure, kind="not_picklable", message=message, hint=remedies.PICKLABLE
+        )
+    if refused is not None:
+        message = f"A worker could not hand over a batch: {refused['error'][:300]}"
+        return dataclasses.replace(
+            failure, kind="file_descriptors", message=message, hint=remedies.MORE_FILES
         )
     return failure
 

@@ -8,6 +8,7 @@ otherwise.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import mmap
 import multiprocessing
@@ -84,6 +85,44 @@ def _hang_deaf(_index: int) -> None:
 def _hang_with_usr1(_index: int) -> None:
     signal.signal(signal.SIGUSR1, signal.SIG_DFL)
     time.sleep(3600)
+
+
+def _own_queue(index: int) -> None:
+    """Lose something in a queue that is not the loader's, and then take long for a sample."""
+    if index == _LATER:
+        queue: multiprocessing.Queue[object] = multiprocessing.Queue()
+        queue.put(lambda: index)
+        time.sleep(2.5)
+
+
+def _print_until_cut_off(_index: int) -> None:
+    """Print without end; that somebody takes it away shows in the size of the file."""
+    most = 0
+    while os.fstat(1).st_size >= most:
+        most = os.fstat(1).st_size
+        os.write(1, b"and again\n" * 10_000)
+    raise LookupError("it was cut off")
+
+
+class TakesFiles:
+    """Takes all file descriptors but a few as it is pickled, after the tensors before it.
+
+    Args:
+        spare: How many it leaves: none is too few to accept a connection, one to hand over by it.
+    """
+
+    def __init__(self, spare: int) -> None:
+        self.spare = spare
+
+    def __reduce__(self) -> tuple[type[int], tuple[()]]:
+        """It arrives as a number."""
+        taken = []
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.dup(0))
+        for descriptor in taken[len(taken) - self.spare :]:
+            os.close(descriptor)
+        return int, ()
 
 
 def _grandchild(index: int) -> None:
@@ -168,6 +207,8 @@ FAULTS: dict[str, Callable[[int], object]] = {
     "stop": lambda _index: os.kill(os.getpid(), signal.SIGSTOP),
     "close_all": lambda _index: os.closerange(0, 256),
     "close_output": _close_output,
+    "own_queue": _own_queue,
+    "print_endlessly": _print_until_cut_off,
     "grandchild": _grandchild,
     "daemon": _daemon,
     "shout": _shout,
@@ -283,6 +324,12 @@ class Batches:
                 raise LookupError("no more batches")
 
 
+def _kept(batch: Any) -> Any:
+    """A batch whose descriptors don't come free."""
+    _KEPT.append(batch)
+    return batch
+
+
 def _unsendable(fault: str, batch: Any) -> Any:
     made: dict[str, Callable[[], object]] = {
         "batch_file": lambda: (batch, Path(__file__).open()),  # noqa: SIM115 - left open: that is the fault
@@ -290,6 +337,8 @@ def _unsendable(fault: str, batch: Any) -> Any:
         "batch_lock": lambda: (batch, threading.Lock()),
         "batch_generator": lambda: (batch, (number for number in range(3))),
         "batch_grad": lambda: torch.ones(3, requires_grad=True) * 2,
+        "takes_all_files": lambda: (_kept(batch), TakesFiles(0)),
+        "leaves_a_file": lambda: (_kept(batch), TakesFiles(1)),
         "batch_local_class": lambda: (batch, type("Local", (), {})()),
     }
     return made[fault]() if fault in made else batch

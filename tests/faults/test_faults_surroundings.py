@@ -156,6 +156,25 @@ def test_no_more_descriptors(tried: Config) -> None:
     assert fine["outcome"] == "completed"
 
 
+@pytest.mark.parametrize("fault", ["takes_all_files", "leaves_a_file"])
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.usefixtures("clean")
+def test_no_more_descriptors_while_a_batch_is_handed_over(fault: str, workers: int) -> None:
+    """Then the main process waits for ever, or the connection breaks, or the batch is dropped."""
+    failed, fine = run_narrowed(
+        "loader",
+        (fault, config(workers, "fork"), 0.1),
+        ("none", config(1, "fork"), 0.1),
+        limits={"RLIMIT_NOFILE": 128},
+        bench={"stall_s": STALL_S},
+    )
+
+    failure = the_failure(failed, limit_s=STALL_S)
+    assert failure.kind == "file_descriptors", failure
+    assert "ulimit -n" in failure.hint
+    assert fine["outcome"] == "completed"
+
+
 @pytest.fixture
 def few_processes() -> Iterator[Path]:
     """A control group of the test's own that holds 32 processes and threads, as a container may."""
@@ -186,3 +205,43 @@ def test_no_more_processes(few_processes: Path) -> None:
     assert failure.kind == "start_failed", failure
     assert "ulimit -u" in failure.hint
     assert fine["outcome"] == "completed"
+
+
+@pytest.mark.root
+@pytest.mark.skipif(not _ROOT, reason="needs root")
+@pytest.mark.parametrize("room", [0, 1])
+@pytest.mark.usefixtures("clean")
+def test_no_process_for_the_trial_itself(few_processes: Path, room: int) -> None:
+    """Nor a thread that listens to it, in the first case."""
+    (few_processes / "pids.max").write_text("max")
+    before, failed, fine = run_narrowed(
+        "loader",
+        ("none", config(0), 0.1),
+        (f"room_for_{room}", config(0), 0.1),
+        ("none", config(1, "fork"), 0.1),
+        cgroup=str(few_processes),
+    )
+
+    failure = the_failure(failed, limit_s=1.0)
+    assert failure.kind == "start_failed", failure
+    assert "ulimit -u" in failure.hint
+    assert before["outcome"] == fine["outcome"] == "completed"
+
+
+@pytest.mark.root
+@pytest.mark.skipif(not _ROOT, reason="needs root")
+@pytest.mark.usefixtures("clean")
+def test_no_process_for_the_observer(few_processes: Path) -> None:
+    """Its figures are missing, with a reason."""
+    (few_processes / "pids.max").write_text("max")
+    unseen, seen = run_narrowed(
+        "loader",
+        ("room_for_2", config(0), 0.1),
+        ("none", config(0), 0.1),
+        cgroup=str(few_processes),
+    )
+
+    assert unseen["outcome"] == seen["outcome"] == "completed"
+    assert unseen["usage"]["own_cpu_cores"] is None
+    assert unseen["unavailable"]["usage.own_cpu_cores"]
+    assert seen["usage"]["own_cpu_cores"] is not None
