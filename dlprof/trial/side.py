@@ -17,7 +17,7 @@ from dlprof.records import Side as SideName
 from dlprof.trial.failures import died, last_lines
 from dlprof.trial.inbox import Inbox
 from dlprof.trial.leftovers import SharedMemoryWatch
-from dlprof.trial.log import TrialLog
+from dlprof.trial.log import TrialLog, open_log
 from dlprof.trial.processes import end_group
 from dlprof.trial.protocol import BlockRequest, BuildRequest, Channel, Message
 from dlprof.units import format_duration
@@ -189,7 +189,8 @@ class _Running:
 
     def __init__(self, place: SidePlace, log: Path) -> None:
         self._shared = SharedMemoryWatch()
-        self._log = log.open("a+b")
+        self._log = open_log(log)
+        self._trial_log = TrialLog(self._log)
         self._process = subprocess.Popen(
             [place.python, "-P", "-m", "dlprof.trial.warm"],
             stdin=subprocess.PIPE,
@@ -210,7 +211,10 @@ class _Running:
     def answer(self, patience_s: float) -> Message | Failure:
         """The next answer, or why there is none."""
         event = self._inbox.get(patience_s)
-        tail = last_lines(TrialLog(self._log).text())
+        self._trial_log.trim()
+        if event is not None and event.message is not None and event.message["event"] != "failed":
+            return event.message
+        tail = last_lines(self._trial_log.text())
         if event is None:
             return Failure(
                 kind="timeout",
@@ -222,10 +226,8 @@ class _Running:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_GRACE_S)
             return died(self._process.returncode or 0, tail)
-        if event.message["event"] == "failed":
-            failure = Failure(**event.message["failure"])
-            return dataclasses.replace(failure, stderr_tail=failure.stderr_tail or tail)
-        return event.message
+        failure = Failure(**event.message["failure"])
+        return dataclasses.replace(failure, stderr_tail=failure.stderr_tail or tail)
 
     def end(self) -> None:
         self._channel.close_writing()

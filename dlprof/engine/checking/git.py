@@ -29,13 +29,18 @@ class Git:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        top = self.ask("rev-parse", "--show-toplevel")
-        if top is None:
+        top = self.run("rev-parse", "--show-toplevel")
+        if "dubious ownership" in top.stderr:
+            raise UsageError(
+                f"git refuses the repository of {directory}, which belongs to another user",
+                hint="Trust it: git config --global --add safe.directory DIRECTORY.",
+            )
+        if top.returncode != 0:
             raise UsageError(
                 f"{directory} is in no git repository, so there is no base to check against",
                 hint="Give a directory with --against, or a stored history with --baseline FILE.",
             )
-        self.root = Path(top).resolve()
+        self.root = Path(top.stdout.strip()).resolve()
 
     def ask(self, *words: str) -> str | None:
         """What a command of git prints; ``None`` if it fails."""
@@ -73,8 +78,12 @@ class Git:
         return self.ask("rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
 
     def is_dirty(self) -> bool:
-        """Whether there are changes, new files among them, that are not committed."""
-        return bool(self.ask("status", "--porcelain"))
+        """Whether there are changes, new files among them, that are not committed.
+
+        What Python itself compiles while a target is imported is none.
+        """
+        changed = (self.ask("status", "--porcelain") or "").splitlines()
+        return any("__pycache__" not in line for line in changed)
 
     def is_shallow(self) -> bool:
         """Whether the history was fetched only in part."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from dlprof.engine.baselines import read_baseline
@@ -25,10 +25,12 @@ from dlprof.gate import (
 )
 from dlprof.records import (
     BaselineEntry,
+    BaselineKey,
     BaselineRule,
     Block,
     CheckReport,
     Compared,
+    Machine,
     Series,
     Target,
 )
@@ -67,39 +69,95 @@ def check_baseline(
     Raises:
         DlprofError: An input can't be used, or nothing could be measured.
     """
-    began_s, started_at = clock(), now()
     history = read_baseline(path)
-    plan = lone_side(settings, (cwd or Path.cwd()).resolve())
-    with open_sides([plan], settings, listener) as sides:
-        figures = _figures(sides, settings, lambda: clock() - began_s)
-        built = sides.built["change"]
-        key = baseline_key(
-            sides.machine,
-            target=_spelled(settings),
-            python=built.versions["python"],
-            torch=built.versions["torch"],
-            config=sides.configs["change"],
-            data=data_fingerprint(built.target),
-        )
-    entry = BaselineEntry(key=key, recorded_at=started_at, commit=_commit(plan), figures=figures)
+    run = measure_run(settings, listener=listener, cwd=cwd, clock=clock)
+    entry = run.entry
     rule = BaselineRule(threshold=settings.limits.service, confidence=settings.confidence)
     target = checked_baseline(settings.sweep.target, entry, history, rule)
-    count = len(comparable(history, key))
+    count = len(comparable(history, entry.key))
     base = Compared(name=str(path), note=f"{count} comparable run{'' if count == 1 else 's'}")
     check = make_check(
-        [dataclasses.replace(target, measured_s=clock() - began_s)],
+        [dataclasses.replace(target, measured_s=run.took_s)],
         base=base,
-        change=plan.compared,
+        change=run.compared,
         override=settings.override,
     )
     return dataclasses.replace(
         check,
         warn_only=settings.warn_only,
-        started_at=started_at,
+        started_at=entry.recorded_at,
         dlprof_version=__version__,
-        python_version=built.versions["python"],
-        torch_version=built.versions["torch"],
+        python_version=run.versions["python"],
+        torch_version=run.versions["torch"],
+        machine=run.machine,
+    )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRun:
+    """One side measured alone.
+
+    Attributes:
+        entry: As a baseline keeps it.
+        compared: The code, for people.
+        versions: ``torch`` and ``python``.
+        machine: What it was measured on.
+        took_s: Wall seconds, all included.
+    """
+
+    entry: BaselineEntry
+    compared: Compared
+    versions: Mapping[str, str]
+    machine: Machine
+    took_s: float
+
+
+def measure_run(
+    settings: CheckSettings,
+    *,
+    listener: CheckListener,
+    cwd: Path | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> MeasuredRun:
+    """Measure the working directory alone, as a baseline keeps it.
+
+    Args:
+        settings: What is loaded, and the budget.
+        listener: Told of the progress.
+        cwd: The working directory.
+        clock: Monotonic seconds.
+
+    Raises:
+        DlprofError: An input can't be used, or nothing could be measured.
+    """
+    began_s, started_at = clock(), now()
+    plan = lone_side(settings, (cwd or Path.cwd()).resolve())
+    with open_sides([plan], settings, listener) as sides:
+        figures = _figures(sides, settings, lambda: clock() - began_s)
+    built = sides.built["change"]
+    key = recorded_key(sides, settings)
+    entry = BaselineEntry(
+        key=key, recorded_at=started_at, commit=recorded_commit(plan), figures=figures
+    )
+    return MeasuredRun(
+        entry=entry,
+        compared=plan.compared,
+        versions=built.versions,
         machine=sides.machine,
+        took_s=clock() - began_s,
+    )
+
+
+def recorded_key(sides: Sides, settings: CheckSettings) -> BaselineKey:
+    """What a run of the change may be compared with."""
+    built = sides.built["change"]
+    return baseline_key(
+        sides.machine,
+        target=_spelled(settings),
+        python=built.versions["python"],
+        torch=built.versions["torch"],
+        config=sides.configs["change"],
+        data=data_fingerprint(built.target),
     )
 
 
@@ -128,7 +186,7 @@ def _spelled(settings: CheckSettings) -> str:
     return " ".join((settings.sweep.target, *arguments))
 
 
-def _commit(plan: SidePlan) -> str:
+def recorded_commit(plan: SidePlan) -> str:
     """The commit that was measured; none where changes are not committed."""
     return "" if plan.compared.note else plan.compared.commit
 

@@ -19,6 +19,8 @@ _MOST_FAILURES = 3
 """A side that has failed so often fails for a reason, which more blocks don't change."""
 _HOPELESS = 2.0
 """A check whose first look would take so many times what is left of the budget isn't begun."""
+_QUICK_BATCH_S = 200e-6
+"""Stamps cost about a fifth of that."""
 _SIDES = 2
 _BLOCKS_OF_SIDE = 2
 
@@ -61,6 +63,12 @@ def measure(
     left_s = settings.sweep.budget_s - (clock() - began_s)
     plan = _plan(sides, settings)
     _refuse_slow(plan, sides, settings, left_s)
+    batch_s = sides.block_s / sides.batches
+    if batch_s < _QUICK_BATCH_S:
+        listener.message(
+            f"a batch takes only {format_duration(batch_s)}, of which timing it is a part; "
+            "larger batches tell more"
+        )
     unavailable: dict[str, str] = {}
     starts_s = _SIDES * sides.start_s * _first_look(plan, "start")
     if starts_s > _SHARE_OF_STARTS * left_s:

@@ -26,6 +26,10 @@ _MOST_BATCHES = 4096
 _NEAR = 1.5
 """A block that is longer or shorter than asked for by no more than this factor will do."""
 _ROUNDS = 4
+_LEAST_PATIENCE_S = 30.0
+"""Importing torch on a slow machine takes as long."""
+_NEEDED = "What is checked has to work in the base too."
+_UNTRACKED = "Files that git doesn't track, such as data, are named by absolute paths."
 _PACKAGE = Path(__file__).resolve().parents[2]
 
 
@@ -116,7 +120,9 @@ class Sides:
 
     @property
     def _patience_s(self) -> float:
-        return self._settings.sweep.timeout_s
+        """How long one answer may take."""
+        sweep = self._settings.sweep
+        return min(sweep.timeout_s, max(sweep.budget_s, _LEAST_PATIENCE_S))
 
     def build(self) -> None:
         """Build all sides' targets at the same time.
@@ -158,7 +164,9 @@ class Sides:
     def _of_side(self, side: Side, error: DlprofError) -> DlprofError:
         hint = error.hint
         if side == "base":
-            hint = f"{hint} What is checked has to work in the base too.".strip()
+            hint = f"{hint} {_NEEDED}".strip()
+            if self._plans[side].compared.commit:
+                hint = f"{hint} {_UNTRACKED}"
         return type(error)(
             f"{self._name(side)}: {error.message}", hint=hint, traceback=error.traceback
         )
