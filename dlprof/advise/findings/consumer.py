@@ -6,6 +6,7 @@ import dataclasses
 import math
 
 from dlprof.advise.findings.claims import Claim, Place, Words, claim, settings_fix
+from dlprof.advise.findings.copying import used_gpu
 from dlprof.advise.findings.gains import Gain, closed_form, gain_of
 from dlprof.advise.findings.limit import limit_of, main_share
 from dlprof.advise.findings.view import View
@@ -15,6 +16,9 @@ from dlprof.units import format_duration
 
 _PAYS = 1.08
 """Gain from which fewer workers count as better, not only as good."""
+
+_KERNELS = 0.7
+"""Share of time with any kernel on the device, below which a step doesn't keep it busy."""
 
 _AS_GOOD = 0.95
 _FASTER = 1.1
@@ -49,11 +53,35 @@ def consumer(view: View) -> Claim | None:
         Words(
             title="The training step is the limit",
             explanation=f"The loader keeps up: the step waits {percent(view.wait)} of the time"
-            f"{each}. No setting of the loader makes this faster.",
+            f"{each}. No setting of the loader makes this faster.{_idle_device(view)}",
         ),
         place=Place.CONSUMER,
         cost=0.0,
-        figures={"wait_fraction": view.wait, "batches_per_s": view.rate},
+        figures={
+            "wait_fraction": view.wait,
+            "batches_per_s": view.rate,
+            "kernel_active_fraction": _kernels(view),
+        },
+    )
+
+
+def _kernels(view: View) -> float | None:
+    """Share of time in which the device ran any kernel."""
+    gpu = used_gpu(view)
+    return None if gpu is None else gpu.kernel_active_fraction
+
+
+def _idle_device(view: View) -> str:
+    """Whether it is the step's own Python that takes the time, and not the device.
+
+    A step of stated length is none of the user's: what it does says nothing.
+    """
+    active = _kernels(view)
+    if active is None or active >= _KERNELS or view.evidence.step_s > 0:
+        return ""
+    return (
+        f" The device ran kernels only {percent(active)} of the time: the step's own Python, or "
+        "what it waits for, takes the rest."
     )
 
 

@@ -194,14 +194,40 @@ def pin(view: View) -> Claim | None:
             title="The pin thread is the limit",
             explanation=f"One thread copies every batch to page-locked memory, "
             f"{format_duration(costs.pin_s)} each, and is busy {percent(min(1.0, share))} of the "
-            "time.",
+            f"time.{_starved_pin(view)}",
         ),
         place=Place.FAULT,
         cost=gain.saved if gain is not None else min(1.0, share) * (view.wait or 1.0),
-        figures={"pin_s": costs.pin_s, "pin_busy_fraction": min(1.0, share)},
+        figures={
+            "pin_s": costs.pin_s,
+            "pin_busy_fraction": min(1.0, share),
+            **_pin_costs(view),
+        },
         fix=settings_fix(view, plain, "Set pin_memory=False, or make batches smaller (uint8)."),
         gain=gain,
     )
+
+
+def _pin_costs(view: View) -> dict[str, float | None]:
+    """What pinning took of the machine, where that was measured."""
+    pin = None if view.copies is None else view.copies.pin
+    if pin is None:
+        return {}
+    return {
+        "pin_thread_cpu_s": pin.thread_cpu_s,
+        "pin_thread_run_queue_s": pin.thread_run_queue_s,
+        "pinned_bytes": pin.pinned_bytes,
+        "pin_alloc_s": pin.alloc_s,
+    }
+
+
+def _starved_pin(view: View) -> str:
+    """Whether the thread waits for a core longer than it works."""
+    costs = _pin_costs(view)
+    cpu_s, queued_s = costs.get("pin_thread_cpu_s"), costs.get("pin_thread_run_queue_s")
+    if cpu_s is None or queued_s is None or queued_s <= cpu_s:
+        return ""
+    return f" It waits {format_duration(queued_s)} a batch for a core, which workers keep busy."
 
 
 def unpinned(view: View) -> Config | None:

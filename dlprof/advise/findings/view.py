@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dlprof.advise.findings.costs import Costs, costs_of
 from dlprof.advise.findings.evidence import Evidence
 from dlprof.records import Config, Explanation, Stage, StageName, Trial, Usage
+from dlprof.records.transfer import Copies
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,8 @@ class View:
         rate: Batches per second, uninstrumented where that was measured.
         wait: Share of time that the consumer waits: 1 for one that does nothing else.
         trial_ids: Of the trials that the figures come from.
+        copies: Copying to the device, in the trial where it held the step up as long as it mostly
+            does; ``None`` where nothing was copied.
     """
 
     evidence: Evidence
@@ -33,6 +36,7 @@ class View:
     rate: float | None
     wait: float | None
     trial_ids: tuple[str, ...]
+    copies: Copies | None = None
 
     @classmethod
     def of(cls, evidence: Evidence) -> View:
@@ -51,6 +55,7 @@ class View:
             rate=rate,
             wait=_wait(evidence, plain, explained),
             trial_ids=tuple(trial.id for trial in plain or own),
+            copies=_copies(plain or completed),
         )
 
     @property
@@ -114,6 +119,15 @@ def _wait(
     if waits:
         return statistics.median(waits)
     return None if explained is None else explained.wait_fraction
+
+
+def _copies(trials: Sequence[Trial]) -> Copies | None:
+    """Those of the trial in the middle."""
+    found = [trial.copies for trial in trials if trial.copies is not None]
+    timed = [each for each in found if each.exposed_s is not None]
+    if not timed:
+        return found[-1] if found else None
+    return sorted(timed, key=lambda each: each.exposed_s or 0.0)[(len(timed) - 1) // 2]
 
 
 def _usage(trials: Sequence[Trial]) -> Usage:
