@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 from dlprof.advise.findings.claims import Claim, Place, Words, claim, settings_fix
+from dlprof.advise.findings.copying import Copying, copying_of, used_gpu
 from dlprof.advise.findings.gains import bound, measured_gain
-from dlprof.advise.findings.memory import batch_bytes
 from dlprof.advise.findings.view import View
 from dlprof.advise.wording import percent
-from dlprof.records import Config, Fix, GpuInfo
+from dlprof.records import Config, Fix, GpuUsage
 from dlprof.units import format_bytes, format_duration
 
 _EXPOSED = 0.05
@@ -17,122 +17,225 @@ _PINNED_SPEED = 2.0
 """What pinned memory brings at most where copies overlap nothing: 0.458 against 0.367 ms for
 4 MB, and with non_blocking the rest as well (FIELD section 6)."""
 
-_GIGATRANSFERS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
+_PAYS = 1.02
 _REACHED = 0.75
 """Share of a link's theory that copies of pinned memory reach: 12.4 of 15.75 GB/s."""
 
 _SLOW_LINK = 0.5
 _LEAST_COPY_BYTES = 4 << 20
+_PINNED = 0.5
+"""Share of a batch's bytes in page-locked memory from which it counts as pinned."""
+
 _OTHERS_BUSY = 0.3
+_OTHERS_LINK = 0.25
+"""Share of a link's theory that another card receives, from which it is worth a word."""
 
 _PAGEABLE_CODE = """loader = DataLoader(dataset, pin_memory=True, ...)
 batch = batch.to(device, non_blocking=True)"""
 
+_UNPINNABLE_CODE = """class Batch:
+    def pin_memory(self):
+        self.images = self.images.pin_memory()
+        return self"""
+
 
 def pageable(view: View) -> Claim | None:
     """Copies to the device are unpinned and exposed."""
-    costs, pinned = view.costs, pinned_copies(view)
-    if costs is None or pinned is None:
+    copying = copying_of(view)
+    if copying is None or not _is_worth_pinning(view, copying):
         return None
-    share = copy_share(view)
+    if view.config.pin_memory:
+        return _unpinnable(view, copying)
+    pinned = dataclasses.replace(view.config, pin_memory=True)
     gain = measured_gain(view, pinned)
-    if gain is not None and gain.value < 1.02:
+    if gain is not None and gain.value < _PAYS:
         return None
+    fix = settings_fix(view, pinned, "Set pin_memory=True and copy with non_blocking=True.")
     return claim(
         view,
         "transfer.pageable",
         Words(
             title="Copies to the device are unpinned",
-            explanation=f"Copying a batch of {format_bytes(batch_bytes(view))} takes "
-            f"{format_duration(costs.copy_s)}, {percent(share)} of the time, and nothing else "
-            "happens meanwhile.",
+            explanation=f"Copying a batch of {format_bytes(copying.bytes)} takes "
+            f"{format_duration(copying.exposed_s)}, {percent(copying.share)} of the time, and "
+            "nothing else happens meanwhile.",
         ),
         place=Place.FAULT,
-        cost=share,
-        figures={"copy_s": costs.copy_s, "share": share, "batch_bytes": batch_bytes(view)},
-        fix=dataclasses.replace(
-            settings_fix(view, pinned, "Set pin_memory=True and copy with non_blocking=True."),
-            code=_PAGEABLE_CODE,
-        ),
-        gain=gain or bound(1 / (1 - share * (1 - 1 / _PINNED_SPEED))),
+        cost=copying.share,
+        figures=copying.figures(),
+        fix=dataclasses.replace(fix, code=_PAGEABLE_CODE),
+        gain=gain or bound(_without_pageable(copying)),
     )
+
+
+def _unpinnable(view: View, copying: Copying) -> Claim:
+    """``pin_memory=True`` that leaves the batches as they are."""
+    return claim(
+        view,
+        "transfer.pageable",
+        Words(
+            title="pin_memory=True doesn't pin these batches",
+            explanation=f"Only {percent(copying.pinned_fraction or 0.0)} of a batch's bytes come "
+            f"in pinned memory, and copying takes {percent(copying.share)} of the time: torch pins "
+            "tensors, lists, tuples and dicts, and what has a pin_memory method.",
+        ),
+        place=Place.FAULT,
+        cost=copying.share,
+        figures=copying.figures(),
+        fix=Fix(
+            text="Give the batch's class a pin_memory method, or let collate_fn return a dict.",
+            code=_UNPINNABLE_CODE,
+        ),
+        gain=bound(_without_pageable(copying)),
+    )
+
+
+def _without_pageable(copying: Copying) -> float:
+    return 1 / (1 - copying.share * (1 - 1 / _PINNED_SPEED))
+
+
+def _is_worth_pinning(view: View, copying: Copying) -> bool:
+    """Whether copies are exposed and come from pageable memory."""
+    if view.evidence.accelerator is None or copying.share < _EXPOSED:
+        return False
+    if copying.pinned_fraction is None:
+        return not view.config.pin_memory
+    return copying.pinned_fraction < _PINNED
 
 
 def pinned_copies(view: View) -> Config | None:
     """The same with pinning, where copies are exposed."""
-    if view.evidence.accelerator is None or view.config.pin_memory:
+    copying = copying_of(view)
+    if copying is None or view.config.pin_memory or not _is_worth_pinning(view, copying):
         return None
-    exposed = copy_share(view) >= _EXPOSED
-    return dataclasses.replace(view.config, pin_memory=True) if exposed else None
-
-
-def copy_share(view: View) -> float:
-    """Share of the time that goes to copies to the device."""
-    costs = view.costs
-    if costs is None or costs.period_s <= 0:
-        return 0.0
-    return min(0.99, costs.copy_s / costs.period_s)
+    return dataclasses.replace(view.config, pin_memory=True)
 
 
 def link(view: View) -> Claim | None:
     """The link to the device is slower than it should be."""
-    costs, size = view.costs, batch_bytes(view)
-    theory = link_bytes_per_s(view.evidence.machine.gpus)
-    if costs is None or not costs.copy_s or not size or theory is None:
+    copying = copying_of(view)
+    theory = _theory(view)
+    if copying is None or theory is None or copying.bytes_per_s is None:
         return None
-    if size < _LEAST_COPY_BYTES or not view.config.pin_memory or copy_share(view) < _EXPOSED:
-        return None  # small and pageable copies say nothing of the link
-    speed = size / costs.copy_s
+    if not _tells_of_the_link(view, copying):
+        return None
+    speed = copying.bytes_per_s
     if speed >= _SLOW_LINK * _REACHED * theory:
         return None
     left = speed / (_REACHED * theory)
+    cost = copying.share * (1 - left)
+    seen = used_gpu(view)
     return claim(
         view,
         "transfer.link",
         Words(
             title="The link to the device is slower than it should be",
             explanation=f"Pinned batches go at {format_bytes(speed)} a second where the card and "
-            f"its slot allow {format_bytes(theory)}.",
+            f"its slot allow {format_bytes(theory)}.{_seen_link(seen)}{_beside(view, seen)}",
         ),
         place=Place.FAULT,
-        cost=copy_share(view) * (1 - left),
-        figures={"copy_bytes_per_s": speed, "link_bytes_per_s": theory, "copy_s": costs.copy_s},
+        cost=cost,
+        figures={
+            "copy_bytes_per_s": speed,
+            "link_bytes_per_s": theory,
+            **copying.figures(),
+            "pcie_generation": None if seen is None else seen.pcie_generation,
+            "pcie_width": None if seen is None else seen.pcie_width,
+        },
         fix=Fix(
             text="Look at the link's generation and width while copies run (`dlprof transfer`), at "
             "the slot, and at which NUMA node the process runs on."
         ),
-        gain=bound(1 / max(0.05, 1 - copy_share(view) * (1 - left))),
+        gain=bound(1 / max(0.05, 1 - cost)),
     )
 
 
-def link_bytes_per_s(gpus: tuple[GpuInfo, ...]) -> float | None:
-    """The slowest card's theory: GT/s x width x 128/130 / 8 (FIELD section 6)."""
-    speeds = [
-        _GIGATRANSFERS[gpu.pcie_generation] * gpu.pcie_width * 128 / 130 / 8 * 1e9
-        for gpu in gpus
-        if gpu.pcie_generation in _GIGATRANSFERS and gpu.pcie_width
+def _tells_of_the_link(view: View, copying: Copying) -> bool:
+    """Whether copies are large, pinned and exposed; others say nothing of the link."""
+    if copying.bytes is None or copying.bytes < _LEAST_COPY_BYTES or copying.share < _EXPOSED:
+        return False
+    if copying.pinned_fraction is None:
+        return view.config.pin_memory
+    return copying.pinned_fraction >= _PINNED
+
+
+def _theory(view: View) -> float | None:
+    """Of the card that is used; of the slowest where that isn't known."""
+    seen, gpus = used_gpu(view), view.evidence.machine.gpus
+    mine = [gpu for gpu in gpus if seen is not None and gpu.uuid == seen.uuid]
+    speeds = [gpu.link_bytes_per_s for gpu in mine or gpus]
+    return min((speed for speed in speeds if speed is not None), default=None)
+
+
+def _seen_link(seen: GpuUsage | None) -> str:
+    if seen is None or seen.pcie_generation is None or seen.pcie_width is None:
+        return ""
+    return f" It was seen at generation {seen.pcie_generation} with {seen.pcie_width} lanes."
+
+
+def _beside(view: View, seen: GpuUsage | None) -> str:
+    """Other cards that receive much meanwhile, perhaps by the same switch."""
+    theory = {gpu.uuid: gpu.link_bytes_per_s for gpu in view.evidence.machine.gpus}
+    busy = [
+        gpu
+        for gpu in view.usage.gpu
+        if (seen is None or gpu.uuid != seen.uuid)
+        and (gpu.pcie_rx_bytes_per_s or 0.0) >= _OTHERS_LINK * (theory.get(gpu.uuid) or 1e12)
     ]
-    return min(speeds, default=None)
+    if seen is None or not busy:
+        return ""
+    rate = sum(gpu.pcie_rx_bytes_per_s or 0.0 for gpu in busy)
+    cards = ", ".join(str(gpu.index) for gpu in busy)
+    return f" GPU {cards} received {format_bytes(rate)} a second meanwhile."
 
 
 def neighbours(view: View) -> Claim | None:
     """Other processes use the device."""
-    busy = [gpu for gpu in view.usage.gpu if (gpu.kernel_active_fraction or 0) >= _OTHERS_BUSY]
-    uses_it = view.evidence.has_step or (view.costs is not None and view.costs.copy_s > 0)
-    if not busy or (uses_it and view.evidence.accelerator is not None):
-        return None  # what runs there may be the step's own
-    gpu = max(busy, key=lambda each: each.kernel_active_fraction or 0)
-    active = gpu.kernel_active_fraction or 0.0
+    uses_it = view.evidence.accelerator is not None and (
+        view.evidence.has_step or copying_of(view) is not None
+    )
+    gpu = _shared_card(view) if uses_it else _busy_card(view)
+    if gpu is None:
+        return None
+    active = gpu.kernel_active_fraction
+    kernels = "" if active is None else f", and kernels ran {percent(active)} of the time"
+    own = ", the trial's own among them" if uses_it and kernels else ""
     return claim(
         view,
         "gpu.neighbours",
         Words(
             title="Other processes use the device",
-            explanation=f"GPU {gpu.index} ({gpu.name}) ran kernels {percent(active)} of the time, "
-            f"with {format_bytes(gpu.memory_used_bytes)} in use, none of it for this loader.",
+            explanation=f"GPU {gpu.index} ({gpu.name}): {_crowd(gpu)}{kernels}{own}.",
         ),
         place=Place.BEHIND,
         cost=0.0,
-        figures={"gpu": gpu.index, "kernel_active_fraction": active},
+        figures={
+            "gpu": gpu.index,
+            "kernel_active_fraction": active,
+            "other_processes": gpu.other_processes,
+            "other_memory_bytes": gpu.other_memory_bytes,
+            "memory_used_bytes": gpu.memory_used_bytes,
+        },
         fix=Fix(text="See who they are with nvidia-smi, and choose an idle device."),
     )
+
+
+def _shared_card(view: View) -> GpuUsage | None:
+    """The card that the trial works on, where others did so before it began."""
+    seen = used_gpu(view)
+    return seen if seen is not None and seen.other_processes else None
+
+
+def _busy_card(view: View) -> GpuUsage | None:
+    """The busiest card, none of whose kernels can be the trial's."""
+    busy = [gpu for gpu in view.usage.gpu if (gpu.kernel_active_fraction or 0) >= _OTHERS_BUSY]
+    return max(busy, key=lambda gpu: gpu.kernel_active_fraction or 0, default=None)
+
+
+def _crowd(gpu: GpuUsage) -> str:
+    """Who was there before the trial, and what they hold."""
+    if not gpu.other_processes:
+        return f"{format_bytes(gpu.memory_used_bytes)} of its memory are in use by others"
+    others = "another process" if gpu.other_processes == 1 else f"{gpu.other_processes} others"
+    held = gpu.other_memory_bytes
+    return f"{others} had it before" + ("" if held is None else f", with {format_bytes(held)}")
