@@ -291,3 +291,25 @@ class Transfers:
     batch: BatchTransfer | None = None
     warnings: tuple[str, ...] = ()
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PinGain:
+    """What ``pin_memory=True`` changed between two trials that differ in nothing else.
+
+    Attributes:
+        off: Id of the trial without pinning.
+        on: Id of the trial with it.
+        total_s: Seconds per batch that it saved, start-up left aside; below 0 it cost time.
+        copy_s: Part of that in which the step no longer waits for copies.
+        receive_s: The rest: batches are received by a thread of their own, beside the step; below
+            0 where that thread and the pinning take more from the loop than they spare it.
+        costs: What it cost elsewhere.
+    """
+
+    off: str
+    on: str
+    total_s: float
+    copy_s: float
+    receive_s: float
+    costs: PinCosts
