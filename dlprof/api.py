@@ -42,6 +42,8 @@ class SweepOptions(TypedDict, total=False):
     step_time: float | str
     step: str
     device: str
+    copy_ahead: bool
+    step_on: str
     budget: float | str
     trial_time: float | str
     repeats: int

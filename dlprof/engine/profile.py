@@ -12,6 +12,7 @@ from dlprof.advise.diagnose import diagnose
 from dlprof.advise.experiments import Allowance, propose
 from dlprof.advise.findings import Evidence, Experiment, Observation
 from dlprof.advise.foresight import Foresight
+from dlprof.engine.device import place_of
 from dlprof.engine.listener import SweepListener
 from dlprof.engine.opening import opened_bench
 from dlprof.engine.preparation import Outlook, look_at_one, new_header, now, trial_cost
@@ -222,6 +223,7 @@ class _Profile:
             cold_cache=experiment.cold_cache or settings.cold_cache,
             turnover=experiment.turnover,
             explain=experiment.explain,
+            **place_of(settings, self.header.accelerator),
         )
 
     def _next_id(self) -> str:
