@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from dlprof.version import __version__
 
 if TYPE_CHECKING:
-    from dlprof.api import SweepOptions, load_run, profile, recommend, sweep
+    from dlprof.api import SweepOptions, check, load_run, profile, recommend, sweep
     from dlprof.errors import DlprofError
     from dlprof.integrations.watch import watch
     from dlprof.saved import kwargs_for
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "DlprofError": "dlprof.errors",
     "SweepOptions": "dlprof.api",
+    "check": "dlprof.api",
     "kwargs_for": "dlprof.saved",
     "load_run": "dlprof.api",
     "profile": "dlprof.api",
@@ -30,6 +31,7 @@ __all__ = [
     "DlprofError",
     "SweepOptions",
     "__version__",
+    "check",
     "kwargs_for",
     "load_run",
     "profile",

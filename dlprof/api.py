@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from dlprof.errors import UsageError
 
 if TYPE_CHECKING:
-    from dlprof.records import Recommendation, Run
+    from dlprof.records import CheckReport, Recommendation, Run
     from dlprof.settings import SweepSettings
 
 _Ints = int | str | Sequence[int]
@@ -148,8 +148,69 @@ def profile(
         )
 
 
+def check(
+    target: str | None = None,
+    *,
+    against: str | None = None,
+    baseline: str | os.PathLike[str] | None = None,
+    fail_above: float = 0.05,
+    confidence: float = 0.99,
+    allow_regression: str = "",
+    directory: str | os.PathLike[str] | None = None,
+    progress: bool = True,
+    **options: Unpack[SweepOptions],
+) -> CheckReport:
+    """Say whether data loading got slower than in another version of the code, or than it was.
+
+    Args:
+        target: TARGET as on the command line; ``None`` for the built-in images.
+        against: A git ref or a directory; by default the merge base with the branch that this one
+            goes to.
+        baseline: A stored history to compare with instead; it advises, see ``warn_only``.
+        fail_above: What the service time may grow by, as a fraction.
+        confidence: That code which isn't slower doesn't fail.
+        allow_regression: Why a failure may pass; it is kept in the report.
+        directory: The working directory of the code; that of this process by default.
+        progress: Whether to show progress on standard error.
+        options: See :class:`SweepOptions`; each swept setting at one value.
+
+    Returns:
+        The verdict in ``state``, and all that it follows from.
+
+    Raises:
+        DlprofError: An input can't be used, or nothing could be measured.
+    """
+    from dlprof.engine.check import run_check
+    from dlprof.engine.checking.history import check_baseline
+    from dlprof.engine.checking.settings import for_check
+    from dlprof.report.gate.live import open_check_listener
+
+    if not isinstance(target, str | None):
+        raise UsageError(
+            "A live object can't be checked: the base's code doesn't have it",
+            hint="Name what makes it, as in 'file.py:make_loader'.",
+        )
+    if against is not None and baseline is not None:
+        raise UsageError("against and baseline exclude each other", hint="Leave one of them out.")
+    folder = Path.cwd() if directory is None else Path(directory)
+    settings, origins, _, _ = _resolved(target, options, folder)
+    settings_of_check = for_check(
+        settings,
+        origins,
+        against=against,
+        fail_above=fail_above,
+        confidence=confidence,
+        override=allow_regression,
+    )
+    with open_check_listener(quiet=not progress) as listener:
+        if baseline is None:
+            return run_check(settings_of_check, listener=listener, cwd=folder)
+        advising = dataclasses.replace(settings_of_check, warn_only=True)
+        return check_baseline(advising, Path(baseline), listener=listener, cwd=folder)
+
+
 def _resolved(
-    target: object, options: SweepOptions
+    target: object, options: SweepOptions, folder: Path | None = None
 ) -> tuple[SweepSettings, Mapping[str, str], Mapping[str, object], bytes | None]:
     """The settings, where each came from, what was given, and a live object as bytes."""
     from dlprof.settings import resolve_settings
@@ -157,7 +218,7 @@ def _resolved(
     named, pickled = _named(target)
     flags = {key: value for key, value in {**options, **named}.items() if value is not None}
     settings, origins = resolve_settings(
-        flags, environ=os.environ, config_file=None, cwd=Path.cwd()
+        flags, environ=os.environ, config_file=None, cwd=folder or Path.cwd()
     )
     return settings, origins, flags, pickled
 

@@ -54,9 +54,14 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def command_table(name: str) -> str:
-    """The arguments and options of one command, in the sections that ``--help`` has."""
+    """The arguments and options of one command, in the sections that ``--help`` has.
+
+    Args:
+        name: The words that name it, behind the program's.
+    """
     command: Any = typer.main.get_command(app)
-    command = command.commands[name]
+    for word in name.split():
+        command = command.commands[word]
     sections: dict[str, list[list[str]]] = {}
     for parameter in command.params:
         title = getattr(parameter, "rich_help_panel", None) or "Options"

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 import dlprof
+from dlprof.cli import baseline
 from dlprof.cli.check import check
 from dlprof.cli.commands import Command, Group, ScriptCommand
 from dlprof.cli.compare import compare
@@ -61,6 +62,7 @@ app.command(cls=Command)(profile)
 app.command(cls=ScriptCommand)(run)
 app.command(cls=Command)(compare)
 app.command(cls=Command)(check)
+app.add_typer(baseline.app, name="baseline")
 app.command(cls=Command)(report)
 app.command(cls=Command)(transfer)
 app.command(cls=Command)(machine)

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
-from dlprof.cli import check_options, checked, configuration, options
+from dlprof.cli import check_kinds, check_options, checked, configuration, options
 from dlprof.cli.measuring import resolve, signals_while_measuring
 from dlprof.errors import UsageError
 from dlprof.units import quoted
@@ -22,6 +23,8 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
     *,
     against: check_options.Against = None,
     against_python: check_options.AgainstPython = None,
+    baseline: check_options.Baseline = None,
+    self_test: check_options.SelfTest = False,
     arg: options.Arg = None,
     shuffle: options.Shuffle = None,
     num_workers: configuration.NumWorkers = None,
@@ -37,6 +40,7 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
     fail_above: check_options.FailAbove = None,
     confidence: check_options.Confidence = None,
     inconclusive: check_options.Inconclusive = None,
+    regression: check_options.Regression = None,
     design: check_options.DesignOption = None,
     allow_regression: check_options.AllowRegression = None,
     seed: options.Seed = None,
@@ -55,7 +59,7 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
     """Say whether data loading got slower than in another version of the code.
 
     Measures both in turns, in this same run, until it can tell. Ends with 0 if it didn't, with 3
-    if it did.
+    if it did. With --baseline it measures one, and compares it with earlier runs on this machine.
     """
     del verbose  # the program's way out looks for it, where a fault asks for a traceback
     flags = {
@@ -84,8 +88,12 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
         "openmetrics": openmetrics,
     }
     fails = _choice("--inconclusive", inconclusive, ("warn", "fail")) == "fail"
+    fail_or_warn = ("fail", "warn") if baseline is None else ("warn", "fail")
+    warns = _choice("--regression", regression, fail_or_warn) == "warn"
+    check_kinds.refuse_two({"--against": against, "--baseline": baseline, "--self-test": self_test})
+    for name, path in files.items():
+        check_kinds.refuse_two({"--self-test": self_test, checked.FLAGS[name]: path})
     checked.refuse_unwritable(files)
-    from dlprof.engine.check import run_check
     from dlprof.engine.checking.settings import for_check
     from dlprof.gate import exit_code
     from dlprof.report.gate.live import open_check_listener
@@ -98,8 +106,17 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
         design=_design(design),
         **_shares(fail_above, confidence),
     )
+    if self_test:
+        from dlprof.engine.checking.self_test import run_self_test
+
+        with signals_while_measuring(), open_check_listener(quiet=quiet) as listener:
+            test = run_self_test(settings, listener=listener)
+        check_kinds.show_self_test(test, as_json=as_json)
+        raise typer.Exit(check_kinds.self_test_code(test, fail_inconclusive=fails))
+    settings = dataclasses.replace(settings, warn_only=warns)
+    run = check_kinds.checker(baseline)
     with signals_while_measuring(), open_check_listener(quiet=quiet) as listener:
-        report = run_check(settings, listener=listener)
+        report = run(settings, listener)
     checked.write_files(report, files)
     checked.tell_github(report, os.environ)
     checked.show(report, as_json=as_json)

@@ -30,6 +30,25 @@ AgainstPython = Annotated[
         rich_help_panel=_COMPARED,
     ),
 ]
+Baseline = Annotated[
+    Path | None,
+    typer.Option(
+        "--baseline",
+        metavar="FILE",
+        help="Compare with the stored history of dlprof baseline; it only warns, unless "
+        "--regression fail is given.",
+        rich_help_panel=_COMPARED,
+    ),
+]
+SelfTest = Annotated[
+    bool,
+    typer.Option(
+        "--self-test",
+        help="Compare the code with itself, then with itself made slower: what can be told on "
+        "this machine, and how long does it take?",
+        rich_help_panel=_COMPARED,
+    ),
+]
 Budget = Annotated[
     str | None,
     typer.Option(
@@ -63,6 +82,15 @@ Inconclusive = Annotated[
         "--inconclusive",
         metavar="warn|fail",
         help="What to make of a check that can't tell. Default: warn.",
+        rich_help_panel=_RULE,
+    ),
+]
+Regression = Annotated[
+    str | None,
+    typer.Option(
+        "--regression",
+        metavar="fail|warn",
+        help="What to make of a regression. Default: fail; with --baseline: warn.",
         rich_help_panel=_RULE,
     ),
 ]

@@ -7,6 +7,7 @@ import contextlib
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from dlprof.cli import streams
@@ -14,6 +15,18 @@ from dlprof.errors import FileError
 
 if TYPE_CHECKING:
     from dlprof.records import CheckReport
+
+FLAGS: Mapping[str, str] = MappingProxyType(
+    {
+        "json": "-o",
+        "junit": "--junit",
+        "markdown": "--markdown",
+        "bencher": "--bencher",
+        "benchmark_action": "--benchmark-action",
+        "openmetrics": "--openmetrics",
+    }
+)
+"""What asks for a file of each format."""
 
 
 def refuse_unwritable(files: Mapping[str, Path | None]) -> None:

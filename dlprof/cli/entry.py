@@ -7,8 +7,9 @@ import functools
 import io
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import typer
 from typer.core import TyperGroup
@@ -96,11 +97,18 @@ def _options_with_values() -> frozenset[str]:
     """Every option that takes the word behind it, whatever that looks like."""
     return frozenset(
         name
-        for command in _command().commands.values()
-        for parameter in command.params
+        for parameter in _parameters(_command())
         if parameter.param_type_name == "option" and not getattr(parameter, "is_flag", False)
         for name in parameter.opts
     )
+
+
+def _parameters(group: TyperGroup) -> Iterator[Any]:
+    """The parameters of all commands, those of groups of commands among them."""
+    for command in group.commands.values():
+        yield from command.params
+        if isinstance(command, TyperGroup):
+            yield from _parameters(command)
 
 
 def _wants_tracebacks(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:

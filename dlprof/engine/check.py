@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from dlprof.engine.checking.compared import SidePlan, both_sides
+from dlprof.engine.checking.history import recordable
 from dlprof.engine.checking.measuring import Measured, measure
 from dlprof.engine.checking.settings import CheckListener, CheckSettings
 from dlprof.engine.checking.sides import Sides, open_sides
 from dlprof.engine.preparation import now
-from dlprof.gate import checked_target, make_check
+from dlprof.gate import checked_target, figures_of, make_check
 from dlprof.records import CheckReport
 from dlprof.version import __version__
 
@@ -83,10 +84,13 @@ def _report(
 ) -> CheckReport:
     base, change = plans
     built = sides.built["change"]
+    figures = figures_of(measured.plan, measured.quads)
+    kept = recordable(change, sides, settings, started_at=started_at, figures=figures)
     target = dataclasses.replace(
         checked_target(settings.sweep.target, measured.plan, measured.quads),
         source_file=_relative(built.file, change.root),
         source_line=built.line,
+        recordable=kept if figures else None,
         measured_s=took_s,
     )
     check = make_check(

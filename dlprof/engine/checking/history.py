@@ -25,7 +25,6 @@ from dlprof.gate import (
 )
 from dlprof.records import (
     BaselineEntry,
-    BaselineKey,
     BaselineRule,
     Block,
     CheckReport,
@@ -135,10 +134,7 @@ def measure_run(
     with open_sides([plan], settings, listener) as sides:
         figures = _figures(sides, settings, lambda: clock() - began_s)
     built = sides.built["change"]
-    key = recorded_key(sides, settings)
-    entry = BaselineEntry(
-        key=key, recorded_at=started_at, commit=recorded_commit(plan), figures=figures
-    )
+    entry = recordable(plan, sides, settings, started_at=started_at, figures=figures)
     return MeasuredRun(
         entry=entry,
         compared=plan.compared,
@@ -148,16 +144,26 @@ def measure_run(
     )
 
 
-def recorded_key(sides: Sides, settings: CheckSettings) -> BaselineKey:
-    """What a run of the change may be compared with."""
+def recordable(
+    plan: SidePlan,
+    sides: Sides,
+    settings: CheckSettings,
+    *,
+    started_at: str,
+    figures: Mapping[str, float],
+) -> BaselineEntry:
+    """The change as a baseline keeps it, whatever else was measured beside it."""
     built = sides.built["change"]
-    return baseline_key(
+    key = baseline_key(
         sides.machine,
         target=_spelled(settings),
         python=built.versions["python"],
         torch=built.versions["torch"],
         config=sides.configs["change"],
         data=data_fingerprint(built.target),
+    )
+    return BaselineEntry(
+        key=key, recorded_at=started_at, commit=_commit(plan), figures=dict(figures)
     )
 
 
@@ -186,7 +192,7 @@ def _spelled(settings: CheckSettings) -> str:
     return " ".join((settings.sweep.target, *arguments))
 
 
-def recorded_commit(plan: SidePlan) -> str:
+def _commit(plan: SidePlan) -> str:
     """The commit that was measured; none where changes are not committed."""
     return "" if plan.compared.note else plan.compared.commit
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -17,17 +19,19 @@ _FROZEN = Path(__file__).parents[2] / "data" / "report" / "options.txt"
 
 def all_options() -> dict[str, list[str]]:
     """Each command's arguments and options, as they are typed."""
-    group = typer.main.get_command(app)
-    commands = {"dlprof": group} | {
-        f"dlprof {name}": command
-        for name, command in getattr(group, "commands").items()  # noqa: B009
-    }
     return {
         name: sorted(
             "/".join([*parameter.opts, *parameter.secondary_opts]) for parameter in command.params
         )
-        for name, command in commands.items()
+        for name, command in _commands("dlprof", typer.main.get_command(app))
     }
+
+
+def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
+    """A command, and all below it where it is a group, by the words that name them."""
+    yield name, command
+    for word, below in getattr(command, "commands", {}).items():
+        yield from _commands(f"{name} {word}", below)
 
 
 def test_the_set_of_options_is_frozen() -> None:

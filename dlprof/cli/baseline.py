@@ -1,0 +1,181 @@
+"""``dlprof baseline``: the stored history that ``dlprof check --baseline`` reads."""
+# ruff: noqa: PLC0415 - imported when the command runs, so that --help answers at once
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dlprof.cli import check_options, configuration, options, streams
+from dlprof.cli.commands import Command, Group
+from dlprof.cli.measuring import resolve, signals_while_measuring
+from dlprof.errors import FileError, UsageError
+
+if TYPE_CHECKING:
+    from dlprof.records import BaselineEntry
+
+app = typer.Typer(cls=Group, rich_markup_mode=None)
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="The baseline, JSON lines.")]
+
+
+@app.callback()
+def baseline() -> None:
+    """Keep the history that dlprof check --baseline reads."""
+
+
+@app.command(cls=Command)
+def update(  # noqa: PLR0913 - a command has as many parameters as it has options
+    file: File,
+    target: options.Target = None,
+    *,
+    document: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="DOCUMENT",
+            help="Take the run that this JSON document of dlprof check holds; measure nothing.",
+        ),
+    ] = None,
+    arg: options.Arg = None,
+    shuffle: options.Shuffle = None,
+    num_workers: configuration.NumWorkers = None,
+    prefetch_factor: configuration.PrefetchFactor = None,
+    pin_memory: configuration.PinMemory = None,
+    persistent_workers: configuration.PersistentWorkers = None,
+    batch_size: configuration.BatchSize = None,
+    in_order: configuration.InOrder = None,
+    start_method: configuration.StartMethod = None,
+    sharing_strategy: configuration.SharingStrategy = None,
+    worker_threads: configuration.WorkerThreads = None,
+    budget: check_options.Budget = None,
+    seed: options.Seed = None,
+    timeout: options.Timeout = None,
+    config: options.ConfigFile = None,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Measure a target and add the run to a baseline, which is created where there is none.
+
+    A run is compared with others of the same target, settings, kind of machine and versions.
+    """
+    del verbose  # the program's way out looks for it, where a fault asks for a traceback
+    flags = {
+        "target": target,
+        "arg": arg,
+        "shuffle": shuffle,
+        "num_workers": num_workers,
+        "prefetch_factor": prefetch_factor,
+        "pin_memory": pin_memory,
+        "persistent_workers": persistent_workers,
+        "batch_size": batch_size,
+        "in_order": in_order,
+        "start_method": start_method,
+        "sharing_strategy": sharing_strategy,
+        "worker_threads": worker_threads,
+        "budget": budget,
+        "seed": seed,
+        "timeout": timeout,
+    }
+    if document is not None and (unused := [key for key, value in flags.items() if value]):
+        raise UsageError(
+            f"--from measures nothing, so {unused[0]} has no use", hint="Leave one of them out."
+        )
+    from dlprof.engine.baselines import read_baseline, record_entry
+
+    read_baseline(file)  # before time is spent
+    entries = _measured(flags, config, quiet=quiet) if document is None else _held(document)
+    counts = [record_entry(file, entry) for entry in entries]
+    _tell(file, entries, counts, as_json=as_json, quiet=quiet)
+
+
+@app.command(cls=Command)
+def show(
+    file: File,
+    *,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Show the runs of a baseline, by what they can be compared with. Measures nothing."""
+    del quiet, verbose  # taken as by every command; there is no progress to hide
+    from dlprof.engine.baselines import read_baseline
+    from dlprof.report.gate.history import baseline_document, render_baseline
+
+    if not file.exists():
+        raise FileError(
+            f"There is no baseline {file}", hint="Record a run with dlprof baseline update."
+        )
+    history = read_baseline(file)
+    if as_json:
+        streams.write_result(baseline_document(str(file), history))
+    else:
+        streams.print_result(render_baseline(str(file), history))
+
+
+def _measured(
+    flags: Mapping[str, object | None], config: Path | None, *, quiet: bool
+) -> list[BaselineEntry]:
+    """One run, measured now."""
+    from dlprof.engine.checking.history import measure_run
+    from dlprof.engine.checking.settings import for_check
+    from dlprof.report.gate.live import open_check_listener
+
+    settings = for_check(*resolve(flags, config))
+    with signals_while_measuring(), open_check_listener(quiet=quiet) as listener:
+        return [measure_run(settings, listener=listener).entry]
+
+
+def _held(document: Path) -> list[BaselineEntry]:
+    """The runs that the document of a check holds, one per target."""
+    from dlprof.report.gate.document import read_check
+
+    try:
+        text = document.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise FileError(
+            f"{document} is no document of a check: it isn't text",
+            hint="Give a document that dlprof check --json printed.",
+        ) from None
+    except OSError as error:
+        raise FileError(
+            f"{document} can't be read: {error.strerror}",
+            hint="Give a document that dlprof check --json printed.",
+        ) from None
+    check = read_check(text, str(document))
+    entries = [each.recordable for each in check.targets if each.recordable is not None]
+    if not entries:
+        raise FileError(
+            f"{document} holds no run that a baseline could keep",
+            hint="Measure one: dlprof baseline update FILE TARGET.",
+        )
+    return entries
+
+
+def _tell(
+    file: Path,
+    entries: Iterable[BaselineEntry],
+    counts: Iterable[int],
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """What was added."""
+    from dlprof.store.codec import to_json
+
+    if as_json:
+        runs = [
+            {"entry": entry, "comparable_runs": count}
+            for entry, count in zip(entries, counts, strict=True)
+        ]
+        document = {"schema_version": 1, "file": str(file), "added": runs}
+        streams.write_result(json.dumps(to_json(document), allow_nan=False, indent=2))
+    elif not quiet:
+        for entry, count in zip(entries, counts, strict=True):
+            kept = f"{count} run{'' if count == 1 else 's'}"
+            streams.write_result(f"{file}: {kept} of {entry.key.target} on this kind of machine")
