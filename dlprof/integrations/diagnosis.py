@@ -24,8 +24,9 @@ from dlprof.records import (
 _OF_ITERABLES = "_InfiniteConstantSampler"
 """What torch puts in a sampler's place for an iterable data set."""
 
-_WORTH_TELLING = 0.02
-"""Share of the script's time that its costliest loader takes, from which its causes are told."""
+_WORTH_TELLING = 0.05
+"""Share of the script's time that a loader takes, from which its causes are told: below it the
+report says that no loader holds the script up."""
 _TOO_FEW_BATCHES = 10
 _FEW_BATCHES = 30
 _MOST_UNTOLD = 3

@@ -190,3 +190,21 @@ def test_iterators_that_outlive_the_script_end_without_a_word(tmp_path: Path) ->
     result = ran([*DLPROF, "--quiet", "half.py"], tmp_path)
     assert result.returncode == 0
     assert b"Exception ignored" not in result.stderr
+
+
+def test_torchrun_starts_it_once_for_each_rank(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, sys\n"
+        "assert sys.argv == ['train.py', '--lr', '3']\n"
+        "print('rank', os.environ['RANK'], os.environ['OMP_NUM_THREADS'], flush=True)\n"
+    )
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    words = ["-m", "dlprof", "run", "-o", "run.dlprof.jsonl", "train.py", "--lr", "3"]
+    done = ran([*torchrun, *words], tmp_path)
+    assert done.returncode == 0
+    assert sorted(done.stdout.splitlines()) == [b"rank 0 1", b"rank 1 1"]
+    assert done.stderr.count(b"dlprof run train.py") == 1
+    for rank in (0, 1):
+        run = read_run(tmp_path / f"run.rank{rank}.dlprof.jsonl")
+        assert run.script is not None
+        assert (run.script.rank, run.script.world_size, run.script.ending) == (rank, 2, "returned")
