@@ -35,20 +35,21 @@ class _Columns:
     step: Sequence[float]
 
 
-def steady_rate(cell: Cell, deck: Deck, *, batches: int) -> Steady:
+def steady_rate(cell: Cell, deck: Deck, *, batches: int, rank: int = 0) -> Steady:
     """The rate by the recursion, the bounds of cores, pin thread and storage kept.
 
     Args:
         cell: What to predict.
         deck: Deals batches.
         batches: Measured after the pipeline has filled; at least four rounds of ``W`` are.
+        rank: Whose batches.
     """
     found = bounds(cell)
     if not cell.workers:
         return Steady(batches_per_s=min(found.values()), held_back=False)
     limit = min(rate for name, rate in found.items() if name in _BY_THEMSELVES)
-    rows = deck.rows(cell.work, max(batches, 4 * cell.workers))
-    steps = deck.steps(cell, len(rows))
+    rows = deck.rows(cell.work, max(batches, 4 * cell.workers), rank)
+    steps = deck.steps(cell, len(rows), rank)
     slow = max(1.0, 1.0 / own_cores(cell))
     steady = _recursion(cell, rows, steps, slow=slow)
     if steady.batches_per_s > _CROWDED * found["cores"]:
@@ -60,6 +61,29 @@ def steady_rate(cell: Cell, deck: Deck, *, batches: int) -> Steady:
             break
         steady = _recursion(cell, rows, steps, slow=slow)
     return dataclasses.replace(steady, batches_per_s=min(steady.batches_per_s, limit))
+
+
+def luck(cell: Cell, deck: Deck, *, batches: int, ranks: int, many: int) -> float:
+    """How much faster a few batches are than many, by the order in which they were drawn.
+
+    Where costs vary, the rate over a few rounds of ``W`` batches depends on which worker gets the
+    dear ones, and the first rounds, begun by all workers at once, are faster or slower than those
+    that follow. The recursion sees the same of it as the simulation does, at a tenth of the time.
+
+    Args:
+        cell: With workers.
+        deck: Deals batches.
+        batches: The few, of each rank.
+        ranks: That the few are drawn for.
+        many: Batches.
+
+    Returns:
+        The ratio of the rates; 1 where batches cost nothing that the recursion knows of.
+    """
+    few = (steady_rate(cell, deck, batches=batches, rank=rank) for rank in range(ranks))
+    few_s = math.fsum(1.0 / each.batches_per_s for each in few) / ranks
+    many_s = 1.0 / steady_rate(cell, deck, batches=many).batches_per_s
+    return many_s / few_s if few_s > 0 and many_s > 0 else 1.0
 
 
 def unslowed_rate(cell: Cell, deck: Deck, *, batches: int) -> float:
