@@ -9,6 +9,7 @@ from dlprof.advise.candidates import Candidate, gather
 from dlprof.advise.choice import SAME_SPEED, Choice, choose
 from dlprof.advise.confidence import judge
 from dlprof.advise.effective import Situation
+from dlprof.advise.foretold import foretold, levers
 from dlprof.advise.limits import within_limits
 from dlprof.advise.predict import Question
 from dlprof.advise.predict.recommending import is_for_the_model, recommend_by_model
@@ -66,7 +67,14 @@ def recommend(
         expected=_expected(choice, choice.pick),
         confidence=confidence,
         confidence_reason=confidence_reason,
-        reasons=(*explain(choice), *neighbours(run), *limit_reasons, *failures(candidates)),
+        reasons=(
+            *explain(choice),
+            *levers(run, choice.pick.config),
+            *foretold(run, choice),
+            *neighbours(run),
+            *limit_reasons,
+            *failures(candidates),
+        ),
         alternatives=tuple(_alternatives(choice)),
         constraints=situation.constraints,
         rules_of_thumb=rules_of_thumb(
@@ -75,6 +83,7 @@ def recommend(
             situation.constraints.ranks,
             candidates,
             choice.speeds.steady,
+            run.prediction,
         ),
         extrapolated=situation.extrapolated,
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from dlprof.advise.candidates import Candidate
-from dlprof.records import Config, Machine, RuleOfThumb, Target
+from dlprof.records import Config, Machine, RuleOfThumb, SweepPrediction, Target
 from dlprof.stats import BlockFit
 
 _YOLO_MOST = 8
@@ -14,7 +15,12 @@ NO_GPU = "this machine has no GPU, so the rule says nothing"
 
 
 def rules_of_thumb(
-    machine: Machine, target: Target, ranks: int, measured: Sequence[Candidate], fit: BlockFit
+    machine: Machine,
+    target: Target,
+    ranks: int,
+    measured: Sequence[Candidate],
+    fit: BlockFit,
+    prediction: SweepPrediction | None = None,
 ) -> tuple[RuleOfThumb, ...]:
     """What each rule says for the machine, with the rate where that was measured.
 
@@ -27,11 +33,23 @@ def rules_of_thumb(
         ranks: Training processes on the machine.
         measured: All configurations of the run, cheapest first.
         fit: Their steady rates.
+        prediction: What a model foretold of those that were not measured.
     """
     return tuple(
-        _rule(name, workers, measured, fit)
+        _foretold(_rule(name, workers, measured, fit), prediction)
         for name, workers in workers_by_rule(machine, target, ranks).items()
     )
+
+
+def _foretold(rule: RuleOfThumb, prediction: SweepPrediction | None) -> RuleOfThumb:
+    """A rule that was not measured, with what was foretold of it."""
+    if rule.expected_samples_per_s is not None or prediction is None:
+        return rule
+    cell = next((each for each in prediction.cells if each.config == rule.config), None)
+    if cell is None or rule.unavailable == NO_GPU:
+        return rule
+    rate = cell.samples_per_s.value
+    return dataclasses.replace(rule, expected_samples_per_s=rate, unavailable="", predicted=True)
 
 
 def workers_by_rule(machine: Machine, target: Target, ranks: int) -> dict[str, int | None]:

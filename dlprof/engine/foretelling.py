@@ -10,6 +10,7 @@ from dlprof.errors import UsageError
 from dlprof.model import Conditions, fit, is_usable
 from dlprof.records import Calibration, Config, Run, SweepPrediction
 from dlprof.search.foretell import foretell
+from dlprof.search.levers import levers
 
 
 def calibrated(run: Run) -> Calibration | None:
@@ -47,6 +48,20 @@ def foretold(run: Run) -> SweepPrediction | None:
         )
     except (UsageError, ValueError):
         return None
+
+
+def levers_of(run: Run, pick: Config) -> tuple[Config, ...]:
+    """What beside the swept settings may pay for the pick of a run that holds a calibration."""
+    calibration = run.calibration
+    if calibration is None:
+        return ()
+    swept = [name for name, value in run.header.settings.items() if value is not None]
+    explained = [trial for trial in run.trials if trial.purpose == "explain"]
+    try:
+        place = place_of(run, as_shared(run, Question()))
+        return levers(calibration, pick, place.conditions, explained, swept=swept)
+    except (UsageError, ValueError):
+        return ()
 
 
 def _worth_predicting(

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 from dlprof.advise.recommend import recommend
-from dlprof.engine.foretelling import calibrated, foretold
 from dlprof.engine.device import place_of
+from dlprof.engine.foretelling import calibrated, foretold, levers_of
 from dlprof.engine.listener import SweepListener
 from dlprof.engine.opening import opened_bench
 from dlprof.engine.preparation import look_at, new_header, now, plan_sweep
@@ -25,6 +25,7 @@ from dlprof.records import (
     Explanation,
     Failure,
     Plan,
+    Purpose,
     Recommendation,
     Run,
     RunEnd,
@@ -34,6 +35,7 @@ from dlprof.records import (
 )
 from dlprof.search.calibrating import next_calibration, race_plan
 from dlprof.search.grid import GridSearch, Proposal
+from dlprof.search.levers import next_lever
 from dlprof.search.plan import refuse_budget
 from dlprof.settings import SweepSettings, constraints_of, settings_from_json
 from dlprof.stats import Expected, is_contradicted, observe
@@ -234,10 +236,23 @@ class _Sweep:
             return self._search(self.plan)
         expected = Expected.of(self.prediction)
         reason = self._search(race_plan(self.plan, self.prediction.race), expected)
-        if reason == "budget" or not self._is_contradicted(expected):
-            return reason
-        self.listener.message(_CONTRADICTED)
-        return self._search(self.plan)
+        if reason != "budget" and self._is_contradicted(expected):
+            self.listener.message(_CONTRADICTED)
+            return self._search(self.plan)
+        if reason != "budget":
+            self._try_levers()
+        return reason
+
+    def _try_levers(self) -> None:
+        """Settings beside the swept ones, in turns with what would be recommended."""
+        try:
+            pick = recommend(self._so_far(), constraints_of(self.settings)).config
+        except DlprofError:
+            return  # which is told when the sweep ends
+        found = levers_of(self._so_far(), pick)
+        while (proposal := next_lever(self.trials, found, pick)) is not None:
+            if 2 * proposal.expected_s > self._left_s() or not self._try(proposal, "lever"):
+                return
 
     def _calibrate(self) -> bool:
         """Explained trials until batches are known; false if the budget ended them."""
@@ -246,7 +261,7 @@ class _Sweep:
             proposal = next_calibration(self.plan, self._explained(), self.calibration)
             if proposal is None:
                 return True
-            if proposal.expected_s > self._left_s() or not self._try(proposal, explain=True):
+            if proposal.expected_s > self._left_s() or not self._try(proposal, "explain"):
                 return bool(self._explained())
         return True
 
@@ -285,7 +300,7 @@ class _Sweep:
             if not self._try(proposal):
                 return "budget"
 
-    def _try(self, proposal: Proposal, *, explain: bool = False) -> bool:
+    def _try(self, proposal: Proposal, purpose: Purpose = "measure") -> bool:
         """Run one trial and keep it; false if the budget ended it, which says nothing of it."""
         elapsed_s = self.clock() - self.began_s
         wall_s = self.settings.budget_s * (1 + _OVERRUN) - elapsed_s
@@ -293,7 +308,7 @@ class _Sweep:
             proposal.config, proposal.repetition, elapsed_s, elapsed_s + proposal.expected_rest_s
         )
         trial, told = self.bench.explain(
-            self._request(proposal, explain=explain),
+            self._request(proposal, explain=purpose == "explain"),
             trial_id=self._next_id(),
             repetition=proposal.repetition,
             wall_s=wall_s,
@@ -301,8 +316,7 @@ class _Sweep:
         cut = wall_s < self.settings.timeout_s and trial.wall_s >= wall_s
         if cut and self.trials and trial.outcome == "timed_out":
             return False
-        if explain:
-            trial = dataclasses.replace(trial, purpose="explain")
+        trial = dataclasses.replace(trial, purpose=purpose)
         self._keep(trial)
         if told:
             explanation = from_json(Explanation, told["explanation"] | {"trial_id": trial.id})

@@ -80,7 +80,7 @@ from dlprof.records.transfer import (
     Transfers,
     WayTime,
 )
-from dlprof.records.trial import Failure, FailureKind, GpuUsage, Outcome, Trial, Usage
+from dlprof.records.trial import Failure, FailureKind, GpuUsage, Outcome, Purpose, Trial, Usage
 from dlprof.records.watched import Durations, ScriptEnding, WatchedLoader, WatchedScript
 
 __all__ = [
@@ -137,6 +137,7 @@ __all__ = [
     "PredictedCase",
     "PredictedCell",
     "Prediction",
+    "Purpose",
     "Quad",
     "Reason",
     "ReasonCode",

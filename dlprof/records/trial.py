@@ -9,7 +9,7 @@ from typing import Literal
 from dlprof.records.config import Config, Estimate
 from dlprof.records.transfer import Copies
 
-Purpose = Literal["measure", "explain", "cold"]
+Purpose = Literal["measure", "explain", "cold", "lever"]
 Outcome = Literal["completed", "crashed", "timed_out", "out_of_memory", "skipped"]
 
 
@@ -157,7 +157,8 @@ class Trial:
             of the interleaved block, so trials of equal repetition are compared in pairs.
         purpose: ``measure`` for a figure that is compared with others; ``explain`` for one whose
             batches were followed, which slows it down; ``cold`` for one without the page cache in
-            a run whose others have it.
+            a run whose others have it; ``lever`` for a setting beside the swept ones, and the
+            recommended configuration in turns with it.
         outcome: Whether there are figures, and if not, why in one word.
         failure: Set unless ``outcome`` is ``completed``.
         samples_per_s: Steady rate at the stated step, start-up and epoch turnover left out.

@@ -18,7 +18,11 @@ from dlprof.units import counted, format_bytes, format_duration
 
 _WIDEST_BAR = 40
 _NARROWEST_BAR = 8
-_PURPOSES = {"explain": "explained", "cold": "without the page cache"}
+_PURPOSES = {
+    "explain": "explained",
+    "cold": "without the page cache",
+    "lever": "tried beside the recommended",
+}
 _LABEL_WIDTH = len("machine ")
 
 

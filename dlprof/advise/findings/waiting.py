@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import statistics
 
 from dlprof.advise.findings.claims import Claim, Place, Words, claim, settings_fix
 from dlprof.advise.findings.costs import Costs
@@ -11,7 +13,7 @@ from dlprof.advise.findings.limit import limit_of
 from dlprof.advise.findings.threads import HELPERS, helpers_share
 from dlprof.advise.findings.view import View, stage_of
 from dlprof.advise.wording import percent
-from dlprof.records import Config, Fix, Stage
+from dlprof.records import BatchCosts, Config, Fix, Stage
 from dlprof.units import format_duration
 
 _PAYS = 1.1
@@ -22,6 +24,11 @@ _PILE = 1.0
 """Batches that lie there, from which it shows that it does."""
 
 _FAR_SLOWER = 4.0
+_FEWEST = 20
+_TAIL = 0.05
+"""Share of all batches' own time that lies beyond twice the usual, from which some are slow: it is
+a quarter where 3 % of them take 15 times as long, and next to nothing where all are alike."""
+
 _NEARLY, _HALF = 0.93, 0.6
 """Share of the gain of deeper queues that giving up the order must reach: without a pile to be
 seen, and with one."""
@@ -127,10 +134,26 @@ def _slowest(view: View) -> dict[str, float]:
     return dict(list(samples.slowest.items())[:3]) if samples else {}
 
 
+def _has_tail(rows: BatchCosts) -> bool:
+    """Whether a few batches take far more than most by themselves; of few batches none can tell.
+
+    What they waited for a core is left out: beside a busy neighbour any batch may be the slow one,
+    and in any order.
+    """
+    own_s = [cpu_s + io_s for cpu_s, io_s in zip(rows.cpu_s, rows.io_s, strict=True)]
+    if len(own_s) < _FEWEST:
+        return True
+    usual_s = statistics.median(own_s)
+    beyond_s = math.fsum(max(0.0, each - 2 * usual_s) for each in own_s)
+    return beyond_s >= _TAIL * math.fsum(own_s)
+
+
 def unordered(view: View) -> Config | None:
     """The same out of order, where batches lie ready out of turn and workers idle."""
     hold_up = stage_of(view, "hold_up")
     if view.workers < 2 or not view.config.in_order or hold_up is None or view.costs is None:
+        return None
+    if view.explained is not None and not _has_tail(view.explained.costs):
         return None
     if limit_of(view) in ("consumer", "main", "pin") or (view.busy or 0.0) >= _FULLY_BUSY:
         return None

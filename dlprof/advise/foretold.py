@@ -1,0 +1,87 @@
+"""What a model-led sweep adds to the reasons: what was foretold, and what else was tried."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from dlprof.advise.choice import Choice
+from dlprof.advise.wording import factor, figures
+from dlprof.records import Config, Estimate, Reason, Run, Trial
+from dlprof.stats import fit_blocks, is_contradicted, observe
+from dlprof.units import counted, format_duration, format_rate
+
+_PAYS = 1.05
+"""A lever that gains less than this is not worth a sentence."""
+
+_CAVEATS = {
+    "in_order": (
+        "but batches then come in another order in every run, so that runs can't be repeated "
+        "exactly"
+    ),
+    "sharing_strategy": (
+        'set it with torch.multiprocessing.set_sharing_strategy("file_system"); workers that are '
+        "killed may leave files in /dev/shm"
+    ),
+    "worker_threads": "limit threads in workers, by worker_init_fn or OMP_NUM_THREADS",
+}
+
+
+def foretold(run: Run, choice: Choice) -> list[Reason]:
+    """What the model foretold of the pick and of all others, and whether it was right."""
+    prediction = run.prediction
+    if prediction is None:
+        return []
+    cells = {cell.config: cell for cell in prediction.cells}
+    measured = {trial.config for trial in run.completed}
+    known = cells.get(choice.pick.config)
+    expected = choice.situation.expected
+    seen = [each for trial in run.completed if (each := observe(trial)) is not None]
+    if expected is not None and is_contradicted(seen, expected):
+        claim = "What was measured is not what the model foretold, so its predictions are set aside"
+        return [Reason(claim=claim, evidence={"predicted_by": prediction.method})]
+    explained_s = sum(trial.measured_s for trial in run.trials if trial.purpose == "explain")
+    whole = counted(len(cells), "configuration")
+    claim = (
+        f"{whole} predicted from {format_duration(explained_s)} of explained loading, and "
+        f"{len(measured)} measured"
+    )
+    evidence: dict[str, object] = {"predicted_by": prediction.method, "cells": len(cells)}
+    if known is not None:
+        rate = choice.speeds.steady.rate(choice.pick.key)
+        ratio = rate.value / known.samples_per_s.value
+        foretelling = format_rate(known.samples_per_s.value)
+        claim += f": {foretelling} samples/s foretold for this one, and {ratio:.2f}x of that seen"
+        evidence["predicted"] = figures(known.samples_per_s)
+    return [Reason(claim=claim, evidence=evidence)]
+
+
+def levers(run: Run, pick: Config) -> list[Reason]:
+    """Settings beside the swept ones that were tried with the pick and gained something."""
+    tried = [trial for trial in run.trials if trial.purpose == "lever"]
+    told = []
+    for config in dict.fromkeys(trial.config for trial in tried):
+        changed = _changed(pick, config)
+        ratio = _ratio(tried, config, pick)
+        if len(changed) == 1 and ratio is not None and _is_gain(ratio):
+            name = changed[0]
+            claim = f"{name}={getattr(config, name)!r} gave {factor(ratio)} of it: {_CAVEATS[name]}"
+            ids = [trial.id for trial in tried if trial.config in {config, pick}]
+            told.append(Reason(claim=claim, evidence={"trials": ids, "ratio": figures(ratio)}))
+    return told
+
+
+def _is_gain(ratio: Estimate) -> bool:
+    return ratio.value >= _PAYS and ratio.low is not None and ratio.low > 1
+
+
+def _changed(pick: Config, config: Config) -> list[str]:
+    names = [field.name for field in dataclasses.fields(Config)]
+    return [name for name in names if getattr(pick, name) != getattr(config, name)]
+
+
+def _ratio(tried: list[Trial], config: Config, pick: Config) -> Estimate | None:
+    """Rate with the lever over that without, in blocks; ``None`` unless both have figures."""
+    seen = [each for trial in tried if (each := observe(trial)) is not None]
+    if not {config.key, pick.key} <= {each.key for each in seen}:
+        return None
+    return fit_blocks(seen).ratio(config.key, pick.key)

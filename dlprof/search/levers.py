@@ -1,0 +1,121 @@
+"""What beside the swept settings may pay for a loader, from what its calibration shows."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Iterator, Sequence
+
+from dlprof.model import Conditions, predict_all
+from dlprof.records import Calibration, Config, Trial
+from dlprof.search.calibrating import RACE_TRIAL_S
+from dlprof.search.grid import Proposal
+
+_UNORDERED_PAYS = 1.1
+"""From this predicted factor ``in_order=False`` is worth trying."""
+
+_RECEIVING = 0.2
+"""Share of a batch's period that main spends on receiving from which another way of sharing is."""
+
+_MANY_TENSORS = 8
+"""With ``file_descriptor`` each tensor of a batch takes a handshake of its own."""
+
+_THREADS = 1.3
+"""Cores that a loader of one worker keeps busy from which its worker computes with threads."""
+
+_REPEATS = 2
+
+
+def levers(
+    calibration: Calibration,
+    pick: Config,
+    conditions: Conditions,
+    explained: Sequence[Trial],
+    *,
+    swept: Sequence[str] = (),
+) -> tuple[Config, ...]:
+    """The pick with one setting more changed, where the calibration says that it may pay.
+
+    Args:
+        calibration: What batches cost.
+        pick: What is chosen so far.
+        conditions: Where it runs.
+        explained: The trials of the calibration.
+        swept: Settings that the user named, which are compared anyway.
+
+    Raises:
+        ValueError: The calibration tells nothing of such batches.
+    """
+    if not pick.num_workers:
+        return ()
+    found = dict(_found(calibration, pick, conditions, explained))
+    return tuple(
+        dataclasses.replace(pick, **{name: value})  # type: ignore[arg-type] # fields by name
+        for name, value in found.items()
+        if name not in swept and getattr(pick, name) != value
+    )
+
+
+def _found(
+    calibration: Calibration, pick: Config, conditions: Conditions, explained: Sequence[Trial]
+) -> Iterator[tuple[str, object]]:
+    """Settings and values, the one that may gain most first."""
+    unordered = dataclasses.replace(pick, in_order=False)
+    rates = [
+        each.batches_per_s.value for each in predict_all(calibration, [pick, unordered], conditions)
+    ]
+    if pick.num_workers > 1 and rates[1] >= _UNORDERED_PAYS * rates[0]:
+        yield "in_order", False
+    receiving_s = _receiving_s(calibration)
+    many = (calibration.batch_tensors or 0) >= _MANY_TENSORS
+    if many and receiving_s * rates[0] >= _RECEIVING:
+        yield "sharing_strategy", "file_system"
+    if _threads(explained) > _THREADS:
+        yield "worker_threads", 1
+
+
+def _receiving_s(calibration: Calibration) -> float:
+    """Seconds that main takes to receive a batch from a busy worker."""
+    costs = calibration.in_workers
+    if costs is None or not costs.receive_cpu_s:
+        return 0.0
+    whole = statistics.fmean(costs.receive_cpu_s)
+    if costs.receive_io_s:
+        whole += statistics.fmean(costs.receive_io_s)
+    return whole + calibration.receive_busy_s.get("default", 0.0)
+
+
+def _threads(explained: Sequence[Trial]) -> float:
+    """Cores that the loader with a single worker kept busy, its main process included."""
+    busy = [
+        trial.usage.own_cpu_cores
+        for trial in explained
+        if trial.config.num_workers == 1 and trial.usage.own_cpu_cores is not None
+    ]
+    return max(busy, default=0.0)
+
+
+def next_lever(trials: Sequence[Trial], tried: Sequence[Config], pick: Config) -> Proposal | None:
+    """The trial to run next: a lever and the pick in turns, so that drift hits both.
+
+    Args:
+        trials: All so far.
+        tried: The levers.
+        pick: What they are compared with.
+    """
+    done = [trial for trial in trials if trial.purpose == "lever"]
+    for repetition in range(_REPEATS):
+        for config in tried:
+            own = [each for each in done if each.config == config]
+            if any(each.failure is not None for each in own) or len(own) > repetition:
+                continue
+            beside = sum(each.purpose == "lever" and each.config == pick for each in trials)
+            chosen = pick if beside <= repetition else config
+            return Proposal(
+                config=chosen,
+                repetition=repetition,
+                trial_s=RACE_TRIAL_S,
+                expected_s=RACE_TRIAL_S,
+                expected_rest_s=RACE_TRIAL_S * 2 * len(tried) * (_REPEATS - repetition),
+            )
+    return None
