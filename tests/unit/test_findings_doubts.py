@@ -12,7 +12,7 @@ from finding_cases import QUIET, Loader, codes, evidence
 from dlprof.advise.findings import Evidence, Experiment, Observation, find
 from dlprof.advise.findings.memory import growth_per_batch, may_grow
 from dlprof.advise.findings.view import View
-from dlprof.records import Config, Prediction, Usage
+from dlprof.records import BatchCosts, Config, Prediction, Usage
 
 MIB = 1 << 20
 CPU = Loader(fetch_cpu=0.019, rate=100.0)
@@ -155,6 +155,30 @@ def test_a_little_faster_with_fewer_workers_is_chance_beside_others() -> None:
     tried = {"calibrations": [alone], "variants": {config(1): 1.12}}
     assert "too_many_workers" in codes(find(evidence(loader, **tried)))
     assert "too_many_workers" not in codes(find(evidence(loader, noisy=True, **tried)))
+
+
+def _with_batches(seen: Evidence, io_s: tuple[float, ...]) -> Evidence:
+    """The same with other batches in what was explained."""
+    zero = (0.0,) * len(io_s)
+    rows = BatchCosts(
+        cpu_s=zero, io_s=io_s, run_queue_s=zero, put_cpu_s=zero, receive_cpu_s=zero,
+        receive_io_s=zero, main_cpu_s=zero,
+    )  # fmt: skip
+    observations = tuple(
+        dataclasses.replace(each, explanation=dataclasses.replace(each.explanation, costs=rows))
+        if each.explanation
+        else each
+        for each in seen.observations
+    )
+    return dataclasses.replace(seen, observations=observations)
+
+
+def test_order_holds_up_only_where_some_batches_are_slow_by_themselves() -> None:
+    loader = Loader(config=config(4), fetch_io=0.04, hold_up=0.02, busy=0.55, rate=60)
+    seen = evidence(loader, variants={config(4, in_order=False): 1.5})
+    tail = (0.03,) * 97 + (0.45,) * 3
+    assert "order.blocking" in codes(find(_with_batches(seen, tail)))
+    assert "order.blocking" not in codes(find(_with_batches(seen, (0.03, 0.045) * 50)))
 
 
 def test_many_tensors_are_the_cause_even_where_no_workers_are_better() -> None:
