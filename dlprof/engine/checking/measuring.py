@@ -15,8 +15,6 @@ from dlprof.units import format_duration
 _STARTS: tuple[str, ...] = ("startup", "epoch_turnover")
 _SHARE_OF_STARTS = 0.4
 """Of the time that is left, the series ``start`` may take no more up to its first look."""
-_MOST_FAILURES = 3
-"""A side that has failed so often fails for a reason, which more blocks don't change."""
 _HOPELESS = 2.0
 """A check whose first look would take so many times what is left of the budget isn't begun."""
 _QUICK_BATCH_S = 200e-6
@@ -59,6 +57,7 @@ def measure(
 
     Raises:
         UsageError: The budget is far too small for this target.
+        NothingMeasuredError: One side fails again and again.
     """
     left_s = settings.sweep.budget_s - (clock() - began_s)
     plan = _plan(sides, settings)
@@ -136,9 +135,10 @@ class _Loop:
         look = next_look(self.plan, self.quads)
         while not look.decided:
             for series in _in_turn(look.needed):
-                if not self._has_time_for(series) or self._fails():
+                if not self._has_time_for(series):
                     return tuple(self.quads)
                 self._measure(series, look)
+                self.sides.refuse_failing()
             look = next_look(self.plan, self.quads)
         return tuple(self.quads)
 
@@ -154,9 +154,6 @@ class _Loop:
     def _has_time_for(self, series: Series) -> bool:
         ends_s = self.clock() - self.began_s + self.took_s.get(series, 0.0)
         return ends_s <= self.settings.sweep.budget_s
-
-    def _fails(self) -> bool:
-        return any(len(found) >= _MOST_FAILURES for found in self.sides.failures.values())
 
 
 def _in_turn(needed: Mapping[Series, int]) -> Iterator[Series]:

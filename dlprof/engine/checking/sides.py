@@ -26,6 +26,7 @@ _MOST_BATCHES = 4096
 _NEAR = 1.5
 """A block that is longer or shorter than asked for by no more than this factor will do."""
 _ROUNDS = 4
+_MOST_FAILURES = 3
 _LEAST_PATIENCE_S = 30.0
 """Importing torch on a slow machine takes as long."""
 _NEEDED = "What is checked has to work in the base too."
@@ -260,6 +261,22 @@ class Sides:
             # What lies in shared memory is both sides' together.
             return tuple(dataclasses.replace(block, shm_peak_bytes=None) for block in found)
         return tuple(self._measured(side, series) for side in sides)
+
+    def refuse_failing(self) -> None:
+        """Give up on a side that has failed so often that it has a reason to.
+
+        Raises:
+            NothingMeasuredError: Says which, and why.
+        """
+        for side, failures in self.failures.items():
+            if len(failures) >= _MOST_FAILURES:
+                last = failures[-1]
+                raise NothingMeasuredError(
+                    f"{self._name(side)} failed {len(failures)} times while it was measured: "
+                    f"{last.message}",
+                    hint=last.hint,
+                    traceback=last.stderr_tail,
+                )
 
     def _measured(self, side: Side, series: Series) -> Block:
         self._processes[side].order(self._request(series))

@@ -1,0 +1,292 @@
+"""Refs, merge bases and worktrees of real repositories in temporary folders."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dlprof.engine.checking.compared import both_sides, working_tree
+from dlprof.engine.checking.default_ref import default_ref
+from dlprof.engine.checking.git import Git
+from dlprof.engine.checking.settings import CheckSettings
+from dlprof.engine.checking.worktree import remove_abandoned, worktree
+from dlprof.errors import DlprofError, FileError, UsageError
+from dlprof.settings import SweepSettings
+
+
+def run_git(folder: Path, *words: str) -> str:
+    who = ("-c", "user.name=n", "-c", "user.email=n@example.org")
+    command = ["git", "-C", str(folder), *who, *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def commit(folder: Path, text: str) -> str:
+    (folder / "data.py").write_text(text)
+    run_git(folder, "add", ".")
+    run_git(folder, "commit", "-qm", text)
+    return run_git(folder, "rev-parse", "HEAD")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository with a commit on ``main``, at a path that is longer than temporary ones."""
+    folder = tmp_path / "a-checkout-with-a-long-name"
+    folder.mkdir()
+    run_git(folder, "init", "-qb", "main")
+    commit(folder, "one")
+    return folder.resolve()
+
+
+def settings(target: str = "data.py:make", **rest: str) -> CheckSettings:
+    return CheckSettings(sweep=SweepSettings(target=target), **rest)  # type: ignore[arg-type]
+
+
+def test_a_worktree_is_as_far_down_as_the_checkout_and_gone_afterwards(repository: Path) -> None:
+    first = run_git(repository, "rev-parse", "HEAD")
+    commit(repository, "two")
+    (repository / "data.py").write_text("not committed")
+    git = Git(repository)
+
+    with worktree(git, first) as path:
+        assert (path / "data.py").read_text() == "one"
+        assert len(str(path)) == len(str(repository))
+        assert "dlprof check, process" in run_git(repository, "worktree", "list", "--porcelain")
+
+    assert not path.exists()
+    assert run_git(repository, "worktree", "list").count("\n") == 0
+    assert (repository / "data.py").read_text() == "not committed"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError, SystemExit])
+def test_a_worktree_goes_whatever_happens(repository: Path, error: type[BaseException]) -> None:
+    git = Git(repository)
+    with pytest.raises(error), worktree(git, "HEAD") as path:
+        raise error
+
+    assert not path.exists()
+    assert run_git(repository, "worktree", "list").count("\n") == 0
+
+
+@pytest.mark.parametrize("folder_is_there", [True, False])
+def test_worktrees_of_checks_that_were_killed_go_with_the_next(
+    repository: Path, tmp_path: Path, *, folder_is_there: bool
+) -> None:
+    import platform  # noqa: PLC0415 - its name for this machine, only here
+
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    left, kept = tmp_path / "left", tmp_path / "kept"
+    lock = f"dlprof check, process {dead.pid} since 12 on {platform.node()}"
+    run_git(repository, "worktree", "add", "-q", "--detach", "--lock", "--reason", lock, str(left))
+    run_git(repository, "worktree", "add", "-q", "--detach", str(kept))
+    if not folder_is_there:
+        left.rename(tmp_path / "elsewhere")
+
+    remove_abandoned(Git(repository))
+
+    listed = run_git(repository, "worktree", "list")
+    assert str(left) not in listed
+    assert str(kept) in listed
+    assert not left.exists()
+    assert kept.exists()
+
+
+def test_a_worktree_of_a_check_that_runs_stays(repository: Path) -> None:
+    git = Git(repository)
+    with worktree(git, "HEAD") as path:
+        remove_abandoned(git)
+        assert path.exists()
+
+
+def test_hooks_of_the_repository_do_not_run(repository: Path, tmp_path: Path) -> None:
+    hook = repository / ".git" / "hooks" / "post-checkout"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(f"#!/bin/sh\ntouch {tmp_path / 'ran'}\n")
+    hook.chmod(0o755)
+
+    with worktree(Git(repository), "HEAD"):
+        pass
+
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_commit_that_git_can_not_check_out_says_what_git_says(repository: Path) -> None:
+    with (
+        pytest.raises(FileError, match="git can't make a worktree of deadbeef"),
+        worktree(Git(repository), "deadbeef"),
+    ):
+        pass
+
+
+def test_a_folder_in_no_repository_says_so(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is in no git repository"):
+        Git(tmp_path)
+
+
+def test_without_git_that_is_said(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(UsageError, match="git is not installed"):
+        Git(repository)
+
+
+def test_compiled_files_are_no_change(repository: Path) -> None:
+    git = Git(repository)
+    (repository / "__pycache__").mkdir()
+    (repository / "__pycache__" / "data.cpython-311.pyc").touch()
+    assert not git.is_dirty()
+    (repository / "new.py").touch()
+    assert git.is_dirty()
+
+
+def branch_off(repository: Path) -> tuple[str, str]:
+    """One commit on ``main`` since ``work`` left it, and one on ``work``; the merge base."""
+    base = run_git(repository, "rev-parse", "HEAD")
+    run_git(repository, "checkout", "-qb", "work")
+    run_git(repository, "checkout", "-q", "main")
+    tip = commit(repository, "later on main")
+    run_git(repository, "checkout", "-q", "work")
+    commit(repository, "work")
+    return base, tip
+
+
+def test_the_default_is_the_merge_base_with_the_upstream_branch(repository: Path) -> None:
+    base, tip = branch_off(repository)
+    git = Git(repository)
+    assert default_ref(git, {}).commit == base  # a local main, without a remote
+
+    run_git(repository, "update-ref", "refs/remotes/origin/trunk", tip)
+    run_git(repository, "symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/trunk")
+    found = default_ref(git, {})
+    assert (found.commit, found.name) == (base, "merge base with origin/trunk")
+
+
+@pytest.mark.parametrize("variable", ["GITHUB_BASE_REF", "CI_MERGE_REQUEST_TARGET_BRANCH_NAME"])
+def test_ci_names_the_branch(repository: Path, variable: str) -> None:
+    base, tip = branch_off(repository)
+    run_git(repository, "update-ref", "refs/remotes/origin/release", tip)
+    assert default_ref(Git(repository), {variable: "release"}).commit == base
+
+
+def test_gitlab_names_the_commit(repository: Path) -> None:
+    base, _ = branch_off(repository)
+    assert default_ref(Git(repository), {"CI_MERGE_REQUEST_DIFF_BASE_SHA": base}).commit == base
+
+
+def test_a_merge_base_that_was_not_fetched_says_what_to_fetch(repository: Path) -> None:
+    variable = {"CI_MERGE_REQUEST_DIFF_BASE_SHA": "0123456789" * 4}
+    with pytest.raises(UsageError, match="can't be found") as caught:
+        default_ref(Git(repository), variable)
+    assert "fetch-depth: 0" in caught.value.hint
+
+    run_git(repository, "checkout", "-q", "--orphan", "other")
+    commit(repository, "unrelated")
+    with pytest.raises(UsageError, match="left main can't be found"):
+        default_ref(Git(repository), {})
+
+
+def test_on_the_upstream_branch_itself_the_commit_before_is_taken(repository: Path) -> None:
+    with pytest.raises(UsageError, match="no upstream branch"):
+        default_ref(Git(repository), {})
+    first = run_git(repository, "rev-parse", "HEAD")
+    run_git(repository, "update-ref", "refs/remotes/origin/main", commit(repository, "two"))
+
+    found = default_ref(Git(repository), {})
+    assert (found.commit, found.name) == (first, "the commit before")
+
+    (repository / "data.py").write_text("changed")
+    assert default_ref(Git(repository), {}).name == "merge base with origin/main"
+
+
+def test_the_sides_of_a_ref(repository: Path) -> None:
+    within = repository / "sub"
+    within.mkdir()
+    (within / "keep").touch()
+    first = commit(repository, "one again")
+    (repository / "data.py").write_text("changed")
+    target = f"{repository / 'data.py'}:make"
+
+    with both_sides(settings(target, against="HEAD"), {}, within) as (base, change):
+        assert base.directory == base.root / "sub"
+        assert base.directory.is_dir()
+        assert base.request.target == f"{base.root / 'data.py'}:make"
+        assert base.moved == ((str(repository), str(base.root)),)
+        assert base.compared.commit == change.compared.commit == first
+        assert base.compared.note == ""
+        assert change.compared.note == "with uncommitted changes"
+        assert change.directory == within
+
+    assert not base.root.exists()
+
+
+def test_comparing_a_commit_with_itself_is_said(repository: Path) -> None:
+    with both_sides(settings(against="main"), {}, repository) as (base, _):
+        assert base.compared.note == "the same commit"
+
+
+def test_a_directory_that_the_base_lacks_is_said(repository: Path) -> None:
+    (repository / "new").mkdir()
+    with (
+        pytest.raises(UsageError, match=r"has no directory 'new'"),
+        both_sides(settings(against="main"), {}, repository / "new"),
+    ):
+        pass
+
+
+def test_the_sides_of_directories(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    new.mkdir()
+    with both_sides(settings(against="../old"), {}, new) as (base, change):
+        assert (base.directory, change.directory) == (old.resolve(), new.resolve())
+        assert base.compared.note == ""
+
+    with both_sides(settings(against=str(tmp_path)), {}, new) as (base, _):
+        assert "path of another length" in base.compared.note
+
+
+def test_the_sides_of_environments(tmp_path: Path) -> None:
+    with both_sides(settings(against_python=sys.executable), {}, tmp_path) as (base, change):
+        assert base.directory == change.directory == tmp_path.resolve()
+        assert base.python == str(Path(sys.executable).absolute())
+
+
+def test_a_git_ref_comes_before_a_directory_of_its_name(repository: Path) -> None:
+    (repository / "main").mkdir()
+    with both_sides(settings(against="main"), {}, repository) as (base, _):
+        assert base.compared.commit
+
+
+BAD: dict[str, tuple[Callable[[Path], CheckSettings], str]] = {
+    "no such ref": (lambda _: settings(against="mian"), "no such git ref"),
+    "an option of git's": (lambda _: settings(against="--help"), "no such git ref"),
+    "no such directory": (lambda _: settings(against="./nowhere"), "no such directory"),
+    "a file": (lambda _: settings(against="data.py"), "is a file"),
+    "no such python": (lambda _: settings(against_python="./nowhere/python"), "no such program"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_names_are_refused_and_leave_nothing(repository: Path, case: str) -> None:
+    make, expected = BAD[case]
+    with (
+        pytest.raises(DlprofError, match=expected) as caught,
+        both_sides(make(repository), {}, repository),
+    ):
+        pass
+    assert caught.value.exit_code == 2
+    assert caught.value.hint
+    assert run_git(repository, "worktree", "list").count("\n") == 0
+
+
+def test_a_ref_that_is_nearly_right_is_suggested(repository: Path) -> None:
+    with pytest.raises(UsageError) as caught, both_sides(settings(against="mian"), {}, repository):
+        pass
+    assert caught.value.hint == "Did you mean main?"
+
+
+def test_the_working_tree_of_no_repository_has_no_commit(tmp_path: Path) -> None:
+    assert working_tree(SweepSettings(), tmp_path).compared.commit == ""

@@ -1,0 +1,307 @@
+"""Both sides in turns: warming up, errors by their side, and the loop until the rules decide."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from dlprof.engine.checking.compared import SidePlan
+from dlprof.engine.checking.measuring import measure
+from dlprof.engine.checking.settings import CheckSettings, for_check
+from dlprof.engine.checking.sides import Sides
+from dlprof.errors import DlprofError, NothingMeasuredError, TargetError, UsageError
+from dlprof.gate import NextLook, judge
+from dlprof.records import Block, Compared, Config, Failure, Series, Side, Target
+from dlprof.settings import SweepSettings, resolve_settings
+from dlprof.trial.protocol import BlockRequest, BuildRequest
+from dlprof.trial.side import BuiltSide, SideProcess
+
+BROKEN = Failure(kind="worker_exception", message="It broke.", hint="Mend it.")
+
+
+class Clock:
+    """A clock that only fakes turn."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@dataclasses.dataclass
+class FakeProcess:
+    """A side whose batches take a known time."""
+
+    side: Side
+    clock: Clock
+    batch_s: float = 0.01
+    start_s: float = 0.02
+    length: int = 1000
+    file: str = ""
+    config: Config | None = None
+    error: DlprofError | None = None
+    broken_from: int = 1000
+    fails_at: int = -1
+    asked: list[BlockRequest] = dataclasses.field(default_factory=list)
+
+    def begin(self) -> None:
+        """Nothing to start."""
+
+    def build(self, patience_s: float) -> BuiltSide:
+        if self.error is not None:
+            raise self.error
+        target = Target(
+            spec="data.py:make",
+            kind="map",
+            dataset="data.D",
+            length=self.length,
+            own_config=self.config,
+        )
+        return BuiltSide(target=target, versions={"torch": "2", "python": "3"}, file=self.file)
+
+    def open(self, config: Config, patience_s: float) -> None:
+        """Nothing to make."""
+
+    def order(self, request: BlockRequest) -> None:
+        self.asked.append(request)
+
+    def collect(self, patience_s: float) -> tuple[Block, Failure | None]:
+        request = self.asked[-1]
+        if len(self.asked) > self.broken_from or len(self.asked) == self.fails_at:
+            return Block(side=self.side, failure=BROKEN.message), BROKEN
+        if request.series == "start":
+            self.clock.now_s += self.start_s
+            return Block(side=self.side, startup_s=self.start_s, epoch_turnover_s=0.01), None
+        took_s = self.batch_s * request.batches
+        self.clock.now_s += took_s
+        block = Block(
+            side=self.side,
+            service_s=(self.batch_s,) * request.batches,
+            samples=(4,) * request.batches,
+            wall_s=took_s,
+            run_queue_wait_fraction=0.01,
+            stages_s={"fetch": took_s},
+            pss_peak_bytes=1e8,
+            shm_peak_bytes=0.0,
+        )
+        return block, None
+
+
+class Listener:
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+        self.done: list[dict[str, int]] = []
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        raise AssertionError("nothing is made here")
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
+
+    def quads(
+        self, done: Mapping[Series, int], look: NextLook | None, elapsed_s: float, budget_s: float
+    ) -> None:
+        self.done.append({str(series): count for series, count in done.items()})
+
+
+def plan(side: Side, root: str) -> SidePlan:
+    commit = "1a2b3c4d" * 5 if side == "base" else ""
+    return SidePlan(
+        side=side,
+        request=BuildRequest(target="data.py:make"),
+        directory=Path(root),
+        root=Path(root),
+        compared=Compared(name="main" if side == "base" else "working tree", commit=commit),
+    )
+
+
+@dataclasses.dataclass
+class Bench:
+    """Two fake sides, built and warm."""
+
+    clock: Clock
+    processes: dict[Side, FakeProcess]
+    sides: Sides
+    settings: CheckSettings
+
+
+def bench(
+    base: dict[str, Any] | None = None, change: dict[str, Any] | None = None, **settings: Any
+) -> Bench:
+    clock = Clock()
+    processes: dict[Side, FakeProcess] = {
+        "base": FakeProcess("base", clock, **(base or {})),
+        "change": FakeProcess("change", clock, **(change or {})),
+    }
+    sweep = SweepSettings(target="data.py:make", budget_s=settings.pop("budget_s", 60.0))
+    chosen = CheckSettings(sweep=sweep, **settings)
+    plans = [plan("base", "/before"), plan("change", "/after")]
+    sides = Sides(plans, cast(dict[Side, SideProcess], processes), chosen, clock=clock)
+    sides.build()
+    sides.warm_up()
+    return Bench(clock=clock, processes=processes, sides=sides, settings=chosen)
+
+
+def measured(made: Bench, listener: Listener | None = None) -> Any:
+    return measure(made.sides, made.settings, listener or Listener(), clock=made.clock, began_s=0.0)
+
+
+def test_blocks_are_as_long_as_asked_for() -> None:
+    made = bench(block_s=0.3)
+    assert made.sides.batches == 30
+    assert made.sides.block_s == pytest.approx(0.3)
+
+
+def test_blocks_of_slow_batches_are_as_short_as_can_be() -> None:
+    made = bench({"batch_s": 1.0}, {"batch_s": 1.0})
+    assert made.sides.batches == 4
+    assert len(made.processes["base"].asked) == 3  # cold, warm, and a start
+
+
+def test_blocks_fill_the_queues_and_give_each_worker_the_same() -> None:
+    config = Config(num_workers=3, prefetch_factor=2)
+    made = bench({"config": config, "batch_s": 1.0}, {"config": config, "batch_s": 1.0})
+    assert made.sides.batches == 12  # 6 in flight, two of each worker
+
+
+def test_both_sides_are_asked_for_the_same_blocks() -> None:
+    made = bench()
+    measured(made)
+    assert made.processes["base"].asked == made.processes["change"].asked
+
+
+def test_the_same_code_passes_at_the_first_look() -> None:
+    made, listener = bench(), Listener()
+    found = measured(made, listener)
+    assert judge(found.plan, found.quads).state == "pass"
+    assert listener.done[-1] == {"load": 10, "start": 10}
+    assert {quad.order for quad in found.quads} == {"ABBA", "BAAB", "AB", "BA"}
+    assert found.unavailable == {}
+
+
+def test_a_slower_change_fails_at_the_first_look() -> None:
+    found = measured(bench(None, {"batch_s": 0.011}))
+    verdict = judge(found.plan, found.quads)
+    assert verdict.state == "fail"
+    assert "in fetch" in verdict.explanation
+
+
+def test_a_budget_that_is_spent_ends_it() -> None:
+    made = bench(budget_s=8.0)
+    found = measured(made)
+    assert made.clock.now_s <= 8.0
+    assert 5 <= len(found.quads) < 20
+    assert judge(found.plan, found.quads).state == "inconclusive"
+
+
+def test_a_target_that_is_far_too_slow_is_refused_before_it_is_measured() -> None:
+    slow = bench({"batch_s": 2.0}, {"batch_s": 2.0})
+    with pytest.raises(UsageError, match=r"too slow for --budget 1 min: a block of 4 batches") as e:
+        measured(slow)
+    assert "--budget" in e.value.hint
+
+
+def test_batches_that_are_too_quick_are_said() -> None:
+    listener = Listener()
+    measured(bench({"batch_s": 1e-4}, {"batch_s": 1e-4}), listener)
+    assert any("larger batches" in message for message in listener.messages)
+
+
+def test_starts_that_would_take_the_whole_budget_are_left_out() -> None:
+    made, listener = bench({"start_s": 3.0}), Listener()
+    found = measured(made, listener)
+    assert set(found.unavailable) == {"startup", "epoch_turnover"}
+    assert all(quad.series == "load" for quad in found.quads)
+    assert judge(found.plan, found.quads).state == "pass"
+    assert any("a start takes 3" in message for message in listener.messages)
+
+
+def test_both_sides_of_a_duet_run_at_once() -> None:
+    found = measured(bench(design="duet"))
+    load = [quad for quad in found.quads if quad.series == "load"]
+    assert {quad.order for quad in load} <= {"AB", "BA"}
+    assert all(block.shm_peak_bytes is None for quad in load for block in quad.blocks)
+
+
+def test_a_side_that_fails_again_and_again_ends_the_check() -> None:
+    made = bench(None, {"broken_from": 9})
+    with pytest.raises(NothingMeasuredError) as caught:
+        measured(made)
+    expected = "The change (working tree) failed 3 times while it was measured: It broke."
+    assert (caught.value.message, caught.value.hint) == (expected, "Mend it.")
+
+
+def test_a_block_that_fails_once_is_forgiven() -> None:
+    made = bench()
+    change = made.processes["change"]
+    change.fails_at = len(change.asked) + 3
+    found = measured(made)
+    assert any(block.failure for quad in found.quads for block in quad.blocks)
+    assert judge(found.plan, found.quads).state == "pass"
+
+
+def test_different_settings_of_the_loaders_are_said() -> None:
+    made = bench({"config": Config()}, {"config": Config(num_workers=1, prefetch_factor=2)})
+    assert measured(made).plan.loader_difference.startswith("num_workers 0 -> 1")
+
+
+def test_a_side_that_can_not_be_loaded_from_is_named() -> None:
+    with pytest.raises(NothingMeasuredError) as caught:
+        bench({"broken_from": 0})
+    assert caught.value.message == "The base (main, 1a2b3c4) can't be loaded from: It broke."
+    assert caught.value.exit_code == 6
+
+
+def test_an_error_of_both_sides_is_the_targets_own() -> None:
+    error = TargetError("There is no file 'data.py'.", hint="Look.")
+    with pytest.raises(TargetError) as caught:
+        bench({"error": error}, {"error": error})
+    assert caught.value.message == error.message
+
+
+@pytest.mark.parametrize("side", ["base", "change"])
+def test_an_error_of_one_side_is_that_sides(side: str) -> None:
+    error = TargetError("'data.py' has no attribute 'make'.", hint="Look.", traceback="here")
+    with pytest.raises(TargetError, match=f"^The {side} ") as caught:
+        bench(**{side: {"error": error}})
+    assert caught.value.traceback == "here"
+    assert ("in the base too" in caught.value.hint) == (side == "base")
+
+
+def test_different_data_is_refused() -> None:
+    with pytest.raises(TargetError, match=r"has 1000 samples, .* has 900") as caught:
+        bench(None, {"length": 900})
+    assert caught.value.exit_code == 2
+
+
+def test_a_base_that_comes_from_the_checkout_is_refused() -> None:
+    with pytest.raises(UsageError, match="Both sides load the same code"):
+        bench({"file": "/after/data.py"})
+    bench({"file": "/elsewhere/data.py"})  # a library that neither side holds
+
+
+def test_one_side_can_be_measured_alone() -> None:
+    clock = Clock()
+    alone = FakeProcess("change", clock)
+    settings = CheckSettings(sweep=SweepSettings())
+    processes = cast(dict[Side, SideProcess], {"change": alone})
+    sides = Sides([plan("change", "/after")], processes, settings, clock=clock)
+    sides.build()
+    sides.warm_up()
+    assert [block.side for block in sides.blocks("BB", "load")] == ["change", "change"]
+
+
+def test_a_budget_of_sweeps_is_not_a_checks(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.dlprof]\nbudget = "9m"\nnum_workers = [0, 2]\n')
+    for flag, expected_s in ((None, 60.0), ("20s", 20.0)):
+        resolved = resolve_settings({"budget": flag}, environ={}, config_file=None, cwd=tmp_path)
+        settings = for_check(*resolved)
+        assert settings.sweep.budget_s == expected_s
+        assert settings.sweep.num_workers is None
