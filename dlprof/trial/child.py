@@ -36,7 +36,7 @@ from dlprof.trial.protocol import (
     trial_request,
 )
 from dlprof.trial.stacks import answer_with_stacks
-from dlprof.trial.temporary import keep_sockets_in, remember_names
+from dlprof.trial.temporary import Parting, keep_sockets_in, remember_names
 
 if TYPE_CHECKING:
     from dlprof.targets.build import BuiltTarget
@@ -239,17 +239,19 @@ def main() -> None:
     order = channel.receive()
     if order is None:
         return
-    began_s = _clock()
+    began_s, parting = _clock(), Parting()
     try:
         built = build(build_request(order["build"]))
     except BaseException as error:  # noqa: BLE001 - also what would end an ordinary program
         told = describe_error(as_target_error(error))
         channel.send({"event": "build_failed", "error": told})
+        parting.take()
         os._exit(0)
     channel.send({"event": "built", **describe_built(built, _clock() - began_s)})
     request = channel.receive()
     if request is not None:
         run_trial(trial_request(request), lambda: built, channel)
+    parting.take()
     os._exit(0)
 
 

@@ -31,7 +31,7 @@ import psutil
 from dlprof.trial.processes import adopt_orphans, die_with_parent, end_group
 from dlprof.trial.protocol import BuildRequest, Channel, Message, build_request, trial_request
 from dlprof.trial.stacks import answer_with_stacks
-from dlprof.trial.temporary import keep_sockets_in
+from dlprof.trial.temporary import Parting, keep_sockets_in
 
 if TYPE_CHECKING:
     from dlprof.targets.build import BuiltTarget
@@ -56,6 +56,7 @@ class Nursery:
         self._channel = Channel(link.makefile("rb"), link.makefile("wb"))
         self._built: BuiltTarget | None = None
         self._later: BuildRequest | None = None
+        self._parting: Parting | None = None
         self._child: int | None = None
         self._status: int | None = None
         self._own: frozenset[int] = frozenset()
@@ -116,6 +117,7 @@ class Nursery:
         from dlprof.trial import child  # noqa: PLC0415 - imports torch with the target
 
         began_s = time.perf_counter()
+        self._parting = Parting()
         try:
             self._built = child.build(request)
         except BaseException as error:  # noqa: BLE001 - also what would end an ordinary program
@@ -185,9 +187,10 @@ class Nursery:
             self._reap()
 
     def end_all(self) -> None:
-        """At the end: end what the target itself has started too."""
+        """At the end: end what the target itself has started too, and part from what it made."""
         self._own = frozenset()
         self._end_orphans()
+        self.part()
 
     def _end_child(self) -> None:
         if self._child is None:
@@ -201,6 +204,7 @@ class Nursery:
 
     def release(self) -> None:
         """In a forked trial: let go of everything that is the nursery's."""
+        self._parting = None  # what was made before the fork is the nursery's to finalize
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, self._users_handler)
         self._channel.close()
@@ -216,7 +220,13 @@ class Nursery:
             return self._built
         if self._later is None:
             raise AssertionError("a trial was ordered before anything was to be built")
+        self._parting = Parting()
         return child.build(self._later)
+
+    def part(self) -> None:
+        """In the process that built the target, at its end: finalize what it made."""
+        if self._parting is not None:
+            self._parting.take()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -239,6 +249,7 @@ class _Newborn:
             # Python seeds ``random`` afresh in a fork; trials are to draw the same numbers.
             random.setstate(self.random_state)
             child.run_trial(trial_request(order["trial"]), self.nursery.target, channel)
+            self.nursery.part()
             status = 0
         except BaseException:  # noqa: BLE001 - nothing may unwind into the nursery's frames
             sys.excepthook(*sys.exc_info())

@@ -12,9 +12,11 @@ import contextlib
 import os
 import stat
 import tempfile
+import weakref
 from collections.abc import Iterator
 from multiprocessing import process
 from pathlib import Path
+from typing import Any
 
 _LONGEST_PATH = 107
 """Of a Unix socket in bytes, on Linux; its structure holds one more, for the end."""
@@ -90,3 +92,27 @@ def remember_names() -> RememberedNames | None:
     names = RememberedNames(tempfile._get_candidate_names())  # type: ignore[attr-defined]  # noqa: SLF001 - the only place at which they all come by
     tempfile._name_sequence = names  # noqa: SLF001 - as above
     return names
+
+
+class Parting:
+    """What an ordinary program does when it ends, and one that is ended by ``os._exit`` does not.
+
+    Objects that were made after this one and want to be finalized at the end, are: above all
+    ``tempfile.TemporaryDirectory``, in which a data set may keep gigabytes. Functions registered
+    with ``atexit`` are not called, because there may be some that wait for what has ended already.
+    """
+
+    def __init__(self) -> None:
+        self._before = frozenset(_finalizers())
+
+    def take(self) -> None:
+        """Finalize them, the youngest first; whatever goes wrong, the others are too."""
+        for finalizer in reversed(_finalizers()):
+            if finalizer not in self._before and finalizer.atexit:
+                with contextlib.suppress(BaseException):
+                    finalizer()
+
+
+def _finalizers() -> list[weakref.finalize[..., Any]]:
+    """All of this process, in the order in which they were made."""
+    return list(getattr(weakref.finalize, "_registry", ()))

@@ -603,3 +603,28 @@ class Few(Samples):
 
 def drops_all(switch: str) -> object:
     return DataLoader(Few(Switch(switch)), batch_size=SIZE, drop_last=True)
+
+
+class UsesFiles(Samples):
+    """Keeps files while it lives, and has a process that keeps numbers."""
+
+    def __init__(self, switch: Switch) -> None:
+        super().__init__(switch)
+        self.folder = tempfile.TemporaryDirectory()
+        (Path(self.folder.name) / "index").write_text("7")
+        self.manager = multiprocessing.Manager()
+        self.shared = self.manager.dict({"index": 7})
+
+    def __getitem__(self, index: int) -> Any:
+        sample = super().__getitem__(index)
+        return sample + int((Path(self.folder.name) / "index").read_text()) - self.shared["index"]
+
+
+def uses_files(switch: str) -> object:
+    return DataLoader(UsesFiles(Switch(switch)), batch_size=SIZE)
+
+
+def uses_files_and_a_thread(switch: str) -> object:
+    """So that each trial builds it for itself."""
+    threading.Thread(target=time.sleep, args=[3600], daemon=True).start()
+    return uses_files(switch)

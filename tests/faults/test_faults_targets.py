@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable
@@ -198,3 +199,13 @@ def test_a_killed_worker_leaves_no_file(make_bench: Make, sharing: str) -> None:
     failure = make_bench().fails("kill", tried, limit_s=1.0)
 
     assert failure.kind == "worker_signal", failure
+
+
+@pytest.mark.parametrize("attr", ["uses_files", "uses_files_and_a_thread"])
+@pytest.mark.usefixtures("clean")
+def test_what_a_target_keeps_in_files_goes_with_it(attr: str) -> None:
+    """Its folder, and the socket of its manager."""
+    with contextlib.closing(FaultBench(attr)) as bench:
+        assert bench.bench.fork_safe is (attr == "uses_files")
+        bench.check_healthy()
+        bench.check_healthy(config(0))

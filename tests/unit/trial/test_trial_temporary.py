@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import tempfile
+import weakref
 from collections.abc import Iterator
 from multiprocessing import process, util
 from pathlib import Path
 
 import pytest
 
-from dlprof.trial.temporary import RememberedNames, keep_sockets_in, remember_names
+from dlprof.trial.temporary import Parting, RememberedNames, keep_sockets_in, remember_names
 
 
 @pytest.fixture
@@ -89,3 +90,25 @@ def test_a_path_too_long_for_a_socket_is_not_taken(folder: Path) -> None:
     assert not keep_sockets_in("/" + "x" * 90)
     assert process.current_process()._config == before  # type: ignore[attr-defined]
     assert keep_sockets_in("/" + "x" * 88)
+
+
+def test_what_was_made_later_is_finalized(folder: Path) -> None:
+    earlier = tempfile.TemporaryDirectory()
+    parting = Parting()
+    later = tempfile.TemporaryDirectory()
+    order: list[str] = []
+    weakref.finalize(Holder(), order.append, "gone before")
+    kept = [Holder() for _ in range(3)]
+    weakref.finalize(kept[0], order.append, "first")
+    weakref.finalize(kept[1], burst)
+    weakref.finalize(kept[2], order.append, "last").atexit = False
+    parting.take()
+
+    assert Path(earlier.name).exists()
+    assert not Path(later.name).exists()
+    assert order == ["gone before", "first"]
+    earlier.cleanup()
+
+
+class Holder:
+    """Something that can be referred to weakly."""
