@@ -1,0 +1,373 @@
+"""What is reckoned from copies: lines, medians, links, gains of pinning; and how it is shown."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from dlprof.advise.pinning import pin_gain, pin_gains
+from dlprof.engine.transfer import largest_buffer
+from dlprof.machine.links import read_link, theory_bytes_per_s
+from dlprof.machine.numa import node_cpus
+from dlprof.records import Config, Copies, Estimate, Machine, PinCosts, Trial
+from dlprof.records.transfer import (
+    BatchTransfer,
+    CopyTime,
+    DeviceTransfer,
+    LinkFit,
+    LinkState,
+    NumaRate,
+    TensorTransfer,
+    TogetherRate,
+    Transfers,
+    WayTime,
+)
+from dlprof.report.transfer import render_transfers, transfer_document
+from dlprof.search.pinning import pin_hazard
+from dlprof.stats.medians import median_interval
+from dlprof.transfer.fitting import fit, line
+
+_SIZES = tuple(4096 * 4**power for power in range(9))
+_GIB = 1 << 30
+
+
+@given(
+    latency_s=st.floats(1e-7, 1e-3),
+    speed=st.floats(1e8, 1e11),
+)
+def test_a_line_finds_what_made_its_points(latency_s: float, speed: float) -> None:
+    found_s, s_per_byte = line([(size, latency_s + size / speed) for size in _SIZES])
+    assert found_s == pytest.approx(latency_s, rel=1e-3)
+    assert 1 / s_per_byte == pytest.approx(speed, rel=1e-3)
+
+
+def test_a_line_has_no_latency_below_nothing() -> None:
+    assert line([(10, 1e-6), (1000, 200e-6)])[0] == 0.0
+
+
+def test_a_line_needs_two_sizes() -> None:
+    with pytest.raises(ValueError, match="two different sizes"):
+        line([(10, 1e-6), (10, 1e-6)])
+
+
+def test_a_fit_tells_how_far_it_is_off_and_needs_three_sizes() -> None:
+    passes = [[(size, 1e-5 + size / 1e9) for size in _SIZES[:4]] for _ in range(6)]
+    found = fit("pinned", "non_blocking", passes)
+    assert found is not None
+    assert found.worst_error < 1e-6
+    bent = [[*points[:3], (points[3][0], points[3][1] * 2)] for points in passes]
+    worse = fit("pinned", "non_blocking", bent)
+    assert worse is not None
+    assert worse.worst_error > 0.2
+    assert fit("pinned", "non_blocking", [points[:2] for points in passes]) is None
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40))
+def test_a_median_lies_in_its_interval(values: list[float]) -> None:
+    found = median_interval(values)
+    if len(values) == 1:
+        assert found == Estimate(value=values[0])
+    else:
+        assert found.low is not None
+        assert found.high is not None
+        assert min(values) <= found.low <= found.value <= found.high <= max(values)
+
+
+@pytest.mark.parametrize(("count", "cut"), [(5, 0), (6, 0), (9, 1), (10, 1), (20, 5)])
+def test_the_medians_interval_is_that_of_the_sign_test(count: int, cut: int) -> None:
+    found = median_interval([float(value) for value in range(count)])
+    assert (found.low, found.high) == (cut, count - 1 - cut)
+
+
+@pytest.mark.parametrize("values", [[], [math.nan], [1.0, math.inf]])
+def test_there_is_no_median_of_nothing(values: list[float]) -> None:
+    with pytest.raises(ValueError, match="median of no values"):
+        median_interval(values)
+
+
+@pytest.mark.parametrize(
+    ("generation", "width", "gigabytes"),
+    [(3, 16, 15.75), (4, 16, 31.5), (5, 16, 63.0), (4, 8, 15.75), (1, 16, 4.0)],
+)
+def test_theory_of_the_link(generation: int, width: int, gigabytes: float) -> None:
+    speed = theory_bytes_per_s(generation, width)
+    assert speed is not None
+    assert speed / 1e9 == pytest.approx(gigabytes, rel=1e-3)
+
+
+@pytest.mark.parametrize(("generation", "width"), [(None, 16), (3, None), (3, 0), (9, 16)])
+def test_an_unknown_link_has_no_theory(generation: int | None, width: int | None) -> None:
+    assert theory_bytes_per_s(generation, width) is None
+
+
+class _NvmlError(Exception):
+    pass
+
+
+def _nvml(**answers: Any) -> Any:
+    """Bindings whose functions give what is named, or raise it."""
+
+    def function(answer: Any) -> Any:
+        def call(*_: object) -> Any:
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        return call
+
+    known = {
+        "nvmlInit": None,
+        "nvmlShutdown": None,
+        "nvmlDeviceGetHandleByUUID": "card",
+        "nvmlDeviceGetCurrPcieLinkGeneration": 3,
+        "nvmlDeviceGetCurrPcieLinkWidth": 8,
+        "nvmlDeviceGetMaxPcieLinkGeneration": 4,
+        "nvmlDeviceGetMaxPcieLinkWidth": 16,
+    }
+    functions = {name: function(answer) for name, answer in (known | answers).items()}
+    return SimpleNamespace(NVMLError=_NvmlError, **functions)
+
+
+def test_a_link_is_read_as_it_is_now() -> None:
+    link = read_link("GPU-1", _nvml())
+    assert (link.generation, link.width, link.max_generation, link.max_width) == (3, 8, 4, 16)
+    assert link.theory_bytes_per_s == pytest.approx(15.75e9 / 2, rel=1e-3)
+    assert not link.unavailable
+
+
+@pytest.mark.parametrize(
+    "broken", ["nvmlInit", "nvmlDeviceGetHandleByUUID", "nvmlDeviceGetCurrPcieLinkGeneration"]
+)
+def test_a_link_that_can_not_be_read_says_why(broken: str) -> None:
+    link = read_link("GPU-1", _nvml(**{broken: _NvmlError("GPU is lost")}))
+    assert link.theory_bytes_per_s is None
+    assert "GPU is lost" in link.unavailable["generation"]
+    assert "theory_bytes_per_s" in link.unavailable
+
+
+def test_a_link_without_a_uuid_or_an_answer_in_time() -> None:
+    assert "doesn't tell" in read_link("", _nvml()).unavailable["generation"]
+    late = read_link("GPU-1", _nvml(), patience_s=0.0)
+    assert late.generation in {3, None}  # it may just have been quick enough
+
+
+def test_the_cpus_of_each_node(tmp_path: Path) -> None:
+    for name, cpus in {"node1": "2-3\n", "node0": "0-1\n", "node2": "\n", "nodes": "9"}.items():
+        folder = tmp_path / "sys/devices/system/node" / name
+        folder.mkdir(parents=True)
+        (folder / "cpulist").write_text(cpus)
+    assert node_cpus(tmp_path) == {0: (0, 1), 1: (2, 3)}
+    assert node_cpus(tmp_path / "nowhere") == {}
+
+
+def _machine(**changes: Any) -> Machine:
+    machine = Machine(
+        hostname="box",
+        platform="Linux",
+        cpu_model="CPU",
+        logical_cpus=8,
+        affinity_cpus=8,
+        usable_cores=8.0,
+        memory_bytes=64 * _GIB,
+        memory_available_bytes=50 * _GIB,
+        swap_used_bytes=0,
+        fingerprint="box",
+    )
+    return dataclasses.replace(machine, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({}, None),
+        ({"swap_used_bytes": 8 * _GIB}, None),  # swapped out once, plenty of memory since
+        ({"memory_available_bytes": 10 * _GIB, "swap_used_bytes": 8 * _GIB}, "swaps"),
+        ({"memory_available_bytes": 10 * _GIB}, None),
+        ({"memory_available_bytes": 5 * _GIB}, "only"),
+        ({"memory_limit_bytes": 8 * _GIB, "memory_available_bytes": _GIB // 2}, "only"),
+        ({"memory_bytes": None}, None),
+        ({"memory_available_bytes": None}, None),
+    ],
+)
+def test_pinning_is_left_alone_where_memory_is_short(
+    changes: dict[str, Any], word: str | None
+) -> None:
+    hazard = pin_hazard(_machine(**changes))
+    assert (hazard is None) if word is None else (hazard is not None and word in hazard)
+
+
+def test_buffers_leave_memory_to_others() -> None:
+    assert largest_buffer(_machine()) == 1 << 28
+    assert largest_buffer(_machine(memory_available_bytes=_GIB)) == 1 << 26
+    assert largest_buffer(_machine(memory_available_bytes=0)) == 1 << 22
+    assert largest_buffer(_machine(memory_available_bytes=None)) == 1 << 28
+
+
+def _trial(name: str, rate: float, exposed_s: float | None, *, pin: bool) -> Trial:
+    costs = PinCosts(thread_cpu_s=1e-3) if pin else None
+    return Trial(
+        id=name,
+        config=Config(num_workers=2, prefetch_factor=2, pin_memory=pin),
+        repetition=0,
+        outcome="completed",
+        batches_per_s=Estimate(value=rate),
+        copies=Copies(device="cuda:0", batches=100, exposed_s=exposed_s, pin=costs),
+    )
+
+
+def test_the_gain_of_pinning_is_split_into_the_copys_and_the_receivers() -> None:
+    off, on = _trial("t1", 100.0, 4e-3, pin=False), _trial("t2", 125.0, 1e-3, pin=True)
+    (gain,) = pin_gains([on, off])
+    assert gain.total_s == pytest.approx(2e-3)
+    assert gain.copy_s == pytest.approx(3e-3)
+    assert gain.receive_s == pytest.approx(-1e-3)
+    assert gain.costs.thread_cpu_s == 1e-3
+    assert (gain.off, gain.on) == ("t1", "t2")
+
+
+def test_there_is_no_gain_without_both_figures() -> None:
+    off, on = _trial("t1", 100.0, None, pin=False), _trial("t2", 125.0, 1e-3, pin=True)
+    assert pin_gain(off, on) is None
+    assert pin_gain(dataclasses.replace(off, copies=None), on) is None
+    assert pin_gain(off, dataclasses.replace(on, batches_per_s=None)) is None
+    assert pin_gain(dataclasses.replace(off, batches_per_s=Estimate(value=0.0)), on) is None
+    assert pin_gains([on]) == ()
+
+
+def _cell(size: int, memory: Any, mode: Any, speed: float) -> CopyTime:
+    seconds = 10e-6 + size / speed
+    return CopyTime(
+        bytes=size,
+        memory=memory,
+        mode=mode,
+        time_s=Estimate(value=seconds, low=seconds * 0.9, high=seconds * 1.1),
+        bytes_per_s=size / seconds,
+        host_s=2e-6,
+        copies=1,
+        rounds=6,
+    )
+
+
+def _transfers() -> Transfers:
+    speed = Estimate(value=12e9, low=11.9e9, high=12.1e9)
+    ways = (
+        WayTime(way="pageable", copy_s=Estimate(value=4e-3)),
+        WayTime(way="pinned_by_caller", copy_s=Estimate(value=2e-3), pin_s=Estimate(value=3e-3)),
+        WayTime(way="pinned_by_loader", copy_s=Estimate(value=2e-3)),
+    )
+    device = DeviceTransfer(
+        device="cuda:0",
+        name="Card [bold]",
+        uuid="GPU-1",
+        timed_by="device events",
+        cells=tuple(
+            _cell(size, memory, mode, speed)
+            for size in _SIZES
+            for memory, speed in (("pageable", 4e9), ("pinned", 12e9))
+            for mode in ("blocking", "non_blocking", "side_stream")
+        ),
+        fits=(
+            LinkFit(
+                memory="pinned",
+                mode="non_blocking",
+                latency_s=Estimate(value=10e-6),
+                bytes_per_s=speed,
+                worst_error=0.02,
+            ),
+        ),
+        link=LinkState(
+            generation=3,
+            width=16,
+            max_generation=4,
+            max_width=16,
+            theory_bytes_per_s=15.75e9,
+            best_bytes_per_s=12e9,
+            reached_fraction=0.76,
+        ),
+        numa=(NumaRate(node=0, near=True, bytes_per_s=speed),),
+        unavailable={"side_stream": "why\x1b[31mnot"},
+    )
+    return Transfers(
+        machine=_machine(),
+        torch_version="2.13.0",
+        accelerator="cuda",
+        devices=(device,),
+        together=(
+            TogetherRate(device="cuda:0", alone_bytes_per_s=12e9, together_bytes_per_s=speed),
+        ),
+        batch=BatchTransfer(
+            target="data.py:train",
+            device="cuda:0",
+            bytes=1 << 20,
+            tensors=(
+                TensorTransfer(
+                    path="['x']",
+                    shape=(8, 3, 224, 224),
+                    dtype="uint8",
+                    bytes=1 << 20,
+                    contiguous=True,
+                    ways=ways,
+                ),
+            ),
+            tensors_count=1,
+            together=ways,
+        ),
+        warnings=("a warning",),
+    )
+
+
+def _text(found: Transfers, width: int = 200) -> str:
+    console = Console(width=width, color_system=None, markup=False)
+    with console.capture() as capture:
+        console.print(render_transfers(found))
+    return capture.get()
+
+
+def test_the_screen_shows_the_figures_and_what_limits_them() -> None:
+    text = _text(_transfers())
+    assert "PCIe 3 x16 during the copies (at most 4 x16)" in text
+    assert "15.8 GB/s in theory, 76 % of it reached" in text
+    assert "3.00 ms + 2.00 ms" in text
+    assert "takes 2.00 ms and not 4.00 ms" in text
+    assert "near" in text
+    assert "100 %" in text
+    assert "a warning" in text
+    assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 300])
+def test_the_screen_fits_any_width(width: int) -> None:
+    assert max(map(len, _text(_transfers(), width).splitlines())) <= max(width, 60)
+
+
+def test_without_an_accelerator_the_screen_says_so() -> None:
+    found = _transfers()
+    host = dataclasses.replace(
+        found.devices[0],
+        device="cpu",
+        name="",
+        link=None,
+        numa=(),
+        cells=tuple(_cell(size, "pageable", "blocking", 5e9) for size in _SIZES),
+    )
+    text = _text(dataclasses.replace(found, accelerator=None, devices=(host,), batch=None))
+    assert "There is no accelerator here" in text
+    assert "Within the host's memory" in text
+    assert "time of a copy" in text
+
+
+def test_the_document_holds_all_of_it() -> None:
+    document = json.loads(transfer_document(_transfers()))
+    assert document["schema_version"] == 1
+    assert document["devices"][0]["link"]["generation"] == 3
+    assert document["batch"]["together"][1]["pin_s"]["value"] == 3e-3
+    assert {"machine", "accelerator", "together", "warnings", "unavailable"} <= set(document)
