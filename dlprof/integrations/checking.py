@@ -1,0 +1,188 @@
+"""What ``dlprof_check`` does in a test: find the TARGET, check it, and say it in pytest's words."""
+# ruff: noqa: PLC0415 - what measures is imported when a test measures
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlprof.errors import DlprofError, UsageError
+from dlprof.records import CheckReport
+
+_NAMED = "Give a function or a class that stands at the top of a module, or a TARGET."
+_ODD = re.compile(r"[^\w.-]+")
+
+
+class DataLoadingWarning(UserWarning):
+    """Data loading got slower where that only warns."""
+
+
+class Checker:
+    """Checks data loading within a test; the fixture ``dlprof_check`` is one.
+
+    Args:
+        request: Of the test that asks.
+    """
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        self._request = request
+        self._config = request.config
+        self._count = 0
+
+    def __call__(
+        self,
+        target: object,
+        *,
+        fail_above: float = 0.05,
+        confidence: float = 0.99,
+        arguments: Mapping[str, str] | None = None,
+        **settings: object,
+    ) -> CheckReport:
+        """Compare the loading of a target with the base that pytest was given.
+
+        The test fails where it got slower, and is skipped where that can't be told; options of
+        pytest change both.
+
+        Args:
+            target: A function at the top of a module that gives a DataLoader or a Dataset, such a
+                class, or a TARGET as ``dlprof check`` takes it.
+            fail_above: What the service time may grow by, as a fraction.
+            confidence: That equally fast code doesn't fail.
+            arguments: Passed to the target's callable, as texts.
+            settings: Further settings under their keys in a configuration file, such as
+                ``num_workers=2``.
+
+        Returns:
+            The check, where the test goes on.
+
+        Raises:
+            UsageError: The target has no name that the base's code could know.
+        """
+        from dlprof.api import check
+
+        given: dict[str, Any] = {"arg": dict(arguments or {}), **settings}
+        if self._option("budget"):
+            given["budget"] = self._option("budget")
+        with self._paths(), _faults_in_words():
+            report = check(
+                target_name(target, self._folder),
+                against=None if self._option("against") == "auto" else self._option("against"),
+                baseline=self._option("baseline"),
+                fail_above=fail_above,
+                confidence=confidence,
+                directory=self._folder,
+                progress=False,
+                **given,
+            )
+        self._keep(report)
+        self._tell(report)
+        return report
+
+    def _option(self, name: str) -> Any:
+        return self._config.getoption(f"dlprof_{name}")
+
+    @property
+    def _folder(self) -> Path:
+        """What files are relative to, whatever a test has made of the working directory."""
+        return self._config.invocation_params.dir
+
+    @contextlib.contextmanager
+    def _paths(self) -> Iterator[None]:
+        """Lets other processes import what pytest's own ``pythonpath`` lets tests import."""
+        added = [str(path) for path in self._config.getini("pythonpath")]
+        with pytest.MonkeyPatch.context() as patch:
+            if added:
+                patch.setenv("PYTHONPATH", os.pathsep.join(added), prepend=os.pathsep)
+            yield
+
+    def _keep(self, report: CheckReport) -> None:
+        """Write the document where one was asked for, and the verdict to JUnit's properties."""
+        self._count += 1
+        self._request.node.user_properties.append(("dlprof", report.state))
+        folder = self._option("save")
+        if folder is None:
+            return
+        from dlprof.files import replace_file
+        from dlprof.report.gate.document import check_document
+
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        name = _ODD.sub("-", self._request.node.nodeid).strip("-")[-180:]
+        again = f"-{self._count}" if self._count > 1 else ""
+        replace_file(Path(folder) / f"{name}{again}.json", check_document(report).encode())
+
+    def _tell(self, report: CheckReport) -> None:
+        """End the test as the verdict has it."""
+        if report.state == "pass":
+            return
+        text = message(report)
+        if report.state == "fail" and not self._only_warns():
+            pytest.fail(text, pytrace=False)
+        elif report.state == "fail":
+            warnings.warn(text, DataLoadingWarning, stacklevel=3)
+        elif report.state == "inconclusive" and self._option("inconclusive") == "fail":
+            pytest.fail(text, pytrace=False)
+        else:
+            pytest.skip(text)
+
+    def _only_warns(self) -> bool:
+        default = "warn" if self._option("baseline") else "fail"
+        return (self._option("regression") or default) == "warn"
+
+
+@contextlib.contextmanager
+def _faults_in_words() -> Iterator[None]:
+    """Fails the test where nothing can be checked, by what the user can do and no stack of ours."""
+    try:
+        yield
+    except DlprofError as error:
+        parts = (f"dlprof: {error.message}", error.hint, error.traceback)
+        pytest.fail("\n".join(filter(None, parts)), pytrace=False)
+
+
+def message(report: CheckReport) -> str:
+    """A verdict as the lines of a failed test."""
+    from dlprof.report.gate.wording import headline, side_text, stage_lines
+
+    lines = [f"{headline(report)}: {report.explanation}"]
+    lines.append(f"{side_text(report.change)} against {side_text(report.base)}")
+    if report.state == "fail":
+        lines += [f"{name}: {text}" for each in report.targets for name, text in stage_lines(each)]
+        lines.append("If the slowdown is meant, run pytest with --dlprof-regression warn.")
+    return "\n".join(lines)
+
+
+def target_name(target: object, root: Path) -> str:
+    """TARGET of a live object: the file that it stands in, and its name there.
+
+    Args:
+        target: A function, a class, or a TARGET.
+        root: What files are relative to.
+
+    Raises:
+        UsageError: It is none that another process, or the base's code, has under a name.
+    """
+    if isinstance(target, str):
+        return target
+    name, module = getattr(target, "__qualname__", ""), inspect.getmodule(target)
+    source: Any = getattr(module, "__file__", None)
+    if module is None or not name or "<" in name:
+        raise UsageError(
+            f"dlprof_check can't find {_shown(target)} by a name in the base's code", hint=_NAMED
+        )
+    path = Path(source).resolve() if source else None
+    if path is None or not path.is_relative_to(root.resolve()):
+        return f"{module.__name__}:{name}"
+    return f"{path.relative_to(root.resolve())}:{name}"
+
+
+def _shown(target: object) -> str:
+    name: str = getattr(target, "__qualname__", "")
+    return name or f"an object of {type(target).__qualname__}"

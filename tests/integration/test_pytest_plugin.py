@@ -1,0 +1,188 @@
+"""The pytest plugin in a project of its user; what would measure is replaced."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dlprof import api
+from dlprof.errors import UsageError
+from dlprof.records import CheckReport, Compared, GateState, TargetCheck, Verdict
+
+pytest_plugins = ("pytester",)
+
+PLUGIN = ("-p", "no:dlprof", "-p", "dlprof.integrations.pytest_plugin", "-p", "no:cacheprovider")
+LOADING = """
+    import pytest
+
+    def make_loader():
+        raise AssertionError("loaded in the process of the tests")
+
+    def test_loading(dlprof_check):
+        dlprof_check(make_loader, fail_above=0.05)
+
+    @pytest.mark.dlprof
+    def test_marked():
+        pass
+
+    def test_other():
+        pass
+"""
+
+
+def report(target: str, state: GateState) -> CheckReport:
+    verdict = Verdict(state=state, explanation="Service time: as told.")
+    return CheckReport(
+        state=state,
+        explanation=verdict.explanation,
+        targets=(TargetCheck(target=target, verdict=verdict),),
+        base=Compared(name="main"),
+        change=Compared(name="working tree"),
+    )
+
+
+class Project:
+    """A project with one check in it, and what it asked."""
+
+    def __init__(self, pytester: pytest.Pytester) -> None:
+        self.state: GateState = "pass"
+        self.asked: list[dict[str, object]] = []
+        self.pytester = pytester
+        pytester.makepyfile(test_loading=LOADING)
+
+    def check(self, target: str, **given: object) -> CheckReport:
+        self.asked.append({"target": target, **given})
+        return report(target, self.state)
+
+    def run(self, *arguments: str) -> pytest.RunResult:
+        return self.pytester.runpytest_inprocess(*PLUGIN, *arguments)
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
+    made = Project(pytester)
+    monkeypatch.setattr(api, "check", made.check)
+    return made
+
+
+def test_without_arguments_checks_are_skipped_with_the_reason(project: Project) -> None:
+    result = project.run("-rs")
+    result.assert_outcomes(passed=2, skipped=1)
+    result.stdout.fnmatch_lines(["*nothing to compare with: give --dlprof-against*"])
+
+
+def test_what_is_marked_is_skipped_when_told(project: Project) -> None:
+    project.run("--dlprof-skip", "--dlprof-against", "main").assert_outcomes(passed=1, skipped=2)
+
+
+def test_a_variable_tells_it_too(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DLPROF_SKIP", "1")
+    project.run().assert_outcomes(passed=1, skipped=2)
+
+
+def test_the_fixture_names_the_file_and_passes_on_what_is_given(project: Project) -> None:
+    project.run("--dlprof-against", "main", "--dlprof-budget", "5s").assert_outcomes(passed=3)
+    (given,) = project.asked
+    assert given["target"] == "test_loading.py:make_loader"
+    assert (given["against"], given["budget"], given["fail_above"]) == ("main", "5s", 0.05)
+
+
+@pytest.mark.parametrize(
+    ("state", "options", "outcomes"),
+    [
+        ("fail", (), {"failed": 1}),
+        ("fail", ("--dlprof-regression", "warn"), {"passed": 1, "warnings": 1}),
+        ("inconclusive", (), {"skipped": 1}),
+        ("inconclusive", ("--dlprof-inconclusive", "fail"), {"failed": 1}),
+        ("no_baseline", (), {"skipped": 1}),
+    ],
+)
+def test_the_verdict_is_the_outcome(
+    project: Project,
+    state: GateState,
+    options: tuple[str, ...],
+    outcomes: dict[str, int],
+) -> None:
+    project.state = state
+    result = project.run("--dlprof-against", "main", "test_loading.py::test_loading", *options)
+    result.assert_outcomes(**outcomes)
+
+
+def test_a_baseline_only_warns(project: Project) -> None:
+    project.state = "fail"
+    result = project.run("--dlprof-baseline", "loading.jsonl")
+    result.assert_outcomes(passed=3, warnings=1)
+    assert project.asked[0]["baseline"] == "loading.jsonl"
+
+
+def test_two_bases_are_one_too_many(project: Project) -> None:
+    result = project.run("--dlprof-baseline", "a", "--dlprof-against", "b")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+
+
+def test_the_document_of_a_check_is_kept(project: Project) -> None:
+    project.run("--dlprof-against", "main", "--dlprof-save", "checks").assert_outcomes(passed=3)
+    (path,) = (project.pytester.path / "checks").iterdir()
+    assert json.loads(path.read_text())["state"] == "pass"
+
+
+def test_a_check_that_can_not_be_made_fails_in_words(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_target: str, **_given: object) -> CheckReport:
+        raise UsageError("There is no such git ref", hint="Fetch it first.")
+
+    monkeypatch.setattr(api, "check", refuse)
+    result = project.run("--dlprof-against", "nowhere")
+    result.assert_outcomes(failed=1, passed=2)
+    result.stdout.fnmatch_lines(["dlprof: There is no such git ref", "Fetch it first."])
+
+
+def test_a_function_without_a_name_in_the_code_is_refused(project: Project) -> None:
+    project.pytester.makepyfile(
+        test_local="""
+        def test_local(dlprof_check):
+            dlprof_check(lambda: None)
+        """
+    )
+    result = project.run("--dlprof-against", "main", "test_local.py")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*can't find*by a name*"])
+
+
+def test_checks_take_turns_with_tests_of_other_processes(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("xdist")
+    pytester.makepyfile(test_loading=LOADING)
+    pytester.makeconftest(f"""
+        import dlprof.api
+        from {__name__} import report
+        dlprof.api.check = lambda target, **given: report(target, "pass")
+    """)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+    result = pytester.runpytest_subprocess(*PLUGIN, "--dlprof-against", "main", "-n", "1")
+    result.assert_outcomes(passed=3)
+
+
+def test_importing_it_costs_nothing(tmp_path: Path) -> None:
+    program = (
+        "import pytest, sys; before = set(sys.modules); import dlprof.integrations.pytest_plugin;"
+        "print(*sorted(set(sys.modules) - before))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    loaded = done.stdout.split()
+    assert [name for name in loaded if name.split(".")[0] == "dlprof"] == [
+        "dlprof",
+        "dlprof.integrations",
+        "dlprof.integrations.pytest_plugin",
+        "dlprof.version",
+    ]
+    assert not {"torch", "rich", "psutil"} & set(loaded)
