@@ -14,6 +14,7 @@ _THREAD = "pt_data_pin"
 """Torch's name of it, as the kernel shows it."""
 
 _NO_THREAD = "no thread of this name runs: without workers the caller pins, in next()"
+_REPLACED = "the thread ended with an epoch, and what it had used is not known any more"
 _NO_SCHEDSTAT = "the kernel tells no CPU and run-queue time of threads here"
 _NO_STATS = "torch tells of page-locked memory on CUDA only"
 
@@ -50,6 +51,8 @@ def pin_costs(
     cpu_s = wait_s = None
     if before is None or after is None:
         reasons |= dict.fromkeys(("thread_cpu_s", "thread_run_queue_s"), _NO_SCHEDSTAT)
+    elif before.keys() - after.keys():
+        reasons |= dict.fromkeys(("thread_cpu_s", "thread_run_queue_s"), _REPLACED)
     elif not after or not batches:
         reasons |= dict.fromkeys(("thread_cpu_s", "thread_run_queue_s"), _NO_THREAD)
     else:

@@ -160,3 +160,11 @@ def test_pinning_costs_are_per_batch_and_a_new_thread_counts_from_its_start() ->
     assert costs.alloc_s == pytest.approx(2.5e-3)
     assert costs.allocations == 3
     assert not costs.unavailable
+
+
+def test_a_thread_that_ended_within_the_window_leaves_no_figure() -> None:
+    times = SchedStat(run_ns=1_000_000, wait_ns=0)
+    costs = pin_costs({1: times}, {2: times}, 4, {})
+    assert costs.thread_cpu_s is None
+    assert "ended with an epoch" in costs.unavailable["thread_cpu_s"]
+    assert "kernel tells no CPU" in pin_costs(None, {}, 4, {}).unavailable["thread_cpu_s"]

@@ -1,0 +1,104 @@
+"""Torch's own pin thread and the consumer's copies, with an accelerator that torch is made to see.
+
+``meta`` is the device: tensors really go there by ``Tensor.to``, and no hardware is needed. Pinning
+copies within the host's memory.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+import torch
+from fake_device import FakeDevice, FakeEvent
+from torch.utils.data import DataLoader, TensorDataset
+
+from dlprof.device.runtime import AcceleratorRuntime, find_accelerator, open_runtime
+from dlprof.records import Config
+from dlprof.trial.copies import watch_copies
+from dlprof.trial.protocol import TrialRequest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="threads are read from /proc")
+
+
+@pytest.fixture
+def accelerator(monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
+    """An accelerator of kind ``meta``, whose events run on the fake's clock."""
+    fake = FakeDevice()
+    there = torch.device("meta")
+    pinned: set[int] = set()
+
+    def pin(tensor: torch.Tensor) -> torch.Tensor:
+        copied = tensor.clone()
+        pinned.add(copied.data_ptr())
+        return copied
+
+    stand_ins: dict[str, Any] = {
+        "is_available": lambda: True,
+        "current_accelerator": lambda: there,
+        "current_device_index": lambda: 0,
+        "device_count": lambda: 1,
+        "set_device_index": lambda _index: None,
+        "current_stream": lambda _device=None: fake.current(),
+        "synchronize": lambda _device=None: fake.synchronize(),
+    }
+    for name, stand_in in stand_ins.items():
+        monkeypatch.setattr(torch.accelerator, name, stand_in)
+    monkeypatch.setattr(torch, "Event", lambda _device, **_: FakeEvent(fake.clock))
+    monkeypatch.setattr(torch, "Stream", lambda _device: fake.stream())
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda self: self.data_ptr() in pinned)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda _self, _stream: None)
+    return fake
+
+
+def _copied(loader: Any, *, pin: bool, ahead: bool = False) -> Any:
+    config = Config(num_workers=1, prefetch_factor=2, pin_memory=pin)
+    watch = watch_copies(TrialRequest(config=config, device="auto", copy_ahead=ahead))
+    assert watch is not None
+    window = watch.window(lambda _name, _fill_s: None)
+    batches = iter(loader)
+    watch.consume(next(batches))
+    window("start", 0.0)
+    for _ in range(10):
+        watch.consume(next(batches))
+    window("end", 0.0)
+    return watch.told()
+
+
+def _loader(*, pin: bool) -> DataLoader[Any]:
+    data = TensorDataset(torch.ones(64, 256), torch.arange(64))
+    return DataLoader(data, batch_size=4, num_workers=1, pin_memory=pin)
+
+
+def test_the_accelerator_is_found(accelerator: FakeDevice) -> None:
+    del accelerator
+    assert find_accelerator() == "meta"
+    runtime = open_runtime("meta")
+    assert isinstance(runtime, AcceleratorRuntime)
+    assert str(runtime.device) == "meta:0"
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_the_pin_threads_cost_comes_with_the_copies(
+    accelerator: FakeDevice, *, ahead: bool
+) -> None:
+    del accelerator
+    copies = _copied(_loader(pin=True), pin=True, ahead=ahead)
+    assert copies.device == "meta:0"
+    assert copies.batches == 10
+    assert copies.bytes == 4 * 256 * 4 + 4 * 8
+    assert copies.pinned_fraction == 1.0
+    assert copies.prefetched is ahead
+    assert copies.pin is not None
+    assert copies.pin.thread_cpu_s is not None
+    assert copies.pin.thread_cpu_s > 0
+    assert "CUDA only" in copies.pin.unavailable["alloc_s"]
+
+
+def test_without_pinning_batches_come_pageable(accelerator: FakeDevice) -> None:
+    del accelerator
+    copies = _copied(_loader(pin=False), pin=False)
+    assert copies.pinned_fraction == 0.0
+    assert copies.pin is None
