@@ -467,9 +467,13 @@ class Hashed(Timed):
 
     _pool = threading.local()
 
+    def __init__(self, threads: int = 6) -> None:
+        super().__init__()
+        self.threads = threads
+
     def __getitem__(self, index: int) -> torch.Tensor:
         if not hasattr(self._pool, "it"):
-            self._pool.it = ThreadPoolExecutor(6)
+            self._pool.it = ThreadPoolExecutor(self.threads)
         blocks = [bytes([index % 251]) * (1 << 20)] * 6
         sums = list(self._pool.it.map(lambda block: hashlib.sha256(block).digest()[0], blocks))
         return torch.tensor(sums)
@@ -683,3 +687,29 @@ HEALTHY: dict[str, Callable[[], DataLoader[Any]]] = {
 def healthy(name: str) -> DataLoader[Any]:
     """A healthy loader by its name."""
     return HEALTHY[name]()
+
+
+# mended: what a finding's fix asks for, where that is no setting
+
+MENDED: dict[str, Callable[[], DataLoader[Any]]] = {
+    "cpu_python": lambda: DataLoader(Timed(cpu_ms=1.5), batch_size=8, num_workers=2),
+    "cpu_words": lambda: DataLoader(
+        Words(2000), batch_size=8, num_workers=2, prefetch_factor=4
+    ),  # half of it, as the finding says
+    "collate_loop": lambda: DataLoader(Timed(cpu_ms=0.2), batch_size=16, num_workers=2),
+    "collate_lists": lambda: DataLoader(
+        Timed(shape=(3, 64, 64)), batch_size=8, num_workers=1, prefetch_factor=4
+    ),
+    "sampler_index": lambda: DataLoader(Timed(cpu_ms=0.3), batch_size=8, num_workers=2),
+    "sampler_batch": lambda: DataLoader(Timed(wait_ms=0.5), batch_size=8, num_workers=2),
+    "lock_process": lambda: DataLoader(Timed(wait_ms=3), batch_size=4, num_workers=4),
+    "lock_file": lambda: DataLoader(Timed(cpu_ms=3), batch_size=4, num_workers=3),
+    "threads_torch": lambda: DataLoader(Multiplied(), batch_size=16, num_workers=2),
+    "threads_python": lambda: DataLoader(Hashed(threads=1), batch_size=2, num_workers=2),
+    "affinity_workers": lambda: DataLoader(Timed(cpu_ms=3), batch_size=8, num_workers=2),
+}
+
+
+def mended(name: str) -> DataLoader[Any]:
+    """The loader of a case with its fix, by the case's name."""
+    return MENDED[name]()
