@@ -1,0 +1,107 @@
+"""Sweeps that the model leads, whole and cut off, through the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from dlprof.records import Run
+from dlprof.store import read_run
+
+ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("DLPROF_")}
+FEW = ("--search", "model", "--num-workers", "0:4", "--trial-time", "0.2s", "--max-workers", "4")
+WAITS = "synthetic:wait_ms=2,shape=4"
+
+OF_ITS_OWN = """
+class Loader:
+    def __init__(self, num_workers):
+        self.num_workers = num_workers
+
+    def __iter__(self):
+        import time, torch
+        while True:
+            time.sleep(0.001)
+            yield torch.zeros(4, 2)
+
+
+def make(num_workers=0, prefetch_factor=2, pin_memory=False, persistent_workers=False):
+    return Loader(num_workers)
+"""
+
+
+def command(place: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "dlprof", "sweep", *arguments],
+        cwd=place,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def swept(place: Path, *arguments: str) -> tuple[Run, str]:
+    process = command(place, *arguments, "-o", "run.dlprof.jsonl")
+    output, errors = process.communicate(timeout=150)
+    assert process.returncode == 0, errors
+    return read_run(place / "run.dlprof.jsonl"), output
+
+
+def purposes(run: Run) -> list[str]:
+    return [trial.purpose for trial in run.trials]
+
+
+def test_few_of_many_configurations_are_measured(tmp_path: Path) -> None:
+    run, output = swept(tmp_path, WAITS, *FEW, "--json")
+    document: dict[str, Any] = json.loads(output)
+
+    assert run.calibration is not None
+    assert run.prediction is not None
+    assert purposes(run)[:3] == ["explain"] * 3
+    cells = {cell.config for cell in run.prediction.cells}
+    measured = {trial.config for trial in run.completed}
+    assert measured <= set(run.prediction.race)
+    assert len(measured) < len(cells)
+    assert document["prediction"]["pick"] in [
+        cell["config"] for cell in document["prediction"]["cells"]
+    ]
+    assert run.recommendation is not None
+    assert run.recommendation.config in measured
+    assert any("predicted" in reason.claim for reason in run.recommendation.reasons)
+
+
+def test_a_sweep_cut_off_while_it_calibrates_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "run.dlprof.jsonl"
+    process = command(tmp_path, WAITS, *FEW, "-o", path.name)
+    deadline = time.monotonic() + 60.0
+    while not (path.exists() and read_run(path).explanations) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate(timeout=30)
+    before = read_run(path)
+    assert before.explanations
+    assert before.prediction is None
+
+    run, _ = swept(tmp_path, WAITS, "--resume")
+
+    explained = [trial.config for trial in run.trials if trial.purpose == "explain"]
+    assert len(explained) == len(set(explained)) == 3
+    assert run.prediction is not None
+    assert run.recommendation is not None
+
+
+def test_a_loader_that_cannot_be_explained_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OF_ITS_OWN)
+    few = ("--num-workers", "0:4", "--prefetch-factor", "2,4", "--trial-time", "0.1s")
+    run, _ = swept(tmp_path, "own.py:make", "--search", "model", *few, "--budget", "20s")
+
+    assert run.prediction is None
+    assert run.recommendation is not None
+    assert run.completed

@@ -1,0 +1,244 @@
+"""Sweeps led by the model: when, by which trials, what is predicted and what is measured of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from builders import config, failed, machine, plan, target, trial
+from model_calibrations import fed, tailed
+from predicted_runs import calibration
+
+from dlprof.model import Conditions
+from dlprof.records import BatchCosts, Config, Plan, Trial, TrialCost, Usage
+from dlprof.search.calibrating import (
+    calibration_configs,
+    has_room,
+    next_calibration,
+    race_plan,
+    wants_model,
+)
+from dlprof.search.foretell import LOG_SD, foretell
+from dlprof.search.grid import TIE, GridSearch, Proposal, Stop
+from dlprof.search.levers import levers, next_lever
+from dlprof.search.space import build_cells, build_space
+from dlprof.settings import SweepSettings
+from dlprof.stats import Expected
+
+NET = tuple(
+    config(workers, prefetch, persistent_workers=kept)
+    for workers in range(17)
+    for prefetch in ((2, 4, 8) if workers else (None,))
+    for kept in ((False, True) if workers else (False,))
+)
+CALIBRATING = (config(0), config(1), config(2))
+WAITS = calibration(cpu=0.0005, io=0.04)
+COMPUTES = calibration(cpu=0.02)
+
+
+def led(**rest: Any) -> Plan:
+    fields: dict[str, Any] = {"search": "model", "cells": NET, "calibration": CALIBRATING} | rest
+    return plan((config(0), config(2)), **fields)
+
+
+def explained(chosen: Config, **rest: Any) -> Trial:
+    return trial(chosen, purpose="explain", measured_s=0.8, **rest)
+
+
+@pytest.mark.parametrize(
+    ("settings", "configs", "leads"),
+    [
+        (SweepSettings(), 20, "model"),
+        (SweepSettings(), 6, "grid"),
+        (SweepSettings(repeats=3), 20, "grid"),
+        (SweepSettings(batch_size=(16, 32)), 20, "grid"),
+        (SweepSettings(start_method=("fork", "spawn")), 20, "grid"),
+        (SweepSettings(search="grid"), 20, "grid"),
+        (SweepSettings(search="model"), 3, "model"),
+    ],
+)
+def test_the_model_leads_where_it_saves_measuring(
+    settings: SweepSettings, configs: int, leads: str
+) -> None:
+    assert wants_model(settings, NET[:configs]) is (leads == "model")
+
+
+def test_what_is_predicted_is_a_finer_net_than_what_would_be_measured() -> None:
+    settings, here = SweepSettings(), machine(2)
+    grid = build_space(settings, target(), here, has_accelerator=False).configs
+    cells = build_cells(settings, target(), here, has_accelerator=False)
+    assert set(grid) < set(cells)
+    assert {cell.num_workers for cell in cells} >= {*range(9), 16}
+    assert {cell.prefetch_factor for cell in cells} == {None, 2, 4, 8}
+
+
+def test_what_the_user_names_is_all_that_is_predicted() -> None:
+    settings = SweepSettings(num_workers=(0, 3, 40), prefetch_factor=(1,), max_workers=30)
+    cells = build_cells(settings, target(), machine(2), has_accelerator=False)
+    assert {(cell.num_workers, cell.prefetch_factor) for cell in cells} == {(0, None), (3, 1)}
+
+
+def test_it_calibrates_with_few_workers_and_all_else_plain() -> None:
+    assert calibration_configs(NET) == CALIBRATING
+    assert calibration_configs([config(4), config(2, 8), config(2, 4)]) == (config(2, 4),)
+
+
+def test_calibrating_goes_through_its_configurations_once() -> None:
+    seen = []
+    history: list[Trial] = []
+    while (found := next_calibration(led(), history, COMPUTES)) is not None:
+        seen.append((found.config, found.repetition))
+        history.append(explained(found.config))
+    assert seen == [(config(0), 0), (config(1), 0), (config(2), 0)]
+
+
+def test_batches_that_vary_are_looked_at_for_longer_up_to_a_cap() -> None:
+    unsure = dataclasses.replace(COMPUTES, standard_error=0.2)
+    history = [explained(each) for each in CALIBRATING]
+    longer = []
+    while (found := next_calibration(led(), history, unsure)) is not None:
+        longer.append(found.trial_s)
+        history.append(explained(found.config, wall_s=found.trial_s + 1.0))
+        history[-1] = dataclasses.replace(history[-1], measured_s=found.trial_s)
+    assert longer
+    assert all(each.config == config(2) for each in history[3:])
+    assert sum(each.measured_s for each in history) <= 6.01
+
+
+def test_a_trial_that_failed_is_not_calibrated_by_again() -> None:
+    history = [failed(each, purpose="explain") for each in CALIBRATING]
+    assert next_calibration(led(), history, None) is None
+
+
+def test_a_budget_without_room_for_it_is_known_before() -> None:
+    cost = TrialCost(overhead_s=0.4)
+    assert has_room(led(), cost, 20.0)
+    assert not has_room(led(), cost, 5.0)
+
+
+def test_more_workers_than_cores_where_batches_wait() -> None:
+    found = foretell(WAITS, NET, Conditions(cores=2.0))
+    assert found.pick.num_workers == 16
+    assert {each.num_workers for each in found.race} == {0, 8, 16}
+    assert found.log_sd == pytest.approx(LOG_SD)
+
+
+def test_no_more_workers_than_cores_where_batches_compute() -> None:
+    found = foretell(COMPUTES, NET, Conditions(cores=2.0))
+    assert found.pick == config(2)
+    assert {each.num_workers for each in found.race} == {0, 1, 2, 4}
+
+
+def test_no_workers_where_handing_over_costs_more_than_loading() -> None:
+    tiny = calibration(cpu=1e-5, put=1e-3, receive=1e-3)
+    found = foretell(tiny, NET, Conditions(cores=2.0))
+    assert found.pick == config(0)
+    assert len(found.race) > 1  # what would prove it wrong
+
+
+def test_the_pick_is_the_cheapest_within_two_percent_of_the_best() -> None:
+    found = foretell(WAITS, NET, Conditions(cores=2.0), batches_per_epoch=1000)
+    speeds = {cell.config: cell.speed for cell in found.cells}
+    assert max(speeds.values()) == 1.0
+    cheaper = [each for each in NET if each.cost_key < found.pick.cost_key]
+    assert speeds[found.pick] >= TIE > max(speeds[each] for each in cheaper)
+
+
+def test_workers_are_kept_where_epochs_are_short() -> None:
+    short = foretell(COMPUTES, NET, Conditions(cores=2.0), batches_per_epoch=20)
+    assert short.pick.persistent_workers
+    long = foretell(COMPUTES, NET, Conditions(cores=2.0), batches_per_epoch=1_000_000)
+    assert not long.pick.persistent_workers
+
+
+def test_the_present_settings_are_always_measured() -> None:
+    present = config(5, 8)
+    found = foretell(COMPUTES, NET, Conditions(cores=2.0), present=present)
+    assert present in found.race
+
+
+def test_doubts_about_the_calibration_make_predictions_worth_less() -> None:
+    doubtful = dataclasses.replace(COMPUTES, doubts=("too busy", "too short"))
+    assert foretell(doubtful, NET, Conditions(cores=2.0)).log_sd > 2 * LOG_SD
+
+
+def test_batches_that_cost_nothing_predict_nothing() -> None:
+    nothing = calibration(cpu=0.0)
+    with pytest.raises(ValueError, match="no time"):
+        foretell(nothing, NET, Conditions(cores=2.0))
+
+
+def test_a_race_is_over_when_it_says_what_was_predicted() -> None:
+    race = (config(0), config(1), config(2))
+    expected = Expected(log_rates={"w0": 0.0, "w1-p2": 0.0, "w2-p2": 0.7}, log_sd=LOG_SD)
+    search = GridSearch(plan=race_plan(led(), race), expected=expected)
+    rates = {race[0]: 100.0, race[1]: 101.0, race[2]: 199.0}
+    history: list[Trial] = []
+    while isinstance(found := search.propose(history), Proposal):
+        history.append(trial(found.config, rates[found.config], repetition=found.repetition))
+    assert found == Stop(reason="decided")
+    assert [each.config for each in history if each.repetition] == [race[2]]
+
+
+def test_a_race_ends_where_noise_hides_what_is_left_to_gain() -> None:
+    race = (config(2), config(4))
+    expected = Expected(log_rates={"w2-p2": 0.0, "w4-p2": 0.03}, log_sd=LOG_SD)
+    search = GridSearch(plan=race_plan(led(), race), expected=expected)
+    turns = {race[0]: [100.0, 60.0, 150.0], race[1]: [70.0, 120.0, 90.0]}
+    history: list[Trial] = []
+    while isinstance(found := search.propose(history), Proposal):
+        rate = turns[found.config][found.repetition]
+        history.append(trial(found.config, rate, repetition=found.repetition, noisy=True))
+    assert found.reason in {"noise", "decided"}
+    assert len(history) == 4
+
+
+def test_explained_trials_are_no_part_of_a_race() -> None:
+    search = GridSearch(plan=race_plan(led(), (config(0), config(2))))
+    found = search.propose([explained(config(0)), explained(config(2))])
+    assert isinstance(found, Proposal)
+    assert found.repetition == 0
+
+
+def test_slow_batches_that_hold_up_others_ask_for_another_order() -> None:
+    found = levers(tailed(io=0.01), fed(8), Conditions(cores=2.0), [])
+    assert fed(8, in_order=False) in found
+    assert levers(tailed(io=0.01), fed(8), Conditions(cores=2.0), [], swept=["in_order"]) == ()
+    assert levers(tailed(io=0.01), config(0), Conditions(cores=2.0), []) == ()
+    assert levers(COMPUTES, fed(2), Conditions(cores=2.0), []) == ()
+
+
+def test_many_tensors_ask_for_another_way_of_sharing() -> None:
+    many = calibration(cpu=0.001, receive=0.01, batch_tensors=40.0)
+    found = levers(many, fed(2), Conditions(cores=4.0), [])
+    assert found == (fed(2, sharing_strategy="file_system"),)
+    few = dataclasses.replace(many, batch_tensors=2.0)
+    assert levers(few, fed(2), Conditions(cores=4.0), []) == ()
+
+
+def test_a_worker_that_computes_with_threads_asks_for_one() -> None:
+    busy = trial(config(1), purpose="explain", usage=Usage(own_cpu_cores=3.5))
+    found = levers(COMPUTES, fed(2), Conditions(cores=4.0), [busy])
+    assert found == (fed(2, worker_threads=1),)
+
+
+def test_levers_take_turns_with_the_pick() -> None:
+    pick, lever = fed(8), fed(8, in_order=False)
+    history: list[Trial] = []
+    while (found := next_lever(history, [lever], pick)) is not None:
+        history.append(trial(found.config, purpose="lever", repetition=found.repetition))
+    assert [each.config for each in history] == [pick, lever, pick, lever]
+
+
+def test_a_lever_that_fails_is_left_alone() -> None:
+    pick, lever = fed(8), fed(8, in_order=False)
+    history = [trial(pick, purpose="lever"), failed(lever, purpose="lever")]
+    assert next_lever(history, [lever], pick) is None
+
+
+def test_costs_of_an_unknown_receiver_ask_for_nothing() -> None:
+    bare = dataclasses.replace(
+        calibration(cpu=0.01, batch_tensors=40.0), in_workers=BatchCosts(cpu_s=(0.01,) * 20)
+    )
+    assert levers(bare, fed(2), Conditions(cores=4.0), []) == ()
