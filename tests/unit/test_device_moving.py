@@ -138,11 +138,12 @@ def test_paths_lead_to_the_tensors() -> None:
 
 def test_pinned_tensors_are_copied_without_blocking(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
-    real = torch.Tensor.to
+    real: Any = torch.Tensor.to
 
     def to(tensor: torch.Tensor, *arguments: Any, non_blocking: bool = False) -> torch.Tensor:
         asked.append(non_blocking)
-        return real(tensor, *arguments, non_blocking=non_blocking)
+        moved: torch.Tensor = real(tensor, *arguments, non_blocking=non_blocking)
+        return moved
 
     monkeypatch.setattr(torch.Tensor, "to", to)
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: tensor.numel() > 1)
