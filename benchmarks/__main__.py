@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 README = HERE / "README.md"
 NAMES = (
     *("truth", "startup", "overhead", "observer", "watching", "memory", "budget", "estimator"),
-    *("tracing", "faults", "kill_campaign", "gate_rule"),
+    *("tracing", "faults", "kill_campaign", "gate_rule", "gate_campaign"),
     *("emulated", "emulated_speed", "real_data", "real_data_beside", "picks", "picks_beside"),
     *("planted", "planted_beside", "gpu"),
 )

@@ -23,7 +23,7 @@ from dlprof.store import read_run
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SCRIPTS = (
     *("truth", "startup", "overhead", "observer", "watching", "memory", "budget", "estimator"),
-    *("tracing", "faults", "kill_campaign", "gate_rule"),
+    *("tracing", "faults", "kill_campaign", "gate_rule", "gate_campaign"),
     *("emulated", "emulated_speed", "real_data", "real_data_beside", "picks", "picks_beside"),
     *("planted", "planted_beside", "gpu"),
 )

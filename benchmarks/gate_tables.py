@@ -1,0 +1,216 @@
+"""Kinds of session of ``gate_campaign.py``, what they ended with, and the tables of it."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import statistics
+from collections.abc import Sequence
+
+from common import Report, Table
+from others_rules import RULES
+
+NEIGHBOURS = 3
+IN_A_ROW = 4
+"""Sessions on one pair of processes, so that starting them doesn't take half of the time."""
+
+FALSE_ALARMS = 0.01
+CAUGHT_QUIET, CAUGHT = 0.99, 0.90
+PASSED_UNSEEN = 0.02
+MEDIAN_QUIET_S, MEDIAN_CROWDED_S = 20.0, 60.0
+OTHERS_BLOCKS = 20
+"""A side: as many as dlprof's first look has."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of session.
+
+    Attributes:
+        name: For tables.
+        argument: ``kind`` of ``gate_targets.make``.
+        slower: By how much, as a fraction; seconds of ``startup``.
+        workers: Numbers of workers that sessions take in turn.
+        share: How many sessions for each of a slowdown's.
+        wanted: Sessions that the goals ask for.
+    """
+
+    name: str
+    argument: str
+    slower: float
+    workers: tuple[int, ...] = (0, 2)
+    share: int = 1
+    wanted: int = 100
+
+    @property
+    def is_harmless(self) -> bool:
+        """Whether the change must not fail."""
+        return self.slower <= 0.03
+
+
+KINDS = (
+    Kind(name="none", argument="cpu", slower=0.0, share=3, wanted=300),
+    Kind(name="3 % slower", argument="cpu", slower=0.03),
+    Kind(name="uniform CPU 10 %", argument="cpu", slower=0.10),
+    Kind(name="storage wait 10 %", argument="wait", slower=0.10),
+    Kind(name="10 % in 5 % of the samples", argument="tail", slower=0.10),
+    Kind(name="collate 20 %", argument="collate", slower=0.20),
+    Kind(name="receive 20 %", argument="receive", slower=0.20, workers=(2,)),
+    Kind(name="start-up +1 s", argument="startup", slower=1.0, workers=(2,)),
+)
+UNIFORM = "uniform CPU 10 %"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """What one check ended with.
+
+    Attributes:
+        kind: Name of the kind.
+        crowded: Whether neighbours ran beside it.
+        workers: ``num_workers``.
+        verdict: ``pass``, ``fail`` or ``inconclusive``.
+        failed: Metrics that failed.
+        undecided: Metrics that kept it from passing.
+        quads: Of loading.
+        seconds: Wall time of measuring.
+        waited: Share of waiting for a core; ``None`` where it isn't known.
+        others: Which of others' rules call the change slower.
+    """
+
+    kind: str
+    crowded: bool
+    workers: int
+    verdict: str
+    failed: tuple[str, ...]
+    undecided: tuple[str, ...]
+    quads: int
+    seconds: float
+    waited: float | None
+    others: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cell:
+    """Sessions of one kind on one kind of machine."""
+
+    kind: Kind
+    crowded: bool
+    sessions: Sequence[Session]
+
+    def share(self, verdict: str) -> float:
+        """The share of a verdict."""
+        return sum(each.verdict == verdict for each in self.sessions) / len(self.sessions)
+
+    def seconds(self, place: float) -> float:
+        """A quantile of the time until the verdict."""
+        ordered = sorted(each.seconds for each in self.sessions)
+        return ordered[round(place * (len(ordered) - 1))]
+
+    @property
+    def machine(self) -> str:
+        """For tables."""
+        return "beside neighbours" if self.crowded else "quiet"
+
+    @property
+    def keeps_goals(self) -> bool:
+        """Whether the sessions so far are within the goals."""
+        limit_s = MEDIAN_CROWDED_S if self.crowded else MEDIAN_QUIET_S
+        if self.seconds(0.5) > limit_s:
+            return False
+        if self.kind.is_harmless:
+            return self.share("fail") <= FALSE_ALARMS
+        caught = CAUGHT if self.crowded else CAUGHT_QUIET
+        seen = self.kind.name != UNIFORM or self.share("fail") >= caught
+        return seen and self.share("pass") <= PASSED_UNSEEN
+
+
+def cells_of(sessions: Sequence[Session]) -> list[Cell]:
+    """The sessions by kind and machine, in the order of the tables; none is empty."""
+    groups: dict[tuple[str, bool], list[Session]] = collections.defaultdict(list)
+    for session in sessions:
+        groups[session.kind, session.crowded].append(session)
+    return [
+        Cell(kind, crowded, found)
+        for kind in KINDS
+        for crowded in (False, True)
+        if (found := groups.get((kind.name, crowded)))
+    ]
+
+
+def is_reached(cells: Sequence[Cell]) -> bool | None:
+    """Whether the goals are kept; ``None`` while too few sessions keep them."""
+    if not all(cell.keeps_goals for cell in cells):
+        return False
+    counts = collections.Counter[str]()
+    for cell in cells:
+        counts[cell.kind.name] += len(cell.sessions)
+    return True if all(counts[kind.name] >= kind.wanted for kind in KINDS) else None
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}"
+
+
+def _row(cell: Cell) -> tuple[str, ...]:
+    metrics = collections.Counter(name for each in cell.sessions for name in each.failed)
+    waits = [each.waited for each in cell.sessions if each.waited is not None]
+    return (
+        cell.kind.name,
+        cell.machine,
+        str(len(cell.sessions)),
+        *(_percent(cell.share(verdict)) for verdict in ("fail", "pass", "inconclusive")),
+        ", ".join(f"{name} {count}" for name, count in metrics.most_common(3)) or "-",
+        f"{cell.seconds(0.5):.0f}",
+        f"{cell.seconds(0.9):.0f}",
+        _percent(statistics.median(waits)) if waits else "-",
+    )
+
+
+def _others_row(cell: Cell) -> tuple[str, ...]:
+    alarms = (sum(name in each.others for each in cell.sessions) for name in RULES)
+    shares = (_percent(count / len(cell.sessions)) for count in alarms)
+    return (cell.kind.name, cell.machine, _percent(cell.share("fail")), *shares)
+
+
+def report_on(sessions: Sequence[Session]) -> Report:
+    """Both tables."""
+    cells = cells_of(sessions)
+    columns = (
+        *("change", "machine", "sessions", "FAIL, %", "PASS, %", "INCONCLUSIVE, %", "failed on"),
+        *("median, s", "90th percentile, s", "waiting for a core, %"),
+    )
+    reached = is_reached(cells)
+    few = (
+        " So far the goals are kept; there are too few sessions to tell." if reached is None else ""
+    )
+    return Report(
+        name="gate_campaign",
+        title="`dlprof check` on real slowdowns",
+        goal=(
+            f"at most {FALSE_ALARMS:.0%} false alarms; uniform 10 % caught in {CAUGHT_QUIET:.0%} "
+            f"(quiet) or {CAUGHT:.0%}; no slowdown passed in more than {PASSED_UNSEEN:.0%}; median "
+            f"verdict in {MEDIAN_QUIET_S:g} s (quiet) or {MEDIAN_CROWDED_S:g} s"
+        ),
+        passed=reached,
+        tables=[
+            Table("Verdicts", columns, [_row(cell) for cell in cells]),
+            Table(
+                "Sessions in which rules say slower, %",
+                ("change", "machine", "dlprof check", *RULES),
+                [_others_row(cell) for cell in cells],
+            ),
+        ],
+        notes=[
+            f"{len(sessions)} checks of real loaders (`gate_targets.py`), made slower.{few}",
+            (
+                f"Beside neighbours: {NEIGHBOURS} processes that compute and rest in turn "
+                f"(`gate_neighbours.py`). {IN_A_ROW} sessions share a pair of processes."
+            ),
+            (
+                f"The others judge the wall time of the first {OTHERS_BLOCKS} blocks a side of the "
+                "same sessions."
+            ),
+        ],
+        data={"sessions": [dataclasses.asdict(each) for each in sessions]},
+    )

@@ -1,0 +1,111 @@
+"""The campaign of the gate: its plan, its arithmetic and its goals; nothing is measured here."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import importlib
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gate_samples import load_quads
+
+from dlprof.engine.checking.measuring import Measured
+from dlprof.gate import make_plan
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def tables(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return importlib.import_module("gate_tables")
+
+
+@pytest.fixture
+def campaign(tables: Any) -> Any:
+    return importlib.import_module("gate_campaign")
+
+
+def sessions(tables: Any, verdicts: dict[str, str], seconds: float = 10.0) -> list[Any]:
+    """As many sessions of each kind as the goals ask for, with one verdict each."""
+    return [
+        tables.Session(
+            kind=kind.name,
+            crowded=bool(number % 2),
+            workers=2,
+            verdict=verdicts.get(kind.name, "pass" if kind.is_harmless else "fail"),
+            failed=(),
+            undecided=(),
+            quads=10,
+            seconds=seconds,
+            waited=0.1,
+            others=("t test at 95 % (pyperf)",),
+        )
+        for kind in tables.KINDS
+        for number in range(kind.wanted)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "reached"),
+    [
+        ({}, True),
+        ({"none": "fail"}, False),
+        ({"uniform CPU 10 %": "inconclusive"}, False),
+        ({"collate 20 %": "inconclusive"}, True),
+        ({"collate 20 %": "pass"}, False),
+        ({"none": "inconclusive"}, True),
+    ],
+)
+def test_the_goals_are_held_against_each_kind(
+    tables: Any, verdicts: dict[str, str], *, reached: bool
+) -> None:
+    assert tables.is_reached(tables.cells_of(sessions(tables, verdicts))) is reached
+
+
+def test_slow_verdicts_miss_the_goal(tables: Any) -> None:
+    assert tables.is_reached(tables.cells_of(sessions(tables, {}, seconds=30.0))) is False
+
+
+def test_few_sessions_reach_nothing_and_miss_nothing(tables: Any) -> None:
+    assert tables.is_reached(tables.cells_of(sessions(tables, {})[::20])) is None
+
+
+def test_the_tables_have_a_row_for_each_kind_and_machine(tables: Any) -> None:
+    report = tables.report_on(sessions(tables, {}))
+    ours, others = report.tables
+    assert len(ours.rows) == len(others.rows) == 2 * len(tables.KINDS)
+    assert others.rows[0][2:] == ("0.0", "0.0", "0.0", "100.0", "0.0", "0.0")
+
+
+def test_each_round_has_all_kinds_on_both_kinds_of_machine(campaign: Any, tables: Any) -> None:
+    size = sum(2 * kind.share for kind in tables.KINDS)
+    batches = list(itertools.islice(campaign.schedule(1, in_a_row=4, budget_s=60.0), 2 * size))
+    for part in (batches[:size], batches[size:]):
+        counts = collections.Counter((each.kind.name, each.crowded) for each in part)
+        assert counts["none", True] == counts["none", False] == 3
+        assert counts["start-up +1 s", True] == 1
+    assert len({each.seed for each in batches}) == len(batches)
+
+
+def test_a_session_tells_what_all_rules_say_of_its_blocks(campaign: Any, tables: Any) -> None:
+    batch = next(campaign.schedule(1, in_a_row=1, budget_s=60.0))
+    plan = make_plan(gates=())
+    found = Measured(plan=plan, quads=tuple(load_quads(10, 0.2)), unavailable={})
+    session = campaign.ended_session(batch, found, 12.345)
+    assert (session.verdict, session.failed, session.seconds) == ("fail", ("service",), 12.35)
+    assert set(session.others) <= set(importlib.import_module("others_rules").RULES)
+    assert "mean more than 10 % up" in session.others
+
+
+def test_sessions_are_read_back(campaign: Any, tables: Any, tmp_path: Path) -> None:
+    made = sessions(tables, {})[:3]
+    path = tmp_path / "gate_campaign.json"
+    assert campaign.earlier(path) == []
+    data = {"sessions": [dataclasses.asdict(each) for each in made]}
+    path.write_text(json.dumps({"data": data}))
+    assert campaign.earlier(path) == made
