@@ -1,0 +1,232 @@
+"""``dlprof check`` on real repositories, loaders and processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from dlprof.engine.check import run_check
+from dlprof.engine.checking.settings import CheckSettings
+from dlprof.errors import DlprofError, NothingMeasuredError, TargetError
+from dlprof.gate import NextLook, recomputed
+from dlprof.records import CheckReport, Series
+from dlprof.settings import SweepSettings
+
+DATA = """
+import os, signal, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Data(Dataset):
+    def __len__(self):
+        return {length}
+
+    def __getitem__(self, index):
+        {before}
+        time.sleep({wait_s})
+        return torch.full((4,), float(index))
+
+def make():
+    {inside}
+    return DataLoader(Data(), batch_size=2, num_workers={workers})
+"""
+
+
+def data(
+    wait_s: float = 0.001,
+    *,
+    before: str = "pass",
+    inside: str = "pass",
+    length: int = 64,
+    workers: int = 0,
+) -> str:
+    return DATA.format(wait_s=wait_s, before=before, inside=inside, length=length, workers=workers)
+
+
+def run_git(folder: Path, *words: str) -> str:
+    who = ("-c", "user.name=n", "-c", "user.email=n@example.org")
+    command = ["git", "-C", str(folder), *who, *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository whose one commit holds ``data.py``."""
+    folder = tmp_path / "a-checkout-with-a-long-name"
+    folder.mkdir()
+    run_git(folder, "init", "-qb", "main")
+    (folder / "data.py").write_text(data())
+    run_git(folder, "add", ".")
+    run_git(folder, "commit", "-qm", "one")
+    return folder.resolve()
+
+
+class Silent:
+    """A listener that hears nothing."""
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """Nothing."""
+
+    def message(self, text: str) -> None:
+        """Nothing."""
+
+    def quads(
+        self, done: Mapping[Series, int], look: NextLook | None, elapsed_s: float, budget_s: float
+    ) -> None:
+        """Nothing."""
+
+
+def settings(target: str = "data.py:make", **rest: str) -> CheckSettings:
+    made = CheckSettings(sweep=SweepSettings(target=target, budget_s=120.0), block_s=0.02)
+    return dataclasses.replace(made, **{"against": "HEAD", **rest})  # type: ignore[arg-type]
+
+
+def check(folder: Path, **rest: str) -> CheckReport:
+    return run_check(settings(**rest), listener=Silent(), environ={}, cwd=folder)
+
+
+def left_nothing(repository: Path) -> bool:
+    return run_git(repository, "worktree", "list").count("\n") == 0
+
+
+def test_a_slower_change_fails_and_the_verdict_follows_from_the_blocks(repository: Path) -> None:
+    (repository / "data.py").write_text(data(0.004))
+    report = check(repository)
+    target = report.targets[0]
+    assert report.state == "fail"
+    assert recomputed(target) == target.verdict
+    assert target.verdict.stages[0].stage == "fetch"
+    assert "in fetch" in report.explanation
+    assert (target.source_file, target.source_line) == ("data.py", 15)
+    assert report.base.commit == report.change.commit
+    assert report.change.note == "with uncommitted changes"
+    assert report.machine is not None
+    assert report.torch_version
+    assert left_nothing(repository)
+    assert run_git(repository, "status", "--porcelain", "--untracked-files=no") == "M data.py"
+
+
+def test_workers_that_start_late_fail_the_start(repository: Path) -> None:
+    late = data(workers=1).replace(
+        "num_workers=1", "num_workers=1, worker_init_fn=lambda _: time.sleep(0.5)"
+    )
+    (repository / "data.py").write_text(data(workers=1))
+    run_git(repository, "commit", "-qam", "two")
+    (repository / "data.py").write_text(late)
+    report = check(repository)
+    gates = {gate.name: gate for gate in report.targets[0].verdict.gates}
+    assert gates["startup"].state == "fail"
+    assert gates["startup"].views[0].shift == pytest.approx(0.5, abs=0.2)
+    block = report.targets[0].quads[0].blocks[0]
+    assert set(block.stages_s) == {"fetch", "collate", "receive"}
+
+
+def test_a_duet_of_an_absolute_path_and_a_directory(repository: Path, tmp_path: Path) -> None:
+    before = tmp_path / "a-directory-of-equal-len--e"
+    before.mkdir()
+    (before / "data.py").write_text(data(0.004))
+    target = f"{repository / 'data.py'}:make"
+    report = check(repository, target=target, against=str(before), design="duet")
+    assert report.state == "pass"
+    shift = report.targets[0].verdict.gates[0].views[0].shift
+    assert shift is not None
+    assert shift < -0.5
+
+
+BAD: dict[str, tuple[str, str, type[DlprofError], str]] = {
+    "the base lacks the target": (
+        data().replace("def make", "def other"),
+        data(),
+        TargetError,
+        r"^The base \(HEAD, \w{7}\): 'data.py' has no attribute 'make'",
+    ),
+    "the change crashes": (
+        data(),
+        data(before="os.kill(os.getpid(), signal.SIGKILL)"),
+        NothingMeasuredError,
+        r"^The change \(working tree, \w{7}\) can't be loaded from: .*SIGKILL",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_sides_have_their_own_sentence(repository: Path, case: str) -> None:
+    base, change, kind, expected = BAD[case]
+    (repository / "data.py").write_text(base)
+    run_git(repository, "commit", "-qam", "base", "--allow-empty")
+    (repository / "data.py").write_text(change)
+    with pytest.raises(kind, match=expected) as caught:
+        check(repository)
+    assert caught.value.hint
+    assert left_nothing(repository)
+
+
+def dlprof(folder: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("GITHUB_")}
+    return subprocess.run(
+        [sys.executable, "-m", "dlprof", "check", *words],
+        cwd=folder,
+        env=clean | environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def test_the_command_ends_with_3_and_tells_ci(repository: Path, tmp_path: Path) -> None:
+    (repository / "data.py").write_text(data(0.004))
+    summary, outputs = tmp_path / "summary.md", tmp_path / "outputs.txt"
+    names = ("--junit", "--markdown", "--bencher", "--benchmark-action", "--openmetrics", "-o")
+    files = {name: tmp_path / f"written{name}" for name in names}
+    words = [word for name, path in files.items() for word in (name, str(path))]
+    done = dlprof(
+        repository,
+        *("data.py:make", "--against", "main", "--budget", "60s", "--json", *words),
+        GITHUB_ACTIONS="true",
+        GITHUB_STEP_SUMMARY=str(summary),
+        GITHUB_OUTPUT=str(outputs),
+    )
+    assert done.returncode == 3, done.stderr
+    document = json.loads(done.stdout)
+    assert document["state"] == "fail"
+    assert json.loads(files["-o"].read_text()) == document
+    assert "::error file=data.py,line=15,title=dlprof" in done.stderr
+    assert "FAIL" in summary.read_text()
+    assert "verdict<<" in outputs.read_text()
+    assert all(path.stat().st_size > 50 for path in files.values())
+
+
+def test_a_failing_command_prints_one_document(repository: Path) -> None:
+    done = dlprof(repository, "data.py:make", "--against", "nowhere", "--json")
+    assert done.returncode == 2
+    assert "no such git ref" in json.loads(done.stdout)["error"]["message"]
+
+
+def test_a_check_that_is_ended_removes_its_worktree_and_processes(
+    repository: Path, tmp_path: Path
+) -> None:
+    ready = tmp_path / "ready"
+    waiting = data(inside=f"open({str(ready)!r}, 'w').write(str(os.getpid())); time.sleep(60)")
+    (repository / "data.py").write_text(waiting)
+    command = [sys.executable, "-m", "dlprof", "check", "data.py:make", "--against", "main"]
+    with subprocess.Popen(command, cwd=repository, stderr=subprocess.PIPE, text=True) as running:
+        deadline = time.monotonic() + 60
+        while not ready.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert not left_nothing(repository)
+        running.send_signal(signal.SIGTERM)
+        _, told = running.communicate(timeout=30)
+    assert running.returncode == 130, told
+    assert left_nothing(repository)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(ready.read_text()), 0)
