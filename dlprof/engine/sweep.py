@@ -2,60 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Literal
 
-from dlprof.advise.recommend import recommend
-from dlprof.engine.device import place_of
-from dlprof.engine.foretelling import calibrated, foretold, levers_of
 from dlprof.engine.listener import SweepListener
 from dlprof.engine.opening import opened_bench
-from dlprof.engine.preparation import look_at, new_header, now, plan_sweep
+from dlprof.engine.preparation import look_at, new_header, plan_sweep
 from dlprof.engine.resume import plan_of, resumed_settings, same_run
+from dlprof.engine.sweeping import Sweep
 from dlprof.engine.workplace import check_folder
-from dlprof.errors import DlprofError, NothingMeasuredError
 from dlprof.machine import inspect_machine
-from dlprof.records import (
-    Calibration,
-    Config,
-    Cost,
-    Explanation,
-    Failure,
-    Plan,
-    Purpose,
-    Recommendation,
-    Run,
-    RunEnd,
-    RunHeader,
-    SweepPrediction,
-    Trial,
-)
-from dlprof.search.calibrating import next_calibration, race_plan
-from dlprof.search.grid import GridSearch, Proposal
-from dlprof.search.levers import next_lever
+from dlprof.records import Run
 from dlprof.search.plan import refuse_budget
-from dlprof.settings import SweepSettings, constraints_of, settings_from_json
-from dlprof.stats import Expected, is_contradicted, observe
+from dlprof.settings import SweepSettings, settings_from_json
 from dlprof.store import RunWriter, check_output, read_run
-from dlprof.store.codec import from_json
-from dlprof.trial.bench import Bench
-from dlprof.trial.protocol import TrialRequest
-from dlprof.units import counted
-
-_OVERRUN = 0.05
-"""Share of the budget by which the last trial may exceed it before it is ended."""
-
-_NO_MODEL = (
-    "The explained trials tell too little to predict from, so the configurations are measured"
-)
-_CONTRADICTED = (
-    "What was measured is not what the model predicted, so all configurations are measured"
-)
-
-EndReason = Literal["decided", "budget", "complete", "noise", "interrupted", "failed"]
 
 
 def run_sweep(
@@ -110,7 +71,7 @@ def run_sweep(
         with writer:
             plan = plan_of(header)
             listener.planned(header, plan.configs, settings.repeats)
-            sweep = _Sweep(
+            sweep = Sweep(
                 header=header,
                 settings=settings,
                 plan=plan,
@@ -134,221 +95,3 @@ def _spent_s(before: Run | None) -> float:
         return 0.0
     in_trials = sum(trial.wall_s for trial in before.trials)
     return in_trials if before.end is None else max(in_trials, before.end.cost_s.total)
-
-
-@dataclasses.dataclass(slots=True, kw_only=True)
-class _Sweep:
-    """The measuring part of a sweep."""
-
-    header: RunHeader
-    settings: SweepSettings
-    plan: Plan
-    bench: Bench
-    writer: RunWriter
-    listener: SweepListener
-    clock: Callable[[], float]
-    began_s: float
-    before: dataclasses.InitVar[Run | None]
-    earlier_s: float
-    faults: Mapping[Config, Failure]
-    trials: list[Trial] = dataclasses.field(default_factory=list)
-    explanations: list[Explanation] = dataclasses.field(default_factory=list)
-    calibration: Calibration | None = None
-    prediction: SweepPrediction | None = None
-
-    def __post_init__(self, before: Run | None) -> None:
-        """Go on from what an earlier session has measured."""
-        if before is not None:
-            self.trials += before.trials
-            self.explanations += before.explanations
-            self.calibration, self.prediction = before.calibration, before.prediction
-
-    def run(self) -> Run:
-        try:
-            reason: EndReason = self._measure()
-        except KeyboardInterrupt:
-            reason = "interrupted"
-        except DlprofError as error:
-            if not any(trial.outcome == "completed" for trial in self.trials):
-                raise
-            self.listener.message(f"{error.message} {error.hint}".strip())
-            reason = "failed"
-        total = self.earlier_s + self.clock() - self.began_s
-        measured = sum(trial.measured_s for trial in self.trials)
-        cost = Cost(measured=measured, overhead=max(0.0, total - measured), total=total)
-        end = RunEnd(ended_at=now(), reason=reason, cost_s=cost)
-        run = dataclasses.replace(self._so_far(), end=end)
-        try:
-            return dataclasses.replace(run, recommendation=self._recommend(run, reason))
-        finally:  # what was measured is kept, whether or not there is something to recommend
-            self.writer.append(end)
-
-    def _so_far(self) -> Run:
-        return Run(
-            path=str(self.writer.path),
-            header=self.header,
-            trials=tuple(self.trials),
-            explanations=tuple(self.explanations),
-            calibration=self.calibration,
-            prediction=self.prediction,
-        )
-
-    def _skip(self) -> None:
-        """Keep what can't work as skipped trials, so that nobody has to ask where it is.
-
-        A run that goes on keeps to its plan, whatever can't work by now.
-        """
-        known = {*self.plan.configs, *(trial.config for trial in self.trials)}
-        told: dict[str, int] = {}
-        for config, failure in self.faults.items():
-            if config in known:
-                continue
-            trial = Trial(
-                id=self._next_id(),
-                config=config,
-                repetition=0,
-                outcome="skipped",
-                failure=failure,
-                started_at=now(),
-            )
-            self._keep(trial)
-            told[failure.message] = told.get(failure.message, 0) + 1
-        for message, count in told.items():
-            self.listener.message(f"skipped ({counted(count, 'configuration')}): {message}")
-
-    def _next_id(self) -> str:
-        return f"t{len(self.trials) + 1:04d}"
-
-    def _keep(self, trial: Trial) -> None:
-        """Append a trial to the file, then remember it."""
-        self.writer.append(trial)
-        self.trials.append(trial)
-
-    def _measure(self) -> EndReason:
-        self._skip()
-        if self.plan.search != "model":
-            return self._search(self.plan)
-        if not self._calibrate():
-            return "budget"
-        self._foretell()
-        if self.prediction is None:
-            self.listener.message(_NO_MODEL)
-            return self._search(self.plan)
-        expected = Expected.of(self.prediction)
-        reason = self._search(race_plan(self.plan, self.prediction.race), expected)
-        if reason != "budget" and self._is_contradicted(expected):
-            self.listener.message(_CONTRADICTED)
-            return self._search(self.plan)
-        if reason != "budget":
-            self._try_levers()
-        return reason
-
-    def _try_levers(self) -> None:
-        """Settings beside the swept ones, in turns with what would be recommended."""
-        try:
-            pick = recommend(self._so_far(), constraints_of(self.settings)).config
-        except DlprofError:
-            return  # which is told when the sweep ends
-        found = levers_of(self._so_far(), pick)
-        while (proposal := next_lever(self.trials, found, pick)) is not None:
-            if 2 * proposal.expected_s > self._left_s() or not self._try(proposal, "lever"):
-                return
-
-    def _calibrate(self) -> bool:
-        """Explained trials until batches are known; false if the budget ended them."""
-        while self.prediction is None:
-            self.calibration = calibrated(self._so_far())
-            proposal = next_calibration(self.plan, self._explained(), self.calibration)
-            if proposal is None:
-                return True
-            if proposal.expected_s > self._left_s() or not self._try(proposal, "explain"):
-                return bool(self._explained())
-        return True
-
-    def _explained(self) -> list[Trial]:
-        """Explained trials that need not be run again."""
-        told = {each.trial_id for each in self.explanations}
-        explained = (trial for trial in self.trials if trial.purpose == "explain")
-        return [trial for trial in explained if trial.failure is not None or trial.id in told]
-
-    def _foretell(self) -> None:
-        """Predict all configurations, once."""
-        if self.prediction is not None:
-            return
-        self.prediction = foretold(self._so_far())
-        for record in (self.calibration, self.prediction):
-            if record is not None:
-                self.writer.append(record)
-        if self.prediction is not None:
-            self.listener.predicted(self.prediction)
-
-    def _is_contradicted(self, expected: Expected) -> bool:
-        """Whether what was measured is surely not what was predicted."""
-        completed = self._so_far().completed
-        seen = [each for trial in completed if (each := observe(trial)) is not None]
-        return is_contradicted(seen, expected)
-
-    def _left_s(self) -> float:
-        return self.settings.budget_s - (self.clock() - self.began_s)
-
-    def _search(self, plan: Plan, expected: Expected | None = None) -> EndReason:
-        search = GridSearch(plan=plan, seed=self.settings.seed, expected=expected)
-        while True:
-            proposal = search.propose(self.trials, remaining_s=self._left_s())
-            if not isinstance(proposal, Proposal):
-                return proposal.reason
-            if not self._try(proposal):
-                return "budget"
-
-    def _try(self, proposal: Proposal, purpose: Purpose = "measure") -> bool:
-        """Run one trial and keep it; false if the budget ended it, which says nothing of it."""
-        elapsed_s = self.clock() - self.began_s
-        wall_s = self.settings.budget_s * (1 + _OVERRUN) - elapsed_s
-        self.listener.trial_started(
-            proposal.config, proposal.repetition, elapsed_s, elapsed_s + proposal.expected_rest_s
-        )
-        trial, told = self.bench.explain(
-            self._request(proposal, explain=purpose == "explain"),
-            trial_id=self._next_id(),
-            repetition=proposal.repetition,
-            wall_s=wall_s,
-        )
-        cut = wall_s < self.settings.timeout_s and trial.wall_s >= wall_s
-        if cut and self.trials and trial.outcome == "timed_out":
-            return False
-        trial = dataclasses.replace(trial, purpose=purpose)
-        self._keep(trial)
-        if told:
-            explanation = from_json(Explanation, told["explanation"] | {"trial_id": trial.id})
-            self.writer.append(explanation)
-            self.explanations.append(explanation)
-        self.listener.trial_ended(trial)
-        return True
-
-    def _request(self, proposal: Proposal, *, explain: bool) -> TrialRequest:
-        group = proposal.config.turnover_group
-        timed = any(
-            trial.epoch_turnover_s is not None and trial.config.turnover_group == group
-            for trial in self.trials
-        )
-        return TrialRequest(
-            config=proposal.config,
-            trial_s=proposal.trial_s,
-            step_s=self.settings.step_s or 0.0,
-            step_callable=self.settings.step_callable,
-            cold_cache=self.settings.cold_cache,
-            turnover=not timed,
-            **place_of(self.settings, self.header.accelerator),
-            explain=explain,
-        )
-
-    def _recommend(self, run: Run, reason: EndReason) -> Recommendation | None:
-        """What the trials so far recommend; an interrupted sweep may have too few of them."""
-        try:
-            recommendation = recommend(run, constraints_of(self.settings))
-        except NothingMeasuredError:
-            if reason == "interrupted":
-                return None
-            raise
-        self.writer.append(recommendation)
-        return recommendation
