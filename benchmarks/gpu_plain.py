@@ -4,7 +4,8 @@ Reads one JSON request on each line of standard input, and answers each with a l
 
 - ``{"do": "events", "bytes": N, "pinned": true}``: bytes per second;
 - ``{"do": "timer", "bytes": N}``: the same by ``torch.utils.benchmark``;
-- ``{"do": "loop", "kind": "one_large", "workers": 2, "pin": true, "copies": true, "batches": 100}``:
+- ``{"do": "loop", "kind": "one_large", "workers": 2, "pin": true, "copies": true,
+  "batches": 100}``:
   seconds per batch.
 """
 
