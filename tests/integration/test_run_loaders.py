@@ -154,6 +154,37 @@ def test_a_script_that_waits_is_told_why(tmp_path: Path) -> None:
     assert document["findings"][0]["code"] == run.diagnosis.findings[0].code
 
 
+UNTOLD = """
+import time
+from torch.utils.data import DataLoader, Dataset
+class Own(DataLoader):
+    def __setattr__(self, name, value):
+        if name == "worker_init_fn" and name in vars(self): raise TypeError("it is frozen")
+        super().__setattr__(name, value)
+class Slow(Dataset):
+    def __len__(self): return 32
+    def __getitem__(self, index):
+        time.sleep(0.05)
+        return index
+if __name__ == "__main__":
+    for kind in (Own, DataLoader):
+        for batch in kind(Slow(), batch_size=4, num_workers=1): pass
+"""
+
+
+def test_a_wait_whose_cause_cannot_be_told_says_why(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(UNTOLD)
+    done = ran([*DLPROF, "-o", "run.dlprof.jsonl", "train.py"], tmp_path)
+    assert done.returncode == 0
+    run = read_run(tmp_path / "run.dlprof.jsonl")
+    assert run.diagnosis is not None
+    assert run.diagnosis.findings == ()
+    notes = " ".join(run.diagnosis.notes)
+    assert "Own refused the hooks (it is frozen), so only the wait in next() is timed." in notes
+    assert "batches could be followed, and 10 are needed" in notes
+    assert "can't be told" in done.stderr
+
+
 ABRUPT = """
 import os, sys, signal, time, torch
 from torch.utils.data import DataLoader
