@@ -9,7 +9,8 @@ from typing import Protocol
 from dlprof.engine.profile import for_one
 from dlprof.gate import Limits, NextLook
 from dlprof.gate.plan import CONFIDENCE, THRESHOLD
-from dlprof.records import Design, Series
+from dlprof.records import Design, Series, Target
+from dlprof.search.single import single_config
 from dlprof.settings import SweepSettings, by_key
 
 DEFAULT_BUDGET_S = 60.0
@@ -70,8 +71,13 @@ def for_check(
         confidence: See ``CheckSettings``.
         design: Likewise.
         override: Likewise.
+
+    Raises:
+        UsageError: A setting is given several values.
     """
     one = for_one(settings, origins)
+    # What two values are wrong for is any target; so that is said before one is built.
+    single_config(one, Target(spec="", kind="map", dataset=""), has_accelerator=False)
     if origins["budget"] != by_key()["budget"].flag:
         one = dataclasses.replace(one, budget_s=DEFAULT_BUDGET_S)
     return CheckSettings(

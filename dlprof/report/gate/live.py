@@ -11,7 +11,7 @@ from dlprof.gate import NextLook
 from dlprof.records import Series
 from dlprof.report.progress import preparing_text
 from dlprof.report.text import clean
-from dlprof.units import format_duration
+from dlprof.units import counted, format_duration
 
 _EVERY_S = 10.0
 _WIPE = "\r\x1b[K"
@@ -64,9 +64,9 @@ class CheckProgress:
         if not self._rewrites and elapsed_s < self._said_s + _EVERY_S:
             return
         self._said_s = elapsed_s
-        parts = [f"{done['load']} quads"]
+        parts = [counted(done["load"], "quad")]
         if done["start"]:
-            parts.append(f"{done['start']} starts of each side")
+            parts.append(f"{counted(done['start'], 'start')} of each side")
         if look is not None and look.verdict.quads.get("load"):
             parts.append("still undecided")
         parts.append(f"{format_duration(elapsed_s)} of at most {format_duration(budget_s)}")

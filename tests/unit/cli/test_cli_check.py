@@ -1,0 +1,130 @@
+"""The options of ``dlprof check`` and what it shows."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from pathlib import Path
+
+import gate_samples
+import pytest
+
+from dlprof.cli import checked
+from dlprof.cli.entry import run
+from dlprof.errors import FileError, UsageError
+from dlprof.records import CheckReport
+from dlprof.report.gate.files import RENDERERS
+from dlprof.report.gate.live import CheckProgress, open_check_listener
+from dlprof.settings.percent import parse_share
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--fail-above", "much"], "--fail-above: 'much' is no share"),
+        (["--fail-above", "0"], "--fail-above: '0' is out of range"),
+        (["--confidence", "100"], "--confidence: '100' is out of range"),
+        (["--inconclusive", "pass"], "--inconclusive: 'pass' is no choice"),
+        (["--design", "abab"], "--design: 'abab' is no choice"),
+        (["--allow-regression", " "], "--allow-regression has no reason"),
+        (["--num-workers", "0,2"], "--num-workers has 2 values"),
+        (["--junit", "no/such/folder/file"], "There is no folder no/such/folder"),
+        (["--against", "./nowhere"], "--against ./nowhere: there is no such directory"),
+    ],
+)
+def test_bad_options_are_refused(
+    words: list[str],
+    expected: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["check", "synthetic", "--json", *words], {}) == 2
+    assert expected in json.loads(capsys.readouterr().out)["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("5%", 0.05), ("0.05", 0.05), ("5", 0.05), ("0.5 %", 0.005), ("1", 0.01)]
+)
+def test_shares_are_read_as_people_write_them(text: str, expected: float) -> None:
+    assert parse_share(text, "--fail-above", low=0.001, high=10.0) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("text", ["", "nan", "inf", "-5%", "5%%", "1e400"])
+def test_what_is_no_share_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_share(text, "--fail-above", low=0.001, high=10.0)
+
+
+@pytest.fixture
+def failed() -> CheckReport:
+    return gate_samples.failing_check()
+
+
+def test_files_of_all_formats(failed: CheckReport, tmp_path: Path) -> None:
+    files: dict[str, Path | None] = {name: tmp_path / name for name in RENDERERS}
+    files["json"] = None
+    checked.refuse_unwritable(files)
+    checked.write_files(failed, files)
+    assert {path.name for path in tmp_path.iterdir()} == set(RENDERERS) - {"json"}
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match="is a folder"):
+        checked.refuse_unwritable({"junit": tmp_path})
+
+
+def test_github_reads_its_files_and_one_annotation(
+    failed: CheckReport, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary = tmp_path / "summary"
+    summary.write_text("before\n")
+    environ = {
+        "GITHUB_ACTIONS": "true",
+        "GITHUB_STEP_SUMMARY": str(summary),
+        "GITHUB_OUTPUT": str(tmp_path / "no" / "folder"),
+    }
+    checked.tell_github(failed, environ)
+    assert summary.read_text().startswith("before\n")
+    assert capsys.readouterr().err.count("::error ") == 1
+
+    checked.tell_github(failed, {})
+    assert capsys.readouterr().err == ""
+
+
+def test_a_line_comes_now_and_then_where_lines_stay() -> None:
+    stream = io.StringIO()
+    with CheckProgress(stream) as progress:
+        progress.message("building data.py:make")
+        for second in range(25):
+            progress.quads({"load": second, "start": 1}, None, float(second), 60.0)
+    lines = stream.getvalue().splitlines()
+    assert lines == [
+        "building data.py:make",
+        "10 quads, 1 start of each side, 10 s of at most 1 min",
+        "20 quads, 1 start of each side, 20 s of at most 1 min",
+    ]
+
+
+def test_a_terminal_has_one_line_that_goes() -> None:
+    stream = io.StringIO()
+    with CheckProgress(stream, rewrites=True) as progress:
+        progress.quads({"load": 1, "start": 0}, None, 1.0, 60.0)
+    assert stream.getvalue() == "\r\x1b[K1 quad, 1.0 s of at most 1 min\r\x1b[K"
+
+
+def test_a_stream_that_is_gone_ends_nothing() -> None:
+    stream = io.StringIO()
+    stream.close()
+    progress = CheckProgress(stream)
+    progress.message("one")
+    progress.preparing("images", 0, 0)
+
+
+def test_quiet_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    open_check_listener(quiet=True).message("one")
+    assert capsys.readouterr().err == ""
+    open_check_listener(quiet=False).message("one")
+    assert capsys.readouterr().err == f"one{os.linesep if os.name == 'nt' else chr(10)}"
