@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dlprof.advise.candidates import Candidate, evidence_ids
 from dlprof.advise.choice import SAME_SPEED, WITHIN, Choice, surely_differs
 from dlprof.advise.effective import cores_share
+from dlprof.advise.pinning import gain_words, pin_gains, typical
 from dlprof.advise.wording import factor, figures, percent
 from dlprof.records import Config, Reason, Run
 from dlprof.units import format_duration, format_rate
@@ -196,7 +197,21 @@ def _pin(choice: Choice) -> Reason | None:
         return None
     pinned = choice.pick if choice.pick.config.pin_memory else other
     plain = other if pinned is choice.pick else choice.pick
-    return _compare(choice, pinned, plain, "pin_memory=True gave {} of pin_memory=False")
+    reason = _compare(choice, pinned, plain, "pin_memory=True gave {} of pin_memory=False")
+    gain = typical(pin_gains([*plain.trials, *pinned.trials]))
+    if gain is None:
+        return reason
+    saved = {"total_s": gain.total_s, "copy_s": gain.copy_s, "receive_s": gain.receive_s}
+    costs = {
+        "thread_cpu_s": gain.costs.thread_cpu_s,
+        "thread_run_queue_s": gain.costs.thread_run_queue_s,
+        "pinned_bytes": gain.costs.pinned_bytes,
+        "alloc_s": gain.costs.alloc_s,
+    }
+    return Reason(
+        claim=f"{reason.claim}: {gain_words(gain)}",
+        evidence={**reason.evidence, "saved_per_batch": saved, "pin_costs": costs},
+    )
 
 
 def _undecided(choice: Choice) -> Reason | None:

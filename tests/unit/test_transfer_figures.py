@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from dlprof.advise.pinning import pin_gain, pin_gains
+from dlprof.advise.pinning import gain_words, pin_gain, pin_gains, typical
 from dlprof.engine.transfer import largest_buffer
 from dlprof.machine.links import read_link, theory_bytes_per_s
 from dlprof.machine.numa import node_cpus
@@ -241,6 +241,23 @@ def test_there_is_no_gain_without_both_figures() -> None:
     assert pin_gain(off, dataclasses.replace(on, batches_per_s=None)) is None
     assert pin_gain(dataclasses.replace(off, batches_per_s=Estimate(value=0.0)), on) is None
     assert pin_gains([on]) == ()
+
+
+def test_a_typical_gain_is_told_with_what_it_costs() -> None:
+    off = [_trial("t1", 100.0, 4e-3, pin=False), _trial("t3", 100.0, 5e-3, pin=False)]
+    on = [_trial("t2", 125.0, 1e-3, pin=True), _trial("t4", 125.0, 2e-3, pin=True)]
+    blocks = [
+        dataclasses.replace(trial, repetition=number)
+        for trials in (off, on)
+        for number, trial in enumerate(trials)
+    ]
+    gain = typical(pin_gains(blocks))
+    assert gain is not None
+    assert gain_words(gain) == (
+        "-2.0 ms a batch, -3.0 ms of it in copies and +1.0 ms in receiving; "
+        "it takes 1.0 ms of its thread's CPU a batch"
+    )
+    assert typical([]) is None
 
 
 def _cell(size: int, memory: Any, mode: Any, speed: float) -> CopyTime:
