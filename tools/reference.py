@@ -38,6 +38,8 @@ _UNITS = {
     "_bytes": "bytes",
     "_cores": "cores",
     "_fraction": "0 to 1",
+    "_hz": "Hz",
+    "_w": "W",
 }
 _PLAIN = {str: "text", int: "whole number", float: "number", bool: "true or false", Any: "anything"}
 
