@@ -181,6 +181,16 @@ def test_order_holds_up_only_where_some_batches_are_slow_by_themselves() -> None
     assert "order.blocking" not in codes(find(_with_batches(seen, (0.03, 0.045) * 50)))
 
 
+def test_queues_that_others_empty_are_not_too_shallow() -> None:
+    loader = Loader(config=config(2, prefetch_factor=1), fetch_io=0.01, busy=0.5, rate=90)
+    tried = {config(2, prefetch_factor=4): 1.4}
+    alike, uneven = (0.01,) * 40, ((0.002,) * 12 + (0.06,) * 4) * 3
+    quiet, noisy = (evidence(loader, noisy=each, variants=tried) for each in (False, True))
+    assert "prefetch.shallow" in codes(find(_with_batches(quiet, alike)))
+    assert "prefetch.shallow" in codes(find(_with_batches(noisy, uneven)))
+    assert "prefetch.shallow" not in codes(find(_with_batches(noisy, alike)))
+
+
 def test_many_tensors_are_the_cause_even_where_no_workers_are_better() -> None:
     loader = Loader(fetch_cpu=0.002, receive=0.0095, busy=0.2, rate=100)
     alone = Loader(config=config(0), fetch_cpu=0.002, rate=450)

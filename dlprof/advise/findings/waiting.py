@@ -11,7 +11,7 @@ from dlprof.advise.findings.costs import Costs
 from dlprof.advise.findings.gains import Gain, bound, gain_of, modelled_gain
 from dlprof.advise.findings.limit import limit_of
 from dlprof.advise.findings.threads import HELPERS, helpers_share
-from dlprof.advise.findings.view import View, stage_of
+from dlprof.advise.findings.view import View, stage_of, starved
 from dlprof.advise.wording import percent
 from dlprof.records import BatchCosts, Config, Fix, Stage
 from dlprof.units import format_duration
@@ -32,6 +32,9 @@ a quarter where 3 % of them take 15 times as long, and next to nothing where all
 _NEARLY, _HALF = 0.93, 0.6
 """Share of the gain of deeper queues that giving up the order must reach: without a pile to be
 seen, and with one."""
+
+_STARVED = 0.1
+"""Share of making a batch spent waiting for a core, from which that makes the bursts."""
 
 _FULLY_BUSY = 0.92
 _DEEPEST = 16
@@ -167,6 +170,8 @@ def shallow(view: View) -> Claim | None:
     deep = deeper(view)
     if deep is None or order(view) is not None:
         return None
+    if (view.is_noisy or starved(view) >= _STARVED) and not _comes_in_bursts(view):
+        return None  # it is others who come in bursts
     gain = _deeper_gain(view)
     if gain is None or not gain.pays(_PAYS) or gain.source == "bound":
         return None
@@ -193,6 +198,14 @@ def shallow(view: View) -> Claim | None:
         fix=settings_fix(view, deep, f"Set prefetch_factor={deep.prefetch_factor}."),
         gain=gain,
     )
+
+
+def _comes_in_bursts(view: View) -> bool:
+    """Whether batches, or the consumer's steps, take far longer now and then by themselves."""
+    if view.explained is None or _has_tail(view.explained.costs):
+        return True
+    step = stage_of(view, "step")
+    return step is not None and step.mean_s >= 2 * step.median_s > 0
 
 
 def deeper(view: View) -> Config | None:
