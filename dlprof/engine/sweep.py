@@ -19,6 +19,9 @@ from dlprof.settings import SweepSettings, settings_from_json
 from dlprof.store import RunWriter, check_output, read_run
 
 
+_NO_ROOM = "The budget has no room to calibrate and verify, so configurations are measured"
+
+
 def run_sweep(
     settings: SweepSettings,
     *,
@@ -70,6 +73,8 @@ def run_sweep(
             writer = RunWriter.resume(output)
         with writer:
             plan = plan_of(header)
+            if settings.search == "model" and plan.search != "model":
+                listener.message(_NO_ROOM)
             listener.planned(header, plan.configs, settings.repeats)
             sweep = Sweep(
                 header=header,
