@@ -83,14 +83,12 @@ def explain(
     )
 
 
-def with_copies(
-    explanation: Explanation, blocked_s: float | None, exposed_s: Sequence[float]
-) -> Explanation:
+def with_copies(explanation: Explanation, held_s: float, exposed_s: Sequence[float]) -> Explanation:
     """The explanation with copies to the device told apart from the step that they stand before.
 
     Args:
         explanation: Whose step is all that the consumer did.
-        blocked_s: Mean seconds that the consuming thread stood in a copy.
+        held_s: Mean seconds in which a copy held the consuming thread up.
         exposed_s: Of some batches, seconds in which the step had to wait for the copy.
     """
     if not exposed_s:
@@ -107,7 +105,7 @@ def with_copies(
     for stage in explanation.stages:
         if stage.name == "step":
             stages.append(copied)
-        stages.append(_shortened(stage, blocked_s or 0.0) if stage.name == "step" else stage)
+        stages.append(_shortened(stage, held_s) if stage.name == "step" else stage)
     return dataclasses.replace(explanation, stages=tuple(stages))
 
 

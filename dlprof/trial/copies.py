@@ -104,6 +104,7 @@ class _Sample:
     bytes: int
     pinned_bytes: int
     blocked_s: float = 0.0
+    waited_s: float = 0.0  # by the consuming thread, for the copy's end
     exposed_s: float | None = None
     ready: Event | None = None  # on the compute stream: where the step could begin but for the copy
     arrived: Event | None = None
@@ -235,6 +236,12 @@ class Copying:
         """Seconds in which the step had to wait for the copy, of each timed batch."""
         return [sample.exposed() for sample in self._done()]
 
+    def held_s(self) -> float:
+        """Mean seconds in which a copy held the consuming thread up, in the call or after it."""
+        samples = self._done()
+        held_s = sum(sample.blocked_s + sample.waited_s for sample in samples)
+        return held_s / len(samples) if samples else 0.0
+
     def _done(self) -> list[_Sample]:
         """The timed batches of the window that have come and were worked on."""
         return [sample for sample in self._samples if sample.used and sample.ended.query()]
@@ -284,9 +291,12 @@ class Copying:
         if self._side is not None:
             self._hand_over(flight)
         if self._step.waits:
+            began_s = self._clock()
             flight.ended.synchronize()
             if flight.sample is not None:
-                flight.sample.exposed_s = self._clock() - from_s
+                ended_s = self._clock()
+                flight.sample.waited_s = ended_s - began_s
+                flight.sample.exposed_s = ended_s - from_s
 
     def _hand_over(self, flight: _Flight) -> None:
         """Have the compute stream wait for the side stream, and use its memory."""
@@ -348,6 +358,10 @@ class CopyWatch:
     def exposed_times(self) -> list[float]:
         """Of the timed batches, seconds in which the step had to wait for the copy."""
         return self._copying.exposed_times()
+
+    def held_s(self) -> float:
+        """Mean seconds in which a copy held the consuming thread up."""
+        return self._copying.held_s()
 
 
 def watch_copies(request: TrialRequest) -> CopyWatch | None:

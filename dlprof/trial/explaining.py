@@ -51,7 +51,7 @@ class Explainer:
         trace, edges = self.tracer.trace(), (self._began_ns, self._ended_ns)
         explanation = explain(trace, trial_id="", config=config, window=edges)
         if copies is not None:
-            explanation = with_copies(explanation, copies.told().blocked_s, copies.exposed_times())
+            explanation = with_copies(explanation, copies.held_s(), copies.exposed_times())
         return {
             "explanation": dataclasses.asdict(explanation),
             "timeline": dataclasses.asdict(timeline(trace, trial_id="", window=edges)),

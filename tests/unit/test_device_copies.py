@@ -47,6 +47,19 @@ def test_a_copy_before_a_step_that_sleeps_is_exposed() -> None:
     assert copies.hidden_s == pytest.approx(0.0)
 
 
+def test_the_step_is_what_is_left_when_the_copy_is_taken_out() -> None:
+    device = FakeDevice(copy_s=3e-3)
+    copying = Copying(device, _sleeping(device, 5e-3), clock=device.clock)
+    watch = CopyWatch(copying, pins=False)
+    window = watch.window(lambda _name, _fill_s: None)
+    window("start", 0.0)
+    began_s = device.clock()
+    watch.consume(FakeBatch(device, host_s=1e-3))
+    consumed_s = device.clock() - began_s
+    window("end", 0.0)
+    assert consumed_s - watch.held_s() == pytest.approx(5e-3)
+
+
 def test_copying_ahead_hides_the_copy_behind_the_step() -> None:
     device = FakeDevice(copy_s=3e-3)
     copies = _run(device, _sleeping(device, 5e-3), ahead=True)
