@@ -64,7 +64,7 @@ def levers(run: Run, pick: Config) -> list[Reason]:
         ratio = _ratio(tried, config, pick)
         if len(changed) == 1 and ratio is not None and _is_gain(ratio):
             name = changed[0]
-            claim = f"{name}={getattr(config, name)!r} gave {factor(ratio)} of it: {_CAVEATS[name]}"
+            claim = f"{name}={getattr(config, name)!r} gave {factor(ratio)} of it; {_CAVEATS[name]}"
             ids = [trial.id for trial in tried if trial.config in {config, pick}]
             told.append(Reason(claim=claim, evidence={"trials": ids, "ratio": figures(ratio)}))
     return told
