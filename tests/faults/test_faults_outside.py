@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -145,3 +149,54 @@ def test_the_nursery_is_stopped(bench: FaultBench) -> None:
     assert trial.outcome == "completed", trial.failure
     assert trial.wall_s < 2.0 + MARGIN_S
     bench.check_healthy()
+
+
+@pytest.fixture
+def other_bench() -> Iterator[subprocess.Popen[str]]:
+    """A bench in a process of its own, in the midst of a trial; it prints what became of it."""
+    trial = ["none", dataclasses.asdict(config(1, "fork")), 3.0]
+    order = {"attr": "loader", "trials": [trial], "bench": {"stall_s": STALL_S}}
+    process = subprocess.Popen(
+        [sys.executable, Path(__file__).parent / "run_in_place.py", json.dumps(order)],
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        deadline = time.monotonic() + 100.0
+        while not has_worker(process.pid) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(_INTO_IT_S)
+        yield process
+        process.kill()
+
+
+def has_worker(pid: int) -> bool:
+    """Whether the bench of a process has a trial, and that a worker."""
+    with contextlib.suppress(psutil.Error):
+        for nursery in psutil.Process(pid).children():
+            for trial in nursery.children():
+                if trial.children():
+                    return True
+    return False
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["ctrl-z", "batch system"])
+@pytest.mark.usefixtures("clean")
+def test_the_bench_itself_is_stopped(other_bench: subprocess.Popen[str], *, whole: bool) -> None:
+    """Time does not count in which it is, alone or with all that it has started."""
+    stopped = [psutil.Process(other_bench.pid)]
+    if whole:
+        stopped += stopped[0].children(recursive=True)
+    for process in stopped:
+        process.suspend()
+    time.sleep(STALL_S + 2.0)
+    for process in stopped:
+        with contextlib.suppress(psutil.NoSuchProcess):  # it ended as the others went on
+            process.resume()
+    answer, _ = other_bench.communicate(timeout=100.0)
+    (trial,) = json.loads(answer)["trials"]
+
+    assert trial["outcome"] == "completed", trial["failure"]
+    assert trial["measured_s"] < STALL_S
+    assert not any("was stopped" in warning for warning in trial["warnings"])
