@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from dlprof.cli import options, streams
-from dlprof.errors import UsageError
+from dlprof.errors import ExitCode, UsageError
 
 _ALL_DEVICES = (
     "dlprof: --all-devices keeps the links of all devices busy; on a shared machine that slows "
@@ -105,3 +105,5 @@ def _run(asked: dict[str, Any], *, as_json: bool, quiet: bool, verbose: bool) ->
         streams.write_result(transfer_document(found))
     else:
         streams.print_result(render_transfers(found))
+    if asked.get("target") is not None and found.batch is None:
+        raise typer.Exit(ExitCode.NOTHING_MEASURED)  # the result says why

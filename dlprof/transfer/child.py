@@ -85,6 +85,8 @@ def _answer(request: TransferRequest, tell: Callable[[Message], object], opened:
         ) from None
     runtimes = {str(runtime.device): runtime for runtime in found}
     load = None if request.build is None else _loading(request)
+    if load is not None:
+        load(False)  # what is wrong with a target is told before all else is measured
     everywhere = {**runtimes, "cpu": HostRuntime()}
     for name, runtime in everywhere.items():
         tell({"event": "progress", "text": f"copying to {name}"})
