@@ -95,7 +95,7 @@ def planned_text(header: RunHeader, configs: Sequence[Config], repeats: int | No
 def predicted_text(prediction: SweepPrediction) -> str:
     """What a model has left to measure."""
     cells = counted(len(prediction.cells), "configuration")
-    return f"{cells} predicted, {len(prediction.race)} of them to be measured"
+    return f"{cells} predicted, {len(prediction.race)} to measure"
 
 
 def trial_line(trial: Trial) -> str:

@@ -65,7 +65,9 @@ def _headline(run: Run) -> str:
     where = f"{clean(header.target.spec)} on {clean(header.machine.hostname)} ({cores})"
     measured = f"{counted(configurations, 'configuration')}, {counted(len(trials), 'trial')}"
     if run.prediction is not None:
-        measured = f"{len(run.prediction.cells)} configurations predicted, {measured} measured"
+        whole = counted(len(run.prediction.cells), "configuration")
+        several = counted(len(trials), "trial")
+        measured = f"{whole} predicted, {configurations} measured in {several}"
     return f"{where}: {measured}"
 
 

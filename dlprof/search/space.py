@@ -20,7 +20,7 @@ PREDICTED_PREFETCH_FACTORS = (2, 4, 8)
 """What costs nothing to predict. Not 1: with a consumer as quick as the one that is measured it
 often gives as much, but it leaves a training step that varies nothing to live on."""
 
-_PREDICTED_WORKERS = 16
+_PREDICTED_WORKERS = 32
 """So many at least are predicted on any machine: loaders that wait on storage gain by them."""
 
 _ALL_UP_TO = 8
