@@ -19,6 +19,7 @@ from dlprof.records import (
     Trial,
     WorkerCosts,
 )
+from dlprof.report.cards import card_text
 from dlprof.report.findings import render_findings
 from dlprof.report.fitting import FittingTable, TextColumn
 from dlprof.report.labels import cores_text, percent_text, rate_text, settings_text
@@ -111,7 +112,7 @@ def _rates(trial: Trial | None) -> list[tuple[str, str]]:
         rows.append(("cores", cores))
     if usage.cache_hit_fraction is not None:
         rows.append(("page cache", f"{percent_text(usage.cache_hit_fraction)} of reads"))
-    return rows
+    return rows + [(f"GPU {gpu.index}", card_text(gpu)) for gpu in usage.gpu]
 
 
 def _stalls(stalls: Stalls | None) -> list[tuple[str, str]]:

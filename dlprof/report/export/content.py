@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dlprof.advise.recommend import recommend
 from dlprof.errors import DlprofError
 from dlprof.records import Finding, GpuInfo, Recommendation, Run
+from dlprof.report.cards import CARD_HEAD, card_rows
 from dlprof.report.export.blocks import Block, Bullets, Code, Section, Table, Text
 from dlprof.report.export.loops import watched
 from dlprof.report.export.measured import configurations, failures
@@ -57,6 +58,7 @@ def sections(run: Run) -> list[Section]:
         Section(title="Loaders of the script", blocks=tuple(watched(run))),
         Section(title="Configurations", blocks=tuple(configurations(run))),
         Section(title="Where a batch's time goes", blocks=tuple(explained(run))),
+        Section(title="GPUs meanwhile", blocks=tuple(_cards(run))),
         Section(title="Failures and what was left out", blocks=tuple(_missing(run))),
         Section(title="Machine and run", blocks=tuple(_facts(run))),
     ]
@@ -105,6 +107,12 @@ def _finding(finding: Finding) -> str:
     if finding.predicted_gain is not None:
         text += f" Expected: {ratio_text(finding.predicted_gain.value)} the throughput."
     return f"{text} Doubtful: {clean(finding.doubtful)}" if finding.doubtful else text
+
+
+def _cards(run: Run) -> Iterator[Block]:
+    rows = card_rows(trial for trial in run.completed if trial.purpose == "measure")
+    if rows:
+        yield Table(head=CARD_HEAD, rows=tuple(rows))
 
 
 def _missing(run: Run) -> Iterator[Block]:
