@@ -1,0 +1,92 @@
+"""What a model-led sweep adds to a recommendation, and how its predictions weigh in."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from builders import around, blocks, config, run, trial
+
+from dlprof.advise.recommend import recommend
+from dlprof.records import Config, PredictedCell, Run, SweepPrediction, Trial
+
+NONE, TWO, FOUR = config(0), config(2), config(4)
+
+
+def foretold(rates: dict[Config, float], **rest: object) -> SweepPrediction:
+    best = max(rates.values())
+    cells = tuple(
+        PredictedCell(config=each, samples_per_s=around(rate, 0.1), speed=rate / best)
+        for each, rate in sorted(rates.items(), key=lambda item: item[0].cost_key)
+    )
+    fields = {"race": (NONE, TWO), "pick": TWO, "cores": 2.0, "log_sd": 0.08} | rest
+    return SweepPrediction(cells=cells, **fields)  # type: ignore[arg-type] # fields by name
+
+
+def led(trials: list[Trial], prediction: SweepPrediction) -> Run:
+    return dataclasses.replace(run(trials), prediction=prediction)
+
+
+def claims(found: Run) -> str:
+    return "\n".join(reason.claim for reason in recommend(found).reasons)
+
+
+def test_what_was_foretold_is_told_beside_what_was_seen() -> None:
+    trials = blocks({NONE: [100.0, 101.0], TWO: [198.0, 201.0]})
+    text = claims(led(trials, foretold({NONE: 100.0, TWO: 190.0, FOUR: 192.0})))
+    assert "3 configurations predicted" in text
+    assert "2 measured" in text
+    assert "190 samples/s foretold" in text
+    assert "1.05x of that seen" in text
+
+
+def test_noise_does_not_change_the_choice_that_the_model_made() -> None:
+    noisy = [
+        trial(each, rate, repetition=block, noisy=True, spread=0.3)
+        for block, rates in enumerate(({TWO: 100.0, NONE: 118.0}, {TWO: 130.0, NONE: 120.0}))
+        for each, rate in rates.items()
+    ]
+    assert recommend(run(noisy)).config == NONE
+    assert recommend(led(noisy, foretold({NONE: 100.0, TWO: 190.0}))).config == TWO
+
+
+def test_the_rate_that_is_told_is_the_one_that_was_measured() -> None:
+    trials = blocks({NONE: [100.0, 101.0], TWO: [150.0, 151.0]})
+    plain = recommend(run(trials)).expected.samples_per_s
+    assert recommend(led(trials, foretold({NONE: 100.0, TWO: 160.0}))).expected.samples_per_s == (
+        plain
+    )
+
+
+def test_predictions_that_are_surely_wrong_are_set_aside_and_that_is_said() -> None:
+    trials = blocks({NONE: [100.0, 101.0, 99.0, 100.0], TWO: [100.0, 100.0, 101.0, 99.0]})
+    found = led(trials, foretold({NONE: 100.0, TWO: 200.0}))
+    assert recommend(found).config == NONE
+    assert "set aside" in claims(found)
+
+
+def test_rules_that_were_not_measured_are_told_as_predicted() -> None:
+    eight = config(8)
+    trials = blocks({NONE: [100.0, 101.0], TWO: [198.0, 201.0]})
+    found = recommend(led(trials, foretold({NONE: 100.0, TWO: 190.0, eight: 170.0})))
+    by_cores = next(rule for rule in found.rules_of_thumb if rule.config == eight)
+    assert by_cores.predicted
+    assert math.isclose(by_cores.expected_samples_per_s or 0.0, 170.0)
+
+
+def test_a_lever_that_gained_is_a_reason_and_no_recommendation() -> None:
+    unordered = config(2, in_order=False)
+    trials = blocks({NONE: [100.0, 101.0], TWO: [198.0, 201.0]})
+    tried = blocks({TWO: [200.0, 199.0], unordered: [390.0, 402.0]}, purpose="lever")
+    found = led([*trials, *tried], foretold({NONE: 100.0, TWO: 190.0}))
+    assert recommend(found).config == TWO
+    assert "in_order=False gave 1.98x" in claims(found)
+    assert "can't be repeated" in claims(found)
+
+
+def test_a_lever_that_gained_nothing_is_not_told() -> None:
+    unordered = config(2, in_order=False)
+    trials = blocks({NONE: [100.0, 101.0], TWO: [198.0, 201.0]})
+    tried = blocks({TWO: [200.0, 199.0], unordered: [201.0, 200.0]}, purpose="lever")
+    found = led([*trials, *tried], foretold({NONE: 100.0, TWO: 190.0}))
+    assert "in_order" not in claims(found)
