@@ -35,6 +35,8 @@ def test_every_exit_code_is_explained() -> None:
 def test_every_flag_that_a_page_names_exists() -> None:
     reference = (DOCS / "options.md").read_text(encoding="utf-8")
     known = set(re.findall(r"`(--[a-z-]+)`", reference)) | {"--help", "--version"}
+    plugin = (ROOT / "dlprof" / "integrations" / "pytest_plugin.py").read_text(encoding="utf-8")
+    known |= set(re.findall(r'"(--dlprof-[a-z]+)"', plugin))
     pages = [README, ROOT / "ARCHITECTURE.md", *DOCS.glob("*.md")]
     for page in pages:
         lines = [
