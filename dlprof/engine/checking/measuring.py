@@ -13,8 +13,6 @@ from dlprof.records import CheckPlan, Quad, Series
 from dlprof.units import format_duration
 
 _STARTS: tuple[str, ...] = ("startup", "epoch_turnover")
-_SHARE_OF_STARTS = 0.4
-"""Of the time that is left, the series ``start`` may take no more up to its first look."""
 _HOPELESS = 2.0
 """A check whose first look would take so many times what is left of the budget isn't begun."""
 _QUICK_BATCH_S = 200e-6
@@ -69,17 +67,36 @@ def measure(
             "larger batches tell more"
         )
     unavailable: dict[str, str] = {}
-    starts_s = _SIDES * sides.start_s * _first_look(plan, "start")
-    if starts_s > _SHARE_OF_STARTS * left_s:
+    starts_last = not _starts_fit(plan, sides, settings, left_s)
+    if starts_last and not _starts_differ(sides, settings):
         reason = (
             f"a start takes {format_duration(sides.start_s)} here, and "
-            f"{_SIDES * _first_look(plan, 'start')} of them are needed: give more --budget"
+            f"{_first_look(plan, 'start')} of each side are needed: give more --budget"
         )
         unavailable = dict.fromkeys(_STARTS, reason)
         plan = _plan(sides, settings, without=_STARTS)
         listener.message(f"start-up is not measured: {reason}")
-    loop = _Loop(sides, plan, settings, listener, clock, began_s)
+    loop = _Loop(sides, plan, settings, listener, clock, began_s, starts_last=starts_last)
     return Measured(plan=plan, quads=loop.run(), unavailable=unavailable)
+
+
+def _starts_fit(plan: CheckPlan, sides: Sides, settings: CheckSettings, left_s: float) -> bool:
+    """Whether the first looks of both series are within the budget."""
+    starts_s = sum(sides.starts_s.values()) * _first_look(plan, "start")
+    return starts_s + _load_s(plan, sides, settings) <= left_s
+
+
+def _starts_differ(sides: Sides, settings: CheckSettings) -> bool:
+    """Whether the change started so much later, that once, that it has to be looked into."""
+    limits, base_s = settings.limits, sides.starts_s.get("base", 0.0)
+    allowed_s = max(limits.startup * base_s, limits.startup_floor_s)
+    return sides.starts_s.get("change", 0.0) - base_s > allowed_s
+
+
+def _load_s(plan: CheckPlan, sides: Sides, settings: CheckSettings) -> float:
+    """What blocks of loading take up to their first look."""
+    quad_s = sides.block_s * (1 if settings.design == "duet" else _SIDES * _BLOCKS_OF_SIDE)
+    return quad_s * _first_look(plan, "load")
 
 
 def _plan(sides: Sides, settings: CheckSettings, without: tuple[str, ...] = ()) -> CheckPlan:
@@ -99,8 +116,7 @@ def _first_look(plan: CheckPlan, series: Series) -> int:
 
 def _refuse_slow(plan: CheckPlan, sides: Sides, settings: CheckSettings, left_s: float) -> None:
     """Refuse a target of which no verdict is to be expected within the budget."""
-    quad_s = sides.block_s * (1 if settings.design == "duet" else _SIDES * _BLOCKS_OF_SIDE)
-    need_s = quad_s * _first_look(plan, "load")
+    need_s = _load_s(plan, sides, settings)
     if need_s <= _HOPELESS * max(0.0, left_s):
         return
     budget_s = settings.sweep.budget_s
@@ -127,6 +143,7 @@ class _Loop:
     listener: CheckListener
     clock: Callable[[], float]
     began_s: float
+    starts_last: bool
     quads: list[Quad] = dataclasses.field(default_factory=list)
     done: dict[Series, int] = dataclasses.field(default_factory=lambda: {"load": 0, "start": 0})
     took_s: dict[Series, float] = dataclasses.field(default_factory=dict)
@@ -134,7 +151,7 @@ class _Loop:
     def run(self) -> tuple[Quad, ...]:
         look = next_look(self.plan, self.quads)
         while not look.decided:
-            for series in _in_turn(look.needed):
+            for series in self._order(look.needed):
                 if not self._has_time_for(series):
                     return tuple(self.quads)
                 self._measure(series, look)
@@ -155,10 +172,14 @@ class _Loop:
         ends_s = self.clock() - self.began_s + self.took_s.get(series, 0.0)
         return ends_s <= self.settings.sweep.budget_s
 
+    def _order(self, needed: Mapping[Series, int]) -> Iterator[Series]:
+        """What to measure up to the next look.
 
-def _in_turn(needed: Mapping[Series, int]) -> Iterator[Series]:
-    """The series in turns, as often as each is needed: both see the same moments."""
-    for place in range(max(needed.values())):
-        for series, count in needed.items():
-            if place < count:
-                yield series
+        The series take turns, so that both see the same moments, unless there is time for one only.
+        """
+        if self.starts_last and "load" in needed:
+            needed = {"load": needed["load"]}
+        for place in range(max(needed.values())):
+            for series, count in needed.items():
+                if place < count:
+                    yield series

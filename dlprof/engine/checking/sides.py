@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from dlprof.engine.checking.compared import SidePlan
+from dlprof.engine.checking.naming import error_of_side, refuse_unlike, side_name
 from dlprof.engine.checking.settings import CheckListener, CheckSettings
 from dlprof.engine.workplace import work_directory
-from dlprof.errors import DlprofError, NothingMeasuredError, TargetError, UsageError
+from dlprof.errors import DlprofError, NothingMeasuredError
 from dlprof.gate import LEAST_BATCHES, SIDES, grouped
 from dlprof.machine import inspect_machine
 from dlprof.records import Block, Config, Failure, Machine, Quad, Series, Side
@@ -25,12 +26,11 @@ from dlprof.trial.side import BuiltSide, SideProcess
 _MOST_BATCHES = 4096
 _NEAR = 1.5
 """A block that is longer or shorter than asked for by no more than this factor will do."""
-_ROUNDS = 4
+_SHARE_OF_TRIED = 0.1
+"""Of the budget, starting both sides once may take so much."""
 _MOST_FAILURES = 3
 _LEAST_PATIENCE_S = 30.0
 """Importing torch on a slow machine takes as long."""
-_NEEDED = "What is checked has to work in the base too."
-_UNTRACKED = "Files that git doesn't track, such as data, are named by absolute paths."
 _PACKAGE = Path(__file__).resolve().parents[2]
 
 
@@ -96,7 +96,7 @@ class Sides:
         configs: The settings of each side's loader.
         batches: Of a block of loading.
         block_s: What a block of loading takes, all included.
-        start_s: What a start takes, all included.
+        starts_s: What a start of each side takes, the turn of an epoch included.
         failures: What went wrong in blocks, by side.
     """
 
@@ -112,7 +112,8 @@ class Sides:
         self.built: dict[Side, BuiltSide] = {}
         self.configs: dict[Side, Config] = {}
         self.batches = 0
-        self.block_s = self.start_s = 0.0
+        self.block_s = 0.0
+        self.starts_s: dict[Side, float] = {}
         self.failures: dict[Side, list[Failure]] = {plan.side: [] for plan in plans}
         self._plans = {plan.side: plan for plan in plans}
         self._processes = processes
@@ -124,6 +125,11 @@ class Sides:
         """How long one answer may take."""
         sweep = self._settings.sweep
         return min(sweep.timeout_s, max(sweep.budget_s, _LEAST_PATIENCE_S))
+
+    @property
+    def start_s(self) -> float:
+        """What the longer of the starts takes."""
+        return max(self.starts_s.values(), default=0.0)
 
     def build(self) -> None:
         """Build all sides' targets at the same time.
@@ -141,7 +147,7 @@ class Sides:
                 errors[side] = error
         if errors:
             raise self._unbuilt(errors)
-        self._refuse_unlike()
+        refuse_unlike(self._plans, self.built)
         for side, built in self.built.items():
             pins = bool(self.machine.gpus)
             config = single_config(self._settings.sweep, built.target, has_accelerator=pins)
@@ -152,7 +158,7 @@ class Sides:
         try:
             self._processes[side].open(config, self._patience_s)
         except DlprofError as error:
-            raise self._of_side(side, error) from error
+            raise error_of_side(self._plans[side], error) from error
 
     def _unbuilt(self, errors: Mapping[Side, DlprofError]) -> DlprofError:
         """The error of one side by its name; one that both have is the target's."""
@@ -160,50 +166,7 @@ class Sides:
         side, error = list(errors.items())[-1]  # the change comes last
         if len(messages) == 1 and len(errors) == len(self._plans):
             return error
-        return self._of_side(side, error)
-
-    def _of_side(self, side: Side, error: DlprofError) -> DlprofError:
-        hint = error.hint
-        if side == "base":
-            hint = f"{hint} {_NEEDED}".strip()
-            if self._plans[side].compared.commit:
-                hint = f"{hint} {_UNTRACKED}"
-        return type(error)(
-            f"{self._name(side)}: {error.message}", hint=hint, traceback=error.traceback
-        )
-
-    def _name(self, side: Side) -> str:
-        compared = self._plans[side].compared
-        commit = f", {compared.commit[:7]}" if compared.commit else ""
-        return f"The {side} ({compared.name}{commit})"
-
-    def _refuse_unlike(self) -> None:
-        """Refuse sides that load different data, or the same code in spite of all.
-
-        Raises:
-            TargetError: They load different data.
-            UsageError: The base's code comes from the change's directory.
-        """
-        if len(self.built) < 2:
-            return
-        base, change = self.built["base"], self.built["change"]
-        lengths = (base.target.length, change.target.length)
-        if None not in lengths and lengths[0] != lengths[1]:
-            raise TargetError(
-                f"The two sides load different data: {self._name('base')} has {lengths[0]} "
-                f"samples, {self._name('change')} has {lengths[1]}",
-                hint="Give both the same data, by --arg for example.",
-            )
-        there, here = self._plans["base"].root, self._plans["change"].root
-        if there == here or not base.file:
-            return
-        file = Path(base.file).resolve()
-        if file.is_relative_to(here) and not file.is_relative_to(there):
-            raise UsageError(
-                f"Both sides load the same code: the base takes {file} from the working tree",
-                hint="The package is installed so that it points there; name the target by its "
-                "file, as path/to/file.py:attr.",
-            )
+        return error_of_side(self._plans[side], error)
 
     def warm_up(self) -> None:
         """Fill caches, and find how many batches make a block.
@@ -214,16 +177,45 @@ class Sides:
         workers = max(config.num_workers for config in self.configs.values()) or 1
         flight = max(config.batches_in_flight for config in self.configs.values())
         self.batches = least = _whole(flight + max(LEAST_BATCHES, 2 * workers), workers)
-        for tried in range(_ROUNDS):
-            self.block_s = max(self._try(side, "load") for side in self._plans)
-            wanted_s = self._settings.block_s
-            near = wanted_s / _NEAR <= self.block_s <= wanted_s * _NEAR
-            if tried and (near or (self.batches == least and self.block_s > wanted_s)):
-                break
-            if tried and self.batches < _MOST_BATCHES:
-                wanted = _whole(self.batches * wanted_s / self.block_s, workers)
-                self.batches = min(_MOST_BATCHES, max(least, wanted))
-        self.start_s = max(self._try(side, "start") for side in self._plans)
+        cold = self._try_all("load")
+        self.block_s = max(cold.values())
+        if self.block_s > self._hopeless_s:
+            return
+        warm = self._try_all("load")
+        self._fit_block(warm, least, workers)
+        if self.batches != least:  # seldom right at once, as the first batches differ from the rest
+            self._fit_block(self._try_all("load"), least, workers)
+        self._try_starts({side: cold[side] - warm[side] for side in cold})
+
+    def _try_all(self, series: Series) -> dict[Side, float]:
+        return {side: self._try(side, series) for side in self._plans}
+
+    def _fit_block(self, took: Mapping[Side, float], least: int, workers: int) -> None:
+        """Make blocks longer or shorter, where they are far from what is wanted."""
+        self.block_s, wanted_s = max(took.values()), self._settings.block_s
+        if wanted_s / _NEAR <= self.block_s <= wanted_s * _NEAR:
+            return
+        wanted = _whole(self.batches * wanted_s / self.block_s, workers)
+        fitting = min(_MOST_BATCHES, max(least, wanted))
+        self.block_s *= fitting / self.batches
+        self.batches = fitting
+
+    @property
+    def _hopeless_s(self) -> float:
+        """A block that takes so long leaves no room for a verdict."""
+        return self._settings.sweep.budget_s / 4
+
+    def _try_starts(self, guesses: Mapping[Side, float]) -> None:
+        """Start each side once, unless that has taken so long before that there is no time for it.
+
+        Args:
+            guesses: How much longer each side's first block took than a warm one.
+        """
+        longest_s = self._settings.sweep.budget_s * _SHARE_OF_TRIED
+        if sum(guesses.values()) > longest_s:
+            self.starts_s = {side: max(0.0, guess) for side, guess in guesses.items()}
+        else:
+            self.starts_s = self._try_all("start")
 
     def _try(self, side: Side, series: Series) -> float:
         """Load a block that isn't judged; what it took, in seconds."""
@@ -232,7 +224,7 @@ class Sides:
         _, failure = self._processes[side].collect(self._patience_s)
         if failure is not None:
             raise NothingMeasuredError(
-                f"{self._name(side)} can't be loaded from: {failure.message}",
+                f"{side_name(self._plans[side])} can't be loaded from: {failure.message}",
                 hint=failure.hint,
                 traceback=failure.stderr_tail,
             )
@@ -272,7 +264,7 @@ class Sides:
             if len(failures) >= _MOST_FAILURES:
                 last = failures[-1]
                 raise NothingMeasuredError(
-                    f"{self._name(side)} failed {len(failures)} times while it was measured: "
+                    f"{side_name(self._plans[side])} failed {len(failures)} times while it was measured: "
                     f"{last.message}",
                     hint=last.hint,
                     traceback=last.stderr_tail,

@@ -47,6 +47,7 @@ class FakeProcess:
     error: DlprofError | None = None
     broken_from: int = 1000
     fails_at: int = -1
+    cold_s: float = 0.0
     asked: list[BlockRequest] = dataclasses.field(default_factory=list)
 
     def begin(self) -> None:
@@ -77,7 +78,7 @@ class FakeProcess:
         if request.series == "start":
             self.clock.now_s += self.start_s
             return Block(side=self.side, startup_s=self.start_s, epoch_turnover_s=0.01), None
-        took_s = self.batch_s * request.batches
+        took_s = self.batch_s * request.batches + self.cold_s * (len(self.asked) == 1)
         self.clock.now_s += took_s
         block = Block(
             side=self.side,
@@ -215,12 +216,39 @@ def test_batches_that_are_too_quick_are_said() -> None:
 
 
 def test_starts_that_would_take_the_whole_budget_are_left_out() -> None:
-    made, listener = bench({"start_s": 3.0}), Listener()
+    made, listener = bench({"start_s": 2.5}, {"start_s": 2.5}), Listener()
     found = measured(made, listener)
     assert set(found.unavailable) == {"startup", "epoch_turnover"}
     assert all(quad.series == "load" for quad in found.quads)
     assert judge(found.plan, found.quads).state == "pass"
-    assert any("a start takes 3" in message for message in listener.messages)
+    assert any("a start takes 2.5 s" in message for message in listener.messages)
+
+
+def test_starts_that_seem_to_take_much_longer_now_are_not_left_out() -> None:
+    found = measured(bench({"start_s": 0.1}, {"start_s": 5.0}))
+    gates = {gate.name: gate for gate in judge(found.plan, found.quads).gates}
+    assert gates["service"].state == "pass"
+    assert gates["startup"].state == "inconclusive"
+    assert judge(found.plan, found.quads).state == "inconclusive"
+
+
+def test_a_start_that_takes_a_second_longer_fails() -> None:
+    found = measured(bench({"start_s": 0.1}, {"start_s": 1.1}))
+    gates = {gate.name: gate for gate in judge(found.plan, found.quads).gates}
+    assert gates["startup"].state == "fail"
+
+
+def test_starts_that_were_seen_to_be_long_are_not_tried() -> None:
+    made = bench({"cold_s": 5.0}, {"cold_s": 5.0})
+    assert all(request.series == "load" for request in made.processes["base"].asked)
+    assert made.sides.starts_s == pytest.approx({"base": 5.0, "change": 5.0}, rel=0.1)
+
+
+def test_a_hopeless_target_is_not_loaded_again_and_again() -> None:
+    made = bench({"batch_s": 10.0}, {"batch_s": 10.0})
+    assert len(made.processes["base"].asked) == 1
+    with pytest.raises(UsageError, match="too slow"):
+        measured(made)
 
 
 def test_both_sides_of_a_duet_run_at_once() -> None:
