@@ -262,10 +262,9 @@ class Sides:
         """
         for side, failures in self.failures.items():
             if len(failures) >= _MOST_FAILURES:
-                last = failures[-1]
+                last, name = failures[-1], side_name(self._plans[side])
                 raise NothingMeasuredError(
-                    f"{side_name(self._plans[side])} failed {len(failures)} times while it was measured: "
-                    f"{last.message}",
+                    f"{name} failed {len(failures)} times while it was measured: {last.message}",
                     hint=last.hint,
                     traceback=last.stderr_tail,
                 )
