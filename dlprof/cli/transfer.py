@@ -29,6 +29,12 @@ def transfer(  # noqa: PLR0913 - a command has as many parameters as it has opti
         ),
     ] = None,
     arg: options.Arg = None,
+    batch_size: Annotated[
+        str | None,
+        typer.Option(
+            "--batch-size", metavar="N", help="Samples per batch. Default: the target's own."
+        ),
+    ] = None,
     shuffle: options.Shuffle = None,
     device: options.Device = None,
     all_devices: Annotated[
@@ -60,12 +66,16 @@ def transfer(  # noqa: PLR0913 - a command has as many parameters as it has opti
     Copies plain buffers of 4 KB to 256 MB, and with --target a batch of one's own. Without an
     accelerator it measures copies within the host's memory, the upper bound.
     """
-    if target is None and (arg or shuffle is not None):
-        name = "--arg" if arg else "--shuffle"
-        raise UsageError(f"{name} belongs to --target", hint="Give --target too, or leave it out.")
+    of_target = {"--arg": arg, "--batch-size": batch_size, "--shuffle": shuffle}
+    for name, value in of_target.items():
+        if target is None and value is not None:
+            raise UsageError(
+                f"{name} belongs to --target", hint="Give --target too, or leave it out."
+            )
     flags = {
         "target": target,
         "arg": arg,
+        "batch_size": batch_size,
         "shuffle": shuffle,
         "device": device,
         "budget": budget,
@@ -88,9 +98,14 @@ def _given(flags: dict[str, object]) -> dict[str, Any]:
     from dlprof.settings import by_key
 
     table = by_key()
-    return {
-        table[name].field: table[name].read(value, f"--{name}") for name, value in flags.items()
+    read = {
+        table[name].field: table[name].read(value, table[name].flag)
+        for name, value in flags.items()
     }
+    sizes = read.pop("batch_size", None)
+    if sizes is not None and len(sizes) > 1:
+        raise UsageError("--batch-size takes one value here", hint="Give one of them.")
+    return read if sizes is None else read | {"batch_size": sizes[0]}
 
 
 def _run(asked: dict[str, Any], *, as_json: bool, quiet: bool, verbose: bool) -> None:

@@ -55,6 +55,7 @@ class TransferOptions:
         budget_s: For copies of plain buffers, over all devices.
         target: Whose batch is copied; ``None`` for none.
         arguments: ``--arg`` pairs of the target.
+        batch_size: Of its batch; ``None`` keeps the target's own.
         shuffle: Overrides the target's own order.
         seed: Of the target's order.
         timeout_s: The whole is ended after it.
@@ -65,6 +66,7 @@ class TransferOptions:
     budget_s: float = DEFAULT_BUDGET_S
     target: str | None = None
     arguments: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    batch_size: int | None = None
     shuffle: bool | None = None
     seed: int = 0
     timeout_s: float = 300.0
@@ -106,6 +108,7 @@ def run_transfer(
         nodes={str(node): cpus for node, cpus in node_cpus().items()},
         near={gpu.uuid: gpu.numa_node for gpu in machine.gpus if gpu.numa_node is not None},
         build=build,
+        batch_size=options.batch_size,
         seed=options.seed,
     )
     heard = _Heard(listener)

@@ -19,10 +19,11 @@ from dlprof.device.runtime import (
     find_accelerator,
     open_runtime,
 )
-from dlprof.errors import DlprofError, UsageError
+from dlprof.errors import DlprofError, TargetError, UsageError
 from dlprof.machine.links import read_link
 from dlprof.records import Config
 from dlprof.records.transfer import DeviceTransfer
+from dlprof.targets.faults import one_line, user_traceback
 from dlprof.transfer.batches import measure_batch
 from dlprof.transfer.copying import Buffers, Copier, Measured, measure_copies
 from dlprof.transfer.placing import all_at_once, look_at_link, near_and_far
@@ -226,7 +227,7 @@ def _loading(request: TransferRequest) -> Callable[[bool], Any]:
     def load(pin: bool) -> Any:  # noqa: FBT001 - handed on as the one thing that differs
         random.seed(request.seed)
         torch.manual_seed(request.seed)
-        loader = make_loader(built, Config(pin_memory=pin))
+        loader = make_loader(built, Config(pin_memory=pin, batch_size=request.batch_size))
         return _first(iter(loader), built.target.spec)
 
     return load
@@ -240,7 +241,11 @@ def _first(batches: Iterator[Any], target: str) -> Any:
             f"The target {target!r} gave no batch", hint="Give a target with at least one batch."
         ) from None
     except Exception as error:
-        raise as_target_error(error) from error
+        raise TargetError(
+            f"Loading a batch of {target!r} raised {one_line(error)}.",
+            hint="The traceback shows where.",
+            traceback=user_traceback(error),
+        ) from error
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ class TransferRequest:
         nodes: CPUs of the NUMA nodes, by the node's number as text.
         near: Nodes of the cards' slots, by NVML's UUID.
         build: The target whose batch is copied; ``None`` for none.
+        batch_size: Of the target's batch; ``None`` keeps the target's own.
         seed: Of the order of measuring, and of the target's own order.
     """
 
@@ -31,6 +32,7 @@ class TransferRequest:
     nodes: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     near: Mapping[str, int] = dataclasses.field(default_factory=dict)
     build: BuildRequest | None = None
+    batch_size: int | None = None
     seed: int = 0
 
 
