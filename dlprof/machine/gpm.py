@@ -41,6 +41,10 @@ _METRICS = {
     20: ("pcie_tx_bytes_per_s", float(_MIB)),
 }
 _FIELD = "sm_active_fraction"
+_OWN = ("sm_active_fraction", "sm_occupancy_fraction")
+"""Figures that only GPM has; the link's come otherwise too."""
+
+_FIELDS = tuple(name for name, _ in _METRICS.values())
 
 
 class GpmCounters:
@@ -63,17 +67,21 @@ class GpmCounters:
 
     def prime(self) -> None:
         """Read the counters, so that the next figures are of the time from now on."""
-        if self.unavailable is None:
-            self._is_primed = self._take(0, {})
+        reasons: dict[str, str] = {}
+        if self.unavailable is None and not self._take(0, reasons):
+            self.unavailable = reasons[_FIELD]  # not for this user, say: the link is probed then
+        self._is_primed = self.unavailable is None
 
     def read(self, reasons: dict[str, str]) -> GpmFigures:
         """The figures since the counters were last read; with reasons where there are none."""
+        was_primed = self._is_primed
+        if not was_primed:
+            self.prime()
         if self.unavailable is not None:
             reasons.update(dict.fromkeys(_OWN, self.unavailable))
             return GpmFigures()
-        if not self._is_primed:
-            self.prime()
-            reasons.update(dict.fromkeys(_OWN, "the counters had not been read before"))
+        if not was_primed:
+            reasons.update(dict.fromkeys(_FIELDS, "the counters had not been read before"))
             return GpmFigures()
         if not self._take(1, reasons):
             return GpmFigures()
@@ -107,14 +115,14 @@ class GpmCounters:
         sample = self._samples[place]
         if self._nvml.ask(reasons, _FIELD, function, self._handle, sample) is not None:
             return True
-        reasons.update(dict.fromkeys(_OWN, reasons.get(_FIELD, "")))
+        reasons.update(dict.fromkeys(_FIELDS, reasons[_FIELD]))
         return False
 
     def _between(self, reasons: dict[str, str]) -> GpmFigures:
         request = self._request()
         answer = self._nvml.ask(reasons, _FIELD, "nvmlGpmMetricsGet", request)
         if answer is None:
-            reasons.update(dict.fromkeys(_OWN, reasons[_FIELD]))
+            reasons.update(dict.fromkeys(_FIELDS, reasons[_FIELD]))
             return GpmFigures()
         found: dict[str, float] = {}
         for metric in answer.metrics[: len(_METRICS)]:
@@ -133,7 +141,3 @@ class GpmCounters:
         for place, number in enumerate(_METRICS):
             request.metrics[place].metricId = number
         return request
-
-
-_OWN = ("sm_active_fraction", "sm_occupancy_fraction")
-"""Figures that only GPM has; the link's come otherwise too."""

@@ -150,6 +150,17 @@ def test_what_may_not_be_asked_has_a_reason(library: Path, tmp_path: Path) -> No
     assert told["usage"][0][0]["unavailable"]["power_w"].startswith("this user may not ask")
 
 
+def test_counters_that_may_not_be_read_leave_the_link_to_probes(
+    library: Path, tmp_path: Path
+) -> None:
+    told = _read(library, tmp_path, gpm=1, fail="nvmlGpmSampleGet", code=4)
+    usage = told["usage"][0][0]
+    assert usage["pcie_rx_bytes_per_s"] == 2000 * 1024
+    assert usage["unavailable"]["sm_active_fraction"].startswith("this user may not ask")
+    lost = _read(library, tmp_path, gpm=1, fail="nvmlGpmMetricsGet", code=15)["usage"][0][0]
+    assert "dropped off the bus" in lost["unavailable"]["pcie_rx_bytes_per_s"]
+
+
 def test_processes_whose_memory_is_not_told_are_counted(library: Path, tmp_path: Path) -> None:
     (card,) = _read(library, tmp_path, processes=2, held=-1)["neighbours"]
     assert card["processes"] == 2
