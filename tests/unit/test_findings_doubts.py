@@ -222,3 +222,11 @@ def test_a_busy_worker_that_keeps_main_waiting_is_told_with_its_remedy() -> None
     assert "descriptors" in first.explanation
     assert first.fix is not None
     assert "file_system" in first.fix.code
+
+
+def test_a_remedy_of_receiving_is_not_taken_from_chance_beside_others() -> None:
+    by_name = config(2, sharing_strategy="file_system")
+    loader = Loader(fetch_cpu=0.03, receive=0.002, hand_shake=0.008, busy=0.6, step=0.04, rate=18)
+    tried = {"variants": {by_name: 1.12}}
+    assert "main.receive" in codes(find(evidence(loader, **tried)))
+    assert "main.receive" not in codes(find(evidence(loader, noisy=True, **tried)))

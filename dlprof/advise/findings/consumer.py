@@ -127,7 +127,7 @@ def _is_shown(view: View, gain: Gain) -> bool:
 
     That handing over is dearer than making shows in the costs themselves.
     """
-    return not view.is_noisy or limit_of(view) == "main" or gain.verb == "gives"
+    return not view.is_noisy or limit_of(view) == "main" or gain.sure
 
 
 def is_dear_to_receive(view: View) -> bool:

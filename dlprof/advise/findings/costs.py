@@ -94,7 +94,7 @@ def costs_of(explained: Explanation) -> Costs:
         dispatch = Work(cpu_s=mean(rows.main_cpu_s))
     wait, step = explained.stage("wait"), explained.stage("step")
     batches = max(1, explained.batches)
-    starved = making.run_queue_s / making.wall_s if making.wall_s > 0 else 0.0
+    starved = max(_starved(making), _starved(_stage_work(explained.stage("serialise"))))
     return Costs(
         fetch=fetch,
         collate=collate,
@@ -119,6 +119,11 @@ def _receive(rows: BatchCosts, rebuild: Stage | None, starved: float) -> Work:
     """Taking a batch; the worker's part in the hand-over waits for a core as often as the worker.
 
     Main sees that as waiting, although it is for want of cores.
+
+    Args:
+        rows: What receiving took.
+        rebuild: The stage.
+        starved: Share of time that the worker, or its thread that hands over, waits for a core.
     """
     work = _stage_work(rebuild)
     if rows.receive_cpu_s:
@@ -130,6 +135,11 @@ def _receive(rows: BatchCosts, rebuild: Stage | None, starved: float) -> Work:
     return dataclasses.replace(
         work, io_s=work.io_s * (1 - starved), run_queue_s=work.run_queue_s + work.io_s * starved
     )
+
+
+def _starved(work: Work) -> float:
+    """Share of its time that was spent waiting for a core."""
+    return work.run_queue_s / work.wall_s if work.wall_s > 0 else 0.0
 
 
 def _shared(making: Work, fetch: Stage | None, collate: Stage | None) -> tuple[Work, Work]:

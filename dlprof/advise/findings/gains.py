@@ -50,10 +50,14 @@ class Gain:
         return self.value >= least and low >= _NO_LOSS
 
     @property
+    def sure(self) -> bool:
+        """Whether its interval lies above 1; one without an interval counts as sure."""
+        return self.estimate.low is None or self.estimate.low >= 1
+
+    @property
     def verb(self) -> str:
-        """What is said of it: ``may give`` where its interval holds 1."""
-        low = self.estimate.low
-        return "gives" if low is None or low >= 1 else "may give"
+        """What is said of it."""
+        return "gives" if self.sure else "may give"
 
     @property
     def saved(self) -> float:

@@ -95,7 +95,11 @@ def _waits(costs: Costs) -> bool:
 def _best_remedy(view: View, costs: Costs) -> tuple[Config | None, Gain | None]:
     """The tried or reckoned configuration that brings most, or the bound of lighter batches."""
     found = [(each, gain_of(view, each)) for each in receive_remedies(view)]
-    paying = [(each, gain) for each, gain in found if gain is not None and gain.value >= _PAYS]
+    paying = [
+        (each, gain)
+        for each, gain in found
+        if gain is not None and gain.value >= _PAYS and (gain.sure or not view.is_noisy)
+    ]
     if paying:
         return max(paying, key=lambda pair: pair[1].value)
     lighter = dataclasses.replace(costs, receive=Work(cpu_s=_LEAST_RECEIVE_S))
