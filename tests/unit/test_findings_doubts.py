@@ -152,9 +152,12 @@ def test_a_faster_calibration_is_worth_a_trial() -> None:
 def test_a_little_faster_with_fewer_workers_is_chance_beside_others() -> None:
     loader = Loader(fetch_cpu=0.012, starved=0.008, rate=100)
     alone = Loader(config=config(1), fetch_cpu=0.012, rate=120)
-    tried = {"calibrations": [alone], "variants": {config(1): 1.12}}
-    assert "too_many_workers" in codes(find(evidence(loader, **tried)))
-    assert "too_many_workers" not in codes(find(evidence(loader, noisy=True, **tried)))
+    quiet, noisy = (
+        evidence(loader, noisy=each, calibrations=[alone], variants={config(1): 1.12})
+        for each in (False, True)
+    )
+    assert "too_many_workers" in codes(find(quiet))
+    assert "too_many_workers" not in codes(find(noisy))
 
 
 def _with_batches(seen: Evidence, io_s: tuple[float, ...]) -> Evidence:
@@ -227,6 +230,8 @@ def test_a_busy_worker_that_keeps_main_waiting_is_told_with_its_remedy() -> None
 def test_a_remedy_of_receiving_is_not_taken_from_chance_beside_others() -> None:
     by_name = config(2, sharing_strategy="file_system")
     loader = Loader(fetch_cpu=0.03, receive=0.002, hand_shake=0.008, busy=0.6, step=0.04, rate=18)
-    tried = {"variants": {by_name: 1.12}}
-    assert "main.receive" in codes(find(evidence(loader, **tried)))
-    assert "main.receive" not in codes(find(evidence(loader, noisy=True, **tried)))
+    quiet, noisy = (
+        evidence(loader, noisy=each, variants={by_name: 1.12}) for each in (False, True)
+    )
+    assert "main.receive" in codes(find(quiet))
+    assert "main.receive" not in codes(find(noisy))
