@@ -24,6 +24,7 @@ from dlprof.units import quoted
 _Text = Annotated[str, Len(1, 500)]
 _Count = Annotated[int, Ge(1), Le(100_000)]
 _Gib = Annotated[float, Gt(0), Le(10_000_000)]
+_GbPerS = Annotated[float, Gt(0), Le(1_000_000)]
 _Ghz = Annotated[float, Gt(0), Le(100)]
 
 # What pydantic reads when it validates: nothing unknown, and no text or boolean for a number.
@@ -63,6 +64,8 @@ class MachineProfile:
         physical_cores: Physical cores.
         base_ghz: Clock rate that all cores hold together.
         memory_gib: Memory, GiB.
+        memory_gb_per_s: What its channels can carry together, GB/s: all jobs' batches, copies and
+            pinning share that.
         shm_gib: Size of /dev/shm, GiB.
         numa_nodes: NUMA nodes with CPUs.
         gpus: GPUs, one entry per model.
@@ -79,6 +82,7 @@ class MachineProfile:
     physical_cores: _Count | None = None
     base_ghz: _Ghz | None = None
     memory_gib: _Gib | None = None
+    memory_gb_per_s: _GbPerS | None = None
     shm_gib: _Gib | None = None
     numa_nodes: _Count | None = None
     gpus: tuple[GpuProfile, ...] = ()

@@ -74,13 +74,31 @@ def render_profile(profile: MachineProfile) -> RenderableType:
         ("cores", _cores(machine)),
         ("base clock", MISSING if profile.base_ghz is None else f"{profile.base_ghz:g} GHz"),
         ("memory", format_bytes(machine.memory_bytes)),
+        *_carried(profile),
         ("shared memory", format_bytes(machine.shm_bytes)),
         ("NUMA nodes", _count(machine.numa_nodes)),
         *_cards(machine.gpus, "none"),
+        *_links(machine),
         ("source", profile.source or MISSING),
         *(("note", note) for note in profile.notes),
     ]
     return Group(Text(f"Machine profile {clean(profile.name)}", style="bold"), _pairs(rows))
+
+
+def _carried(profile: MachineProfile) -> list[_Row]:
+    """What memory can carry, where that is known."""
+    if profile.memory_gb_per_s is None:
+        return []
+    cards = sum(group.count for group in profile.gpus)
+    each = f", {profile.memory_gb_per_s / cards:.0f} a GPU" if cards > 1 else ""
+    return [("memory rate", f"{profile.memory_gb_per_s:g} GB/s{each}")]
+
+
+def _links(machine: Machine) -> list[_Row]:
+    """What the slowest card's link allows, where that is known."""
+    speeds = [gpu.link_bytes_per_s for gpu in machine.gpus]
+    known = [speed for speed in speeds if speed is not None]
+    return [("link to a GPU", f"{min(known) / 1e9:.1f} GB/s each way")] if known else []
 
 
 def _offer(overview: Overview) -> list[_Row]:
