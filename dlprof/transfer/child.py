@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import random
@@ -12,7 +11,6 @@ from typing import Any
 import torch
 
 from dlprof.device.runtime import (
-    AcceleratorRuntime,
     HostRuntime,
     Runtime,
     UnavailableError,
@@ -20,22 +18,15 @@ from dlprof.device.runtime import (
     open_runtime,
 )
 from dlprof.errors import DlprofError, TargetError, UsageError
-from dlprof.machine.links import read_link
 from dlprof.records import Config
-from dlprof.records.transfer import DeviceTransfer
 from dlprof.targets.faults import one_line, user_traceback
 from dlprof.transfer.batches import measure_batch
-from dlprof.transfer.copying import Buffers, Copier, Measured, measure_copies
-from dlprof.transfer.placing import all_at_once, look_at_link, near_and_far
+from dlprof.transfer.devices import measure_device
+from dlprof.transfer.placing import all_at_once
 from dlprof.transfer.protocol import TransferRequest, transfer_request
 from dlprof.trial.child import as_target_error, build, describe_error
 from dlprof.trial.processes import die_with_parent
 from dlprof.trial.protocol import Channel, Message
-
-_LEAST_BYTES = 1 << 22
-_SMALLER = 4
-_ONE_NODE = "the machine has one NUMA node, or the kernel tells of none"
-_UNKNOWN_NODE = "the NUMA node of the device's slot is not known"
 
 _Open = Callable[[str], Runtime]
 
@@ -112,101 +103,6 @@ def _names(request: TransferRequest) -> tuple[str, ...]:
     if request.device == "auto":
         return () if found is None else (found,)
     return () if request.device.partition(":")[0] == "cpu" else (request.device,)
-
-
-def measure_device(
-    name: str, runtime: Runtime, request: TransferRequest, budget_s: float
-) -> DeviceTransfer:
-    """Everything about one device that needs no target.
-
-    Args:
-        name: Torch's name of it.
-        runtime: The device.
-        request: What is asked for.
-        budget_s: For plain buffers.
-    """
-    reasons: dict[str, str] = {}
-    with _one_thread() if not runtime.asynchronous else contextlib.nullcontext():
-        measured, size = _copies(runtime, request, budget_s, reasons)
-    title, uuid = _identity(runtime)
-    found = DeviceTransfer(
-        device=name,
-        name=title,
-        uuid=uuid,
-        timed_by=runtime.timed_by,
-        cells=measured.cells,
-        fits=measured.fits,
-    )
-    best = found.best_bytes_per_s
-    if isinstance(runtime, HostRuntime) or best is None:
-        reasons["link"] = reasons["numa"] = "the host's own memory has no link"
-        return dataclasses.replace(found, unavailable={**reasons, **measured.unavailable})
-    link = _tried(
-        lambda: look_at_link(runtime, size, best, lambda: read_link(uuid)), "link", reasons
-    )
-    node = request.near.get(uuid)
-    nodes = {int(key): cpus for key, cpus in request.nodes.items()}
-    numa = ()
-    if len(nodes) < 2:
-        reasons["numa"] = _ONE_NODE
-    elif node is None:
-        reasons["numa"] = _UNKNOWN_NODE
-    else:
-        numa = _tried(lambda: near_and_far(runtime, size, nodes, node), "numa", reasons) or ()
-    return dataclasses.replace(
-        found, link=link, numa=numa, unavailable={**reasons, **measured.unavailable}
-    )
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Copy within the host's memory as ``memcpy`` does, and as drivers stage pageable memory."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _copies(
-    runtime: Runtime, request: TransferRequest, budget_s: float, reasons: dict[str, str]
-) -> tuple[Measured, int]:
-    """Copies of all sizes that the memory of both sides allows; ``reasons`` gets the rest."""
-    size = request.most_bytes
-    while True:
-        try:
-            buffers, copier = Buffers(runtime, size), Copier(runtime)
-            found = measure_copies(copier, buffers, budget_s=budget_s, seed=request.seed)
-        except (RuntimeError, MemoryError):  # torch.OutOfMemoryError is a RuntimeError
-            if size <= _LEAST_BYTES:
-                raise
-            reasons["sizes"] = f"buffers of {size >> 20} MiB could not be had"
-            size //= _SMALLER
-            continue
-        return found, size
-
-
-def _tried(work: Callable[[], Any], name: str, reasons: dict[str, str]) -> Any:
-    try:
-        return work()
-    except UnavailableError as reason:
-        reasons[name] = str(reason)
-        return None
-
-
-def _identity(runtime: Runtime) -> tuple[str, str]:
-    """A device's name and NVML's UUID, as far as torch tells."""
-    if not isinstance(runtime, AcceleratorRuntime):
-        return "", ""
-    module = torch.get_device_module(runtime.device)
-    describe = getattr(module, "get_device_properties", None)
-    if describe is None:
-        return "", ""
-    properties = describe(runtime.device)
-    uuid = str(getattr(properties, "uuid", "") or "")
-    known = uuid if not uuid or uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
-    return str(getattr(properties, "name", "")), known
 
 
 def _loading(request: TransferRequest) -> Callable[[bool], Any]:

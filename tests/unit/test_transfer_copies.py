@@ -11,8 +11,9 @@ from fake_device import FakeDevice
 from dlprof.device.runtime import HostRuntime, UnavailableError, open_runtime
 from dlprof.records.transfer import CopyTime, LinkState
 from dlprof.transfer.batches import measure_batch
-from dlprof.transfer.child import answer, measure_device
+from dlprof.transfer.child import answer
 from dlprof.transfer.copying import Buffers, Copier, copies_per_round, measure_copies
+from dlprof.transfer.devices import measure_device
 from dlprof.transfer.placing import all_at_once, look_at_link, near_and_far
 from dlprof.transfer.protocol import TransferRequest
 from dlprof.trial.protocol import Message
@@ -228,3 +229,28 @@ def test_buffers_shrink_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -
     found = measure_device("cpu", HostRuntime(), request, 0.0)
     assert max(cell.bytes for cell in found.cells) == 1 << 24
     assert "64 MiB could not be had" in found.unavailable["sizes"]
+
+
+def test_a_device_that_fails_is_told_and_the_others_are_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("the device has fallen off the bus\nand more words")
+
+    monkeypatch.setattr(FakeDevice, "event", fail)
+    request = TransferRequest(most_bytes=1 << 14, budget_s=0.0)
+    found = measure_device("fake:0", FakeDevice(), request, 0.0)
+    assert found.cells == ()
+    assert found.unavailable["copies"] == "the device has fallen off the bus"
+    assert found.unavailable["link"] == "no copy could be measured"
+
+
+def test_an_accelerators_link_and_nodes_have_reasons_where_they_are_not_told(
+    device: FakeDevice,
+) -> None:
+    request = TransferRequest(most_bytes=1 << 16, budget_s=0.0, nodes={"0": (0,), "1": (1,)})
+    found = measure_device("fake:0", device, request, 0.0)
+    assert found.best_bytes_per_s
+    assert found.link is not None
+    assert "doesn't tell" in found.link.unavailable["generation"]
+    assert "slot is not known" in found.unavailable["numa"]
