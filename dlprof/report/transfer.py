@@ -41,6 +41,8 @@ _NO_ACCELERATOR = (
     "what any link could bring."
 )
 _PAYS = 1.05
+_TOLD_OF_THE_CPU = {"sizes", "copies"}
+"""That the CPU has neither streams nor a link needs no words."""
 
 
 def transfer_document(found: Transfers) -> str:
@@ -91,8 +93,8 @@ def _device(device: DeviceTransfer) -> Iterator[RenderableType]:
         yield bullet(
             Text(f"from NUMA node {rate.node} ({place}): {_speed_interval(rate.bytes_per_s)}")
         )
-    if device.device != "cpu":
-        for key, why in device.unavailable.items():
+    for key, why in device.unavailable.items():
+        if device.device != "cpu" or key in _TOLD_OF_THE_CPU:
             yield bullet(Text(clean(f"{_words(key)}: not measured, {why}")))
 
 

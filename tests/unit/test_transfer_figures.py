@@ -382,6 +382,14 @@ def test_without_an_accelerator_the_screen_says_so() -> None:
     assert "time of a copy" in text
 
 
+def test_a_device_that_nothing_could_be_measured_of_is_told() -> None:
+    failed = DeviceTransfer(
+        device="cuda:1", timed_by="device events", unavailable={"copies": "it is gone"}
+    )
+    text = _text(dataclasses.replace(_transfers(), devices=(failed,)))
+    assert "copies: not measured, it is gone" in text
+
+
 def test_the_document_holds_all_of_it() -> None:
     document = json.loads(transfer_document(_transfers()))
     assert document["schema_version"] == 1

@@ -1,0 +1,277 @@
+"""The consumer that copies each batch to the device as a training loop does it, and times that.
+
+Only every few batches are timed, by device events: those cost microseconds each. The consuming
+thread's own clock is read around every copy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from dlprof.device.moving import move, tensors_of
+from dlprof.device.runtime import Event, Runtime, UnavailableError
+from dlprof.errors import TargetError
+from dlprof.records.transfer import Copies, PinCosts
+from dlprof.trial.consumer import Consumer
+
+_EVERY = 4
+"""Every so many batches are timed."""
+
+_RUN_AHEAD = 2
+"""Batches whose work may be on its way while the loop goes on, where nothing else waits for it."""
+
+Window = Callable[[str, float], object]
+"""Told of the window's ends; see ``measure``."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What is done with a batch on the device.
+
+    Attributes:
+        work: Called with the batch.
+        waits: Whether it begins when the batch has come, as a pretended step does that sleeps.
+        runs_ahead: Whether it returns before its work is done and nobody else holds it up.
+    """
+
+    work: Consumer
+    waits: bool = False
+    runs_ahead: bool = False
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class _Sample:
+    """One timed batch."""
+
+    began: Event
+    ended: Event
+    bytes: int
+    pinned_bytes: int
+    blocked_s: float = 0.0
+    waited_s: float = 0.0  # by the consuming thread, for the copy's end
+    exposed_s: float | None = None
+    ready: Event | None = None  # on the compute stream: where the step could begin but for the copy
+    arrived: Event | None = None
+    used: bool = False  # a batch that nobody worked on yet exposed nothing
+
+    def copy_s(self) -> float:
+        """On the device."""
+        return self.began.elapsed_time(self.ended) / 1e3
+
+    def exposed(self) -> float:
+        """As the consuming thread saw it, or else as the device did."""
+        if self.exposed_s is not None:
+            return self.exposed_s
+        if self.ready is None or self.arrived is None:
+            return self.copy_s()
+        return self.ready.elapsed_time(self.arrived) / 1e3
+
+
+@dataclasses.dataclass(slots=True)
+class _Flight:
+    """A batch that has been sent."""
+
+    batch: Any
+    ended: Event
+    sample: _Sample | None
+
+
+class Copying:
+    """A consumer that copies each batch to the device first.
+
+    Args:
+        runtime: The device.
+        step: What is done with the batch there.
+        ahead: Copy on a side stream while the batch before is worked on.
+        clock: Monotonic seconds.
+
+    Raises:
+        TargetError: ``ahead`` is asked of a device that has no side streams.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        step: Step,
+        *,
+        ahead: bool = False,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._runtime = runtime
+        self._step = step
+        self._clock = clock
+        self._side = _side_stream(runtime) if ahead else None
+        self._waiting: _Flight | None = None
+        self._under_way: deque[Event] = deque()
+        self._count = 0
+        self._first = self._last = 0
+        self._samples: list[_Sample] = []
+
+    def __call__(self, batch: Any) -> None:
+        """Copy a batch, and do the step with it, or with the one before."""
+        from_s = self._clock()
+        flight = self._send(batch)
+        sent_s = self._clock()
+        if flight.sample is not None:
+            flight.sample.blocked_s = sent_s - from_s
+        self._count += 1
+        if self._side is not None:
+            flight, self._waiting = self._waiting or flight, flight
+            if flight is self._waiting:
+                return  # the very first: there is nothing to work on yet
+        self._arrive(flight, from_s if self._side is None else sent_s)
+        if flight.sample is not None:
+            flight.sample.used = True
+        self._step.work(flight.batch)
+        flight.batch = None
+        if self._step.runs_ahead:
+            self._hold_back()
+
+    def window(self, inner: Window) -> Window:
+        """Note the window's edges, inside of what else is done there."""
+
+        def edge(name: str, fill_s: float) -> None:
+            if name == "end":
+                self._runtime.synchronize()
+                self._last = self._count
+            inner(name, fill_s)
+            if name == "start":
+                self._first, self._samples = self._count, []
+
+        return edge
+
+    def told(self, pin: PinCosts | None) -> Copies:
+        """What the copies of the window cost."""
+        samples = self._done()
+        count = len(samples)
+        if not count:
+            reason = "no batch was timed in the window"
+            fields = ("bytes", "copy_s", "exposed_s", "hidden_s", "blocked_s", "pinned_fraction")
+            return Copies(
+                device=str(self._runtime.device),
+                batches=self.batches,
+                prefetched=self._side is not None,
+                pin=pin,
+                unavailable=dict.fromkeys(fields, reason),
+            )
+        size = sum(sample.bytes for sample in samples)
+        copy_s = sum(sample.copy_s() for sample in samples) / count
+        exposed_s = sum(self.exposed_times()) / count
+        return Copies(
+            device=str(self._runtime.device),
+            batches=self.batches,
+            timed=count,
+            bytes=size / count,
+            copy_s=copy_s,
+            exposed_s=exposed_s,
+            hidden_s=max(0.0, copy_s - exposed_s),
+            blocked_s=sum(sample.blocked_s for sample in samples) / count,
+            pinned_fraction=sum(s.pinned_bytes for s in samples) / size if size else 0.0,
+            prefetched=self._side is not None,
+            pin=pin,
+        )
+
+    @property
+    def kind(self) -> str:
+        """Torch's name of the kind of device."""
+        return self._runtime.device.type
+
+    def exposed_times(self) -> list[float]:
+        """Seconds in which the step had to wait for the copy, of each timed batch."""
+        return [sample.exposed() for sample in self._done()]
+
+    def held_s(self) -> float:
+        """Mean seconds in which a copy held the consuming thread up, in the call or after it."""
+        samples = self._done()
+        held_s = sum(sample.blocked_s + sample.waited_s for sample in samples)
+        return held_s / len(samples) if samples else 0.0
+
+    def _done(self) -> list[_Sample]:
+        """The timed batches of the window that have come and were worked on."""
+        return [sample for sample in self._samples if sample.used and sample.ended.query()]
+
+    @property
+    def batches(self) -> int:
+        """Batches copied in the window."""
+        return max(0, self._last - self._first)
+
+    def _send(self, batch: Any) -> _Flight:
+        """Order the copy."""
+        began, ended = self._runtime.event(), self._runtime.event()
+        sample = self._sample(batch, began, ended)
+        if self._side is None:
+            stream = self._runtime.current()
+            began.record(stream)
+            moved = move(batch, self._runtime.device)
+            ended.record(stream)
+        else:
+            with self._side:
+                began.record(self._side)
+                moved = move(batch, self._runtime.device)
+                ended.record(self._side)
+        return _Flight(moved, ended, sample)
+
+    def _sample(self, batch: Any, began: Event, ended: Event) -> _Sample | None:
+        """Keep this batch's events, if it is one of those that are timed."""
+        if self._count % _EVERY:
+            return None
+        tensors = [tensor for _, tensor in tensors_of(batch)]
+        sample = _Sample(
+            began=began,
+            ended=ended,
+            bytes=sum(tensor.nbytes for tensor in tensors),
+            pinned_bytes=sum(tensor.nbytes for tensor in tensors if tensor.is_pinned()),
+        )
+        self._samples.append(sample)
+        return sample
+
+    def _arrive(self, flight: _Flight, from_s: float) -> None:
+        """Make the step wait for its batch: the device, or this thread where the step is its own.
+
+        Args:
+            flight: The batch.
+            from_s: When the step could have begun, but for the copy.
+        """
+        if self._side is not None:
+            self._hand_over(flight)
+        if self._step.waits:
+            began_s = self._clock()
+            flight.ended.synchronize()
+            if flight.sample is not None:
+                ended_s = self._clock()
+                flight.sample.waited_s = ended_s - began_s
+                flight.sample.exposed_s = ended_s - from_s
+
+    def _hand_over(self, flight: _Flight) -> None:
+        """Have the compute stream wait for the side stream, and use its memory."""
+        stream, sample = self._runtime.current(), flight.sample
+        if sample is not None:
+            sample.ready, sample.arrived = self._runtime.event(), self._runtime.event()
+            sample.ready.record(stream)
+        stream.wait_event(flight.ended)
+        if sample is not None and sample.arrived is not None:
+            sample.arrived.record(stream)
+        for _, tensor in tensors_of(flight.batch):
+            if tensor.device == self._runtime.device:
+                tensor.record_stream(stream)
+
+    def _hold_back(self) -> None:
+        """Wait for the work of some batches ago, as a loop does that reads its loss."""
+        done = self._runtime.event()
+        done.record(self._runtime.current())
+        self._under_way.append(done)
+        if len(self._under_way) > _RUN_AHEAD:
+            self._under_way.popleft().synchronize()
+
+
+def _side_stream(runtime: Runtime) -> Any:
+    try:
+        return runtime.stream()
+    except UnavailableError as reason:
+        raise TargetError(
+            f"--copy-ahead can't be used here: {reason}.", hint="Leave it out."
+        ) from None
