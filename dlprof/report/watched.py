@@ -45,6 +45,7 @@ def script_document(run: Run) -> str:
         "script": to_json(run.script),
         "loaders": [to_json(each) for each in run.watched],
         "findings": [to_json(each) for each in run.diagnosis.findings] if run.diagnosis else [],
+        "notes": list(run.diagnosis.notes) if run.diagnosis else [],
     }
     return json.dumps(document, allow_nan=False, indent=2)
 

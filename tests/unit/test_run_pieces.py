@@ -33,6 +33,7 @@ from dlprof.records import (
     WatchedLoader,
     WatchedScript,
 )
+from dlprof.report.export.markdown import render_markdown
 from dlprof.report.watched import render_script, script_document, verdict
 from dlprof.store import RunWriter, read_run
 
@@ -287,6 +288,13 @@ def test_the_document_holds_script_and_loaders() -> None:
     assert document["script"]["exit_code"] == 3
     assert document["loaders"][0]["wait"]["p95_s"] == 0.024
     assert document["findings"] == []
+    assert document["notes"] == []
+    told = Diagnosis(config=Config(), notes=("Why it is waited for can't be told: it refused.",))
+    told_run = dataclasses.replace(watched_run(loader("train.py:31", 0.38)), diagnosis=told)
+    assert json.loads(script_document(told_run))["notes"] == list(told.notes)
+    page = render_markdown(told_run)
+    assert "can't be told: it refused." in page
+    assert "Nothing was found" not in page
 
 
 def test_the_file_keeps_the_last_of_each_loader(tmp_path: Path) -> None:

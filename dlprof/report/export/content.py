@@ -17,7 +17,8 @@ from dlprof.report.export.blocks import Block, Bullets, Code, Section, Table, Te
 from dlprof.report.export.loops import watched
 from dlprof.report.export.measured import configurations, failures
 from dlprof.report.export.staged import explained
-from dlprof.report.labels import percent_text, rate_text, ratio_text, settings_text
+from dlprof.report.findings import gain_text
+from dlprof.report.labels import percent_text, rate_text, settings_text
 from dlprof.report.snippets import loader_call
 from dlprof.report.text import clean
 from dlprof.units import MISSING, format_bytes, format_duration
@@ -91,7 +92,7 @@ def _findings(run: Run) -> Iterator[Block]:
     if run.diagnosis is None:
         return
     yield Text(text=f"Of {settings_text(run.diagnosis.config)}:")
-    if not run.diagnosis.findings:
+    if not run.diagnosis.findings and run.script is None:  # of a script, the notes say why
         yield Text(text="Nothing was found that slows it down.")
     for finding in run.diagnosis.findings:
         yield Bullets(items=(_finding(finding),))
@@ -105,7 +106,7 @@ def _finding(finding: Finding) -> str:
     if finding.fix is not None:
         text += f" Fix: {clean(finding.fix.text)}"
     if finding.predicted_gain is not None:
-        text += f" Expected: {ratio_text(finding.predicted_gain.value)} the throughput."
+        text += f" Gain: {gain_text(finding.predicted_gain, finding.evidence)}."
     return f"{text} Doubtful: {clean(finding.doubtful)}" if finding.doubtful else text
 
 
