@@ -26,6 +26,8 @@ _GRACE_S = 1.0
 _QUIT_S = 1.0
 _PATIENCE_S = 20.0
 _SOURCE = "side"
+_SIGNS = ("ModuleNotFoundError", "ImportError", "Unknown option")
+"""What Python writes where it lacks something that the check itself needs."""
 _ERRORS: dict[str, type[DlprofError]] = {
     "target": TargetError,
     "usage": UsageError,
@@ -249,11 +251,13 @@ def _environment(place: SidePlace) -> dict[str, str]:
 
 def _unbuilt(failure: Failure, python: str) -> DlprofError:
     """The error of a process that ended before it had said anything."""
-    missing = "No module named" in failure.stderr_tail or "Unknown option" in failure.stderr_tail
-    if python != sys.executable and missing:
+    if python != sys.executable:
+        lines = failure.stderr_tail.splitlines() or [failure.message]
+        sign = next((line for line in lines if line.startswith(_SIGNS)), lines[0])
         return UsageError(
-            f"{python} can't run the target: {failure.stderr_tail.splitlines()[-1]}",
+            f"{python} can't run a check: {sign}",
             hint="It has to be Python 3.11 or later with torch and psutil installed.",
+            traceback=failure.stderr_tail,
         )
     return TargetError(
         f"The process that builds the target failed: {failure.message}",

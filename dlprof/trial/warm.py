@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import os
 import random
 import sys
@@ -18,7 +19,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from dlprof.errors import TargetError
+from dlprof.errors import TargetError, UsageError
 from dlprof.records import Config
 from dlprof.trial import child, failures
 from dlprof.trial.burden import burden
@@ -282,6 +283,11 @@ class Server:
         request = build_request(order["build"])
         self._burden_s = request.burden_s
         sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as Python itself puts it there
+        if importlib.util.find_spec("torch") is None:
+            error = UsageError(
+                f"{sys.executable} has no torch", hint="Install it there, or name another Python."
+            )
+            return {"event": "build_failed", "error": child.describe_error(error)}
         try:
             self._built = child.build(request)
         except BaseException as error:  # noqa: BLE001 - also what would end an ordinary program

@@ -24,7 +24,7 @@ def side_name(plan: SidePlan) -> str:
 def error_of_side(plan: SidePlan, error: DlprofError) -> DlprofError:
     """The same error, with the name of the side that has it."""
     hint = error.hint
-    if plan.side == "base":
+    if plan.side == "base" and not isinstance(error, UsageError):
         hint = f"{hint} {_NEEDED}".strip()
         if plan.compared.commit:
             hint = f"{hint} {_UNTRACKED}"
