@@ -201,7 +201,8 @@ class Nursery:
 
     def launch(self, request: TrialRequest, log: IO[bytes]) -> Handle:
         """Fork a trial."""
-        ours, theirs = socket.socketpair()
+        with room_for("a trial"):
+            ours, theirs = socket.socketpair()
         with ours:
             channel = _socket_channel(ours)
         self._count += 1

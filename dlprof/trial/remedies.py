@@ -15,6 +15,8 @@ MORE_SHM = (
     "(docker run --shm-size)."
 )
 MORE_FILES = "Raise the limit (ulimit -n), or try --sharing-strategy file_system."
+MORE_FILES_HERE = "Raise the limit of open files (ulimit -n), or end what holds so many."
+FREE_DISK = "Free room where temporary files are, or name another place for them (TMPDIR)."
 PICKLABLE = (
     "Define it at the top level of a module (no lambda, no nested function, no open file), or use "
     "--start-method fork."

@@ -1,4 +1,4 @@
-"""Where the system starts no further process or thread."""
+"""Where the system has no room for a further process, thread, file or descriptor."""
 
 from __future__ import annotations
 
@@ -9,14 +9,23 @@ from collections.abc import Iterator
 from dlprof.errors import NothingMeasuredError
 from dlprof.trial import remedies
 
+_REMEDIES = {
+    errno.EAGAIN: remedies.MORE_PROCESSES,
+    errno.ENOMEM: remedies.FREE_MEMORY,
+    errno.ENOSPC: remedies.FREE_DISK,
+    errno.EDQUOT: remedies.FREE_DISK,
+    errno.EMFILE: remedies.MORE_FILES_HERE,
+    errno.ENFILE: remedies.MORE_FILES_HERE,
+}
+
 
 class NoRoomError(NothingMeasuredError):
-    """The system starts no further process or thread."""
+    """The system has no room for what is to be started."""
 
 
-def remedy(number: int | None) -> str:
-    """What to do about a process that can't be started, by the ``errno`` of the attempt."""
-    return remedies.FREE_MEMORY if number == errno.ENOMEM else remedies.MORE_PROCESSES
+def remedy(number: int) -> str:
+    """What to do about what can't be started, by the ``errno`` of the attempt."""
+    return _REMEDIES.get(number, remedies.MORE_PROCESSES)
 
 
 @contextlib.contextmanager
@@ -32,7 +41,7 @@ def room_for(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.EAGAIN, errno.ENOMEM):
+        if error.errno not in _REMEDIES:
             raise
         reason = error.strerror or str(error)
         raise NoRoomError(

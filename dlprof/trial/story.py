@@ -127,6 +127,19 @@ def failure_of(story: Story, limits: Limits, log: str) -> Failure:
     return dataclasses.replace(failure, stderr_tail=failures.last_lines(log))
 
 
+def failure_in(message: Message) -> Failure:
+    """The failure that a child tells of."""
+    if message["event"] == "failed":
+        return Failure(**message["failure"])
+    error = message["error"]
+    return Failure(
+        kind="target_error",
+        message=error["message"],
+        hint=error["hint"],
+        stderr_tail=error["traceback"],
+    )
+
+
 def failed(blank: Trial, failure: Failure) -> Trial:
     """The record of a trial without figures."""
     return dataclasses.replace(blank, outcome=failures.outcome_of(failure), failure=failure)

@@ -21,8 +21,9 @@ from dlprof.trial.leftovers import ManagerWatch, SharedMemoryWatch
 from dlprof.trial.log import TrialLog, open_log
 from dlprof.trial.processes import end_group
 from dlprof.trial.protocol import Message, TrialRequest
+from dlprof.trial.room import room_for
 from dlprof.trial.silence import find_hang
-from dlprof.trial.story import Limits, Story, completed, failed, failure_of, timed_out
+from dlprof.trial.story import Limits, Story, completed, failed, failure_in, failure_of, timed_out
 from dlprof.trial.watch import Watcher, usage_of
 
 _OBSERVER_PATIENCE_S = 3.0
@@ -107,6 +108,7 @@ class Supervisor:
 
         Raises:
             LauncherDiedError: The process that starts trials has died.
+            NoRoomError: There is no room to start one.
         """
         started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
         began_s = self._clock()
@@ -143,13 +145,15 @@ class Supervisor:
 
     def _run(self, request: TrialRequest) -> tuple[Story, str]:
         """Start a trial, listen to it until it has ended, and clear away what it left."""
-        # A short name: the paths of multiprocessing's sockets in it are limited to 107 bytes.
-        place = Path(tempfile.mkdtemp(prefix="", dir=self._directory))
+        with room_for("a trial"):
+            # A short name: the paths of multiprocessing's sockets in it are limited to 107 bytes.
+            place = Path(tempfile.mkdtemp(prefix="", dir=self._directory))
+            file = open_log(place / "output.log")
         watches = SharedMemoryWatch(), ManagerWatch()
         try:
-            with open_log(place / "output.log") as file:
-                request = dataclasses.replace(request, temporary=str(place))
+            with file:
                 log = TrialLog(file)
+                request = dataclasses.replace(request, temporary=str(place))
                 handle = self._launcher.launch(request, file)
                 story = self._follow(handle, log, request.config.num_workers)
                 return story, log.text()
@@ -253,7 +257,7 @@ class Supervisor:
                 story.result = message
                 self._dismiss(handle, story)
             case "failed" | "build_failed" if not story.settled():
-                story.failure = _failure_in(message)
+                story.failure = failure_in(message)
                 self._dismiss(handle, story)
 
     def _dismiss(self, handle: Handle, story: Story) -> None:
@@ -311,16 +315,3 @@ def _no_batch(failure: Failure) -> DlprofError:
         return ProbeTimeoutError(message, hint=failure.hint, traceback=failure.stderr_tail)
     kind = TargetError if failure.kind in _TARGETS_OWN else NothingMeasuredError
     return kind(message, hint=failure.hint, traceback=failure.stderr_tail)
-
-
-def _failure_in(message: Message) -> Failure:
-    """The failure that a child tells of."""
-    if message["event"] == "failed":
-        return Failure(**message["failure"])
-    error = message["error"]
-    return Failure(
-        kind="target_error",
-        message=error["message"],
-        hint=error["hint"],
-        stderr_tail=error["traceback"],
-    )

@@ -22,6 +22,8 @@ def refused(number: int) -> OSError:
     [
         (refused(errno.EAGAIN), "ulimit -u"),
         (refused(errno.ENOMEM), "ulimit -v"),
+        (refused(errno.ENOSPC), "TMPDIR"),
+        (refused(errno.EMFILE), "ulimit -n"),
         (RuntimeError("can't start new thread"), "ulimit -u"),
     ],
 )

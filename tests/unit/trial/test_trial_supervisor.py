@@ -25,6 +25,7 @@ from dlprof.trial.inbox import Event
 from dlprof.trial.launch import LAUNCHER
 from dlprof.trial.log import MOST_BYTES
 from dlprof.trial.protocol import TrialRequest
+from dlprof.trial.room import NoRoomError
 from dlprof.trial.story import Limits
 from dlprof.trial.supervisor import ProbeTimeoutError, Supervisor
 
@@ -293,3 +294,17 @@ def test_a_loud_trial_is_looked_at_more_often(tmp_path: Path) -> None:
     assert bench.launcher.looks > 80
     assert trial.failure is not None
     assert trial.failure.stderr_tail
+
+
+def test_a_full_disk_under_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_words: object, **_details: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    bench = Bench(tmp_path, WHOLE)
+    with monkeypatch.context() as patch:
+        patch.setattr("dlprof.trial.supervisor.tempfile.mkdtemp", full)
+        with pytest.raises(NoRoomError, match="No space left on device") as caught:
+            bench.run()
+
+    assert "TMPDIR" in caught.value.hint
+    assert bench.run().outcome == "completed"
