@@ -40,7 +40,6 @@ LOAD_BLOCKS = 24
 
 START_BLOCKS = 3
 _LEAST_BLOCKS = 5
-_MOST_FAILURES = 3
 _SHARE_OF_STARTS = 0.2
 """Of the budget: starts that take more are left out, since nothing is judged by them."""
 
@@ -226,8 +225,5 @@ def _figures(
 
 def _some(sides: Sides, series: Series, count: int) -> tuple[Block, ...]:
     found = sides.blocks("B" * count, series)
-    failures = sides.failures["change"]
-    if len(failures) >= _MOST_FAILURES:
-        last = failures[-1]
-        raise NothingMeasuredError(last.message, hint=last.hint, traceback=last.stderr_tail)
+    sides.refuse_failing()
     return found

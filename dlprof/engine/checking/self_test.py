@@ -95,9 +95,8 @@ def _batch_s(quads: Sequence[Quad], sides: Sides) -> float:
     costs = [sum(block.service_s) / sides.batches for block in blocks if block.service_s]
     batch_s = statistics.median(costs) if costs else 0.0
     if batch_s <= 0:
-        failures = [each.message for found in sides.failures.values() for each in found]
         raise NothingMeasuredError(
-            failures[-1] if failures else "The blocks took no time that the clock can tell",
+            "The blocks took no time that the clock can tell",
             hint="Choose a target that does more.",
         )
     return batch_s

@@ -1,0 +1,104 @@
+"""Sides of a check that load nothing; what tests of stored history and of the self-test share."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import random
+from collections.abc import Iterator, Mapping, Sequence
+
+from builders import machine
+
+from dlprof.engine.checking.compared import SidePlan
+from dlprof.engine.checking.settings import CheckSettings
+from dlprof.engine.checking.sides import Sides
+from dlprof.gate import SIDES, NextLook
+from dlprof.records import Block, Config, Failure, Series, Side, Target
+from dlprof.settings import SweepSettings
+from dlprof.trial.side import BuiltSide
+
+BATCHES, SAMPLES, BATCH_S = 8, 4, 0.03
+
+
+class Listener:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """Nothing is made here."""
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
+
+    def quads(
+        self, done: Mapping[Series, int], look: NextLook | None, elapsed_s: float, budget_s: float
+    ) -> None:
+        """Not looked at."""
+
+
+class FakeSides(Sides):
+    """Stands for both sides or one; each block turns the clock by what it takes."""
+
+    def __init__(self, plans: Sequence[SidePlan], *, noise: float, fails: bool) -> None:
+        super().__init__(plans, {}, settings())
+        self.now_s = 0.0
+        self.plans = {plan.side: plan for plan in plans}
+        target = Target(spec="data.py:make", kind="map", dataset="data.D", length=100, batch_size=4)
+        built = BuiltSide(target=target, versions={"torch": "2.13.0", "python": "3.11.7"})
+        self.machine = machine()
+        self.built = dict.fromkeys(self.plans, built)
+        self.configs = dict.fromkeys(self.plans, Config(num_workers=0))
+        self.batches = BATCHES
+        self.block_s = BATCH_S * BATCHES
+        self.starts_s = dict.fromkeys(self.plans, 0.1)
+        self._noise, self._fails = noise, fails
+        self._coin = random.Random(1)
+
+    def blocks(self, order: str, series: Series) -> tuple[Block, ...]:
+        return tuple(self._block(SIDES[letter], series) for letter in order)
+
+    def _block(self, side: Side, series: Series) -> Block:
+        self.now_s += self.block_s if series == "load" else self.start_s
+        if self._fails:
+            self.failures[side].append(
+                Failure(kind="worker_exception", message="It broke.", hint="Mend it.")
+            )
+            return Block(side=side, failure="It broke.")
+        if series == "start":
+            return Block(side=side, startup_s=self.start_s, epoch_turnover_s=0.01)
+        batch_s = BATCH_S + self.plans[side].request.burden_s
+        batch_s *= self._coin.lognormvariate(0, self._noise)
+        return Block(
+            side=side,
+            service_s=(batch_s,) * BATCHES,
+            samples=(SAMPLES,) * BATCHES,
+            wall_s=batch_s * BATCHES,
+            run_queue_wait_fraction=0.01,
+        )
+
+
+@dataclasses.dataclass
+class Opened:
+    """Takes the place of ``open_sides``; ``clock`` is that of the sides."""
+
+    noise: float = 0.005
+    fails: bool = False
+    sides: list[FakeSides] = dataclasses.field(default_factory=list)
+
+    @contextlib.contextmanager
+    def __call__(
+        self, plans: Sequence[SidePlan], settings: CheckSettings, listener: object
+    ) -> Iterator[FakeSides]:
+        made = FakeSides(plans, noise=self.noise, fails=self.fails)
+        self.sides.append(made)
+        yield made
+
+    def clock(self) -> float:
+        return sum(each.now_s for each in self.sides)
+
+
+def settings(budget_s: float = 60.0, **arguments: str) -> CheckSettings:
+    sweep = SweepSettings(target="data.py:make", arguments=arguments, budget_s=budget_s)
+    return CheckSettings(sweep=sweep)
