@@ -90,7 +90,8 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
     fails = _choice("--inconclusive", inconclusive, ("warn", "fail")) == "fail"
     fail_or_warn = ("fail", "warn") if baseline is None else ("warn", "fail")
     warns = _choice("--regression", regression, fail_or_warn) == "warn"
-    check_kinds.refuse_two({"--against": against, "--baseline": baseline, "--self-test": self_test})
+    for flag, other in (("--against", against), ("--against-python", against_python)):
+        check_kinds.refuse_two({flag: other, "--baseline": baseline, "--self-test": self_test})
     for name, path in files.items():
         check_kinds.refuse_two({"--self-test": self_test, checked.FLAGS[name]: path})
     checked.refuse_unwritable(files)
