@@ -13,8 +13,9 @@ from typing import TypeVar
 
 from dlprof.errors import DlprofError, NothingMeasuredError
 from dlprof.records import Config, Failure, Target, Trial, Usage
+from dlprof.trial.building import BuilderDiedError
 from dlprof.trial.inbox import Inbox
-from dlprof.trial.launch import BuilderDiedError, Launcher, Nursery, make_launcher
+from dlprof.trial.launch import Launcher, Nursery, make_launcher
 from dlprof.trial.protocol import BuildRequest, Message, TrialRequest
 from dlprof.trial.story import Limits, failed
 from dlprof.trial.supervisor import LauncherDiedError, ProbeTimeoutError, Supervisor

@@ -14,16 +14,13 @@ import threading
 from pathlib import Path
 from typing import IO, BinaryIO, Protocol, cast
 
-from dlprof.errors import DlprofError, FileError, TargetError, UsageError
-from dlprof.records import Config, Target
 from dlprof.trial import stacks
-from dlprof.trial.failures import ended, last_lines
+from dlprof.trial.building import BuilderDiedError, Built, built_of, too_slow
 from dlprof.trial.inbox import Event, Inbox
 from dlprof.trial.log import TrialLog, open_log
 from dlprof.trial.processes import end_group
 from dlprof.trial.protocol import BuildRequest, Channel, Message, TrialRequest
 from dlprof.trial.room import room_for
-from dlprof.units import format_duration
 
 LAUNCHER = "launcher"
 """The source of a launcher's own events."""
@@ -31,26 +28,6 @@ LAUNCHER = "launcher"
 _QUIT_S = 5.0
 _LOOK_S = 0.25  # how often the log of a target that is being built is looked at
 _GRACE_S = 1.0
-_ERRORS: dict[str, type[DlprofError]] = {
-    "target": TargetError,
-    "usage": UsageError,
-    "file": FileError,
-}
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Built:
-    """A target as the process that built it describes it.
-
-    Attributes:
-        target: For the run header.
-        versions: ``torch`` and ``python``.
-        fork_hazard: Why trials can't be forked from that process; empty if they can.
-    """
-
-    target: Target
-    versions: dict[str, str]
-    fork_hazard: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -102,46 +79,13 @@ class Launcher(Protocol):
         """End everything."""
 
 
-class BuilderDiedError(TargetError):
-    """The process that was building the target ended before it had said anything."""
-
-    def __init__(self, status: int, log: TrialLog) -> None:
-        super().__init__(
-            f"The process that builds the target died: it {ended(status)}.",
-            hint="Import the target in a Python of your own to see why; the kernel may have killed "
-            "it for want of memory.",
-            traceback=last_lines(log.text()),
-        )
-
-
-def _error_of(message: Message) -> DlprofError:
-    """The error that building raised, raised again here."""
-    error = message["error"]
-    kind = _ERRORS.get(error["kind"], TargetError)
-    return kind(error["message"], hint=error["hint"], traceback=error["traceback"])
-
-
-def _built_of(message: Message) -> Built:
-    target = dict(message["target"])
-    target["notes"] = tuple(target["notes"])
-    if target["own_config"] is not None:
-        target["own_config"] = Config(**target["own_config"])
-    return Built(
-        target=Target(**target),
-        versions=message["versions"],
-        fork_hazard=message.get("fork_hazard", ""),
-    )
-
-
 def _build_answer(
     message: Message | None, process: subprocess.Popen[bytes], log: TrialLog
 ) -> Built:
     if message is None:
         _end_process(process, patience_s=_QUIT_S)
         raise BuilderDiedError(process.returncode, log)
-    if message["event"] == "build_failed":
-        raise _error_of(message)
-    return _built_of(message)
+    return built_of(message)
 
 
 class Nursery:
@@ -176,7 +120,7 @@ class Nursery:
         if not self._answers(patience_s):
             self._stuck = True
             stacks.collect([self._process.pid], self._log)
-            raise _too_slow(patience_s, self._log)
+            raise too_slow(patience_s, self._log)
         built = _build_answer(self._channel.receive(), self._process, self._log)
         self._inbox.listen(LAUNCHER, self._channel.receive)
         return built
@@ -315,15 +259,6 @@ class FreshProcesses:
 def _socket_channel(link: socket.socket) -> Channel:
     """A channel that keeps the socket's descriptor open by itself."""
     return Channel(link.makefile("rb"), link.makefile("wb"))
-
-
-def _too_slow(patience_s: float, log: TrialLog) -> TargetError:
-    """The error of a target whose building takes too long; the log's end shows where it stands."""
-    return TargetError(
-        f"Building the target did not end within {format_duration(patience_s)}.",
-        hint="Raise --timeout if it takes that long; the stack shows what it waits for.",
-        traceback=last_lines(log.text()),
-    )
 
 
 def _end_process(process: subprocess.Popen[bytes], *, patience_s: float) -> None:
