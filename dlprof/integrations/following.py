@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from dlprof.tracing.tracer import Tracer
 
 BATCHES = 200
-"""Followed at most of each loader."""
+"""Followed of each loader, or more where so many would hardly fill its queues."""
+
+_FILLINGS = 4
+_MOST_BATCHES = 2000
 SECONDS = 10.0
 """Followed at most of each loader, from its first batch."""
 
@@ -31,8 +34,10 @@ class Follower:
         from dlprof.tracing.tracer import Tracer  # noqa: PLC0415 - it imports torch
 
         self._name, self._config = name, config
+        self._warm_up = config.batches_in_flight + config.num_workers
+        batches = min(_MOST_BATCHES, max(BATCHES, _FILLINGS * self._warm_up))
         self._tracer: Tracer = Tracer(
-            capacity=BATCHES, stop_after_batches=BATCHES, stop_after_s=SECONDS
+            capacity=batches, stop_after_batches=batches, stop_after_s=SECONDS
         )
         self._refused = ""
 
@@ -73,8 +78,7 @@ class Follower:
         rows = trace.rows
         if not rows:
             return None
-        config = self._config
-        warm_up = config.batches_in_flight + config.num_workers
+        config, warm_up = self._config, self._warm_up
         first = rows[warm_up if len(rows) > 2 * warm_up else 0]
         window = first.asked, rows[-1].yielded
         return (
