@@ -42,6 +42,7 @@ class Copies:
 
     Attributes:
         device: Torch's name of it.
+        uuid: By which NVML knows it; empty where torch doesn't tell.
         batches: Batches copied in the window.
         timed: Those that the figures are of: every few, because device events cost time.
         bytes: Bytes copied per batch.
@@ -67,6 +68,7 @@ class Copies:
     pinned_fraction: float | None = None
     prefetched: bool = False
     pin: PinCosts | None = None
+    uuid: str = ""
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 

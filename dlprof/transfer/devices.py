@@ -9,7 +9,8 @@ from typing import TypeVar
 
 import torch
 
-from dlprof.device.runtime import AcceleratorRuntime, Runtime, UnavailableError
+from dlprof.device.identity import identity
+from dlprof.device.runtime import Runtime, UnavailableError
 from dlprof.machine.links import read_link
 from dlprof.records.transfer import DeviceTransfer, NumaRate
 from dlprof.transfer.copying import Buffers, Copier, Measured, measure_copies
@@ -40,7 +41,7 @@ def measure_device(
     reasons: dict[str, str] = {}
     with _one_thread() if not runtime.asynchronous else contextlib.nullcontext():
         measured, size = _copies(runtime, request, budget_s, reasons)
-    title, uuid = _identity(runtime)
+    title, uuid = identity(runtime)
     found = DeviceTransfer(
         device=name,
         name=title,
@@ -127,17 +128,3 @@ def _tried(work: Callable[[], _Figure], name: str, reasons: dict[str, str]) -> _
     except RuntimeError as error:  # the device's own fault, which costs this figure only
         reasons[name] = _first_line(error)
     return None
-
-
-def _identity(runtime: Runtime) -> tuple[str, str]:
-    """A device's name and NVML's UUID, as far as torch tells."""
-    if not isinstance(runtime, AcceleratorRuntime):
-        return "", ""
-    module = torch.get_device_module(runtime.device)
-    describe = getattr(module, "get_device_properties", None)
-    if describe is None:
-        return "", ""
-    properties = describe(runtime.device)
-    uuid = str(getattr(properties, "uuid", "") or "")
-    known = uuid if not uuid or uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
-    return str(getattr(properties, "name", "")), known

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from dlprof.device.identity import identity
 from dlprof.device.moving import move, tensors_of
 from dlprof.device.runtime import Event, Runtime, UnavailableError
 from dlprof.errors import TargetError
@@ -153,6 +154,7 @@ class Copying:
             fields = ("bytes", "copy_s", "exposed_s", "hidden_s", "blocked_s", "pinned_fraction")
             return Copies(
                 device=str(self._runtime.device),
+                uuid=identity(self._runtime)[1],
                 batches=self.batches,
                 prefetched=self._side is not None,
                 pin=pin,
@@ -163,6 +165,7 @@ class Copying:
         exposed_s = sum(self.exposed_times()) / count
         return Copies(
             device=str(self._runtime.device),
+            uuid=identity(self._runtime)[1],
             batches=self.batches,
             timed=count,
             bytes=size / count,

@@ -160,3 +160,10 @@ def test_a_card_that_can_not_be_joined_is_not_guessed() -> None:
     seen = _seen(_BUSY, _copies(4), _used(kernel_active_fraction=0.9, other_processes=2))
     unknown = dataclasses.replace(seen, machine=dataclasses.replace(seen.machine, gpus=cards))
     assert _found(unknown, "gpu.neighbours") is None
+
+
+def test_the_uuid_that_torch_told_goes_before_any_order() -> None:
+    other = GpuUsage(index=0, name="A", uuid="a", other_processes=3)
+    found = _found(_seen(_BUSY, _copies(0.1, uuid="a"), other, _used()), "gpu.neighbours")
+    assert found is not None
+    assert found.evidence["gpu"] == 0

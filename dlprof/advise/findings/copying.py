@@ -71,10 +71,15 @@ def copying_of(view: View) -> Copying | None:
 def used_gpu(view: View) -> GpuUsage | None:
     """What the card did that batches were copied to; ``None`` where it can't be told which.
 
-    NVML's order is not CUDA's, so that the machine's ``cuda_index`` joins them.
+    NVML's order is not CUDA's: the UUID that torch told joins them, or else the machine's
+    ``cuda_index``.
     """
     copies = view.copies
-    if copies is None or not copies.device.startswith("cuda"):
+    if copies is None:
+        return None
+    if copies.uuid:
+        return next((gpu for gpu in view.usage.gpu if gpu.uuid == copies.uuid), None)
+    if not copies.device.startswith("cuda"):
         return None
     _, _, number = copies.device.partition(":")
     wanted = int(number) if number.isdigit() else 0

@@ -1,0 +1,30 @@
+"""Devices by their UUIDs."""
+
+from __future__ import annotations
+
+import types
+
+import pytest
+import torch
+from fake_device import FakeDevice
+
+from dlprof.device.identity import identity
+from dlprof.device.runtime import AcceleratorRuntime
+
+
+@pytest.mark.parametrize(
+    ("uuid", "expected"),
+    [("1234-5678", "GPU-1234-5678"), ("GPU-1", "GPU-1"), ("MIG-1", "MIG-1"), (None, "")],
+)
+def test_torch_tells_name_and_uuid(
+    monkeypatch: pytest.MonkeyPatch, uuid: str | None, expected: str
+) -> None:
+    told = types.SimpleNamespace(name="Card", uuid=uuid)
+    module = types.SimpleNamespace(get_device_properties=lambda _device: told)
+    monkeypatch.setattr(torch, "get_device_module", lambda _device: module)
+    assert identity(AcceleratorRuntime(torch.device("cuda:0"))) == ("Card", expected)
+
+
+def test_a_device_that_torch_describes_nowhere_has_neither() -> None:
+    assert identity(AcceleratorRuntime(torch.device("meta"))) == ("", "")
+    assert identity(FakeDevice()) == ("", "")
