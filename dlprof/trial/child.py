@@ -40,6 +40,7 @@ from dlprof.trial.temporary import Parting, keep_sockets_in, remember_names
 
 if TYPE_CHECKING:
     from dlprof.targets.build import BuiltTarget
+    from dlprof.trial.copies import CopyWatch
 
 _BEAT_S = 1.0
 _PARTING_S = 2.0
@@ -178,9 +179,8 @@ def _measure(
 ) -> tuple[Loop, dict[str, Any]]:
     from dlprof.targets.counting import count_bytes  # noqa: PLC0415
     from dlprof.targets.loader import EpochGate, make_loader  # noqa: PLC0415
-    from dlprof.trial.copies import watch_copies  # noqa: PLC0415
 
-    copies = watch_copies(request)
+    copies = _copies(request)
     step = make_consumer(request.step_s, request.step_callable)
     gate, seen = EpochGate(), Seen(built.target.kind)
     in_worker = guard_of(request.config, built.target.own_config)
@@ -213,6 +213,15 @@ def _measure(
         **({} if copies is None else {"copies": dataclasses.asdict(copies.told())}),
         **({} if explainer is None else explainer.told(request.config, copies)),
     }
+
+
+def _copies(request: TrialRequest) -> CopyWatch | None:
+    """What copies the batches to a device; ``None`` where they stay on the CPU."""
+    if request.device == "cpu":
+        return None
+    from dlprof.trial.copies import watch_copies  # noqa: PLC0415 - of use with a device only
+
+    return watch_copies(request)
 
 
 def _samples_per_epoch_batch(built: BuiltTarget) -> float | None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dlprof.machine.files import list_names, read_text
-from dlprof.machine.procfs import SchedStat, parse_schedstat
 from dlprof.records.transfer import PinCosts
+
+if TYPE_CHECKING:
+    from dlprof.machine.procfs import SchedStat
 
 _THREAD = "pt_data_pin"
 """Torch's name of it, as the kernel shows it."""
@@ -21,6 +22,10 @@ _NO_STATS = "torch tells of page-locked memory on CUDA only"
 
 def pin_threads(proc: Path = Path("/proc/self")) -> dict[int, SchedStat] | None:
     """The threads of this process that pin, by their ids; ``None`` where that isn't told."""
+    # Where a trial pins only: importing the room takes as long as a trial takes to start.
+    from dlprof.machine.files import list_names, read_text  # noqa: PLC0415
+    from dlprof.machine.procfs import parse_schedstat  # noqa: PLC0415
+
     found: dict[int, SchedStat] = {}
     for name in list_names(proc / "task"):
         task = proc / "task" / name
@@ -56,10 +61,9 @@ def pin_costs(
     elif not after or not batches:
         reasons |= dict.fromkeys(("thread_cpu_s", "thread_run_queue_s"), _NO_THREAD)
     else:
-        nothing = SchedStat(run_ns=0, wait_ns=0)
-        spans = [(before.get(thread, nothing), times) for thread, times in after.items()]
-        cpu_s = sum(late.run_ns - early.run_ns for early, late in spans) / 1e9 / batches
-        wait_s = sum(late.wait_ns - early.wait_ns for early, late in spans) / 1e9 / batches
+        early, late = before.values(), after.values()
+        cpu_s = (sum(t.run_ns for t in late) - sum(t.run_ns for t in early)) / 1e9 / batches
+        wait_s = (sum(t.wait_ns for t in late) - sum(t.wait_ns for t in early)) / 1e9 / batches
     if not memory:
         reasons |= dict.fromkeys(("pinned_bytes", "alloc_s", "allocations"), _NO_STATS)
     alloc_us = memory.get("host_alloc_time.total")

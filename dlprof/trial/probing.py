@@ -40,7 +40,6 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
 
     from dlprof.targets.counting import count_bytes, count_tensors  # noqa: PLC0415
     from dlprof.targets.loader import EpochGate, make_loader  # noqa: PLC0415
-    from dlprof.trial.copies import bring_for_step  # noqa: PLC0415
 
     gate = EpochGate()
     loader = make_loader(built, Config(), gate=gate)
@@ -54,7 +53,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     size, samples = count_bytes(batch), samples_per_batch(gate, batch, built)
     least_bytes = min(size, count_bytes(first))
     # Last, because the user's step may change the batch.
-    there = bring_for_step(batch, request.device)
+    there = batch if request.device == "cpu" else _brought(batch, request.device)
     try_consumer(make_consumer(0.0, request.step_callable), there, request.step_callable)
     found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return {
@@ -98,6 +97,13 @@ def samples_per_batch(gate: EpochGate, batch: object, built: BuiltTarget) -> flo
         return sum(full) / len(full)
     counted = count_samples(batch, built.target.batch_size)
     return None if counted is None else float(counted)
+
+
+def _brought(batch: object, device: str) -> object:
+    """The batch where the user's step will find it."""
+    from dlprof.trial.copies import bring_for_step  # noqa: PLC0415 - of use with a device only
+
+    return bring_for_step(batch, device)
 
 
 def _data_files(built: BuiltTarget) -> int:
