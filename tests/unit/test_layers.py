@@ -150,6 +150,8 @@ def _loaded(program: str) -> list[str]:
         ["sweep", "--help"],
         ["recommend", "--help"],
         ["machine", "--help"],
+        ["check", "--help"],
+        ["baseline", "update", "--help"],
     ],
     ids=" ".join,
 )
@@ -183,6 +185,7 @@ def test_a_profile_loads_pydantic_and_no_torch() -> None:
         "import dlprof.trial.bench",
         "import dlprof.trial.observer",
         "import dlprof.trial.supervisor",
+        "import dlprof.engine.check, dlprof.engine.checking.history",
         "from dlprof.targets.grammar import parse_target; parse_target('images')",
         "import dlprof.targets.builtin.options",
     ],
