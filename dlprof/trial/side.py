@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from dlprof.errors import DlprofError, FileError, NothingMeasuredError, TargetError, UsageError
+from dlprof.errors import DlprofError, NothingMeasuredError, TargetError, UsageError
 from dlprof.records import Block, Config, Failure, Target
 from dlprof.records import Side as SideName
+from dlprof.trial.building import built_of
 from dlprof.trial.failures import died, last_lines
 from dlprof.trial.inbox import Inbox
 from dlprof.trial.leftovers import SharedMemoryWatch
@@ -28,11 +29,6 @@ _PATIENCE_S = 20.0
 _SOURCE = "side"
 _SIGNS = ("ModuleNotFoundError", "ImportError", "Unknown option")
 """What Python writes where it lacks something that the check itself needs."""
-_ERRORS: dict[str, type[DlprofError]] = {
-    "target": TargetError,
-    "usage": UsageError,
-    "file": FileError,
-}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,11 +111,9 @@ class SideProcess:
         answer = cast(_Running, self._running).answer(patience_s)
         if isinstance(answer, Failure):
             raise _unbuilt(answer, self._place.python)
-        if answer["event"] == "build_failed":
-            error = answer["error"]
-            kind = _ERRORS.get(error["kind"], TargetError)
-            raise kind(error["message"], hint=error["hint"], traceback=error["traceback"])
-        return _built(answer)
+        built = built_of(answer)
+        file, line = answer["place"] or ("", None)
+        return BuiltSide(target=built.target, versions=built.versions, file=file, line=line)
 
     def open(self, config: Config, patience_s: float) -> None:
         """Make the loader of its blocks.
@@ -264,15 +258,6 @@ def _unbuilt(failure: Failure, python: str) -> DlprofError:
         hint="Import the target in a Python of your own to see why.",
         traceback=failure.stderr_tail,
     )
-
-
-def _built(answer: Message) -> BuiltSide:
-    target = dict(answer["target"])
-    target["notes"] = tuple(target["notes"])
-    if target["own_config"] is not None:
-        target["own_config"] = Config(**target["own_config"])
-    file, line = answer["place"] or ("", None)
-    return BuiltSide(target=Target(**target), versions=answer["versions"], file=file, line=line)
 
 
 def _block(side: SideName, figures: Mapping[str, Any]) -> Block:
