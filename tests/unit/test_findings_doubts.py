@@ -235,3 +235,11 @@ def test_a_remedy_of_receiving_is_not_taken_from_chance_beside_others() -> None:
     )
     assert "main.receive" in codes(find(quiet))
     assert "main.receive" not in codes(find(noisy))
+
+
+def test_fewer_workers_come_behind_the_lock_that_makes_them_better() -> None:
+    loader = Loader(config=config(4), fetch_cpu=0.002, fetch_io=0.08, rate=45)
+    alone = Loader(config=config(1), fetch_cpu=0.002, fetch_io=0.005, rate=140)
+    found = find(evidence(loader, calibrations=[alone], variants={config(1): 3.2}))
+    assert codes(found)[0] == "lock"
+    assert "too_many_workers" in codes(found)

@@ -10,6 +10,7 @@ from dlprof.advise.findings.copying import used_gpu
 from dlprof.advise.findings.gains import Gain, closed_form, gain_of
 from dlprof.advise.findings.limit import limit_of, main_share
 from dlprof.advise.findings.view import View
+from dlprof.advise.findings.waiting import is_locked
 from dlprof.advise.wording import percent
 from dlprof.records import Config
 from dlprof.units import format_duration
@@ -101,6 +102,9 @@ def too_many_workers(view: View) -> Claim | None:
     why = f"{idle} of {view.workers} workers have nothing to do. " if idle else ""
     if better and limit_of(view) == "main":
         why = "Handing batches over costs more than making them. "
+    place = Place.BROKEN if keeps_up else Place.FAULT if better or idle else Place.BEHIND
+    if not keeps_up and is_locked(view):
+        place = Place.BEHIND  # fewer are better because they wait for each other
     return claim(
         view,
         "too_many_workers",
@@ -109,7 +113,7 @@ def too_many_workers(view: View) -> Claim | None:
             explanation=f"{why}num_workers={fewer.num_workers} {effect} "
             f"({view.workers} now), and takes less memory and fewer cores.",
         ),
-        place=Place.BROKEN if keeps_up else Place.FAULT if better or idle else Place.BEHIND,
+        place=place,
         cost=gain.saved if better else 0.0,
         figures={
             "num_workers": view.workers,

@@ -272,6 +272,12 @@ def lock(view: View) -> Claim | None:
     )
 
 
+def is_locked(view: View) -> bool:
+    """Whether workers wait for each other, by what one alone was seen to take."""
+    costs, alone = view.costs, view.costs_at(1)
+    return costs is not None and alone is not None and waits_for_others(view, costs, alone)
+
+
 def waits_for_others(view: View, costs: Costs, alone: Costs) -> bool:
     """Whether waiting grows with workers, speed doesn't, and storage isn't why."""
     if view.workers < 2 or limit_of(view) in ("consumer", "main"):

@@ -17,7 +17,7 @@ from dlprof.advise.findings.gains import (
 )
 from dlprof.advise.findings.limit import limit_of
 from dlprof.advise.findings.view import View
-from dlprof.advise.findings.waiting import fits_shared_memory, waits_for_others
+from dlprof.advise.findings.waiting import fits_shared_memory, is_locked
 from dlprof.advise.wording import percent
 from dlprof.records import Config, Fix, TransformCost
 from dlprof.units import format_duration
@@ -83,8 +83,7 @@ def fetch_io(view: View) -> Claim | None:
         return None
     if costs.fetch.io_s < max(costs.fetch.cpu_s, costs.collate.own_s):
         return None
-    alone = view.costs_at(1)
-    if alone is not None and waits_for_others(view, costs, alone):
+    if is_locked(view):
         return None
     more = more_workers(view)
     gain = gain_of(view, more) if more is not None else None
@@ -204,8 +203,7 @@ def more_workers(view: View) -> Config | None:
     costs = _making_costs(view)
     if costs is None or (view.workers and (view.busy or 0.0) < 0.5):
         return None
-    alone = view.costs_at(1)
-    if alone is not None and waits_for_others(view, costs, alone):
+    if is_locked(view):
         return None
     with_one = with_workers(view.config, max(1, view.workers))
     beside = costs_for(view, with_one) or costs
