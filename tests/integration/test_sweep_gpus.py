@@ -62,3 +62,21 @@ def test_a_sweep_goes_on_beside_a_sick_driver(
     for card in document["trials"][-1]["usage"]["gpu"]:
         assert card["kernel_active_fraction"] is None or card["unavailable"]
         assert all(card["unavailable"].values())
+
+
+def test_a_sweep_beside_an_old_and_slow_driver(tmp_path: Path) -> None:
+    old = build(tmp_path, old=True)
+    scenario = {"slow": "nvmlDeviceGetPcieThroughput", "slow_ms": 20, "processes": 2}
+    (card,) = _sweep(old, tmp_path, **scenario)["trials"][-1]["usage"]["gpu"]
+    assert card["other_processes"] == 2
+    assert card["unavailable"]["sm_active_fraction"] == "the driver is too old to tell"
+
+
+def test_a_sweep_on_a_split_card_that_keeps_its_memory_to_itself(
+    library: Path, tmp_path: Path
+) -> None:
+    scenario = {"mig": 1, "fail": "nvmlDeviceGetMemoryInfo", "code": 4}
+    (card,) = _sweep(library, tmp_path, **scenario)["trials"][-1]["usage"]["gpu"]
+    assert card["kernel_active_fraction"] is None
+    assert card["unavailable"]["kernel_active_fraction"].startswith("MIG is on")
+    assert card["unavailable"]["memory_used_bytes"].startswith("this user may not ask")
