@@ -59,6 +59,11 @@ class Candidate:
         return _median(trial.startup_s for trial in self.trials)
 
     @property
+    def copy_s(self) -> float | None:
+        """Median seconds a batch in which the step waited for its copy to the device."""
+        return _median(t.copies.exposed_s for t in self.trials if t.copies is not None)
+
+    @property
     def own_cpu_cores(self) -> float | None:
         """Median of busy cores of the trial's own processes."""
         return _median(trial.usage.own_cpu_cores for trial in self.trials)

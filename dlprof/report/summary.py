@@ -35,6 +35,7 @@ class Row:
         startup_s: Median of ``iter`` plus first ``next``.
         epoch_turnover_s: From an epoch to the next, with these workers.
         wait_fraction: Mean share of time waiting for data at the stated step.
+        copy_s: Median seconds a batch in which the step waited for its copy to the device.
         pss_bytes: Largest peak of the process tree's memory.
         shm_bytes: Shared memory with full queues.
         own_cores: Median busy cores of the trial's own processes.
@@ -51,6 +52,7 @@ class Row:
     startup_s: float | None = None
     epoch_turnover_s: float | None = None
     wait_fraction: float | None = None
+    copy_s: float | None = None
     pss_bytes: int | None = None
     shm_bytes: int | None = None
     own_cores: float | None = None
@@ -117,6 +119,7 @@ def _row(candidate: Candidate, speeds: Speeds, reference: Candidate, role: str) 
         startup_s=candidate.startup_s,
         epoch_turnover_s=candidate.epoch_turnover_s,
         wait_fraction=speeds.wait_fraction(candidate),
+        copy_s=candidate.copy_s,
         pss_bytes=candidate.pss_bytes,
         shm_bytes=candidate.shm_bytes,
         own_cores=candidate.own_cpu_cores,

@@ -92,6 +92,8 @@ def _legend(run: Run, rows: tuple[Row, ...]) -> list[str]:
         notes.append(f"tie: can't be told apart from the best, or {WITHIN} of it.")
     if "default" in roles:
         notes.append("default: what PyTorch does when nothing is set.")
+    if any(row.copy_s is not None for row in rows):
+        notes.append("copy: how long a batch's step waits for its copy to the device.")
     if any(row.predicted is not None for row in rows):
         notes.append("predicted: samples/s by the model, before the configuration was measured.")
     if any(row.noisy for row in rows):

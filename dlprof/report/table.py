@@ -92,6 +92,7 @@ _FIGURES: tuple[Column, ...] = (
         keep=8,
     ),
     Column(title="wait", text=lambda row: percent_text(row.wait_fraction), keep=9),
+    Column(title="copy", text=lambda row: format_duration(row.copy_s), keep=9),
     Column(title="start-up", text=lambda row: format_duration(row.startup_s), keep=6),
     Column(title="turnover", text=lambda row: format_duration(row.epoch_turnover_s), keep=4),
     Column(title="memory", text=lambda row: format_bytes(row.pss_bytes), keep=5),
