@@ -6,8 +6,8 @@ rules of thumb need none; ``dlprof sweep`` and loadtune are run as users run the
 that anybody chose is measured once more, in turns and for long, beside the best of the grid: what
 a pick loses against the best of those is its regret. With ``--beside-neighbour`` everybody
 chooses while two processes come and go on the cores; who lost what is still judged without them.
-Four emulated cores are among the machines, but for the neighbours, whom they don't feel: there
-dlprof's model chooses, without measuring what it chose.
+Four emulated cores are among the machines, but for the neighbours, whom they don't feel; the sweep
+there is dlprof's own, with runs on emulated cores for trials.
 """
 
 from __future__ import annotations
@@ -32,8 +32,6 @@ from picks_told import (
     DLPROF,
     GOAL_S,
     LOADTUNE,
-    MODEL,
-    OWN,
     Chosen,
     Outcome,
     report,
@@ -129,14 +127,14 @@ def ruled(world: World) -> Iterator[Chosen]:
 
 
 def live(world: World, design: Design, site: Path | None) -> Iterator[Chosen]:
-    """What programs choose that are run from outside; on emulated cores, what the model does."""
+    """What dlprof's sweep chooses, and others that are run from outside."""
     target = world.target
     for seed in range(design.sweeps):
         if target is None:
-            yield Chosen(who=MODEL, pick=world.foretold(grid(design.workers), seed))
+            chosen = functools.partial(world.swept, budget_s=design.budget_s, seed=seed)
         else:
-            sweep = functools.partial(run_dlprof, target, budget_s=design.budget_s, seed=seed)
-            yield _tried(DLPROF, sweep)
+            chosen = functools.partial(run_dlprof, target, budget_s=design.budget_s, seed=seed)
+        yield _tried(DLPROF, chosen)
     if target is not None and site is not None:
         yield _tried(LOADTUNE, functools.partial(run_loadtune, target, site))
 
@@ -144,7 +142,7 @@ def live(world: World, design: Design, site: Path | None) -> Iterator[Chosen]:
 def _tried(who: str, choose: Callable[[], Pick]) -> Chosen:
     try:
         return Chosen(who=who, pick=choose())
-    except PeerError as error:
+    except (PeerError, DlprofError) as error:
         return Chosen(who=who, pick=None, error=str(error))
 
 
@@ -193,7 +191,7 @@ def play_all(
             print(f"{world.name}: left out, {error.message}", file=sys.stderr, flush=True)
             continue
         found.append(outcome)
-        said = ", ".join(_said(outcome, each) for each in outcome.chosen if each.who in OWN)
+        said = ", ".join(_said(outcome, each) for each in outcome.chosen if each.who == DLPROF)
         print(f"{world.name}: best {outcome.best.key}; {said}", file=sys.stderr, flush=True)
     return found
 
@@ -220,9 +218,8 @@ def _notes(design: Design) -> list[str]:
         ),
         (
             "Those that only measure are not charged for starting Python and importing torch; "
-            f"{DLPROF} and {LOADTUNE} are."
+            f"{DLPROF} and {LOADTUNE} are, but on emulated cores."
         ),
-        f"{MODEL} is that on emulated cores alone, which no program from outside can be run on.",
     ]
 
 

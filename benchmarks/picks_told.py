@@ -17,8 +17,7 @@ NEAR = 0.03
 """A pick that loses no more than this is as good as the best."""
 
 GOAL_NEAR, GOAL_S, GOAL_GAINED = 0.95, 30.0, 0.20
-DLPROF, MODEL, LOADTUNE, GRID = "dlprof sweep", "dlprof's model", "loadtune", "exhaustive grid"
-OWN = (DLPROF, MODEL)
+DLPROF, LOADTUNE, GRID = "dlprof sweep", "loadtune", "exhaustive grid"
 DEFAULT = Config()
 _WHOLE_GRID_S = 257.0
 """A grid of 257 cells of 1 s: FIELD section 5."""
@@ -150,7 +149,7 @@ def _score_row(who: str, one: Score) -> list[str]:
 
 def _world_row(outcome: Outcome) -> list[str]:
     """A row for each data set."""
-    own = [c.pick for c in outcome.chosen if c.who in OWN and c.pick is not None]
+    own = [c.pick for c in outcome.chosen if c.who == DLPROF and c.pick is not None]
     lost = [100 * outcome.regret(pick.config) for pick in own]
     return [
         outcome.world,

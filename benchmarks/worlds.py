@@ -9,16 +9,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 
 import real_targets
-from emulated import KINDS, QUICK, calibrate
+from emulated import KINDS
+from emulated_bench import machine_of, sweep
 from emulated_cores import Load, Setup, run
 from real_loaders import DATA, loaded
 from rivals import Pick, Shot
 
 from dlprof.advise.rules import workers_by_rule
 from dlprof.machine import inspect_machine
-from dlprof.model import Conditions, predict_all
 from dlprof.records import Config, Machine, Target
-from dlprof.search.grid import TIE
 
 Measure = Callable[[Config, float], Shot]
 """Measures a configuration once, in a window of so many seconds."""
@@ -75,16 +74,13 @@ class World:
         rate = statistics.fmean(each.rate for each in run(setup))
         return Shot(rate=rate, cost_s=time.perf_counter() - began_s)
 
-    def foretold(self, configs: tuple[Config, ...], seed: int) -> Pick:
-        """What dlprof's model alone chooses on an emulated machine, from a calibration there."""
-        began_s = time.perf_counter()
-        design = dataclasses.replace(QUICK, window_s=_BEHIND)
-        made = calibrate(self.load or Load(), design, seed, cores=self.cores)
-        cheapest_first = sorted(configs, key=lambda config: config.cost_key)
-        found = predict_all(made, cheapest_first, Conditions(cores=float(self.cores)))
-        rates = [each.batches_per_s.value for each in found]
-        pick = next(c for c, r in zip(cheapest_first, rates, strict=True) if r >= TIE * max(rates))
-        return Pick(config=pick, cost_s=time.perf_counter() - began_s)
+    def swept(self, *, budget_s: float, seed: int) -> Pick:
+        """What dlprof's sweep chooses on an emulated machine.
+
+        Raises:
+            DlprofError: It could measure nothing.
+        """
+        return sweep(self.load or Load(), cores=self.cores, budget_s=budget_s, seed=seed)
 
 
 def _rules(machine: Machine) -> dict[str, Config]:
@@ -115,9 +111,7 @@ def real_worlds() -> list[World]:
 
 def emulated_worlds() -> list[World]:
     """Loads on four emulated cores."""
-    machine = dataclasses.replace(
-        inspect_machine(), logical_cpus=_CORES, affinity_cpus=_CORES, usable_cores=float(_CORES)
-    )
+    machine = machine_of(_CORES)
     return [
         World(
             name=f"{kind} on {_CORES} emulated cores",
