@@ -90,6 +90,8 @@ _SIGNS = (
         "worker_signal",
         remedies.BY_SIGNAL["SIGALRM"],
     ),
+    _Sign("killed by signal: Terminated", "worker_signal", remedies.BY_SIGNAL["SIGTERM"]),
+    _Sign("killed by signal: CPU time limit", "worker_signal", remedies.BY_SIGNAL["SIGXCPU"]),
     _Sign("killed by signal", "worker_signal", remedies.CRASHED),
     _Sign("exited unexpectedly", "worker_exit", remedies.ENDED),
     _Sign("stack expects each tensor to be equal size", "inconsistent_batches", remedies.ALIKE),
@@ -265,7 +267,7 @@ def died(status: int, stderr_tail: str) -> Failure:
         return Failure(
             kind="worker_signal",
             message=f"The loading process {ended(status)}.",
-            hint="Native code under the data set crashed, or something killed the process.",
+            hint=remedies.BY_SIGNAL.get(_signal_name(-status), remedies.CRASHED),
             stderr_tail=stderr_tail,
         )
     return Failure(

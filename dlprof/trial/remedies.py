@@ -46,10 +46,11 @@ TOO_LONG = "An IndexError may mean that __len__ promises more samples than there
 ENDED = "The data set, or a library that it uses, ended its own process."
 CRASHED = "Native code under the data set crashed: run it at --num-workers 0 under faulthandler."
 BY_SIGNAL = {
-    "SIGKILL": "Something killed the worker, often the kernel for want of memory: use fewer "
-    "workers.",
+    "SIGKILL": "Something killed it, often the kernel for want of memory: use fewer workers.",
     "SIGBUS": "A file that the data set maps (a memmap) was cut off meanwhile, or /dev/shm is "
     "full.",
+    "SIGTERM": "Another program ended it, such as a batch system whose time is over.",
+    "SIGXCPU": "A limit of CPU time ended it (ulimit -t): raise it, or measure less.",
     "SIGALRM": "The data set, or a library that it uses, set an alarm and does not catch it.",
 }
-"""By the name of the signal that ended a worker."""
+"""By the name of the signal that ended a worker, or the process that loads."""

@@ -23,6 +23,8 @@ _STDERR = 2
 _WRITING_S = 0.3
 _POLL_S = 0.01
 _ALL_WRITING_S = 1.5  # a fault may cost no more than its limit and 3 s
+_LOADING = "/torch/utils/data/"
+_LOOPS = ("/dlprof/trial/measure.py", "/dlprof/trial/probing.py")
 _QUEUES = "multiprocessing/queues.py"
 _FOREIGN = ("/torch/", "/multiprocessing/", "/dlprof/trial/", "<frozen ")
 
@@ -70,17 +72,21 @@ def parse_stacks(text: str) -> list[list[Frame]]:
 def users_frame(stack: Sequence[Frame]) -> Frame | None:
     """The innermost frame that belongs to the user, not to torch, Python or dlprof.
 
-    Only of a thread that is loading: one whose stack goes through torch's fetcher or a loop of
-    dlprof's that waits for a batch without workers.
+    Only of a thread that runs the user's code for a loader: called by torch's loading, whether
+    for a sample, a batch, an index or to prepare a worker, or by dlprof's loop for a batch or a
+    step. What called torch is not it.
     """
-    if not any(frame.file.endswith("/fetch.py") for frame in stack):
-        return None
+    loading = next((at for at, frame in enumerate(stack) if _loads(frame)), 0)
     standard = sysconfig.get_paths()["stdlib"]
-    for frame in stack:
+    for frame in stack[:loading]:
         foreign = any(part in frame.file for part in _FOREIGN)
         if not foreign and (not frame.file.startswith(standard) or "site-packages" in frame.file):
             return frame
     return None
+
+
+def _loads(frame: Frame) -> bool:
+    return _LOADING in frame.file or frame.file.endswith(_LOOPS)
 
 
 def awaits_work(stacks: Sequence[Sequence[Frame]]) -> bool:

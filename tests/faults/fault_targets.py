@@ -13,6 +13,7 @@ import ctypes
 import mmap
 import multiprocessing
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -74,6 +75,13 @@ def _wait_for_the_lock(_index: int) -> None:
 def _spin(_index: int) -> None:
     while True:
         pass
+
+
+def _spend_cpu_time(_index: int) -> None:
+    """More than a login node allows, as ``ulimit -t`` there."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    resource.setrlimit(resource.RLIMIT_CPU, (int(usage.ru_utime + usage.ru_stime) + 1, -1))
+    _spin(0)
 
 
 def _hang_deaf(_index: int) -> None:
@@ -195,6 +203,8 @@ FAULTS: dict[str, Callable[[int], object]] = {
     "segfault": lambda _index: ctypes.string_at(0),
     "kill": lambda _index: os.kill(os.getpid(), signal.SIGKILL),
     "abort": lambda _index: os.abort(),
+    "terminate": lambda _index: os.kill(os.getpid(), signal.SIGTERM),
+    "cpu_limit": _spend_cpu_time,
     "bus": _bus_error,
     "alarm": _ring,
     "exit_3": lambda _index: os._exit(3),
@@ -298,8 +308,11 @@ class Order:
 
     def __iter__(self) -> Iterator[int]:
         for index in range(LENGTH):
-            if index == _LATER and self.switch.on() == "raise_in_sampler" and has_workers():
+            fault = self.switch.on() if index == _LATER and has_workers() else ""
+            if fault == "raise_in_sampler":
                 raise LookupError("no more order")
+            if fault == "sleep_in_sampler":
+                time.sleep(3600)
             yield index
 
 

@@ -43,6 +43,8 @@ CASES = [
     ("bus", SIGNAL, "/dev/shm", "by", 1.0),  # noqa: S108
     ("kill", SIGNAL, "killed", "by", 1.0),
     ("alarm", SIGNAL, "alarm", "by", 1.0),
+    ("terminate", SIGNAL, "Another program", "by", 1.0),
+    ("cpu_limit", SIGNAL, "ulimit -t", "by", 2.0),
     ("exit_3", EXIT, "ended its own process", "exit code 3", _QUIET_S),
     ("exit_0", EXIT, "ended its own process", "exit", _QUIET_S),
     ("exit_in_init", EXIT, "ended its own process", "exit code 4", _QUIET_S),
@@ -53,7 +55,8 @@ CASES = [
     ("batch_grad", UNSENDABLE, "gradient", "grad", 2.0),
     ("batch_local_class", UNSENDABLE, "top level", "", 2.0),
     ("sleep", "deadlock", "server", "fault_targets.py", STALL_S + 1.0),
-    ("sleep_in_init", "deadlock", "server", "No batch", STALL_S + 1.0),
+    ("sleep_in_init", "deadlock", "server", "__call__", STALL_S + 1.0),
+    ("sleep_in_sampler", "deadlock", "server", "__iter__", STALL_S + 1.0),
     ("spin", "timeout", "--timeout", "_spin", STALL_S + 1.0),
     ("hang_deaf", "deadlock", "server", "_hang_deaf", STALL_S + 1.0),
     ("hang_with_usr1", "deadlock", "server", "No batch", STALL_S + 1.0),

@@ -53,6 +53,45 @@ def stuck(*texts: str, **details: object) -> Standstill:
     return dataclasses.replace(STILL, stacks=stacks, **details)  # type: ignore[arg-type]
 
 
+SAMPLER = """Current thread 0x02 (most recent call first):
+  File "/home/user/data.py", line 9 in __iter__
+  File "/site-packages/torch/utils/data/sampler.py", line 345 in __iter__
+  File "/site-packages/torch/utils/data/dataloader.py", line 622 in _next_index
+  File "/site-packages/dlprof/trial/measure.py", line 190 in run
+"""
+PREPARING = """Current thread 0x02 (most recent call first):
+  File "/home/user/data.py", line 9 in prepare
+  File "/site-packages/torch/utils/data/_utils/worker.py", line 250 in _worker_loop
+"""
+STEP = """Current thread 0x02 (most recent call first):
+  File "/home/user/data.py", line 9 in step
+  File "/site-packages/dlprof/trial/consumer.py", line 30 in consume
+  File "/site-packages/dlprof/trial/measure.py", line 190 in run
+"""
+OWN_LOADER = """Current thread 0x02 (most recent call first):
+  File "/site-packages/torch/utils/data/dataloader.py", line 1275 in _try_get_data
+  File "/home/user/data.py", line 9 in __iter__
+  File "/site-packages/dlprof/trial/measure.py", line 190 in run
+"""
+OWN_THREAD = """Thread 0x03 (most recent call first):
+  File "/home/user/data.py", line 9 in heartbeat
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "there"),
+    [
+        *((LOADING, True), (SAMPLER, True), (PREPARING, True), (STEP, True)),
+        *((WAITING, False), (MAIN, False), (OWN_LOADER, False), (OWN_THREAD, False)),
+    ],
+)
+def test_where_the_users_code_stands(text: str, *, there: bool) -> None:
+    """A line of it that torch's loading, or the loop, has called and waits for."""
+    message = judge(stuck(text)).message
+
+    assert ("/home/user/data.py" in message) is there
+
+
 @pytest.mark.parametrize(
     ("texts", "workers", "wait"),
     [
