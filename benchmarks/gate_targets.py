@@ -69,7 +69,9 @@ def start_worker(_number: int, *, wait_s: float) -> None:
 
 
 def make(kind: str = "none", slower: str = "0", workers: str = "2") -> DataLoader[torch.Tensor]:
-    """A loader, slower by a fraction of its service time in one way.
+    """A loader, slower by about a fraction of its service time in one way.
+
+    With ``tail`` one sample in twenty bears it all, so that blocks of few samples bear a bit more.
 
     Args:
         kind: ``none``, ``cpu``, ``wait``, ``tail``, ``collate``, ``receive`` or ``startup``.
@@ -82,7 +84,7 @@ def make(kind: str = "none", slower: str = "0", workers: str = "2") -> DataLoade
         case "cpu":
             rounds += round(more * _ROUNDS)
         case "wait":
-            rounds, wait_s = 20, 2e-3 + more * 2.5e-3
+            rounds, wait_s = 5, 4e-3 + more * 4.2e-3
         case "tail":
             tail = round(more * _ROUNDS * _EVERY)
         case "collate":

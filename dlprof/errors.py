@@ -67,6 +67,10 @@ class TargetError(DlprofError):
     shows_traceback = True
 
 
+class BaseTargetError(TargetError):
+    """A TARGET that works in the change, and not in what it is checked against."""
+
+
 class NothingMeasuredError(DlprofError):
     """Every trial failed or none could be started."""
 

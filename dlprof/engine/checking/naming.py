@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from dlprof.engine.checking.compared import SidePlan
-from dlprof.errors import DlprofError, TargetError, UsageError
+from dlprof.errors import BaseTargetError, DlprofError, TargetError, UsageError
 from dlprof.records import Side
 from dlprof.trial.side import BuiltSide
 
@@ -28,7 +28,10 @@ def error_of_side(plan: SidePlan, error: DlprofError) -> DlprofError:
         hint = f"{hint} {_NEEDED}".strip()
         if plan.compared.commit:
             hint = f"{hint} {_UNTRACKED}"
-    return type(error)(f"{side_name(plan)}: {error.message}", hint=hint, traceback=error.traceback)
+    kind = type(error)
+    if plan.side == "base" and isinstance(error, TargetError):
+        kind = BaseTargetError
+    return kind(f"{side_name(plan)}: {error.message}", hint=hint, traceback=error.traceback)
 
 
 def refuse_unlike(plans: Mapping[Side, SidePlan], built: Mapping[Side, BuiltSide]) -> None:
