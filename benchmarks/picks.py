@@ -44,7 +44,7 @@ from dlprof.errors import DlprofError
 from dlprof.machine import inspect_machine
 from dlprof.records import Config
 
-WORKERS, PREFETCH = (0, 1, 2, 3, 4, 6, 8, 12), (1, 2, 4)
+WORKERS, PREFETCH = (0, 1, 2, 3, 4, 6, 8, 16, 32), (1, 2, 4)
 _BEST_OF_GRID = 3
 
 
