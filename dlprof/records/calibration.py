@@ -119,12 +119,15 @@ class PredictedCell:
         samples_per_s: Steady rate; batches per second where a batch's samples can't be counted.
         speed: Over whole epochs where their length is known, relative to the best.
         bound: What limits it, as in ``Prediction``.
+        epoch_samples_per_s: Rate over whole epochs, each of which begins with a turnover; ``None``
+            where their length is not known.
     """
 
     config: Config
     samples_per_s: Estimate
     speed: float
     bound: str = ""
+    epoch_samples_per_s: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,9 +155,14 @@ class SweepPrediction:
 
     @property
     def log_rates(self) -> dict[str, float]:
-        """Natural logarithm of each rate, by ``Config.key``."""
-        return {
-            cell.config.key: math.log(cell.samples_per_s.value)
-            for cell in self.cells
-            if cell.samples_per_s.value > 0
-        }
+        """Natural logarithm of each steady rate, by ``Config.key``."""
+        return _logs({cell.config.key: cell.samples_per_s.value for cell in self.cells})
+
+    @property
+    def epoch_log_rates(self) -> dict[str, float]:
+        """The same over whole epochs, as far as their length is known."""
+        return _logs({cell.config.key: cell.epoch_samples_per_s or 0.0 for cell in self.cells})
+
+
+def _logs(rates: Mapping[str, float]) -> dict[str, float]:
+    return {key: math.log(rate) for key, rate in rates.items() if rate > 0}

@@ -61,6 +61,11 @@ def foretell(
             samples_per_s=_samples(each),
             speed=speed / best,
             bound=each.bound,
+            epoch_samples_per_s=(
+                None
+                if batches_per_epoch is None
+                else _samples(each).value * speed / each.batches_per_s.value
+            ),
         )
         for config, each, speed in zip(ordered, found, speeds, strict=True)
     )

@@ -64,6 +64,7 @@ class Observation:
         log_sd: How far off the figure may be expected to lie, before any repeat is seen.
         group: Configurations of one group have the same rate by construction; empty for one
             that stands alone.
+        whole_epochs: Whether the rate covers whole epochs, turnovers included.
     """
 
     key: str
@@ -71,6 +72,7 @@ class Observation:
     log_rate: float
     log_sd: float = QUIET_LOG_SD
     group: str = ""
+    whole_epochs: bool = False
 
     @property
     def weight(self) -> float:
@@ -108,6 +110,7 @@ def observe(trial: Trial, rate: float | None = None) -> Observation | None:
         log_rate=max(-_LARGEST_LOG, min(_LARGEST_LOG, math.log(rate))),
         log_sd=min(math.hypot(between, within), _LARGEST_LOG_SD),
         group="" if trial.whole_epochs else f"{_within_epochs(trial.config).key} steady",
+        whole_epochs=trial.whole_epochs,
     )
 
 

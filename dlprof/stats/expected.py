@@ -13,7 +13,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 
-from dlprof.records import SweepPrediction
+from dlprof.records import Estimate, SweepPrediction
 from dlprof.stats.blocks import QUIET_LOG_SD, BlockFit, Observation, fit_blocks
 
 _SURELY = 0.99
@@ -27,17 +27,33 @@ class Expected:
     """Rates that were predicted before anything was measured.
 
     Attributes:
-        log_rates: By ``Observation.key``; only how they differ from each other matters.
+        log_rates: Steady ones by ``Observation.key``; only how they differ from each other matters.
         log_sd: How far off one of them may be, as a standard deviation.
+        epoch_log_rates: Over whole epochs, for observations that cover such; the steady ones
+            where they are not known.
     """
 
     log_rates: Mapping[str, float]
     log_sd: float
+    epoch_log_rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, prediction: SweepPrediction) -> Expected:
         """What a sweep's model foretold."""
-        return cls(log_rates=prediction.log_rates, log_sd=prediction.log_sd)
+        return cls(
+            log_rates=prediction.log_rates,
+            log_sd=prediction.log_sd,
+            epoch_log_rates=prediction.epoch_log_rates,
+        )
+
+    def of_observed(self, observations: Sequence[Observation]) -> dict[str, float]:
+        """What was expected of those that were observed, by key."""
+        found = {}
+        for o in observations:
+            over = self.epoch_log_rates if o.whole_epochs else self.log_rates
+            if o.key in self.log_rates:
+                found[o.key] = over.get(o.key, self.log_rates[o.key])
+        return found
 
 
 def fit_expecting(observations: Sequence[Observation], expected: Expected | None) -> BlockFit:
@@ -52,9 +68,12 @@ def fit_expecting(observations: Sequence[Observation], expected: Expected | None
         ValueError: If there is no observation.
     """
     measured = fit_blocks(observations)
-    if expected is None or _contradicts(measured, expected):
+    if expected is None:
         return measured
-    believed = _as_block(expected, observations, measured)
+    log_rates = expected.of_observed(observations)
+    if _contradicts(measured, log_rates, expected.log_sd):
+        return measured
+    believed = _as_block(log_rates, expected.log_sd, observations, measured)
     return fit_blocks([*observations, *believed]) if believed else measured
 
 
@@ -65,40 +84,45 @@ def is_contradicted(observations: Sequence[Observation], expected: Expected) -> 
         observations: What was measured; nothing contradicts nothing.
         expected: What was predicted.
     """
-    return bool(observations) and _contradicts(fit_blocks(observations), expected)
+    if not observations:
+        return False
+    log_rates = expected.of_observed(observations)
+    return _contradicts(fit_blocks(observations), log_rates, expected.log_sd)
 
 
-def _contradicts(measured: BlockFit, expected: Expected) -> bool:
-    known = [key for key in measured.log_rates if key in expected.log_rates]
-    pairs = itertools.combinations(known, 2)
-    return any(_surely_differ(measured, expected, *pair) for pair in pairs)
+def _contradicts(measured: BlockFit, log_rates: Mapping[str, float], log_sd: float) -> bool:
+    doubt = 2 * math.sqrt(2) * log_sd  # two standard errors of a difference
+    pairs = itertools.combinations(log_rates, 2)
+    return any(
+        _surely_differs(measured.ratio(one, two, _SURELY), log_rates[one] - log_rates[two], doubt)
+        for one, two in pairs
+    )
 
 
-def _surely_differ(measured: BlockFit, expected: Expected, key: str, other: str) -> bool:
-    """Whether the ratio of two is far from the predicted one, by more than luck on both sides."""
-    ratio = measured.ratio(key, other, _SURELY)
+def _surely_differs(ratio: Estimate, predicted: float, doubt: float) -> bool:
+    """Whether a ratio is far from the predicted one, by more than luck on both sides."""
     if not (ratio.low and ratio.high):
         return False
-    predicted = expected.log_rates[key] - expected.log_rates[other]
     if abs(math.log(ratio.value) - predicted) <= _CONTRADICTED:
         return False
-    doubt = 2 * math.sqrt(2) * expected.log_sd
     return math.log(ratio.low) - predicted > doubt or predicted - math.log(ratio.high) > doubt
 
 
 def _as_block(
-    expected: Expected, observations: Sequence[Observation], measured: BlockFit
+    log_rates: Mapping[str, float],
+    log_sd: float,
+    observations: Sequence[Observation],
+    measured: BlockFit,
 ) -> list[Observation]:
     """What is expected as one more block, on the level of what was measured."""
-    log_rates = expected.log_rates
     one_of_each = {o.group or o.key: o for o in observations if o.key in log_rates}
     known = {o.key: o for o in one_of_each.values()}
     if len(known) < 2:
         return []  # one alone is compared with nothing
     off = sum(measured.log_rates[key] - log_rates[key] for key in known) / len(known)
     after = max(o.block for o in observations) + 1
-    log_sd = QUIET_LOG_SD * expected.log_sd / math.sqrt(measured.residual.value)
+    relative_sd = QUIET_LOG_SD * log_sd / math.sqrt(measured.residual.value)
     return [
-        dataclasses.replace(o, block=after, log_rate=log_rates[key] + off, log_sd=log_sd)
+        dataclasses.replace(o, block=after, log_rate=log_rates[key] + off, log_sd=relative_sd)
         for key, o in known.items()
     ]

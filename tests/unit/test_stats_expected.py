@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import random
 
@@ -86,3 +87,18 @@ def test_noise_and_small_differences_contradict_nothing() -> None:
     )
     noisy = seen({"a": [100, 40, 160], "b": [70, 150, 60]}, log_sd=0.3)
     assert not is_contradicted(noisy, expected(a=100, b=160))
+
+
+def test_rates_over_whole_epochs_are_held_against_such_predictions() -> None:
+    """Epochs of 40 batches: 8 workers give 8 times the steady rate, and twice that of an epoch."""
+    observations = [
+        dataclasses.replace(each, whole_epochs=each.key == "w8")
+        for each in seen({"w0": [50, 50.2, 49.9], "w8": [125, 124, 126]})
+    ]
+    steady = expected(w0=50, w8=400)
+    assert is_contradicted(observations, steady)
+    over_epochs = {key: math.log(rate) for key, rate in {"w0": 50, "w8": 118}.items()}
+    belief = dataclasses.replace(steady, epoch_log_rates=over_epochs)
+    assert not is_contradicted(observations, belief)
+    fit = fit_expecting(observations, belief)
+    assert fit.ratio("w8", "w0").value == pytest.approx(2.5, abs=0.1)

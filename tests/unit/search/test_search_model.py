@@ -152,6 +152,18 @@ def test_workers_are_kept_where_epochs_are_short() -> None:
     assert not long.pick.persistent_workers
 
 
+def test_rates_over_epochs_are_predicted_beside_steady_ones() -> None:
+    short = foretell(COMPUTES, NET, Conditions(cores=8.0), batches_per_epoch=20)
+    cells = {cell.config: cell for cell in short.cells}
+    turned, kept = cells[config(8)], cells[config(8, persistent_workers=True)]
+    assert turned.samples_per_s == kept.samples_per_s
+    assert turned.epoch_samples_per_s is not None
+    assert kept.epoch_samples_per_s is not None
+    assert turned.epoch_samples_per_s < kept.epoch_samples_per_s <= kept.samples_per_s.value
+    endless = foretell(COMPUTES, NET, Conditions(cores=8.0))
+    assert {cell.epoch_samples_per_s for cell in endless.cells} == {None}
+
+
 def test_the_present_settings_are_always_measured() -> None:
     present = config(5, 8)
     found = foretell(COMPUTES, NET, Conditions(cores=2.0), present=present)
