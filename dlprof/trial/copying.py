@@ -12,12 +12,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from dlprof.device.identity import identity
+from dlprof.device.identity import held_bytes, identity
 from dlprof.device.moving import move, tensors_of
 from dlprof.device.runtime import Event, Runtime, UnavailableError
 from dlprof.errors import TargetError
 from dlprof.records.transfer import Copies, PinCosts
 from dlprof.trial.consumer import Consumer
+
+_TIMED = ("bytes", "copy_s", "exposed_s", "hidden_s", "blocked_s", "pinned_fraction")
+"""Figures of ``Copies`` that come from timed batches."""
 
 _EVERY = 4
 """Every so many batches are timed."""
@@ -147,26 +150,27 @@ class Copying:
 
     def told(self, pin: PinCosts | None) -> Copies:
         """What the copies of the window cost."""
+        held = held_bytes(self._runtime)
+        reasons = {} if held is not None else {"held_bytes": "torch doesn't tell"}
+        told = Copies(
+            device=str(self._runtime.device),
+            uuid=identity(self._runtime)[1],
+            held_bytes=held,
+            batches=self.batches,
+            prefetched=self._side is not None,
+            pin=pin,
+            unavailable=reasons,
+        )
         samples = self._done()
         count = len(samples)
         if not count:
-            reason = "no batch was timed in the window"
-            fields = ("bytes", "copy_s", "exposed_s", "hidden_s", "blocked_s", "pinned_fraction")
-            return Copies(
-                device=str(self._runtime.device),
-                uuid=identity(self._runtime)[1],
-                batches=self.batches,
-                prefetched=self._side is not None,
-                pin=pin,
-                unavailable=dict.fromkeys(fields, reason),
-            )
+            untimed = dict.fromkeys(_TIMED, "no batch was timed in the window")
+            return dataclasses.replace(told, unavailable={**untimed, **reasons})
         size = sum(sample.bytes for sample in samples)
         copy_s = sum(sample.copy_s() for sample in samples) / count
         exposed_s = sum(self.exposed_times()) / count
-        return Copies(
-            device=str(self._runtime.device),
-            uuid=identity(self._runtime)[1],
-            batches=self.batches,
+        return dataclasses.replace(
+            told,
             timed=count,
             bytes=size / count,
             copy_s=copy_s,
@@ -174,8 +178,6 @@ class Copying:
             hidden_s=max(0.0, copy_s - exposed_s),
             blocked_s=sum(sample.blocked_s for sample in samples) / count,
             pinned_fraction=sum(s.pinned_bytes for s in samples) / size if size else 0.0,
-            prefetched=self._side is not None,
-            pin=pin,
         )
 
     @property
