@@ -43,6 +43,8 @@ class Copies:
     Attributes:
         device: Torch's name of it.
         uuid: By which NVML knows it; empty where torch doesn't tell.
+        held_bytes: Device memory that torch's allocator held in the trial's process at the
+            window's end; on Apple's GPUs the only figure of their memory.
         batches: Batches copied in the window.
         timed: Those that the figures are of: every few, because device events cost time.
         bytes: Bytes copied per batch.
@@ -69,6 +71,7 @@ class Copies:
     prefetched: bool = False
     pin: PinCosts | None = None
     uuid: str = ""
+    held_bytes: int | None = None
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from fake_device import FakeDevice
 
-from dlprof.device.identity import identity
+from dlprof.device.identity import held_bytes, identity
 from dlprof.device.runtime import AcceleratorRuntime
 
 
@@ -28,3 +28,18 @@ def test_torch_tells_name_and_uuid(
 def test_a_device_that_torch_describes_nowhere_has_neither() -> None:
     assert identity(AcceleratorRuntime(torch.device("meta"))) == ("", "")
     assert identity(FakeDevice()) == ("", "")
+
+
+def test_what_torch_holds_is_asked_of_each_kind_of_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = AcceleratorRuntime(torch.device("cuda:0"))
+    modules = [
+        types.SimpleNamespace(memory_reserved=lambda _device: 7),
+        types.SimpleNamespace(driver_allocated_memory=lambda: 9),
+        types.SimpleNamespace(),
+    ]
+    found = []
+    for module in modules:
+        monkeypatch.setattr(torch, "get_device_module", lambda _device, m=module: m)
+        found.append(held_bytes(runtime))
+    assert found == [7, 9, None]
+    assert held_bytes(FakeDevice()) is None
