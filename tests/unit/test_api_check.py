@@ -1,0 +1,74 @@
+"""``dlprof.check``: the check as a function."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from check_fakes import Opened
+
+import dlprof
+from dlprof.engine.checking.settings import CheckSettings
+from dlprof.errors import UsageError
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[CheckSettings, Any]]:
+    """What checks against other code were asked; nothing is measured."""
+    found: list[tuple[CheckSettings, Any]] = []
+
+    def run_check(settings: CheckSettings, **rest: Any) -> str:
+        found.append((settings, rest["cwd"]))
+        return "the report"
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("dlprof.engine.check.run_check", run_check)
+    return found
+
+
+def test_what_is_given_is_what_is_checked(
+    asked: list[tuple[CheckSettings, Any]], tmp_path: Path
+) -> None:
+    report: object = dlprof.check(
+        "data.py:make",
+        against="main",
+        fail_above=0.1,
+        allow_regression="meant",
+        directory=tmp_path / "sub",
+        progress=False,
+        num_workers=2,
+        budget="30s",
+    )
+    assert report == "the report"
+    ((settings, cwd),) = asked
+    assert (settings.against, settings.limits.service) == ("main", 0.1)
+    assert settings.override == "meant"
+    assert (settings.sweep.num_workers, settings.sweep.budget_s) == ((2,), 30.0)
+    assert cwd == tmp_path / "sub"
+
+
+def test_a_check_takes_a_minute_unless_told(asked: list[tuple[CheckSettings, Any]]) -> None:
+    dlprof.check("data.py:make", progress=False)
+    assert asked[0][0].sweep.budget_s == 60.0
+
+
+def test_a_baseline_only_warns(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, asked: list[tuple[CheckSettings, Any]]
+) -> None:
+    monkeypatch.setattr("dlprof.engine.checking.history.open_sides", Opened())
+    report = dlprof.check("data.py:make", baseline=tmp_path / "loading.jsonl", progress=False)
+    assert report.state == "no_baseline"
+    assert report.warn_only
+    assert not asked
+
+
+def test_two_bases_are_refused() -> None:
+    with pytest.raises(UsageError, match="exclude each other"):
+        dlprof.check("data.py:make", against="main", baseline="loading.jsonl")
+
+
+def test_a_live_object_is_refused() -> None:
+    target: Any = object()
+    with pytest.raises(UsageError, match="live object"):
+        dlprof.check(target)
