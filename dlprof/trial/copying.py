@@ -6,6 +6,7 @@ thread's own clock is read around every copy.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections import deque
@@ -23,7 +24,10 @@ _TIMED = ("bytes", "copy_s", "exposed_s", "hidden_s", "blocked_s", "pinned_fract
 """Figures of ``Copies`` that come from timed batches."""
 
 _EVERY = 4
-"""Every so many batches are timed."""
+"""Every so many batches are timed, and ever fewer in a long window."""
+
+_MOST_SAMPLES = 512
+"""Devices have only so many events."""
 
 _RUN_AHEAD = 2
 """Batches whose work may be on its way while the loop goes on, where nothing else waits for it."""
@@ -51,10 +55,10 @@ class Step:
 class _Sample:
     """One timed batch."""
 
-    began: Event
-    ended: Event
     bytes: int
     pinned_bytes: int
+    began: Event
+    ended: Event | None = None
     blocked_s: float = 0.0
     waited_s: float = 0.0  # by the consuming thread, for the copy's end
     exposed_s: float | None = None
@@ -65,6 +69,10 @@ class _Sample:
     def copy_s(self) -> float:
         """On the device."""
         return self.began.elapsed_time(self.ended) / 1e3
+
+    def is_done(self) -> bool:
+        """Whether the batch has come and was worked on."""
+        return self.used and self.ended is not None and self.ended.query()
 
     def exposed(self) -> float:
         """As the consuming thread saw it, or else as the device did."""
@@ -80,7 +88,7 @@ class _Flight:
     """A batch that has been sent."""
 
     batch: Any
-    ended: Event
+    ended: Event | None
     sample: _Sample | None
 
 
@@ -114,11 +122,13 @@ class Copying:
         self._count = 0
         self._first = self._last = 0
         self._samples: list[_Sample] = []
+        self._every = _EVERY
 
     def __call__(self, batch: Any) -> None:
         """Copy a batch, and do the step with it, or with the one before."""
+        sample = self._sample(batch)
         from_s = self._clock()
-        flight = self._send(batch)
+        flight = self._send(batch, sample)
         sent_s = self._clock()
         if flight.sample is not None:
             flight.sample.blocked_s = sent_s - from_s
@@ -144,7 +154,7 @@ class Copying:
                 self._last = self._count
             inner(name, fill_s)
             if name == "start":
-                self._first, self._samples = self._count, []
+                self._first, self._samples, self._every = self._count, [], _EVERY
 
         return edge
 
@@ -197,42 +207,42 @@ class Copying:
 
     def _done(self) -> list[_Sample]:
         """The timed batches of the window that have come and were worked on."""
-        return [sample for sample in self._samples if sample.used and sample.ended.query()]
+        return [sample for sample in self._samples if sample.is_done()]
 
     @property
     def batches(self) -> int:
         """Batches copied in the window."""
         return max(0, self._last - self._first)
 
-    def _send(self, batch: Any) -> _Flight:
-        """Order the copy."""
-        began, ended = self._runtime.event(), self._runtime.event()
-        sample = self._sample(batch, began, ended)
-        if self._side is None:
-            stream = self._runtime.current()
-            began.record(stream)
-            moved = move(batch, self._runtime.device)
-            ended.record(stream)
-        else:
-            with self._side:
-                began.record(self._side)
-                moved = move(batch, self._runtime.device)
-                ended.record(self._side)
-        return _Flight(moved, ended, sample)
-
-    def _sample(self, batch: Any, began: Event, ended: Event) -> _Sample | None:
-        """Keep this batch's events, if it is one of those that are timed."""
-        if self._count % _EVERY:
+    def _sample(self, batch: Any) -> _Sample | None:
+        """Make ready to time this batch, if it is one of those that are timed."""
+        if self._count % self._every:
             return None
+        if len(self._samples) >= _MOST_SAMPLES:
+            self._samples, self._every = self._samples[::2], 2 * self._every
         tensors = [tensor for _, tensor in tensors_of(batch)]
         sample = _Sample(
-            began=began,
-            ended=ended,
             bytes=sum(tensor.nbytes for tensor in tensors),
             pinned_bytes=sum(tensor.nbytes for tensor in tensors if tensor.is_pinned()),
+            began=self._runtime.event(),
         )
         self._samples.append(sample)
         return sample
+
+    def _send(self, batch: Any, sample: _Sample | None) -> _Flight:
+        """Order the copy; events only where somebody asks for them."""
+        ended = None
+        if sample is not None or self._step.waits or self._side is not None:
+            ended = self._runtime.event()
+        with contextlib.nullcontext() if self._side is None else self._side:
+            stream = self._runtime.current()
+            if sample is not None:
+                sample.began.record(stream)
+                sample.ended = ended
+            moved = move(batch, self._runtime.device)
+            if ended is not None:
+                ended.record(stream)
+        return _Flight(moved, ended, sample)
 
     def _arrive(self, flight: _Flight, from_s: float) -> None:
         """Make the step wait for its batch: the device, or this thread where the step is its own.
@@ -243,7 +253,7 @@ class Copying:
         """
         if self._side is not None:
             self._hand_over(flight)
-        if self._step.waits:
+        if self._step.waits and flight.ended is not None:
             began_s = self._clock()
             flight.ended.synchronize()
             if flight.sample is not None:

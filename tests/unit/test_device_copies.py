@@ -107,6 +107,20 @@ def test_the_calling_threads_own_time_in_the_copy_is_told() -> None:
     assert copies.blocked_s == pytest.approx(2e-3)
 
 
+def test_a_long_window_keeps_few_events() -> None:
+    device = FakeDevice(copy_s=1e-3)
+    copying = Copying(device, _sleeping(device, 0.0), clock=device.clock)
+    window = copying.window(lambda _name, _fill_s: None)
+    window("start", 0.0)
+    for _ in range(5000):
+        copying(FakeBatch(device))
+    window("end", 0.0)
+    copies = copying.told(None)
+    assert copies.batches == 5000
+    assert 256 <= copies.timed <= 512
+    assert copies.copy_s == pytest.approx(1e-3)
+
+
 def test_a_window_without_a_timed_batch_says_so() -> None:
     device = FakeDevice()
     copying = Copying(device, _sleeping(device, 0.0), clock=device.clock)

@@ -16,7 +16,7 @@ from dlprof.transfer.copying import Buffers, Copier, copies_per_round, measure_c
 from dlprof.transfer.devices import measure_device
 from dlprof.transfer.placing import all_at_once, look_at_link, near_and_far
 from dlprof.transfer.protocol import TransferRequest
-from dlprof.trial.protocol import Message
+from dlprof.trial.protocol import BuildRequest, Message
 
 _LATENCY_S = 10e-6
 _SPEED = 12e9
@@ -208,6 +208,23 @@ def test_the_process_tells_each_part_and_ends_with_done() -> None:
     told = _asked(TransferRequest(most_bytes=1 << 14, budget_s=0.0))
     assert [message["event"] for message in told] == ["progress", "device", "done"]
     assert told[-1]["accelerator"] is None
+
+
+def test_an_accelerator_comes_before_the_cpu_and_has_the_batch(device: FakeDevice) -> None:
+    told: list[Message] = []
+    request = TransferRequest(
+        device="fake",
+        most_bytes=1 << 14,
+        budget_s=0.0,
+        build=BuildRequest(target="synthetic:cpu_ms=0,shape=2x2"),
+        batch_size=4,
+    )
+    answer(request, told.append, lambda _name: device)
+    names = [message["event"] for message in told]
+    assert names.count("device") == 1  # the fake calls itself cpu too, and so is the only one
+    (batch,) = [message["batch"] for message in told if message["event"] == "batch"]
+    assert batch["tensors"][0]["shape"][0] == 4
+    assert names[-1] == "done"
 
 
 def test_a_device_that_is_not_there_is_the_users_fault() -> None:
