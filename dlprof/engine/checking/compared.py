@@ -173,6 +173,8 @@ def _at_commit(
         notes.append(_UNEQUAL)
     if python is not None:
         notes.append(f"by {python}")
+    if (path / ".gitmodules").exists():
+        notes.append("without its submodules")
     within = change.directory.relative_to(change.root)
     directory = path / within
     if not directory.is_dir():

@@ -12,6 +12,8 @@ from dlprof.errors import UsageError
 _FETCH = (
     "In CI, fetch more of the history (fetch-depth: 0 of actions/checkout, GIT_DEPTH: 0 in GitLab)."
 )
+_OF_HOOKS = frozenset({"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX"})
+"""Set where git runs a check, as in a hook: a new worktree would write to the user's index."""
 
 
 class Git:
@@ -55,6 +57,7 @@ class Git:
         """
         command = ["git", "-C", str(self._directory), "-c", f"core.hooksPath={os.devnull}", *words]
         quiet = {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"}
+        outer = {key: value for key, value in os.environ.items() if key not in _OF_HOOKS}
         try:
             return subprocess.run(
                 command,
@@ -63,7 +66,7 @@ class Git:
                 text=True,
                 errors="replace",
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, **quiet},
+                env=outer | quiet,
             )
         except FileNotFoundError:
             raise UsageError(

@@ -13,7 +13,7 @@ from dlprof.records import CheckPlan, Quad, Series
 from dlprof.units import format_duration
 
 _STARTS: tuple[str, ...] = ("startup", "epoch_turnover")
-_HOPELESS = 2.0
+_HOPELESS = 4.0
 """A check whose first look would take so many times what is left of the budget isn't begun."""
 _QUICK_BATCH_S = 200e-6
 """Stamps cost about a fifth of that."""

@@ -114,6 +114,26 @@ def test_hooks_of_the_repository_do_not_run(repository: Path, tmp_path: Path) ->
     assert not (tmp_path / "ran").exists()
 
 
+def test_within_a_hook_the_users_index_is_left_alone(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (repository / "staged.py").touch()
+    run_git(repository, "add", "staged.py")
+    monkeypatch.setenv("GIT_DIR", str(repository / ".git"))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(repository / ".git" / "index"))
+    with worktree(Git(repository), "HEAD") as path:
+        assert (path / "data.py").exists()
+    monkeypatch.undo()
+    assert run_git(repository, "diff", "--cached", "--name-only") == "staged.py"
+
+
+def test_submodules_are_not_fetched_and_that_is_said(repository: Path) -> None:
+    (repository / ".gitmodules").touch()
+    commit(repository, "two")
+    with both_sides(settings(against="main"), {}, repository) as (base, _):
+        assert "without its submodules" in base.compared.note
+
+
 def test_a_commit_that_git_can_not_check_out_says_what_git_says(repository: Path) -> None:
     with (
         pytest.raises(FileError, match="git can't make a worktree of deadbeef"),
