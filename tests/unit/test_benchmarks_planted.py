@@ -1,11 +1,8 @@
-"""The suite of planted causes: complete, and counted right."""
+"""How the benchmark of planted causes counts; nothing is planted here."""
 
 from __future__ import annotations
 
 import importlib
-import sys
-from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,57 +14,88 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 NEED_A_DEVICE = {"main.pin", "transfer.pageable", "transfer.link", "gpu.neighbours"}
 
 
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+
+
 @pytest.fixture
-def planted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    yield importlib.import_module("planted")
-    for name in ("planted", "planted_targets", "common"):
-        sys.modules.pop(name, None)
+def planted() -> Any:
+    return importlib.import_module("planted")
 
 
-def test_every_code_that_needs_no_device_is_planted_twice(planted: Any) -> None:
-    counts = Counter(case.code for case in planted.CASES)
-    assert set(get_args(FindingCode)) - set(counts) == NEED_A_DEVICE
-    assert min(counts.values()) >= 2
-    assert len(planted.CASES) >= 40
-    assert len(planted.HEALTHY) >= 20
+@pytest.fixture
+def gains() -> Any:
+    return importlib.import_module("planted_gains")
 
 
-def test_every_case_has_its_target(planted: Any) -> None:
-    for case in (*planted.CASES, *planted.HEALTHY):
-        assert hasattr(planted.planted_targets, case.target or case.name)
-    names = [case.name for case in (*planted.CASES, *planted.HEALTHY)]
-    assert len(set(names)) == len(names)
+def found(code: str, **more: Any) -> dict[str, Any]:
+    return {"code": code, "evidence": {}, "cost": 0.5, "fix": None, "predicted_gain": None, **more}
 
 
-def _finding(code: str, **evidence: object) -> dict[str, Any]:
-    return {"code": code, "cost": 0.5, "evidence": evidence, "fix": None, "predicted_gain": None}
+def test_every_code_is_planted_twice_and_every_loader_exists(planted: Any) -> None:
+    codes = [case.code for case in planted.CASES]
+    assert len(codes) >= 40
+    assert len(planted.HEALTHY) == 20
+    known = set(get_args(FindingCode))
+    assert set(codes) == known - NEED_A_DEVICE
+    assert all(codes.count(code) >= 2 for code in codes)
+    targets = importlib.import_module("planted_targets")
+    for case in planted.CASES:
+        assert callable(getattr(targets, case.target or case.name))
+    assert set(targets.MENDED) <= {case.name for case in planted.CASES}
 
 
-def test_answers_are_counted(planted: Any) -> None:
-    case, well = planted.CASES[2], planted.HEALTHY[0]
-    answers = [
-        planted.Answer(case=case, findings=[_finding("fetch.cpu"), _finding("lock")]),
-        planted.Answer(case=case, findings=[_finding("lock")]),
-        planted.Answer(case=case, error="it did not end"),
-        planted.Answer(case=well, findings=[_finding("consumer")]),
-        planted.Answer(case=well, findings=[_finding("cpu.neighbours", other_cpu_cores=1.5)]),
-        planted.Answer(case=well, findings=[_finding("cpu.neighbours", other_cpu_cores=0.1)]),
-        planted.Answer(case=well, findings=[_finding("collate")]),
-    ]
-    assert [answer.right for answer in answers] == [True, False, False, True, True, False, False]
-    rows = planted.confusion(answers).rows
-    assert rows == [["fetch.cpu", "3", "1", "1 x lock, 1 x error"]]
-    made = planted.report(answers, [], beside=False)
-    assert not made.passed
-    assert made.notes[0] == "1 of 3 planted causes came first"
-    assert made.notes[1] == "2 of 4 healthy loaders raised another finding than `consumer`"
+def test_what_comes_first_counts(planted: Any) -> None:
+    case = next(each for each in planted.CASES if each.code == "lock")
+    assert planted.Answer(case=case, findings=[found("lock"), found("fetch.io")]).right
+    assert not planted.Answer(case=case, findings=[found("fetch.io"), found("lock")]).right
+    assert not planted.Answer(case=case).right
+    assert not planted.Answer(case=case, findings=[found("lock")], error="it did not end").right
 
 
-def test_fixes_become_configurations(planted: Any) -> None:
-    more = planted._changed(Config(), {"num_workers": 2})
-    assert more == Config(num_workers=2, prefetch_factor=2)
-    two = Config(num_workers=2, prefetch_factor=2)
-    fork = planted._changed(two, {"multiprocessing_context": "fork"})
-    assert fork.start_method == "fork"
-    assert planted._changed(two, {"num_workers": 0}) == Config()
+def test_a_healthy_loader_may_be_told_of_a_crowd_that_is_there(planted: Any) -> None:
+    case = planted.HEALTHY[0]
+    crowd = found("cpu.neighbours", evidence={"other_cpu_cores": 1.2})
+    alone = found("cpu.neighbours", evidence={"other_cpu_cores": 0.1})
+    assert planted.Answer(case=case).right
+    assert planted.Answer(case=case, findings=[crowd, found("consumer")]).right
+    assert not planted.Answer(case=case, findings=[alone]).right
+    assert not planted.Answer(case=case, findings=[found("collate")]).right
+
+
+def test_the_report_holds_causes_healthy_loaders_and_gains_to_their_goals(
+    planted: Any, gains: Any
+) -> None:
+    lock = next(each for each in planted.CASES if each.code == "lock")
+    right = planted.Answer(case=lock, findings=[found("lock")])
+    wrong = planted.Answer(case=lock, findings=[found("fetch.io")])
+    well = planted.Answer(case=planted.HEALTHY[0], findings=[found("consumer")])
+    true = gains.TrueGain(
+        case="lock_file", code="lock", predicted=2.0, low=1.5, high=2.5, source="bound", true=1.9
+    )
+    far = gains.TrueGain(
+        case="lock_file", code="lock", predicted=2.0, low=1.5, high=2.5, source="bound", true=4.0
+    )
+    assert (true.honest, far.honest) == (True, False)
+    assert planted.report([right, well], [true], beside=False).passed
+    assert not planted.report([right, well], [far], beside=False).passed
+    assert not planted.report([right] * 9 + [wrong], [], beside=False).passed
+    assert planted.report([right] * 9 + [wrong], [], beside=True).passed
+    assert planted.confusion([right, wrong]).rows == [["lock", "2", "1", "1 x fetch.io"]]
+
+
+def test_a_fix_is_applied_as_the_finding_has_it(gains: Any) -> None:
+    by_name = 'torch.multiprocessing.set_sharing_strategy("file_system")'
+    fix = {"dataloader_kwargs": {"num_workers": 4}, "code": by_name}
+    changed = gains._settings(fix)
+    assert changed == {"num_workers": 4, "sharing_strategy": "file_system"}
+    after = gains._changed(Config(), changed)
+    assert (after.num_workers, after.prefetch_factor) == (4, 2)
+    assert gains._settings({"dataloader_kwargs": None}) == {}
+
+
+def test_a_finding_without_a_gain_has_none_to_measure(planted: Any, gains: Any) -> None:
+    case = planted.CASES[0]
+    assert gains.measure_gain(case, []) is None
+    assert gains.measure_gain(case, [found("memory.growth")]) is None
