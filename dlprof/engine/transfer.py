@@ -182,6 +182,7 @@ class _Heard:
         self._together: tuple[TogetherRate, ...] = ()
         self._batch: BatchTransfer | None = None
         self._done: Message = {}
+        self._reasons: dict[str, str] = {}
         self._cut = ""
 
     def take(self, message: Message) -> None:
@@ -199,6 +200,8 @@ class _Heard:
                 self._together = tuple(from_json(TogetherRate, row) for row in message["rates"])
             case "batch":
                 self._batch = from_json(BatchTransfer, message["batch"])
+            case "missing":
+                self._reasons[message["what"]] = message["reason"]
             case "failed":
                 raise _error_of(message["error"])
             case "done":
@@ -239,10 +242,10 @@ class _Heard:
         elif accelerator is None:
             reasons["accelerator"] = "torch finds no accelerator on this machine"
         if options.all_devices and not self._together:
-            reasons["together"] = "there are not two accelerators"
+            reasons["together"] = self._cut or "there are not two accelerators"
         if options.target is not None and self._batch is None:
             reasons["batch"] = self._cut
-        return reasons
+        return reasons | self._reasons
 
 
 def _error_of(error: Mapping[str, str]) -> DlprofError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import random
@@ -86,13 +87,26 @@ def _answer(request: TransferRequest, tell: Callable[[Message], object], opened:
         tell({"event": "device", "device": dataclasses.asdict(copied)})
     if request.all_devices and len(runtimes) > 1:
         tell({"event": "progress", "text": f"copying to {len(runtimes)} devices at once"})
-        rates = all_at_once(runtimes, request.most_bytes)
-        tell({"event": "together", "rates": [dataclasses.asdict(rate) for rate in rates]})
+        with _missing("together", tell):
+            rates = all_at_once(runtimes, request.most_bytes)
+            tell({"event": "together", "rates": [dataclasses.asdict(rate) for rate in rates]})
     if load is not None and request.build is not None:
         tell({"event": "progress", "text": "copying the target's own batch"})
-        runtime = next(iter(everywhere.values()))
-        batch = measure_batch(load, runtime, request.build.target)
-        tell({"event": "batch", "batch": dataclasses.asdict(batch)})
+        with _missing("batch", tell):
+            runtime = next(iter(everywhere.values()))
+            batch = measure_batch(load, runtime, request.build.target)
+            tell({"event": "batch", "batch": dataclasses.asdict(batch)})
+
+
+@contextlib.contextmanager
+def _missing(what: str, tell: Callable[[Message], object]) -> Iterator[None]:
+    """Go on without one part; the device or the batch's own code may raise anything."""
+    try:
+        yield
+    except DlprofError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a batch's objects have a ``to`` of the user's own
+        tell({"event": "missing", "what": what, "reason": one_line(error)})
 
 
 def _names(request: TransferRequest) -> tuple[str, ...]:

@@ -227,6 +227,25 @@ def test_an_accelerator_comes_before_the_cpu_and_has_the_batch(device: FakeDevic
     assert names[-1] == "done"
 
 
+def test_a_batch_that_can_not_go_leaves_the_rest(
+    device: FakeDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("this batch stays")
+
+    monkeypatch.setattr("dlprof.transfer.batches.bring", fail)
+    told: list[Message] = []
+    build = BuildRequest(target="synthetic:cpu_ms=0,shape=2x2")
+    request = TransferRequest(device="fake", most_bytes=1 << 14, budget_s=0.0, build=build)
+    answer(request, told.append, lambda _name: device)
+    assert told[-2] == {
+        "event": "missing",
+        "what": "batch",
+        "reason": "ValueError: this batch stays",
+    }
+    assert told[-1]["event"] == "done"
+
+
 def test_a_device_that_is_not_there_is_the_users_fault() -> None:
     (told,) = _asked(TransferRequest(device="cuda:0", most_bytes=1 << 14, budget_s=0.0))
     assert told["error"]["kind"] == "usage"

@@ -94,6 +94,18 @@ def test_what_was_measured_is_kept_when_the_process_dies(other: Any) -> None:
     assert found.unavailable["rest"] == found.unavailable["batch"]
 
 
+def test_a_part_that_is_missing_has_its_reason(other: Any) -> None:
+    other(
+        f"""
+tell(event="device", device={_HOST!r})
+tell(event="missing", what="batch", reason="it stays")
+tell(event="done", torch_version="2.13", accelerator=None)
+"""
+    )
+    found = run_transfer(TransferOptions(target="synthetic"), Listener())
+    assert found.unavailable["batch"] == "it stays"
+
+
 def test_a_process_that_dies_before_anything_is_told_with_its_last_words(other: Any) -> None:
     other('sys.stderr.write("no driver\\n"); sys.stderr.flush(); os._exit(4)')
     with pytest.raises(NothingMeasuredError, match="No copy could be measured") as caught:
