@@ -15,7 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlprof.records import Calibration, Config
+from dlprof.records import Calibration, Config, Explanation
+from dlprof.store.codec import from_json
+from dlprof.trial.protocol import TrialRequest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 NONE, ONE, TWO, SIX = (Config(num_workers=n).canonical() for n in (0, 1, 2, 6))
@@ -182,6 +184,38 @@ def test_rules_of_thumb_speak_of_the_emulated_machine() -> None:
     assert all(world.target is None for world in emulated)
     names = [world.name for world in (*worlds.real_worlds(), *emulated)]
     assert len(names) == len(set(names)) == 13
+
+
+def test_a_run_on_emulated_cores_is_told_as_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = importlib.import_module("emulated_bench")
+    cores = importlib.import_module("emulated_cores")
+    ran = cores.Ran(
+        rate=10.0,
+        span_s=2.0,
+        cpu_s=(0.1,) * 20,
+        io_s=(0.0,) * 20,
+        queued_s=(0.0,) * 20,
+        late_s=0.0,
+        receive_s=(0.001,) * 20,
+    )
+    asked: list[Any] = []
+
+    def run(setup: Any) -> list[Any]:
+        asked.append(setup)
+        return [ran]
+
+    monkeypatch.setattr(bench, "run", run)
+    made = bench.EmulatedBench(load=cores.Load(cpu_s=0.05), cores=4, seed=2)
+    for explain in (False, True):
+        request = TrialRequest(config=TWO, trial_s=0.8, step_s=0.01, explain=explain)
+        trial, told = made.explain(request, trial_id="t0001", repetition=1, wall_s=9.0)
+        assert bool(told) is explain
+    assert (trial.id, trial.repetition, trial.batches_per_s.value) == ("t0001", 1, 10.0)
+    assert trial.usage.own_cpu_cores == pytest.approx(1.0)
+    assert trial.usage.available_cpu_cores == 4.0
+    assert from_json(Explanation, told["explanation"]).batches == 20
+    assert [setup.seed for setup in asked] == [2000, 2001]
+    assert (asked[0].cores, asked[0].step_s, asked[0].window_s) == (4, 0.01, 0.8)
 
 
 @pytest.mark.parametrize(
