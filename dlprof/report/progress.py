@@ -25,6 +25,9 @@ _PURPOSES = {
 }
 _LABEL_WIDTH = len("machine ")
 
+_NAMED_CARDS = 2
+"""Cards beyond which a line has no room for each one's name."""
+
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class SweepState:
@@ -120,12 +123,17 @@ def usage_text(usage: Usage) -> str:
         parts.append(f"memory {format_bytes(usage.pss_peak_bytes)}")
     if usage.shm_peak_bytes is not None:
         parts.append(f"shm {format_bytes(usage.shm_peak_bytes)}")
-    parts += [
-        f"GPU {gpu.index} {percent_text(gpu.kernel_active_fraction)}"
-        for gpu in usage.gpu
-        if gpu.kernel_active_fraction is not None
-    ]
+    parts += _cards(usage)
     return "; ".join(parts) or "nothing known"
+
+
+def _cards(usage: Usage) -> list[str]:
+    """Share of time in which each card ran kernels; many cards in one part, without their names."""
+    known = [gpu for gpu in usage.gpu if gpu.kernel_active_fraction is not None]
+    texts = [percent_text(gpu.kernel_active_fraction) for gpu in known]
+    if len(known) > _NAMED_CARDS:
+        return [f"GPUs {', '.join(text.removesuffix(' %') for text in texts)} %"]
+    return [f"GPU {gpu.index} {text}" for gpu, text in zip(known, texts, strict=True)]
 
 
 def preparing_text(what: str, done: int, total: int) -> str:
