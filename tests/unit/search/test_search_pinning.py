@@ -1,0 +1,76 @@
+"""Whether pinning is tried, and where trials' batches go."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from dlprof.engine.device import place_of
+from dlprof.errors import UsageError
+from dlprof.records import Machine, Target
+from dlprof.search.space import Space, build_space
+from dlprof.settings import SweepSettings, resolve_settings
+
+_GIB = 1 << 30
+_TARGET = Target(spec="data.py:train", kind="map", dataset="data.Numbers", length=1 << 16)
+
+
+def _space(free_bytes: int, **settings: Any) -> Space:
+    machine = Machine(
+        hostname="box",
+        platform="Linux",
+        cpu_model="CPU",
+        logical_cpus=4,
+        affinity_cpus=4,
+        usable_cores=4.0,
+        memory_bytes=64 * _GIB,
+        memory_available_bytes=free_bytes,
+        fingerprint="box",
+    )
+    return build_space(SweepSettings(**settings), _TARGET, machine, has_accelerator=True)
+
+
+def test_pinning_is_tried_where_there_is_memory() -> None:
+    space = _space(50 * _GIB)
+    assert {config.pin_memory for config in space.configs} == {False, True}
+    assert not [each for each in space.left_out if "pin_memory" in each.setting]
+
+
+def test_pinning_is_left_out_with_the_reason_where_memory_is_short() -> None:
+    space = _space(2 * _GIB)
+    assert {config.pin_memory for config in space.configs} == {False}
+    (left,) = [each for each in space.left_out if each.setting == "pin_memory=True"]
+    assert "can't be swapped out" in left.reason
+
+
+def test_who_names_pinning_gets_it() -> None:
+    space = _space(2 * _GIB, pin_memory=(True,))
+    assert True in {config.pin_memory for config in space.configs}
+
+
+def test_batches_go_to_the_accelerator_or_the_device_that_is_named() -> None:
+    settings = SweepSettings(copy_ahead=True, step_s=0.01, step_on="device")
+    assert place_of(settings, "cuda") == {
+        "device": "cuda",
+        "copy_ahead": True,
+        "step_on": "device",
+    }
+    named = dataclasses.replace(settings, device="cuda:1")
+    assert place_of(named, "cuda")["device"] == "cuda:1"
+    assert place_of(SweepSettings(), None)["device"] == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("changes", "option"),
+    [({"copy_ahead": True}, "copy_ahead"), ({"step_s": 0.1, "step_on": "device"}, "step_on")],
+)
+def test_what_needs_a_device_is_refused_without_one(changes: dict[str, Any], option: str) -> None:
+    with pytest.raises(UsageError, match=f"{option} = .* needs an accelerator"):
+        place_of(SweepSettings(**changes), None)
+
+
+def test_a_step_on_the_device_needs_its_length(tmp_path: Any) -> None:
+    with pytest.raises(UsageError, match="where step_time passes"):
+        resolve_settings({"step_on": "device"}, environ={}, config_file=None, cwd=tmp_path)
