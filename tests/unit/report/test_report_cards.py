@@ -11,6 +11,7 @@ from sample_run import RUN
 from dlprof.records import GpuUsage, Trial, Usage
 from dlprof.report.cards import CARD_HEAD, card_rows, card_text
 from dlprof.report.export.content import sections
+from dlprof.report.progress import usage_text
 
 
 def _card(index: int = 0, **figures: Any) -> GpuUsage:
@@ -61,3 +62,10 @@ def test_a_report_has_cards_only_where_there_are_any() -> None:
     assert "GPUs meanwhile" not in titles
     seen = dataclasses.replace(RUN, trials=(_trial(_card(power_w=50.0)),))
     assert "GPUs meanwhile" in [section.title for section in sections(seen)]
+
+
+def test_progress_names_a_few_cards_and_lines_up_many() -> None:
+    cards = [_card(index, kernel_active_fraction=index / 10) for index in range(4)]
+    assert usage_text(Usage(gpu=tuple(cards[:2]))) == "GPU 0 0 %; GPU 1 10 %"
+    assert usage_text(Usage(gpu=tuple(cards))) == "GPUs 0, 10, 20, 30 %"
+    assert usage_text(Usage(gpu=(_card(),))) == "nothing known"
