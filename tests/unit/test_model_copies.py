@@ -8,9 +8,12 @@ import pytest
 from builders import config
 from finding_cases import Loader, explanation
 from model_calibrations import constant
+from predicted_runs import calibrated, elsewhere
 
+from dlprof.advise.predict import Question
+from dlprof.advise.predict.question import place_of
 from dlprof.model import Conditions, bounds, cell_of, fit, predict_all
-from dlprof.records import GpuInfo
+from dlprof.records import GpuInfo, Machine
 from dlprof.records.machine import link_bytes_per_s
 
 _PINNED = dataclasses.replace(config(2), pin_memory=True)
@@ -69,3 +72,21 @@ def test_the_theory_of_links() -> None:
     assert link_bytes_per_s(None, 16) is None
     assert link_bytes_per_s(9, 16) is None
     assert link_bytes_per_s(4, None) is None
+
+
+def _with_link(at: Machine, generation: int | None) -> Machine:
+    card = GpuInfo(index=0, name="X", uuid="u", pcie_generation=generation, pcie_width=16)
+    return dataclasses.replace(at, gpus=(card,))
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "scale"), [(4, 3, 2.0), (3, 5, 0.25), (4, None, 1.0), (None, 3, 1.0)]
+)
+def test_another_machines_link_sets_what_a_copy_takes_there(
+    here: int | None, there: int | None, scale: float
+) -> None:
+    run = calibrated()
+    mine = _with_link(run.header.machine, here)
+    run = dataclasses.replace(run, header=dataclasses.replace(run.header, machine=mine))
+    place = place_of(run, Question(machine=_with_link(elsewhere(8), there)))
+    assert place.conditions.copy_scale == pytest.approx(scale)

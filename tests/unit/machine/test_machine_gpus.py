@@ -15,6 +15,8 @@ from fake_nvml import (
     NVMLError_NotSupported,
     NVMLLibraryMismatchError,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dlprof.machine.gpu_means import mean_usage
 from dlprof.machine.gpus import GpuNeighbours, GpuReader
@@ -183,3 +185,19 @@ def test_what_held_the_clocks_down_is_named_once() -> None:
     (mean,) = mean_usage([[held], [free], [held], [free]])
     assert mean.throttled_fraction == 0.5
     assert mean.throttle_reasons == ("power cap",)
+
+
+_FRACTIONS = st.none() | st.floats(0, 1)
+
+
+@given(st.lists(st.tuples(_FRACTIONS, st.none() | st.integers(0, 1 << 40)), min_size=1))
+def test_means_lie_among_what_was_told_and_are_missing_only_where_nothing_was(
+    told: list[tuple[float | None, int | None]],
+) -> None:
+    (mean,) = mean_usage([[_usage(active, memory)] for active, memory in told])
+    shares = [active for active, _ in told if active is not None]
+    sizes = [memory for _, memory in told if memory is not None]
+    assert mean.memory_used_bytes == max(sizes, default=None)
+    assert (mean.kernel_active_fraction is None) == (not shares)
+    if mean.kernel_active_fraction is not None:
+        assert min(shares) - 1e-9 <= mean.kernel_active_fraction <= max(shares) + 1e-9
