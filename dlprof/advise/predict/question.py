@@ -213,4 +213,9 @@ def _notes(run: Run, question: Question, there: Machine, where: Conditions) -> l
         )
     if where.step_s:
         notes.append(f"the step takes {format_duration(where.step_s)} and no CPU time")
+    if where.copy_scale != 1.0 and run.calibration is not None and run.calibration.copy_s:
+        notes.append(
+            f"copies to the device take {where.copy_scale:.2g} times as long there, by what the "
+            "links allow"
+        )
     return notes
