@@ -90,3 +90,13 @@ def test_another_machines_link_sets_what_a_copy_takes_there(
     run = dataclasses.replace(run, header=dataclasses.replace(run.header, machine=mine))
     place = place_of(run, Question(machine=_with_link(elsewhere(8), there)))
     assert place.conditions.copy_scale == pytest.approx(scale)
+
+
+def test_an_answer_for_another_link_says_so() -> None:
+    slower = _with_link(elsewhere(8), 3)
+    for copy_s, said in ((0.004, True), (0.0, False)):
+        run = calibrated(constant(cpu=0.004, copy_s=copy_s))
+        mine = _with_link(run.header.machine, 4)
+        run = dataclasses.replace(run, header=dataclasses.replace(run.header, machine=mine))
+        notes = place_of(run, Question(machine=slower)).notes
+        assert any("2 times as long" in note for note in notes) is said
