@@ -85,7 +85,10 @@ class AcceleratorRuntime:
     def stream(self) -> Any:
         """A ``torch.Stream``."""
         with _reasons("side streams"):
-            return torch.Stream(self.device)
+            made = torch.Stream(self.device)
+        if not hasattr(made, "__enter__"):
+            raise UnavailableError("this version of torch can't make a stream the current one")
+        return made
 
     def current(self) -> Any:
         """The device's current stream."""
@@ -195,12 +198,18 @@ def open_runtime(name: str) -> Runtime:
         raise UnavailableError(f"torch finds {has}, and no {name}")
     # Torch's own device says -1, None or 0 where the name has no index.
     given = name.partition(":")[2]
-    index = int(given) if given else torch.accelerator.current_device_index()
+    index = int(given) if given else _accelerator("current_device_index")()
     count = torch.accelerator.device_count()
     if index >= count:
         raise UnavailableError(f"torch finds {count} of kind {found}, counted from 0")
-    torch.accelerator.set_device_index(index)
+    _accelerator("set_device_index")(index)
     return AcceleratorRuntime(torch.device(device.type, index))
+
+
+def _accelerator(name: str) -> Any:
+    """A function of ``torch.accelerator``; the first versions said ``idx`` for ``index``."""
+    named = getattr(torch.accelerator, name, None)
+    return named or getattr(torch.accelerator, name.replace("index", "idx"))
 
 
 def empty_pinned_cache() -> None:
@@ -215,5 +224,7 @@ def _reasons(what: str) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, NotImplementedError, TypeError, AttributeError) as error:
+        if "out of memory" in str(error).lower():
+            raise  # there is some, and less may do
         words = str(error).strip().splitlines() or [type(error).__name__]
         raise UnavailableError(f"this device has no {what} in torch: {words[0]}") from error

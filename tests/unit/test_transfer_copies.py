@@ -8,7 +8,12 @@ import pytest
 import torch
 from fake_device import FakeDevice
 
-from dlprof.device.runtime import HostRuntime, UnavailableError, open_runtime
+from dlprof.device.runtime import (
+    AcceleratorRuntime,
+    HostRuntime,
+    UnavailableError,
+    open_runtime,
+)
 from dlprof.records.transfer import CopyTime, LinkState
 from dlprof.transfer.batches import measure_batch
 from dlprof.transfer.child import answer
@@ -87,6 +92,19 @@ def test_a_device_without_side_streams_or_pinned_memory_says_so() -> None:
     assert "no pinned memory" in buffers.unavailable["pinned"]
     assert modes == ("blocking", "non_blocking")
     assert "no side streams" in reasons["side_stream"]
+
+
+def test_want_of_memory_to_pin_is_not_want_of_the_means(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_tensor: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("CUDA error: out of memory")
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", fail)
+    runtime = AcceleratorRuntime(torch.device("cpu"))
+    with pytest.raises(RuntimeError, match="out of memory"):
+        runtime.pin(torch.ones(1))
+    monkeypatch.undo()
+    with pytest.raises(UnavailableError, match="no pinned memory in torch: Cannot access"):
+        runtime.pin(torch.ones(1))
 
 
 def test_small_copies_go_through_the_whole_buffer() -> None:
