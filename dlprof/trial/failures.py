@@ -9,16 +9,18 @@ import traceback
 from collections.abc import Iterator, Sequence
 
 from dlprof.errors import TargetError
-from dlprof.records import Failure, FailureKind, Outcome
+from dlprof.records import Failure, Outcome
 from dlprof.targets.faults import user_traceback
 from dlprof.trial import remedies
 from dlprof.trial.measure import EmptyLoaderError, TruncatedEpochError
 from dlprof.trial.room import remedy
+from dlprof.trial.signs import SIGNS
 
 _CRASH = re.compile(r"ERROR: Unexpected (?P<what>[\w -]+) encountered in worker")
 _FORCED = re.compile(r"signal: Killed|SIGKILL")
 _IN_WORKER = "in DataLoader worker process"  # torch's words for an exception that it passed on
 _GONE = "exited unexpectedly"  # and no more: torch's words where it doesn't know how
+_RAISES_ANEW = "torch/_utils.py"
 _COLLATE = "torch/utils/data/_utils/collate.py"
 _FILE = re.compile(r'^  File "(?P<file>.+)", line \d+', re.MULTILINE)
 _UNPICKLING = re.compile(
@@ -35,71 +37,6 @@ _REFUSED = re.compile(
 _HANDING_OVER = ("multiprocessing/connection.py", "multiprocessing/reduction.py")
 _TAIL_LINES = 30
 _TAIL_BYTES = 8192
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Sign:
-    """A text by which a fault is known, the kind it shows, and the remedy."""
-
-    text: str
-    kind: FailureKind
-    hint: str
-
-
-# Looked for in this order in the messages of the exception and its causes; the texts are torch's
-# and the operating system's own.
-_SIGNS = (
-    # First, because want of descriptors shows as shared memory that can't be opened.
-    _Sign("Too many open files", "file_descriptors", remedies.MORE_FILES),
-    _Sign("insufficient shared memory", "shared_memory", remedies.MORE_SHM),
-    _Sign("unable to write to file </torch_", "shared_memory", remedies.MORE_SHM),
-    _Sign("unable to allocate shared memory", "shared_memory", remedies.MORE_SHM),
-    _Sign("unable to resize file </torch_", "shared_memory", remedies.MORE_SHM),
-    _Sign("No space left on device", "shared_memory", remedies.MORE_SHM),
-    _Sign("received 0 items of ancdata", "file_descriptors", remedies.MORE_FILES),
-    _Sign(
-        "Cannot re-initialize CUDA in forked subprocess",
-        "cuda_fork",
-        remedies.NO_CUDA,
-    ),
-    _Sign(
-        "Caught PicklingError in DataLoader worker",
-        "batch_not_picklable",
-        remedies.SENDABLE_BATCH,
-    ),
-    _Sign("Can't pickle", "not_picklable", remedies.PICKLABLE),
-    _Sign("Can't get local object", "not_picklable", remedies.PICKLABLE),
-    _Sign("cannot pickle", "not_picklable", remedies.PICKLABLE),
-    _Sign("Cowardly refusing to serialize", "batch_not_picklable", remedies.SENDABLE_BATCH),
-    _Sign("Resource temporarily unavailable", "start_failed", remedies.MORE_PROCESSES),
-    _Sign("can't start new thread", "start_failed", remedies.MORE_PROCESSES),
-    _Sign("Cannot allocate memory", "start_failed", remedies.LESS_MEMORY),
-    _Sign(
-        "DataLoader timed out after",
-        "timeout",
-        remedies.OWN_TIMEOUT,
-    ),
-    _Sign("killed by signal: Killed", "worker_signal", remedies.BY_SIGNAL["SIGKILL"]),
-    _Sign(
-        "killed by signal: Bus error",
-        "worker_signal",
-        remedies.BY_SIGNAL["SIGBUS"],
-    ),
-    _Sign(
-        "killed by signal: Alarm clock",
-        "worker_signal",
-        remedies.BY_SIGNAL["SIGALRM"],
-    ),
-    _Sign("killed by signal: Terminated", "worker_signal", remedies.BY_SIGNAL["SIGTERM"]),
-    _Sign("killed by signal: CPU time limit", "worker_signal", remedies.BY_SIGNAL["SIGXCPU"]),
-    _Sign("killed by signal", "worker_signal", remedies.CRASHED),
-    _Sign("exited unexpectedly", "worker_exit", remedies.ENDED),
-    _Sign("stack expects each tensor to be equal size", "inconsistent_batches", remedies.ALIKE),
-    _Sign("should be of equal size", "inconsistent_batches", remedies.ALIKE),
-    _Sign("Trying to resize storage that is not resizable", "inconsistent_batches", remedies.ALIKE),
-    _Sign("expected Tensor as element", "inconsistent_batches", remedies.ALIKE),
-    _Sign("default_collate: batch must contain", "worker_exception", remedies.COLLATABLE),
-)
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
@@ -124,8 +61,12 @@ def classify(error: BaseException, exit_codes: Sequence[int] = ()) -> Failure:
     own = _of_ours(error)
     if own is not None:
         return own
-    texts = [_text(link) for link in chain(error)]
-    for sign in _SIGNS:
+    name, texts = type(error).__name__, [_text(link) for link in chain(error)]
+    passed = _passed_on(error)
+    if passed is not None and _IN_WORKER not in texts[0]:
+        name, texts[0] = passed
+        tail = last_lines(texts[0])
+    for sign in SIGNS:
         found = next((text for text in reversed(texts) if sign.text in text), None)
         if found is not None and found.endswith(_GONE) and exit_codes:
             break
@@ -146,15 +87,15 @@ def classify(error: BaseException, exit_codes: Sequence[int] = ()) -> Failure:
         return Failure(
             kind="inconsistent_batches",
             message="torch's default_collate can't put the samples of a batch together: "
-            f"{_raised(error, texts[0])}",
+            f"{name}: {_told(name, texts[0])}",
             hint=remedies.ALIKE,
             stderr_tail=tail,
         )
     where = "a worker process" if any(_IN_WORKER in text for text in texts) else "the main process"
-    name, _, told = _raised(error, texts[0]).partition(": ")
+    told = _told(name, texts[0])
     return Failure(
         kind="worker_exception",
-        message=f"{name} in {where}: {told}",
+        message=f"{name} in {where}: {told}" if told else f"{name} in {where}.",
         hint="The data set or its collate_fn raised this; the traceback shows where."
         + (f" {remedies.TOO_LONG}" if isinstance(error, IndexError) else ""),
         stderr_tail=tail,
@@ -171,10 +112,25 @@ def _not_alike(error: BaseException, text: str) -> bool:
     return bool(files) and files[-1].replace("\\", "/").endswith(_COLLATE)
 
 
-def _raised(error: BaseException, text: str) -> str:
-    """``TypeName: message``, in one line."""
-    name = type(error).__name__
-    return f"{name}: {_last_line(text).removeprefix(f'{name}: ')}"
+def _passed_on(error: BaseException) -> tuple[str, str] | None:
+    """The name of a worker's exception and torch's message of it, where torch raises it anew.
+
+    Torch fails at some, such as exception groups, and others can't be read: what it was about to
+    raise tells more than what came out.
+    """
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_name == "reraise" and frame.f_code.co_filename.endswith(_RAISES_ANEW):
+            kind = getattr(frame.f_locals.get("self"), "exc_type", None)
+            message = frame.f_locals.get("msg")
+            if isinstance(kind, type) and isinstance(message, str):
+                return kind.__name__, str(message)
+    return None
+
+
+def _told(name: str, text: str) -> str:
+    """What an exception says, in one line, from its own message or from a traceback with it."""
+    said = re.findall(rf"^[ |]*(?:[\w.]+\.)?{re.escape(name)}: (.*)$", text, re.MULTILINE)
+    return (said[-1] if said else text.strip().rpartition("\n")[2]).strip()[:300]
 
 
 def _of_ours(error: BaseException) -> Failure | None:
@@ -249,11 +205,6 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def _last_line(text: str) -> str:
-    """The line that names the exception in torch's message from a worker."""
-    return text.strip().rpartition("\n")[2][:300]
 
 
 def died(status: int, stderr_tail: str) -> Failure:

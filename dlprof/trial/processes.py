@@ -118,8 +118,9 @@ def end_group(
         (signal.SIGKILL, grace_s),
     ):
         if signal_number is not None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(group, signal_number)
+            for number in (signal_number, signal.SIGCONT):  # one that is stopped hears of nothing
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(group, number)
         deadline = clock() + patience_s
         reap()
         while group_exists(group):

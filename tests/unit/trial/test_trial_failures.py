@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from multiprocessing.connection import Client
+from typing import Any
 
 import pytest
+from torch._utils import ExceptionWrapper
 
 from dlprof.errors import TargetError
 from dlprof.trial.failures import blame_log, classify, died, ended, last_lines, outcome_of
@@ -63,6 +65,43 @@ def test_an_exception_names_where_it_was_raised() -> None:
 
     assert classify(passed_on).message == "ValueError in a worker process: bad"
     assert classify(KeyError("x")).message == "KeyError in the main process: 'x'"
+
+
+class UnreadableError(Exception):
+    def __str__(self) -> str:
+        raise LookupError("nothing can be said")
+
+
+@pytest.mark.parametrize(
+    ("raised", "message"),
+    [
+        (UnreadableError(), "UnreadableError in a worker process: <exception str() failed>"),
+        (
+            ExceptionGroup("two at once", [KeyError(1), KeyError(2)]),
+            "ExceptionGroup in a worker process: two at once (2 sub-exceptions)",
+        ),
+        (ValueError("one\ntwo"), "ValueError in a worker process: one"),
+        (ValueError("\r boom"), "ValueError in a worker process: boom"),
+    ],
+)
+def test_what_torch_cannot_raise_anew_is_still_told(raised: Exception, message: str) -> None:
+    """It makes an exception of the same type of one message, and some don't let it."""
+    wrapper: Any = ExceptionWrapper
+    try:
+        raise raised
+    except type(raised):
+        wrapped = wrapper(where="in DataLoader worker process 0")
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - what comes out is the question
+        wrapped.reraise()
+    failure = classify(caught.value)
+
+    assert failure.kind == "worker_exception"
+    assert failure.message == message
+    assert "test_trial_failures.py" in failure.stderr_tail
+
+
+def test_an_exception_that_says_nothing_is_named() -> None:
+    assert classify(ValueError()).message == "ValueError in the main process."
 
 
 def broken_link() -> OSError:

@@ -49,6 +49,16 @@ def test_a_group_is_asked_and_then_forced(code: str, status: int) -> None:
 
 
 @posix
+def test_a_group_that_is_stopped_hears_of_its_end() -> None:
+    """And so it can clear up after itself; not only by force."""
+    with start(POLITE) as process:
+        process.send_signal(signal.SIGSTOP)
+        end_group(process.pid, linger_s=0.0, grace_s=30.0, reap=process.poll)
+
+        assert process.wait(10) == -signal.SIGTERM
+
+
+@posix
 def test_a_group_that_ends_by_itself_is_let_be() -> None:
     with start("print('ready', flush=True)") as process:
         end_group(process.pid, linger_s=30.0, grace_s=0.0, reap=process.poll)
