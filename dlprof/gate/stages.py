@@ -14,6 +14,9 @@ _ALPHA = 0.025
 
 _STAGES = ("fetch", "collate", "receive")
 
+PART = ": "
+"""Stands between a stage and a part of it, such as one of the transforms that fetching runs."""
+
 _Value = Callable[[Block], float | None]
 
 
@@ -25,7 +28,9 @@ def stage_shifts(quads: Sequence[Quad]) -> tuple[StageShift, ...]:
     """
     load = [quad for quad in quads if quad.series == "load"]
     start = [quad for quad in quads if quad.series == "start"]
-    found = [_shift(name, load, _per_sample(name)) for name in _STAGES]
+    parts = {name for quad in load for block in quad.blocks for name in block.stages_s}
+    names = (*_STAGES, *sorted(name for name in parts if PART in name))
+    found = [_shift(name, load, _per_sample(name)) for name in names]
     found.append(_shift("startup", start, lambda block: block.startup_s))
     shifts = [shift for shift in found if shift is not None]
     return tuple(sorted(shifts, key=lambda shift: -_growth(shift)))

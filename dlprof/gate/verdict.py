@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from dlprof.gate.look import UNCORRECTED_FACTOR
 from dlprof.gate.rule import GateProgress, judge_gate
-from dlprof.gate.stages import stage_shifts
+from dlprof.gate.stages import PART, stage_shifts
 from dlprof.gate.views import cleaned
 from dlprof.gate.wording import amount, percent
 from dlprof.records import CheckPlan, GateResult, GateState, Quad, Series, StageShift, Verdict
@@ -121,11 +121,17 @@ def _explanation(
 
 
 def _blame(stages: Sequence[StageShift]) -> str:
-    """Which stage got slower the most; empty where none surely did."""
-    worst = next((stage for stage in stages if stage.stage != "startup"), None)
+    """Which stage got slower the most, and which part of it; empty where none surely did."""
+    whole = (stage for stage in stages if stage.stage != "startup" and PART not in stage.stage)
+    worst = next(whole, None)
     if worst is None or worst.low_s is None or worst.low_s <= 0:
         return ""
-    return f" The most of it is in {worst.stage}: {amount(worst.shift_s, 's')} a sample."
+    text = f" The most of it is in {worst.stage}: {amount(worst.shift_s, 's')} a sample"
+    parts = (stage for stage in stages if stage.stage.startswith(f"{worst.stage}{PART}"))
+    part = next(parts, None)
+    if part is None or part.low_s is None or part.low_s <= 0:
+        return f"{text}."
+    return f"{text}, {amount(part.shift_s, 's')} of which in {part.stage.partition(PART)[2]}."
 
 
 def _notes(plan: CheckPlan, quads: Sequence[Quad]) -> tuple[str, ...]:

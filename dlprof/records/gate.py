@@ -58,7 +58,8 @@ class Block:
         corrected: Whether the waiting for a core could be read and was taken off; without it
             ``service_s`` is wall time.
         stages_s: Contention-corrected seconds of the whole block by stage: ``fetch``,
-            ``collate``, ``receive`` (the main process takes and rebuilds batches).
+            ``collate``, ``receive`` (the main process takes and rebuilds batches), and of
+            transforms within, as ``fetch: Resize``.
         startup_s: ``iter(loader)`` plus the first ``next()``.
         epoch_turnover_s: From the last batch of an epoch to the first of the next.
         pss_peak_bytes: Memory of the side's process tree, peak.
@@ -214,7 +215,8 @@ class StageShift:
     """Where the time went: one stage of both sides. It explains a verdict and decides none.
 
     Attributes:
-        stage: ``fetch``, ``collate`` or ``receive``; ``startup`` of the series ``start``.
+        stage: ``fetch``, ``collate`` or ``receive``, or a part of one, as ``fetch: Resize``;
+            ``startup`` of the series ``start``.
         base_s: Median contention-corrected seconds a sample (of a start: seconds).
         change_s: The same of the change.
         shift_s: How much slower the change is.

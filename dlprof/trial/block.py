@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -10,10 +11,15 @@ from dlprof.tracing.spans import Span, spans
 from dlprof.tracing.trace import Row
 
 _NS = 1e-9
+_MOST_PARTS = 16
 
 
 def block_figures(
-    rows: Sequence[Row], *, samples: Sequence[int], times_s: Sequence[float]
+    rows: Sequence[Row],
+    *,
+    samples: Sequence[int],
+    times_s: Sequence[float],
+    transforms: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The fields of a ``Block`` that stamps tell; times are in seconds.
 
@@ -24,6 +30,7 @@ def block_figures(
         rows: One per batch, in the order of yields.
         samples: Samples of each.
         times_s: When the first of them came, as far as nothing but loading happened meanwhile.
+        transforms: Names of those that a chain in the data set runs, in its order.
     """
     if len(rows) != len(samples):
         return {"failure": "some batches came past the hooks, so not all of them were timed"}
@@ -39,6 +46,8 @@ def block_figures(
     stages_s = {name: math.fsum(map(_own_s, found)) for name, found in stages.items()}
     if len(receive) == len(rows):
         stages_s["receive"] = math.fsum(map(_received_s, receive))
+    if hooked:
+        stages_s |= _parts_s(rows, transforms)
     return {
         "service_s": service,
         "samples": list(samples),
@@ -60,6 +69,20 @@ def _received_s(span: Span) -> float:
     beside neighbours that worker's own waiting for a core.
     """
     return _own_s(span) if span.cpu_ns is None else span.cpu_ns * _NS
+
+
+def _parts_s(rows: Sequence[Row], names: Sequence[str]) -> dict[str, float]:
+    """What each transform took within fetching, waiting for a core taken off in proportion."""
+    found: dict[str, float] = {}
+    for row, fetch in zip(rows, spans("fetch", rows), strict=True):
+        chain = row.made.chain if row.made is not None else ()
+        if not names or len(chain) != 2 * len(names) or not fetch.wall_ns:
+            continue
+        own = _own_s(fetch) / fetch.wall_ns
+        for name, took_ns in zip(names, chain[1::2], strict=True):
+            key = f"fetch: {name}"
+            found[key] = found.get(key, 0.0) + took_ns * own
+    return dict(itertools.islice(found.items(), _MOST_PARTS))
 
 
 def _wall_s(samples: Sequence[int], times_s: Sequence[float]) -> float | None:

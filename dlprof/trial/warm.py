@@ -103,6 +103,7 @@ class Warm:
             trace.rows[len(trace.rows) - new :],
             samples=seen.samples,
             times_s=seen.times_s[: seen.undisturbed],
+            transforms=trace.names,
         )
         waited, ran = _growth(before.wait_ns, after.wait_ns), _growth(before.run_ns, after.run_ns)
         if waited is not None and ran is not None and waited + ran > 0:

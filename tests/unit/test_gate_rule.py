@@ -336,6 +336,17 @@ def test_a_failure_says_which_stage_got_slower() -> None:
     assert explanation.endswith("The most of it is in collate: +500 us a sample.")
 
 
+def test_a_failure_says_which_transform_got_slower() -> None:
+    base = {"fetch": 0.064, "collate": 0.016, "fetch: Crop": 0.008, "fetch: Resize": 0.032}
+    more = {**base, "fetch": 0.080, "fetch: Resize": 0.048}
+    quads = quads_of(10, {"stages_s": base}, {"stages_s": more, "service_s": (0.012,) * BATCHES})
+    verdict = judge(make_plan(), quads)
+    assert verdict.explanation.endswith(
+        "The most of it is in fetch: +500 us a sample, +500 us of which in Resize."
+    )
+    assert {stage.stage for stage in verdict.stages} == set(base)
+
+
 def test_what_a_look_can_see_is_what_it_catches() -> None:
     plan, same = service_plan(), load_quads(20, noise=0.02)
     seen = sights(plan, same)

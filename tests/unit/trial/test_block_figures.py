@@ -51,6 +51,16 @@ def test_waiting_for_a_core_is_taken_off() -> None:
     )
 
 
+def test_transforms_are_parts_of_fetching() -> None:
+    one = row(0, run_queue=5 * MS)  # half of fetching was waiting for a core
+    assert one.made is not None
+    made = one.made._replace(chain=(4, 6 * MS, 4, 2 * MS))
+    rows = [dataclasses.replace(one, made=made), row(1)]
+    figures = block_figures(rows, samples=[4, 4], times_s=[], transforms=["Resize", "Crop"])
+    assert figures["stages_s"]["fetch: Resize"] == pytest.approx(0.003)
+    assert figures["stages_s"]["fetch: Crop"] == pytest.approx(0.001)
+
+
 def test_without_it_times_are_wall_times_and_that_is_said() -> None:
     rows = [row(0, run_queue=MISSING), row(1)]
     figures = block_figures(rows, samples=[4, 4], times_s=[])
