@@ -23,20 +23,25 @@ LIMIT_S = 5.0
 """Seconds for one call; the first loads the driver, which takes up to two without its daemon."""
 
 
-def open_gpus() -> Gpus:
-    """Whoever knows this machine's GPUs: NVML, else amdsmi; may hang, as every call may."""
+def open_gpus(root: Path = Path("/"), platform: str = sys.platform) -> Gpus:
+    """Whoever knows this machine's GPUs: NVML, else amdsmi; may hang, as every call may.
+
+    Args:
+        root: Where ``/sys`` is found.
+        platform: As ``sys.platform``.
+    """
     nvidia = GpuReader()
-    if nvidia.list_gpus():
+    if nvidia.list_gpus(root):
         return nvidia
     amd = AmdReader()
-    if amd.list_gpus():
+    if amd.list_gpus(root):
         nvidia.close()
         return amd
     amd.close()
-    if Path("/sys/class/kfd").exists():  # ROCm's driver is loaded: NVIDIA's is not what lacks
+    if (root / "sys/class/kfd").exists():  # ROCm's driver is loaded: NVIDIA's is not what lacks
         nvidia.close()
         return NoGpus(amd.unavailable)
-    if sys.platform == "darwin":
+    if platform == "darwin":
         nvidia.close()
         return NoGpus({"gpus": "Apple's GPUs tell nothing to other processes than their user's"})
     return nvidia

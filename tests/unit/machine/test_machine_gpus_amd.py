@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_nvml import FakeNvml
 
 from dlprof.machine.amd_gpus import AmdReader
 from dlprof.machine.gpus import Gpus, NoGpus
-from dlprof.machine.patience import PatientGpus
+from dlprof.machine.patience import PatientGpus, open_gpus
 
 
 class _AmdSmiError(Exception):
@@ -104,7 +106,9 @@ def test_without_the_package_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_driver_that_answers_is_passed_on() -> None:
     gpus = PatientGpus(opener=lambda: NoGpus({"gpus": "none here"}))
-    assert not (gpus.list_gpus() or gpus.sample() or gpus.neighbours())
+    assert gpus.list_gpus() == ()
+    assert gpus.sample() == ()
+    assert gpus.neighbours() == ()
     assert gpus.unavailable == {"gpus": "none here"}
     gpus.prime()
     gpus.close()
@@ -121,3 +125,40 @@ def test_a_driver_that_never_answers_is_given_up() -> None:
     assert gpus.list_gpus() == ()
     assert "it may hang" in gpus.unavailable["gpus"]
     never.set()
+
+
+@pytest.fixture
+def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setitem(sys.modules, "amdsmi", None)
+
+
+def test_nvidias_cards_come_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
+    monkeypatch.setitem(sys.modules, "amdsmi", _AmdSmi())
+    assert [card.name for card in open_gpus(tmp_path).list_gpus()] == ["NVIDIA TITAN RTX"] * 2
+
+
+def test_amds_cards_come_where_there_are_no_others(
+    no_driver: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "amdsmi", _AmdSmi())
+    assert [card.name for card in open_gpus(tmp_path).list_gpus()] == ["Instinct MI300X"]
+
+
+@pytest.mark.parametrize(
+    ("has_rocm", "platform", "reason"),
+    [
+        (False, "linux", "nvidia-ml-py is not installed"),
+        (True, "linux", "amdsmi is not installed, or finds no ROCm"),
+        (False, "darwin", "Apple's GPUs tell nothing to other processes than their user's"),
+    ],
+)
+def test_without_cards_the_reason_fits_the_machine(
+    no_driver: None, tmp_path: Path, *, has_rocm: bool, platform: str, reason: str
+) -> None:
+    if has_rocm:
+        (tmp_path / "sys/class/kfd").mkdir(parents=True)
+    gpus = open_gpus(tmp_path, platform)
+    assert gpus.list_gpus() == ()
+    assert gpus.unavailable == {"gpus": reason}
