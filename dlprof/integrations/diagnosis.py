@@ -18,6 +18,7 @@ from dlprof.records import (
     Machine,
     Target,
     Trial,
+    Usage,
     WatchedLoader,
 )
 
@@ -30,6 +31,10 @@ report says that no loader holds the script up."""
 _TOO_FEW_BATCHES = 10
 _FEW_BATCHES = 30
 _MOST_UNTOLD = 3
+_OTHERS = 0.15
+"""Share of the usable cores that others may take, as in a trial of a sweep."""
+
+_FELT = 0.05
 _ROLE: Final = "present"
 
 
@@ -41,6 +46,7 @@ def diagnose_script(
     *,
     wall_s: float,
     refused: Mapping[str, str] | None = None,
+    usage: Usage | None = None,
 ) -> Diagnosis | None:
     """What is known of the cause, for the loader that costs the script the most.
 
@@ -53,6 +59,7 @@ def diagnose_script(
         target: The script.
         wall_s: How long it ran.
         refused: Why batches could not be followed, by the loader's name.
+        usage: What the script and others used of the machine; ``None`` where that isn't known.
 
     Returns:
         ``None`` where no loader was waited for to speak of; without findings and with notes where
@@ -66,7 +73,8 @@ def diagnose_script(
         explanation = told.get(loader.name)
         missing = _missing(explanation, (refused or {}).get(loader.name, ""))
         if explanation is not None and not missing and loader.wait and loader.step:
-            return _diagnosed(_evidence(loader, explanation, machine, target), loader.name, notes)
+            evidence = _evidence(loader, explanation, machine, target, usage or Usage())
+            return _diagnosed(evidence, loader.name, notes)
         if missing and len(notes) < _MOST_UNTOLD:
             notes.append(f"Why {loader.name} is waited for can't be told: {missing}.")
     config = next((each.config for each in costly if each.config is not None), Config())
@@ -116,10 +124,19 @@ def _outlook(found: Diagnosis, evidence: Evidence) -> tuple[str, ...]:
 
 
 def _evidence(
-    loader: WatchedLoader, explanation: Explanation, machine: Machine, target: Target
+    loader: WatchedLoader,
+    explanation: Explanation,
+    machine: Machine,
+    target: Target,
+    usage: Usage,
 ) -> Evidence:
     config = explanation.config
-    plain, traced = _plain_trial(loader, config), _traced_trial(explanation)
+    plain = dataclasses.replace(
+        _plain_trial(loader, config),
+        usage=usage,
+        noisy=_is_disturbed(explanation, usage, machine.usable_cores),
+    )
+    traced = _traced_trial(explanation)
     evidence = Evidence(
         machine=machine,
         target=dataclasses.replace(
@@ -151,6 +168,13 @@ def _evidence(
     return dataclasses.replace(
         evidence, calibration=calibration, predict=Foresight.at_step(calibration, step)
     )
+
+
+def _is_disturbed(explanation: Explanation, usage: Usage, cores: float) -> bool:
+    """Whether others took cores that making batches waited for."""
+    waited_s, made_s = sum(explanation.costs.run_queue_s), sum(explanation.costs.cpu_s)
+    others = usage.other_cpu_cores or 0.0
+    return others > _OTHERS * cores and waited_s > _FELT * (waited_s + made_s)
 
 
 def _plain_trial(loader: WatchedLoader, config: Config) -> Trial:

@@ -14,12 +14,14 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from types import ModuleType
 from typing import NoReturn
 
 from dlprof.errors import DlprofError
 from dlprof.integrations.diagnosis import diagnose_script
 from dlprof.integrations.imports import AfterImport
 from dlprof.integrations.ledger import NEVER_NS, NS, Clock
+from dlprof.integrations.meanwhile import Meanwhile
 from dlprof.integrations.ranks import Rank
 from dlprof.integrations.recorder import DATALOADER_MODULE, Recorder
 from dlprof.integrations.script import Ending, Program, as_main, execute, show_fault
@@ -133,7 +135,8 @@ class _Watching:
             clock=clock, folder=str(Path.cwd()), due=self._keep, follow=plan.follow
         )
         self._recorder.pace.due_ns = clock() + _FIRST_PAUSE_NS
-        self._finder = AfterImport(DATALOADER_MODULE, self._recorder.attach)
+        self._meanwhile = Meanwhile(alone=plan.rank is None)
+        self._finder = AfterImport(DATALOADER_MODULE, self._attach)
         self._written: dict[str, WatchedLoader] = {}
         self._told: dict[str, Explanation] = {}
         self._process = os.getpid()
@@ -157,6 +160,10 @@ class _Watching:
 
         os._exit = leave_with_last_words
         yield
+
+    def _attach(self, module: ModuleType) -> None:
+        self._recorder.attach(module)
+        self._meanwhile.begin()
 
     def end(self, ending: Ending) -> Ending:
         """Note how the script ended; its threads and exit functions may still run."""
@@ -235,6 +242,7 @@ class _Watching:
                 self._header.target,
                 wall_s=wall_s,
                 refused=self._recorder.refusals(),
+                usage=self._meanwhile.usage(),
             )
         except Exception as error:  # noqa: BLE001 - the rest of the report is worth having
             fault = f"no cause could be found: {type(error).__name__}: {error}"

@@ -9,6 +9,9 @@ import builders
 import pytest
 
 from dlprof.integrations.diagnosis import diagnose_script
+from dlprof.integrations.meanwhile import Meanwhile
+from dlprof.machine import Snapshot
+from dlprof.machine.tree import TreeUsage
 from dlprof.records import (
     BatchCosts,
     Config,
@@ -17,6 +20,7 @@ from dlprof.records import (
     Explanation,
     Stage,
     StageName,
+    Usage,
     WatchedLoader,
     WorkerCosts,
 )
@@ -168,3 +172,80 @@ def test_without_a_timed_step_there_is_no_outlook() -> None:
     found = diagnosed(told=dataclasses.replace(TOLD, stages=stages))
     assert found is not None
     assert not any("the model says" in note for note in found.notes)
+
+
+def test_others_that_take_the_cores_are_told() -> None:
+    busy = Usage(own_cpu_cores=0.4, available_cpu_cores=0.4, other_cpu_cores=1.6)
+    fetch = dataclasses.replace(stage("fetch", 0.040, 0.010), run_queue_s=0.029, io_s=0.001)
+    costs = dataclasses.replace(
+        TOLD.costs,
+        cpu_s=(0.011,) * BATCHES,
+        io_s=(0.001,) * BATCHES,
+        run_queue_s=(0.029,) * BATCHES,
+    )
+    rest = tuple(each for each in TOLD.stages if each.name != "fetch")
+    found = diagnose_script(
+        [LOADER],
+        [dataclasses.replace(TOLD, stages=(fetch, *rest), costs=costs)],
+        builders.machine(2),
+        builders.target(),
+        wall_s=10.0,
+        usage=busy,
+    )
+    assert found is not None
+    assert found.findings[0].code == "cpu.neighbours"
+    assert all(each.doubtful for each in found.findings[1:])
+
+
+class Snapshots:
+    """A machine on which so many seconds pass from one look to the next."""
+
+    def __init__(self, *, broken: bool = False) -> None:
+        self.looks = 0
+        self.broken = broken
+
+    def take(self) -> Snapshot:
+        self.looks += 1
+        if self.broken and self.looks > 1:
+            raise OSError("gone")
+        second = 10**9
+        tree = TreeUsage(
+            processes=1, threads=1, cpu_ns=self.looks * second // 2,
+            run_ns=None, wait_ns=None, read_chars=None, read_bytes=None,
+        )  # fmt: skip
+        return Snapshot(
+            time_ns=self.looks * second, tree=tree, idle_ns=self.looks * second // 4,
+            allowed_cpus=2, quota_cores=None, throttled_ns=None, cpu_pressure_us=None,
+            io_pressure_us=None, memory_pressure_us=None, pss_peak_bytes=None,
+            shm_peak_bytes=None, observer_cpu_ns=0,
+        )  # fmt: skip
+
+
+def test_the_machine_is_looked_at_from_the_beginning_to_the_end() -> None:
+    meanwhile = Meanwhile(alone=True, sampler=Snapshots)
+    assert meanwhile.usage() is None
+    meanwhile.begin()
+    meanwhile.begin()
+    usage = meanwhile.usage()
+    assert usage is not None
+    assert (usage.own_cpu_cores, usage.available_cpu_cores) == (0.5, 0.75)
+    assert usage.other_cpu_cores == 1.25
+
+
+def test_what_cannot_be_read_of_the_machine_is_no_fault_of_the_script() -> None:
+    meanwhile = Meanwhile(alone=True, sampler=lambda: Snapshots(broken=True))
+    meanwhile.begin()
+    assert meanwhile.usage() is None
+
+    def refuse() -> Snapshots:
+        raise OSError("none here")
+
+    meanwhile = Meanwhile(alone=True, sampler=refuse)
+    meanwhile.begin()
+    assert meanwhile.usage() is None
+
+
+def test_ranks_do_not_take_each_other_for_neighbours() -> None:
+    meanwhile = Meanwhile(alone=False, sampler=Snapshots)
+    meanwhile.begin()
+    assert meanwhile.usage() is None
