@@ -160,6 +160,11 @@ def _nothing_measured(run: Run) -> NothingMeasuredError:
         return NothingMeasuredError(
             "The run holds no trials", hint="Run the sweep again, or go on with --resume."
         )
+    if failed is None and any(trial.purpose == "explain" for trial in run.trials):
+        return NothingMeasuredError(
+            "The run holds explained trials only, which are calibrated by, not compared",
+            hint="Go on with dlprof sweep --resume, or ask dlprof predict what they foretell.",
+        )
     if failed is None:
         return NothingMeasuredError(
             f"None of the run's {len(run.trials)} trials gave a rate",

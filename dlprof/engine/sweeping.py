@@ -28,6 +28,7 @@ from dlprof.records import (
     Trial,
 )
 from dlprof.search.calibrating import next_calibration, race_plan
+from dlprof.search.foretell import race_without
 from dlprof.search.grid import GridSearch, Proposal
 from dlprof.search.levers import next_lever
 from dlprof.settings import SweepSettings, constraints_of
@@ -148,20 +149,33 @@ class Sweep:
         self._skip()
         if self.plan.search != "model":
             return self._search(self.plan)
-        if not self._calibrate():
-            return "budget"
-        self._foretell()
+        if self.prediction is None:
+            if not self._calibrate():
+                return "budget"
+            self.prediction = self._foretell()
         if self.prediction is None:
             self.listener.message(_NO_MODEL)
             return self._search(self.plan)
         expected = Expected.of(self.prediction)
-        reason = self._search(race_plan(self.plan, self.prediction.race), expected)
+        reason = self._race(self.prediction, expected)
         if reason != "budget" and self._is_contradicted(expected):
             self.listener.message(_CONTRADICTED)
             return self._search(self.plan)
         if reason != "budget":
             self._try_levers()
         return reason
+
+    def _race(self, prediction: SweepPrediction, expected: Expected) -> EndReason:
+        """Measure what a prediction leaves, and what it leaves instead where the choice fails."""
+        race = prediction.race
+        while True:
+            reason = self._search(race_plan(self.plan, race), expected)
+            measured = [trial for trial in self.trials if trial.purpose == "measure"]
+            failed = {trial.config for trial in measured if trial.failure is not None}
+            more = race_without(prediction, failed, self.plan.present)
+            if reason == "budget" or more <= {trial.config for trial in measured}:
+                return reason
+            race = tuple(sorted(more.union(race), key=lambda config: config.cost_key))
 
     def _try_levers(self) -> None:
         """Settings beside the swept ones, in turns with what would be recommended."""
@@ -176,14 +190,17 @@ class Sweep:
 
     def _calibrate(self) -> bool:
         """Explained trials until batches are known; false if the budget ended them."""
-        while self.prediction is None:
-            self.calibration = calibrated(self._so_far())
-            proposal = next_calibration(self.plan, self._explained(), self.calibration)
-            if proposal is None:
-                return True
-            if proposal.expected_s > self._left_s() or not self._try(proposal, "explain"):
-                return bool(self._explained())
-        return True
+        try:
+            while True:
+                self.calibration = calibrated(self._so_far())
+                proposal = next_calibration(self.plan, self._explained(), self.calibration)
+                if proposal is None:
+                    return True
+                if proposal.expected_s > self._left_s() or not self._try(proposal, "explain"):
+                    return bool(self._explained())
+        finally:  # what an interrupted one has learnt can be predicted from, too
+            if self.calibration is not None:
+                self.writer.append(self.calibration)
 
     def _explained(self) -> list[Trial]:
         """Explained trials that need not be run again."""
@@ -191,16 +208,13 @@ class Sweep:
         explained = (trial for trial in self.trials if trial.purpose == "explain")
         return [trial for trial in explained if trial.failure is not None or trial.id in told]
 
-    def _foretell(self) -> None:
-        """Predict all configurations, once."""
-        if self.prediction is not None:
-            return
-        self.prediction = foretold(self._so_far())
-        for record in (self.calibration, self.prediction):
-            if record is not None:
-                self.writer.append(record)
-        if self.prediction is not None:
-            self.listener.predicted(self.prediction)
+    def _foretell(self) -> SweepPrediction | None:
+        """Predict all configurations, if the calibration tells enough."""
+        prediction = foretold(self._so_far())
+        if prediction is not None:
+            self.writer.append(prediction)
+            self.listener.predicted(prediction)
+        return prediction
 
     def _is_contradicted(self, expected: Expected) -> bool:
         """Whether what was measured is surely not what was predicted."""

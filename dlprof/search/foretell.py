@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from dlprof.model import Conditions, predict_all
 from dlprof.records import (
@@ -93,6 +93,35 @@ def race(
     """
     wanted = {cell.config for cell in _rivals(cells, pick, present) if cell}
     return tuple(sorted(wanted, key=lambda config: config.cost_key))
+
+
+def race_without(
+    prediction: SweepPrediction, failed: Collection[Config], present: Config | None
+) -> frozenset[Config]:
+    """What to measure where some of the race failed; nothing new where the choice did not.
+
+    What asks for as many workers and batches in flight as one that failed is taken to fail, too.
+
+    Args:
+        prediction: That chose the race.
+        failed: Configurations that were measured in vain.
+        present: As for ``race``.
+    """
+    left = [
+        cell
+        for cell in prediction.cells
+        if not any(_asks_as_much(cell.config, each) for each in failed)
+    ]
+    if not left:
+        return frozenset()
+    best = max(cell.speed for cell in left)
+    pick = next(cell for cell in left if cell.speed >= TIE * best)
+    return frozenset(() if pick.config == prediction.pick else race(left, pick, present))
+
+
+def _asks_as_much(config: Config, failed: Config) -> bool:
+    more = config.num_workers >= failed.num_workers > 0
+    return config == failed or (more and config.batches_in_flight >= failed.batches_in_flight)
 
 
 def _rivals(

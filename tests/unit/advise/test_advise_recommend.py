@@ -242,6 +242,9 @@ def test_nothing_measured() -> None:
     ) as found:
         recommend(run([failed(W4), failed(W8)]))
     assert found.value.hint == "Use fewer workers."
+    with pytest.raises(NothingMeasuredError, match="explained trials only") as found:
+        recommend(run([trial(W4, purpose="explain")]))
+    assert "dlprof predict" in found.value.hint
     with pytest.raises(NothingMeasuredError, match="gave a rate") as found:
         recommend(run([trial(W4, None)]))
     assert "--budget" in found.value.hint

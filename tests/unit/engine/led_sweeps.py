@@ -1,0 +1,137 @@
+"""Model-led sweeps on a pretended bench: no process is started, and no time passes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from builders import config, failed, header, machine, plan, target, trial
+
+from dlprof.engine.sweeping import Sweep
+from dlprof.records import BatchCosts, Config, Explanation, Plan, Run, RunHeader, Trial, Usage
+from dlprof.search.space import build_cells
+from dlprof.settings import SweepSettings
+from dlprof.store import RunWriter, read_run
+from dlprof.store.codec import to_json
+from dlprof.trial.bench import Bench
+from dlprof.trial.protocol import TrialRequest
+
+CORES = 4.0
+CALIBRATING = (config(0), config(1), config(2))
+GRID = tuple(config(workers) for workers in (0, 1, 2, 4, 8))
+BATCH = 32
+_FIGURES = 40
+
+Told = tuple[Trial, Mapping[str, Any] | None]
+
+
+def rate(chosen: Config, cost_s: float = 0.02) -> float:
+    """Samples per second of batches that compute for ``cost_s``."""
+    return BATCH * min(max(1, chosen.num_workers), CORES) / cost_s
+
+
+class Quiet:
+    """A listener that keeps what it was told in words."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
+
+    def __getattr__(self, _name: str) -> Callable[..., None]:
+        return lambda *_told: None
+
+
+@dataclasses.dataclass
+class PretendedBench:
+    """Answers at once.
+
+    Attributes:
+        rates: Samples per second of a configuration; ``None`` for one that fails.
+        stop_after: Trials after which the user presses Ctrl-C.
+        now_s: The clock.
+        lasts_s: What a trial takes.
+        cost_s: CPU time of a batch, as explained trials tell it.
+        explains: Whether they tell anything.
+        calls: Trials so far.
+    """
+
+    rates: Callable[[Config], float | None] = rate
+    stop_after: int | None = None
+    now_s: float = 0.0
+    lasts_s: float = 1.3
+    cost_s: float = 0.02
+    explains: bool = True
+    calls: int = 0
+
+    def explain(
+        self, request: TrialRequest, *, trial_id: str, repetition: int, wall_s: float
+    ) -> Told:
+        """A trial, and what it tells if it explains."""
+        if self.calls == self.stop_after:
+            raise KeyboardInterrupt
+        self.calls += 1
+        self.now_s += min(self.lasts_s, wall_s)
+        found = self.rates(request.config)
+        about: dict[str, Any] = {
+            "trial_id": trial_id,
+            "repetition": repetition,
+            "measured_s": request.trial_s,
+            "wall_s": self.lasts_s,
+        }
+        if found is None:
+            return failed(request.config, **about), None
+        usage = Usage(own_cpu_cores=1.0, available_cpu_cores=CORES, other_cpu_cores=0.0)
+        done = trial(request.config, found, usage=usage, **about)
+        if not request.explain:
+            return done, None
+        costs = BatchCosts(cpu_s=(self.cost_s,) * _FIGURES) if self.explains else BatchCosts()
+        told = Explanation(
+            trial_id=trial_id, config=request.config, window_s=0.8, batches=_FIGURES, costs=costs
+        )
+        return done, {"explanation": to_json(told)}
+
+
+def led_plan(**rest: Any) -> Plan:
+    """Of a sweep that predicts what a machine of four cores may do."""
+    cells = build_cells(SweepSettings(), target(), machine(CORES), has_accelerator=False)
+    fields: dict[str, Any] = {"search": "model", "cells": cells, "calibration": CALIBRATING}
+    return plan(GRID, **(fields | rest))
+
+
+def led_header(**rest: Any) -> RunHeader:
+    """Of such a run."""
+    fields: dict[str, Any] = {"machine": machine(CORES), "plan": led_plan()}
+    return header(**(fields | rest))
+
+
+def swept(
+    path: Path,
+    bench: PretendedBench,
+    listener: Quiet | None = None,
+    *,
+    budget_s: float = 300.0,
+    about: RunHeader | None = None,
+) -> Run:
+    """A sweep into a file, or what is left of it where the file holds some."""
+    before = read_run(path) if path.exists() else None
+    about = before.header if before else about or led_header()
+    writer = RunWriter.resume(path) if before else RunWriter.create(path, about)
+    assert about.plan is not None
+    with writer:
+        return Sweep(
+            header=about,
+            settings=SweepSettings(budget_s=budget_s),
+            plan=about.plan,
+            bench=cast(Bench, bench),
+            writer=writer,
+            listener=listener or Quiet(),
+            clock=lambda: bench.now_s,
+            began_s=bench.now_s,
+            before=before,
+            earlier_s=0.0,
+            faults={},
+        ).run()

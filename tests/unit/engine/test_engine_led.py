@@ -1,0 +1,109 @@
+"""What a model-led sweep does, trial after trial, where things go well and where they don't."""
+
+from __future__ import annotations
+
+import collections
+from pathlib import Path
+
+import pytest
+from builders import config
+from led_sweeps import GRID, PretendedBench, Quiet, rate, swept
+
+from dlprof.errors import NothingMeasuredError
+from dlprof.records import Config, Run
+from dlprof.store import read_run
+
+FOUR = config(4)
+
+
+def measured(run: Run) -> set[Config]:
+    return {trial.config for trial in run.trials if trial.purpose == "measure"}
+
+
+def test_it_calibrates_predicts_and_measures_few(tmp_path: Path) -> None:
+    run = swept(tmp_path / "run", PretendedBench())
+    assert [trial.purpose for trial in run.trials][:3] == ["explain"] * 3
+    assert run.prediction is not None
+    assert measured(run) == set(run.prediction.race)
+    assert run.recommendation is not None
+    assert run.recommendation.config == run.prediction.pick == FOUR
+
+
+def test_a_sweep_cut_off_after_any_record_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+    whole = swept(tmp_path / "whole", PretendedBench())
+    lines = (tmp_path / "whole").read_bytes().splitlines(keepends=True)
+    for kept in (*range(1, 11), len(lines) - 2):  # to the race, and before the end
+        path = tmp_path / f"cut{kept}"
+        path.write_bytes(b"".join(lines[:kept]))
+        run = swept(path, PretendedBench())
+        assert run.prediction == whole.prediction
+        assert measured(run) == measured(whole)
+        assert run.recommendation is not None
+        assert run.recommendation.config == FOUR
+        explained = [trial.config for trial in run.trials if trial.purpose == "explain"]
+        assert len(explained) <= 4  # one whose explanation was lost is run again
+        again = read_run(path)
+        assert again.calibration == run.calibration
+        assert again.recommendation == run.recommendation
+
+
+@pytest.mark.parametrize("trials", [0, 1, 3, 5])
+def test_an_interrupted_one_keeps_what_it_has(tmp_path: Path, trials: int) -> None:
+    path = tmp_path / "run"
+    run = swept(path, PretendedBench(stop_after=trials))
+    assert run.end is not None
+    assert run.end.reason == "interrupted"
+    assert (run.recommendation is None) is (trials <= 3)
+    kept = read_run(path)
+    assert len(kept.trials) == trials
+    assert (kept.calibration is not None) is (trials > 0)  # dlprof predict has what it needs
+
+
+def test_a_budget_that_ends_while_calibrating_says_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    with pytest.raises(NothingMeasuredError, match="explained trials only") as found:
+        swept(path, PretendedBench(lasts_s=10.0), budget_s=12.0)
+    assert "--resume" in found.value.hint
+    assert read_run(path).calibration is not None
+
+
+def test_where_the_pick_fails_the_next_best_is_measured(tmp_path: Path) -> None:
+    def rates(chosen: Config) -> float | None:
+        return None if chosen.num_workers >= 4 else rate(chosen)
+
+    run = swept(tmp_path / "run", PretendedBench(rates=rates))
+    assert run.recommendation is not None
+    assert run.recommendation.config.num_workers == 3
+    failures = collections.Counter(trial.config for trial in run.trials if trial.failure)
+    assert set(failures.values()) == {1}
+
+
+def test_where_all_workers_fail_none_is_recommended(tmp_path: Path) -> None:
+    bench = PretendedBench(rates=lambda chosen: None if chosen.num_workers else rate(chosen))
+    run = swept(tmp_path / "run", bench)
+    assert run.recommendation is not None
+    assert run.recommendation.config == config(0)
+    assert len(run.trials) < 15
+
+
+def test_where_everything_fails_that_is_said(tmp_path: Path) -> None:
+    with pytest.raises(NothingMeasuredError, match="first failed"):
+        swept(tmp_path / "run", PretendedBench(rates=lambda _chosen: None))
+
+
+def test_what_is_surely_not_as_predicted_is_measured_as_a_grid(tmp_path: Path) -> None:
+    listener = Quiet()
+    bench = PretendedBench(rates=lambda chosen: 1000.0 if chosen.num_workers == 8 else 300.0)
+    run = swept(tmp_path / "run", bench, listener)
+    assert any("not what the model predicted" in text for text in listener.messages)
+    assert measured(run) >= set(GRID)
+    assert run.recommendation is not None
+    assert run.recommendation.config == config(8)
+
+
+def test_what_tells_nothing_is_measured_as_a_grid(tmp_path: Path) -> None:
+    listener = Quiet()
+    run = swept(tmp_path / "run", PretendedBench(explains=False), listener)
+    assert run.prediction is None
+    assert any("tell too little" in text for text in listener.messages)
+    assert measured(run) == set(GRID)
