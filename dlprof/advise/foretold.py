@@ -46,7 +46,7 @@ def foretold(run: Run, choice: Choice) -> list[Reason]:
         f"{len(measured)} measured"
     )
     evidence: dict[str, object] = {"predicted_by": prediction.method, "cells": len(cells)}
-    if known is not None:
+    if known is not None and known.samples_per_s.value > 0:
         rate = choice.speeds.steady.rate(choice.pick.key)
         ratio = rate.value / known.samples_per_s.value
         foretelling = format_rate(known.samples_per_s.value)

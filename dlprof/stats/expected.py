@@ -21,6 +21,9 @@ _CONTRADICTED = math.log(1.25)
 """A prediction that is further off than this is none to hold on to, if a measurement says so
 surely."""
 
+_LEAST_LOG_SD, _MOST_LOG_SD = 0.01, 3.0
+"""No model is surer than this, and none says less, whatever a file claims."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
@@ -42,7 +45,7 @@ class Expected:
         """What a sweep's model foretold."""
         return cls(
             log_rates=prediction.log_rates,
-            log_sd=prediction.log_sd,
+            log_sd=min(max(prediction.log_sd, _LEAST_LOG_SD), _MOST_LOG_SD),
             epoch_log_rates=prediction.epoch_log_rates,
         )
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import pytest
 from builders import around, blocks, config, run, trial
 
 from dlprof.advise.recommend import recommend
 from dlprof.records import Config, PredictedCell, Run, SweepPrediction, Trial
+from dlprof.report.summary import summarise
 
 NONE, TWO, FOUR = config(0), config(2), config(4)
 
@@ -63,6 +65,22 @@ def test_predictions_that_are_surely_wrong_are_set_aside_and_that_is_said() -> N
     found = led(trials, foretold({NONE: 100.0, TWO: 200.0}))
     assert recommend(found).config == NONE
     assert "set aside" in claims(found)
+
+
+@pytest.mark.parametrize("log_sd", [0.0, -1.0, 1e-60, 1e60])
+@pytest.mark.parametrize("rates", [(0.0, 0.0), (-1.0, 5.0), (1e-60, 1e60)])
+def test_whatever_a_file_says_was_foretold_leads_to_an_answer(
+    log_sd: float, rates: tuple[float, float]
+) -> None:
+    trials = blocks({NONE: [100.0, 101.0], TWO: [198.0, 201.0]})
+    prediction = foretold({NONE: 1.0, TWO: 2.0}, log_sd=log_sd)
+    cells = tuple(
+        dataclasses.replace(cell, samples_per_s=around(rate, 0.1))
+        for cell, rate in zip(prediction.cells, rates, strict=True)
+    )
+    found = led(trials, dataclasses.replace(prediction, cells=cells))
+    assert recommend(found).config in {NONE, TWO}
+    assert summarise(found)
 
 
 def test_rules_that_were_not_measured_are_told_as_predicted() -> None:
