@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import subprocess
 import sys
 import time
@@ -110,6 +111,7 @@ def run_transfer(
         build=build,
         batch_size=options.batch_size,
         seed=options.seed,
+        parent=os.getpid(),
     )
     heard = _Heard(listener)
     deadline_s = clock() + options.timeout_s + options.budget_s

@@ -36,10 +36,11 @@ def main() -> None:
     """Answer the one request on standard input; what the target prints goes to standard error."""
     channel = Channel.of_descriptors(os.dup(0), os.dup(1))
     os.dup2(2, 1)
-    die_with_parent()
     order = channel.receive()
     if order is not None:
-        answer(transfer_request(order), channel.send)
+        request = transfer_request(order)
+        die_with_parent(request.parent or None)  # it may have died while torch was imported
+        answer(request, channel.send)
     channel.close()
     os._exit(0)  # not by way of what the user's code has left running
 

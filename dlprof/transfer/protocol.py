@@ -23,6 +23,7 @@ class TransferRequest:
         build: The target whose batch is copied; ``None`` for none.
         batch_size: Of the target's batch; ``None`` keeps the target's own.
         seed: Of the order of measuring, and of the target's own order.
+        parent: The process that asks, without which nobody wants the answer; 0 for any.
     """
 
     device: str = "auto"
@@ -34,6 +35,7 @@ class TransferRequest:
     build: BuildRequest | None = None
     batch_size: int | None = None
     seed: int = 0
+    parent: int = 0
 
 
 def transfer_request(message: Mapping[str, Any]) -> TransferRequest:
