@@ -90,7 +90,7 @@ def look_at(bench: Bench, settings: SweepSettings, machine: Machine) -> Outlook:
             traceback=first.stderr_tail,
         )
     cells: tuple[Config, ...] = ()
-    if wants_model(settings, space.configs):
+    if wants_model(settings, [config for config in space.configs if config not in faults]):
         net = build_cells(settings, target, machine, has_accelerator=accelerator is not None)
         cells = tuple(config for config in net if preflight.fault(config) is None)
     return Outlook(target=target, accelerator=accelerator, space=space, faults=faults, cells=cells)
@@ -219,7 +219,7 @@ def plan_sweep(
     present = outlook.target.present_settings(has_accelerator=outlook.accelerator is not None)
     plan, no_room = plan_trials(outlook.workable, settings, cost, spent_s=spent_s, present=present)
     led = _led_by_model(plan, outlook.cells, settings)
-    if led.calibration and has_room(led, cost, settings.budget_s - spent_s):
+    if outlook.cells and has_room(led, cost, settings.budget_s - spent_s):
         return led, ()
     return plan, no_room
 

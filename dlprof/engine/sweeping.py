@@ -184,7 +184,7 @@ class Sweep:
         except DlprofError:
             return  # which is told when the sweep ends
         found = levers_of(self._so_far(), pick)
-        while (proposal := next_lever(self.trials, found, pick)) is not None:
+        while (proposal := next_lever(self.plan, self.trials, found, pick)) is not None:
             if 2 * proposal.expected_s > self._left_s() or not self._try(proposal, "lever"):
                 return
 

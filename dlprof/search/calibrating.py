@@ -39,7 +39,7 @@ def wants_model(settings: SweepSettings, grid: Sequence[Config]) -> bool:
 
     Args:
         settings: What the user asked for.
-        grid: What would be measured without a model.
+        grid: What would be measured without a model, and can work.
     """
     if settings.search != "auto":
         return settings.search == "model"
@@ -51,14 +51,15 @@ def calibration_configs(cells: Sequence[Config]) -> tuple[Config, ...]:
     """The configurations to calibrate by: none, one and two workers, everything else plain.
 
     Args:
-        cells: What is to be predicted; only of these.
+        cells: What is to be predicted; only of these, and with the fewest workers where the user
+            names more than two.
     """
-    found = []
-    for workers in _WORKERS:
-        some = [cell for cell in cells if cell.num_workers == workers]
-        if some:
-            found.append(min(some, key=_plainness))
-    return tuple(found)
+    counts = {cell.num_workers for cell in cells}
+    chosen = [count for count in _WORKERS if count in counts] or sorted(counts)[:1]
+    return tuple(
+        min((cell for cell in cells if cell.num_workers == count), key=_plainness)
+        for count in chosen
+    )
 
 
 def _plainness(config: Config) -> tuple[object, ...]:

@@ -7,8 +7,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from dlprof.model import Conditions, predict_all
-from dlprof.records import Calibration, Config, Trial
-from dlprof.search.calibrating import RACE_TRIAL_S
+from dlprof.records import Calibration, Config, Plan, Trial
 from dlprof.search.grid import Proposal
 
 _UNORDERED_PAYS = 1.1
@@ -95,10 +94,13 @@ def _threads(explained: Sequence[Trial]) -> float:
     return max(busy, default=0.0)
 
 
-def next_lever(trials: Sequence[Trial], tried: Sequence[Config], pick: Config) -> Proposal | None:
+def next_lever(
+    plan: Plan, trials: Sequence[Trial], tried: Sequence[Config], pick: Config
+) -> Proposal | None:
     """The trial to run next: a lever and the pick in turns, so that drift hits both.
 
     Args:
+        plan: How long trials are, and what they cost.
         trials: All so far.
         tried: The levers.
         pick: What they are compared with.
@@ -110,12 +112,12 @@ def next_lever(trials: Sequence[Trial], tried: Sequence[Config], pick: Config) -
             if any(each.failure is not None for each in own) or len(own) > repetition:
                 continue
             beside = sum(each.purpose == "lever" and each.config == pick for each in trials)
-            chosen = pick if beside <= repetition else config
+            expected_s = plan.cost.of(pick, plan.trial_s)
             return Proposal(
-                config=chosen,
+                config=pick if beside <= repetition else config,
                 repetition=repetition,
-                trial_s=RACE_TRIAL_S,
-                expected_s=RACE_TRIAL_S,
-                expected_rest_s=RACE_TRIAL_S * 2 * len(tried) * (_REPEATS - repetition),
+                trial_s=plan.trial_s,
+                expected_s=expected_s,
+                expected_rest_s=expected_s * 2 * len(tried) * (_REPEATS - repetition),
             )
     return None

@@ -84,6 +84,11 @@ def test_it_calibrates_with_few_workers_and_all_else_plain() -> None:
     assert calibration_configs([config(4), config(2, 8), config(2, 4)]) == (config(2, 4),)
 
 
+def test_where_more_than_two_workers_are_named_the_fewest_calibrate() -> None:
+    assert calibration_configs([config(4), config(8), config(16, 8)]) == (config(4),)
+    assert calibration_configs([]) == ()
+
+
 def test_calibrating_goes_through_its_configurations_once() -> None:
     seen = []
     history: list[Trial] = []
@@ -238,15 +243,23 @@ def test_a_worker_that_computes_with_threads_asks_for_one() -> None:
 def test_levers_take_turns_with_the_pick() -> None:
     pick, lever = fed(8), fed(8, in_order=False)
     history: list[Trial] = []
-    while (found := next_lever(history, [lever], pick)) is not None:
+    while (found := next_lever(led(), history, [lever], pick)) is not None:
         history.append(trial(found.config, purpose="lever", repetition=found.repetition))
     assert [each.config for each in history] == [pick, lever, pick, lever]
+
+
+def test_a_lever_lasts_as_long_and_costs_as_much_as_other_trials() -> None:
+    slow = led(trial_s=0.2, cost=TrialCost(overhead_s=20.0))
+    found = next_lever(slow, [], [fed(8, in_order=False)], fed(8))
+    assert found is not None
+    assert found.trial_s == 0.2
+    assert found.expected_s == slow.cost.of(fed(8), 0.2)
 
 
 def test_a_lever_that_fails_is_left_alone() -> None:
     pick, lever = fed(8), fed(8, in_order=False)
     history = [trial(pick, purpose="lever"), failed(lever, purpose="lever")]
-    assert next_lever(history, [lever], pick) is None
+    assert next_lever(led(), history, [lever], pick) is None
 
 
 def test_costs_of_an_unknown_receiver_ask_for_nothing() -> None:
