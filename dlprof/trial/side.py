@@ -88,7 +88,7 @@ class SideProcess:
         self._running: _Running | None = None
         self._config: Config | None = None
         self._build_s = _PATIENCE_S
-        self._ordered = False
+        self._fault: Failure | None = None  # why the last block could not even be ordered
 
     def begin(self) -> None:
         """Start the process, and have it import torch and build the target meanwhile."""
@@ -134,8 +134,8 @@ class SideProcess:
 
     def order(self, request: BlockRequest) -> None:
         """Ask for a block; ``collect`` gives it."""
-        self._ordered = self._stand_up()
-        if self._ordered and self._running is not None:
+        self._fault = self._stand_up(request)
+        if self._running is not None:
             self._running.send({"block": dataclasses.asdict(request)})
 
     def collect(self, patience_s: float) -> tuple[Block, Failure | None]:
@@ -144,14 +144,14 @@ class SideProcess:
         Args:
             patience_s: How long loading it may take.
         """
-        if not self._ordered or self._running is None:
-            failure: Message | Failure = died(1, "")
+        if self._running is None:
+            answer: Message | Failure = self._fault or died(1, "")
         else:
-            failure = self._running.answer(patience_s)
-        if isinstance(failure, Failure):
+            answer = self._running.answer(patience_s)
+        if isinstance(answer, Failure):
             self.close()
-            return Block(side=self.name, failure=failure.message), failure
-        return _block(self.name, failure["block"]), None
+            return Block(side=self.name, failure=answer.message), answer
+        return _block(self.name, answer["block"]), None
 
     def close(self) -> None:
         """End the process and all that it has started."""
@@ -159,19 +159,26 @@ class SideProcess:
         if running is not None:
             running.end()
 
-    def _stand_up(self) -> bool:
-        """Replace a process that has failed; false where that can't be done any more."""
-        if self._running is not None:
-            return True
-        if self._config is None:
-            return False
+    def _stand_up(self, request: BlockRequest) -> Failure | None:
+        """Replace a process that has failed by a warm one; why not, where that can't be done."""
+        if self._running is not None or self._config is None:
+            return None
         try:
             self.build(self._build_s)
             self.open(self._config, self._build_s)
-        except DlprofError:
+        except DlprofError as error:
             self.close()
-            return False
-        return True
+            return Failure(
+                kind="start_failed",
+                message=error.message,
+                hint=error.hint,
+                stderr_tail=error.traceback,
+            )
+        answer = self._ask({"block": dataclasses.asdict(request)}, self._build_s)
+        if not isinstance(answer, Failure):
+            return None
+        self.close()
+        return answer
 
     def _ask(self, order: Message, patience_s: float) -> Message | Failure:
         if self._running is None:

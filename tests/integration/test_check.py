@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -14,12 +15,15 @@ from pathlib import Path
 
 import pytest
 
+from dlprof import trial
 from dlprof.engine.check import run_check
 from dlprof.engine.checking.settings import CheckSettings
 from dlprof.errors import DlprofError, NothingMeasuredError, TargetError
 from dlprof.gate import NextLook, recomputed
-from dlprof.records import CheckReport, Series
+from dlprof.records import CheckReport, Config, Series
 from dlprof.settings import SweepSettings
+from dlprof.trial.protocol import BlockRequest, BuildRequest
+from dlprof.trial.side import SidePlace, SideProcess
 
 DATA = """
 import os, signal, time
@@ -168,6 +172,26 @@ def test_bad_sides_have_their_own_sentence(repository: Path, case: str) -> None:
         check(repository)
     assert caught.value.hint
     assert left_nothing(repository)
+
+
+def test_a_side_that_dies_is_stood_up_again(tmp_path: Path) -> None:
+    died = tmp_path / "died"
+    once = f"os.path.exists({str(died)!r}) or open({str(died)!r}, 'w').close() or os._exit(3)"
+    (tmp_path / "data.py").write_text(data(before=once))
+    library = Path(trial.__file__).parents[2]
+    place = SidePlace(directory=tmp_path, library=library)
+    side = SideProcess("change", BuildRequest(target="data.py:make"), place, logs=tmp_path)
+    with contextlib.closing(side):
+        side.build(60.0)
+        side.open(Config(), 60.0)
+        side.order(BlockRequest(batches=4))
+        block, failure = side.collect(60.0)
+        assert failure is not None
+        assert "exit code 3" in block.failure
+        side.order(BlockRequest(batches=4))
+        block, failure = side.collect(60.0)
+        assert failure is None
+        assert block.samples == (2, 2, 2, 2)
 
 
 def dlprof(folder: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
