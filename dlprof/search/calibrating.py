@@ -50,15 +50,24 @@ def wants_model(settings: SweepSettings, grid: Sequence[Config]) -> bool:
 def calibration_configs(cells: Sequence[Config]) -> tuple[Config, ...]:
     """The configurations to calibrate by: none, one and two workers, everything else plain.
 
+    Where pinning is compared, the last of them is calibrated with it as well: what pinning costs
+    and what it spares the copies follows from nothing else.
+
     Args:
         cells: What is to be predicted; only of these, and with the fewest workers where the user
             names more than two.
     """
     counts = {cell.num_workers for cell in cells}
     chosen = [count for count in _WORKERS if count in counts] or sorted(counts)[:1]
-    return tuple(
+    plain = [
         min((cell for cell in cells if cell.num_workers == count), key=_plainness)
         for count in chosen
+    ]
+    pinned = [dataclasses.replace(each, pin_memory=True) for each in plain[-1:]]
+    return (
+        *plain[:-1],
+        *(each for each in pinned if each in cells and each not in plain),
+        *plain[-1:],
     )
 
 

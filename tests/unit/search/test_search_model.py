@@ -267,3 +267,11 @@ def test_costs_of_an_unknown_receiver_ask_for_nothing() -> None:
         calibration(cpu=0.01, batch_tensors=40.0), in_workers=BatchCosts(cpu_s=(0.01,) * 20)
     )
     assert levers(bare, fed(2), Conditions(cores=4.0), []) == ()
+
+
+def test_where_pinning_is_compared_it_is_calibrated_too() -> None:
+    plain = [config(0), config(1), config(2)]
+    net = [*plain, *(config(each.num_workers, pin_memory=True) for each in plain)]
+    pinned = config(2, pin_memory=True)
+    assert calibration_configs(net) == (config(0), config(1), pinned, config(2))
+    assert calibration_configs([pinned]) == (pinned,)
