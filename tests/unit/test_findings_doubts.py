@@ -243,3 +243,11 @@ def test_fewer_workers_come_behind_the_lock_that_makes_them_better() -> None:
     found = find(evidence(loader, calibrations=[alone], variants={config(1): 3.2}))
     assert codes(found)[0] == "lock"
     assert "too_many_workers" in codes(found)
+
+
+def test_a_feeder_takes_turns_with_its_worker_and_wants_no_core_of_its_own() -> None:
+    loader = Loader(fetch_cpu=0.0001, put_cpu=0.002, starved=0.001, busy=0.3, step=0.01, rate=40)
+    crowd = Usage(own_cpu_cores=0.5, available_cpu_cores=0.6, other_cpu_cores=1.4)
+    tried = {config(1): 1.0}
+    found = codes(find(evidence(loader, usage=crowd, noisy=True, variants=tried)))
+    assert "cpu.oversubscribed" not in found

@@ -44,10 +44,11 @@ def demand(view: View) -> float:
     costs = view.costs
     if costs is None or costs.making.own_s <= 0:
         return 0.0
-    making = costs.making
-    helpers = costs.put_cpu_s / making.own_s
+    making, put_s = costs.making, costs.put_cpu_s
     active = max(1, view.workers - idle_workers(view))
-    return active * (making.cpu_s / making.own_s + helpers)
+    # A feeder pickles in turns with the thread that fetches; a pool of threads runs beside it.
+    beside = helpers_share(view) >= HELPERS
+    return active * (making.cpu_s + put_s) / (making.own_s + (0.0 if beside else put_s))
 
 
 def self_starved(view: View) -> float:

@@ -94,7 +94,12 @@ def costs_of(explained: Explanation) -> Costs:
         dispatch = Work(cpu_s=mean(rows.main_cpu_s))
     wait, step = explained.stage("wait"), explained.stage("step")
     batches = max(1, explained.batches)
-    starved = max(_starved(making), _starved(_stage_work(explained.stage("serialise"))))
+    rebuild = _stage_work(explained.stage("rebuild"))
+    starved = max(
+        _starved(making),
+        _starved(_stage_work(explained.stage("serialise"))),
+        _starved(dataclasses.replace(rebuild, io_s=0.0)),  # main meets the same crowd
+    )
     return Costs(
         fetch=fetch,
         collate=collate,
