@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from dlprof.advise.choice import Choice
+from dlprof.advise.effective import Situation
 from dlprof.advise.wording import factor, figures
-from dlprof.records import Config, Estimate, Reason, Run, Trial
+from dlprof.records import Config, Estimate, Reason, Run, SweepPrediction, Trial
 from dlprof.stats import fit_blocks, is_contradicted, observe
 from dlprof.units import counted, format_duration, format_rate
 
@@ -26,19 +27,25 @@ _CAVEATS = {
 }
 
 
+def believed(run: Run, situation: Situation) -> SweepPrediction | None:
+    """What the model foretold for a situation, unless measurements surely say otherwise."""
+    if situation.expected is None:
+        return None
+    seen = [each for trial in run.completed if (each := observe(trial)) is not None]
+    return None if is_contradicted(seen, situation.expected) else run.prediction
+
+
 def foretold(run: Run, choice: Choice) -> list[Reason]:
     """What the model foretold of the pick and of all others, and whether it was right."""
     prediction = run.prediction
-    if prediction is None:
+    if prediction is None or choice.situation.expected is None:
         return []
+    if believed(run, choice.situation) is None:
+        claim = "What was measured is not what the model foretold, so its predictions are set aside"
+        return [Reason(claim=claim, evidence={"predicted_by": prediction.method})]
     cells = {cell.config: cell for cell in prediction.cells}
     measured = {trial.config for trial in run.completed}
     known = cells.get(choice.pick.config)
-    expected = choice.situation.expected
-    seen = [each for trial in run.completed if (each := observe(trial)) is not None]
-    if expected is not None and is_contradicted(seen, expected):
-        claim = "What was measured is not what the model foretold, so its predictions are set aside"
-        return [Reason(claim=claim, evidence={"predicted_by": prediction.method})]
     explained_s = sum(trial.measured_s for trial in run.trials if trial.purpose == "explain")
     whole = counted(len(cells), "configuration")
     claim = (

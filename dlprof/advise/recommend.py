@@ -9,7 +9,7 @@ from dlprof.advise.candidates import Candidate, gather
 from dlprof.advise.choice import SAME_SPEED, Choice, choose
 from dlprof.advise.confidence import judge
 from dlprof.advise.effective import Situation
-from dlprof.advise.foretold import foretold, levers
+from dlprof.advise.foretold import believed, foretold, levers
 from dlprof.advise.limits import within_limits
 from dlprof.advise.predict import Question
 from dlprof.advise.predict.recommending import is_for_the_model, recommend_by_model
@@ -83,7 +83,7 @@ def recommend(
             situation.constraints.ranks,
             candidates,
             choice.speeds.steady,
-            run.prediction,
+            believed(run, situation),
         ),
         extrapolated=situation.extrapolated,
     )

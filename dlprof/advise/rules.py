@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from dlprof.advise.candidates import Candidate
 from dlprof.records import Config, Machine, RuleOfThumb, SweepPrediction, Target
@@ -35,15 +35,18 @@ def rules_of_thumb(
         fit: Their steady rates.
         prediction: What a model foretold of those that were not measured.
     """
+    tried = {each.config.num_workers for each in measured}
     return tuple(
-        _foretold(_rule(name, workers, measured, fit), prediction)
+        _foretold(_rule(name, workers, measured, fit), tried, prediction)
         for name, workers in workers_by_rule(machine, target, ranks).items()
     )
 
 
-def _foretold(rule: RuleOfThumb, prediction: SweepPrediction | None) -> RuleOfThumb:
-    """A rule that was not measured, with what was foretold of it."""
-    if rule.expected_samples_per_s is not None or prediction is None:
+def _foretold(
+    rule: RuleOfThumb, tried: Collection[int], prediction: SweepPrediction | None
+) -> RuleOfThumb:
+    """A rule that was not tried, with what was foretold of it; one that failed stays that."""
+    if rule.config.num_workers in tried or prediction is None:
         return rule
     cell = next((each for each in prediction.cells if each.config == rule.config), None)
     if cell is None or rule.unavailable == NO_GPU:

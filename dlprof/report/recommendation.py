@@ -200,6 +200,7 @@ def _alternatives(alternatives: Sequence[Alternative]) -> list[RenderableType]:
 def _rules(recommendation: Recommendation) -> list[RenderableType]:
     lines: list[RenderableType] = []
     best = recommendation.expected.samples_per_s.value
+    all_predicted = recommendation.basis == "predicted"  # which the whole answer says
     for rule in recommendation.rules_of_thumb:
         text = Text(f"{clean(rule.name)}: {settings_text(rule.config)}: ")
         rate = rule.expected_samples_per_s
@@ -207,7 +208,8 @@ def _rules(recommendation: Recommendation) -> list[RenderableType]:
             text.append(clean(rule.unavailable) or "not measured")
         else:
             speed = f", {ratio_text(rate / best)}" if best > 0 else ""
-            text.append(f"{format_rate(rate)} samples/s{speed}")
+            known = "predicted " if rule.predicted and not all_predicted else ""
+            text.append(f"{known}{format_rate(rate)} samples/s{speed}")
         lines.append(bullet(text))
     return lines
 

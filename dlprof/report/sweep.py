@@ -6,7 +6,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from dlprof.advise.choice import WITHIN
-from dlprof.records import Failure, Run, Trial
+from dlprof.advise.effective import Situation
+from dlprof.advise.foretold import believed
+from dlprof.records import Constraints, Failure, Run, Trial
 from dlprof.report.labels import percent_text, settings_text
 from dlprof.report.plot import ThroughputPlot, bars
 from dlprof.report.recommendation import render_recommendation
@@ -40,7 +42,9 @@ def render_sweep(run: Run) -> RenderableType:
         run: The finished run.
     """
     rows = summarise(run)
-    parts: list[RenderableType] = [Text(_headline(run), style="bold"), Text(), RunTable(rows)]
+    parts: list[RenderableType] = [Text(_headline(run), style="bold")]
+    if rows:
+        parts += [Text(), RunTable(rows)]
     shown = bars(rows)
     if len(shown) > 1:
         parts += [Text(), ThroughputPlot(shown)]
@@ -64,7 +68,10 @@ def _headline(run: Run) -> str:
     cores = f"{header.machine.usable_cores:g} usable cores"
     where = f"{clean(header.target.spec)} on {clean(header.machine.hostname)} ({cores})"
     measured = f"{counted(configurations, 'configuration')}, {counted(len(trials), 'trial')}"
-    if run.prediction is not None:
+    explained = sum(trial.purpose == "explain" for trial in run.trials)
+    if explained and not trials:
+        measured = f"{counted(explained, 'explained trial')}, none that compares settings"
+    elif run.prediction is not None:
         whole = counted(len(run.prediction.cells), "configuration")
         several = counted(len(trials), "trial")
         measured = f"{whole} predicted, {configurations} measured in {several}"
@@ -73,6 +80,8 @@ def _headline(run: Run) -> str:
 
 def _legend(run: Run, rows: tuple[Row, ...]) -> list[str]:
     """What the marks mean, as far as they occur."""
+    if not rows:
+        return []
     roles = {row.role for row in rows}
     header = run.header
     present = header.target.present_settings(has_accelerator=header.accelerator is not None)
@@ -111,15 +120,20 @@ def _left_out(run: Run) -> list[str]:
 
 def _unmeasured(run: Run) -> list[str]:
     """How many configurations of the plan the sweep never came to, and why."""
-    if run.prediction is not None:
-        return []  # it measures few on purpose
     planned = set(run.header.plan.configs) if run.header.plan is not None else set()
-    missing = planned - {trial.config for trial in run.trials}
-    if not missing:
+    missing = planned - {trial.config for trial in run.trials if trial.purpose == "measure"}
+    if not missing or _is_led(run):
         return []
     why = "the sweep was cut off" if run.end is None else _CUT_SHORT[run.end.reason]
     verb = "was" if len(missing) == 1 else "were"
     return [f"{len(missing)} of {len(planned)} configurations {verb} not measured: {why}."]
+
+
+def _is_led(run: Run) -> bool:
+    """Whether a model chooses what is measured, so that most of a plan is left out on purpose."""
+    if run.prediction is not None:
+        return believed(run, Situation.of(run, Constraints(), None)) is not None
+    return run.header.plan is not None and run.header.plan.search == "model" and not run.completed
 
 
 def _skipped(trials: tuple[Trial, ...]) -> list[str]:

@@ -6,7 +6,7 @@ import dataclasses
 import math
 
 import pytest
-from builders import around, blocks, config, run, trial
+from builders import around, blocks, config, failed, run, trial
 
 from dlprof.advise.recommend import recommend
 from dlprof.records import Config, PredictedCell, Run, SweepPrediction, Trial
@@ -90,6 +90,18 @@ def test_rules_that_were_not_measured_are_told_as_predicted() -> None:
     by_cores = next(rule for rule in found.rules_of_thumb if rule.config == eight)
     assert by_cores.predicted
     assert math.isclose(by_cores.expected_samples_per_s or 0.0, 170.0)
+
+
+def test_rules_whose_predictions_are_set_aside_or_that_failed_are_not_told_as_predicted() -> None:
+    eight = config(8)
+    prediction = foretold({NONE: 100.0, TWO: 200.0, eight: 170.0})
+    wrong = blocks({NONE: [100.0, 101.0, 99.0, 100.0], TWO: [100.0, 100.0, 101.0, 99.0]})
+    right = blocks({NONE: [100.0, 101.0], TWO: [198.0, 201.0]})
+    for trials, why in ((wrong, "was not measured"), ([*right, failed(eight)], "failed")):
+        found = recommend(led(trials, prediction))
+        by_cores = next(rule for rule in found.rules_of_thumb if rule.config == eight)
+        assert by_cores.expected_samples_per_s is None
+        assert why in by_cores.unavailable
 
 
 def test_a_lever_that_gained_is_a_reason_and_no_recommendation() -> None:

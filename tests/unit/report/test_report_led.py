@@ -1,0 +1,75 @@
+"""Screens of sweeps that a model led: whole, cut off, and where it was wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from builders import around, blocks, config, failed, machine, plan, run, trial
+from rich.console import Console
+
+from dlprof.advise.recommend import recommend
+from dlprof.records import Cost, PredictedCell, Run, RunEnd, SweepPrediction, Trial
+from dlprof.report.sweep import render_sweep
+
+NONE, TWO, EIGHT = config(0), config(2), config(8)
+RATES = {NONE: 100.0, TWO: 200.0, EIGHT: 170.0}
+PREDICTION = SweepPrediction(
+    cells=tuple(
+        PredictedCell(config=each, samples_per_s=around(rate, 0.1), speed=rate / 200.0)
+        for each, rate in RATES.items()
+    ),
+    race=(NONE, TWO),
+    pick=TWO,
+    cores=2.0,
+    log_sd=0.08,
+)
+
+
+def led(
+    trials: Iterable[Trial],
+    prediction: SweepPrediction | None = PREDICTION,
+    reason: str = "decided",
+) -> Run:
+    calibration = (NONE, config(1), TWO)
+    planned = plan((NONE, TWO, config(4), EIGHT), search="model", calibration=calibration)
+    cost = Cost(measured=3.0, overhead=1.0, total=4.0)
+    end = RunEnd(ended_at="2026-01-01T00:01:00Z", reason=reason, cost_s=cost)  # type: ignore[arg-type] # a literal
+    made = run(trials, plan=planned, machine=machine(8))
+    return dataclasses.replace(made, end=end, prediction=prediction)
+
+
+def screen(found: Run) -> str:
+    console = Console(width=80, force_terminal=False)
+    with console.capture() as captured:
+        console.print(render_sweep(found))
+    return " ".join(captured.get().split())
+
+
+def test_what_is_left_out_on_purpose_is_not_called_unmeasured() -> None:
+    text = screen(led(blocks({NONE: [100.0, 101.0], TWO: [198.0, 201.0]})))
+    assert "3 configurations predicted, 2 measured in 4 trials" in text
+    assert "not measured" not in text
+
+
+def test_one_that_was_interrupted_while_calibrating_shows_no_empty_table() -> None:
+    explained = [trial(NONE, purpose="explain"), trial(config(1), purpose="explain")]
+    text = screen(led(explained, None, "interrupted"))
+    assert "2 explained trials, none that compares settings" in text
+    assert "interrupted; what was measured is kept" in text
+    assert "relative" not in text
+    assert "not measured" not in text
+
+
+def test_what_a_grid_did_not_come_to_is_told_where_the_model_was_wrong() -> None:
+    wrong = blocks({NONE: [100.0, 101.0, 99.0, 100.0], TWO: [100.0, 100.0, 101.0, 99.0]})
+    assert "2 of 4 configurations were not measured: the budget" in screen(
+        led(wrong, reason="budget")
+    )
+
+
+def test_rules_that_were_predicted_are_marked_beside_those_that_were_measured() -> None:
+    found = led([*blocks({NONE: [100.0, 101.0], TWO: [198.0, 201.0]}), failed(config(7))])
+    text = screen(dataclasses.replace(found, recommendation=recommend(found)))
+    assert "num_workers = cores: num_workers=8: predicted 170 samples/s, 0.85x" in text
+    assert "PyTorch's default: num_workers=0: 100 samples/s" in text
