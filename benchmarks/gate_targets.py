@@ -92,7 +92,7 @@ def make(kind: str = "none", slower: str = "0", workers: str = "2") -> DataLoade
         case "collate":
             rounds, in_collate = 60, round((0.4 + more) * _ROUNDS * BATCH)
         case "receive":
-            tensors = 1 + round(more * 60)
+            tensors = 1 + round(more * 30)
         case "startup":
             start_s = more
     return DataLoader(
