@@ -126,8 +126,9 @@ def test_one_cpu_for_the_whole_program_is_told() -> None:
     assert found[0].code == "cpu.affinity"
 
 
-def test_a_worker_with_its_feeder_has_no_threads_to_spare() -> None:
-    loader = Loader(fetch_cpu=0.01, put_cpu=0.02, threads=2, rate=60)
+@pytest.mark.parametrize("threads", [2, 3])
+def test_a_worker_with_its_feeder_has_no_threads_to_spare(threads: int) -> None:
+    loader = Loader(fetch_cpu=0.01, put_cpu=0.02, threads=threads, rate=60)
     assert "cpu.threads" not in codes(find(evidence(loader)))
 
 

@@ -11,8 +11,9 @@ from dlprof.advise.findings.view import View, starved
 from dlprof.advise.wording import percent
 from dlprof.records import Config
 
-_OWN_THREADS = 2
-"""Threads of a worker that computes in one: itself and its feeder."""
+_OWN_THREADS = 3
+"""Threads of a worker that computes in one: itself, its feeder, and the one that hands descriptors
+over."""
 
 _LEAST_CPU_S = 0.0015
 """CPU of the other threads for one batch, below which it is the feeder's: pickling a batch of
