@@ -96,16 +96,18 @@ def next_calibration(
     for config in plan.calibration:
         if config not in done:
             return _proposal(plan, config, _TRIAL_S, 0)
-    spent_s = sum(trial.measured_s for trial in explained)
+    failed = {trial.config for trial in explained if trial.failure is not None}
+    working = [config for config in plan.calibration if config not in failed]
+    # Windows that held nothing count, too, so that this ends.
+    spent_s = sum(max(trial.measured_s, _TRIAL_S / 2) for trial in explained)
     error = calibration.standard_error if calibration is not None else None
-    if error is None or error <= _PRECISION or spent_s >= _CAP_S:
+    if error is None or error <= _PRECISION or spent_s >= _CAP_S or not working:
         return None
     wanted_s = spent_s * ((error / _PRECISION) ** 2 - 1)
     longer_s = min(max(wanted_s, _TRIAL_S), _CAP_S - spent_s, _LONGEST_S)
     if longer_s < _TRIAL_S / 2:
         return None
-    config = plan.calibration[-1]
-    return _proposal(plan, config, longer_s, done.count(config))
+    return _proposal(plan, working[-1], longer_s, done.count(working[-1]))
 
 
 def _proposal(plan: Plan, config: Config, trial_s: float, repetition: int) -> Proposal:

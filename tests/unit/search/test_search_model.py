@@ -116,6 +116,24 @@ def test_a_trial_that_failed_is_not_calibrated_by_again() -> None:
     assert next_calibration(led(), history, None) is None
 
 
+def test_what_failed_is_not_looked_at_for_longer() -> None:
+    unsure = dataclasses.replace(COMPUTES, standard_error=0.2)
+    history = [explained(config(0)), explained(config(1)), failed(config(2), purpose="explain")]
+    longer = next_calibration(led(), history, unsure)
+    assert longer is not None
+    assert longer.config == config(1)
+    history = [failed(each, purpose="explain") for each in CALIBRATING]
+    assert next_calibration(led(), history, unsure) is None
+
+
+def test_trials_that_measure_nothing_end_calibrating_too() -> None:
+    unsure = dataclasses.replace(COMPUTES, standard_error=0.2)
+    history: list[Trial] = []
+    while (found := next_calibration(led(), history, unsure)) is not None:
+        history.append(trial(found.config, purpose="explain", measured_s=0.0))
+        assert len(history) < 20
+
+
 def test_a_budget_without_room_for_it_is_known_before() -> None:
     cost = TrialCost(overhead_s=0.4)
     assert has_room(led(), cost, 20.0)
