@@ -44,7 +44,7 @@ from dlprof.errors import DlprofError
 from dlprof.machine import inspect_machine
 from dlprof.records import Config
 
-WORKERS, PREFETCH = (0, 1, 2, 3, 4, 6, 8, 16, 32), (1, 2, 4)
+WORKERS, PREFETCH = (0, 1, 2, 3, 4, 6, 8, 16, 32), (1, 2, 4, 8)
 _BEST_OF_GRID = 3
 
 
@@ -76,8 +76,8 @@ class Design:
 QUICK = Design(
     minutes=2, turns=1, sweeps=1, finals=2, trial_s=0.2, final_s=0.2, budget_s=25, workers=(0, 1, 2)
 )
-FULL_MINUTES = 75.0
-_MINUTES_A_WORLD = 5.0
+FULL_MINUTES = 95.0
+_MINUTES_A_WORLD = 7.0
 
 
 def design_of(minutes: float, worlds: int) -> Design:
