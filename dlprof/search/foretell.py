@@ -132,7 +132,7 @@ def _rivals(
     yield pick
     yield next((cell for cell in cells if cell.config == present), None)
     yield next((cell for cell in cells if not cell.config.num_workers), None)
-    yield _fastest(cells, 1, workers // 2)
+    yield _fastest(cells, 1, workers // 2) or _fastest(cells, 1, workers - 1)
     yield _more(cells, max(1, 2 * workers))
 
 

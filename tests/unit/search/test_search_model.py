@@ -153,6 +153,13 @@ def test_no_more_workers_than_cores_where_batches_compute() -> None:
     assert {each.num_workers for each in found.race} == {0, 1, 2, 4}
 
 
+def test_a_choice_is_never_alone_in_its_race_where_fewer_workers_are_named() -> None:
+    named = [config(workers, prefetch) for workers in (3, 4) for prefetch in (2, 4)]
+    found = foretell(WAITS, named, Conditions(cores=2.0))
+    assert found.pick == config(4)
+    assert found.race == (config(3), config(4))
+
+
 def test_no_workers_where_handing_over_costs_more_than_loading() -> None:
     tiny = calibration(cpu=1e-5, put=1e-3, receive=1e-3)
     found = foretell(tiny, NET, Conditions(cores=2.0))
