@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 from dlprof.advise.predict import Question, as_shared, most_workers, place_of
 from dlprof.errors import UsageError
-from dlprof.model import Conditions, fit, is_usable
+from dlprof.model import Conditions, fit, is_usable, needs
 from dlprof.records import Calibration, Config, Run, SweepPrediction
 from dlprof.search.foretell import foretell
 from dlprof.search.levers import levers
+
+_START_SHARE = 1 / 30
+"""Share of a budget that starting workers once may take: a trial starts them up to three times, and
+there are several trials."""
+
+_QUICK_START_S = 0.5
+"""Starts that take no longer than this are no reason to leave anything out."""
 
 
 def calibrated(run: Run) -> Calibration | None:
@@ -67,14 +75,26 @@ def levers_of(run: Run, pick: Config) -> tuple[Config, ...]:
 def _worth_predicting(
     run: Run, calibration: Calibration, cells: Sequence[Config], conditions: Conditions
 ) -> list[Config]:
-    """The cells without more workers than could gain, unless the user named how many.
+    """The cells without more workers than could gain or be measured, unless the user named them.
 
     On a machine that others keep busy, ever more workers take ever more of the cores from them.
-    That is no gain to recommend: what saturates the machine with nobody else on it is enough.
+    That is no gain to recommend: what saturates the machine with nobody else on it is enough. And
+    what takes too much of the budget to start could not be verified.
     """
-    if run.header.settings.get("num_workers") is not None:
+    settings = run.header.settings
+    if settings.get("num_workers") is not None:
         return list(cells)
     alone = dataclasses.replace(conditions, neighbours=0.0)
     most = most_workers(calibration, cells[-1], alone)
+    budget_s = settings.get("budget_s")
+    longest_s = _START_SHARE * budget_s if isinstance(budget_s, int | float) else math.inf
     present = run.header.plan.present if run.header.plan is not None else None
-    return [cell for cell in cells if cell.num_workers <= most or cell == present]
+    return [
+        cell
+        for cell in cells
+        if cell == present
+        or (
+            cell.num_workers <= most
+            and (needs(calibration, cell).startup_s or 0.0) <= max(longest_s, _QUICK_START_S)
+        )
+    ]
