@@ -34,11 +34,14 @@ class Expected:
         log_sd: How far off one of them may be, as a standard deviation.
         epoch_log_rates: Over whole epochs, for observations that cover such; the steady ones
             where they are not known.
+        apart: Keys whose rates rest on figures of their own (loading without workers): if they
+            turn out wrong, that says nothing of the others.
     """
 
     log_rates: Mapping[str, float]
     log_sd: float
     epoch_log_rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    apart: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, prediction: SweepPrediction) -> Expected:
@@ -47,6 +50,7 @@ class Expected:
             log_rates=prediction.log_rates,
             log_sd=min(max(prediction.log_sd, _LEAST_LOG_SD), _MOST_LOG_SD),
             epoch_log_rates=prediction.epoch_log_rates,
+            apart=frozenset(c.config.key for c in prediction.cells if not c.config.num_workers),
         )
 
     def of_observed(self, observations: Sequence[Observation]) -> dict[str, float]:
@@ -73,9 +77,7 @@ def fit_expecting(observations: Sequence[Observation], expected: Expected | None
     measured = fit_blocks(observations)
     if expected is None:
         return measured
-    log_rates = expected.of_observed(observations)
-    if _contradicts(measured, log_rates, expected.log_sd):
-        return measured
+    log_rates = _upheld(measured, expected.of_observed(observations), expected)
     believed = _as_block(log_rates, expected.log_sd, observations, measured)
     return fit_blocks([*observations, *believed]) if believed else measured
 
@@ -89,8 +91,24 @@ def is_contradicted(observations: Sequence[Observation], expected: Expected) -> 
     """
     if not observations:
         return False
-    log_rates = expected.of_observed(observations)
+    log_rates = _joined(expected.of_observed(observations), expected)
     return _contradicts(fit_blocks(observations), log_rates, expected.log_sd)
+
+
+def _upheld(
+    measured: BlockFit, log_rates: Mapping[str, float], expected: Expected
+) -> Mapping[str, float]:
+    """What of the predictions is not surely wrong: all, those that stand together, or none."""
+    for some in (log_rates, _joined(log_rates, expected)):
+        if not _contradicts(measured, some, expected.log_sd):
+            return some
+    return {}
+
+
+def _joined(log_rates: Mapping[str, float], expected: Expected) -> dict[str, float]:
+    """Predictions that rest on the same figures; all, where those are too few to compare."""
+    joined = {key: rate for key, rate in log_rates.items() if key not in expected.apart}
+    return joined if len(joined) > 1 else dict(log_rates)
 
 
 def _contradicts(measured: BlockFit, log_rates: Mapping[str, float], log_sd: float) -> bool:

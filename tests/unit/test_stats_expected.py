@@ -102,3 +102,13 @@ def test_rates_over_whole_epochs_are_held_against_such_predictions() -> None:
     assert not is_contradicted(observations, belief)
     fit = fit_expecting(observations, belief)
     assert fit.ratio("w8", "w0").value == pytest.approx(2.5, abs=0.1)
+
+
+def test_a_prediction_that_stands_apart_falls_alone() -> None:
+    observations = seen({"none": [50, 50, 51, 50], "a": [100, 101, 99, 100], "b": [97, 98, 96, 97]})
+    rates = {key: math.log(rate) for key, rate in {"none": 100, "a": 100, "b": 100}.items()}
+    belief = Expected(log_rates=rates, log_sd=0.08, apart=frozenset({"none"}))
+    assert not is_contradicted(observations, belief)
+    fit = fit_expecting(observations, belief)
+    assert fit.ratio("none", "a").value == pytest.approx(0.5, rel=0.02)
+    assert fit.cells["a"].keys() > fit.cells["none"].keys()
