@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dlprof.advise.choice import WITHIN, Choice, is_tie, surely_differs
 from dlprof.advise.wording import percent, times
 from dlprof.records import Confidence, Run, Trial
-from dlprof.units import format_duration
+from dlprof.units import counted, format_duration
 
 _SHORT_WINDOW_BATCHES = 20
 """Windows of fewer batches than this say little about their own spread."""
@@ -85,8 +85,11 @@ def _sure(choice: Choice) -> str:
     ruled_out = len(choice.allowed) - len(choice.ties)
     measured = f"its rate was measured {times(count)}"
     dearer = [each for each in choice.ties if each is not choice.pick]
+    ones = counted(len(dearer), "dearer one")
     if any(surely_differs(choice.speeds.ratio(each, choice.pick)) for each in dearer):
-        return f"{measured}; {len(dearer)} dearer ones are {WITHIN} or can't be told apart"
+        verb = "is" if len(dearer) == 1 else "are"
+        return f"{measured}; {ones} {verb} {WITHIN} or can't be told apart"
     if dearer:
-        return f"{measured}; {len(dearer)} dearer ones can't be told apart from it"
-    return f"{measured}; all {ruled_out} others are slower" if ruled_out else measured
+        return f"{measured}; {ones} can't be told apart from it"
+    others = "the other one is" if ruled_out == 1 else f"all {ruled_out} others are"
+    return f"{measured}; {others} slower" if ruled_out else measured

@@ -104,6 +104,7 @@ def sweep(  # noqa: PLR0913 - a command has as many parameters as it has options
     path = run_path(output, settings.target, resume=resume)
     from dlprof.engine import resume_command, run_sweep
     from dlprof.report.live import open_listener
+    from dlprof.units import counted
 
     with signals_while_measuring(), open_listener(quiet=quiet, verbose=verbose) as listener:
         run = run_sweep(
@@ -120,7 +121,7 @@ def sweep(  # noqa: PLR0913 - a command has as many parameters as it has options
         if as_json:  # the document says it
             raise typer.Exit(ExitCode.INTERRUPTED)
         raise InterruptedSweepError(
-            f"The sweep was interrupted; {len(run.trials)} trials are kept in {path}",
+            f"The sweep was interrupted; it has kept {counted(len(run.trials), 'trial')} in {path}",
             hint=f"Continue it with: {resume_command(settings, path)}",
         )
 

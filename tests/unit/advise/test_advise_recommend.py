@@ -150,7 +150,7 @@ def test_a_sure_difference_of_little_is_called_little_and_no_doubt() -> None:
         claims(answer)
     )
     assert "can't be told apart" not in claims(answer)
-    assert answer.confidence_reason.endswith("1 dearer ones are within 2 % or can't be told apart")
+    assert answer.confidence_reason.endswith("1 dearer one is within 2 % or can't be told apart")
 
 
 def test_fewer_workers_that_are_not_ruled_out_are_not_called_slower() -> None:
