@@ -18,6 +18,7 @@ MOST_BATCHES = 256
 """Entries of a block; more are grouped, so that the raw blocks of a check stay below a few MB."""
 
 _MOST_SAMPLES = 10**12
+_SMALLEST = 1e-60
 _LARGEST = 1e18
 """No second and no byte count of a block is larger; sums of such figures stay finite."""
 
@@ -62,13 +63,18 @@ def _fault(block: Block) -> str:
     if block.failure:
         return block.failure
     figures = [*block.service_s, *block.stages_s.values(), *_scalars(block)]
-    if not all(map(math.isfinite, figures)) or max(map(abs, figures), default=0) > _LARGEST:
+    if not all(map(_is_usable, figures)):
         return "a figure was not a usable number"
     if len(block.service_s) != len(block.samples):
         return "batches and their samples don't fit each other"
     if block.samples and not 0 < min(block.samples) <= max(block.samples) < _MOST_SAMPLES:
         return "a batch held no usable number of samples"
     return ""
+
+
+def _is_usable(figure: float) -> bool:
+    """Whether a figure may stand in a document: of no size that nothing measured has."""
+    return figure == 0 or _SMALLEST <= abs(figure) <= _LARGEST
 
 
 def _scalars(block: Block) -> list[float]:

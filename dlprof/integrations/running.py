@@ -174,6 +174,7 @@ class _Watching:
         """There is nothing to watch after all: leave no file and say nothing."""
         self._over = True
         self._finder.remove()
+        self._finder.remove()
         if self._writer is not None:
             self._writer.close()
             self._writer.path.unlink(missing_ok=True)

@@ -201,14 +201,16 @@ def _samples(made: Sequence[Row]) -> SampleCosts | None:
         for name, took in each.slowest:
             slowest[name] = max(took, slowest.get(name, 0))
     first = sorted(slowest.items(), key=lambda pair: -pair[1])[:_SLOWEST]
-    at = _weighed_quantile([value for value, _ in weighed], ends)
+    max_s = max(each.worst_ns for each in batches) * _NS
+    # The kept ones are rounded otherwise than the worst, which none of them exceeds.
+    at = _weighed_quantile([min(value, max_s) for value, _ in weighed], ends)
     return SampleCosts(
         count=count,
         mean_s=sum(each.samples_ns for each in batches) / count * _NS,
         median_s=at(0.5),
         p95_s=at(0.95),
         p99_s=at(0.99),
-        max_s=max(each.worst_ns for each in batches) * _NS,
+        max_s=max_s,
         slowest={name: took * _NS for name, took in first},
     )
 

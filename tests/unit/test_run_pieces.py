@@ -22,6 +22,7 @@ from dlprof.integrations.imports import AfterImport
 from dlprof.integrations.ledger import Ledger
 from dlprof.integrations.places import Place, place_of
 from dlprof.integrations.ranks import Rank, read_rank
+from dlprof.integrations.recorder import DATALOADER_MODULE
 from dlprof.integrations.script import show_fault
 from dlprof.records import (
     Config,
@@ -88,8 +89,13 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(os, "_exit", os._exit)
+    # As in a process of its own: torch, which another test may have loaded, is not there to be
+    # watched, and nothing waits for it afterwards.
+    monkeypatch.delitem(sys.modules, DATALOADER_MODULE, raising=False)
+    waiting = list(sys.meta_path)
 
     assert run(["run", *words], {}) == 2
+    assert sys.meta_path == waiting
     out, err = capsys.readouterr()
     assert out == ""
     assert says in err
