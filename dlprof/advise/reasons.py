@@ -87,10 +87,17 @@ def _differing(one: Config, two: Config) -> list[str]:
 
 
 def _compare(choice: Choice, one: Candidate, two: Candidate, claim: str) -> Reason:
-    """A claim about two configurations; ``{}`` in it is the ratio of their rates."""
-    ratio = choice.speeds.ratio(one, two)
-    evidence = {"trials": evidence_ids([one, two]), "ratio": figures(ratio)}
-    return Reason(claim=claim.format(factor(ratio)), evidence=evidence)
+    """A claim about two configurations; ``{}`` in it is the ratio of their rates as measured.
+
+    Where a model's prediction changes that, the ratio that was chosen by is told beside it.
+    """
+    seen, judged = choice.speeds.seen(one, two), choice.speeds.ratio(one, two)
+    evidence: dict[str, object] = {"trials": evidence_ids([one, two]), "ratio": figures(seen)}
+    told = factor(seen)
+    if not SAME_SPEED <= judged.value / seen.value <= 1 / SAME_SPEED:
+        told = f"{told.removesuffix(')')}; {judged.value:.2f}x with what was predicted)"
+        evidence["ratio_with_prediction"] = figures(judged)
+    return Reason(claim=claim.format(told), evidence=evidence)
 
 
 def _feeding(choice: Choice) -> Reason | None:

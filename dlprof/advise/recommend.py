@@ -122,7 +122,7 @@ def _alternatives(choice: Choice) -> list[Alternative]:
             config=candidate.config,
             expected=_expected(choice, candidate),
             relation=relation,
-            speed=choice.speeds.ratio(candidate, choice.pick).value,
+            speed=choice.speeds.seen(candidate, choice.pick).value,
         )
     return sorted(
         found.values(),

@@ -66,10 +66,20 @@ class Speeds:
         return statistics.fmean(waits) if waits else None
 
     def ratio(self, candidate: Candidate, other: Candidate) -> Estimate:
-        """Rate of one over that of another, over whole epochs where their length is known."""
+        """Rate of one over that of another, to choose by: what was predicted weighs in.
+
+        Over whole epochs where their length is known.
+        """
+        return self._ratio(self.judged, candidate, other)
+
+    def seen(self, candidate: Candidate, other: Candidate) -> Estimate:
+        """The same to be told: by what was measured alone."""
+        return self._ratio(self.steady, candidate, other)
+
+    def _ratio(self, fit: BlockFit, candidate: Candidate, other: Candidate) -> Estimate:
         if candidate.key == other.key:
             return Estimate(value=1.0, low=1.0, high=1.0)
-        steady = self.judged.ratio(candidate.key, other.key)
+        steady = fit.ratio(candidate.key, other.key)
         one, two = self.epochs[candidate.key], self.epochs[other.key]
         between = math.exp(one.log - two.log)
         error = _ERRORS_TO_EACH_SIDE * math.hypot(one.log_sd, two.log_sd)

@@ -115,7 +115,7 @@ def _row(candidate: Candidate, speeds: Speeds, reference: Candidate, role: str) 
         config=candidate.config,
         role=role,
         rate=speeds.steady.rate(candidate.key),
-        relative=speeds.ratio(candidate, reference),
+        relative=speeds.seen(candidate, reference),
         startup_s=candidate.startup_s,
         epoch_turnover_s=candidate.epoch_turnover_s,
         wait_fraction=speeds.wait_fraction(candidate),
