@@ -95,7 +95,8 @@ def _compare(choice: Choice, one: Candidate, two: Candidate, claim: str) -> Reas
     evidence: dict[str, object] = {"trials": evidence_ids([one, two]), "ratio": figures(seen)}
     told = factor(seen)
     if not SAME_SPEED <= judged.value / seen.value <= 1 / SAME_SPEED:
-        told = f"{told.removesuffix(')')}; {judged.value:.2f}x with what was predicted)"
+        beside = f"{judged.value:.2f}x with what was predicted)"
+        told = f"{told[:-1]}; {beside}" if told.endswith(")") else f"{told} ({beside}"
         evidence["ratio_with_prediction"] = figures(judged)
     return Reason(claim=claim.format(told), evidence=evidence)
 
