@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dlprof.advise.candidates import Candidate
 from dlprof.advise.choice import WITHIN, Choice, is_tie, surely_differs
 from dlprof.advise.wording import percent, times
 from dlprof.records import Confidence, Run, Trial
@@ -40,7 +41,7 @@ def _grave_doubts(choice: Choice, run: Run) -> Iterator[str]:
     if choice.speeds.steady.blocks(pick.key) == 1:
         yield f"{pick.name} was measured only once"
     if 2 * pick.noisy > len(pick.trials):
-        yield f"{pick.noisy} of its {len(pick.trials)} trials were disturbed or drifted"
+        yield _noise(pick)
 
 
 def _doubts(choice: Choice, run: Run) -> Iterator[str]:
@@ -54,7 +55,7 @@ def _doubts(choice: Choice, run: Run) -> Iterator[str]:
     if _is_at_the_edge(choice):
         yield f"num_workers={pick.config.num_workers} is the most that was tried"
     if pick.noisy:
-        yield f"{pick.noisy} of its {len(pick.trials)} trials were disturbed or drifted"
+        yield _noise(pick)
     if run.end is not None and run.end.reason == "interrupted":
         yield "the sweep was interrupted"
     if any(_is_short(trial) for trial in pick.trials):
@@ -62,6 +63,11 @@ def _doubts(choice: Choice, run: Run) -> Iterator[str]:
     rate = choice.speeds.steady.rate(pick.key)
     if rate.low is not None and rate.low < (1 - _WIDE) * rate.value:
         yield f"its rate may be {percent(1 - rate.low / rate.value)} lower: repeats differ"
+
+
+def _noise(pick: Candidate) -> str:
+    verb = "was" if pick.noisy == 1 else "were"
+    return f"{pick.noisy} of its {counted(len(pick.trials), 'trial')} {verb} disturbed or drifted"
 
 
 def _is_short(trial: Trial) -> bool:

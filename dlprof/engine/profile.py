@@ -16,6 +16,7 @@ from dlprof.engine.device import place_of
 from dlprof.engine.listener import SweepListener
 from dlprof.engine.opening import opened_bench
 from dlprof.engine.preparation import Outlook, look_at_one, new_header, now, trial_cost
+from dlprof.engine.telling import explanation_of, timeline_of
 from dlprof.engine.workplace import check_folder
 from dlprof.machine import inspect_machine
 from dlprof.model import fit
@@ -23,7 +24,6 @@ from dlprof.records import (
     Calibration,
     Config,
     Cost,
-    Explanation,
     Run,
     RunEnd,
     RunHeader,
@@ -33,7 +33,6 @@ from dlprof.records import (
 )
 from dlprof.settings import OPTIONS, SweepSettings, by_key
 from dlprof.store import RunWriter, check_output
-from dlprof.store.codec import from_json
 from dlprof.trial.bench import Bench
 from dlprof.trial.protocol import Message, TrialRequest
 
@@ -233,14 +232,13 @@ class _Profile:
         """Append a trial and what it told to the file, then remember them."""
         trial = dataclasses.replace(trial, purpose=_purpose(experiment))
         self.writer.append(trial)
-        explanation = None
-        if told:
-            explanation = from_json(Explanation, told["explanation"] | {"trial_id": trial.id})
+        explanation = explanation_of(told, trial.id)
+        if explanation is not None:
             self.writer.append(explanation)
-            if experiment.role == "present":
-                timeline = from_json(Timeline, told["timeline"] | {"trial_id": trial.id})
-                self.writer.append(timeline)
-                self.timelines.append(timeline)
+        timeline = timeline_of(told, trial.id)
+        if timeline is not None and experiment.role == "present":
+            self.writer.append(timeline)
+            self.timelines.append(timeline)
         observation = Observation(experiment=experiment, trial=trial, explanation=explanation)
         self.observations.append(observation)
 

@@ -11,6 +11,7 @@ from dlprof.engine.device import place_of
 from dlprof.engine.foretelling import calibrated, foretold, levers_of
 from dlprof.engine.listener import SweepListener
 from dlprof.engine.preparation import now
+from dlprof.engine.telling import explanation_of
 from dlprof.errors import DlprofError, NothingMeasuredError
 from dlprof.records import (
     Calibration,
@@ -34,7 +35,6 @@ from dlprof.search.levers import next_lever
 from dlprof.settings import SweepSettings, constraints_of
 from dlprof.stats import Expected, is_contradicted, observe
 from dlprof.store import RunWriter
-from dlprof.store.codec import from_json
 from dlprof.trial.bench import Bench
 from dlprof.trial.protocol import TrialRequest
 from dlprof.units import counted
@@ -252,8 +252,7 @@ class Sweep:
             return False
         trial = dataclasses.replace(trial, purpose=purpose)
         self._keep(trial)
-        if told:
-            explanation = from_json(Explanation, told["explanation"] | {"trial_id": trial.id})
+        if (explanation := explanation_of(told, trial.id)) is not None:
             self.writer.append(explanation)
             self.explanations.append(explanation)
         self.listener.trial_ended(trial)

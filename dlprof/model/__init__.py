@@ -10,7 +10,14 @@ from __future__ import annotations
 from dlprof.model.bounds import bounds, describe
 from dlprof.model.calibrate import fit
 from dlprof.model.conditions import Conditions
-from dlprof.model.predict import Closed, MaxPlus, Simulation, predict_all, predictor_of
+from dlprof.model.predict import (
+    Closed,
+    MaxPlus,
+    Simulation,
+    predict_all,
+    predictor_of,
+    spread_workers,
+)
 from dlprof.model.predictor import Predictor, Steady
 from dlprof.model.resources import Needs, needs
 from dlprof.model.work import Cell, cell_of, is_usable
@@ -32,4 +39,5 @@ __all__ = [
     "needs",
     "predict_all",
     "predictor_of",
+    "spread_workers",
 ]

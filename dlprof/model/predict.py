@@ -32,8 +32,25 @@ _RECURSION_LONG, _RECURSION_SHORT = 4800, 600
 for each worker."""
 
 _LONG_REPLICATES = 8
+_ALL_UP_TO = 8
+_GROWTH = 1.2
+
 _HELD_BY_ORDER = 0.93
 """A rate below this share of every bound is put down to batches that wait for each other."""
+
+
+def spread_workers(most: int) -> tuple[int, ...]:
+    """The ``num_workers`` that are worth predicting: all up to 8, then even ones, ever fewer.
+
+    >>> spread_workers(20)
+    (0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 18, 20)
+    """
+    values = set(range(min(_ALL_UP_TO, most) + 1))
+    count = float(_ALL_UP_TO)
+    while count < most:
+        count = max(count + 2, count * _GROWTH)
+        values.add(min(most, 2 * round(count / 2)))
+    return tuple(sorted(values))
 
 
 class _OneByOne:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 
 from dlprof.errors import UsageError
+from dlprof.model import spread_workers
 from dlprof.records import Config, LeftOut, Machine, Target
 from dlprof.search.exclusions import Limits, excluded, explain
 from dlprof.search.pinning import pin_hazard
@@ -22,9 +23,6 @@ often gives as much, but it leaves a training step that varies nothing to live o
 
 _PREDICTED_WORKERS = 32
 """So many at least are predicted on any machine: loaders that wait on storage gain by them."""
-
-_ALL_UP_TO = 8
-_GROWTH = 1.25
 
 _OVERSUBSCRIBED_WORKERS = 64
 """Four workers per core are tried up to this many; beyond, twice the cores has to show it."""
@@ -110,7 +108,7 @@ def build_cells(
     most = max(_PREDICTED_WORKERS, *(config.num_workers for config in space.configs))
     finer = dataclasses.replace(
         settings,
-        num_workers=settings.num_workers or _every_worker(most),
+        num_workers=settings.num_workers or spread_workers(most),
         prefetch_factor=settings.prefetch_factor or PREDICTED_PREFETCH_FACTORS,
     )
     pins, _ = _pins(settings, machine, has_accelerator=has_accelerator)
@@ -118,14 +116,6 @@ def build_cells(
     wanted = _wanted(finer, target, finer.num_workers or (), pins)
     cells = {_canonical(config) for config in wanted if excluded(config, limits) is None}
     return tuple(sorted(cells.union(space.configs), key=lambda config: config.cost_key))
-
-
-def _every_worker(most: int) -> tuple[int, ...]:
-    """All up to 8, then ever fewer of them."""
-    values = list(range(min(most, _ALL_UP_TO) + 1))
-    while values[-1] < most:
-        values.append(min(most, max(values[-1] + 1, round(values[-1] * _GROWTH))))
-    return tuple(values)
 
 
 def auto_workers(usable_cores: float) -> tuple[int, ...]:

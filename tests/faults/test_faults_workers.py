@@ -93,10 +93,9 @@ def test_a_forked_worker(
     message: str,
     limit_s: float,
 ) -> None:
-    trial_s = 10.0 if kind == "out_of_memory" else 0.1  # long enough to get there
     bench = make_bench(stall_s=STALL_S) if kind in HANGS else make_bench()
 
-    failure = bench.fails(fault, config(2, FORK), limit_s=limit_s, trial_s=trial_s)
+    failure = bench.fails(fault, config(2, FORK), limit_s=limit_s)
 
     assert failure.kind == kind, failure
     assert hint in failure.hint, failure
@@ -137,9 +136,8 @@ def test_a_persistent_worker(make_bench: Make, fault: str) -> None:
     case = next(case for case in CASES if case[0] == fault)
     bench = make_bench(stall_s=STALL_S) if case[1] in HANGS else make_bench()
     persistent = config(1, FORK, persistent=True)
-    trial_s = 10.0 if fault == "grow" else 0.1
 
-    failure = bench.fails(fault, persistent, limit_s=case[4], trial_s=trial_s)
+    failure = bench.fails(fault, persistent, limit_s=case[4])
 
     assert failure.kind == case[1], failure
 

@@ -16,7 +16,11 @@ from dlprof.records import CheckReport, Compared, GateState, TargetCheck, Verdic
 
 pytest_plugins = ("pytester",)
 
-PLUGIN = ("-p", "no:dlprof", "-p", "dlprof.integrations.pytest_plugin", "-p", "no:cacheprovider")
+PLUGIN = (
+    *("-p", "no:dlprof", "-p", "dlprof.integrations.pytest_plugin", "-p", "no:cacheprovider"),
+    # Of modules that these tests have imported before pytest in the same process begins.
+    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),
+)
 LOADING = """
     import pytest
 

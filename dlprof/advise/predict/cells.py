@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 
 from dlprof.advise.predict.question import Question, place_of, usable_calibration
 from dlprof.errors import UsageError
-from dlprof.model import Conditions, bounds, cell_of
+from dlprof.model import Conditions, bounds, cell_of, spread_workers
 from dlprof.records import Calibration, Config, Run
 
 MOST_CELLS = 10_000
 _MOST_WORKERS = 128
-_ALL_UP_TO = 8
-_GROWTH = 1.2
+_LEAST = 8
+"""Workers predicted at least."""
+
 _BEYOND = 1.5
 """More workers than would saturate everything else: batches that vary keep some of them idle."""
 
@@ -98,7 +99,7 @@ def auto_prefetch(calibration: Calibration) -> tuple[int, ...]:
 def auto_workers(
     calibration: Calibration, base: Config, conditions: Conditions, most: int | None = None
 ) -> tuple[int, ...]:
-    """All up to 8, then ever fewer of them, to where more workers can't gain.
+    """Those of ``spread_workers`` to where more workers can't gain.
 
     That is twice the cores of a rank, or more where batches wait.
 
@@ -108,14 +109,9 @@ def auto_workers(
         conditions: Where they run.
         most: At most so many.
     """
-    last = max(_ALL_UP_TO, most_workers(calibration, base, conditions))
+    last = max(_LEAST, most_workers(calibration, base, conditions))
     last = min(last, _MOST_WORKERS, _MOST_WORKERS if most is None else most)
-    values = set(range(min(_ALL_UP_TO, last) + 1))
-    count = float(_ALL_UP_TO)
-    while count < last:
-        count = max(count + 2, count * _GROWTH)
-        values.add(min(last, 2 * round(count / 2)))
-    return tuple(sorted(values | _per_core(conditions, last)))
+    return tuple(sorted({*spread_workers(last), *_per_core(conditions, last)}))
 
 
 def most_workers(calibration: Calibration, base: Config, conditions: Conditions) -> int:

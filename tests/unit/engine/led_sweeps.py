@@ -24,7 +24,7 @@ GRID = tuple(config(workers) for workers in (0, 1, 2, 4, 8))
 BATCH = 32
 _FIGURES = 40
 
-Told = tuple[Trial, Mapping[str, Any] | None]
+Told = tuple[Trial, Mapping[str, Any]]
 
 
 def rate(chosen: Config, cost_s: float = 0.02) -> float:
@@ -83,11 +83,11 @@ class PretendedBench:
             "wall_s": self.lasts_s,
         }
         if found is None:
-            return failed(request.config, **about), None
+            return failed(request.config, **about), {}
         usage = Usage(own_cpu_cores=1.0, available_cpu_cores=CORES, other_cpu_cores=0.0)
         done = trial(request.config, found, usage=usage, **about)
         if not request.explain:
-            return done, None
+            return done, {}
         costs = BatchCosts(cpu_s=(self.cost_s,) * _FIGURES) if self.explains else BatchCosts()
         told = Explanation(
             trial_id=trial_id, config=request.config, window_s=0.8, batches=_FIGURES, costs=costs

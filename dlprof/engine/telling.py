@@ -1,0 +1,30 @@
+"""What explained trials tell beside their rate, as records of the run file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from dlprof.records import Explanation, Timeline
+from dlprof.store.codec import MismatchError, from_json
+
+_Told = TypeVar("_Told", Explanation, Timeline)
+
+
+def explanation_of(told: Mapping[str, object], trial_id: str) -> Explanation | None:
+    """Where a trial's time went; ``None`` if it told nothing, or nothing that makes sense."""
+    return _record(Explanation, told.get("explanation"), trial_id)
+
+
+def timeline_of(told: Mapping[str, object], trial_id: str) -> Timeline | None:
+    """When what happened in a trial; ``None`` as in ``explanation_of``."""
+    return _record(Timeline, told.get("timeline"), trial_id)
+
+
+def _record(kind: type[_Told], data: object, trial_id: str) -> _Told | None:
+    if not isinstance(data, dict):
+        return None
+    try:
+        return from_json(kind, {**data, "trial_id": trial_id})
+    except MismatchError:  # a clock that the data set replaced tells times that aren't finite
+        return None
