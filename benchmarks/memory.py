@@ -203,7 +203,7 @@ def report_on(grown: Sequence[Grown], read: Sequence[Read], design: Design) -> R
     small = all(each.peak_bytes <= design.most_bytes for each in read)
     parts = ("sweep", "peak, short", "peak, long", *(f"{part}, long" for part in _PARTS))
     sweeps = Table(
-        "Memory (PSS) of the whole process tree, and of its parts on the long one",
+        "Memory (PSS without files) of the whole process tree, and of its parts on the long one",
         (*parts, "growth", "allowed"),
         [_grown_row(each) for each in grown],
     )

@@ -22,7 +22,8 @@ class Peaks:
     """Highest memory seen, in bytes.
 
     Attributes:
-        total: Proportional set size of the whole tree at one time.
+        total: Memory of the whole tree at one time, without pages of files: libraries that other
+            programs have mapped too count for less as long as those run.
         parts: The same of each part: ``supervisor``, ``nursery``, ``observer``, ``trial`` (its
             workers included); shared pages count for each process by its share.
     """
@@ -54,11 +55,11 @@ def part_of(command_line: Sequence[str], *, depth: int) -> str:
 
 
 def pss_bytes(pid: int) -> int:
-    """Proportional set size; 0 of a process that has gone."""
+    """Proportional set size of anonymous and shared memory; 0 of a process that has gone."""
     with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        sizes = dict(line.split()[:2] for line in lines[1:])
+        return sum(int(sizes[name]) for name in ("Pss_Anon:", "Pss_Shmem:")) * 1024
     return 0
 
 

@@ -12,7 +12,7 @@ import typer
 
 from dlprof.cli import check_options, configuration, options, streams
 from dlprof.cli.commands import Command, Group
-from dlprof.cli.measuring import resolve, signals_while_measuring
+from dlprof.cli.measuring import resolve, settings_in, signals_while_measuring
 from dlprof.errors import FileError, UsageError
 
 if TYPE_CHECKING:
@@ -64,32 +64,16 @@ def update(  # noqa: PLR0913 - a command has as many parameters as it has option
 
     A run is compared with others of the same target, settings, kind of machine and versions.
     """
-    del verbose  # the program's way out looks for it, where a fault asks for a traceback
-    flags = {
-        "target": target,
-        "arg": arg,
-        "shuffle": shuffle,
-        "num_workers": num_workers,
-        "prefetch_factor": prefetch_factor,
-        "pin_memory": pin_memory,
-        "persistent_workers": persistent_workers,
-        "batch_size": batch_size,
-        "in_order": in_order,
-        "start_method": start_method,
-        "sharing_strategy": sharing_strategy,
-        "worker_threads": worker_threads,
-        "budget": budget,
-        "seed": seed,
-        "timeout": timeout,
-    }
-    if document is not None and (unused := [key for key, value in flags.items() if value]):
+    given = settings_in(locals())
+    if document is not None and given:
         raise UsageError(
-            f"--from measures nothing, so {unused[0]} has no use", hint="Leave one of them out."
+            f"--from measures nothing, so {min(given)} has no use",
+            hint="Leave one of them out.",
         )
     from dlprof.engine.baselines import read_baseline, record_entry
 
     read_baseline(file)  # before time is spent
-    entries = _measured(flags, config, quiet=quiet) if document is None else _held(document)
+    entries = _measured(given, config, quiet=quiet) if document is None else _held(document)
     counts = [record_entry(file, entry) for entry in entries]
     _tell(file, entries, counts, as_json=as_json, quiet=quiet)
 
@@ -119,14 +103,14 @@ def show(
 
 
 def _measured(
-    flags: Mapping[str, object | None], config: Path | None, *, quiet: bool
+    given: Mapping[str, object], config: Path | None, *, quiet: bool
 ) -> list[BaselineEntry]:
     """One run, measured now."""
     from dlprof.engine.checking.history import measure_run
     from dlprof.engine.checking.settings import for_check
     from dlprof.report.gate.live import open_check_listener
 
-    settings = for_check(*resolve(flags, config))
+    settings = for_check(*resolve(given, config))
     with signals_while_measuring(), open_check_listener(quiet=quiet) as listener:
         return [measure_run(settings, listener=listener).entry]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import typer
 
 from dlprof.cli import check_kinds, check_options, checked, configuration, options
-from dlprof.cli.measuring import resolve, signals_while_measuring
+from dlprof.cli.measuring import resolve, settings_in, signals_while_measuring
 from dlprof.errors import UsageError
 from dlprof.units import quoted
 
@@ -61,24 +61,7 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
     Measures both in turns, in this same run, until it can tell. Ends with 0 if it didn't, with 3
     if it did. With --baseline it measures one, and compares it with earlier runs on this machine.
     """
-    del verbose  # the program's way out looks for it, where a fault asks for a traceback
-    flags = {
-        "target": target,
-        "arg": arg,
-        "shuffle": shuffle,
-        "num_workers": num_workers,
-        "prefetch_factor": prefetch_factor,
-        "pin_memory": pin_memory,
-        "persistent_workers": persistent_workers,
-        "batch_size": batch_size,
-        "in_order": in_order,
-        "start_method": start_method,
-        "sharing_strategy": sharing_strategy,
-        "worker_threads": worker_threads,
-        "budget": budget,
-        "seed": seed,
-        "timeout": timeout,
-    }
+    given = settings_in(locals())
     files = {
         "json": output,
         "junit": junit,
@@ -100,7 +83,7 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
     from dlprof.report.gate.live import open_check_listener
 
     settings = for_check(
-        *resolve(flags, config),
+        *resolve(given, config),
         against=against,
         against_python=against_python,
         override=_reason(allow_regression),

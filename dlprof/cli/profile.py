@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlprof.cli import configuration, options, streams
-from dlprof.cli.measuring import resolve, run_path, signals_while_measuring
+from dlprof.cli.measuring import resolve, run_path, settings_in, signals_while_measuring
 from dlprof.errors import ExitCode, InterruptedSweepError, NothingMeasuredError
 
 if TYPE_CHECKING:
@@ -54,37 +54,12 @@ def profile(  # noqa: PLR0913 - a command has as many parameters as it has optio
 
     Explains the target's present settings, or those that the options name. Writes a run file.
     """
-    flags = {
-        "target": target,
-        "arg": arg,
-        "shuffle": shuffle,
-        "step_time": step_time,
-        "step": step,
-        "device": device,
-        "copy_ahead": copy_ahead,
-        "step_on": step_on,
-        "num_workers": num_workers,
-        "prefetch_factor": prefetch_factor,
-        "pin_memory": pin_memory,
-        "persistent_workers": persistent_workers,
-        "batch_size": batch_size,
-        "in_order": in_order,
-        "start_method": start_method,
-        "sharing_strategy": sharing_strategy,
-        "worker_threads": worker_threads,
-        "budget": budget,
-        "trial_time": trial_time,
-        "seed": seed,
-        "timeout": timeout,
-        "cold_cache": cold_cache,
-        "max_workers": max_workers,
-        "max_ram": max_ram,
-    }
+    given = settings_in(locals())
     from dlprof.engine import run_profile
     from dlprof.engine.profile import for_one
     from dlprof.report.live import open_listener
 
-    settings = for_one(*resolve(flags, config))
+    settings = for_one(*resolve(given, config))
     path = run_path(output, settings.target)
     with signals_while_measuring(), open_listener(quiet=quiet, verbose=verbose) as listener:
         run = run_profile(settings, output=path, listener=listener, force=force)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlprof.cli import options, streams
-from dlprof.cli.measuring import resolve, run_path, signals_while_measuring
+from dlprof.cli.measuring import resolve, run_path, settings_in, signals_while_measuring
 from dlprof.errors import ExitCode, InterruptedSweepError, UsageError
 
 if TYPE_CHECKING:
@@ -60,42 +60,13 @@ def sweep(  # noqa: PLR0913 - a command has as many parameters as it has options
 
     Writes a run file that dlprof recommend reads again later, on any machine.
     """
-    flags = {
-        "target": target,
-        "arg": arg,
-        "shuffle": shuffle,
-        "step_time": step_time,
-        "step": step,
-        "device": device,
-        "copy_ahead": copy_ahead,
-        "step_on": step_on,
-        "num_workers": num_workers,
-        "prefetch_factor": prefetch_factor,
-        "pin_memory": pin_memory,
-        "persistent_workers": persistent_workers,
-        "batch_size": batch_size,
-        "in_order": in_order,
-        "start_method": start_method,
-        "sharing_strategy": sharing_strategy,
-        "worker_threads": worker_threads,
-        "budget": budget,
-        "trial_time": trial_time,
-        "repeats": repeats,
-        "search": search,
-        "seed": seed,
-        "timeout": timeout,
-        "cold_cache": cold_cache,
-        "max_workers": max_workers,
-        "max_ram": max_ram,
-        "max_shm": max_shm,
-        "ranks": ranks,
-    }
+    given = settings_in(locals())
     if print_config and as_json:
         raise UsageError(
             "--print-config writes TOML, and --json asks for JSON",
             hint="Leave one of the two out.",
         )
-    settings, origins = resolve(flags, config)
+    settings, origins = resolve(given, config)
     if print_config:
         from dlprof.settings import print_config as settings_as_toml
 
@@ -113,7 +84,7 @@ def sweep(  # noqa: PLR0913 - a command has as many parameters as it has options
             listener=listener,
             resume=resume,
             force=force,
-            given=_fields_named(flags),
+            given=_fields_named(given),
         )
     # The file by the name that the user knows it by; the engine has made it absolute.
     _show(run if as_json else dataclasses.replace(run, path=str(path)), as_json=as_json)
@@ -126,11 +97,11 @@ def sweep(  # noqa: PLR0913 - a command has as many parameters as it has options
         )
 
 
-def _fields_named(flags: Mapping[str, object | None]) -> frozenset[str]:
-    """The fields of the settings that flags named, which a resumed run can't silently ignore."""
+def _fields_named(given: Mapping[str, object]) -> frozenset[str]:
+    """The fields of the settings that were given, which a resumed run can't silently ignore."""
     from dlprof.settings import OPTIONS
 
-    return frozenset(option.field for option in OPTIONS if flags[option.key] is not None)
+    return frozenset(option.field for option in OPTIONS if option.key in given)
 
 
 def _show(run: Run, *, as_json: bool) -> None:
