@@ -127,6 +127,7 @@ class Copying:
     def __call__(self, batch: Any) -> None:
         """Copy a batch, and do the step with it, or with the one before."""
         sample = self._sample(batch)
+        self._mark_ready()
         from_s = self._clock()
         flight = self._send(batch, sample)
         sent_s = self._clock()
@@ -137,7 +138,7 @@ class Copying:
             flight, self._waiting = self._waiting or flight, flight
             if flight is self._waiting:
                 return  # the very first: there is nothing to work on yet
-        self._arrive(flight, from_s if self._side is None else sent_s)
+        self._arrive(flight, from_s)
         if flight.sample is not None:
             flight.sample.used = True
         self._step.work(flight.batch)
@@ -244,6 +245,15 @@ class Copying:
                 ended.record(stream)
         return _Flight(moved, ended, sample)
 
+    def _mark_ready(self) -> None:
+        """Mark on the compute stream when it could go on with the batch that was sent before.
+
+        Before the next one is sent: ordering that, or staging it, may hold the step up too.
+        """
+        if self._waiting is not None and self._waiting.sample is not None:
+            self._waiting.sample.ready = self._runtime.event()
+            self._waiting.sample.ready.record(self._runtime.current())
+
     def _arrive(self, flight: _Flight, from_s: float) -> None:
         """Make the step wait for its batch: the device, or this thread where the step is its own.
 
@@ -264,11 +274,9 @@ class Copying:
     def _hand_over(self, flight: _Flight) -> None:
         """Have the compute stream wait for the side stream, and use its memory."""
         stream, sample = self._runtime.current(), flight.sample
-        if sample is not None:
-            sample.ready, sample.arrived = self._runtime.event(), self._runtime.event()
-            sample.ready.record(stream)
         stream.wait_event(flight.ended)
-        if sample is not None and sample.arrived is not None:
+        if sample is not None:
+            sample.arrived = self._runtime.event()
             sample.arrived.record(stream)
         for _, tensor in tensors_of(flight.batch):
             if tensor.device == self._runtime.device:

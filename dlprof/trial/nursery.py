@@ -23,11 +23,13 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from dlprof.machine.files import list_names
 from dlprof.trial.processes import adopt_orphans, die_with_parent, end_group
 from dlprof.trial.protocol import BuildRequest, Channel, Message, build_request, trial_request
 from dlprof.trial.stacks import answer_with_stacks
@@ -42,6 +44,8 @@ _GRACE_S = 1.0
 _PARTING_S = 0.3
 _POLL_S = 0.002
 _MAX_MESSAGE = 1 << 20
+_DRIVERS = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
+"""What a process has open once it has started a GPU's driver: NVIDIA's, AMD's, Intel's."""
 
 
 class Nursery:
@@ -283,11 +287,15 @@ def children() -> frozenset[int]:
     return frozenset(map(int, text.split()))
 
 
-def fork_hazard() -> str:
+def fork_hazard(descriptors: Path = Path("/proc/self/fd")) -> str:
     """Why trials can't be forked from this process, or nothing.
 
     Threads of native pools are no hazard by themselves (OpenBLAS starts some at import and
-    survives a fork); whether torch's own pool does is tried out by the probe.
+    survives a fork); whether torch's own pool does is tried out by the probe. A GPU's driver that
+    is started doesn't survive it: torch would find no device in the trials, or refuse to use it.
+
+    Args:
+        descriptors: The kernel's links to this process's open files.
     """
     import torch  # noqa: PLC0415 - imported already, with the target
 
@@ -298,7 +306,16 @@ def fork_hazard() -> str:
         return f"building the target started the thread {others[0]!r}"
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return "building the target used CUDA"
+    if any(name.startswith(_DRIVERS) for name in _open_files(descriptors)):
+        return "building the target asked the GPU's driver, such as by torch.cuda.is_available()"
     return ""
+
+
+def _open_files(descriptors: Path) -> Iterator[str]:
+    """The names of what this process has open; none where ``/proc`` is not to be had."""
+    for name in list_names(descriptors):
+        with contextlib.suppress(OSError):  # the one that lists them is closed by now
+            yield os.readlink(descriptors / name)
 
 
 def main() -> None:

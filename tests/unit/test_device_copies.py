@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,21 @@ def test_exposed_time_is_the_difference_between_the_loop_with_and_without_copies
         lengths[copy_s] = device.clock() / 21, copies.exposed_s or 0.0
     difference_s = lengths[3e-3][0] - lengths[0.0][0]
     assert lengths[3e-3][1] == pytest.approx(difference_s, rel=0.1)
+
+
+@pytest.mark.parametrize("kind", [_sleeping, _computing])
+def test_staging_a_batch_ahead_is_exposed_where_it_keeps_the_step_waiting(
+    kind: Callable[[FakeDevice, float], Step],
+) -> None:
+    """Pageable memory is copied by the calling thread, also to a side stream."""
+    lengths_s, told = {}, {}
+    for host_s in (0.0, 9e-3):
+        device = FakeDevice(copy_s=0.0)
+        told[host_s] = _run(device, kind(device, 5e-3), ahead=True, host_s=host_s)
+        lengths_s[host_s] = device.clock() / 21
+    difference_s = lengths_s[9e-3] - lengths_s[0.0]
+    assert told[0.0].exposed_s == pytest.approx(0.0, abs=1e-9)
+    assert told[9e-3].exposed_s == pytest.approx(difference_s, rel=0.15)
 
 
 def test_a_loop_does_not_run_far_ahead_of_the_device() -> None:
