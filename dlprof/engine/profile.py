@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from dlprof.engine.opening import opened_bench
 from dlprof.engine.preparation import Outlook, look_at_one, new_header, now, trial_cost
 from dlprof.engine.telling import explanation_of, timeline_of
 from dlprof.engine.workplace import check_folder
+from dlprof.errors import UsageError
 from dlprof.machine import inspect_machine
 from dlprof.model import fit
 from dlprof.records import (
@@ -35,6 +37,7 @@ from dlprof.settings import OPTIONS, SweepSettings, by_key
 from dlprof.store import RunWriter, check_output
 from dlprof.trial.bench import Bench
 from dlprof.trial.protocol import Message, TrialRequest
+from dlprof.units import format_duration
 
 DEFAULT_BUDGET_S = 30.0
 """Of a profile, where the user names none."""
@@ -42,6 +45,14 @@ DEFAULT_BUDGET_S = 30.0
 _TRIAL_S = 1.0
 _OVERRUN = 0.05
 """Share of the budget by which the last trial may exceed it before it is ended."""
+
+_OPENING_TRIALS = 5
+"""Trials that a budget should hold at least: those that a profile begins with."""
+
+_NOT_FOLLOWED = (
+    "The budget ended before a batch was followed through its stages, so most causes can't be "
+    "told. Give a longer --budget."
+)
 
 _EndReason = Literal["complete", "budget", "interrupted"]
 
@@ -66,6 +77,29 @@ def for_one(settings: SweepSettings, origins: Mapping[str, str]) -> SweepSetting
     if origins["budget"] != by_key()["budget"].flag:
         changes["budget_s"] = DEFAULT_BUDGET_S
     return dataclasses.replace(settings, **changes)
+
+
+def refuse_spent(settings: SweepSettings, config: Config, cost: TrialCost, spent_s: float) -> None:
+    """Refuse a budget of which nothing is left for a trial, once that is known.
+
+    Args:
+        settings: As asked for.
+        config: What would be tried.
+        cost: What trials are expected to cost.
+        spent_s: What building and probing the target took.
+
+    Raises:
+        UsageError: What is left is less than a trial takes whatever its batches cost.
+    """
+    if settings.budget_s * (1 + _OVERRUN) - spent_s >= cost.overhead_s:
+        return
+    trial_s = settings.trial_s or _TRIAL_S
+    enough_s = math.ceil(spent_s + _OPENING_TRIALS * cost.of(config, trial_s))
+    raise UsageError(
+        f"A budget of {format_duration(settings.budget_s)} can't hold a single trial: building and "
+        f"probing the target took {format_duration(spent_s)}",
+        hint=f"Give a budget of {format_duration(enough_s)} or more.",
+    )
 
 
 def run_profile(
@@ -99,15 +133,17 @@ def run_profile(
     with opened_bench(settings, listener, pickled=pickled) as bench:
         machine = inspect_machine()
         outlook = look_at_one(bench, settings, machine)
+        config, cost = outlook.space.configs[0], trial_cost(machine, outlook.target, bench)
+        if config not in outlook.faults:
+            refuse_spent(settings, config, cost, clock() - began_s)
         header = new_header(settings, machine, outlook, bench)
         with RunWriter.create(output, header, force=force) as writer:
-            config = outlook.space.configs[0]
             listener.planned(header, (config,), None)
             profile = _Profile(
                 header=header,
                 settings=settings,
                 config=config,
-                cost=trial_cost(machine, outlook.target, bench),
+                cost=cost,
                 bench=bench,
                 writer=writer,
                 listener=listener,
@@ -142,7 +178,9 @@ class _Profile:
         except KeyboardInterrupt:
             reason = "interrupted"
         evidence = self._evidence()
-        diagnosis = diagnose(evidence, self.header.target.notes)
+        cut = reason == "budget" and evidence.explained(self.config) is None
+        notes = (*self.header.target.notes, *((_NOT_FOLLOWED,) if cut else ()))
+        diagnosis = diagnose(evidence, notes)
         total = self.clock() - self.began_s
         measured = sum(trial.measured_s for trial in evidence.trials())
         cost = Cost(measured=measured, overhead=max(0.0, total - measured), total=total)

@@ -88,11 +88,18 @@ def render_diagnosis(
     ]
     if explained is not None:
         parts += _explained(explained)
-    parts += [Text(), Text("Why", style="bold"), render_findings(diagnosis.findings)]
+    parts += [Text(), Text("Why", style="bold"), _why(diagnosis, explained)]
     if diagnosis.notes:
         parts += [Text(), Text("Notes", style="bold")]
         parts += [bullet(Text(clean(note))) for note in diagnosis.notes]
     return Group(*parts)
+
+
+def _why(diagnosis: Diagnosis, explained: Explanation | None) -> RenderableType:
+    """The findings; that batches were not followed must not read as "nothing is wrong"."""
+    if diagnosis.findings or (explained is not None and explained.hooked):
+        return render_findings(diagnosis.findings)
+    return Hanging(INDENT, Text("No batch was followed through its stages: no cause can be told."))
 
 
 def _rates(trial: Trial | None) -> list[tuple[str, str]]:

@@ -151,14 +151,13 @@ def neighbours(view: View) -> Claim | None:
         return None  # it waits for cores for another reason
     own = view.usage.own_cpu_cores
     had = view.usage.available_cpu_cores or own or view.cores
-    gain = _with_cores(view, view.cores, had) or bound(1 / max(0.05, 1 - lost))
     return claim(
         view,
         "cpu.neighbours",
         Words(
             title="Other processes take the cores",
-            explanation=f"Others kept {view.others:.1f} of {view.cores:g} cores busy, and making "
-            f"a batch waited for a core {percent(starved(view))} of its time.",
+            explanation=f"Others kept {view.others:.1f} of {view.cores:g} cores busy, and "
+            f"{_who_waited(view)}.",
         ),
         place=Place.CROWD if lost >= _TAKES_OVER else Place.BEHIND,
         cost=lost,
@@ -173,8 +172,16 @@ def neighbours(view: View) -> Claim | None:
             text="Find who they are with `dlprof machine`, and run elsewhere or at another time, "
             "or ask for cores of your own; no setting of the loader gives them back.",
         ),
-        gain=gain,
+        gain=_with_cores(view, view.cores, had),
     )
+
+
+def _who_waited(view: View) -> str:
+    """For a core: where no batch was followed only the share of the time able to run is known."""
+    share = percent(starved(view))
+    if view.costs is None:
+        return f"the loader's processes waited for a core {share} of the time that they could run"
+    return f"making a batch waited for a core {share} of its time"
 
 
 def oversubscribed(view: View) -> Claim | None:

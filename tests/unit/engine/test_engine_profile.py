@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dlprof.engine.profile import DEFAULT_BUDGET_S, for_one
+import pytest
+
+from dlprof.engine.profile import DEFAULT_BUDGET_S, for_one, refuse_spent
+from dlprof.errors import UsageError
+from dlprof.records import Config, TrialCost
 from dlprof.settings import SweepSettings, resolve_settings
 
 
@@ -25,3 +29,12 @@ def test_several_values_of_a_variable_are_a_sweeps_and_of_a_flag_are_not() -> No
 def test_the_budget_is_a_profiles_own_unless_a_flag_names_one() -> None:
     assert resolved({}, {"DLPROF_BUDGET": "5m"}).budget_s == DEFAULT_BUDGET_S
     assert resolved({"budget": "45s"}, {}).budget_s == 45.0
+
+
+def test_a_budget_that_building_the_target_used_up_is_refused_with_one_that_holds() -> None:
+    settings, cost = resolved({"budget": "10s"}, {}), TrialCost(overhead_s=0.4)
+    with pytest.raises(UsageError) as told:
+        refuse_spent(settings, Config(), cost, spent_s=12.0)
+    assert "building and probing the target took 12 s" in str(told.value)
+    assert told.value.hint == "Give a budget of 19 s or more."
+    refuse_spent(settings, Config(), cost, spent_s=10.0)

@@ -95,8 +95,17 @@ def test_the_screen_in_ascii() -> None:
 
 def test_a_profile_that_could_not_be_explained() -> None:
     text = drawn(render_diagnosis(Diagnosis(config=PRESENT), None, None), 80)
-    assert "Nothing stands out" in text
+    assert "no cause can be told" in text
+    assert "Nothing stands out" not in text
     assert "Stages" not in text
+
+
+def test_an_explained_profile_without_findings_says_that_nothing_is_wrong() -> None:
+    found = Diagnosis(config=PRESENT)
+    text = drawn(render_diagnosis(found, _explanation(), None), 80)
+    assert "Nothing stands out" in text
+    waited = dataclasses.replace(_explanation(), hooked=False)
+    assert "no cause can be told" in drawn(render_diagnosis(found, waited, None), 80)
 
 
 def test_colours_are_left_out_where_they_are_not_wanted() -> None:

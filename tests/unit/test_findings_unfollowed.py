@@ -1,0 +1,38 @@
+"""What may be said where the budget held a plain trial, but none that follows batches."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from finding_cases import Loader, evidence
+
+from dlprof.advise.findings import find
+from dlprof.records import Finding, Usage
+
+CROWD = Usage(
+    own_cpu_cores=0.1,
+    available_cpu_cores=0.2,
+    other_cpu_cores=1.8,
+    run_queue_wait_fraction=0.88,
+)
+
+
+def _crowd(*, followed: bool) -> Finding:
+    seen = evidence(Loader(fetch_cpu=0.004, starved=0.03, rate=50), usage=CROWD)
+    if not followed:
+        plain = tuple(each for each in seen.observations if each.explanation is None)
+        seen = dataclasses.replace(seen, observations=plain)
+    return next(each for each in find(seen) if each.code == "cpu.neighbours")
+
+
+def test_others_are_told_without_a_gain_that_nothing_speaks_for() -> None:
+    found = _crowd(followed=False)
+    assert found.predicted_gain is None
+    assert "88 % of the time that they could run" in found.explanation
+    assert "making a batch" not in found.explanation
+
+
+def test_followed_batches_tell_what_their_making_waited() -> None:
+    found = _crowd(followed=True)
+    assert found.predicted_gain is not None
+    assert "making a batch waited for a core 88 % of its time" in found.explanation
