@@ -63,16 +63,24 @@ def default_ref(git: Git, environ: Mapping[str, str]) -> BaseRef:
         if base is None:
             raise git.no_merge_base(branch)
         return _or_before(git, BaseRef(name=f"merge base with {needed}", commit=base))
+    named = _named(environ)
+    if named:
+        raise git.not_fetched(named[0])
     raise UsageError(
         "There is no upstream branch that this change could be checked against",
         hint="Name a git ref or a directory with --against REF, or give --baseline FILE.",
     )
 
 
+def _named(environ: Mapping[str, str]) -> list[str]:
+    """The branches that CI systems name, as one that runs inside another may name two."""
+    asked = (environ.get(name, "").removeprefix("refs/heads/") for name in _BRANCHES)
+    return list(filter(None, asked))
+
+
 def _branches(git: Git, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Refs to try, each with its name for people."""
-    asked = (environ.get(name, "").removeprefix("refs/heads/") for name in _BRANCHES)
-    named = list(filter(None, asked))
+    named = _named(environ)
     if named:
         for branch in named:
             yield f"{_REMOTE}/{branch}", f"{_REMOTE}/{branch}"
@@ -95,6 +103,6 @@ def _or_before(git: Git, base: BaseRef) -> BaseRef:
     if before is None:
         raise UsageError(
             "The working tree is what it would be checked against, and no earlier commit is here",
-            hint="Name a git ref or a directory with --against REF.",
+            hint=git.more_history() or "Name a git ref or a directory with --against REF.",
         )
     return BaseRef(name="the commit before", commit=before)

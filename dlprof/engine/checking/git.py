@@ -92,6 +92,12 @@ class Git:
         """Whether the history was fetched only in part."""
         return self.ask("rev-parse", "--is-shallow-repository") == "true"
 
+    def more_history(self) -> str:
+        """What to do where the history was fetched only in part; empty where all of it is here."""
+        if not self.is_shallow():
+            return ""
+        return f"This clone holds only a part of the history. {_FETCH}"
+
     def merge_base(self, ref: str) -> str | None:
         """The commit at which the working tree's branch left another; ``None`` if unknown."""
         return self.ask("merge-base", ref, "HEAD")
@@ -100,13 +106,17 @@ class Git:
         """The error of a ref that doesn't exist."""
         known = (self.ask("for-each-ref", "--format=%(refname:short)") or "").splitlines()
         close = difflib.get_close_matches(ref, known, n=3)
-        hint = f"Fetch it first: git fetch origin {ref}."
+        hint = self.more_history() or f"Fetch it first: git fetch origin {ref}."
         if close:
             hint = f"Did you mean {' or '.join(close)}?"
-        elif self.is_shallow():
-            hint = f"This clone holds only a part of the history. {_FETCH}"
         return UsageError(
             f"--against {ref}: there is no such git ref, and no such directory", hint=hint
+        )
+
+    def not_fetched(self, branch: str) -> UsageError:
+        """The error of a branch that the CI system names and this clone doesn't have."""
+        return UsageError(
+            f"The branch {branch}, which this change goes to, is not in this clone", hint=_FETCH
         )
 
     def no_merge_base(self, ref: str) -> UsageError:

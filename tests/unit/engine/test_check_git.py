@@ -208,6 +208,23 @@ def test_a_merge_base_that_was_not_fetched_says_what_to_fetch(repository: Path) 
         default_ref(Git(repository), {})
 
 
+def test_a_branch_named_by_ci_that_was_not_fetched_says_what_to_fetch(repository: Path) -> None:
+    with pytest.raises(UsageError, match=r"The branch release, .* is not in this clone") as caught:
+        default_ref(Git(repository), {"GITHUB_BASE_REF": "release"})
+    assert "fetch-depth: 0" in caught.value.hint
+
+
+def test_a_shallow_clone_without_an_earlier_commit_says_what_to_fetch(
+    repository: Path, tmp_path: Path
+) -> None:
+    commit(repository, "two")
+    clone = tmp_path / "clone"
+    run_git(repository, "clone", "-q", "--depth", "1", repository.as_uri(), str(clone))
+    with pytest.raises(UsageError, match="no earlier commit is here") as caught:
+        default_ref(Git(clone), {})
+    assert "fetch-depth: 0" in caught.value.hint
+
+
 def test_on_the_upstream_branch_itself_the_commit_before_is_taken(repository: Path) -> None:
     with pytest.raises(UsageError, match="no upstream branch"):
         default_ref(Git(repository), {})
