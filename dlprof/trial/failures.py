@@ -14,7 +14,7 @@ from dlprof.targets.faults import user_traceback
 from dlprof.trial import remedies
 from dlprof.trial.measure import EmptyLoaderError, TruncatedEpochError
 from dlprof.trial.room import remedy
-from dlprof.trial.signs import SIGNS
+from dlprof.trial.signs import SIGNS, Sign
 
 _CRASH = re.compile(r"ERROR: Unexpected (?P<what>[\w -]+) encountered in worker")
 _FORCED = re.compile(r"signal: Killed|SIGKILL")
@@ -34,6 +34,8 @@ _REFUSED = re.compile(
     r"(?:  .*\n)*(?P<error>\S.*\[Errno 24\].*)$",
     re.MULTILINE,
 )
+_SENDING = "/multiprocessing/"
+_STARTING = re.compile(r"/torch/|/(subprocess|threading)\.py$")
 _HANDING_OVER = ("multiprocessing/connection.py", "multiprocessing/reduction.py")
 _TAIL_LINES = 30
 _TAIL_BYTES = 8192
@@ -66,8 +68,9 @@ def classify(error: BaseException, exit_codes: Sequence[int] = ()) -> Failure:
     if passed is not None and _IN_WORKER not in texts[0]:
         name, texts[0] = passed
         tail = last_lines(texts[0])
+    said = list(zip(chain(error), texts, strict=True))
     for sign in SIGNS:
-        found = next((text for text in reversed(texts) if sign.text in text), None)
+        found = next((text for link, text in reversed(said) if _shows(sign, link, text)), None)
         if found is not None and found.endswith(_GONE) and exit_codes:
             break
         if found is not None:
@@ -100,6 +103,20 @@ def classify(error: BaseException, exit_codes: Sequence[int] = ()) -> Failure:
         + (f" {remedies.TOO_LONG}" if isinstance(error, IndexError) else ""),
         stderr_tail=tail,
     )
+
+
+def _shows(sign: Sign, error: BaseException, text: str) -> bool:
+    """Whether a message bears a sign, and did not get it from the user's own code."""
+    if sign.text not in text:
+        return False
+    if not sign.common:
+        return True
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    if _IN_WORKER in text:
+        files = _FILE.findall(text[: text.index(sign.text)])
+    paths = [file.replace("\\", "/") for file in files]
+    # Below multiprocessing all of it counts, since what it pickles may be the user's code.
+    return not paths or any(_SENDING in path for path in paths) or bool(_STARTING.search(paths[-1]))
 
 
 def _not_alike(error: BaseException, text: str) -> bool:

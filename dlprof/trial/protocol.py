@@ -122,12 +122,16 @@ class Channel:
             self._writer.flush()
 
     def receive(self) -> Message | None:
-        """The next message, or ``None`` at the end of the stream."""
+        """The next message, or ``None`` at the end of the stream.
+
+        Lines that are no message are left out: a data set that writes to a descriptor which is not
+        its own must not end the sweep.
+        """
         with contextlib.suppress(ConnectionResetError, ValueError, OSError):
-            line = self._reader.readline()
-            if line.endswith(b"\n"):
-                message: Message = json.loads(line)
-                return message
+            while (line := self._reader.readline()).endswith(b"\n"):
+                message = _message_in(line)
+                if message is not None:
+                    return message
         return None
 
     def close_writing(self) -> None:
@@ -140,3 +144,12 @@ class Channel:
         for stream in (self._writer, self._reader):
             with contextlib.suppress(OSError):
                 stream.close()
+
+
+def _message_in(line: bytes) -> Message | None:
+    """What a line says, if it is a message."""
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return message if isinstance(message, dict) else None

@@ -15,6 +15,7 @@ import multiprocessing
 import os
 import resource
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -168,6 +169,14 @@ def _close_output(index: int) -> None:
         os.closerange(1, 3)
 
 
+def _talk(index: int) -> None:
+    """Write to every socket there is, the trial's own too."""
+    for descriptor in range(3, 64) if index == _LATER else ():
+        with contextlib.suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                os.write(descriptor, b"\nnot for you\n[1]\n{}\n")
+
+
 def _handlers(_index: int) -> None:
     for number in (signal.SIGUSR1, signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -218,6 +227,7 @@ FAULTS: dict[str, Callable[[int], object]] = {
     "close_all": lambda _index: os.closerange(0, 256),
     "close_output": _close_output,
     "own_queue": _own_queue,
+    "talk": _talk,
     "print_endlessly": _print_until_cut_off,
     "grandchild": _grandchild,
     "daemon": _daemon,

@@ -187,6 +187,7 @@ def test_a_lock_held_while_building_stops_only_forked_workers(
         ("shout", config(1, FORK)),
         ("own_queue", config(2, FORK)),
         ("close_output", config(1, FORK)),
+        ("talk", config(2, FORK)),
         ("move", config(2, FORK)),
         ("handlers", config(2, FORK)),
         ("handlers", config(1, SPAWN)),

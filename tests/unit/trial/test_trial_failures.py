@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from multiprocessing.connection import Client
 from typing import Any
 
@@ -236,3 +237,70 @@ def test_what_a_new_worker_could_not_unpickle_is_named_from_the_log() -> None:
 )
 def test_how_a_process_ended(status: int, text: str) -> None:
     assert ended(status) == text
+
+
+def raised_here(error: Exception) -> Exception:
+    """As it comes out of the user's own code in the main process."""
+    try:
+        raise error
+    except type(error) as raised:
+        return raised
+
+
+def passed_on(error: Exception) -> Exception:
+    """As it comes out of the user's own code in a worker, through torch."""
+    wrapper: Any = ExceptionWrapper
+    try:
+        raise error
+    except type(error):
+        wrapped = wrapper(where="in DataLoader worker process 0")
+    try:
+        wrapped.reraise()
+    except Exception as anew:  # noqa: BLE001 - torch makes it anew, mostly of the same type
+        return anew
+    raise AssertionError("nothing was raised")
+
+
+@pytest.mark.parametrize("comes", [raised_here, passed_on])
+@pytest.mark.parametrize(
+    "error",
+    [
+        BlockingIOError(11, "unable to lock file: Resource temporarily unavailable"),
+        OSError(28, "No space left on device", "/data/cache/7.pt"),
+        OSError(12, "Cannot allocate memory"),
+        TypeError("cannot pickle '_thread.lock' object"),
+        RuntimeError("ffmpeg was killed by signal 9"),
+        RuntimeError("the decoder exited unexpectedly on 7.mp4"),
+    ],
+    ids=str,
+)
+def test_the_users_own_errors_are_not_taken_for_those_of_loading(
+    error: Exception, comes: Callable[[Exception], Exception]
+) -> None:
+    failure = classify(comes(error))
+
+    assert failure.kind == "worker_exception", failure
+    assert type(error).__name__ in failure.message
+    assert "traceback" in failure.hint
+
+
+_SAID_BY_LOADING = (
+    "Caught {error} in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
+    '  File "/home/me/data.py", line 7, in __getitem__\n    start()\n'
+    '  File "{file}", line 66, in _launch\n    os.fork()\n{error}: {text}\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "kind"),
+    [
+        ("/lib/multiprocessing/popen_fork.py", "Resource temporarily unavailable", "start_failed"),
+        ("/lib/subprocess.py", "Resource temporarily unavailable", "start_failed"),
+        ("/lib/multiprocessing/synchronize.py", "No space left on device", "shared_memory"),
+        ("/lib/torch/storage.py", "No space left on device", "shared_memory"),
+    ],
+)
+def test_what_loading_itself_says_in_a_worker_counts(file: str, text: str, kind: str) -> None:
+    said = _SAID_BY_LOADING.format(error="OSError", file=file, text=text)
+
+    assert classify(OSError(said)).kind == kind
