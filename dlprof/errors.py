@@ -78,6 +78,10 @@ class NothingMeasuredError(DlprofError):
     exit_code = ExitCode.NOTHING_MEASURED
 
 
+class BaseNotMeasuredError(NothingMeasuredError):
+    """What the change is checked against can't be loaded from, and the change can."""
+
+
 class InterruptedSweepError(DlprofError):
     """The user ended the measuring; what was measured is kept."""
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dlprof.errors import BaseTargetError, DlprofError, UsageError
+from dlprof.errors import BaseNotMeasuredError, BaseTargetError, DlprofError, UsageError
 from dlprof.records import CheckReport
 
 _NAMED = "Give a function or a class that stands at the top of a module, or a TARGET."
@@ -145,7 +145,7 @@ def _faults_in_words() -> Iterator[None]:
     """
     try:
         yield
-    except BaseTargetError as error:
+    except (BaseTargetError, BaseNotMeasuredError) as error:
         pytest.skip(f"dlprof: {error.message}")
     except DlprofError as error:
         parts = (f"dlprof: {error.message}", error.hint, error.traceback)

@@ -114,6 +114,11 @@ def dlprof_check(request: pytest.FixtureRequest) -> Checker:
     """Checks that loading did not get slower: ``dlprof_check(make_loader, fail_above=0.05)``."""
     from dlprof.integrations.checking import Checker
 
+    # Who asks for it within a test could not be marked before.
+    if _told_to_skip(request.config):
+        pytest.skip(_TOLD)
+    if not _has_base(request.config):
+        pytest.skip(_NO_BASE)
     return Checker(request)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dlprof import api
-from dlprof.errors import BaseTargetError, UsageError
+from dlprof.errors import BaseNotMeasuredError, BaseTargetError, DlprofError, UsageError
 from dlprof.records import CheckReport, Compared, GateState, TargetCheck, Verdict
 
 pytest_plugins = ("pytester",)
@@ -147,16 +147,35 @@ def test_a_check_that_can_not_be_made_fails_in_words(
     result.stdout.fnmatch_lines(["dlprof: There is no such git ref", "Fetch it first."])
 
 
-def test_a_base_that_does_not_have_the_target_yet_skips(
-    project: Project, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", [BaseTargetError, BaseNotMeasuredError])
+def test_a_base_that_can_not_be_loaded_from_skips(
+    project: Project, monkeypatch: pytest.MonkeyPatch, kind: type[DlprofError]
 ) -> None:
     def refuse(_target: str, **_given: object) -> CheckReport:
-        raise BaseTargetError("The base (main): there is no file 'test_loading.py'")
+        raise kind("The base (main): there is no file 'test_loading.py'")
 
     monkeypatch.setattr(api, "check", refuse)
     result = project.run("--dlprof-against", "main", "-rs")
     result.assert_outcomes(skipped=1, passed=2)
     result.stdout.fnmatch_lines(["*The base (main): there is no file*"])
+
+
+def test_a_check_that_is_asked_for_late_needs_a_base_too(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "check", None)
+    project.pytester.makepyfile(
+        test_late="""
+        def test_late(request):
+            request.getfixturevalue("dlprof_check")("data.py:make")
+        """
+    )
+    result = project.run("test_late.py", "-rs")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["*nothing to compare with*"])
+    project.run("--dlprof-against", "main", "--dlprof-skip", "test_late.py").assert_outcomes(
+        skipped=1
+    )
 
 
 def test_a_function_without_a_name_in_the_code_is_refused(project: Project) -> None:

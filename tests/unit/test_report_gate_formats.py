@@ -294,6 +294,16 @@ def test_no_text_leaves_an_output(text: str) -> None:
     assert values["verdict"] == "fail"
 
 
+def test_the_metric_of_an_undecided_check_is_the_one_that_is_waited_for() -> None:
+    check = inconclusive_check()
+    (target,) = check.targets
+    (gate, *_) = target.verdict.gates
+    unseen = dataclasses.replace(gate, name="receive", views=(), blocking=False)
+    verdict = dataclasses.replace(target.verdict, gates=(unseen, *target.verdict.gates))
+    again = dataclasses.replace(check, targets=(dataclasses.replace(target, verdict=verdict),))
+    assert render_outputs(again, lambda: "E") == render_outputs(check, lambda: "E")
+
+
 def test_a_delimiter_that_the_text_holds_is_not_taken() -> None:
     delimiters = iter(["EOF", "fail", *(f"end{each}" for each in range(20))])
     check = dataclasses.replace(failing_check(), explanation="x\nEOF\ny")

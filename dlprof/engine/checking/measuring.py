@@ -15,6 +15,8 @@ from dlprof.units import format_duration
 _STARTS: tuple[str, ...] = ("startup", "epoch_turnover")
 _HOPELESS = 4.0
 """A check whose first look would take so many times what is left of the budget isn't begun."""
+_FAR_SLOWER = 2.0
+"""Blocks of two sides that differ by less may do so by chance."""
 _QUICK_BATCH_S = 200e-6
 """Stamps cost about a fifth of that."""
 _SIDES = 2
@@ -123,10 +125,22 @@ def _refuse_slow(plan: CheckPlan, sides: Sides, settings: CheckSettings, left_s:
     whole_s = budget_s - left_s + need_s
     raise UsageError(
         f"The target is too slow for --budget {format_duration(budget_s)}: a block of "
-        f"{sides.batches} batches takes {format_duration(sides.block_s)}, and a verdict needs "
-        f"{format_duration(whole_s)} at the least",
+        f"{sides.batches} batches takes {format_duration(sides.block_s)}{_unequal(sides)}, and a "
+        f"verdict needs {format_duration(whole_s)} at the least",
         hint=f"Give --budget {_minutes(1.5 * whole_s)}, or smaller batches with --batch-size.",
     )
+
+
+def _unequal(sides: Sides) -> str:
+    """That the change alone is so slow, where the blocks that were tried tell so.
+
+    The base is tried first, so that caches which were cold can't be why the change took longer.
+    """
+    took = sides.tried_s.get("load", {})
+    base_s, change_s = took.get("base", 0.0), took.get("change", 0.0)
+    if not base_s or change_s < _FAR_SLOWER * base_s:
+        return ""
+    return f" in the change, {change_s / base_s:.3g} times as long as in the base"
 
 
 def _minutes(seconds: float) -> str:

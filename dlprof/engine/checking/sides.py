@@ -13,7 +13,7 @@ from dlprof.engine.checking.compared import SidePlan
 from dlprof.engine.checking.naming import error_of_side, refuse_unlike, side_name
 from dlprof.engine.checking.settings import CheckListener, CheckSettings
 from dlprof.engine.workplace import work_directory
-from dlprof.errors import DlprofError, NothingMeasuredError
+from dlprof.errors import BaseNotMeasuredError, DlprofError, NothingMeasuredError
 from dlprof.gate import LEAST_BATCHES, SIDES, grouped
 from dlprof.machine import inspect_machine
 from dlprof.records import Block, Config, Failure, Machine, Quad, Series, Side
@@ -96,6 +96,7 @@ class Sides:
         configs: The settings of each side's loader.
         batches: Of a block of loading.
         block_s: What a block of loading takes, all included.
+        tried_s: What the last block or start that isn't judged took, by series and side.
         starts_s: What a start of each side takes, the turn of an epoch included.
         failures: What went wrong in blocks, by side.
     """
@@ -113,6 +114,7 @@ class Sides:
         self.configs: dict[Side, Config] = {}
         self.batches = 0
         self.block_s = 0.0
+        self.tried_s: dict[Series, dict[Side, float]] = {}
         self.starts_s: dict[Side, float] = {}
         self.failures: dict[Side, list[Failure]] = {plan.side: [] for plan in plans}
         self._plans = {plan.side: plan for plan in plans}
@@ -188,7 +190,17 @@ class Sides:
         self._try_starts({side: cold[side] - warm[side] for side in cold})
 
     def _try_all(self, series: Series) -> dict[Side, float]:
-        return {side: self._try(side, series) for side in self._plans}
+        took: dict[Side, float] = {}
+        failed: NothingMeasuredError | None = None
+        for side in self._plans:
+            try:
+                took[side] = self._try(side, series)
+            except NothingMeasuredError as error:
+                failed = error  # the change comes last: what both have is its own fault
+        if failed is not None:
+            raise failed
+        self.tried_s[series] = took
+        return took
 
     def _fit_block(self, took: Mapping[Side, float], least: int, workers: int) -> None:
         """Make blocks longer or shorter, where they are far from what is wanted."""
@@ -223,11 +235,7 @@ class Sides:
         self._processes[side].order(self._request(series))
         _, failure = self._processes[side].collect(self._patience_s)
         if failure is not None:
-            raise NothingMeasuredError(
-                f"{side_name(self._plans[side])} can't be loaded from: {failure.message}",
-                hint=failure.hint,
-                traceback=failure.stderr_tail,
-            )
+            raise self._not_measured(side, f"can't be loaded from: {failure.message}", failure)
         return self._clock() - began_s
 
     def quad(self, order: str, series: Series, number: int) -> Quad:
@@ -262,12 +270,17 @@ class Sides:
         """
         for side, failures in self.failures.items():
             if len(failures) >= _MOST_FAILURES:
-                last, name = failures[-1], side_name(self._plans[side])
-                raise NothingMeasuredError(
-                    f"{name} failed {len(failures)} times while it was measured: {last.message}",
-                    hint=last.hint,
-                    traceback=last.stderr_tail,
-                )
+                what = f"failed {len(failures)} times while it was measured"
+                raise self._not_measured(side, f"{what}: {failures[-1].message}", failures[-1])
+
+    def _not_measured(self, side: Side, what: str, failure: Failure) -> NothingMeasuredError:
+        """The error of a side that can't be measured."""
+        kind = BaseNotMeasuredError if side == "base" else NothingMeasuredError
+        return kind(
+            f"{side_name(self._plans[side])} {what}",
+            hint=failure.hint,
+            traceback=failure.stderr_tail,
+        )
 
     def _measured(self, side: Side, series: Series) -> Block:
         self._processes[side].order(self._request(series))

@@ -63,7 +63,10 @@ def render_outputs(check: CheckReport, delimiter: Callable[[], str] = _random_de
 def _outputs(check: CheckReport) -> Mapping[str, str]:
     name, target = named_targets(check)[0]
     gates = target.verdict.gates
-    decisive = next((gate for gate in gates if gate.state == target.verdict.state), None)
+    state = target.verdict.state
+    fitting = [gate for gate in gates if gate.state == state]
+    # An undecided metric that nobody waits for decides nothing.
+    decisive = next((gate for gate in fitting if gate.blocking or state != "inconclusive"), None)
     view = decisive.views[0] if decisive and decisive.views else None
     ratio = view if decisive and decisive.scale == "ratio" else None
     figures = (ratio.shift, ratio.low, ratio.high) if ratio else (None, None, None)

@@ -13,7 +13,13 @@ from dlprof.engine.checking.compared import SidePlan
 from dlprof.engine.checking.measuring import measure
 from dlprof.engine.checking.settings import CheckSettings, for_check
 from dlprof.engine.checking.sides import Sides
-from dlprof.errors import DlprofError, NothingMeasuredError, TargetError, UsageError
+from dlprof.errors import (
+    BaseNotMeasuredError,
+    DlprofError,
+    NothingMeasuredError,
+    TargetError,
+    UsageError,
+)
 from dlprof.gate import NextLook, judge
 from dlprof.records import Block, Compared, Config, Failure, Series, Side, Target
 from dlprof.settings import SweepSettings, resolve_settings
@@ -209,6 +215,14 @@ def test_a_target_that_is_far_too_slow_is_refused_before_it_is_measured() -> Non
     assert "--budget" in e.value.hint
 
 
+def test_a_change_that_alone_is_far_too_slow_is_said_to_be() -> None:
+    with pytest.raises(UsageError, match=r"8\.0 s in the change, 200 times as long as in the base"):
+        measured(bench({"batch_s": 0.01}, {"batch_s": 2.0}))
+    with pytest.raises(UsageError) as caught:  # that may have been a cold cache
+        measured(bench({"batch_s": 2.0}, {"batch_s": 0.01}))
+    assert "times as long" not in caught.value.message
+
+
 def test_batches_that_are_too_quick_are_said() -> None:
     listener = Listener()
     measured(bench({"batch_s": 1e-4}, {"batch_s": 1e-4}), listener)
@@ -285,6 +299,14 @@ def test_a_side_that_can_not_be_loaded_from_is_named() -> None:
         bench({"broken_from": 0})
     assert caught.value.message == "The base (main, 1a2b3c4) can't be loaded from: It broke."
     assert caught.value.exit_code == 6
+
+
+def test_what_can_not_be_loaded_from_on_both_sides_is_the_changes_fault() -> None:
+    with pytest.raises(BaseNotMeasuredError):
+        bench({"broken_from": 0})
+    with pytest.raises(NothingMeasuredError, match=r"^The change ") as caught:
+        bench({"broken_from": 0}, {"broken_from": 0})
+    assert not isinstance(caught.value, BaseNotMeasuredError)
 
 
 def test_an_error_of_both_sides_is_the_targets_own() -> None:
