@@ -13,6 +13,16 @@ _DEEPEST = 16
 """A batch that contains itself is left as it is from here on."""
 
 
+# What is stored of a sparse tensor; the first as it is, for one that isn't coalesced refuses else.
+_SPARSE: dict[torch.layout, tuple[str, ...]] = {
+    torch.sparse_coo: ("_indices", "_values"),
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
+
+
 def move(batch: Any, device: torch.device) -> Any:
     """The batch with its tensors on the device; what is no tensor stays as it is.
 
@@ -27,7 +37,10 @@ def move(batch: Any, device: torch.device) -> Any:
 
 
 def tensors_of(batch: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Each tensor of a batch with the path that leads to it, such as ``['image'][0]``."""
+    """Each tensor of a batch with the path that leads to it, such as ``['image'][0]``.
+
+    Of a sparse tensor its dense parts, because it tells no size and knows no streams itself.
+    """
     yield from _tensors(batch, "", 0)
 
 
@@ -128,7 +141,11 @@ def _made(plain: type, like: Any, parts: Any) -> Any:
 
 def _tensors(batch: Any, path: str, depth: int) -> Iterator[tuple[str, torch.Tensor]]:
     if isinstance(batch, torch.Tensor):
-        yield path, batch
+        parts = _SPARSE.get(batch.layout)
+        if parts is None:
+            yield path, batch
+        else:
+            yield from ((f"{path}.{part}()", getattr(batch, part)()) for part in parts)
     elif depth < _DEEPEST and not isinstance(batch, str | bytes):
         for name, part in _named_parts(batch):
             yield from _tensors(part, path + name, depth + 1)

@@ -196,14 +196,24 @@ def open_runtime(name: str) -> Runtime:
     if device.type != found:
         has = "no accelerator" if found is None else f"an accelerator of kind {found}"
         raise UnavailableError(f"torch finds {has}, and no {name}")
-    # Torch's own device says -1, None or 0 where the name has no index.
-    given = name.partition(":")[2]
+    try:
+        return _opened(device.type, name.partition(":")[2])
+    except RuntimeError as error:  # taken by somebody alone, or so full that nothing can begin
+        words, _, _ = str(error).strip().partition("\n")
+        raise UnavailableError(f"{name} can't be used: {words}") from error
+
+
+def _opened(kind: str, given: str) -> Runtime:
+    """A device of the accelerator's kind, by its index as text; empty for the current one.
+
+    Torch's own device says -1, None or 0 where its name has no index.
+    """
     index = int(given) if given else _accelerator("current_device_index")()
     count = torch.accelerator.device_count()
     if index >= count:
-        raise UnavailableError(f"torch finds {count} of kind {found}, counted from 0")
+        raise UnavailableError(f"torch finds {count} of kind {kind}, counted from 0")
     _accelerator("set_device_index")(index)
-    return AcceleratorRuntime(torch.device(device.type, index))
+    return AcceleratorRuntime(torch.device(kind, index))
 
 
 def _accelerator(name: str) -> Any:
@@ -212,10 +222,19 @@ def _accelerator(name: str) -> Any:
     return named or getattr(torch.accelerator, name.replace("index", "idx"))
 
 
-def empty_pinned_cache() -> None:
-    """Have torch give back page-locked memory that it keeps; nothing where it has none."""
-    with contextlib.suppress(RuntimeError, AttributeError, NotImplementedError):
-        torch.accelerator.empty_host_cache()
+def empty_pinned_cache() -> bool:
+    """Have torch give back page-locked memory that it keeps.
+
+    Returns:
+        Whether it can.
+    """
+    empty = getattr(torch.accelerator, "empty_host_cache", None)
+    empty = empty or getattr(torch._C, "_host_emptyCache", None)  # noqa: SLF001 - older versions
+    if empty is None:
+        return False
+    with contextlib.suppress(RuntimeError, NotImplementedError):  # the device pins nothing
+        empty()
+    return True
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ import torch
 
 from dlprof.device.moving import apply, move, tensors_of
 from dlprof.device.runtime import Runtime, UnavailableError
+from dlprof.errors import DlprofError
 from dlprof.records.transfer import BatchTransfer, CopyWay, TensorTransfer, WayTime
 from dlprof.stats.medians import median_interval
 
@@ -41,6 +42,7 @@ def measure_batch(
     ways: dict[CopyWay, Any] = {"pageable": batch}
     unavailable: dict[str, str] = {}
     try:
+        _check_there_is_something_to_pin(batch)
         ways["pinned_by_caller"] = pinned(batch, runtime)
         ways["pinned_by_loader"] = _pinned_by_loader(load)
     except UnavailableError as reason:
@@ -79,13 +81,24 @@ def _pin(part: Any, runtime: Runtime) -> Any:
     return own() if callable(own) else part
 
 
+def _check_there_is_something_to_pin(batch: Any) -> None:
+    places = {tensor.device.type for _, tensor in tensors_of(batch)}
+    if not places:
+        raise UnavailableError("no tensor is found in the batch")
+    if places != {"cpu"}:
+        raise UnavailableError("the batch is on a device already, or a part of it")
+
+
 def _pinned_by_loader(load: _Make) -> Any:
     """The same batch from a loader that pins.
 
     Raises:
-        UnavailableError: It came unpinned.
+        UnavailableError: It came unpinned, or not at all.
     """
-    batch = load(True)
+    try:
+        batch = load(True)
+    except DlprofError as error:  # not the target's fault: without pinning it loaded
+        raise UnavailableError(f"with pin_memory=True: {error.message.rstrip('.')}") from error
     if not all(tensor.is_pinned() for _, tensor in tensors_of(batch)):
         raise UnavailableError("the loader's batch came without being pinned, or only in part")
     return batch

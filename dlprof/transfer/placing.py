@@ -137,7 +137,8 @@ def near_and_far(
         near: The device's node.
 
     Raises:
-        UnavailableError: Threads can't be placed here, or fewer than two nodes are allowed.
+        UnavailableError: Threads can't be placed here, fewer than two nodes are allowed, or torch
+            keeps pinned memory.
     """
     if not hasattr(os, "sched_setaffinity"):
         raise UnavailableError("this system can't place a thread on chosen CPUs")
@@ -145,10 +146,12 @@ def near_and_far(
     allowed = {node: before & set(cpus) for node, cpus in nodes.items() if before & set(cpus)}
     if near not in allowed or len(allowed) < 2:
         raise UnavailableError("this process may not run on both a near and a far node")
+    if not empty_pinned_cache():  # memory of another node would be handed out again
+        raise UnavailableError("this version of torch can't give pinned memory back in between")
     rates = []
     for node, cpus in allowed.items():
         with _placed(cpus, before):
-            empty_pinned_cache()  # or memory of another node would be handed out again
+            empty_pinned_cache()
             rate = _rates(runtime, _large(runtime, most_bytes))
         rates.append(NumaRate(node=node, near=node == near, bytes_per_s=rate))
     empty_pinned_cache()

@@ -46,7 +46,8 @@ def make_copying(request: TrialRequest) -> Copying | None:
     if runtime is None:
         return None
     if request.step_callable is not None:
-        step = Step(work=make_consumer(0.0, request.step_callable))
+        # It may only order its work, as a training step does that doesn't read its loss.
+        step = Step(work=make_consumer(0.0, request.step_callable), runs_ahead=True)
     elif request.step_s > 0 and request.step_on == "device":
         spinner = Spinner(runtime)
         step = Step(work=lambda _batch: spinner.spin(request.step_s), runs_ahead=True)

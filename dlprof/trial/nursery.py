@@ -315,7 +315,7 @@ def _open_files(descriptors: Path) -> Iterator[str]:
     """The names of what this process has open; none where ``/proc`` is not to be had."""
     for name in list_names(descriptors):
         with contextlib.suppress(OSError):  # the one that lists them is closed by now
-            yield os.readlink(descriptors / name)
+            yield str((descriptors / name).readlink())
 
 
 def main() -> None:

@@ -159,6 +159,21 @@ def test_batches_stay_on_the_cpu_without_an_accelerator() -> None:
         open_device("cuda:0")
 
 
+def test_a_step_of_the_users_that_only_orders_its_work_is_held_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the loop would be timed, until the device's queue is full, and not the step."""
+    device = FakeDevice(copy_s=1e-3)
+    monkeypatch.setattr("dlprof.trial.copies.open_device", lambda _name: device)
+    work: Callable[[object], None] = lambda _batch: device.main.order(50e-3)  # noqa: E731
+    monkeypatch.setattr("dlprof.trial.copies.make_consumer", lambda *_: work)
+    copying = make_copying(TrialRequest(config=Config(), step_callable="mine:step"))
+    assert copying is not None
+    for _ in range(20):
+        copying(FakeBatch(device))
+    assert device.main.until_s - device.clock() <= 3 * 51e-3
+
+
 def test_what_pinning_costs_is_told_with_the_copies() -> None:
     device = FakeDevice(copy_s=1e-3)
     watch = CopyWatch(Copying(device, _sleeping(device, 0.0), clock=device.clock), pins=True)

@@ -153,3 +153,19 @@ def test_pinned_tensors_are_copied_without_blocking(monkeypatch: pytest.MonkeyPa
 
 def test_apply_reaches_only_what_goes() -> None:
     assert apply([1, "a", (2,)], lambda _part: pytest.fail("nothing to change")) == [1, "a", (2,)]
+
+
+@pytest.mark.parametrize(
+    ("sparse", "parts"),
+    [
+        (torch.eye(3).to_sparse(), ["_indices", "_values"]),
+        (torch.eye(3).to_sparse_csr(), ["crow_indices", "col_indices", "values"]),
+        (torch.eye(3).to_sparse_csc(), ["ccol_indices", "row_indices", "values"]),
+    ],
+)
+def test_a_sparse_tensor_is_known_by_its_dense_parts(
+    sparse: torch.Tensor, parts: list[str]
+) -> None:
+    found = dict(tensors_of({"adjacency": sparse}))
+    assert list(found) == [f"['adjacency'].{part}()" for part in parts]
+    assert all(tensor.nbytes > 0 and tensor.is_contiguous() for tensor in found.values())

@@ -14,6 +14,7 @@ from dlprof.device.runtime import (
     UnavailableError,
     open_runtime,
 )
+from dlprof.errors import TargetError
 from dlprof.records.transfer import CopyTime, LinkState
 from dlprof.transfer.batches import measure_batch
 from dlprof.transfer.child import answer
@@ -138,6 +139,20 @@ def test_a_device_that_is_not_there_is_named() -> None:
         open_runtime("toaster")
 
 
+def test_a_device_that_can_not_be_used_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A neighbour has all of its memory: CUDA can't even begin."""
+
+    def fail(_index: int) -> None:
+        raise RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be ...")
+
+    monkeypatch.setattr("dlprof.device.runtime.find_accelerator", lambda: "cuda")
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 8)
+    monkeypatch.setattr(torch.accelerator, "set_device_index", fail)
+    with pytest.raises(UnavailableError) as raised:
+        open_runtime("cuda:3")
+    assert str(raised.value) == "cuda:3 can't be used: CUDA error: out of memory"
+
+
 def _reads(state: LinkState, device: FakeDevice, takes_s: float = 0.0) -> Any:
     def read() -> LinkState:
         device.clock.sleep(takes_s)
@@ -192,6 +207,16 @@ def test_the_thread_goes_back_to_its_cpus_after_each_node(
     assert places == [{0, 1}, {0, 1, 2, 3}, {2, 3}, {0, 1, 2, 3}]
 
 
+def test_nodes_are_not_compared_where_pinned_memory_is_kept(
+    device: FakeDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The far node's buffers would be the near one's."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1}, raising=False)
+    monkeypatch.setattr("dlprof.transfer.placing.empty_pinned_cache", lambda: False)
+    with pytest.raises(UnavailableError, match="can't give pinned memory back"):
+        near_and_far(device, 1 << 16, {0: (0,), 1: (1,)}, near=1)
+
+
 def _batch(pin: bool) -> Any:  # noqa: FBT001 - the shape of what loads batches
     del pin
     return {"image": torch.ones(4, 3), "label": [torch.ones(4, dtype=torch.int64)]}
@@ -214,6 +239,35 @@ def test_a_batch_that_the_loader_did_not_pin_is_no_figure_of_pinning() -> None:
     assert found.together[1].pin_s is not None
     assert found.together[1].total_s >= found.together[1].copy_s.value
     assert "without being pinned" in found.unavailable["pinned_by_loader"]
+
+
+def test_a_batch_that_the_loader_can_not_pin_is_measured_otherwise() -> None:
+    def load(pin: bool) -> Any:  # noqa: FBT001 - the shape of what loads batches
+        if pin:
+            raise TargetError("Loading a batch raised RuntimeError: cannot pin it.")
+        return _batch(pin)
+
+    found = measure_batch(load, FakeDevice(), "mine.py:data")
+    assert [way.way for way in found.together] == ["pageable", "pinned_by_caller"]
+    reason = found.unavailable["pinned_by_loader"]
+    assert reason == "with pin_memory=True: Loading a batch raised RuntimeError: cannot pin it"
+
+
+@pytest.mark.parametrize(
+    ("batch", "reason"),
+    [
+        (["a text", 3], "no tensor is found in the batch"),
+        ([torch.ones(2), torch.ones(2, device="meta")], "on a device already, or a part of it"),
+    ],
+)
+def test_what_can_not_be_pinned_is_no_figure_of_pinning(
+    batch: Any, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dlprof.transfer.batches.bring", lambda batch, _runtime: batch)
+    found = measure_batch(lambda _pin: batch, FakeDevice(), "mine.py:data")
+    assert [way.way for way in found.together] == ["pageable"]
+    assert reason in found.unavailable["pinned_by_caller"]
+    assert reason in found.unavailable["pinned_by_loader"]
 
 
 def _asked(request: TransferRequest) -> list[Message]:
