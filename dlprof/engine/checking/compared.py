@@ -110,6 +110,12 @@ def both_sides(
             yield _at_commit(settings.sweep, change, base, path, python), change
         return
     if directory is not None:
+        if directory == cwd and python is None:
+            raise UsageError(
+                f"--against {against} is the working directory itself",
+                hint="Give a directory that holds another version; "
+                "--self-test checks the code against itself.",
+            )
         yield _in_directory(settings.sweep, change, directory, python), change
 
 
@@ -129,6 +135,10 @@ def _directory(against: str | None, cwd: Path) -> Path | None:
     """The directory that is meant, if it is one; a git ref of the same name comes first."""
     if against is None:
         return None
+    if not against.strip():  # a variable of a CI job that isn't set; as a path it is the checkout
+        raise UsageError(
+            "--against is empty", hint="Give a git ref or a directory, or leave --against out."
+        )
     path = (cwd / Path(against).expanduser()).resolve()
     if path.is_dir():
         return path

@@ -327,3 +327,20 @@ def test_a_ref_that_is_nearly_right_is_suggested(repository: Path) -> None:
 
 def test_the_working_tree_of_no_repository_has_no_commit(tmp_path: Path) -> None:
     assert working_tree(SweepSettings(), tmp_path).compared.commit == ""
+
+
+@pytest.mark.parametrize(("against", "fault"), [("", "is empty"), (".", "directory itself")])
+def test_the_working_directory_is_not_checked_against_itself(
+    repository: Path, against: str, fault: str
+) -> None:
+    with (
+        pytest.raises(UsageError, match=fault),
+        both_sides(settings(against=against), {}, repository),
+    ):
+        pass
+
+
+def test_another_python_may_check_the_same_directory(repository: Path) -> None:
+    given = settings(against=".", against_python=sys.executable)
+    with both_sides(given, {}, repository) as (base, change):
+        assert base.directory == change.directory
