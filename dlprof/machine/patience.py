@@ -20,7 +20,11 @@ from dlprof.records import GpuInfo, GpuUsage
 _T = TypeVar("_T")
 
 LIMIT_S = 5.0
-"""Seconds for one call; the first loads the driver, which takes up to two without its daemon."""
+"""Seconds for one call."""
+
+OPENING_S = 20.0
+"""Seconds for loading the driver: without its daemon it wakes one card after the other, each in a
+second or two, and a server has eight."""
 
 
 def open_gpus(root: Path = Path("/"), platform: str = sys.platform) -> Gpus:
@@ -53,19 +57,25 @@ class PatientGpus:
     Args:
         limit_s: For one call. After one that ran over it, none is made any more.
         opener: Opens the driver.
+        opening_s: For that.
 
     Attributes:
         unavailable: As of whoever was opened; why there is nothing, where it hangs.
     """
 
-    def __init__(self, limit_s: float = LIMIT_S, opener: Callable[[], Gpus] = open_gpus) -> None:
-        self._limit_s = limit_s
+    def __init__(
+        self,
+        limit_s: float = LIMIT_S,
+        opener: Callable[[], Gpus] = open_gpus,
+        *,
+        opening_s: float = OPENING_S,
+    ) -> None:
+        self._limit_s = opening_s
         self._is_silent = False
-        nothing: Gpus = NoGpus(
-            {"gpus": f"the GPUs' driver gave no answer within {limit_s:g} s: it may hang"}
-        )
+        nothing: Gpus = NoGpus({"gpus": "the GPUs' driver gave no answer in time: it may hang"})
         self._nothing = nothing
         self._gpus = self._within(opener, nothing)
+        self._limit_s = limit_s
 
     @property
     def unavailable(self) -> dict[str, str]:

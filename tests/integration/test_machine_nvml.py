@@ -48,7 +48,7 @@ _PATIENT = """
 import dataclasses, json
 from dlprof.machine.inspection import inspect_machine
 from dlprof.machine.patience import PatientGpus
-gpus = PatientGpus(limit_s=0.5)
+gpus = PatientGpus(limit_s=0.5, opening_s=0.5)
 machine = inspect_machine(gpus=gpus)
 print(json.dumps([dataclasses.asdict(machine), len(gpus.neighbours())]))
 """

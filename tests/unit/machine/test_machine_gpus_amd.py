@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -121,10 +122,19 @@ def test_a_driver_that_never_answers_is_given_up() -> None:
         never.wait()
         return NoGpus({})
 
-    gpus = PatientGpus(limit_s=0.01, opener=opener)
+    gpus = PatientGpus(opener=opener, opening_s=0.01)
     assert gpus.list_gpus() == ()
     assert "it may hang" in gpus.unavailable["gpus"]
     never.set()
+
+
+def test_a_driver_that_wakes_many_cards_is_given_longer_than_a_call() -> None:
+    def opener() -> Gpus:
+        time.sleep(0.1)
+        return NoGpus({"gpus": "none here"})
+
+    gpus = PatientGpus(limit_s=0.01, opener=opener, opening_s=60.0)
+    assert gpus.unavailable == {"gpus": "none here"}
 
 
 @pytest.fixture
