@@ -217,7 +217,7 @@ def _exit_code(request: SystemExit) -> int:
     if request.code is None:
         return 0
     if isinstance(request.code, int):
-        return request.code
+        return int(request.code)  # True and False are codes too
     if sys.stderr is not None:
         sys.stderr.write(f"{request.code}\n")
     return 1

@@ -119,6 +119,10 @@ def test_a_place_outside_the_folder_is_named_in_full() -> None:
     assert place.line(2, "/data") == ""
 
 
+def test_a_truth_value_is_an_exit_code_as_python_takes_it() -> None:
+    assert repr(show_fault(SystemExit(True)).exit_code) == "1"
+
+
 def test_frames_of_dlprof_are_taken_out_of_tracebacks_and_workers_texts(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
