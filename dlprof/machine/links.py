@@ -15,6 +15,9 @@ from dlprof.records.transfer import LinkState
 GIGATRANSFERS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 """GT/s of a lane, by PCIe generation."""
 
+_OPENING_S = 20.0
+"""A driver without its daemon wakes each card of the machine in a second or two."""
+
 _PATIENCE_S = 2.0
 _FAULTS = ("NVMLError", "NVMLLibraryMismatchError")
 _QUESTIONS = {
@@ -38,22 +41,48 @@ def theory_bytes_per_s(generation: int | None, width: int | None) -> float | Non
     return rate * width * coding / 8 * 1e9
 
 
-def read_link(uuid: str, nvml: Any = None, *, patience_s: float = _PATIENCE_S) -> LinkState:
-    """The link of one card as it is now; whatever can't be had has a reason.
+def read_link(
+    uuid: str,
+    meanwhile: Callable[[], object] = lambda: None,
+    nvml: Any = None,
+    *,
+    opening_s: float = _OPENING_S,
+    patience_s: float = _PATIENCE_S,
+) -> LinkState:
+    """The link of one card while it does something; whatever can't be had has a reason.
 
     Args:
         uuid: NVML's of the card.
+        meanwhile: Makes the card busy, once NVML has been loaded and knows it: that may take longer
+            than the card can be kept busy. Not called where NVML hasn't.
         nvml: The bindings; the module ``pynvml`` of nvidia-ml-py for ``None``.
+        opening_s: Loading it is not waited for longer.
         patience_s: A sick driver's call is not waited for longer.
     """
     found: list[LinkState] = []
-    asking = threading.Thread(target=lambda: found.append(_ask(uuid, nvml)), daemon=True)
+    ready, busy = threading.Event(), threading.Event()
+
+    def know() -> None:
+        ready.set()
+        busy.wait()
+
+    def ask() -> None:
+        found.append(_ask(uuid, nvml, know))
+        ready.set()  # also where there was nothing to know
+
+    asking = threading.Thread(target=ask, daemon=True)
     asking.start()
-    asking.join(patience_s)
+    is_ready = ready.wait(opening_s)
+    try:
+        if is_ready and not found:
+            meanwhile()
+    finally:
+        busy.set()
+    asking.join(patience_s if is_ready else 0.0)
     return found[0] if found else _without("NVML did not answer in time")
 
 
-def _ask(uuid: str, nvml: Any) -> LinkState:
+def _ask(uuid: str, nvml: Any, know: Callable[[], object]) -> LinkState:
     if not uuid:
         return _without("torch doesn't tell by which UUID NVML knows this device")
     if nvml is None:
@@ -68,7 +97,9 @@ def _ask(uuid: str, nvml: Any) -> LinkState:
     except faults as fault:
         return _without(_words(fault))
     try:
-        return _read(nvml, nvml.nvmlDeviceGetHandleByUUID(uuid), faults)
+        handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+        know()
+        return _read(nvml, handle, faults)
     except faults as fault:
         return _without(_words(fault))
     finally:

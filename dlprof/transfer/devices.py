@@ -57,7 +57,9 @@ def measure_device(
         reasons |= dict.fromkeys(("link", "numa"), why)
         return dataclasses.replace(found, unavailable=reasons)
     link = _tried(
-        lambda: look_at_link(runtime, size, best, lambda: read_link(uuid)), "link", reasons
+        lambda: look_at_link(runtime, size, best, lambda busy: read_link(uuid, busy)),
+        "link",
+        reasons,
     )
     numa = _numa(runtime, request, uuid, size, reasons)
     return dataclasses.replace(found, link=link, numa=numa, unavailable=reasons)

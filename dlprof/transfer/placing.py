@@ -76,7 +76,7 @@ def look_at_link(
     runtime: Runtime,
     most_bytes: int,
     best_bytes_per_s: float,
-    read: Callable[[], LinkState],
+    read: Callable[[Callable[[], object]], LinkState],
 ) -> LinkState:
     """The link as NVML tells it while a third of a second of copies is on its way.
 
@@ -84,17 +84,17 @@ def look_at_link(
         runtime: The device.
         most_bytes: Of a buffer.
         best_bytes_per_s: The fastest pinned copies that were measured.
-        read: Asks NVML about this device.
+        read: Asks NVML about this device, after it has called what makes the link busy.
 
     Raises:
         UnavailableError: Nothing can be pinned here.
     """
     buffers = _large(runtime, most_bytes)
     copies = _copies_for(_LOOK_S, best_bytes_per_s, buffers.size)
-    flight = _send(runtime, buffers, copies)
-    state = read()
-    in_time = not flight.ended.query()
-    flight.ended.synchronize()
+    flights: list[_Flight] = []
+    state = read(lambda: flights.append(_send(runtime, buffers, copies)))
+    in_time = any(not flight.ended.query() for flight in flights)
+    runtime.synchronize()
     return _judged(state, best_bytes_per_s, in_time=in_time)
 
 

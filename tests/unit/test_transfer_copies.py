@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -154,7 +155,8 @@ def test_a_device_that_can_not_be_used_has_a_reason(monkeypatch: pytest.MonkeyPa
 
 
 def _reads(state: LinkState, device: FakeDevice, takes_s: float = 0.0) -> Any:
-    def read() -> LinkState:
+    def read(meanwhile: Callable[[], object]) -> LinkState:
+        meanwhile()
         device.clock.sleep(takes_s)
         return state
 

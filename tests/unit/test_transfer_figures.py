@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -138,7 +139,7 @@ def _nvml(**answers: Any) -> Any:
 
 
 def test_a_link_is_read_as_it_is_now() -> None:
-    link = read_link("GPU-1", _nvml())
+    link = read_link("GPU-1", nvml=_nvml())
     assert (link.generation, link.width, link.max_generation, link.max_width) == (3, 8, 4, 16)
     assert link.theory_bytes_per_s == pytest.approx(15.75e9 / 2, rel=1e-3)
     assert not link.unavailable
@@ -148,16 +149,47 @@ def test_a_link_is_read_as_it_is_now() -> None:
     "broken", ["nvmlInit", "nvmlDeviceGetHandleByUUID", "nvmlDeviceGetCurrPcieLinkGeneration"]
 )
 def test_a_link_that_can_not_be_read_says_why(broken: str) -> None:
-    link = read_link("GPU-1", _nvml(**{broken: _NvmlError("GPU is lost")}))
+    link = read_link("GPU-1", nvml=_nvml(**{broken: _NvmlError("GPU is lost")}))
     assert link.theory_bytes_per_s is None
     assert "GPU is lost" in link.unavailable["generation"]
     assert "theory_bytes_per_s" in link.unavailable
 
 
 def test_a_link_without_a_uuid_or_an_answer_in_time() -> None:
-    assert "doesn't tell" in read_link("", _nvml()).unavailable["generation"]
-    late = read_link("GPU-1", _nvml(), patience_s=0.0)
+    assert "doesn't tell" in read_link("", nvml=_nvml()).unavailable["generation"]
+    late = read_link("GPU-1", nvml=_nvml(), opening_s=0.0)
     assert late.generation in {3, None}  # it may just have been quick enough
+
+
+def test_nvml_is_loaded_before_the_link_gets_busy_and_asked_after() -> None:
+    """Loading it can take longer than copies last."""
+    order: list[str] = []
+    nvml = _nvml()
+
+    def noted(name: str) -> Callable[..., int]:
+        def call(*_: object) -> int:
+            order.append(name)
+            return 3
+
+        return call
+
+    for name in ("nvmlInit", "nvmlDeviceGetHandleByUUID", "nvmlDeviceGetCurrPcieLinkGeneration"):
+        setattr(nvml, name, noted(name))
+    assert read_link("GPU-1", lambda: order.append("busy"), nvml).generation == 3
+    assert order == [
+        "nvmlInit",
+        "nvmlDeviceGetHandleByUUID",
+        "busy",
+        "nvmlDeviceGetCurrPcieLinkGeneration",
+    ]
+
+
+def test_nothing_gets_busy_for_a_card_that_nvml_does_not_know() -> None:
+    order: list[str] = []
+    nvml = _nvml(nvmlDeviceGetHandleByUUID=_NvmlError("Not Found"))
+    link = read_link("GPU-1", lambda: order.append("busy"), nvml)
+    assert "Not Found" in link.unavailable["generation"]
+    assert not order
 
 
 def test_the_cpus_of_each_node(tmp_path: Path) -> None:
