@@ -29,7 +29,7 @@ def startup(view: View) -> Claim | None:
     if turn_s is None or share is None or share < _SHARE or not view.workers:
         return None
     kept = persistent(view)
-    gain = _gain(view, kept, share, turn_s)
+    gain = None if _is_forked(view) else _gain(view, kept, share, turn_s)
     batches = view.evidence.target.batches_per_epoch
     once = " once" if view.config.persistent_workers else " at every epoch"
     return claim(
@@ -56,10 +56,17 @@ def startup(view: View) -> Claim | None:
 def _advice(view: View) -> str:
     if not view.config.persistent_workers:
         return "Set persistent_workers=True: workers then start once, not at every epoch."
+    if _is_forked(view):
+        return "Do less in worker_init_fn, and in what the data set opens at its first sample."
     return (
         'Start workers by fork, or by forkserver with set_forkserver_preload(["torch"]), and keep '
         "what the data set pickles small."
     )
+
+
+def _is_forked(view: View) -> bool:
+    """Whether workers that persist are said to start by fork, which no start method beats."""
+    return view.config.persistent_workers and view.config.start_method == "fork"
 
 
 def turn_of(view: View) -> float | None:

@@ -1,0 +1,36 @@
+"""What is advised where starting workers is slow though they start once."""
+
+from __future__ import annotations
+
+import pytest
+from builders import config
+from finding_cases import Loader, evidence
+
+from dlprof.advise.findings import find
+from dlprof.records import Finding
+
+
+def _slow_start(start_method: str) -> Finding:
+    loader = Loader(
+        config=config(2, persistent_workers=True, start_method=start_method), fetch_cpu=0.019
+    )
+    fields = {"startup_s": 3.0, "epoch_turnover_s": 0.001}
+    seen = evidence(loader, trial_fields=fields, target_fields={"batches_per_epoch": 100})
+    return next(each for each in find(seen) if each.code == "startup")
+
+
+def test_forked_workers_are_not_told_to_fork() -> None:
+    found = _slow_start("fork")
+    assert found.fix is not None
+    assert "worker_init_fn" in found.fix.text
+    assert not found.fix.dataloader_kwargs
+    assert found.predicted_gain is None
+
+
+@pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
+def test_others_are(start_method: str) -> None:
+    found = _slow_start(start_method)
+    assert found.fix is not None
+    assert "by fork" in found.fix.text
+    assert found.fix.dataloader_kwargs == {"multiprocessing_context": "fork"}
+    assert found.predicted_gain is not None
