@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+import tempfile
 import traceback
+from pathlib import Path
 
 import typer
 
@@ -64,7 +66,31 @@ def describe(error: BaseException, *, verbose: bool) -> Fault:
             hint="",
             exit_code=ExitCode.INTERRUPTED,
         )
-    return _describe_own_fault(error, verbose=verbose)
+    place = _missing_place() if isinstance(error, FileNotFoundError) else None
+    return place or _describe_own_fault(error, verbose=verbose)
+
+
+def _missing_place() -> Fault | None:
+    """What this process lacks, if it does: the directory that it is in, or one for its files."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return Fault(
+            kind="usage",
+            message="The working directory does not exist any more.",
+            hint="Change to one that does (cd), and run the command again.",
+            exit_code=ExitCode.USAGE,
+        )
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError:
+        return Fault(
+            kind="usage",
+            message="No directory for temporary files can be written to.",
+            hint="Free room on the disk, or name another directory with TMPDIR.",
+            exit_code=ExitCode.USAGE,
+        )
+    return None
 
 
 def _describe_parser_error(error: Exception) -> Fault:
