@@ -19,6 +19,8 @@ from dlprof.transfer.protocol import TransferRequest
 
 _LEAST_BYTES = 1 << 22
 _SMALLER = 4
+_SHORTAGES = ("out of memory", "allocate memory", "not enough memory")
+"""As CUDA, torch and the system say it; an "illegal memory access" is none."""
 _NO_LINK = "the host's own memory has no link"
 _NO_COPIES = "no copy could be measured"
 _ONE_NODE = "the machine has one NUMA node, or the kernel tells of none"
@@ -114,7 +116,7 @@ def _copies(
 def _is_shortage(error: Exception) -> bool:
     """Whether memory was short: on the device, on the host, or of what may be page-locked."""
     short = isinstance(error, torch.OutOfMemoryError | MemoryError)
-    return short or "memory" in str(error).lower()
+    return short or any(words in str(error).lower() for words in _SHORTAGES)
 
 
 def _first_line(error: Exception) -> str:

@@ -41,6 +41,8 @@ UNLOCKED = (
 )
 MORE_TIME = "Raise --timeout if batches are that slow; otherwise that line doesn't end."
 NO_CUDA = "Keep CUDA out of the data set, or use --start-method spawn."
+DEVICE_FULL = "The device's memory is full: dlprof machine shows who is on it; or use --device cpu."
+NOT_PINNED = "Only memory of the CPU can be pinned: use --pin-memory off, or yield CPU tensors."
 OWN_TIMEOUT = "The loader's own timeout ran out: raise it, or find what makes a batch so slow."
 TOO_LONG = "An IndexError may mean that __len__ promises more samples than there are."
 ENDED = "The data set, or a library that it uses, ended its own process."

@@ -42,6 +42,9 @@ SIGNS = (
         "cuda_fork",
         remedies.NO_CUDA,
     ),
+    Sign("CUDA out of memory", "worker_exception", remedies.DEVICE_FULL),
+    Sign("CUDA error: out of memory", "worker_exception", remedies.DEVICE_FULL),
+    Sign("only dense CPU tensors can be pinned", "worker_exception", remedies.NOT_PINNED),
     Sign(
         "Caught PicklingError in DataLoader worker",
         "batch_not_picklable",
