@@ -10,9 +10,10 @@ from dlprof.gate.rule import GateProgress, judge_gate
 from dlprof.gate.stages import PART, stage_shifts
 from dlprof.gate.views import cleaned
 from dlprof.gate.wording import amount, percent
-from dlprof.records import CheckPlan, GateResult, GateState, Quad, Series, StageShift, Verdict
+from dlprof.records import CheckPlan, GateResult, GateState, Quad, Series, Side, StageShift, Verdict
 
 _SERIES: tuple[Series, ...] = ("load", "start")
+_SIDES: tuple[Side, ...] = ("base", "change")
 _LOADING = frozenset({"service", "receive", "wall"})
 """Metrics whose shift lies in a stage of loading."""
 
@@ -141,6 +142,7 @@ def _notes(plan: CheckPlan, quads: Sequence[Quad]) -> tuple[str, ...]:
             "How long processes waited for a core can't be read here, so times are wall times "
             f"and a metric fails only beyond {UNCORRECTED_FACTOR:g} times its limit."
         )
+    notes += [_failed(side, found) for side in _SIDES if (found := _failures(quads, side))]
     judged = len(plan.rules)
     if judged > 1 or plan.targets > 1:
         notes.append(
@@ -148,3 +150,17 @@ def _notes(plan: CheckPlan, quads: Sequence[Quad]) -> tuple[str, ...]:
             f"raise a false alarm in at most {percent(plan.error_bound, signed=False)} of checks."
         )
     return tuple(notes)
+
+
+def _failures(quads: Sequence[Quad], side: Side) -> list[str]:
+    """Why blocks of a side have no figures, block by block."""
+    blocks = (block for quad in quads for block in quad.blocks if block.side == side)
+    return [block.failure for block in blocks if block.failure]
+
+
+def _failed(side: Side, failures: Sequence[str]) -> str:
+    """A few failures are forgiven; but who looks for what got slower wants to know of them."""
+    blocks = "1 block" if len(failures) == 1 else f"{len(failures)} blocks"
+    return (
+        f"{blocks} of the {side} failed, so the quads they belong to do not count: {failures[-1]}"
+    )

@@ -286,7 +286,9 @@ def test_a_block_that_fails_once_is_forgiven() -> None:
     change.fails_at = len(change.asked) + 3
     found = measured(made)
     assert any(block.failure for quad in found.quads for block in quad.blocks)
-    assert judge(found.plan, found.quads).state == "pass"
+    verdict = judge(found.plan, found.quads)
+    assert verdict.state == "pass"
+    assert any(note.startswith("1 block of the change failed, ") for note in verdict.notes)
 
 
 def test_different_settings_of_the_loaders_are_said() -> None:
