@@ -8,6 +8,7 @@ import functools
 import itertools
 import os
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType
@@ -92,6 +93,8 @@ class Recorder:
         self._due = due
         self._follow = follow
         self._process = os.getpid()
+        # Threads that share a loader make iterators of it at once; forked ones have no use for it.
+        self._telling_apart = threading.RLock()
         self._inside: dict[int, Reading | None] = {}
         self._made: dict[int, _Made] = {}
         self._groups: dict[object, list[_Seen]] = {}
@@ -213,10 +216,11 @@ class Recorder:
         made = self._made.get(id(loader))
         if made is None or made.loader() is not loader:
             made = self._remember(loader, sys._getframe(1))  # noqa: SLF001 - where it is iterated, for want of better
-        if made.seen is None:
-            made.seen = self._find(loader, made.place)
-            made.seen.made += 1
-        return made.seen
+        with self._telling_apart:
+            if made.seen is None:
+                made.seen = self._find(loader, made.place)
+                made.seen.made += 1
+            return made.seen
 
     def _find(self, loader: Any, place: Place) -> _Seen:
         known = describe(loader, name="")
