@@ -21,13 +21,16 @@ _CERTAIN: frozenset[FindingCode] = frozenset(
 
 _CLEARLY = 1.1
 _BESIDE_CONSUMER: frozenset[FindingCode] = frozenset({"consumer", "too_many_workers"})
+_COPIES: frozenset[FindingCode] = frozenset({"transfer.pageable", "transfer.link"})
+"""What makes the consumer's own part shorter, so that it is not the limit yet."""
 
 
 def find(evidence: Evidence) -> tuple[Finding, ...]:
     """All causes that the evidence shows, the one to bet on first.
 
-    Where the consumer is the limit nothing else is told but what ends the run or is wasted. Each
-    next finding can't cost more than the one before it leaves, so that ``cost`` falls.
+    Where the consumer is the limit nothing else is told but what ends the run or is wasted; or, in
+    its place, that its batches come to the device too slowly. Each next finding can't cost more
+    than the one before it leaves, so that ``cost`` falls.
 
     Args:
         evidence: Of one configuration.
@@ -35,7 +38,9 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
     view = View.of(evidence)
     found = [claim for row in TABLE if (claim := row.rule(view)) is not None]
     if any(claim.finding.code == "consumer" for claim in found):
-        found = [c for c in found if c.place is Place.BROKEN or c.finding.code in _BESIDE_CONSUMER]
+        copies = any(claim.finding.code in _COPIES for claim in found)
+        told = (_BESIDE_CONSUMER | _COPIES) - ({"consumer"} if copies else set())
+        found = [c for c in found if c.place is Place.BROKEN or c.finding.code in told]
     claims = sorted(_agreeing(found), key=lambda each: (each.place, -each.finding.cost))
     return tuple(_doubted(finding, view) for finding in _falling(claims))
 
