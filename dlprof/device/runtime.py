@@ -208,12 +208,17 @@ def _opened(kind: str, given: str) -> Runtime:
 
     Torch's own device says -1, None or 0 where its name has no index.
     """
-    index = int(given) if given else _accelerator("current_device_index")()
+    index = int(given) if given else current_index()
     count = torch.accelerator.device_count()
     if index >= count:
         raise UnavailableError(f"torch finds {count} of kind {kind}, counted from 0")
     _accelerator("set_device_index")(index)
     return AcceleratorRuntime(torch.device(kind, index))
+
+
+def current_index() -> int:
+    """The number of the device that a name without one means now."""
+    return int(_accelerator("current_device_index")())
 
 
 def _accelerator(name: str) -> Any:

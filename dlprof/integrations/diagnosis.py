@@ -26,8 +26,8 @@ _OF_ITERABLES = "_InfiniteConstantSampler"
 """What torch puts in a sampler's place for an iterable data set."""
 
 _WORTH_TELLING = 0.05
-"""Share of the script's time that a loader takes, from which its causes are told: below it the
-report says that no loader holds the script up."""
+"""Share of the script's time that a loader and copies of its batches take, from which its causes
+are told: below it the report says that no loader holds the script up."""
 _TOO_FEW_BATCHES = 10
 _FEW_BATCHES = 30
 _MOST_UNTOLD = 3
@@ -48,7 +48,7 @@ def diagnose_script(
     refused: Mapping[str, str] | None = None,
     usage: Usage | None = None,
 ) -> Diagnosis | None:
-    """What is known of the cause, for the loader that costs the script the most.
+    """What is known of the cause, for the loader that costs the script the most with its copies.
 
     Where that loader's batches tell no cause, its note says why, and the next is looked at.
 
@@ -62,11 +62,11 @@ def diagnose_script(
         usage: What the script and others used of the machine; ``None`` where that isn't known.
 
     Returns:
-        ``None`` where no loader was waited for to speak of; without findings and with notes where
+        ``None`` where no loader costs time to speak of; without findings and with notes where
         none of them tells a cause.
     """
-    costly = [each for each in loaders if _own_s(each) >= _WORTH_TELLING * wall_s and each.batches]
-    costly.sort(key=_own_s, reverse=True)
+    costly = [each for each in loaders if _cost_s(each) >= _WORTH_TELLING * wall_s and each.batches]
+    costly.sort(key=_cost_s, reverse=True)
     told = {each.trial_id: each for each in explanations}
     notes: list[str] = []
     for loader in costly:
@@ -81,9 +81,10 @@ def diagnose_script(
     return Diagnosis(config=config, findings=(), notes=tuple(notes)) if notes else None
 
 
-def _own_s(loader: WatchedLoader) -> float:
-    """Its waits outside of another loader's."""
-    return loader.waited_s - loader.nested_s
+def _cost_s(loader: WatchedLoader) -> float:
+    """Its waits outside of another loader's, and those for copies of its batches."""
+    copied_s = 0.0 if loader.copies is None else loader.copies.exposed_s or 0.0
+    return loader.waited_s - loader.nested_s + copied_s * loader.batches
 
 
 def _missing(explanation: Explanation | None, refused: str) -> str:
@@ -146,6 +147,7 @@ def _evidence(
             sampler=loader.sampler or None,
         ),
         config=config,
+        accelerator=None if loader.copies is None else loader.copies.device.partition(":")[0],
         observations=(
             Observation(
                 experiment=Experiment(name="the script", role=_ROLE, config=config), trial=plain
@@ -192,6 +194,7 @@ def _plain_trial(loader: WatchedLoader, config: Config) -> Trial:
         wait_fraction=wait_s / period_s if period_s else None,
         measured_s=loader.waited_s + loader.stepped_s,
         window_batches=loader.batches,
+        copies=loader.copies,
     )
 
 

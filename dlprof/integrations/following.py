@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from dlprof.integrations.copies import ConsumerCopies
 from dlprof.records import Config, Explanation, Timeline
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ class Follower:
     Args:
         name: The loader's.
         config: Its settings.
+
+    Attributes:
+        copies: What its consumers copy to the device meanwhile.
     """
 
     def __init__(self, name: str, config: Config) -> None:
@@ -39,6 +43,7 @@ class Follower:
         self._tracer: Tracer = Tracer(
             capacity=batches, stop_after_batches=batches, stop_after_s=SECONDS
         )
+        self.copies = ConsumerCopies(batches=batches, first=self._warm_up)
         self._refused = ""
 
     @property
@@ -81,7 +86,5 @@ class Follower:
         config, warm_up = self._config, self._warm_up
         first = rows[warm_up if len(rows) > 2 * warm_up else 0]
         window = first.asked, rows[-1].yielded
-        return (
-            explain(trace, trial_id=self._name, config=config, window=window),
-            timeline(trace, trial_id=self._name),
-        )
+        explanation = explain(trace, trial_id=self._name, config=config, window=window)
+        return self.copies.in_stages(explanation), timeline(trace, trial_id=self._name)

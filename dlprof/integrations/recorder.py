@@ -123,9 +123,13 @@ class Recorder:
     def records(self) -> tuple[WatchedLoader, ...]:
         """What was seen so far of each loader, in the order in which they were first iterated."""
         every = [*self._seen, *([self._others] if self._others else [])]
-        return tuple(
-            dataclasses.replace(seen.ledger.fill(seen.known), made=seen.made) for seen in every
-        )
+        return tuple(self._record(seen) for seen in every)
+
+    def _record(self, seen: _Seen) -> WatchedLoader:
+        copies = None
+        with self._guarded(f"the copies of {seen.known.name} could not be told"):
+            copies = None if seen.follower is None else seen.follower.copies.told()
+        return dataclasses.replace(seen.ledger.fill(seen.known), made=seen.made, copies=copies)
 
     def followed(self, *, over: bool) -> dict[str, tuple[Explanation, Timeline]]:
         """What the first batches of loaders told, by the loader's name.
@@ -197,7 +201,9 @@ class Recorder:
         if new and follower is not None and not follower.over:
             make = functools.partial(follower.make, loader, iterator, make)
         reading, _ = seen.ledger.open(make)
-        setattr(iterator, _READING, reading)
+        setattr(
+            iterator, _READING, reading if follower is None else follower.copies.noticed(reading)
+        )
 
     def _note_made(self, loader: Any, frame: FrameType) -> None:
         with self._guarded("a loader's place could not be told"):

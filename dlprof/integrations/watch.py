@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import time
 import warnings
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from dlprof.errors import UsageError
+from dlprof.integrations.copies import ConsumerCopies, NoticedReading
 from dlprof.integrations.histogram import Histogram
 from dlprof.integrations.ledger import NS, Clock, Ledger, Reading
 from dlprof.integrations.loaders import describe
@@ -76,7 +78,13 @@ class Watched(Generic[_Batch]):
         clock: Nanoseconds, never going back.
     """
 
-    __slots__ = ("_dlprof_ledger", "_dlprof_loader", "_dlprof_log", "_dlprof_name")
+    __slots__ = (
+        "_dlprof_copies",
+        "_dlprof_ledger",
+        "_dlprof_loader",
+        "_dlprof_log",
+        "_dlprof_name",
+    )
 
     def __init__(
         self,
@@ -95,16 +103,18 @@ class Watched(Generic[_Batch]):
         object.__setattr__(self, "_dlprof_name", name)
         object.__setattr__(self, "_dlprof_log", {"log": log, "every": every})
         object.__setattr__(self, "_dlprof_ledger", ledger)
+        object.__setattr__(self, "_dlprof_copies", ConsumerCopies())
 
     def summary(self) -> Summary:
         """What was seen so far, over all epochs; ``print`` shows it as a text."""
         known = describe(self._dlprof_loader, name=self._dlprof_name)
         filled = self._dlprof_ledger.fill(known)
+        filled = dataclasses.replace(filled, copies=self._dlprof_copies.told())
         return Summary(**{each: getattr(filled, each) for each in WatchedLoader.__slots__})
 
     def __iter__(self) -> Iterator[_Batch]:
         reading, iterator = self._dlprof_ledger.open(lambda: iter(self._dlprof_loader))
-        return _WatchedIterator(reading, iterator)
+        return _WatchedIterator(self._dlprof_copies.noticed(reading), iterator)
 
     def __len__(self) -> int:
         return len(self._dlprof_loader)
@@ -145,7 +155,7 @@ class _WatchedIterator(Iterator[_Batch]):
 
     __slots__ = ("_dlprof_iterator", "_dlprof_reading")
 
-    def __init__(self, reading: Reading, iterator: Iterator[_Batch]) -> None:
+    def __init__(self, reading: Reading | NoticedReading, iterator: Iterator[_Batch]) -> None:
         self._dlprof_reading = reading
         self._dlprof_iterator = iterator
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from dlprof.records.config import Config
+from dlprof.records.transfer import Copies
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,8 @@ class WatchedLoader:
             it and its first ``next()``; what the consumer did between is left out.
         wait: ``next()`` of all other batches.
         step: Between a batch's arrival and the next ``next()`` on the same iterator and thread.
+        copies: What its consumers copied to the device between its first batches, as far as that
+            was followed; ``None`` where they copied nothing, or it was not.
         failures: ``next()`` or ``iter()`` that raised an error: neither the end of an epoch, nor
             Ctrl-C or ``sys.exit``.
         failure: The class of the last exception; empty without one.
@@ -97,6 +100,7 @@ class WatchedLoader:
     turnover: Durations | None = None
     wait: Durations | None = None
     step: Durations | None = None
+    copies: Copies | None = None
     failures: int = 0
     failure: str = ""
     first_s: float | None = None

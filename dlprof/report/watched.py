@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from dlprof.records import SCHEMA_VERSION, Durations, Run, WatchedLoader, WatchedScript
+from dlprof.records import SCHEMA_VERSION, Copies, Durations, Run, WatchedLoader, WatchedScript
 from dlprof.report.findings import render_findings
 from dlprof.report.labels import percent_text, settings_text
 from dlprof.report.layout import INDENT, Hanging
 from dlprof.report.text import clean
 from dlprof.store.codec import to_json
-from dlprof.units import format_duration, format_rate
+from dlprof.units import format_bytes, format_duration, format_rate
 
 _MOST_SHOWN = 12
 _WIDEST_BAR = 40
@@ -136,9 +136,13 @@ def _is_harmless(loaders: Sequence[WatchedLoader], script: WatchedScript | None)
 def _cause(run: Run) -> Iterator[str]:
     """The first finding, where it is of the loader that the verdict names."""
     diagnosis = run.diagnosis
-    if diagnosis is None or not diagnosis.findings or _is_harmless(run.watched, run.script):
+    if diagnosis is None or not diagnosis.findings:
         return
     first, worst = diagnosis.findings[0], _worst(run.watched)
+    if _is_harmless(run.watched, run.script):
+        if first.code.startswith("transfer."):
+            yield f"What costs time: {clean(first.title)} ({clean(first.code)})."
+        return
     if worst.name in diagnosis.trials and first.code != "consumer":
         yield f"The likeliest cause: {clean(first.title)} ({clean(first.code)})."
 
@@ -204,6 +208,8 @@ def _facts(loader: WatchedLoader) -> Iterator[str]:
         rates.append(f"{format_rate(loader.samples_per_s)} samples/s")
     counted = f"{_counted(loader.batches, 'batch', 'batches')} in {_epochs(loader)}"
     yield "; ".join([counted, ", ".join(rates)] if rates else [counted])
+    if loader.copies is not None:
+        yield _copies(loader, loader.copies)
     if loader.startup_s is not None:
         begun = f"start-up {format_duration(loader.startup_s)}"
         turnover = loader.turnover
@@ -220,6 +226,18 @@ def _facts(loader: WatchedLoader) -> Iterator[str]:
         yield f"{format_duration(loader.nested_s)} of its waits lie inside another loader's"
     if loader.failures:
         yield f"{_counted(loader.failures, 'call', 'calls')} failed, the last: {loader.failure}"
+
+
+def _copies(loader: WatchedLoader, copies: Copies) -> str:
+    """Copies to the device apart from the rest of the step; the first batches stand for all."""
+    text = f"copies to {clean(copies.device)}: {format_duration(copies.exposed_s)} of each step"
+    if loader.step is not None and copies.exposed_s is not None:
+        rest_s = max(0.0, loader.step.mean_s - copies.exposed_s)
+        text += f", the rest takes {format_duration(rest_s)}"
+    if copies.hidden_s:
+        text += f"; {format_duration(copies.hidden_s)} more beside it"
+    pinned = percent_text(copies.pinned_fraction)
+    return f"{text}; {format_bytes(copies.bytes)} a batch, {pinned} of it pinned"
 
 
 def _epochs(loader: WatchedLoader) -> str:

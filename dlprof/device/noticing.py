@@ -1,0 +1,352 @@
+"""Copies to the device that a program makes by itself, noticed between two batches of a loader.
+
+``Tensor.to`` and its like are replaced while somebody looks, and only then. What is put in their
+place calls the original with the same arguments, whatever befalls dlprof.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import sys
+import time
+from collections.abc import Callable
+from threading import Lock, RLock, get_ident
+from typing import Any
+
+import torch
+from torch.compiler import is_dynamo_compiling
+
+from dlprof.device.runtime import AcceleratorRuntime, Event, current_index
+
+_MOST_PENDING = 512
+"""Copies whose end is looked for: devices have only so many events."""
+
+_NOTED = (
+    ("torch._dynamo.trace_rules", "get_tensor_method"),
+    ("torch.overrides", "_get_overridable_functions"),
+    ("torch.overrides", "_get_tensor_methods"),
+    ("torch.overrides", "get_testing_overrides"),
+)
+"""Where torch keeps lists of the methods that tensors have."""
+
+
+@dataclasses.dataclass(slots=True)
+class Moves:
+    """What was copied from a batch's coming until the next was asked for.
+
+    Attributes:
+        device: The last that was copied to; ``None`` where nothing was copied.
+        bytes: Copied.
+        pinned_bytes: Those that came from page-locked memory.
+        copy_s: Seconds on the device; those of the calling thread where there are no events.
+        exposed_s: The part on the stream that the loop works on, which waits for it.
+        blocked_s: Seconds in which a copy held the calling thread up; its waiting for work that was
+            ordered before isn't the copy's.
+        pending: Copies that the device has not been seen to end.
+        failed: Whether a copy could not be timed.
+        stream: Where the loop's work went when the batch came; ``None`` where that isn't known.
+    """
+
+    device: torch.device | None = None
+    bytes: int = 0
+    pinned_bytes: int = 0
+    copy_s: float = 0.0
+    exposed_s: float = 0.0
+    blocked_s: float = 0.0
+    pending: int = 0
+    failed: bool = False
+    stream: Any = None
+
+
+class Noticer:
+    """Notices what the consumers of one loader copy, for its first batches.
+
+    Args:
+        kind: Of the device, from ``compiled_for``.
+        batches: Noticed at most.
+        seconds: As well, from the first batch on.
+    """
+
+    def __init__(self, kind: str, *, batches: int, seconds: float) -> None:
+        self.over = False
+        self._kind = kind
+        self._left, self._seconds, self._ends_s = batches, seconds, 0.0
+        self._open: dict[int, Moves] = {}
+        self._done: list[Moves] = []
+        self._patch: _Patch | None = None
+
+    def asked(self) -> None:
+        """This thread asks for a batch: it is done with the one before."""
+        moves = self._close(get_ident())
+        if moves is None:
+            return
+        _read()
+        self._done.append(moves)
+        self._left -= 1
+        if self._left <= 0 or time.perf_counter() >= self._ends_s:
+            self.over = True
+            self.pause()
+
+    def came(self) -> None:
+        """This thread has its batch, and may copy it from now on."""
+        if self.over:
+            return
+        try:
+            self._ends_s = self._ends_s or time.perf_counter() + self._seconds
+            self._patch = self._patch or _Patch.held(self._kind)
+            thread = get_ident()
+            moves = _moves.get(thread)
+            if moves is None or moves.pending or moves.bytes:
+                moves = self._patch.begun()
+            # Else it is the same batch, on its way through a loader that wraps another.
+            _moves[thread] = self._open[thread] = moves
+        except Exception:  # noqa: BLE001 - a training must not end by being watched
+            self.over = True
+            self.pause()
+
+    def pause(self) -> None:
+        """Its iterator ended or was let go of: notice nothing before another batch comes."""
+        for thread in list(self._open):
+            self._close(thread)
+        patch, self._patch = self._patch, None
+        if patch is not None:
+            patch.let_go()
+
+    def told(self, first: int) -> list[Moves]:
+        """Batches whose copies have all ended and were timed; none where nothing was copied.
+
+        Args:
+            first: Batches that are left out; of few batches, only the very first.
+        """
+        _read()
+        begin = first if len(self._done) > 2 * first else 1
+        timed = [each for each in self._done[begin:] if not each.pending and not each.failed]
+        return timed if any(each.bytes for each in timed) else []
+
+    def _close(self, thread: int) -> Moves | None:
+        moves = self._open.pop(thread, None)
+        if moves is not None and _moves.get(thread) is moves:
+            del _moves[thread]
+        return moves
+
+
+def compiled_for() -> str | None:
+    """The kind of accelerator that this torch is made for; ``None`` for none.
+
+    Whether one is there isn't asked: on CUDA that alone keeps processes forked later from it.
+    """
+    try:
+        found = torch.accelerator.current_accelerator()
+    except (AttributeError, RuntimeError):  # a torch of before 2.6
+        return None
+    return None if found is None else found.type
+
+
+_moves: dict[int, Moves] = {}
+"""By thread: the batch that it works on."""
+_pending: list[_Copy] = []
+_spare: dict[torch.device, list[tuple[Event, Event]]] = {}
+_reading = Lock()
+_changing = RLock()
+_reached: set[str] = set()
+"""Kinds of device that the program itself has been seen to reach; no other may dlprof wake."""
+
+
+def _read() -> None:
+    """Count copies that have ended."""
+    if not _pending or not _reading.acquire(blocking=False):
+        return
+    try:
+        for each in list(_pending):
+            if each.is_over():
+                _pending.remove(each)
+    finally:
+        _reading.release()
+
+
+@dataclasses.dataclass(slots=True)
+class _Copy:
+    """A copy on its way.
+
+    Attributes:
+        moves: Of its batch.
+        device: Where to.
+        events: Before and after it; ``None`` where the program's clock has to do.
+        exposed: Whether the loop's own stream waits for it.
+        host_s: What the call took.
+    """
+
+    moves: Moves
+    device: torch.device
+    events: tuple[Event, Event] | None = None
+    exposed: bool = True
+    host_s: float = 0.0
+
+    def is_over(self) -> bool:
+        """Whether the device has come to its end, which is then counted; never waits."""
+        moves = self.moves
+        try:
+            if self.events is not None and not self.events[1].query():
+                return False
+            took_s = self.host_s
+            if self.events is not None:
+                took_s = self.events[0].elapsed_time(self.events[1]) / 1e3
+                _spare.setdefault(self.device, []).append(self.events)
+            moves.copy_s += took_s
+            moves.exposed_s += took_s if self.exposed else 0.0
+            moves.blocked_s += min(took_s, self.host_s)
+        except Exception:  # noqa: BLE001 - a device that refuses; its batch is not told of
+            moves.failed = True
+        moves.pending -= 1
+        return True
+
+
+class _Patch:
+    """What stands in the place of tensors' methods while any loader's copies are noticed.
+
+    Args:
+        kind: Of device.
+
+    Attributes:
+        now: The one that is in place.
+        holders: Noticers that want it there.
+    """
+
+    now: _Patch | None = None
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self.holders = 0
+        self._put: list[tuple[str, Any, Any]] = []
+        for name in ("to", kind):
+            method = getattr(torch.Tensor, name, None)
+            if callable(method):
+                mine = self._around(method, name)
+                self._put.append((name, vars(torch.Tensor).get(name), mine))
+                setattr(torch.Tensor, name, mine)
+
+    @classmethod
+    def held(cls, kind: str) -> _Patch:
+        """The one that is there, or a new one; ``let_go`` of it."""
+        with _changing:
+            patch = cls.now = cls.now or cls(kind)
+            patch.holders += 1
+        return patch
+
+    def let_go(self) -> None:
+        """The last one takes it off, but where somebody else has put something over it."""
+        with _changing:
+            self.holders -= 1
+            if self.holders:
+                return
+            _Patch.now = None
+            for name, before, mine in self._put:
+                if vars(torch.Tensor).get(name) is not mine:
+                    continue
+                if before is None:
+                    delattr(torch.Tensor, name)  # a base class has it
+                else:
+                    setattr(torch.Tensor, name, before)
+            _forget()
+
+    def _around(self, method: Callable[..., Any], name: str) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def moved(*args: Any, **kwargs: Any) -> Any:
+            if is_dynamo_compiling():  # it knows the method of a tensor, and nothing in its place
+                return getattr(args[0], name)(*args[1:], **kwargs)
+            moves = _moves.get(get_ident()) if self.holders else None
+            copy = None if moves is None else self._begun(moves, name, args, kwargs)
+            if copy is None:
+                return method(*args, **kwargs)
+            began_s = time.perf_counter()
+            result = method(*args, **kwargs)
+            self._ended(copy, args[0], time.perf_counter() - began_s)
+            return result
+
+        moved.__module__, moved.__qualname__ = "torch", f"Tensor.{name}"  # as it is pickled
+        return moved
+
+    def begun(self) -> Moves:
+        """What is copied of a batch that came just now."""
+        return Moves(stream=_stream() if self._kind in _reached else None)
+
+    def _begun(
+        self, moves: Moves, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> _Copy | None:
+        """A copy of a tensor of the CPU's to the device; ``None`` for any other call."""
+        try:
+            if not args[0].is_cpu:
+                return None
+            given = args[1] if len(args) > 1 else kwargs.get("tensor")
+            device = _device(kwargs.get("device", given))
+            if device is None and name == self._kind:
+                device = torch.device(self._kind)
+            if device is None or device.type != self._kind:
+                return None
+            copy = _Copy(moves, device)
+            moves.pending += 1
+            if self._kind in _reached:
+                self._mark(copy)
+        except Exception:  # noqa: BLE001 - whatever a tensor of the user's own, or a device, answers
+            moves.failed = True
+            return None
+        return copy
+
+    def _mark(self, copy: _Copy) -> None:
+        """Put an event before it."""
+        if len(_pending) >= _MOST_PENDING or _is_captured(self._kind):
+            raise RuntimeError
+        index = current_index()
+        if copy.device.index is None:
+            copy.device = torch.device(self._kind, index)
+        runtime, spare = AcceleratorRuntime(copy.device), _spare.get(copy.device)
+        stream = runtime.current()
+        copy.exposed = copy.device.index != index or copy.moves.stream in (None, stream)
+        copy.events = spare.pop() if spare else (runtime.event(), runtime.event())
+        copy.events[0].record(stream)
+
+    def _ended(self, copy: _Copy, tensor: torch.Tensor, host_s: float) -> None:
+        """Count a copy whose call has returned, once the device has done it."""
+        moves = copy.moves
+        try:
+            copy.host_s = host_s
+            if copy.events is not None:
+                copy.events[1].record(AcceleratorRuntime(copy.device).current())
+            moves.device = copy.device
+            moves.bytes += tensor.nbytes
+            moves.pinned_bytes += tensor.nbytes if tensor.is_pinned() else 0
+            _pending.append(copy)
+            _reached.add(self._kind)
+        except Exception:  # noqa: BLE001 - as above
+            moves.failed = True
+
+
+def _device(given: Any) -> torch.device | None:
+    """The device that an argument of a method's names; ``None`` for what names none."""
+    if isinstance(given, torch.device):
+        return given
+    if isinstance(given, torch.Tensor):
+        return given.device
+    is_name = isinstance(given, (str, int)) and not isinstance(given, bool)
+    return torch.device(given) if is_name else None
+
+
+def _forget() -> None:
+    """Have torch look again at the methods that tensors have, where it has noted that already."""
+    for module, name in _NOTED:
+        clear = getattr(getattr(sys.modules.get(module), name, None), "cache_clear", None)
+        if clear is not None:
+            clear()
+
+
+def _stream() -> Any:
+    try:
+        return torch.accelerator.current_stream()
+    except (AttributeError, RuntimeError):
+        return None
+
+
+def _is_captured(kind: str) -> bool:
+    """Whether a CUDA graph is being captured, which other events would break off."""
+    return kind == "cuda" and torch.cuda.is_current_stream_capturing()

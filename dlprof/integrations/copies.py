@@ -1,0 +1,126 @@
+"""What the consumers of a loader copy to the device by themselves, while its first batches come."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import sys
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from dlprof.integrations.ledger import Reading
+from dlprof.records import Explanation
+from dlprof.records.transfer import Copies
+
+if TYPE_CHECKING:
+    from dlprof.device.noticing import Moves, Noticer
+
+BATCHES: Final = 200
+"""Noticed of each loader, unless more are asked for."""
+SECONDS: Final = 10.0
+"""As well, from its first batch."""
+
+
+class ConsumerCopies:
+    """Notices them, where torch is loaded and made for an accelerator.
+
+    Args:
+        batches: Noticed at most.
+        first: Of them that are left out, while queues fill and the device is set up.
+    """
+
+    def __init__(self, *, batches: int = BATCHES, first: int = 1) -> None:
+        self._first = max(1, first)
+        self._noticer: Noticer | None = None
+        if "torch" not in sys.modules:
+            return
+        with contextlib.suppress(Exception):  # a training must not end by being watched
+            from dlprof.device.noticing import Noticer, compiled_for  # noqa: PLC0415 - as it is loaded
+
+            kind = compiled_for()
+            if kind is not None:
+                self._noticer = Noticer(kind, batches=batches, seconds=SECONDS)
+
+    def noticed(self, reading: Reading) -> Reading | NoticedReading:
+        """A reading whose consumers' copies are noticed as long as they are to be."""
+        noticer = self._noticer
+        if noticer is None or noticer.over:
+            return reading
+        return NoticedReading(reading, noticer)
+
+    def told(self) -> Copies | None:
+        """What they cost; ``None`` where nothing was copied."""
+        timed = self._timed()
+        if not timed:
+            return None
+        from dlprof.device.identity import held_bytes, identity  # noqa: PLC0415 - as above
+        from dlprof.device.runtime import AcceleratorRuntime  # noqa: PLC0415 - as above
+
+        def mean(figure: Callable[[Moves], float]) -> float:
+            return statistics.fmean(map(figure, timed))
+
+        size, copy_s = mean(lambda each: each.bytes), mean(lambda each: each.copy_s)
+        exposed_s = mean(lambda each: each.exposed_s)
+        used = next(each.device for each in reversed(timed) if each.device is not None)
+        runtime = AcceleratorRuntime(used)
+        held = held_bytes(runtime)
+        return Copies(
+            device=str(used),
+            uuid=identity(runtime)[1],
+            held_bytes=held,
+            batches=len(timed),
+            timed=len(timed),
+            bytes=size,
+            copy_s=copy_s,
+            exposed_s=exposed_s,
+            hidden_s=max(0.0, copy_s - exposed_s),
+            blocked_s=mean(lambda each: each.blocked_s),
+            pinned_fraction=mean(lambda each: each.pinned_bytes) / size,
+            prefetched=exposed_s < copy_s,
+            unavailable={} if held is not None else {"held_bytes": "torch doesn't tell"},
+        )
+
+    def in_stages(self, explanation: Explanation) -> Explanation:
+        """An explanation with the copies told apart from the rest of the step."""
+        from dlprof.tracing.explain import with_copies  # noqa: PLC0415 - its room imports torch
+
+        timed = self._timed()
+        if not timed:
+            return explanation
+        exposed = [each.exposed_s for each in timed]
+        # Wherever in its step the loop waits for them: it does so somewhere.
+        return with_copies(explanation, statistics.fmean(exposed), exposed)
+
+    def _timed(self) -> list[Moves]:
+        return [] if self._noticer is None else self._noticer.told(self._first)
+
+
+class NoticedReading:
+    """A reading between whose batches copies are noticed.
+
+    Args:
+        reading: What it stands for.
+        noticer: Told when a batch is asked for and when it has come.
+    """
+
+    __slots__ = ("__weakref__", "_noticer", "_reading")
+
+    def __init__(self, reading: Reading, noticer: Noticer) -> None:
+        self._reading, self._noticer = reading, noticer
+        # It goes with its iterator, wherever the loop was left.
+        weakref.finalize(self, noticer.pause).atexit = False
+
+    def take(self, advance: Callable[[Any], Any], iterator: Any) -> Any:
+        """As ``Reading.take``."""
+        noticer = self._noticer
+        if noticer.over:
+            return self._reading.take(advance, iterator)
+        noticer.asked()
+        try:
+            batch = self._reading.take(advance, iterator)
+        except BaseException:
+            noticer.pause()
+            raise
+        noticer.came()
+        return batch

@@ -1,0 +1,281 @@
+"""Copies that a program makes by itself: noticed while its loader is followed, and left alone."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from dlprof.device import noticing
+from dlprof.device.noticing import Noticer, compiled_for
+from dlprof.integrations.copies import ConsumerCopies
+from dlprof.integrations.ledger import Ledger
+
+
+class Stream:
+    """Work whose end a test sets."""
+
+    def __init__(self) -> None:
+        self.until_ms = 0.0
+
+
+class Event:
+    """A mark; reached as soon as ``Event.reached`` says so."""
+
+    reached = True
+
+    def __init__(self, *_: object, **__: object) -> None:
+        self.at_ms = 0.0
+
+    def record(self, stream: Stream) -> None:
+        stream.until_ms += 1.0  # each copy takes 1 ms between its two marks
+        self.at_ms = stream.until_ms
+
+    def query(self) -> bool:
+        return type(self).reached
+
+    def elapsed_time(self, end_event: Any) -> float:
+        return float(end_event.at_ms - self.at_ms)
+
+
+@pytest.fixture
+def streams(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Stream]]:
+    """A torch that sees an accelerator; ``meta`` stands in for it. The last is the current one."""
+    current = [Stream()]
+    there = torch.device("meta")
+    stand_ins: dict[str, Any] = {
+        "current_accelerator": lambda: there,
+        "current_device_index": lambda: 0,
+        "current_stream": lambda _device=None: current[-1],
+    }
+    for name, stand_in in stand_ins.items():
+        monkeypatch.setattr(torch.accelerator, name, stand_in, raising=False)
+    monkeypatch.setattr(torch, "Event", Event)
+    monkeypatch.setattr(Event, "reached", True)
+    monkeypatch.setattr(noticing, "_reached", set())
+    monkeypatch.setattr(noticing, "_pending", [])
+    monkeypatch.setattr(noticing, "_spare", {})
+    yield current
+    assert "to" not in vars(torch.Tensor)
+
+
+def _noticer(batches: int = 100) -> Noticer:
+    return Noticer("meta", batches=batches, seconds=60.0)
+
+
+def _loop(noticer: Noticer, batches: int, *tensors: torch.Tensor) -> None:
+    for _ in range(batches):
+        noticer.asked()
+        noticer.came()
+        for tensor in tensors:
+            assert tensor.to("meta", non_blocking=True).device.type == "meta"
+    noticer.asked()
+
+
+def test_copies_between_batches_are_counted(streams: list[Stream]) -> None:
+    noticer = _noticer()
+    _loop(noticer, 3, torch.zeros(4), torch.zeros(8))
+    noticer.pause()
+    first, second = noticer.told(1)
+    assert first.bytes == second.bytes == 48
+    assert first.pinned_bytes == 0
+    assert first.copy_s == first.exposed_s == pytest.approx(2e-3)
+    assert 0 < first.blocked_s <= first.copy_s
+    assert str(first.device) == "meta:0"
+
+
+def test_all_ways_to_name_the_device_count_and_no_other_call_does(streams: list[Stream]) -> None:
+    noticer, like = _noticer(), torch.zeros(1, device="meta")
+    _loop(noticer, 1, torch.zeros(1))
+    noticer.came()
+    for arguments, options in (
+        (("meta",), {}),
+        ((torch.device("meta"), torch.float64), {"copy": True}),
+        ((like,), {}),
+        ((), {"device": "meta"}),
+        ((), {"tensor": like}),
+    ):
+        torch.zeros(2).to(*arguments, **options)
+    torch.zeros(2).to(torch.float64)
+    torch.zeros(2).to("cpu", torch.int64)
+    like.to("meta")
+    noticer.asked()
+    noticer.pause()
+    assert [each.bytes for each in noticer.told(1)] == [5 * 8]
+
+
+def test_what_next_and_other_threads_copy_is_not_the_consumers(streams: list[Stream]) -> None:
+    noticer, tensor = _noticer(), torch.zeros(2)
+    _loop(noticer, 2, tensor)
+    tensor.to("meta")  # within next()
+    noticer.came()
+    other = threading.Thread(target=lambda: tensor.to("meta"))
+    other.start()
+    other.join()
+    noticer.asked()
+    noticer.pause()
+    assert [each.bytes for each in noticer.told(1)] == [8, 0]
+
+
+def test_copies_on_a_side_stream_are_hidden(streams: list[Stream]) -> None:
+    noticer, tensor = _noticer(), torch.zeros(2)
+    _loop(noticer, 1, tensor)
+    noticer.came()
+    streams.append(Stream())
+    tensor.to("meta")
+    streams.pop()
+    noticer.asked()
+    noticer.pause()
+    (told,) = noticer.told(1)
+    assert told.copy_s == pytest.approx(1e-3)
+    assert told.exposed_s == 0.0
+
+
+def test_copies_under_way_are_not_waited_for(
+    streams: list[Stream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Event, "reached", False)
+    noticer = _noticer()
+    _loop(noticer, 3, torch.zeros(2))
+    noticer.pause()
+    assert noticer.told(1) == []
+    monkeypatch.setattr(Event, "reached", True)
+    assert len(noticer.told(1)) == 2
+
+
+def test_two_loaders_at_once_are_told_apart(streams: list[Stream]) -> None:
+    train, validation, tensor = _noticer(), _noticer(), torch.zeros(2)
+    train.came()
+    tensor.to("meta")
+    _loop(validation, 3, tensor)
+    validation.pause()
+    train.asked()
+    train.pause()
+    assert [each.bytes for each in train.told(0)] == [8]
+    assert [each.bytes for each in validation.told(0)] == [8, 8, 8]
+
+
+def test_a_loader_within_another_has_the_same_copies(streams: list[Stream]) -> None:
+    inner, outer = _noticer(), _noticer()
+    for _ in range(2):
+        outer.asked()
+        inner.asked()
+        inner.came()
+        outer.came()
+        torch.zeros(2).to("meta")
+    outer.asked()
+    inner.asked()
+    outer.pause()
+    inner.pause()
+    assert [each.bytes for each in inner.told(0)] == [8, 8]
+    assert [each.bytes for each in outer.told(0)] == [8, 8]
+
+
+def test_following_ends_by_itself(streams: list[Stream]) -> None:
+    noticer = _noticer(batches=2)
+    _loop(noticer, 5, torch.zeros(2))
+    assert noticer.over
+    assert "to" not in vars(torch.Tensor)
+    assert len(noticer.told(0)) == 2
+
+
+def test_anothers_patch_is_left_and_given_back(streams: list[Stream]) -> None:
+    calls: list[str] = []
+    plain = torch.Tensor.to
+
+    def below(*args: Any, **kwargs: Any) -> Any:
+        calls.append("below")
+        return plain(*args, **kwargs)
+
+    torch.Tensor.to = below  # type: ignore[method-assign]
+    noticer = _noticer()
+    try:
+        noticer.came()
+        ours = vars(torch.Tensor)["to"]
+        assert ours is not below
+
+        def above(*args: Any, **kwargs: Any) -> Any:
+            calls.append("above")
+            return ours(*args, **kwargs)
+
+        torch.Tensor.to = above  # type: ignore[method-assign]
+        noticer.pause()
+        assert vars(torch.Tensor)["to"] is above
+        torch.zeros(2).to("meta")
+        assert calls == ["above", "below"]
+        torch.Tensor.to = below  # type: ignore[method-assign]
+        noticer.came()
+        noticer.pause()
+        assert vars(torch.Tensor)["to"] is below
+    finally:
+        del torch.Tensor.to
+
+
+def test_errors_and_faults_leave_the_call_as_it_is(
+    streams: list[Stream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("the device is lost")
+
+    with pytest.raises(TypeError) as plain:
+        torch.zeros(2).to("meta", wrong=True)  # type: ignore[call-overload]
+    noticer = _noticer()
+    _loop(noticer, 2, torch.zeros(2))
+    noticer.came()
+    with pytest.raises(TypeError) as noticed:
+        torch.zeros(2).to("meta", wrong=True)  # type: ignore[call-overload]
+    assert str(noticed.value) == str(plain.value)
+    noticer.asked()
+    monkeypatch.setattr(noticing, "_spare", {})
+    monkeypatch.setattr(torch, "Event", broken)
+    _loop(noticer, 2, torch.zeros(2))
+    noticer.pause()
+    assert len(noticer.told(1)) == 1
+
+
+def test_the_method_in_its_place_can_be_pickled(streams: list[Stream]) -> None:
+    noticer = _noticer()
+    noticer.came()
+    kept = pickle.dumps(torch.Tensor.to)
+    noticer.pause()
+    assert pickle.loads(kept) is torch.Tensor.to  # noqa: S301 - pickled just above
+
+
+def test_an_iterator_that_is_let_go_of_takes_it_off(streams: list[Stream]) -> None:
+    copies = ConsumerCopies()
+    ledger = Ledger(clock=lambda: 1, began_ns=0)
+    reading, iterator = ledger.open(lambda: iter([torch.zeros(2)] * 9))
+    noticed: Any = copies.noticed(reading)
+    for _ in range(4):
+        noticed.take(next, iterator).to("meta")
+    assert "to" in vars(torch.Tensor)
+    del noticed
+    gc.collect()
+    assert "to" not in vars(torch.Tensor)
+    told = copies.told()
+    assert told is not None
+    assert (told.device, told.timed, told.bytes, told.pinned_fraction) == ("meta:0", 2, 8, 0.0)
+    assert told.exposed_s == pytest.approx(1e-3)
+    assert not told.prefetched
+
+
+def test_without_an_accelerator_nothing_is_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: None)
+    assert compiled_for() is None
+    copies = ConsumerCopies()
+    reading = Ledger(clock=lambda: 1, began_ns=0).note_opening(0)
+    assert copies.noticed(reading) is reading
+    assert copies.told() is None
+
+
+def test_torch_knows_its_methods_again_afterwards(streams: list[Stream]) -> None:
+    noticer = _noticer()
+    noticer.came()
+    torch.overrides.is_tensor_method_or_property(torch.Tensor.add)  # notes what methods there are
+    noticer.pause()
+    assert torch.overrides.is_tensor_method_or_property(torch.Tensor.to)
