@@ -11,7 +11,7 @@ import typer
 
 from dlprof.cli import check_kinds, check_options, checked, configuration, options
 from dlprof.cli.measuring import resolve, settings_in, signals_while_measuring
-from dlprof.errors import UsageError
+from dlprof.errors import ExitCode, UsageError
 from dlprof.units import quoted
 
 if TYPE_CHECKING:
@@ -101,10 +101,11 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
     run = check_kinds.checker(baseline)
     with signals_while_measuring(), open_check_listener(quiet=quiet) as listener:
         report = run(settings, listener)
+    code = exit_code(report, fail_inconclusive=fails)
     checked.write_files(report, files)
-    checked.tell_github(report, os.environ)
+    checked.tell_github(report, os.environ, fails=code is not ExitCode.OK)
     checked.show(report, as_json=as_json)
-    raise typer.Exit(exit_code(report, fail_inconclusive=fails))
+    raise typer.Exit(code)
 
 
 def _choice(flag: str, given: str | None, choices: tuple[str, ...]) -> str:

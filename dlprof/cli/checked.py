@@ -66,10 +66,15 @@ def write_files(check: CheckReport, files: Mapping[str, Path | None]) -> None:
             raise write_fault(path, error) from None
 
 
-def tell_github(check: CheckReport, environ: Mapping[str, str]) -> None:
+def tell_github(check: CheckReport, environ: Mapping[str, str], *, fails: bool) -> None:
     """Write what GitHub Actions reads, where the variables name its files.
 
     A file that can't be written changes nothing of the verdict.
+
+    Args:
+        check: The check.
+        environ: The environment.
+        fails: Whether the check fails the job.
     """
     from dlprof.report.gate.github import render_annotation, render_outputs
     from dlprof.report.gate.markdown import render_summary
@@ -81,7 +86,7 @@ def tell_github(check: CheckReport, environ: Mapping[str, str]) -> None:
         if environ.get(name):
             with contextlib.suppress(OSError), Path(environ[name]).open("ab") as file:
                 file.write(render(check).encode("utf-8", errors="replace"))
-    annotation = render_annotation(check)
+    annotation = render_annotation(check, fails=fails)
     if annotation and environ.get("GITHUB_ACTIONS") == "true":
         with contextlib.suppress(OSError):
             # The runner reads both streams, and stdout belongs to the result.

@@ -126,6 +126,6 @@ def exit_code(check: CheckReport, *, fail_inconclusive: bool = False) -> ExitCod
     if check.state == "fail":
         excused = check.warn_only or bool(check.override)
         return ExitCode.OK if excused else ExitCode.REGRESSION
-    if check.state == "inconclusive" and fail_inconclusive and not check.warn_only:
+    if check.state == "inconclusive" and fail_inconclusive:
         return ExitCode.INCONCLUSIVE
     return ExitCode.OK

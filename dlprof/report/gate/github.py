@@ -13,15 +13,16 @@ _MOST_MESSAGE = 1000
 _MOST_OUTPUT = 10_000
 
 
-def render_annotation(check: CheckReport) -> str:
+def render_annotation(check: CheckReport, *, fails: bool) -> str:
     """One workflow command that marks the target's line; empty for a check that passed.
 
-    An error where the check fails the job, else a warning.
+    Args:
+        check: The check.
+        fails: Whether it fails the job: then it is an error, else a warning.
     """
     if check.state == "pass":
         return ""
-    excused = bool(check.override) or check.warn_only
-    level = "error" if check.state == "fail" and not excused else "warning"
+    level = "error" if fails else "warning"
     _, target = named_targets(check)[0]
     properties = {"title": f"dlprof: {headline(check)}"}
     if target.source_file:

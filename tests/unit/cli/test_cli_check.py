@@ -86,11 +86,11 @@ def test_github_reads_its_files_and_one_annotation(
         "GITHUB_STEP_SUMMARY": str(summary),
         "GITHUB_OUTPUT": str(tmp_path / "no" / "folder"),
     }
-    checked.tell_github(failed, environ)
+    checked.tell_github(failed, environ, fails=True)
     assert summary.read_text().startswith("before\n")
     assert capsys.readouterr().err.count("::error ") == 1
 
-    checked.tell_github(failed, {})
+    checked.tell_github(failed, {}, fails=True)
     assert capsys.readouterr().err == ""
 
 
