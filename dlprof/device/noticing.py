@@ -172,6 +172,7 @@ class _Copy:
     Attributes:
         moves: Of its batch.
         device: Where to.
+        stream: That it is ordered on; ``None`` without events.
         events: Before and after it; ``None`` where the program's clock has to do.
         exposed: Whether the loop's own stream waits for it.
         host_s: What the call took.
@@ -179,6 +180,7 @@ class _Copy:
 
     moves: Moves
     device: torch.device
+    stream: Any = None
     events: tuple[Event, Event] | None = None
     exposed: bool = True
     host_s: float = 0.0
@@ -300,10 +302,14 @@ class _Patch:
         index = current_index()
         if copy.device.index is None:
             copy.device = torch.device(self._kind, index)
-        runtime, spare = AcceleratorRuntime(copy.device), _spare.get(copy.device)
-        stream = runtime.current()
+        spare = _spare.get(copy.device)
+        if spare:
+            copy.events = spare.pop()
+        else:
+            runtime = AcceleratorRuntime(copy.device)
+            copy.events = runtime.event(), runtime.event()
+        copy.stream = stream = torch.accelerator.current_stream(copy.device)
         copy.exposed = copy.device.index != index or copy.moves.stream in (None, stream)
-        copy.events = spare.pop() if spare else (runtime.event(), runtime.event())
         copy.events[0].record(stream)
 
     def _ended(self, copy: _Copy, tensor: torch.Tensor, host_s: float) -> None:
@@ -312,7 +318,7 @@ class _Patch:
         try:
             copy.host_s = host_s
             if copy.events is not None:
-                copy.events[1].record(AcceleratorRuntime(copy.device).current())
+                copy.events[1].record(copy.stream)
             moves.device = copy.device
             moves.bytes += tensor.nbytes
             moves.pinned_bytes += tensor.nbytes if tensor.is_pinned() else 0

@@ -35,6 +35,7 @@ _LATE_S = 2.0  # a look that comes so late comes from a process that was stopped
 _ATTEMPTS = 3  # at a trial in which this process was not stopped
 _TARGETS_OWN = ("worker_exception", "empty", "truncated", "inconsistent_batches")
 _FORCED = -9  # the exit status of a process ended by SIGKILL
+_RESULTS = frozenset({"measured", "probe"})
 _TOLD = ("explanation", "timeline")
 
 
@@ -253,7 +254,7 @@ class Supervisor:
                 self._watcher.order("memory")
             # A trial that is being ended may tell of its workers' end, or still of its result; what
             # it is ended for stands.
-            case "result" if not story.settled():
+            case "result" if not story.settled() and not _RESULTS.isdisjoint(message):
                 story.result = message
                 self._dismiss(handle, story)
             case "failed" | "build_failed" if not story.settled():

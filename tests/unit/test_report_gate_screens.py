@@ -17,6 +17,8 @@ from gate_samples import (
 )
 from rich.console import Console
 
+from dlprof.errors import ExitCode
+from dlprof.gate import exit_code
 from dlprof.records import CheckReport
 from dlprof.report.gate.document import check_document
 from dlprof.report.gate.github import render_annotation, render_outputs
@@ -41,7 +43,9 @@ CHECKS: Mapping[str, Callable[[], CheckReport]] = {
 RENDERERS: Mapping[str, Callable[[CheckReport], str]] = {
     "summary.md": render_summary,
     "comment.md": render_comment,
-    "annotation.txt": render_annotation,
+    "annotation.txt": lambda check: render_annotation(
+        check, fails=exit_code(check) is not ExitCode.OK
+    ),
     "junit.xml": render_junit,
     "bencher.json": render_bencher,
     "benchmark-action.json": render_benchmark_action,
