@@ -184,10 +184,10 @@ def test_a_builder_that_is_killed_once_is_tried_again(make_bench: Make) -> None:
 def test_a_builder_that_hangs() -> None:
     began_s = time.monotonic()
     with pytest.raises(TargetError) as caught:
-        FaultBench("build_hangs", wall_s=8.0)
+        FaultBench("build_hangs", wall_s=20.0)  # long after torch has been imported
 
-    assert time.monotonic() - began_s < 8.0 + MARGIN_S
-    assert "8.0 s" in caught.value.message
+    assert time.monotonic() - began_s < 20.0 + MARGIN_S
+    assert "20 s" in caught.value.message
     assert "--timeout" in caught.value.hint
     assert "build_hangs" in caught.value.traceback
 

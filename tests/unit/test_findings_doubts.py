@@ -246,6 +246,17 @@ def test_fewer_workers_come_behind_the_lock_that_makes_them_better() -> None:
     assert "too_many_workers" in codes(found)
 
 
+def test_batches_that_wait_for_each_other_are_no_bursts() -> None:
+    loader = Loader(config=config(4), fetch_cpu=0.002, fetch_io=0.08, busy=0.5, rate=45)
+    alone = Loader(config=config(1), fetch_cpu=0.002, fetch_io=0.005, rate=140)
+    tried = {config(4, prefetch_factor=8): 1.5}
+    seen = evidence(loader, calibrations=[alone], variants=tried)
+    uneven = ((0.02,) * 12 + (0.3,) * 4) * 3
+    found = codes(find(_with_batches(seen, uneven)))
+    assert found[0] == "lock"
+    assert "prefetch.shallow" not in found
+
+
 def test_a_feeder_takes_turns_with_its_worker_and_wants_no_core_of_its_own() -> None:
     loader = Loader(fetch_cpu=0.0001, put_cpu=0.002, starved=0.001, busy=0.3, step=0.01, rate=40)
     crowd = Usage(own_cpu_cores=0.5, available_cpu_cores=0.6, other_cpu_cores=1.4)

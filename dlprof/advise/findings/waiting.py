@@ -168,7 +168,7 @@ def unordered(view: View) -> Config | None:
 def shallow(view: View) -> Claim | None:
     """Bursts empty the queue; deeper prefetch helps."""
     deep = deeper(view)
-    if deep is None or order(view) is not None:
+    if deep is None or order(view) is not None or is_locked(view):
         return None
     if (view.is_noisy or starved(view) >= _STARVED) and not _comes_in_bursts(view):
         return None  # it is others who come in bursts
