@@ -139,7 +139,9 @@ def test_a_default_file_that_cannot_be_written_is_no_reason_not_to_run(tmp_path:
 
 def test_ctrl_c_reaches_the_script_and_the_report_follows(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
-        "import sys, time\n"
+        "import signal, sys, time\n"
+        # A shell that puts the tests in the background has it ignored.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "try: print('ready', flush=True); time.sleep(60)\n"
         "except KeyboardInterrupt: print('saved', flush=True); raise"
     )

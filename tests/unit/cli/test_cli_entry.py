@@ -251,7 +251,8 @@ def test_ctrl_c_while_the_program_is_loaded(*, ignored: bool) -> None:
     program = (
         "import os, signal, sys, dlprof.cli\n"
         f"ignored = {ignored}\n"
-        "if ignored: signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "to = signal.SIG_IGN if ignored else signal.default_int_handler\n"
+        "signal.signal(signal.SIGINT, to)\n"
         "class Interrupts:\n"
         "    def find_spec(self, name, *_):\n"
         "        if name == 'typer': os.kill(os.getpid(), signal.SIGINT)\n"
