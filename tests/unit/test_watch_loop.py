@@ -241,7 +241,9 @@ def test_threads_share_an_iterator() -> None:
     assert sorted(found) == list(range(2000))
     assert seen.batches == 2000
     assert (seen.epochs, seen.epochs_completed) == (1, 1)
-    assert seen.background_s == pytest.approx(seen.waited_s, rel=0.5)
+    assert seen.startup_s is not None
+    assert seen.background_s > 0
+    assert seen.waited_s - seen.background_s <= seen.startup_s  # iter() was called in this thread
 
 
 def test_the_logger_is_told_of_every_so_many_batches() -> None:
