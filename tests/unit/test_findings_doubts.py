@@ -162,7 +162,7 @@ def test_a_little_faster_with_fewer_workers_is_chance_beside_others() -> None:
 
 
 def _with_batches(seen: Evidence, io_s: tuple[float, ...]) -> Evidence:
-    """The same with other batches in what was explained."""
+    """The same with other batches in what was explained of the settings themselves."""
     zero = (0.0,) * len(io_s)
     rows = BatchCosts(
         cpu_s=zero, io_s=io_s, run_queue_s=zero, put_cpu_s=zero, receive_cpu_s=zero,
@@ -170,7 +170,7 @@ def _with_batches(seen: Evidence, io_s: tuple[float, ...]) -> Evidence:
     )  # fmt: skip
     observations = tuple(
         dataclasses.replace(each, explanation=dataclasses.replace(each.explanation, costs=rows))
-        if each.explanation
+        if each.explanation and each.explanation.config == seen.config
         else each
         for each in seen.observations
     )
@@ -251,10 +251,18 @@ def test_batches_that_wait_for_each_other_are_no_bursts() -> None:
     alone = Loader(config=config(1), fetch_cpu=0.002, fetch_io=0.005, rate=140)
     tried = {config(4, prefetch_factor=8): 1.5}
     seen = evidence(loader, calibrations=[alone], variants=tried)
-    uneven = ((0.02,) * 12 + (0.3,) * 4) * 3
+    uneven = ((0.06,) * 12 + (0.2,) * 4) * 3
     found = codes(find(_with_batches(seen, uneven)))
     assert found[0] == "lock"
     assert "prefetch.shallow" not in found
+
+
+def test_a_few_slow_batches_that_one_worker_did_not_meet_are_no_lock() -> None:
+    loader = Loader(config=config(4), fetch_cpu=0.002, fetch_io=0.08, busy=0.5, rate=45)
+    alone = Loader(config=config(1), fetch_cpu=0.002, fetch_io=0.01, rate=80)
+    seen = evidence(loader, calibrations=[alone])
+    assert codes(find(_with_batches(seen, (0.07, 0.09) * 20)))[0] == "lock"
+    assert "lock" not in codes(find(_with_batches(seen, ((0.01,) * 9 + (0.7,)) * 4)))
 
 
 def test_a_feeder_takes_turns_with_its_worker_and_wants_no_core_of_its_own() -> None:

@@ -90,6 +90,7 @@ def _costs(cpu: float, io: float, main: float, step: float) -> Costs:
         wait_s=0.01,
         step_s=step,
         period_s=0.01,
+        usual_io_s=io,
     )
 
 

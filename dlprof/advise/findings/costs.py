@@ -50,6 +50,7 @@ class Costs:
         wait_s: Of the consumer, in ``next()``.
         step_s: Of the consumer, working.
         period_s: From one batch to the next.
+        usual_io_s: True waiting in making the batch in the middle: a few slow ones don't move it.
     """
 
     fetch: Work
@@ -63,6 +64,7 @@ class Costs:
     wait_s: float
     step_s: float
     period_s: float
+    usual_io_s: float
 
     @property
     def making(self) -> Work:
@@ -112,6 +114,7 @@ def costs_of(explained: Explanation) -> Costs:
         wait_s=_mean_s(wait),
         step_s=_mean_s(step),
         period_s=explained.window_s / batches,
+        usual_io_s=statistics.median(rows.io_s) if rows.io_s else 0.0,
     )
 
 

@@ -279,12 +279,15 @@ def is_locked(view: View) -> bool:
 
 
 def waits_for_others(view: View, costs: Costs, alone: Costs) -> bool:
-    """Whether waiting grows with workers, speed doesn't, and storage isn't why."""
+    """Whether waiting grows with workers, speed doesn't, and storage isn't why.
+
+    What waits for a lock waits in most batches; a few slow ones may have come to one trial only.
+    """
     if view.workers < 2 or limit_of(view) in ("consumer", "main"):
         return False
     if helpers_share(view) >= HELPERS:
         return False  # they wait for threads of their own
-    grown_s = costs.making.io_s - alone.making.io_s
+    grown_s = min(costs.making.io_s - alone.making.io_s, costs.usual_io_s - alone.usual_io_s)
     if grown_s < _MORE_WAITING * costs.making.own_s:
         return False
     speed_up = alone.making.own_s / max(1e-12, costs.making.own_s)
