@@ -68,8 +68,8 @@ def propose(evidence: Evidence, allowance: Allowance) -> tuple[Experiment, ...]:
         return _affordable(_opening(evidence, allowance), allowance, left_s, sure=2)
     if not evidence.plain("present"):
         return ()  # it failed, which is told by how it did
-    if may_grow(View.of(evidence)) and len(evidence.plain("present")) == _OPENING_PLAIN:
-        return _affordable([_longer(evidence, allowance)], allowance, left_s)
+    if longer := _longer(evidence, allowance):
+        return _affordable(longer, allowance, left_s)
     if _wants_cold(evidence):
         return _affordable([_cold(evidence, allowance)], allowance, left_s)
     return _affordable(_verification(evidence, allowance), allowance, left_s, least=2)
@@ -124,17 +124,24 @@ def _wants_cold(evidence: Evidence) -> bool:
     return bool(evidence.reads_files) and not evidence.trials("cold")
 
 
-def _longer(evidence: Evidence, allowance: Allowance) -> Experiment:
-    """Memory that only fills up doesn't grow on; it is long enough to tell, if that may be."""
+def _longer(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
+    """Once, where memory may grow. What only fills up doesn't go on: it is long enough to tell."""
+    if len(evidence.plain("present")) != _OPENING_PLAIN:
+        return []
     view = View.of(evidence)
-    wanted_s = 1.2 * ENOUGH_BATCHES * max(1, view.workers) / (view.rate or 1.0)
-    return Experiment(
+    rate = view.rate or 1.0
+    wanted_s = 1.2 * ENOUGH_BATCHES * max(1, view.workers) / rate
+    trial_s = min(_LONGEST * allowance.trial_s, max(_LONG * allowance.trial_s, wanted_s))
+    if not may_grow(view, rate * trial_s):
+        return []
+    experiment = Experiment(
         name="longer, to see whether memory grows",
         role="present",
         config=evidence.config,
-        trial_s=min(_LONGEST * allowance.trial_s, max(_LONG * allowance.trial_s, wanted_s)),
+        trial_s=trial_s,
         repetition=2,
     )
+    return [experiment]
 
 
 def _cold(evidence: Evidence, allowance: Allowance) -> Experiment:

@@ -65,9 +65,11 @@ def test_growth_is_told_with_when_memory_is_full() -> None:
 
 
 def test_a_suspicion_is_enough_for_a_longer_trial() -> None:
-    assert may_grow(View.of(_with_memory([(50, 200), (100, 206)])))
-    assert not may_grow(View.of(_with_memory([(50, 200), (100, 201)])))
-    assert not may_grow(View.of(_with_memory([(50, 200)])))
+    growing = View.of(_with_memory([(50, 200), (100, 206)]))
+    assert may_grow(growing, 1000)
+    assert not may_grow(growing, 200)  # it would not have grown enough by then to be believed
+    assert not may_grow(View.of(_with_memory([(50, 200), (100, 201)])), 1000)
+    assert not may_grow(View.of(_with_memory([(50, 200)])), 1000)
 
 
 class _Tails:
@@ -187,7 +189,7 @@ def test_order_holds_up_only_where_some_batches_are_slow_by_themselves() -> None
 
 def test_queues_that_others_empty_are_not_too_shallow() -> None:
     loader = Loader(config=config(2, prefetch_factor=1), fetch_io=0.01, busy=0.5, rate=90)
-    tried = {config(2, prefetch_factor=4): 1.4}
+    tried = {config(2, prefetch_factor=8): 1.4}
     alike, uneven = (0.01,) * 40, ((0.002,) * 12 + (0.06,) * 4) * 3
     quiet, noisy = (evidence(loader, noisy=each, variants=tried) for each in (False, True))
     assert "prefetch.shallow" in codes(find(_with_batches(quiet, alike)))

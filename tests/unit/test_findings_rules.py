@@ -72,7 +72,7 @@ def _blocked() -> Evidence:
 
 def _shallow() -> Evidence:
     loader = Loader(config=config(2, prefetch_factor=1), fetch_io=0.01, busy=0.5, rate=90)
-    return evidence(loader, variants={config(2, prefetch_factor=4): 1.4})
+    return evidence(loader, variants={config(2, prefetch_factor=8): 1.4})
 
 
 def _locked() -> Evidence:

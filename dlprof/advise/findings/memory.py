@@ -19,6 +19,9 @@ _LEAST_SEEN = 48 << 20
 threads were seen to fill up by 46 MB within 540 batches."""
 
 _SUSPECTED = 4 << 20
+_HINTED = 0.5
+"""Share of ``_LEAST_SEEN`` that short trials must promise, since their slope has its luck."""
+
 _BATCHES_OF_NOISE = 2.0
 """Batches more or less in the queues that trials of one configuration differ by."""
 
@@ -110,12 +113,17 @@ def memory_points(view: View) -> list[tuple[int, int]]:
     )
 
 
-def may_grow(view: View) -> bool:
-    """Whether a longer trial is worth its time: the longest so far had most memory."""
+def may_grow(view: View, batches: float) -> bool:
+    """Whether a trial of so many batches is worth its time.
+
+    The longest so far had most memory, and at that rate this one would show it to be growth.
+    """
     points = memory_points(view)
     if len(points) < 2 or points[-1][0] - points[0][0] < _LEAST_BATCHES:
         return False
-    return points[-1][1] - points[0][1] >= _SUSPECTED
+    grown = points[-1][1] - points[0][1]
+    expected = grown / (points[-1][0] - points[0][0]) * (batches - points[0][0])
+    return grown >= _SUSPECTED and expected >= _HINTED * _LEAST_SEEN * max(1, view.workers)
 
 
 def _grows(view: View, points: Sequence[tuple[int, int]]) -> bool:

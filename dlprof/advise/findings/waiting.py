@@ -37,7 +37,7 @@ _STARVED = 0.1
 """Share of making a batch spent waiting for a core, from which that makes the bursts."""
 
 _FULLY_BUSY = 0.92
-_DEEPEST = 16
+_DEEP, _DEEPEST = 8, 16
 _MORE_WAITING = 0.4
 """Growth of waiting in ``__getitem__`` over that with one worker, as a share of making a batch,
 from which workers wait for each other."""
@@ -209,13 +209,13 @@ def _comes_in_bursts(view: View) -> bool:
 
 
 def deeper(view: View) -> Config | None:
-    """Four times the prefetch, where workers idle although the consumer waits."""
+    """Four times the prefetch, and 8 at least, where workers idle although the consumer waits."""
     now = view.config.prefetch_factor
     if not view.workers or now is None or now >= _DEEPEST or view.costs is None:
         return None
     if limit_of(view) in ("consumer", "main", "pin") or (view.busy or 0.0) >= _FULLY_BUSY:
         return None
-    depth = min(_DEEPEST, 4 * now)
+    depth = min(_DEEPEST, max(_DEEP, 4 * now))
     config = dataclasses.replace(view.config, prefetch_factor=depth)
     return config if fits_shared_memory(view, config) else None
 
