@@ -185,6 +185,8 @@ def _at_commit(
         notes.append(f"by {python}")
     if (path / ".gitmodules").exists():
         notes.append("without its submodules")
+    request = _moved_request(settings, change.root, path)
+    notes += _same_file(request, settings)
     within = change.directory.relative_to(change.root)
     directory = path / within
     if not directory.is_dir():
@@ -194,7 +196,7 @@ def _at_commit(
         )
     return SidePlan(
         side="base",
-        request=_moved_request(settings, change.root, path),
+        request=request,
         directory=directory,
         root=path,
         python=python or sys.executable,
@@ -209,9 +211,11 @@ def _in_directory(
     notes = [] if len(str(directory)) == len(str(change.directory)) else [_UNEQUAL]
     if python is not None:
         notes.append(f"by {python}")
+    request = _moved_request(settings, change.directory, directory)
+    notes += _same_file(request, settings)
     return SidePlan(
         side="base",
-        request=_moved_request(settings, change.directory, directory),
+        request=request,
         directory=directory,
         root=directory,
         python=python or sys.executable,
@@ -239,3 +243,12 @@ def _moved_request(settings: SweepSettings, old: Path, new: Path) -> BuildReques
         return request
     moved = new / source.relative_to(old)
     return dataclasses.replace(request, target=f"{moved}:{spec.attr}")
+
+
+def _same_file(request: BuildRequest, settings: SweepSettings) -> list[str]:
+    """That both sides load the target from one file, which people may not have meant."""
+    spec = parse_target(request.target)
+    if spec.kind != "file" or not Path(spec.source).is_absolute():
+        return []
+    same = request.target == request_of(settings).target
+    return ["with the same file of the target, which lies outside of it"] if same else []

@@ -285,6 +285,16 @@ def test_the_sides_of_directories(tmp_path: Path) -> None:
         assert "path of another length" in base.compared.note
 
 
+@pytest.mark.parametrize("against", ["main", "../old"])
+def test_a_target_outside_is_the_same_on_both_sides(repository: Path, against: str) -> None:
+    (repository.parent / "old").mkdir()
+    outside, inside = (f"{place / 'data.py'}:make" for place in (repository.parent, repository))
+    with both_sides(settings(outside, against=against), {}, repository) as (base, _):
+        assert "the same file of the target" in base.compared.note
+    with both_sides(settings(inside, against=against), {}, repository) as (base, _):
+        assert "the same file" not in base.compared.note
+
+
 def test_the_sides_of_environments(tmp_path: Path) -> None:
     with both_sides(settings(against_python=sys.executable), {}, tmp_path) as (base, change):
         assert base.directory == change.directory == tmp_path.resolve()
