@@ -66,19 +66,25 @@ class _Side:
         bench: With the built target.
         config: What is run.
         case: Whose surroundings it is run in; ``None`` for none.
+        batches: Of an epoch; ``None`` where that isn't known.
     """
 
     bench: Bench
     config: Config
     case: Case | None
+    batches: int | None
 
     def rate(self, request: TrialRequest, repetition: int) -> float:
-        """Batches per second of one trial."""
+        """Batches per second of one trial, with its share of an epoch's turn."""
         place = contextlib.nullcontext(()) if self.case is None else self.case.place()
         with place:
             request = dataclasses.replace(request, config=self.config)
             trial = self.bench.run(request, trial_id="t", repetition=repetition)
-        return trial.batches_per_s.value if trial.batches_per_s else math.nan
+        if trial.batches_per_s is None:
+            return math.nan
+        if trial.whole_epochs or self.batches is None or trial.epoch_turnover_s is None:
+            return trial.batches_per_s.value
+        return 1 / (1 / trial.batches_per_s.value + trial.epoch_turnover_s / self.batches)
 
 
 def measure_gain(case: Case, findings: Sequence[Mapping[str, Any]]) -> TrueGain | None:
@@ -125,27 +131,25 @@ def _sides(
     mended = case.name in planted_targets.MENDED and finding["code"] == case.code
     if not (changed or mended or case.place_is_cause):
         return None
-    bench, now = _built(case.spec, case.arguments, folder / "now", stack)
-    place = case if case.place_is_cause else None
-    before = _Side(bench=bench, config=now, case=place)
+    before = _built(case.spec, case.arguments, folder / "now", stack)
     if changed:
-        return before, dataclasses.replace(before, config=_changed(now, changed))
+        return before, dataclasses.replace(before, config=_changed(before.config, changed))
     if case.place_is_cause:
-        return before, dataclasses.replace(before, case=None)
-    other, config = _built(f"{TARGETS}:mended", {"name": case.name}, folder / "then", stack)
-    return before, _Side(bench=other, config=config, case=None)
+        return dataclasses.replace(before, case=case), before
+    return before, _built(f"{TARGETS}:mended", {"name": case.name}, folder / "then", stack)
 
 
 def _built(
     spec: str, arguments: Mapping[str, str], folder: Path, stack: contextlib.ExitStack
-) -> tuple[Bench, Config]:
-    """A bench with a target, and the target's present settings."""
+) -> _Side:
+    """A bench with a target at its present settings, in no special surroundings."""
     folder.mkdir()
     request = BuildRequest(target=spec, arguments=dict(arguments))
     bench = stack.enter_context(contextlib.closing(Bench(request, directory=folder)))
     target = bench.build(Limits(wall_s=60.0, stall_s=30.0, usable_cores=2.0))
     bench.probe(TrialRequest(config=Config(), probe=True))
-    return bench, target.present_settings(has_accelerator=False) or Config()
+    config = target.present_settings(has_accelerator=False) or Config()
+    return _Side(bench=bench, config=config, case=None, batches=target.batches_per_epoch)
 
 
 def _ratio(case: Case, before: _Side, after: _Side) -> float | None:
