@@ -12,7 +12,6 @@ from pathlib import Path
 import typer
 
 from dlprof.errors import DlprofError, ExitCode
-from dlprof.records import SCHEMA_VERSION
 from dlprof.report.text import clean, clean_lines
 
 # What the argument parser raises for a command line that it can't read. Typer carries the parser
@@ -75,22 +74,23 @@ def _missing_place() -> Fault | None:
     try:
         Path.cwd()
     except FileNotFoundError:
-        return Fault(
-            kind="usage",
-            message="The working directory does not exist any more.",
-            hint="Change to one that does (cd), and run the command again.",
-            exit_code=ExitCode.USAGE,
+        return _usage(
+            "The working directory does not exist any more.",
+            "Change to one that does (cd), and run the command again.",
         )
     try:
         tempfile.gettempdir()
     except FileNotFoundError:
-        return Fault(
-            kind="usage",
-            message="No directory for temporary files can be written to.",
-            hint="Free room on the disk, or name another directory with TMPDIR.",
-            exit_code=ExitCode.USAGE,
+        return _usage(
+            "No directory for temporary files can be written to.",
+            "Free room on the disk, or name another directory with TMPDIR.",
         )
     return None
+
+
+def _usage(message: str, hint: str) -> Fault:
+    """What the user can put right by asking differently."""
+    return Fault(kind="usage", message=message, hint=hint, exit_code=ExitCode.USAGE)
 
 
 def _describe_parser_error(error: Exception) -> Fault:
@@ -98,12 +98,7 @@ def _describe_parser_error(error: Exception) -> Fault:
     message = message.replace("Value error, ", "")  # pydantic's, which parses choices for Typer
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "dlprof"
-    return Fault(
-        kind="usage",
-        message=_sentence(message),
-        hint=f"See {command} --help.",
-        exit_code=ExitCode.USAGE,
-    )
+    return _usage(_sentence(message), f"See {command} --help.")
 
 
 def _describe_own_fault(error: BaseException, *, verbose: bool) -> Fault:
@@ -142,5 +137,8 @@ def show(fault: Fault, *, as_json: bool) -> None:
 
 def error_document(fault: Fault) -> str:
     """The JSON document that stands on stdout where a command with ``--json`` failed."""
+    # All records are loaded with it, which takes longer than the rest of --help.
+    from dlprof.records import SCHEMA_VERSION  # noqa: PLC0415
+
     error = {"kind": fault.kind, "message": fault.message, "hint": fault.hint}
     return json.dumps({"schema_version": SCHEMA_VERSION, "error": error})

@@ -13,7 +13,6 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from dlprof.errors import ExitCode, UsageError
-from dlprof.store.naming import run_file_name
 
 if TYPE_CHECKING:
     from dlprof.settings import SweepSettings
@@ -58,6 +57,8 @@ def run_path(output: Path | None, target: str, *, resume: bool = False) -> Path:
             "--resume needs to know which run file to continue",
             hint="Give it with -o FILE.",
         )
+    from dlprof.store.naming import run_file_name
+
     return Path(run_file_name(target, datetime.now().astimezone()))
 
 

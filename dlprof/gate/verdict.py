@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from dlprof.gate.design import SIDES
 from dlprof.gate.look import UNCORRECTED_FACTOR
 from dlprof.gate.rule import GateProgress, judge_gate
 from dlprof.gate.stages import PART, stage_shifts
 from dlprof.gate.views import cleaned
 from dlprof.gate.wording import amount, percent
 from dlprof.records import CheckPlan, GateResult, GateState, Quad, Series, Side, StageShift, Verdict
+from dlprof.units import counted
 
 _SERIES: tuple[Series, ...] = ("load", "start")
-_SIDES: tuple[Side, ...] = ("base", "change")
 _LOADING = frozenset({"service", "receive", "wall"})
 """Metrics whose shift lies in a stage of loading."""
 
@@ -142,7 +143,7 @@ def _notes(plan: CheckPlan, quads: Sequence[Quad]) -> tuple[str, ...]:
             "How long processes waited for a core can't be read here, so times are wall times "
             f"and a metric fails only beyond {UNCORRECTED_FACTOR:g} times its limit."
         )
-    notes += [_failed(side, found) for side in _SIDES if (found := _failures(quads, side))]
+    notes += [_failed(side, found) for side in SIDES.values() if (found := _failures(quads, side))]
     judged = len(plan.rules)
     if judged > 1 or plan.targets > 1:
         notes.append(
@@ -160,7 +161,7 @@ def _failures(quads: Sequence[Quad], side: Side) -> list[str]:
 
 def _failed(side: Side, failures: Sequence[str]) -> str:
     """A few failures are forgiven; but who looks for what got slower wants to know of them."""
-    blocks = "1 block" if len(failures) == 1 else f"{len(failures)} blocks"
+    blocks = counted(len(failures), "block")
     return (
         f"{blocks} of the {side} failed, so the quads they belong to do not count: {failures[-1]}"
     )

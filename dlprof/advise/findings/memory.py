@@ -19,6 +19,8 @@ _LEAST_SEEN = 48 << 20
 threads were seen to fill up by 46 MB within 540 batches."""
 
 _SUSPECTED = 4 << 20
+"""Growth of all processes between short trials that is more than the allocator's noise."""
+
 _HINTED = 0.5
 """Share of ``_LEAST_SEEN`` that short trials must promise, since their slope has its luck."""
 
