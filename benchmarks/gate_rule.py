@@ -16,7 +16,7 @@ from gate_world import CROWDED, DRIFTING, ODD, QUIET, Machine, Slowdown, World
 from others_rules import RULES, Rule
 
 from dlprof.gate import judge, make_plan, next_look
-from dlprof.records import Block, Quad
+from dlprof.records.gate import Block, Quad
 
 SESSIONS, QUICK_SESSIONS = 300, 4
 FALSE_ALARMS = 0.01

@@ -12,7 +12,7 @@ import math
 import random
 
 from dlprof.gate import SIDES, order_of
-from dlprof.records import Block, Quad
+from dlprof.records.gate import Block, Quad
 
 BATCHES = 16
 SAMPLES = 4

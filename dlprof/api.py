@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from dlprof.errors import UsageError
 
 if TYPE_CHECKING:
-    from dlprof.records import CheckReport, Recommendation, Run
+    from dlprof.records import Recommendation, Run
+    from dlprof.records.gate import CheckReport
     from dlprof.settings import SweepSettings
 
 _Ints = int | str | Sequence[int]

@@ -17,9 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import typer
-
-from dlprof.cli.app import app
+from dlprof.cli.app import program
 from dlprof.settings import SweepSettings, by_key
 from dlprof.store.format import RECORD_TYPES
 from dlprof.targets.builtin.options import options_of
@@ -61,7 +59,7 @@ def command_table(name: str) -> str:
     Args:
         name: The words that name it, behind the program's.
     """
-    command: Any = typer.main.get_command(app)
+    command: Any = program()
     for word in name.split():
         command = command.commands[word]
     sections: dict[str, list[list[str]]] = {}

@@ -14,7 +14,7 @@ from dlprof.records import Config, Constraints, Machine, Run, Trial
 from dlprof.stats import Expected
 from dlprof.units import format_duration
 
-_SAME_STEP = 0.05
+SAME_STEP = 0.05
 """Steps within 5 % of the measured one count as measured."""
 
 
@@ -55,7 +55,7 @@ class Situation:
         header = run.header
         measured = _positive(header.settings.get("step_s"))
         asked = _positive(constraints.step_s)
-        if asked is not None and measured is not None and asked < measured * (1 - _SAME_STEP):
+        if asked is not None and measured is not None and asked < measured * (1 - SAME_STEP):
             raise UsageError(
                 f"The run was measured with a step of {format_duration(measured)}, which says "
                 f"nothing of a shorter one ({format_duration(asked)})",
@@ -65,7 +65,7 @@ class Situation:
             as_run = True
             has_step = any(trial.wait_fraction is not None for trial in run.trials)
         else:
-            has_step = measured is not None and math.isclose(asked, measured, rel_tol=_SAME_STEP)
+            has_step = measured is not None and math.isclose(asked, measured, rel_tol=SAME_STEP)
             as_run = has_step
         other = machine is not None and machine.fingerprint != header.machine.fingerprint
         foretold = run.prediction if not other and constraints.ranks == 1 else None

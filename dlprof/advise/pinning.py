@@ -6,8 +6,7 @@ import dataclasses
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 
-from dlprof.records import Trial
-from dlprof.records.transfer import PinCosts, PinGain
+from dlprof.records import PinCosts, PinGain, Trial
 from dlprof.units import format_bytes, format_duration
 
 

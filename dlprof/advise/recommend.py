@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Literal
 
 from dlprof.advise.candidates import Candidate, gather
 from dlprof.advise.choice import SAME_SPEED, Choice, choose
 from dlprof.advise.confidence import judge
-from dlprof.advise.effective import Situation
+from dlprof.advise.effective import SAME_STEP, Situation
 from dlprof.advise.foretold import believed, foretold, levers
 from dlprof.advise.limits import within_limits
-from dlprof.advise.predict import Question
-from dlprof.advise.predict.recommending import is_for_the_model, recommend_by_model
 from dlprof.advise.reasons import default_of, explain, failures, neighbours
 from dlprof.advise.rules import rules_of_thumb
 from dlprof.errors import NothingMeasuredError
@@ -49,8 +48,12 @@ def recommend(
             answer and there is none.
     """
     limits = constraints or Constraints()
-    if is_for_the_model(run, limits, machine):
-        return recommend_by_model(run, limits, _question(limits, machine, ghz))
+    if _is_unmeasured(run, limits, machine):
+        # Not loaded for what trials answer: it takes as long as all the rest.
+        from dlprof.advise.predict.recommending import can_answer, recommend_by_model  # noqa: PLC0415
+
+        if can_answer(run, limits):
+            return recommend_by_model(run, limits, machine, ghz)
     situation = Situation.of(run, limits, machine)
     candidates = gather(run)
     measured = [candidate for candidate in candidates if candidate.trials]
@@ -89,16 +92,17 @@ def recommend(
     )
 
 
-def _question(limits: Constraints, machine: Machine | None, ghz: float | None) -> Question:
-    return Question(
-        machine=machine,
-        ghz=ghz,
-        cores=limits.cores,
-        ranks=limits.ranks,
-        step_s=limits.step_s,
-        neighbours=limits.neighbours,
-        speed=limits.speed,
-    )
+def _is_unmeasured(run: Run, limits: Constraints, machine: Machine | None) -> bool:
+    """Whether the machine, cores, ranks or step that are asked for are others than the trials'."""
+    elsewhere = machine is not None and machine.fingerprint != run.header.machine.fingerprint
+    another_place = limits.asks_for_cores or elsewhere or limits.ranks > 1
+    return another_place or _is_another_step(run, limits.step_s)
+
+
+def _is_another_step(run: Run, asked_s: float | None) -> bool:
+    known = run.header.settings.get("step_s")
+    measured_s = float(known) if isinstance(known, int | float) else 0.0
+    return bool(asked_s) and not math.isclose(asked_s or 0.0, measured_s, rel_tol=SAME_STEP)
 
 
 def _expected(choice: Choice, candidate: Candidate) -> Expected:

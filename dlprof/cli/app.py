@@ -2,31 +2,68 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated
 
 import typer
+from typer.core import TyperGroup
 
 import dlprof
-from dlprof.cli import baseline
-from dlprof.cli.check import check
 from dlprof.cli.commands import Command, Group, ScriptCommand
-from dlprof.cli.compare import compare
-from dlprof.cli.machine import machine
-from dlprof.cli.predict import predict
-from dlprof.cli.profile import profile
-from dlprof.cli.recommend import recommend
-from dlprof.cli.report import report
-from dlprof.cli.run import run
-from dlprof.cli.sweep import sweep
-from dlprof.cli.transfer import transfer
 
-app = typer.Typer(
-    name="dlprof",
-    cls=Group,
-    add_completion=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+COMMANDS: Mapping[str, type[Command | Group]] = MappingProxyType(
+    {
+        "sweep": Command,
+        "recommend": Command,
+        "predict": Command,
+        "profile": Command,
+        "run": ScriptCommand,
+        "compare": Command,
+        "check": Command,
+        "baseline": Group,
+        "report": Command,
+        "transfer": Command,
+        "machine": Command,
+    }
 )
+"""In the order of the help. Each is what its module in ``dlprof.cli`` calls by the same name; a
+group is an application of its own, which its module calls ``app``."""
+
+
+@functools.cache
+def program(only: str | None = None) -> TyperGroup:
+    """The parser of the command line.
+
+    Args:
+        only: The one command to load, where it is known which is meant: to load all takes longer
+            than most of them run.
+    """
+    app = typer.Typer(
+        name="dlprof",
+        cls=Group,
+        add_completion=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback(invoke_without_command=True)(_dlprof_itself)
+    for name in COMMANDS if only is None else (only,):
+        _add(app, name)
+    made = typer.main.get_command(app)
+    if not isinstance(made, TyperGroup):
+        raise TypeError("the program has commands")
+    return made
+
+
+def _add(app: typer.Typer, name: str) -> None:
+    module = importlib.import_module(f"dlprof.cli.{name}")
+    kind = COMMANDS[name]
+    if issubclass(kind, Command):
+        app.command(cls=kind)(getattr(module, name))
+    else:
+        app.add_typer(module.app, name=name)
 
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - Typer hands an option's value to its callback by position
@@ -35,8 +72,7 @@ def _show_version(wanted: bool) -> None:  # noqa: FBT001 - Typer hands an option
         raise typer.Exit
 
 
-@app.callback(invoke_without_command=True)
-def dlprof_itself(
+def _dlprof_itself(
     context: typer.Context,
     *,
     version: Annotated[
@@ -53,16 +89,3 @@ def dlprof_itself(
     del version  # its callback has answered before this runs
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
-
-
-app.command(cls=Command)(sweep)
-app.command(cls=Command)(recommend)
-app.command(cls=Command)(predict)
-app.command(cls=Command)(profile)
-app.command(cls=ScriptCommand)(run)
-app.command(cls=Command)(compare)
-app.command(cls=Command)(check)
-app.add_typer(baseline.app, name="baseline")
-app.command(cls=Command)(report)
-app.command(cls=Command)(transfer)
-app.command(cls=Command)(machine)

@@ -16,7 +16,7 @@ from dlprof.cli.measuring import resolve, settings_in, signals_while_measuring
 from dlprof.errors import FileError, UsageError
 
 if TYPE_CHECKING:
-    from dlprof.records import BaselineEntry
+    from dlprof.records.gate import BaselineEntry
 
 app = typer.Typer(cls=Group, rich_markup_mode=None)
 

@@ -15,7 +15,7 @@ from dlprof.errors import ExitCode, UsageError
 from dlprof.units import quoted
 
 if TYPE_CHECKING:
-    from dlprof.records import Design
+    from dlprof.records.gate import Design
 
 
 def check(  # noqa: PLR0913 - a command has as many parameters as it has options

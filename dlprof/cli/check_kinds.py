@@ -12,7 +12,7 @@ from dlprof.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from dlprof.engine.checking.settings import CheckListener, CheckSettings
-    from dlprof.records import CheckReport
+    from dlprof.records.gate import CheckReport
     from dlprof.records.self_test import SelfTest
 
 

@@ -14,7 +14,7 @@ from dlprof.cli import streams
 from dlprof.errors import FileError
 
 if TYPE_CHECKING:
-    from dlprof.records import CheckReport
+    from dlprof.records.gate import CheckReport
 
 FLAGS: Mapping[str, str] = MappingProxyType(
     {

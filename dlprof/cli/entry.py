@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import os
 import sys
@@ -15,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from dlprof.cli import faults, streams
-from dlprof.cli.app import app
+from dlprof.cli.app import COMMANDS, program
 from dlprof.errors import ExitCode
 
 
@@ -62,22 +61,14 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def _invoke(arguments: list[str]) -> int:
     """Parse and run, without Typer's own handling of faults, which ends some of them with 1."""
-    command = _command()
+    first = next(iter(arguments), None)
+    command = program(first if first in COMMANDS else None)
     try:
         with command.make_context("dlprof", arguments) as context:
             command.invoke(context)
     except typer.Exit as request:
         return request.exit_code
     return ExitCode.OK
-
-
-@functools.cache
-def _command() -> TyperGroup:
-    """The parser, made once: it takes longer to make than most commands to run."""
-    made = typer.main.get_command(app)
-    if not isinstance(made, TyperGroup):
-        raise TypeError("the program has commands")
-    return made
 
 
 def _has_flag(arguments: Sequence[str], *names: str) -> bool:
@@ -97,7 +88,7 @@ def _options_with_values() -> frozenset[str]:
     """Every option that takes the word behind it, whatever that looks like."""
     return frozenset(
         name
-        for parameter in _parameters(_command())
+        for parameter in _parameters(program())
         if parameter.param_type_name == "option" and not getattr(parameter, "is_flag", False)
         for name in parameter.opts
     )

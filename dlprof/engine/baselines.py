@@ -9,7 +9,7 @@ from dlprof.errors import FileError
 from dlprof.files import check_plain, folder_lock, replace_file, write_fault
 from dlprof.gate import add_entry, comparable, parse_baseline
 from dlprof.gate.baseline_file import MOST_CHARACTERS
-from dlprof.records import BaselineEntry
+from dlprof.records.gate import BaselineEntry
 
 _HINT = "Give the path of a baseline that dlprof baseline update wrote."
 

@@ -15,7 +15,7 @@ from dlprof.engine.checking.settings import CheckListener, CheckSettings
 from dlprof.engine.checking.sides import Sides, open_sides
 from dlprof.engine.preparation import now
 from dlprof.gate import checked_target, figures_of, make_check
-from dlprof.records import CheckReport
+from dlprof.records.gate import CheckReport
 from dlprof.version import __version__
 
 

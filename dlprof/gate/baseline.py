@@ -18,7 +18,7 @@ from types import MappingProxyType
 from dlprof.gate.look import fraction_of
 from dlprof.gate.plan import ALL_GATES
 from dlprof.gate.wording import METRICS, VIEW_NAMES, percent, sentence
-from dlprof.records import (
+from dlprof.records.gate import (
     BaselineEntry,
     BaselineKey,
     BaselineRule,

@@ -7,7 +7,8 @@ import statistics
 from collections.abc import Sequence
 
 from dlprof.gate.views import Reading, block_value, read_quad
-from dlprof.records import BaselineKey, Block, CheckPlan, Config, Machine, Quad
+from dlprof.records import Config, Machine
+from dlprof.records.gate import BaselineKey, Block, CheckPlan, Quad
 
 
 def figures_of(plan: CheckPlan, quads: Sequence[Quad]) -> dict[str, float]:

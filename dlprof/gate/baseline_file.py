@@ -14,7 +14,7 @@ from typing import Any
 
 from dlprof.errors import FileError
 from dlprof.gate.baseline import MOST_ENTRIES
-from dlprof.records import BaselineEntry, BaselineKey
+from dlprof.records.gate import BaselineEntry, BaselineKey
 
 VERSION = 1
 """Of a line's format."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from dlprof.records import Design, Quad, Series, Side
+from dlprof.records.gate import Design, Quad, Series, Side
 
 SIDES: dict[str, Side] = {"A": "base", "B": "change"}
 """The letters of an order."""

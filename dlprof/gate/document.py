@@ -10,7 +10,7 @@ from dlprof.gate.baseline import comparable, judge_baseline
 from dlprof.gate.plan import check_plan
 from dlprof.gate.verdict import judge
 from dlprof.gate.views import cleaned
-from dlprof.records import (
+from dlprof.records.gate import (
     BaselineEntry,
     BaselineRule,
     CheckPlan,

@@ -11,7 +11,7 @@ from typing import Literal
 from dlprof.gate.signed_rank import Shift, shift_interval
 from dlprof.gate.views import Reading, base_service_s
 from dlprof.gate.wording import METRICS, figure_text, figures_text, percent, sentence
-from dlprof.records import (
+from dlprof.records.gate import (
     CheckPlan,
     GateResult,
     GateRule,

@@ -14,7 +14,8 @@ import math
 from collections.abc import Collection
 
 from dlprof.gate.signed_rank import MOST_DIFFERENCES, least_differences
-from dlprof.records import CheckPlan, Config, Design, GateName, GateRule
+from dlprof.records import Config
+from dlprof.records.gate import CheckPlan, Design, GateName, GateRule
 
 LOOKS = (10, 14, 20, 28, 36)
 """Numbers of quads at which the load metrics are judged; a median check ends at the first."""

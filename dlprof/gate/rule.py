@@ -17,7 +17,7 @@ from dlprof.gate.look import look_at
 from dlprof.gate.signed_rank import MOST_DIFFERENCES, least_differences
 from dlprof.gate.views import LEAST_BATCHES, Reading, cleaned, read_quad
 from dlprof.gate.wording import METRICS, sentence
-from dlprof.records import CheckPlan, GateResult, GateRule, Quad, ReasonCode
+from dlprof.records.gate import CheckPlan, GateResult, GateRule, Quad, ReasonCode
 
 _FORGIVEN_SHARE = 0.25
 _FORGIVEN = 2

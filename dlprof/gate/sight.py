@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dlprof.gate.look import fail_margin, fraction_of, is_contended
 from dlprof.gate.views import Reading, read_quad
 from dlprof.gate.wording import METRICS, percent
-from dlprof.records import CheckPlan, GateRule, Quad, TargetCheck
+from dlprof.records.gate import CheckPlan, GateRule, Quad, TargetCheck
 from dlprof.records.self_test import Reach, SelfTest, Sight
 from dlprof.units import format_duration
 

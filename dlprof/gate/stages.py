@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 
 from dlprof.gate.signed_rank import shift_interval
-from dlprof.records import Block, Quad, Side, StageShift
+from dlprof.records.gate import Block, Quad, Side, StageShift
 
 _ALPHA = 0.025
 """The intervals of stages are 95 % each."""

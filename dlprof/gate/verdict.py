@@ -11,7 +11,16 @@ from dlprof.gate.rule import GateProgress, judge_gate
 from dlprof.gate.stages import PART, stage_shifts
 from dlprof.gate.views import cleaned
 from dlprof.gate.wording import amount, percent
-from dlprof.records import CheckPlan, GateResult, GateState, Quad, Series, Side, StageShift, Verdict
+from dlprof.records.gate import (
+    CheckPlan,
+    GateResult,
+    GateState,
+    Quad,
+    Series,
+    Side,
+    StageShift,
+    Verdict,
+)
 from dlprof.units import counted
 
 _SERIES: tuple[Series, ...] = ("load", "start")

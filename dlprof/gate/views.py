@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from dlprof.gate.design import is_balanced
-from dlprof.records import Block, GateRule, Quad, ReasonCode, Side
-from dlprof.records.gate import Scale
+from dlprof.records.gate import Block, GateRule, Quad, ReasonCode, Scale, Side
 
 LEAST_BATCHES = 4
 """A block with fewer has no lower-quartile batch of its own."""

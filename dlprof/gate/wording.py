@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from dlprof.records import GateName, ReasonCode, ViewFigures
+from dlprof.records.gate import GateName, ReasonCode, ViewFigures
 from dlprof.units import format_bytes, format_duration
 
 _MOST_PERCENT = 1e6

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from dlprof.errors import BaseNotMeasuredError, BaseTargetError, DlprofError, UsageError
-from dlprof.records import CheckReport
+from dlprof.records.gate import CheckReport
 
 _NAMED = "Give a function or a class that stands at the top of a module, or a TARGET."
 _ODD = re.compile(r"[^\w.-]+")

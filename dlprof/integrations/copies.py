@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from dlprof.integrations.ledger import Reading
-from dlprof.records import Explanation
-from dlprof.records.transfer import Copies
+from dlprof.records import Copies, Explanation
 
 if TYPE_CHECKING:
     from dlprof.device.noticing import Moves, Noticer

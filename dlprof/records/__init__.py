@@ -3,6 +3,9 @@
 Plain frozen dataclasses of JSON-like values. Units stand in the names (``_s`` seconds, ``_bytes``,
 ``_cores`` busy cores, fractions 0 to 1). A figure that could not be had is ``None``, and the
 record's ``unavailable`` maps the field's name to the reason; a figure is never 0 for "unknown".
+
+Here are those of a run file. Those of ``dlprof check`` and ``dlprof transfer`` are imported from
+``gate``, ``self_test`` and ``transfer``, so that commands that only read runs don't load them.
 """
 
 from dlprof.records.advice import (
@@ -23,30 +26,8 @@ from dlprof.records.calibration import (
     SweepPrediction,
 )
 from dlprof.records.config import Config, Estimate
+from dlprof.records.copies import Copies, PinCosts, PinGain
 from dlprof.records.findings import Diagnosis, Finding, FindingCode, Fix, Severity, Stalls
-from dlprof.records.gate import (
-    CHECK_SCHEMA_VERSION,
-    BaselineEntry,
-    BaselineKey,
-    BaselineRule,
-    Block,
-    CheckPlan,
-    CheckReport,
-    Compared,
-    Design,
-    GateName,
-    GateResult,
-    GateRule,
-    GateState,
-    Quad,
-    ReasonCode,
-    Series,
-    Side,
-    StageShift,
-    TargetCheck,
-    Verdict,
-    ViewFigures,
-)
 from dlprof.records.machine import GpuInfo, Machine
 from dlprof.records.plan import LeftOut, Plan, TrialCost
 from dlprof.records.run import SCHEMA_VERSION, Cost, Run, RunEnd, RunHeader
@@ -62,52 +43,20 @@ from dlprof.records.stages import (
 )
 from dlprof.records.target import Target
 from dlprof.records.timeline import Timeline
-from dlprof.records.transfer import (
-    BatchTransfer,
-    Copies,
-    CopyMode,
-    CopyTime,
-    CopyWay,
-    DeviceTransfer,
-    LinkFit,
-    LinkState,
-    Memory,
-    NumaRate,
-    PinCosts,
-    PinGain,
-    TensorTransfer,
-    TogetherRate,
-    Transfers,
-    WayTime,
-)
 from dlprof.records.trial import Failure, FailureKind, GpuUsage, Outcome, Purpose, Trial, Usage
 from dlprof.records.watched import Durations, ScriptEnding, WatchedLoader, WatchedScript
 
 __all__ = [
     "AGE_STAGES",
-    "CHECK_SCHEMA_VERSION",
     "SCHEMA_VERSION",
     "Alternative",
-    "BaselineEntry",
-    "BaselineKey",
-    "BaselineRule",
     "BatchCosts",
-    "BatchTransfer",
-    "Block",
     "Calibration",
-    "CheckPlan",
-    "CheckReport",
-    "Compared",
     "Confidence",
     "Config",
     "Constraints",
     "Copies",
-    "CopyMode",
-    "CopyTime",
-    "CopyWay",
     "Cost",
-    "Design",
-    "DeviceTransfer",
     "Diagnosis",
     "Durations",
     "Estimate",
@@ -118,18 +67,10 @@ __all__ = [
     "Finding",
     "FindingCode",
     "Fix",
-    "GateName",
-    "GateResult",
-    "GateRule",
-    "GateState",
     "GpuInfo",
     "GpuUsage",
     "LeftOut",
-    "LinkFit",
-    "LinkState",
     "Machine",
-    "Memory",
-    "NumaRate",
     "Outcome",
     "PinCosts",
     "PinGain",
@@ -138,9 +79,7 @@ __all__ = [
     "PredictedCell",
     "Prediction",
     "Purpose",
-    "Quad",
     "Reason",
-    "ReasonCode",
     "Recommendation",
     "RuleOfThumb",
     "Run",
@@ -148,29 +87,19 @@ __all__ = [
     "RunHeader",
     "SampleCosts",
     "ScriptEnding",
-    "Series",
     "Severity",
-    "Side",
     "Stage",
     "StageName",
-    "StageShift",
     "Stalls",
     "SweepPrediction",
     "Target",
-    "TargetCheck",
-    "TensorTransfer",
     "Timeline",
     "ToMeasure",
-    "TogetherRate",
-    "Transfers",
     "TransformCost",
     "Trial",
     "TrialCost",
     "Usage",
-    "Verdict",
-    "ViewFigures",
     "WatchedLoader",
     "WatchedScript",
-    "WayTime",
     "WorkerCosts",
 ]

@@ -110,6 +110,11 @@ class Constraints:
     neighbours: float | None = None
     speed: float | None = None
 
+    @property
+    def asks_for_cores(self) -> bool:
+        """Whether other cores are asked for than those of the machine, as they were shared."""
+        return any(asked is not None for asked in (self.cores, self.neighbours, self.speed))
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedCase:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from dlprof.records.config import Config, Estimate
-from dlprof.records.transfer import Copies
+from dlprof.records.copies import Copies
 
 Purpose = Literal["measure", "explain", "cold", "lever"]
 Outcome = Literal["completed", "crashed", "timed_out", "out_of_memory", "skipped"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from dlprof.records.config import Config
-from dlprof.records.transfer import Copies
+from dlprof.records.copies import Copies
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

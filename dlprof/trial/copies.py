@@ -8,7 +8,7 @@ from dlprof.device.moving import move
 from dlprof.device.runtime import Runtime, UnavailableError, find_accelerator, open_runtime
 from dlprof.device.spinning import Spinner
 from dlprof.errors import TargetError
-from dlprof.records.transfer import Copies, PinCosts
+from dlprof.records import Copies, PinCosts
 from dlprof.trial.consumer import Consumer, make_consumer
 from dlprof.trial.copying import Copying, Step, Window
 from dlprof.trial.pinning import host_memory, pin_costs, pin_threads

@@ -17,7 +17,7 @@ from dlprof.device.identity import held_bytes, identity
 from dlprof.device.moving import move, tensors_of
 from dlprof.device.runtime import Event, Runtime, UnavailableError
 from dlprof.errors import TargetError
-from dlprof.records.transfer import Copies, PinCosts
+from dlprof.records import Copies, PinCosts
 from dlprof.trial.consumer import Consumer
 
 _TIMED = ("bytes", "copy_s", "exposed_s", "hidden_s", "blocked_s", "pinned_fraction")

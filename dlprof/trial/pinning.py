@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dlprof.records.transfer import PinCosts
+from dlprof.records import PinCosts
 
 if TYPE_CHECKING:
     from dlprof.machine.procfs import SchedStat

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from dlprof.errors import DlprofError, NothingMeasuredError, TargetError, UsageError
-from dlprof.records import Block, Config, Failure, Target
-from dlprof.records import Side as SideName
+from dlprof.records import Config, Failure, Target
+from dlprof.records.gate import Block
+from dlprof.records.gate import Side as SideName
 from dlprof.trial.building import built_of
 from dlprof.trial.failures import died, last_lines
 from dlprof.trial.inbox import Inbox

@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from dlprof.records import Estimate, Failure, Trial, Usage
-from dlprof.records.transfer import Copies, PinCosts
+from dlprof.records import Copies, Estimate, Failure, PinCosts, Trial, Usage
 from dlprof.trial import failures
 from dlprof.trial.noise import disturbances
 from dlprof.trial.protocol import Message, TrialRequest

@@ -8,10 +8,9 @@ import shlex
 from typing import Any
 
 import pytest
-import typer
 from readme_blocks import ROOT
 
-from dlprof.cli.app import app
+from dlprof.cli.app import program
 
 PAGE = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(yaml|sh|console)\n(.*?)```", PAGE, flags=re.DOTALL)
@@ -35,7 +34,7 @@ def test_there_are_commands_to_try() -> None:
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
 def test_dlprof_understands_every_command(words: list[str]) -> None:
-    command: Any = typer.main.get_command(app)
+    command: Any = program()
     while hasattr(command, "commands"):
         command = command.commands[words[0]]
         words = words[1:]

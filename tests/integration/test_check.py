@@ -20,7 +20,8 @@ from dlprof.engine.check import run_check
 from dlprof.engine.checking.settings import CheckSettings
 from dlprof.errors import DlprofError, NothingMeasuredError, TargetError
 from dlprof.gate import NextLook, recomputed
-from dlprof.records import CheckReport, Config, Series
+from dlprof.records import Config
+from dlprof.records.gate import CheckReport, Series
 from dlprof.settings import SweepSettings
 from dlprof.trial.protocol import BlockRequest, BuildRequest
 from dlprof.trial.side import SidePlace, SideProcess

@@ -12,7 +12,7 @@ import pytest
 
 from dlprof import api
 from dlprof.errors import BaseNotMeasuredError, BaseTargetError, DlprofError, UsageError
-from dlprof.records import CheckReport, Compared, GateState, TargetCheck, Verdict
+from dlprof.records.gate import CheckReport, Compared, GateState, TargetCheck, Verdict
 
 pytest_plugins = ("pytester",)
 

@@ -13,7 +13,8 @@ from dlprof.engine.checking.compared import SidePlan
 from dlprof.engine.checking.settings import CheckSettings
 from dlprof.engine.checking.sides import Sides
 from dlprof.gate import SIDES, NextLook
-from dlprof.records import Block, Config, Failure, Series, Side, Target
+from dlprof.records import Config, Failure, Target
+from dlprof.records.gate import Block, Series, Side
 from dlprof.settings import SweepSettings
 from dlprof.trial.side import BuiltSide
 

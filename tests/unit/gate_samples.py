@@ -14,7 +14,7 @@ from typing import Any
 from builders import machine
 
 from dlprof.gate import checked_baseline, checked_target, make_check, make_plan, order_of
-from dlprof.records import (
+from dlprof.records.gate import (
     BaselineEntry,
     BaselineKey,
     Block,

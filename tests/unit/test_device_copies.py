@@ -10,8 +10,7 @@ from fake_device import FakeBatch, FakeDevice
 
 from dlprof.errors import TargetError
 from dlprof.machine.procfs import SchedStat
-from dlprof.records import Config
-from dlprof.records.transfer import Copies
+from dlprof.records import Config, Copies
 from dlprof.trial.copies import CopyWatch, make_copying, open_device
 from dlprof.trial.copying import Copying, Step
 from dlprof.trial.pinning import pin_costs, pin_threads

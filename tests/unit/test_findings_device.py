@@ -10,8 +10,7 @@ from builders import config
 from finding_cases import QUIET, Loader, codes, evidence
 
 from dlprof.advise.findings import Evidence, find
-from dlprof.records import Finding, GpuInfo, GpuUsage
-from dlprof.records.transfer import Copies, PinCosts
+from dlprof.records import Copies, Finding, GpuInfo, GpuUsage, PinCosts
 
 _CARDS = (
     GpuInfo(index=0, name="A", uuid="a", pcie_generation=4, pcie_width=16, cuda_index=1),

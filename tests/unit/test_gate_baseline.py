@@ -28,7 +28,8 @@ from dlprof.gate import (
     parse_baseline,
     render_entry,
 )
-from dlprof.records import BaselineEntry, BaselineKey, BaselineRule, Config
+from dlprof.records import Config
+from dlprof.records.gate import BaselineEntry, BaselineKey, BaselineRule
 from dlprof.stats import t_quantile
 
 STEADY = (0.0100, 0.0101, 0.0100, 0.0099, 0.0100, 0.0101, 0.0099, 0.0100, 0.0100, 0.0101)

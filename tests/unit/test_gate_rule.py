@@ -24,7 +24,8 @@ from dlprof.gate import (
 )
 from dlprof.gate.plan import ALL_GATES, LOOKS, Limits
 from dlprof.gate.wording import seconds_text
-from dlprof.records import Block, Compared, Config, GateName, Quad, ReasonCode
+from dlprof.records import Config
+from dlprof.records.gate import Block, Compared, GateName, Quad, ReasonCode
 from dlprof.report.gate.document import check_document, read_check
 
 CROWDED: dict[str, Any] = {"run_queue_wait_fraction": 0.6}

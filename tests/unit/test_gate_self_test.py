@@ -10,7 +10,7 @@ from gate_samples import load_quads, start_quads
 from rich.console import Console
 
 from dlprof.gate import checked_target, make_plan, make_self_test
-from dlprof.records import TargetCheck
+from dlprof.records.gate import TargetCheck
 from dlprof.records.self_test import SelfTest
 from dlprof.report.gate.self_test import render_self_test, self_test_document
 

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from dlprof.errors import ExitCode, FileError
 from dlprof.gate import checked_target, exit_code, grouped, make_check, make_plan, recomputed
 from dlprof.gate.views import MOST_BATCHES
-from dlprof.records import CheckReport, Compared, GateRule, Quad, TargetCheck
+from dlprof.records.gate import CheckReport, Compared, GateRule, Quad, TargetCheck
 from dlprof.report.gate.document import check_document, read_check
 from dlprof.report.gate.github import render_annotation, render_outputs
 from dlprof.report.gate.junit import render_junit

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from dlprof.errors import ExitCode
 from dlprof.gate import exit_code
-from dlprof.records import CheckReport
+from dlprof.records.gate import CheckReport
 from dlprof.report.gate.document import check_document
 from dlprof.report.gate.github import render_annotation, render_outputs
 from dlprof.report.gate.junit import render_junit

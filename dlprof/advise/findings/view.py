@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from dlprof.advise.findings.costs import Costs, costs_of
 from dlprof.advise.findings.evidence import Evidence
-from dlprof.records import Config, Explanation, Stage, StageName, Trial, Usage
-from dlprof.records.transfer import Copies
+from dlprof.records import Config, Copies, Explanation, Stage, StageName, Trial, Usage
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

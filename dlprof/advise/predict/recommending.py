@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator
 
 from dlprof.advise.limits import within_limits
@@ -36,33 +35,26 @@ from dlprof.records import (
     Run,
 )
 
-_SAME_STEP = 0.05
 
-
-def is_for_the_model(run: Run, constraints: Constraints, machine: Machine | None) -> bool:
-    """Whether a question is one that the run's trials can't answer, but its calibration can.
+def can_answer(run: Run, constraints: Constraints) -> bool:
+    """Whether the run's calibration can answer a question that its trials can't.
 
     Raises:
-        UsageError: It is one that only a calibration answers, and there is none.
+        UsageError: Nothing else could answer, and there is no calibration.
     """
-    asked = (constraints.cores, constraints.neighbours, constraints.speed)
-    if any(value is not None for value in asked):
+    if constraints.asks_for_cores:
         usable_calibration(run)
         return True
-    if run.calibration is None or not is_usable(run.calibration):
-        return False
-    elsewhere = machine is not None and machine.fingerprint != run.header.machine.fingerprint
-    return elsewhere or constraints.ranks > 1 or _is_another_step(run, constraints.step_s)
-
-
-def _is_another_step(run: Run, asked: float | None) -> bool:
-    known = run.header.settings.get("step_s")
-    measured = float(known) if isinstance(known, int | float) else 0.0
-    return bool(asked) and not math.isclose(asked or 0.0, measured, rel_tol=_SAME_STEP)
+    return run.calibration is not None and is_usable(run.calibration)
 
 
 def recommend_by_model(
-    run: Run, constraints: Constraints, question: Question, *, method: str = "simulation"
+    run: Run,
+    constraints: Constraints,
+    machine: Machine | None = None,
+    ghz: float | None = None,
+    *,
+    method: str = "simulation",
 ) -> Recommendation:
     """The cheapest configuration within 2 % of the best, as predicted, within limits.
 
@@ -70,15 +62,17 @@ def recommend_by_model(
 
     Args:
         run: That holds a calibration.
-        constraints: Limits to keep.
-        question: Where the settings are wanted; with ``neighbours=None`` on the machine that was
-            measured, they are those that were seen there.
+        constraints: Limits to keep, and where the settings are wanted; with ``neighbours=None`` on
+            the machine that was measured, they are those that were seen there.
+        machine: Where they are wanted, if not on the one that was measured.
+        ghz: Clock of that machine's cores, where it is known.
         method: Of predicting.
 
     Raises:
         UsageError: There is no calibration, or no configuration keeps within the limits.
     """
     calibration = usable_calibration(run)
+    question = _question(constraints, machine, ghz)
     place = place_of(run, as_shared(run, question))
     limits = dataclasses.replace(constraints, step_s=_step(place), machine=_named(place))
     chosen = _choose(run, calibration, place, limits, method)
@@ -102,6 +96,18 @@ def recommend_by_model(
         basis="predicted",
         cases=cases,
         measure_there=tuple(checks(run, calibration, chosen)),
+    )
+
+
+def _question(limits: Constraints, machine: Machine | None, ghz: float | None) -> Question:
+    return Question(
+        machine=machine,
+        ghz=ghz,
+        cores=limits.cores,
+        ranks=limits.ranks,
+        step_s=limits.step_s,
+        neighbours=limits.neighbours,
+        speed=limits.speed,
     )
 
 

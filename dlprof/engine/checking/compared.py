@@ -15,7 +15,7 @@ from dlprof.engine.checking.git import Git
 from dlprof.engine.checking.settings import CheckSettings
 from dlprof.engine.checking.worktree import worktree
 from dlprof.errors import UsageError
-from dlprof.records import Compared, Side
+from dlprof.records.gate import Compared, Side
 from dlprof.settings import SweepSettings
 from dlprof.targets.grammar import parse_target
 from dlprof.trial.protocol import BuildRequest

@@ -23,16 +23,8 @@ from dlprof.gate import (
     make_check,
     make_plan,
 )
-from dlprof.records import (
-    BaselineEntry,
-    BaselineRule,
-    Block,
-    CheckReport,
-    Compared,
-    Machine,
-    Series,
-    Target,
-)
+from dlprof.records import Machine, Target
+from dlprof.records.gate import BaselineEntry, BaselineRule, Block, CheckReport, Compared, Series
 from dlprof.version import __version__
 
 LOAD_BLOCKS = 24

@@ -9,7 +9,7 @@ from dlprof.engine.checking.settings import CheckListener, CheckSettings
 from dlprof.engine.checking.sides import Sides
 from dlprof.errors import UsageError
 from dlprof.gate import ALL_GATES, NextLook, loader_difference, make_plan, next_look, order_of
-from dlprof.records import CheckPlan, Quad, Series
+from dlprof.records.gate import CheckPlan, Quad, Series
 from dlprof.units import format_duration
 
 _STARTS: tuple[str, ...] = ("startup", "epoch_turnover")

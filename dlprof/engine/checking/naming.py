@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dlprof.engine.checking.compared import SidePlan
 from dlprof.errors import BaseTargetError, DlprofError, TargetError, UsageError
-from dlprof.records import Side
+from dlprof.records.gate import Side
 from dlprof.trial.side import BuiltSide
 
 _NEEDED = "What is checked has to work in the base too."

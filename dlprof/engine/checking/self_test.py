@@ -16,7 +16,7 @@ from dlprof.engine.checking.sides import Sides, open_sides
 from dlprof.engine.preparation import now
 from dlprof.errors import NothingMeasuredError
 from dlprof.gate import checked_target, make_self_test
-from dlprof.records import Compared, Quad, TargetCheck
+from dlprof.records.gate import Compared, Quad, TargetCheck
 from dlprof.records.self_test import SelfTest
 from dlprof.version import __version__
 

@@ -9,7 +9,8 @@ from typing import Protocol
 from dlprof.engine.profile import for_one
 from dlprof.gate import Limits, NextLook
 from dlprof.gate.plan import CONFIDENCE, THRESHOLD
-from dlprof.records import Design, Series, Target
+from dlprof.records import Target
+from dlprof.records.gate import Design, Series
 from dlprof.search.single import single_config
 from dlprof.settings import SweepSettings, by_key
 

@@ -16,7 +16,8 @@ from dlprof.engine.workplace import work_directory
 from dlprof.errors import BaseNotMeasuredError, DlprofError, NothingMeasuredError
 from dlprof.gate import LEAST_BATCHES, SIDES, grouped
 from dlprof.machine import inspect_machine
-from dlprof.records import Block, Config, Failure, Machine, Quad, Series, Side
+from dlprof.records import Config, Failure, Machine
+from dlprof.records.gate import Block, Quad, Series, Side
 from dlprof.search.single import single_config
 from dlprof.targets.builtin import prepare
 from dlprof.targets.grammar import parse_target

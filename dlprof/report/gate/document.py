@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from dlprof.errors import FileError
-from dlprof.records import CHECK_SCHEMA_VERSION, CheckReport
+from dlprof.records.gate import CHECK_SCHEMA_VERSION, CheckReport
 from dlprof.store.codec import MismatchError, from_json, to_json
 
 _HINT = "Give a document that dlprof check --json printed."

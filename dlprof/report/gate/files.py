@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from dlprof.records import CheckReport
+from dlprof.records.gate import CheckReport
 from dlprof.report.gate.document import check_document
 from dlprof.report.gate.junit import render_junit
 from dlprof.report.gate.markdown import render_comment

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping
 
-from dlprof.records import CheckReport
+from dlprof.records.gate import CheckReport
 from dlprof.report.gate.wording import headline, named_targets, short
 from dlprof.report.text import clean_lines
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from dlprof.gate import comparable
 from dlprof.gate.wording import percent, seconds_text
-from dlprof.records import BaselineEntry, BaselineKey, BaselineRule
+from dlprof.records.gate import BaselineEntry, BaselineKey, BaselineRule
 from dlprof.report.gate.wording import short
 from dlprof.report.layout import INDENT, Hanging
 from dlprof.store.codec import to_json

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-from dlprof.records import CheckReport, GateResult, TargetCheck
+from dlprof.records.gate import CheckReport, GateResult, TargetCheck
 from dlprof.report.gate.wording import rows, short, target_names
 
 

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self, TextIO
 
 from dlprof.gate import NextLook
-from dlprof.records import Series
+from dlprof.records.gate import Series
 from dlprof.report.progress import preparing_text
 from dlprof.report.text import clean
 from dlprof.units import counted, format_duration

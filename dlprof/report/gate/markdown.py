@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from dlprof.records import CheckReport, TargetCheck
+from dlprof.records.gate import CheckReport, TargetCheck
 from dlprof.report.gate.wording import (
     STATE_WORDS,
     advice,

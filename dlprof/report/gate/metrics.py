@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-from dlprof.records import CheckReport, GateName, GateResult, ViewFigures
+from dlprof.records.gate import CheckReport, GateName, GateResult, ViewFigures
 from dlprof.report.gate.wording import short, target_names, view_text
 
 _NS = 1e9

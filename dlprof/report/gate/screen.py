@@ -8,7 +8,7 @@ from types import MappingProxyType
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from dlprof.records import CheckReport, GateState, TargetCheck
+from dlprof.records.gate import CheckReport, GateState, TargetCheck
 from dlprof.report.gate.wording import (
     STATE_WORDS,
     advice,

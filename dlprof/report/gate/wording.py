@@ -9,7 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from dlprof.gate.wording import VIEW_NAMES, amount, figure_text, seconds_text
-from dlprof.records import CheckReport, Compared, GateResult, GateState, TargetCheck, ViewFigures
+from dlprof.records.gate import (
+    CheckReport,
+    Compared,
+    GateResult,
+    GateState,
+    TargetCheck,
+    ViewFigures,
+)
 from dlprof.report.text import clean
 from dlprof.units import MISSING
 

@@ -13,7 +13,7 @@ import pytest
 from dlprof.cli import checked
 from dlprof.cli.entry import run
 from dlprof.errors import FileError, UsageError
-from dlprof.records import CheckReport
+from dlprof.records.gate import CheckReport
 from dlprof.report.gate.files import RENDERERS
 from dlprof.report.gate.live import CheckProgress, open_check_listener
 from dlprof.settings.percent import parse_share

@@ -19,6 +19,8 @@ from dlprof.errors import (
     UsageError,
 )
 
+_EXAMPLE = Path(__file__).parents[3] / "examples" / "single-box.dlprof.jsonl"
+
 
 def sweep_that_raises(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     """Put a sweep in place that ends with this error."""
@@ -162,18 +164,29 @@ def test_version_and_bare_call(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("command", [[], ["sweep"], ["recommend"], ["machine"]])
 def test_help_loads_neither_torch_nor_rich_help(command: list[str]) -> None:
+    heavy = {"torch", "pydantic", "rich", "pygments", "dlprof.trial", "dlprof.records"}
+    assert "Usage: dlprof" in shown_without([*command, "--help"], heavy)
+
+
+def test_recommend_loads_no_more_than_it_needs() -> None:
+    heavy = {"torch", "pydantic", "pygments", "dlprof.trial", "dlprof.model"}
+    others = {"dlprof.cli.sweep", "dlprof.records.gate", "dlprof.records.transfer"}
+    assert "DataLoader(" in shown_without(["recommend", str(_EXAMPLE)], heavy | others)
+
+
+def shown_without(arguments: list[str], modules: set[str]) -> str:
+    """What the program shows in a process of its own, in which it must not load the modules."""
     program = (
         "import sys; from dlprof.cli.entry import run; "
-        f"code = run({[*command, '--help']!r}, {{}}); "
-        "heavy = {'torch', 'pydantic', 'rich', 'pygments', 'dlprof.trial', 'dlprof.records'}; "
-        "heavy &= set(sys.modules); "
-        "sys.exit(code or (str(heavy) if heavy else 0))"
+        f"code = run({arguments!r}, {{}}); "
+        f"loaded = {modules!r} & set(sys.modules); "
+        "sys.exit(code or (str(loaded) if loaded else 0))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "Usage: dlprof" in done.stdout
+    return done.stdout
 
 
 def test_a_reader_that_goes_away_is_no_fault() -> None:

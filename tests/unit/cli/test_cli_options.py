@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
-from dlprof.cli.app import app
+from dlprof.cli.app import program
 from dlprof.settings import OPTIONS, SweepSettings
 from dlprof.units import parse_duration_s
 
@@ -23,7 +22,7 @@ def all_options() -> dict[str, list[str]]:
         name: sorted(
             "/".join([*parameter.opts, *parameter.secondary_opts]) for parameter in command.params
         )
-        for name, command in _commands("dlprof", typer.main.get_command(app))
+        for name, command in _commands("dlprof", program())
     }
 
 
@@ -54,7 +53,7 @@ def test_every_setting_has_its_flag() -> None:
     [("--budget", SweepSettings().budget_s), ("--timeout", SweepSettings().timeout_s)],
 )
 def test_the_defaults_that_help_names_are_the_defaults(flag: str, default: float) -> None:
-    group = typer.main.get_command(app)
+    group = program()
     parameters = getattr(group, "commands")["sweep"].params  # noqa: B009
     (text,) = [parameter.help for parameter in parameters if flag in parameter.opts]
     assert parse_duration_s(text.rpartition("Default: ")[2].rstrip(".")) == default

@@ -20,7 +20,8 @@ from dlprof.engine.checking.history import (
 )
 from dlprof.engine.checking.self_test import run_self_test
 from dlprof.errors import NothingMeasuredError
-from dlprof.records import BaselineEntry, Target
+from dlprof.records import Target
+from dlprof.records.gate import BaselineEntry
 from dlprof.trial.burden import BurdenedCollate, burden
 
 

@@ -21,7 +21,8 @@ from dlprof.errors import (
     UsageError,
 )
 from dlprof.gate import NextLook, judge
-from dlprof.records import Block, Compared, Config, Failure, Series, Side, Target
+from dlprof.records import Config, Failure, Target
+from dlprof.records.gate import Block, Compared, Series, Side
 from dlprof.settings import SweepSettings, resolve_settings
 from dlprof.trial.protocol import BlockRequest, BuildRequest
 from dlprof.trial.side import BuiltSide, SideProcess
