@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from dlprof.records.config import Config, Estimate
+from dlprof.records.record import record
 
 Confidence = Literal["high", "medium", "low"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Reason:
     """One claim of a recommendation, with what proves it.
 
@@ -24,7 +25,7 @@ class Reason:
     evidence: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Expected:
     """What a configuration should give; each figure is checked by measuring it again.
 
@@ -45,7 +46,7 @@ class Expected:
     epoch_turnover_s: float | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Alternative:
     """Another configuration worth knowing of.
 
@@ -63,7 +64,7 @@ class Alternative:
     speed: float
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class RuleOfThumb:
     """What a common rule would have given.
 
@@ -83,7 +84,7 @@ class RuleOfThumb:
     predicted: bool = False
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Constraints:
     """Limits that a recommendation must keep. ``None`` is no limit.
 
@@ -116,7 +117,7 @@ class Constraints:
         return any(asked is not None for asked in (self.cores, self.neighbours, self.speed))
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class PredictedCase:
     """What is predicted for a machine in one state.
 
@@ -137,7 +138,7 @@ class PredictedCase:
     best_samples_per_s: Estimate
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class ToMeasure:
     """What would make a predicted answer sure.
 
@@ -150,7 +151,7 @@ class ToMeasure:
     command: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Recommendation:
     """Settings to use, and why.
 

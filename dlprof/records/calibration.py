@@ -7,10 +7,11 @@ import math
 from collections.abc import Mapping
 
 from dlprof.records.config import Config, Estimate
+from dlprof.records.record import record
 from dlprof.records.stages import BatchCosts
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """Costs of one target's batches, at one batch size, on one machine.
 
@@ -78,7 +79,7 @@ class Calibration:
     doubts: tuple[str, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Prediction:
     """What a configuration would give; told apart from what was measured everywhere.
 
@@ -110,7 +111,7 @@ class Prediction:
     method: str = ""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class PredictedCell:
     """One configuration of a sweep as the model sees it before it is measured, if it ever is.
 
@@ -130,7 +131,7 @@ class PredictedCell:
     epoch_samples_per_s: float | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class SweepPrediction:
     """What the model foretold of a sweep, and what was to be measured to verify it.
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from dlprof.records.record import record
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+
+@record(frozen=True, slots=True, kw_only=True)
 class Estimate:
     """A figure with its 95 % interval.
 
@@ -22,7 +24,7 @@ class Estimate:
     high: float | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Config:
     """One setting of every DataLoader argument that a sweep varies, under torch's own names.
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from dlprof.records.record import record
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+
+@record(frozen=True, slots=True, kw_only=True)
 class PinCosts:
     """What ``pin_memory=True`` cost in one trial.
 
@@ -28,7 +30,7 @@ class PinCosts:
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Copies:
     """Copying a trial's batches to the device, means over the batches of the window.
 
@@ -67,7 +69,7 @@ class Copies:
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class PinGain:
     """What ``pin_memory=True`` changed between two trials that differ in nothing else.
 

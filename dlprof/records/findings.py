@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from dlprof.records.config import Config, Estimate
+from dlprof.records.record import record
 
 FindingCode = Literal[
     "consumer",
@@ -39,7 +40,7 @@ FindingCode = Literal[
 Severity = Literal["high", "medium", "low", "info"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Fix:
     """What to change.
 
@@ -54,7 +55,7 @@ class Fix:
     code: str = ""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Finding:
     """One cause, as a hypothesis with its evidence.
 
@@ -84,7 +85,7 @@ class Finding:
     doubtful: str = ""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Stalls:
     """Why the consumer waits, by the differential of DS-Analyzer (Mohan et al., VLDB 2021).
 
@@ -104,7 +105,7 @@ class Stalls:
     fetch_fraction: float | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """What a profile found for one configuration.
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from dlprof.records.machine import Machine
+from dlprof.records.record import record
 
 CHECK_SCHEMA_VERSION = 1
 """Of the JSON document of a check; fields may be added without a new one."""
@@ -43,7 +44,7 @@ ReasonCode = Literal[
 ]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Block:
     """One stretch of loading by one side, as it was measured.
 
@@ -81,7 +82,7 @@ class Block:
     failure: str = ""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Quad:
     """Blocks of both sides that are compared with each other, in the order of measuring.
 
@@ -101,7 +102,7 @@ class Quad:
         return "".join("A" if block.side == "base" else "B" for block in self.blocks)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class GateRule:
     """What one metric is judged by.
 
@@ -128,7 +129,7 @@ class GateRule:
     looks: tuple[int, ...]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class CheckPlan:
     """Everything that a verdict follows from, beside the quads.
 
@@ -152,7 +153,7 @@ class CheckPlan:
     error_bound: float
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class ViewFigures:
     """How one view of a metric came out; shifts are positive where the change is worse.
 
@@ -181,7 +182,7 @@ class ViewFigures:
     limit_text: str = ""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class GateResult:
     """What one metric says.
 
@@ -210,7 +211,7 @@ class GateResult:
     pending: bool = False
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class StageShift:
     """Where the time went: one stage of both sides. It explains a verdict and decides none.
 
@@ -232,7 +233,7 @@ class StageShift:
     high_s: float | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """Did it get slower?
 
@@ -256,7 +257,7 @@ class Verdict:
     notes: tuple[str, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class BaselineKey:
     """What must be equal for figures to be comparable; never a measured clock rate.
 
@@ -281,7 +282,7 @@ class BaselineKey:
     data: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class BaselineEntry:
     """One run, kept to be compared with later ones.
 
@@ -298,7 +299,7 @@ class BaselineEntry:
     figures: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class BaselineRule:
     """What a run is judged by against a stored history.
 
@@ -317,7 +318,7 @@ class BaselineRule:
     least_spread: float = 0.01
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Compared:
     """One side of a check, for people.
 
@@ -332,7 +333,7 @@ class Compared:
     note: str = ""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class TargetCheck:
     """One target: raw blocks, the rules, and the verdict that follows from them.
 
@@ -363,7 +364,7 @@ class TargetCheck:
     measured_s: float = 0.0
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class CheckReport:
     """A whole check: what ``dlprof check --json`` prints.
 

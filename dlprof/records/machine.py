@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from dlprof.records.record import record
+
 _GIGATRANSFERS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 """Of one lane, by PCIe generation."""
 
@@ -21,7 +23,7 @@ def link_bytes_per_s(generation: int | None, width: int | None) -> float | None:
     return rate * width * coding / 8 * 1e9
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class GpuInfo:
     """One GPU of the machine.
 
@@ -52,7 +54,7 @@ class GpuInfo:
         return link_bytes_per_s(self.pcie_generation, self.pcie_width)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Machine:
     """What a machine offers to one job.
 

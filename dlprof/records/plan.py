@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Literal
 
 from dlprof.records.config import Config
+from dlprof.records.record import record
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class LeftOut:
     """Settings that the sweep did not measure, and why.
 
@@ -21,7 +21,7 @@ class LeftOut:
     reason: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class TrialCost:
     """What a trial is expected to cost, from what the probe saw of the target.
 
@@ -50,7 +50,7 @@ class TrialCost:
         return self.overhead_s + window_s + (4 if config.num_workers else 2) * round_s
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What a sweep sets out to measure; kept in the run file, so that a resumed sweep goes on.
 

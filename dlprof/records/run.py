@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -11,6 +10,7 @@ from dlprof.records.calibration import Calibration, SweepPrediction
 from dlprof.records.findings import Diagnosis
 from dlprof.records.machine import Machine
 from dlprof.records.plan import LeftOut, Plan
+from dlprof.records.record import record
 from dlprof.records.stages import Explanation
 from dlprof.records.target import Target
 from dlprof.records.timeline import Timeline
@@ -20,7 +20,7 @@ from dlprof.records.watched import WatchedLoader, WatchedScript
 SCHEMA_VERSION = 1
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class RunHeader:
     """The first record of a run file: everything that the trials have in common.
 
@@ -53,7 +53,7 @@ class RunHeader:
     plan: Plan | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Cost:
     """Where the sweep's time went, in seconds.
 
@@ -68,7 +68,7 @@ class Cost:
     total: float
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class RunEnd:
     """The last record of a run file that was not cut off.
 
@@ -83,7 +83,7 @@ class RunEnd:
     cost_s: Cost
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Run:
     """A whole run file.
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from dlprof.records.gate import GateName, TargetCheck
 from dlprof.records.machine import Machine
+from dlprof.records.record import record
 
 SELF_TEST_SCHEMA_VERSION = 1
 """Of the JSON document of a self-test; fields may be added without a new one."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Sight:
     """The smallest slowdown that a look would have called a failure.
 
@@ -24,7 +23,7 @@ class Sight:
     slowdown: float
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Reach:
     """How much worse a metric would have to be for a check like this one to fail.
 
@@ -43,7 +42,7 @@ class Reach:
     reason: str = ""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class SelfTest:
     """The same code against itself, and against itself made slower.
 

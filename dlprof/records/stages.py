@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from dlprof.records.config import Config
+from dlprof.records.record import record
 
 StageName = Literal[
     "dispatch",
@@ -34,7 +35,7 @@ AGE_STAGES: tuple[StageName, ...] = (
 """The stages whose times add up to a batch's age: from a worker's taking it up to its yield."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Stage:
     """One stage of a batch's way, over the batches of a window; times per batch.
 
@@ -65,7 +66,7 @@ class Stage:
     io_s: float | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class SampleCosts:
     """What single samples cost in ``__getitem__`` (or in an iterable's ``__next__``).
 
@@ -89,7 +90,7 @@ class SampleCosts:
     slowest: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class TransformCost:
     """One step of a data set's chain of transforms.
 
@@ -104,7 +105,7 @@ class TransformCost:
     share: float
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class WorkerCosts:
     """What one worker did in the window.
 
@@ -128,7 +129,7 @@ class WorkerCosts:
     pss_growth_bytes_per_batch: float | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class BatchCosts:
     """What each batch of a window cost, batch by batch in the order of their indices.
 
@@ -155,7 +156,7 @@ class BatchCosts:
     pin_s: tuple[float, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """What an instrumented trial tells beside its rate; never compared with uninstrumented ones.
 

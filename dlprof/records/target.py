@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Literal
 
 from dlprof.records.config import Config
+from dlprof.records.record import record
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Target:
     """What is loaded, as far as the run file tells it.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dlprof.records.record import record
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Timeline:
     """When each batch of an instrumented trial was where.
 

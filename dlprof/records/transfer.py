@@ -8,13 +8,14 @@ from typing import Literal
 
 from dlprof.records.config import Estimate
 from dlprof.records.machine import Machine
+from dlprof.records.record import record
 
 Memory = Literal["pageable", "pinned"]
 CopyMode = Literal["blocking", "non_blocking", "side_stream"]
 CopyWay = Literal["pageable", "pinned_by_caller", "pinned_by_loader"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class CopyTime:
     """One way to copy buffers of one size.
 
@@ -39,7 +40,7 @@ class CopyTime:
     rounds: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class LinkFit:
     """``t = latency + bytes / bandwidth``, fitted to all sizes of one way to copy.
 
@@ -58,7 +59,7 @@ class LinkFit:
     worst_error: float
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class LinkState:
     """The link as it stood while a large copy ran: an idle link shows a lower generation.
 
@@ -83,7 +84,7 @@ class LinkState:
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class NumaRate:
     """Pinned copies from the memory of one NUMA node.
 
@@ -98,7 +99,7 @@ class NumaRate:
     bytes_per_s: Estimate
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class DeviceTransfer:
     """Copies of plain buffers to one device.
 
@@ -131,7 +132,7 @@ class DeviceTransfer:
         return max(pinned or [cell.bytes_per_s for cell in self.cells], default=None)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class TogetherRate:
     """One device's share where all devices are copied to at once.
 
@@ -146,7 +147,7 @@ class TogetherRate:
     together_bytes_per_s: Estimate
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class WayTime:
     """What it costs to bring one tensor, or all of a batch, to the device in one way.
 
@@ -167,7 +168,7 @@ class WayTime:
         return self.copy_s.value + (0.0 if self.pin_s is None else self.pin_s.value)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class TensorTransfer:
     """One tensor of a batch.
 
@@ -188,7 +189,7 @@ class TensorTransfer:
     ways: tuple[WayTime, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class BatchTransfer:
     """A user's own batch, brought to the device.
 
@@ -211,7 +212,7 @@ class BatchTransfer:
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Transfers:
     """All that ``dlprof transfer`` found.
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 from dlprof.records.config import Config, Estimate
 from dlprof.records.copies import Copies
+from dlprof.records.record import record
 
 Purpose = Literal["measure", "explain", "cold", "lever"]
 Outcome = Literal["completed", "crashed", "timed_out", "out_of_memory", "skipped"]
@@ -33,7 +34,7 @@ FailureKind = Literal[
 ]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Failure:
     """Why a trial gave no figures.
 
@@ -51,7 +52,7 @@ class Failure:
     stderr_tail: str = ""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class GpuUsage:
     """What one GPU did during the measured window.
 
@@ -105,7 +106,7 @@ class GpuUsage:
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Usage:
     """What the trial's processes used, and what the machine had left, in the measured window.
 
@@ -146,7 +147,7 @@ class Usage:
     gpu: tuple[GpuUsage, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Trial:
     """One configuration, measured once in a process of its own.
 

@@ -8,9 +8,10 @@ from typing import Literal
 
 from dlprof.records.config import Config
 from dlprof.records.copies import Copies
+from dlprof.records.record import record
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Durations:
     """How long something took, over all the times that it was seen.
 
@@ -33,7 +34,7 @@ class Durations:
     max_s: float
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class WatchedLoader:
     """What was seen of one loader, without looking into it: the clock around ``next()``.
 
@@ -111,7 +112,7 @@ class WatchedLoader:
 ScriptEnding = Literal["running", "returned", "exit", "exception", "interrupted", "os._exit"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class WatchedScript:
     """How a watched script went as a whole; written now and then, the last one counts.
 

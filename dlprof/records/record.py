@@ -1,0 +1,55 @@
+"""``dataclasses.dataclass`` for records, made in half the time.
+
+Python 3.11 compiles six methods for each dataclass, a millisecond apiece on a slow core, and a run
+file has forty: that was half of what ``dlprof recommend`` took to answer. Comparing, hashing and
+showing are the same for all of them and need no compiling.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as record
+else:
+
+    def record(**options: bool) -> Callable[[type], type]:
+        """As ``dataclasses.dataclass``, for frozen ones whose fields all count when compared.
+
+        Args:
+            **options: Those of ``dataclasses.dataclass``.
+        """
+
+        def make(plain: type) -> type:
+            made = dataclasses.dataclass(plain, eq=False, repr=False, **options)
+            made.__eq__, made.__hash__, made.__repr__ = _methods(made)
+            return made
+
+        return make
+
+
+def _methods(made: type) -> tuple[Any, Any, Any]:
+    """``__eq__``, ``__hash__`` and ``__repr__``, which give what a dataclass's own would."""
+    names = [field.name for field in dataclasses.fields(made)]
+    # With the first name twice it gives a tuple also where there is only one.
+    values = operator.attrgetter(names[0], *names)
+
+    def equal(self: Any, other: object) -> Any:
+        if other.__class__ is not self.__class__:
+            return NotImplemented
+        return values(self) == values(other)
+
+    def hashed(self: Any) -> int:
+        return hash(values(self))
+
+    def shown(self: Any) -> str:
+        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+        return f"{type(self).__qualname__}({fields})"
+
+    return equal, hashed, shown
+
+
+__all__ = ["record"]
