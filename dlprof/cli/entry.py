@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import os
 import sys
@@ -21,16 +22,20 @@ from dlprof.errors import ExitCode
 def main() -> None:
     """Run the program with the process's own arguments and end the process with its exit code."""
     # A process can be started with its streams closed; Python then has None in their place.
+    runs_script = sys.argv[1:2] == ["run"]
     nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open to the very end
     sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
     for stream in (sys.stdout, sys.stderr):
         # A name that the terminal's encoding lacks must not end the program; but a script that is
         # run finds its streams as Python hands them over.
-        if isinstance(stream, io.TextIOWrapper) and sys.argv[1:2] != ["run"]:
+        if isinstance(stream, io.TextIOWrapper) and not runs_script:
             stream.reconfigure(errors="backslashreplace")
     code = run(sys.argv[1:], os.environ)
     with contextlib.suppress(OSError):
         sys.stderr.flush()
+    if not runs_script:
+        # The interpreter looks for garbage once more before it ends: a tenth of a short command.
+        gc.freeze()
     sys.exit(code)
 
 
