@@ -21,8 +21,8 @@ from dlprof.errors import ExitCode
 
 def main() -> None:
     """Run the program with the process's own arguments and end the process with its exit code."""
-    # A process can be started with its streams closed; Python then has None in their place.
     runs_script = sys.argv[1:2] == ["run"]
+    # A process can be started with its streams closed; Python then has None in their place.
     nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open to the very end
     sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
     for stream in (sys.stdout, sys.stderr):
