@@ -269,6 +269,12 @@ def parse_load(text: str) -> float | None:
     return float(first)
 
 
+def parse_runnable(text: str) -> int | None:
+    """Threads of the whole machine that run or wait for a core, from ``/proc/loadavg``."""
+    words = text.split()
+    return parse_int(words[3].partition("/")[0]) if len(words) > 3 else None
+
+
 def _fields(text: str) -> dict[str, str]:
     pairs = (line.partition(":") for line in text.splitlines())
     return {key.strip(): value.strip() for key, colon, value in pairs if colon}

@@ -16,7 +16,13 @@ from dlprof.machine import portable
 from dlprof.machine.cgroups import Cgroups, cpu_quota, read_cgroups, throttled_ns
 from dlprof.machine.files import read_text
 from dlprof.machine.memory import MemoryNow, available_memory, read_shared_memory
-from dlprof.machine.procfs import CpuTicks, parse_allowed_cpus, parse_cpu_ticks, parse_pressure
+from dlprof.machine.procfs import (
+    CpuTicks,
+    parse_allowed_cpus,
+    parse_cpu_ticks,
+    parse_pressure,
+    parse_runnable,
+)
 from dlprof.machine.tree import TreeUsage
 
 _SECOND = 1_000_000_000
@@ -42,6 +48,8 @@ class Snapshot:
         pss_peak_bytes: Most memory seen so far in readings with ``memory=True``.
         shm_peak_bytes: Most growth of /dev/shm seen so far in such readings.
         observer_cpu_ns: CPU time of the process that takes the snapshots.
+        runnable: Threads of the whole machine that ran or waited for a core, summed over looks.
+        looks: How many of those there were.
         unavailable: Reasons, by the names of ``records.Usage``.
     """
 
@@ -57,6 +65,8 @@ class Snapshot:
     pss_peak_bytes: int | None
     shm_peak_bytes: int | None
     observer_cpu_ns: int
+    runnable: int = 0
+    looks: int = 0
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -95,6 +105,7 @@ class Sampler:
         self._shm_peak: int | None = None
         self._pss_peak: int | None = None
         self._cost_ns = 0
+        self._runnable = self._looks = 0
 
     def take(self, *, memory: bool = False) -> Snapshot:
         """Read everything once.
@@ -126,8 +137,17 @@ class Sampler:
             pss_peak_bytes=self._pss_peak,
             shm_peak_bytes=self._shm_peak,
             observer_cpu_ns=observer,
+            runnable=self._runnable,
+            looks=self._looks,
         )
         return dataclasses.replace(snapshot, unavailable=self._reasons(snapshot))
+
+    def look(self) -> None:
+        """Count who runs or waits for a core just now, this process left out; next to no cost."""
+        runnable = parse_runnable(read_text(self._root / "proc/loadavg") or "")
+        if runnable is not None:
+            self._runnable += max(0, runnable - 1)
+            self._looks += 1
 
     def memory_now(self) -> MemoryNow:
         """What the trial holds, its processes taken as of the last snapshot; cheap."""
@@ -179,6 +199,7 @@ class Sampler:
 
 
 _LINUX_FIELDS = (
+    "other_runnable",
     "run_queue_wait_fraction",
     "throttled_fraction",
     "cpu_pressure_fraction",
@@ -196,6 +217,7 @@ def _linux_reasons(snapshot: Snapshot) -> dict[str, str]:
     no_psi = "this kernel has no pressure figures (/proc/pressure)"
     no_io = "the system doesn't tell what these processes read (/proc/PID/io)"
     reasons = {
+        "other_runnable": (tree.wait_ns, "this kernel has no /proc/PID/task/*/schedstat"),
         "run_queue_wait_fraction": (tree.wait_ns, "this kernel has no /proc/PID/task/*/schedstat"),
         "throttled_fraction": (
             snapshot.throttled_ns,

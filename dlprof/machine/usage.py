@@ -33,6 +33,7 @@ def usage_between(
         own_cpu_cores=own,
         available_cpu_cores=available,
         other_cpu_cores=other,
+        other_runnable=_other_runnable(first, last, window_ns),
         run_queue_wait_fraction=_wait_fraction(first, last),
         throttled_fraction=_throttled_fraction(first, last, window_ns),
         cpu_pressure_fraction=_pressure(first.cpu_pressure_us, last.cpu_pressure_us, window_ns),
@@ -54,6 +55,7 @@ _FIELDS = tuple(field.name for field in dataclasses.fields(Usage) if field.name 
 
 # Where both snapshots have the totals and there is still no figure.
 _EMPTY = {
+    "other_runnable": "the window was too short to look at who wants cores",
     "run_queue_wait_fraction": "the trial's processes didn't run, or lived too briefly to be seen",
     "cache_hit_fraction": "no process of the trial asked for data by read() in the window",
 }
@@ -113,6 +115,16 @@ def _wait_fraction(first: Snapshot, last: Snapshot) -> float | None:
     if ran is None or waited is None or used is None or ran + waited == 0 or ran < used / 2:
         return None
     return waited / (ran + waited)
+
+
+def _other_runnable(first: Snapshot, last: Snapshot, window_ns: int) -> float | None:
+    """All that ran or waited for a core, less the trial's own, whose mean is exact."""
+    looks = last.looks - first.looks
+    ran = _growth(first.tree.run_ns, last.tree.run_ns)
+    waited = _growth(first.tree.wait_ns, last.tree.wait_ns)
+    if looks <= 0 or ran is None or waited is None:
+        return None
+    return max(0.0, (last.runnable - first.runnable) / looks - (ran + waited) / window_ns)
 
 
 def _throttled_fraction(first: Snapshot, last: Snapshot, window_ns: int) -> float | None:

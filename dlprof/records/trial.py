@@ -115,6 +115,8 @@ class Usage:
         available_cpu_cores: Own plus idle cores within the affinity mask and the quota: what the
             trial could have had. Own near available means that the cores are the limit.
         other_cpu_cores: Cores of the affinity mask that other processes kept busy.
+        other_runnable: Threads of other processes that ran or waited for a core, on the whole
+            machine, mean over looks five times a second: how many cores others would use.
         run_queue_wait_fraction: Time runnable but waiting for a core, over that plus CPU time.
             Above about 0.3 the trial is short of cores.
         throttled_fraction: Share of the window in which a cgroup quota held the trial back.
@@ -134,6 +136,7 @@ class Usage:
     own_cpu_cores: float | None = None
     available_cpu_cores: float | None = None
     other_cpu_cores: float | None = None
+    other_runnable: float | None = None
     run_queue_wait_fraction: float | None = None
     throttled_fraction: float | None = None
     cpu_pressure_fraction: float | None = None

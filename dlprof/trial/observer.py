@@ -116,9 +116,13 @@ class Observer:
         )
 
     def look(self) -> None:
-        """Hold the trial against its memory limits, and now and then tell what the machine did."""
+        """Count who wants cores, hold the trial against its memory limits, and now and then tell.
+
+        What the machine did is told by pulses.
+        """
         if self._sampler is None or self._guard is None:
             return
+        self._sampler.look()
         reason = self._guard.exceeded()
         if reason:
             self._send({"event": "memory", "reason": reason})

@@ -281,6 +281,27 @@ def test_one_neighbour_comes_behind_what_the_cores_are_needed_for() -> None:
     assert not findings[1].doubtful
 
 
+@pytest.mark.parametrize(
+    ("others", "first"), [(1.0, "fetch.cpu"), (6.0, "cpu.neighbours"), (None, "cpu.neighbours")]
+)
+def test_whether_others_are_a_crowd_is_told_by_how_many_want_a_core(
+    others: float | None, first: str
+) -> None:
+    """Between two sessions the kernel halves two cores, however many threads the other has."""
+    seen = evidence(
+        Loader(fetch_cpu=0.019, starved=0.019, rate=52),
+        usage=Usage(
+            own_cpu_cores=1.0,
+            available_cpu_cores=1.0,
+            other_cpu_cores=1.0,
+            other_runnable=others,
+        ),
+        noisy=True,
+    )
+    assert codes(find(seen))[0] == first
+    assert {"fetch.cpu", "cpu.neighbours"} == set(codes(find(seen)))
+
+
 def test_waiting_for_storage_is_no_lock() -> None:
     loader = Loader(config=config(4), fetch_cpu=0.005, fetch_io=0.03, rate=110)
     alone = Loader(config=config(1), fetch_cpu=0.005, fetch_io=0.004, rate=110)

@@ -26,8 +26,13 @@ _OTHERS = 0.15
 _STARVED = 0.1
 """Share of making a batch spent waiting for a core, from which cores are short."""
 
-_TAKES_OVER = 0.45
-"""Share of that time from which who takes the cores comes before what they are needed for."""
+_TAKES_OVER = 0.4
+"""Share of that time from which a crowd comes before what the cores are needed for."""
+
+_CROWD = 0.75
+"""Threads of others that want a core, over the machine's CPUs, from which they are a crowd. Cores
+that are lost don't tell: the kernel shares them between sessions rather than threads, so that one
+busy neighbour may take as much of two cores as six."""
 
 _OVERSUBSCRIBED = 1.6
 """Cores that the workers' own computing wants over those there are."""
@@ -159,10 +164,11 @@ def neighbours(view: View) -> Claim | None:
             explanation=f"Others kept {view.others:.1f} of {view.cores:g} cores busy, and "
             f"{_who_waited(view)}.",
         ),
-        place=Place.CROWD if lost >= _TAKES_OVER else Place.BEHIND,
+        place=Place.CROWD if lost >= _TAKES_OVER and _is_crowd(view) else Place.BEHIND,
         cost=lost,
         figures={
             "other_cpu_cores": view.others,
+            "other_runnable": view.usage.other_runnable,
             "own_cpu_cores": own,
             "available_cpu_cores": view.usage.available_cpu_cores,
             "usable_cores": view.cores,
@@ -174,6 +180,12 @@ def neighbours(view: View) -> Claim | None:
         ),
         gain=_with_cores(view, view.cores, had),
     )
+
+
+def _is_crowd(view: View) -> bool:
+    """Whether others want as good as all cores; so it seems where nobody counted them."""
+    wanted = view.usage.other_runnable
+    return wanted is None or wanted >= _CROWD * view.evidence.machine.logical_cpus
 
 
 def _who_waited(view: View) -> str:

@@ -136,6 +136,7 @@ def _usage(trials: Sequence[Trial]) -> Usage:
         own_cpu_cores=_median(usages, lambda u: u.own_cpu_cores),
         available_cpu_cores=_median(usages, lambda u: u.available_cpu_cores),
         other_cpu_cores=_median(usages, lambda u: u.other_cpu_cores),
+        other_runnable=_median(usages, lambda u: u.other_runnable),
         run_queue_wait_fraction=_median(usages, lambda u: u.run_queue_wait_fraction),
         throttled_fraction=_median(usages, lambda u: u.throttled_fraction),
         io_pressure_fraction=_median(usages, lambda u: u.io_pressure_fraction),

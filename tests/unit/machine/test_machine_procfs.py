@@ -29,6 +29,7 @@ _PARSERS: list[Callable[[str], object]] = [
     procfs.parse_allowed_cpus,
     procfs.parse_counters,
     procfs.parse_load,
+    procfs.parse_runnable,
 ]
 _PIECES = """
 cpu cpu0 some total= Pss: rchar: read_bytes: -1 0 1_0 ٣ ² ( ) : - , . kB processor procs_running
@@ -128,4 +129,6 @@ def test_small_texts() -> None:
     assert procfs.parse_running("ctxt 1\nprocs_running 12\n") == 12
     assert procfs.parse_load("37.21 35.80 33.99 41/2817 918273\n") == 37.21
     assert procfs.parse_load("1e9 1 1\n") is None
+    assert procfs.parse_runnable("37.21 35.80 33.99 41/2817 918273\n") == 41
+    assert procfs.parse_runnable("37.21 35.80 33.99\n") is None
     assert procfs.parse_counters("a 1\nb x\n 3\n") == {"a": 1}

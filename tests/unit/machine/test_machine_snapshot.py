@@ -20,6 +20,7 @@ def _system(root: Path, idle: tuple[int, int, int]) -> None:
     lines = [f"cpu{cpu} 100 0 0 {ticks} 0 0 0 0 0 0" for cpu, ticks in enumerate(idle)]
     text = "\n".join(["cpu  300 0 0 0", *lines, "intr 7", "procs_running 2"])
     (root / "proc/stat").write_text(text + "\n")
+    (root / "proc/loadavg").write_text("0.50 0.40 0.30 6/200 4711\n")
 
 
 def _pressure(root: Path, total_us: int) -> None:
@@ -49,6 +50,7 @@ def test_a_window_on_a_machine_with_a_quota(tmp_path: Path) -> None:
     _cgroup(tmp_path, 0)
     sampler = Sampler(10, root=tmp_path, clock=iter([0, 2 * _S]).__next__, cpu_clock=lambda: 0)
     first = sampler.take(memory=True)
+    sampler.look()
 
     trial.threads[10] = (1100 * MS, 250 * MS)
     proc.write()
@@ -61,6 +63,7 @@ def test_a_window_on_a_machine_with_a_quota(tmp_path: Path) -> None:
     assert usage.own_cpu_cores == 0.5
     assert usage.available_cpu_cores == 1.5
     assert usage.other_cpu_cores == 0.5
+    assert usage.other_runnable == 5 - 0.625
     assert usage.run_queue_wait_fraction == 0.2
     assert usage.throttled_fraction == 0.5
     assert usage.cpu_pressure_fraction == 0.25

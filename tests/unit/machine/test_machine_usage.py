@@ -79,6 +79,15 @@ def test_waiting_is_a_share_of_the_time_that_threads_wanted_to_run() -> None:
     assert usage.run_queue_wait_fraction == 0.75
 
 
+def test_others_that_want_cores_are_all_that_do_less_the_trials_own() -> None:
+    own = _tree(cpu_ns=2 * _S, run_ns=2 * _S, wait_ns=_S)
+    usage, _ = _window(own, runnable=40, looks=10)
+    assert usage.other_runnable == 4 - 1.5
+    usage, missing = _window(own)
+    assert usage.other_runnable is None
+    assert "too short" in missing["other_runnable"]
+
+
 def test_waiting_is_unknown_where_most_of_the_work_was_not_seen() -> None:
     usage, missing = _window(_tree(cpu_ns=4 * _S, run_ns=_S, wait_ns=_S))
     assert usage.run_queue_wait_fraction is None
