@@ -27,6 +27,7 @@ _ENDS = {
     "decided": "the best could be told from the rest",
     "complete": "everything was measured as often as asked",
     "budget": "the budget was used up",
+    "noise": "what was left to gain could not be seen beside this much noise",
     "interrupted": "it was interrupted",
     "failed": "nothing more could be measured",
 }

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import typing
 from collections.abc import Iterable
 
+import pytest
 from builders import around, blocks, config, failed, machine, plan, run, trial
 from rich.console import Console
 
 from dlprof.advise.recommend import recommend
 from dlprof.records import Cost, PredictedCell, Run, RunEnd, SweepPrediction, Trial
+from dlprof.report.export.markdown import render_markdown
+from dlprof.report.export.page import render_html
 from dlprof.report.sweep import render_sweep
 
 NONE, TWO, EIGHT = config(0), config(2), config(8)
@@ -73,3 +77,11 @@ def test_rules_that_were_predicted_are_marked_beside_those_that_were_measured() 
     text = screen(dataclasses.replace(found, recommendation=recommend(found)))
     assert "num_workers = cores: num_workers=8: predicted 170 samples/s, 0.85x" in text
     assert "PyTorch's default: num_workers=0: 100 samples/s" in text
+
+
+@pytest.mark.parametrize("reason", typing.get_args(typing.get_type_hints(RunEnd)["reason"]))
+def test_reports_tell_every_way_in_which_a_sweep_can_end(reason: str) -> None:
+    found = led(blocks({NONE: [100.0, 101.0], TWO: [198.0, 201.0]}), reason=reason)
+    assert "| ended because |" in render_markdown(found)
+    assert "ended because" in render_html(found)
+    assert screen(found)
