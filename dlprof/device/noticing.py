@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from threading import Lock, RLock, get_ident
 from typing import Any
 
@@ -45,7 +45,8 @@ class Moves:
             ordered before isn't the copy's.
         pending: Copies that the device has not been seen to end.
         failed: Whether a copy could not be timed.
-        stream: Where the loop's work went when the batch came; ``None`` where that isn't known.
+        busy: Whether a copy is being ordered: what its call does within itself is no copy more.
+        streams: Where the loop's work went when the batch came, by device that it had reached.
     """
 
     device: torch.device | None = None
@@ -56,7 +57,8 @@ class Moves:
     blocked_s: float = 0.0
     pending: int = 0
     failed: bool = False
-    stream: Any = None
+    busy: bool = False
+    streams: Mapping[torch.device, Any] = dataclasses.field(default_factory=dict)
 
 
 class Noticer:
@@ -94,11 +96,11 @@ class Noticer:
             return
         try:
             self._ends_s = self._ends_s or time.perf_counter() + self._seconds
-            self._patch = self._patch or _Patch.held(self._kind)
+            self._hold()
             thread = get_ident()
             moves = _moves.get(thread)
             if moves is None or moves.pending or moves.bytes:
-                moves = self._patch.begun()
+                moves = Moves(streams=_streams())
             # Else it is the same batch, on its way through a loader that wraps another.
             _moves[thread] = self._open[thread] = moves
         except Exception:  # noqa: BLE001 - a training must not end by being watched
@@ -109,9 +111,10 @@ class Noticer:
         """Its iterator ended or was let go of: notice nothing before another batch comes."""
         for thread in list(self._open):
             self._close(thread)
-        patch, self._patch = self._patch, None
-        if patch is not None:
-            patch.let_go()
+        with _changing:
+            patch, self._patch = self._patch, None
+            if patch is not None:
+                patch.let_go()
 
     def told(self, first: int) -> list[Moves]:
         """Batches whose copies have all ended and were timed; none where nothing was copied.
@@ -124,6 +127,12 @@ class Noticer:
         timed = [each for each in self._done[begin:] if not each.pending and not each.failed]
         return timed if any(each.bytes for each in timed) else []
 
+    def _hold(self) -> None:
+        """Have the methods replaced, once for all threads that share the loader."""
+        with _changing:
+            if self._patch is None and not self.over:
+                self._patch = _Patch.held(self._kind)
+
     def _close(self, thread: int) -> Moves | None:
         moves = self._open.pop(thread, None)
         if moves is not None and _moves.get(thread) is moves:
@@ -135,12 +144,13 @@ def compiled_for() -> str | None:
     """The kind of accelerator that this torch is made for; ``None`` for none.
 
     Whether one is there isn't asked: on CUDA that alone keeps processes forked later from it.
+    Apple's isn't named: to read an event there is to wait for all that was ordered of the device.
     """
     try:
         found = torch.accelerator.current_accelerator()
     except (AttributeError, RuntimeError):  # a torch of before 2.6
         return None
-    return None if found is None else found.type
+    return None if found is None or found.type == "mps" else found.type
 
 
 _moves: dict[int, Moves] = {}
@@ -149,8 +159,8 @@ _pending: list[_Copy] = []
 _spare: dict[torch.device, list[tuple[Event, Event]]] = {}
 _reading = Lock()
 _changing = RLock()
-_reached: set[str] = set()
-"""Kinds of device that the program itself has been seen to reach; no other may dlprof wake."""
+_reached: set[torch.device] = set()
+"""Those that the program itself has been seen to reach; no other may dlprof wake."""
 
 
 def _read() -> None:
@@ -165,7 +175,7 @@ def _read() -> None:
         _reading.release()
 
 
-@dataclasses.dataclass(slots=True)
+@dataclasses.dataclass(slots=True, eq=False)
 class _Copy:
     """A copy on its way.
 
@@ -261,24 +271,23 @@ class _Patch:
             copy = None if moves is None else self._begun(moves, name, args, kwargs)
             if copy is None:
                 return method(*args, **kwargs)
-            began_s = time.perf_counter()
-            result = method(*args, **kwargs)
+            copy.moves.busy, began_s = True, time.perf_counter()
+            try:
+                result = method(*args, **kwargs)
+            finally:
+                copy.moves.busy = False
             self._ended(copy, args[0], time.perf_counter() - began_s)
             return result
 
         moved.__module__, moved.__qualname__ = "torch", f"Tensor.{name}"  # as it is pickled
         return moved
 
-    def begun(self) -> Moves:
-        """What is copied of a batch that came just now."""
-        return Moves(stream=_stream() if self._kind in _reached else None)
-
     def _begun(
         self, moves: Moves, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> _Copy | None:
         """A copy of a tensor of the CPU's to the device; ``None`` for any other call."""
         try:
-            if not args[0].is_cpu:
+            if moves.failed or moves.busy or not args[0].is_cpu:
                 return None
             given = args[1] if len(args) > 1 else kwargs.get("tensor")
             device = _device(kwargs.get("device", given))
@@ -288,7 +297,7 @@ class _Patch:
                 return None
             copy = _Copy(moves, device)
             moves.pending += 1
-            if self._kind in _reached:
+            if _reached:
                 self._mark(copy)
         except Exception:  # noqa: BLE001 - whatever a tensor of the user's own, or a device, answers
             moves.failed = True
@@ -296,12 +305,14 @@ class _Patch:
         return copy
 
     def _mark(self, copy: _Copy) -> None:
-        """Put an event before it."""
+        """Put an event before it, where its device has been reached already."""
+        copy.device = self._numbered(copy.device)
+        if copy.device not in _reached:
+            return
+        if len(_pending) >= _MOST_PENDING:
+            _read()
         if len(_pending) >= _MOST_PENDING or _is_captured(self._kind):
             raise RuntimeError
-        index = current_index()
-        if copy.device.index is None:
-            copy.device = torch.device(self._kind, index)
         spare = _spare.get(copy.device)
         if spare:
             copy.events = spare.pop()
@@ -309,21 +320,27 @@ class _Patch:
             runtime = AcceleratorRuntime(copy.device)
             copy.events = runtime.event(), runtime.event()
         copy.stream = stream = torch.accelerator.current_stream(copy.device)
-        copy.exposed = copy.device.index != index or copy.moves.stream in (None, stream)
+        copy.exposed = copy.moves.streams.get(copy.device, stream) == stream
         copy.events[0].record(stream)
+
+    def _numbered(self, device: torch.device) -> torch.device:
+        """The device by its index; a name without one means the current device."""
+        if device.index is not None:
+            return device
+        return torch.device(self._kind, current_index())
 
     def _ended(self, copy: _Copy, tensor: torch.Tensor, host_s: float) -> None:
         """Count a copy whose call has returned, once the device has done it."""
         moves = copy.moves
         try:
-            copy.host_s = host_s
+            copy.host_s, copy.device = host_s, self._numbered(copy.device)
             if copy.events is not None:
                 copy.events[1].record(copy.stream)
             moves.device = copy.device
             moves.bytes += tensor.nbytes
             moves.pinned_bytes += tensor.nbytes if tensor.is_pinned() else 0
             _pending.append(copy)
-            _reached.add(self._kind)
+            _reached.add(copy.device)
         except Exception:  # noqa: BLE001 - as above
             moves.failed = True
 
@@ -346,11 +363,9 @@ def _forget() -> None:
             clear()
 
 
-def _stream() -> Any:
-    try:
-        return torch.accelerator.current_stream()
-    except (AttributeError, RuntimeError):
-        return None
+def _streams() -> dict[torch.device, Any]:
+    """Where work goes now on each device that was reached."""
+    return {each: torch.accelerator.current_stream(each) for each in list(_reached)}
 
 
 def _is_captured(kind: str) -> bool:

@@ -279,3 +279,83 @@ def test_torch_knows_its_methods_again_afterwards(streams: list[Stream]) -> None
     torch.overrides.is_tensor_method_or_property(torch.Tensor.add)  # notes what methods there are
     noticer.pause()
     assert torch.overrides.is_tensor_method_or_property(torch.Tensor.to)
+
+
+def test_threads_that_share_a_loader_put_it_in_place_once(
+    streams: list[Stream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noticer, held = _noticer(), noticing._Patch.held
+    others: list[threading.Thread] = []
+
+    def beside(kind: str) -> Any:
+        if not others:
+            others.append(threading.Thread(target=noticer.came))
+            others[0].start()
+            others[0].join(0.2)  # it comes to an end here only if nothing holds it off
+        return held(kind)
+
+    monkeypatch.setattr(noticing._Patch, "held", beside)
+    noticer.came()
+    others[0].join()
+    noticer.pause()
+    assert "to" not in vars(torch.Tensor)
+
+
+def test_a_batch_of_very_many_tensors_is_timed_too(streams: list[Stream]) -> None:
+    noticer = _noticer()
+    _loop(noticer, 3, *[torch.zeros(1)] * 600)
+    noticer.pause()
+    assert [each.bytes for each in noticer.told(1)] == [2400, 2400]
+
+
+def test_copies_to_another_device_are_exposed_on_its_own_stream(
+    streams: list[Stream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = {torch.device("meta", index): [Stream()] for index in range(2)}
+    monkeypatch.setattr(
+        torch.accelerator,
+        "current_stream",
+        lambda *given: there[given[0] if given else torch.device("meta", 0)][-1],
+    )
+    noticer, second = _noticer(), torch.device("meta", 1)
+    for _ in range(3):
+        noticer.asked()
+        noticer.came()  # while device 0 is the current one
+        with monkeypatch.context() as entered:
+            entered.setattr(torch.accelerator, "current_device_index", lambda: 1)
+            torch.zeros(2).to("meta")
+    there[second].append(Stream())
+    torch.zeros(2).to(second)  # on a side stream of it
+    noticer.asked()
+    noticer.pause()
+    plain, last = noticer.told(1)
+    assert plain.exposed_s == plain.copy_s == pytest.approx(1e-3)
+    assert last.copy_s == pytest.approx(2e-3)
+    assert last.exposed_s == pytest.approx(1e-3)
+
+
+class _Wrapping(torch.Tensor):
+    """Sends what it wraps by a call of its own, as backends and subclasses do."""
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func.__name__ == "to":
+            return args[0].as_subclass(torch.Tensor).to(*args[1:], **kwargs or {})
+        return super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
+
+
+def test_a_copy_within_a_copy_is_counted_once(streams: list[Stream]) -> None:
+    noticer = _noticer()
+    _loop(noticer, 2, torch.zeros(4).as_subclass(_Wrapping))
+    noticer.pause()
+    (told,) = noticer.told(1)
+    assert told.bytes == 16
+    assert told.copy_s == pytest.approx(1e-3)
+
+
+def test_apples_devices_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch reads their events only by waiting for all that the program has ordered."""
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("mps"))
+    assert compiled_for() is None
