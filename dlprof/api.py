@@ -72,7 +72,8 @@ def sweep(
     Args:
         target: TARGET as on the command line, or a live Dataset, DataLoader or callable that can
             be pickled (what is defined in a notebook needs the package cloudpickle); ``None`` for
-            the built-in images, or for what ``resume`` finds in the run file.
+            the built-in images, or with ``resume`` for the built-in data set that the run file
+            names. A target of one's own has to be given again to resume.
         output: The run file; named after the target and the time, in the working directory, by
             default.
         resume: Continue the run in ``output``.
@@ -167,7 +168,8 @@ def check(
         target: TARGET as on the command line; ``None`` for the built-in images.
         against: A git ref or a directory; by default the merge base with the branch that this one
             goes to.
-        baseline: A stored history to compare with instead; it advises, see ``warn_only``.
+        baseline: A stored history to compare with instead; it only advises, so that the report's
+            ``warn_only`` is true.
         fail_above: What the service time may grow by, as a fraction.
         confidence: That code which isn't slower doesn't fail.
         allow_regression: Why a failure may pass; it is kept in the report.
@@ -273,7 +275,9 @@ def recommend(
 ) -> Recommendation:
     """The settings to use, within limits, from what a run measured.
 
-    What isn't given is taken from the sweep that measured; ``"none"`` lifts a limit.
+    For ranks and steps that it didn't measure, from what its calibration predicts, if it holds one;
+    ``basis`` says which. What isn't given is taken from the sweep that measured; ``"none"`` lifts a
+    limit.
 
     Args:
         run: A run, or the path of its file.

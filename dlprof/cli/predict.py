@@ -85,7 +85,7 @@ def predict(  # noqa: PLR0913 - a command has as many parameters as it has optio
 ) -> None:
     """Predict what settings, cores, ranks or steps that were not measured would give.
 
-    Measures nothing: it reckons from the costs of batches that dlprof profile calibrated.
+    Measures nothing: it reckons from the costs of batches that dlprof sweep or profile kept.
     """
     del quiet, verbose  # taken as by every command; there is no progress to hide
     axes = _axes(

@@ -59,7 +59,7 @@ def report(
     """Write a saved run for people and other programs.
 
     HTML is one file that loads nothing; CSV has a row per trial; a trace for ui.perfetto.dev needs
-    a run of dlprof profile.
+    a run file of dlprof profile or dlprof run.
     """
     del verbose  # the program's way out looks for it, where a fault asks for a traceback
     written_as = _format(output_format, output, as_json=as_json)

@@ -165,7 +165,7 @@ class Recommendation:
         alternatives: Others worth knowing: the present settings first, the rest by speed.
         constraints: The limits that were kept.
         rules_of_thumb: What common rules would have given.
-        findings: Causes found (empty until a pass that explains has run).
+        findings: Causes found; empty so far, since those of a profile stand in its ``diagnosis``.
         extrapolated: Whether it is for a machine other than the one that was measured.
         basis: ``measured``, or ``predicted`` where the calibration's model answers what was not
             measured: another machine, other cores, ranks or steps.

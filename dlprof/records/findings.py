@@ -67,8 +67,9 @@ class Finding:
         explanation: How it slows this loader down, in a sentence or two with the figures.
         evidence: The figures that show it, by name with unit, and ids of trials.
         fix: What to change; ``None`` where nothing should be.
-        predicted_gain: Throughput with the fix over throughput now (1.4: 40 % more), from the
-            model or a bound; ``None`` where it can't be told.
+        predicted_gain: Throughput with the fix over throughput now (1.4: 40 % more): measured
+            where the fix was tried, else from the model or a bound (``gain_from`` in the evidence);
+            ``None`` where it can't be told.
         cost: Share of the run's time that the cause takes, 0 to 1, by which findings are ordered.
         doubtful: Why the finding may be wrong, such as a noisy window; empty where nothing is
             known against it.

@@ -37,8 +37,8 @@ class SweepSettings:
         seed: Makes the order of trials, shuffling and the target's random numbers repeatable.
         timeout_s: Longest wall time of one trial, after which it is ended.
         max_workers: Most workers to try; ``None`` for no limit of the user's.
-        max_ram_bytes: Most memory that a trial may take; ``None`` likewise.
-        max_shm_bytes: Most shared memory that a trial may take; ``None`` likewise.
+        max_ram_bytes: Most memory that the loaders of all ranks may take; ``None`` likewise.
+        max_shm_bytes: Most shared memory that they may take; ``None`` likewise.
         ranks: Training processes that will share the machine.
         cold_cache: Whether the target's files are dropped from the page cache before each trial.
     """

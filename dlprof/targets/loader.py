@@ -33,7 +33,6 @@ def make_loader(
         config: What to set. ``batch_size=None`` keeps the target's own; ``in_order`` is taken as
             it stands.
         gate: Ends an epoch on demand; see its ``attached`` and ``reason`` afterwards.
-
         in_worker: Called first in each worker; must pickle. Only a plain ``DataLoader`` has it.
 
     Returns:

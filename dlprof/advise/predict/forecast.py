@@ -218,7 +218,7 @@ def _beyond(row: Row, situation: Situation) -> str:
 
 
 def cheapest(rows: Sequence[Row]) -> Row | None:
-    """The cheapest within 2 % of the best, so never one that is worse than the default.
+    """The cheapest within 2 % of the best, so never one that is worse than another of them.
 
     Args:
         rows: Cheapest first; those that are allowed.
