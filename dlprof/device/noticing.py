@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -21,6 +22,9 @@ from dlprof.device.runtime import AcceleratorRuntime, Event, current_index
 
 _MOST_PENDING = 512
 """Copies whose end is looked for: devices have only so many events."""
+
+_unseen = torch._C.DisableTorchFunction  # noqa: SLF001 - torch has no public name for it
+"""Keeps what is asked of a tensor from its class and from modes: it is no call of the program's."""
 
 _NOTED = (
     ("torch._dynamo.trace_rules", "get_tensor_method"),
@@ -247,20 +251,24 @@ class _Patch:
         return patch
 
     def let_go(self) -> None:
-        """The last one takes it off, but where somebody else has put something over it."""
+        """The last one takes it off."""
         with _changing:
             self.holders -= 1
-            if self.holders:
-                return
+            if not self.holders:
+                self.take_off()
+
+    def take_off(self) -> None:
+        """Put back what stood there, but where somebody else has put something over it."""
+        if _Patch.now is self:
             _Patch.now = None
-            for name, before, mine in self._put:
-                if vars(torch.Tensor).get(name) is not mine:
-                    continue
-                if before is None:
-                    delattr(torch.Tensor, name)  # a base class has it
-                else:
-                    setattr(torch.Tensor, name, before)
-            _forget()
+        for name, before, mine in self._put:
+            if vars(torch.Tensor).get(name) is not mine:
+                continue
+            if before is None:
+                delattr(torch.Tensor, name)  # a base class has it
+            else:
+                setattr(torch.Tensor, name, before)
+        _forget()
 
     def _around(self, method: Callable[..., Any], name: str) -> Callable[..., Any]:
         @functools.wraps(method)
@@ -268,7 +276,10 @@ class _Patch:
             if is_dynamo_compiling():  # it knows the method of a tensor, and nothing in its place
                 return getattr(args[0], name)(*args[1:], **kwargs)
             moves = _moves.get(get_ident()) if self.holders else None
-            copy = None if moves is None else self._begun(moves, name, args, kwargs)
+            copy = None
+            if moves is not None:
+                with _unseen():
+                    copy = self._begun(moves, name, args, kwargs)
             if copy is None:
                 return method(*args, **kwargs)
             copy.moves.busy, began_s = True, time.perf_counter()
@@ -276,7 +287,9 @@ class _Patch:
                 result = method(*args, **kwargs)
             finally:
                 copy.moves.busy = False
-            self._ended(copy, args[0], time.perf_counter() - began_s)
+            host_s = time.perf_counter() - began_s
+            with _unseen():
+                self._ended(copy, args[0], host_s)
             return result
 
         moved.__module__, moved.__qualname__ = "torch", f"Tensor.{name}"  # as it is pickled
@@ -297,8 +310,7 @@ class _Patch:
                 return None
             copy = _Copy(moves, device)
             moves.pending += 1
-            if _reached:
-                self._mark(copy)
+            self._mark(copy)
         except Exception:  # noqa: BLE001 - whatever a tensor of the user's own, or a device, answers
             moves.failed = True
             return None
@@ -306,6 +318,10 @@ class _Patch:
 
     def _mark(self, copy: _Copy) -> None:
         """Put an event before it, where its device has been reached already."""
+        if torch._C._len_torch_dispatch_stack():  # noqa: SLF001 - as of _unseen
+            raise RuntimeError  # a mode is shown each operation, and would be shown dlprof's
+        if not _reached:
+            return
         copy.device = self._numbered(copy.device)
         if copy.device not in _reached:
             return
@@ -371,3 +387,14 @@ def _streams() -> dict[torch.device, Any]:
 def _is_captured(kind: str) -> bool:
     """Whether a CUDA graph is being captured, which other events would break off."""
     return kind == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def _leave_child() -> None:
+    """Take it off in a process that was forked meanwhile, such as a worker: nobody asks there."""
+    _moves.clear()
+    if _Patch.now is not None:
+        _Patch.now.take_off()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_child)

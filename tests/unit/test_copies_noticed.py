@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import pickle
 import threading
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dlprof.device import noticing
 from dlprof.device.noticing import Noticer, compiled_for
@@ -359,3 +362,64 @@ def test_apples_devices_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch reads their events only by waiting for all that the program has ordered."""
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("mps"))
     assert compiled_for() is None
+
+
+class _Seeing(TorchFunctionMode):
+    """Notes what functions it is shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown: list[str] = []
+
+    def __torch_function__(
+        self, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        self.shown.append(func.__name__)
+        return func(*args, **kwargs or {})
+
+
+class _SeeingBelow(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes what operations it is shown."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.shown: list[str] = []
+
+    def __torch_dispatch__(
+        self, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        self.shown.append(str(func))
+        return func(*args, **kwargs or {})
+
+
+def test_modes_are_shown_the_programs_own_calls_only(streams: list[Stream]) -> None:
+    noticer, tensor = _noticer(), torch.zeros(2)
+    with _Seeing() as seeing, _SeeingBelow() as below:
+        tensor.to("meta")
+    plain = seeing.shown, below.shown
+    _loop(noticer, 1, tensor)
+    noticer.came()
+    with _Seeing() as noticed:
+        tensor.to("meta")
+    noticer.asked()
+    noticer.came()
+    with _SeeingBelow() as noticed_below:
+        tensor.to("meta")
+    noticer.asked()
+    noticer.pause()
+    assert (noticed.shown, noticed_below.shown) == plain
+    assert [each.bytes for each in noticer.told(1)] == [8]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_process_that_is_forked_meanwhile_is_rid_of_it(streams: list[Stream]) -> None:
+    noticer = _noticer()
+    noticer.came()
+    child = os.fork()
+    if child == 0:
+        os._exit("to" in vars(torch.Tensor))
+    _, status = os.waitpid(child, 0)
+    assert "to" in vars(torch.Tensor)
+    noticer.pause()
+    assert os.waitstatus_to_exitcode(status) == 0
