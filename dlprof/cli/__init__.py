@@ -7,12 +7,18 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from contextvars import ContextVar
+
+BEGAN_S: ContextVar[float | None] = ContextVar("BEGAN_S", default=None)
+"""When the program began, by ``time.monotonic``; ``None`` where other code calls its commands."""
 
 _INTERRUPTED = 130  # ``ExitCode.INTERRUPTED``, which is not imported yet where this is needed
 
 
 def main() -> None:
     """Run the program with the process's own arguments and end the process with its exit code."""
+    BEGAN_S.set(time.monotonic())
     interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if interruptible:
         signal.signal(signal.SIGINT, _leave)
@@ -29,4 +35,4 @@ def _leave(_number: int, _frame: object) -> None:
     os._exit(_INTERRUPTED)
 
 
-__all__ = ["main"]
+__all__ = ["BEGAN_S", "main"]

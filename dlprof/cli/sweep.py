@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from dlprof.cli import options, streams
+from dlprof.cli import BEGAN_S, options, streams
 from dlprof.cli.measuring import resolve, run_path, settings_in, signals_while_measuring
 from dlprof.errors import ExitCode, InterruptedSweepError, UsageError
 
@@ -85,6 +85,7 @@ def sweep(  # noqa: PLR0913 - a command has as many parameters as it has options
             resume=resume,
             force=force,
             given=_fields_named(given),
+            began_s=BEGAN_S.get(),
         )
     # The file by the name that the user knows it by; the engine has made it absolute.
     _show(run if as_json else dataclasses.replace(run, path=str(path)), as_json=as_json)

@@ -42,6 +42,13 @@ from dlprof.units import counted
 _OVERRUN = 0.05
 """Share of the budget by which the last trial may exceed it before it is ended."""
 
+_PROMISED = 0.10
+"""Share of the budget by which the whole sweep may exceed it."""
+
+ENDING_S = 0.7
+"""What follows the last trial where nobody else is on the machine: it is ended, at worst, the
+recommendation is made, all processes go, and the screen is drawn."""
+
 _NO_MODEL = (
     "The explained trials tell too little to predict from, so the configurations are measured"
 )
@@ -67,6 +74,7 @@ class Sweep:
     before: dataclasses.InitVar[Run | None]
     earlier_s: float
     faults: Mapping[Config, Failure]
+    ending_s: float = ENDING_S
     trials: list[Trial] = dataclasses.field(default_factory=list)
     explanations: list[Explanation] = dataclasses.field(default_factory=list)
     calibration: Calibration | None = None
@@ -223,7 +231,14 @@ class Sweep:
         return is_contradicted(seen, expected)
 
     def _left_s(self) -> float:
-        return self.settings.budget_s - (self.clock() - self.began_s)
+        """What is left for trials."""
+        return self._until_s(overrun=0.0)
+
+    def _until_s(self, *, overrun: float) -> float:
+        """Seconds until a share more than the budget is over, less where the end needs them."""
+        budget_s = self.settings.budget_s
+        latest_s = min((1 + overrun) * budget_s, (1 + _PROMISED) * budget_s - self.ending_s)
+        return latest_s - (self.clock() - self.began_s)
 
     def _search(self, plan: Plan, expected: Expected | None = None) -> EndReason:
         search = GridSearch(plan=plan, seed=self.settings.seed, expected=expected)
@@ -237,7 +252,7 @@ class Sweep:
     def _try(self, proposal: Proposal, purpose: Purpose = "measure") -> bool:
         """Run one trial and keep it; false if the budget ended it, which says nothing of it."""
         elapsed_s = self.clock() - self.began_s
-        wall_s = self.settings.budget_s * (1 + _OVERRUN) - elapsed_s
+        wall_s = self._until_s(overrun=_OVERRUN)
         self.listener.trial_started(
             proposal.config, proposal.repetition, elapsed_s, elapsed_s + proposal.expected_rest_s
         )

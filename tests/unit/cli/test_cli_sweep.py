@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextvars
 import dataclasses
 import json
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from builders import blocks, config
 from builders import run as made_run
 
+from dlprof.cli import BEGAN_S
 from dlprof.cli.entry import run
 from dlprof.records import Cost, RunEnd
 from dlprof.settings import SweepSettings
@@ -120,3 +122,11 @@ def test_an_interrupted_sweep_shows_what_it_has_and_says_so(
     fake.end = RunEnd(ended_at="2026-01-01T00:00:00Z", reason="interrupted", cost_s=cost)
     assert run(["sweep", "-q", *flags], {}) == 130
     assert "interrupted" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("began_s", [12.5, None])
+def test_the_budget_counts_from_the_program_s_start(fake: FakeSweep, began_s: float | None) -> None:
+    where = contextvars.copy_context()
+    where.run(BEGAN_S.set, began_s)
+    assert where.run(run, ["sweep", "-q"], {}) == 0
+    assert fake.options["began_s"] == began_s

@@ -115,6 +115,7 @@ def swept(
     *,
     budget_s: float = 300.0,
     about: RunHeader | None = None,
+    **rest: Any,
 ) -> Run:
     """A sweep into a file, or what is left of it where the file holds some."""
     before = read_run(path) if path.exists() else None
@@ -134,4 +135,5 @@ def swept(
             before=before,
             earlier_s=0.0,
             faults={},
+            **rest,
         ).run()

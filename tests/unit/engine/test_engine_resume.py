@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from dlprof.engine import resume_command
+from dlprof.engine import resume_command, run_sweep
 from dlprof.engine.resume import resumed_settings
 from dlprof.errors import UsageError
+from dlprof.report.live import QuietListener
 from dlprof.settings import SweepSettings
 
 STORED = SweepSettings(num_workers=(0, 2), budget_s=10.0)
+
+
+def test_what_is_continued_is_not_replaced_too(tmp_path: Path) -> None:
+    asked = SweepSettings(target="synthetic")
+    with pytest.raises(UsageError, match="resume and force"):
+        run_sweep(
+            asked, output=tmp_path / "none", listener=QuietListener(), resume=True, force=True
+        )
 
 
 def test_the_stored_settings_are_gone_on_with() -> None:
