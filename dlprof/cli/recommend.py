@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -68,11 +69,8 @@ def recommend(  # noqa: PLR0913 - a command has as many parameters as it has opt
     """
     del verbose  # the program's way out looks for it, where a fault asks for a traceback
     written_as = _format(output_format, as_json=as_json)
-    if save is not None and machine is not None:
-        raise UsageError(
-            "--save keeps the settings of the machine that was measured, --machine is another",
-            hint="Leave one of the two out.",
-        )
+    if save is not None:
+        _refuse_elsewhere({"--machine": machine, "--cores": cores, "--speed": speed})
     from dlprof.advise.limits import stored_limits
     from dlprof.advise.recommend import recommend as advise
     from dlprof.store import read_run
@@ -106,6 +104,20 @@ def recommend(  # noqa: PLR0913 - a command has as many parameters as it has opt
     if save is not None:
         _keep(save, measured, answer, quiet=quiet)
     _show(measured, answer, written_as, saved=save is not None)
+
+
+def _refuse_elsewhere(asked: Mapping[str, object]) -> None:
+    """Refuse to save under the measured machine's name what is meant for another.
+
+    Args:
+        asked: Options that describe another machine, and what they were given.
+    """
+    for option, given in asked.items():
+        if given is not None:
+            raise UsageError(
+                f"--save keeps the settings of the machine that was measured, {option} is another",
+                hint="Leave one of the two out.",
+            )
 
 
 def _format(given: str | None, *, as_json: bool) -> str:

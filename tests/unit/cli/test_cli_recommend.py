@@ -79,6 +79,15 @@ def test_saving_says_how_to_use_it(
     assert (tmp_path / "dlprof.toml").exists()
 
 
+@pytest.mark.parametrize("elsewhere", ["--cores", "--speed", "--machine"])
+def test_what_is_meant_for_another_machine_is_not_saved_as_this_one_s(
+    run_file: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, elsewhere: str
+) -> None:
+    assert run(["recommend", run_file, "--save", "dlprof.toml", elsewhere, "3"], {}) == 2
+    assert f"{elsewhere} is another" in capsys.readouterr().err
+    assert not (tmp_path / "dlprof.toml").exists()
+
+
 @pytest.mark.parametrize(
     ("flag", "text"),
     [
