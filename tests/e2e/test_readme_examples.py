@@ -25,8 +25,10 @@ SMALL_SWEEP = {
     "DLPROF_REPEATS": "1",
     "DLPROF_TRIAL_TIME": "300ms",
     "DLPROF_BUDGET": "10m",
+    "DLPROF_SEARCH": "model",
 }
-"""Flags go before the environment, so examples run as written and still end soon."""
+"""Flags go before the environment, so examples run as written and still end soon. As by default,
+sweeps are led by the model, which so few configurations would not be."""
 
 PAGE = README.read_text(encoding="utf-8")
 BLOCKS = blocks(PAGE)
