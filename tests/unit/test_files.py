@@ -59,3 +59,10 @@ def test_a_file_is_replaced_whole_or_not_at_all(
 def test_a_path_with_braces_is_named_as_it_is() -> None:
     fault = write_fault(Path("{path}"), OSError(errno.EIO, "{parent} error"))
     assert fault.message == "{path} can't be written: {parent} error"
+
+
+def test_a_folder_that_takes_no_files_is_not_called_missing(tmp_path: Path) -> None:
+    refused = OSError(errno.ENOENT, "No such file or directory")  # as /proc says
+    assert str(write_fault(tmp_path / "a", refused)) == f"{tmp_path} takes no files"
+    missing = tmp_path / "nowhere"
+    assert str(write_fault(missing / "a", refused)) == f"There is no folder {missing}"
