@@ -6,6 +6,7 @@ place calls the original with the same arguments, whatever befalls dlprof.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -240,6 +241,7 @@ class _Patch:
             if callable(method):
                 mine = self._around(method, name)
                 self._put.append((name, vars(torch.Tensor).get(name), mine))
+                self._leave_uncompiled(mine)
                 setattr(torch.Tensor, name, mine)
 
     @classmethod
@@ -270,6 +272,15 @@ class _Patch:
                 setattr(torch.Tensor, name, before)
         _forget()
 
+    def _leave_uncompiled(self, moved: Any) -> None:
+        """Keep torch.compile from it, which tries all that is called by a loop that it gives up."""
+        compiler: Any = sys.modules.get("torch._dynamo.eval_frame")
+        with contextlib.suppress(AttributeError):  # not loaded, or a torch with other names for it
+            skip, default = compiler.FrameAction.SKIP, compiler.FrameAction.DEFAULT
+            for each, within in ((moved, default), (self._begun, skip), (self._ended, skip)):
+                strategy = compiler.FrameExecStrategy(skip, within)
+                compiler.set_code_exec_strategy(each.__code__, strategy)
+
     def _around(self, method: Callable[..., Any], name: str) -> Callable[..., Any]:
         @functools.wraps(method)
         def moved(*args: Any, **kwargs: Any) -> Any:
@@ -287,9 +298,9 @@ class _Patch:
                 result = method(*args, **kwargs)
             finally:
                 copy.moves.busy = False
-            host_s = time.perf_counter() - began_s
+            copy.host_s = time.perf_counter() - began_s
             with _unseen():
-                self._ended(copy, args[0], host_s)
+                self._ended(copy, args[0], result, goes_on=_goes_on(args, kwargs))
             return result
 
         moved.__module__, moved.__qualname__ = "torch", f"Tensor.{name}"  # as it is pickled
@@ -345,20 +356,40 @@ class _Patch:
             return device
         return torch.device(self._kind, current_index())
 
-    def _ended(self, copy: _Copy, tensor: torch.Tensor, host_s: float) -> None:
+    def _ended(
+        self, copy: _Copy, tensor: torch.Tensor, result: torch.Tensor, *, goes_on: bool
+    ) -> None:
         """Count a copy whose call has returned, once the device has done it."""
         moves = copy.moves
         try:
-            copy.host_s, copy.device = host_s, self._numbered(copy.device)
             if copy.events is not None:
                 copy.events[1].record(copy.stream)
-            moves.device = copy.device
-            moves.bytes += tensor.nbytes
-            moves.pinned_bytes += tensor.nbytes if tensor.is_pinned() else 0
+            moves.device = copy.device = self._numbered(copy.device)
+            size, pinned = _sent(tensor, result, goes_on=goes_on)
+            moves.bytes += size
+            moves.pinned_bytes += pinned
             _pending.append(copy)
             _reached.add(copy.device)
         except Exception:  # noqa: BLE001 - as above
             moves.failed = True
+
+
+def _goes_on(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether ``non_blocking`` is given: by its place it is the first of the flags."""
+    flags = (each for each in args if isinstance(each, bool))
+    return bool(kwargs.get("non_blocking", next(flags, False)))
+
+
+def _sent(tensor: torch.Tensor, result: torch.Tensor, *, goes_on: bool) -> tuple[int, int]:
+    """Bytes that go over, and those of them from page-locked memory.
+
+    What torch converts before a copy that blocks, or gathers because it has gaps, goes over from
+    memory of torch's own, which is pageable.
+    """
+    is_converted = result.dtype != tensor.dtype and not goes_on
+    size = result.nbytes if is_converted else tensor.nbytes
+    is_gathered = result.stride() != tensor.stride()
+    return size, 0 if is_converted or is_gathered or not tensor.is_pinned() else size
 
 
 def _device(given: Any) -> torch.device | None:

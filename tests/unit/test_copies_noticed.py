@@ -109,7 +109,7 @@ def test_all_ways_to_name_the_device_count_and_no_other_call_does(streams: list[
     like.to("meta")
     noticer.asked()
     noticer.pause()
-    assert [each.bytes for each in noticer.told(1)] == [5 * 8]
+    assert [each.bytes for each in noticer.told(1)] == [4 * 8 + 16]  # one is converted first
 
 
 def test_what_next_and_other_threads_copy_is_not_the_consumers(streams: list[Stream]) -> None:
@@ -423,3 +423,57 @@ def test_a_process_that_is_forked_meanwhile_is_rid_of_it(streams: list[Stream]) 
     assert "to" in vars(torch.Tensor)
     noticer.pause()
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_torch_compile_has_no_more_to_compile(
+    streams: list[Stream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gives up a loop that prints, and tries each function that is called there."""
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: None)
+    graphs: list[Any] = []
+
+    def backend(graph: Any, _inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    def batches() -> Iterator[torch.Tensor]:
+        yield from (torch.zeros(2), torch.zeros(3))
+
+    def train() -> None:
+        for batch in batches():
+            print(end="")  # noqa: T201 - what breaks the graph
+            batch.to("meta")
+
+    noticer = _noticer()
+    _loop(noticer, 1, torch.zeros(2))
+    compiled = torch.compile(train, backend=backend)  # loads the compiler
+    noticer.pause()
+    noticer.came()
+    compiled()
+    noticer.asked()
+    noticer.pause()
+    assert graphs == []
+    assert [each.bytes for each in noticer.told(1)] == [20]
+
+
+def test_what_is_converted_or_gathered_on_the_way_is_not_pinned(
+    streams: list[Stream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch copies it from memory of its own, whatever the batch lies in."""
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda _tensor: True)
+    noticer, square = _noticer(), torch.zeros(4, 4, dtype=torch.uint8)
+    _loop(noticer, 1, square)
+    ways: tuple[tuple[torch.Tensor, tuple[Any, ...]], ...] = (
+        (square, (None,)),
+        (square.t(), (None,)),
+        (square[:, :2], (None, True)),
+        (square, (torch.float32,)),
+        (square, (torch.float32, True)),
+    )
+    for tensor, arguments in ways:
+        noticer.came()
+        tensor.to("meta", *arguments)
+        noticer.asked()
+    noticer.pause()
+    told = [(each.bytes, each.pinned_bytes) for each in noticer.told(1)]
+    assert told == [(16, 16), (16, 16), (8, 0), (64, 0), (16, 16)]

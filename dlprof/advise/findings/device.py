@@ -74,16 +74,18 @@ def _unpinnable(view: View, copying: Copying) -> Claim:
         view,
         "transfer.pageable",
         Words(
-            title="pin_memory=True doesn't pin these batches",
+            title="pin_memory=True doesn't pin what is copied",
             explanation=f"Only {percent(copying.pinned_fraction or 0.0)} of a batch's bytes come "
             f"in pinned memory, and copying takes {percent(copying.share)} of the time: torch pins "
-            "tensors, lists, tuples and dicts, and what has a pin_memory method.",
+            "tensors, lists, tuples and dicts, and what has a pin_memory method. What is cut out "
+            "of a tensor, or converted by the same .to(), is copied from memory that isn't pinned.",
         ),
         place=Place.FAULT,
         cost=copying.share,
         figures=copying.figures(),
         fix=Fix(
-            text="Give the batch's class a pin_memory method, or let collate_fn return a dict.",
+            text="Give the batch's class a pin_memory method, or let collate_fn return a dict. "
+            "Copy whole tensors; cut and convert them on the device.",
             code=_UNPINNABLE_CODE,
         ),
         gain=bound(_without_pageable(copying)),
