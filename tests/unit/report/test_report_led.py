@@ -79,6 +79,12 @@ def test_rules_that_were_predicted_are_marked_beside_those_that_were_measured() 
     assert "PyTorch's default: num_workers=0: 100 samples/s" in text
 
 
+def test_what_was_predicted_is_compared_with_what_was_predicted() -> None:
+    found = led([*blocks({NONE: [50.0, 50.5], TWO: [99.0, 100.5]}), failed(config(7))])
+    text = screen(dataclasses.replace(found, recommendation=recommend(found)))
+    assert "num_workers = cores: num_workers=8: predicted 170 samples/s, 0.85x" in text
+
+
 @pytest.mark.parametrize("reason", typing.get_args(typing.get_type_hints(RunEnd)["reason"]))
 def test_reports_tell_every_way_in_which_a_sweep_can_end(reason: str) -> None:
     found = led(blocks({NONE: [100.0, 101.0], TWO: [198.0, 201.0]}), reason=reason)
