@@ -51,12 +51,12 @@ def render_profile(run: Run) -> RenderableType:
     mine = [each for each in run.explanations if each.config == diagnosis.config]
     plain = [trial for trial in run.completed if trial.config == diagnosis.config]
     shown = plain[0] if plain else next(iter(run.trials), None)
-    name = shlex.quote(clean(run.path))
+    command = f"dlprof report {shlex.quote(clean(run.path))} -o trace.perfetto.json"
     return Group(
         render_diagnosis(diagnosis, mine[-1] if mine else None, shown),
         Text(),
         *(Hanging("", Text(note)) for note in _cost(run)),
-        Text(f"{INDENT}dlprof report {name} -o trace.perfetto.json", style="cyan", no_wrap=True),
+        *([Text(f"{INDENT}{command}", style="cyan", no_wrap=True)] if _has_picture(run) else []),
     )
 
 
@@ -66,7 +66,13 @@ def _cost(run: Run) -> list[str]:
     if run.end is not None:
         trials = counted(len(run.trials), "trial")
         took.append(f"Took {format_duration(run.end.cost_s.total)} for {trials}.")
-    return [*took, f"Run file: {clean(run.path)}; a picture of each batch, for ui.perfetto.dev:"]
+    picture = "; a picture of each batch, for ui.perfetto.dev:" if _has_picture(run) else ""
+    return [*took, f"Run file: {clean(run.path)}{picture}"]
+
+
+def _has_picture(run: Run) -> bool:
+    """Whether batches were followed, so that a trace can be drawn of them."""
+    return any(timeline.batch for timeline in run.timelines)
 
 
 def render_diagnosis(

@@ -1,4 +1,4 @@
-"""The screen of a profile of which nothing could be measured."""
+"""The screen of a profile of which nothing, or not all, could be measured."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import io
 from rich.console import Console
 from sample_run import PLAIN, RUN, TRIALS
 
-from dlprof.records import Diagnosis
+from dlprof.records import Diagnosis, Timeline
 from dlprof.report.profile import render_profile
 
 
@@ -23,3 +23,15 @@ def test_a_profile_without_figures_does_not_say_that_all_is_well() -> None:
     assert "mine.dlprof.jsonl" in screen.getvalue()
     assert "Nothing stands out" not in screen.getvalue()
     assert "perfetto" not in screen.getvalue()
+
+
+def test_a_picture_is_offered_only_where_batches_were_followed() -> None:
+    timeline = Timeline(trial_id="t0002", began_at="", batch=(0,))
+    for timelines, offered in (((), False), ((timeline,), True)):
+        run = dataclasses.replace(
+            RUN, trials=TRIALS, diagnosis=Diagnosis(config=PLAIN), timelines=timelines
+        )
+        screen = io.StringIO()
+        Console(file=screen, width=80).print(render_profile(run))
+        assert "Run file:" in screen.getvalue()
+        assert ("perfetto" in screen.getvalue()) is offered
