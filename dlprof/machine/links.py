@@ -5,11 +5,11 @@ An idle link drops to generation 1 to save power: ask while it is busy.
 
 from __future__ import annotations
 
-import importlib
 import threading
 from collections.abc import Callable
 from typing import Any
 
+from dlprof.machine.nvml import Nvml
 from dlprof.records.transfer import LinkState
 
 GIGATRANSFERS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
@@ -19,7 +19,6 @@ _OPENING_S = 20.0
 """A driver without its daemon wakes each card of the machine in a second or two."""
 
 _PATIENCE_S = 2.0
-_FAULTS = ("NVMLError", "NVMLLibraryMismatchError")
 _QUESTIONS = {
     "generation": "nvmlDeviceGetCurrPcieLinkGeneration",
     "width": "nvmlDeviceGetCurrPcieLinkWidth",
@@ -67,7 +66,7 @@ def read_link(
         busy.wait()
 
     def ask() -> None:
-        found.append(_ask(uuid, nvml, know))
+        found.append(_ask(uuid, Nvml(nvml), know))
         ready.set()  # also where there was nothing to know
 
     asking = threading.Thread(target=ask, daemon=True)
@@ -82,46 +81,36 @@ def read_link(
     return found[0] if found else _without("NVML did not answer in time")
 
 
-def _ask(uuid: str, nvml: Any, know: Callable[[], object]) -> LinkState:
+def _ask(uuid: str, nvml: Nvml, know: Callable[[], object]) -> LinkState:
     if not uuid:
         return _without("torch doesn't tell by which UUID NVML knows this device")
-    if nvml is None:
-        try:
-            nvml = importlib.import_module("pynvml")
-        except ImportError:
-            return _without("nvidia-ml-py is not installed")
-    named = (getattr(nvml, name, None) for name in _FAULTS)
-    faults = (OSError, AttributeError, *(fault for fault in named if fault))
+    why = nvml.open()
+    if why is not None:
+        return _without(why)
     try:
-        nvml.nvmlInit()
-    except faults as fault:
-        return _without(_words(fault))
-    try:
-        handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+        reasons: dict[str, str] = {}
+        handle = nvml.ask(reasons, "card", "nvmlDeviceGetHandleByUUID", uuid)
+        if handle is None:
+            return _without(reasons["card"])
         know()
-        return _read(nvml, handle, faults)
-    except faults as fault:
-        return _without(_words(fault))
+        return _read(nvml, handle)
     finally:
-        _quietly(nvml.nvmlShutdown, faults)
+        nvml.close()
 
 
-def _read(nvml: Any, handle: Any, faults: tuple[type[Exception], ...]) -> LinkState:
-    values: dict[str, int | None] = {}
+def _read(nvml: Nvml, handle: Any) -> LinkState:
     reasons: dict[str, str] = {}
-    for field, function in _QUESTIONS.items():
-        try:
-            values[field] = int(getattr(nvml, function)(handle))
-        except faults as fault:
-            values[field], reasons[field] = None, _words(fault)
-    theory = theory_bytes_per_s(values["generation"], values["width"])
+    found: dict[str, int | None] = {
+        field: nvml.ask(reasons, field, function, handle) for field, function in _QUESTIONS.items()
+    }
+    theory = theory_bytes_per_s(found["generation"], found["width"])
     if theory is None:
         reasons["theory_bytes_per_s"] = "the link's generation or width is not known"
     return LinkState(
-        generation=values["generation"],
-        width=values["width"],
-        max_generation=values["max_generation"],
-        max_width=values["max_width"],
+        generation=found["generation"],
+        width=found["width"],
+        max_generation=found["max_generation"],
+        max_width=found["max_width"],
         theory_bytes_per_s=theory,
         unavailable=reasons,
     )
@@ -130,16 +119,3 @@ def _read(nvml: Any, handle: Any, faults: tuple[type[Exception], ...]) -> LinkSt
 def _without(reason: str) -> LinkState:
     fields = (*_QUESTIONS, "theory_bytes_per_s")
     return LinkState(unavailable=dict.fromkeys(fields, reason))
-
-
-def _words(fault: Exception) -> str:
-    if isinstance(fault, AttributeError):
-        return "nvidia-ml-py is too old to ask"
-    return f"NVML: {str(fault) or type(fault).__name__}"
-
-
-def _quietly(call: Callable[[], object], faults: tuple[type[Exception], ...]) -> None:
-    try:
-        call()
-    except faults:
-        return
