@@ -70,8 +70,12 @@ class Case:
 
 @contextlib.contextmanager
 def neighbours(count: int) -> Iterator[Prefix]:
-    """Processes that each keep a core busy."""
-    started = [subprocess.Popen([sys.executable, "-c", _BURN]) for _ in range(count)]
+    """Processes that each keep a core busy, as those of several users do.
+
+    Each has a session of its own: the kernel gives a session what it gives one process.
+    """
+    command = [sys.executable, "-c", _BURN]
+    started = [subprocess.Popen(command, start_new_session=True) for _ in range(count)]
     try:
         time.sleep(0.3)
         yield ()

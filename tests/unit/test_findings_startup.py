@@ -34,3 +34,16 @@ def test_others_are(start_method: str) -> None:
     assert "by fork" in found.fix.text
     assert found.fix.dataloader_kwargs == {"multiprocessing_context": "fork"}
     assert found.predicted_gain is not None
+
+
+def test_short_epochs_are_told_before_the_workers_that_make_them_dear() -> None:
+    """Without workers nothing is started; but starting is the cause, and has a better remedy."""
+    seen = evidence(
+        Loader(fetch_cpu=0.0003, busy=0.05, rate=2000),
+        trial_fields={"epoch_turnover_s": 0.1, "startup_s": 0.1},
+        target_fields={"batches_per_epoch": 10},
+        variants={config(0): 40.0, config(1): 1.5},
+    )
+    codes = [each.code for each in find(seen)]
+    assert codes[0] == "startup"
+    assert "too_many_workers" in codes

@@ -9,6 +9,7 @@ from dlprof.advise.findings.claims import Claim, Place, Words, claim, settings_f
 from dlprof.advise.findings.copying import used_gpu
 from dlprof.advise.findings.gains import Gain, closed_form, gain_of
 from dlprof.advise.findings.limit import limit_of, main_share
+from dlprof.advise.findings.startup import starting_leads
 from dlprof.advise.findings.view import View
 from dlprof.advise.findings.waiting import is_locked
 from dlprof.advise.wording import percent
@@ -103,8 +104,8 @@ def too_many_workers(view: View) -> Claim | None:
     if better and limit_of(view) == "main":
         why = "Handing batches over costs more than making them. "
     place = Place.BROKEN if keeps_up else Place.FAULT if better or idle else Place.BEHIND
-    if not keeps_up and is_locked(view):
-        place = Place.BEHIND  # fewer are better because they wait for each other
+    if not keeps_up and (is_locked(view) or starting_leads(view)):
+        place = Place.BEHIND  # fewer are better because they wait for each other, or start sooner
     return claim(
         view,
         "too_many_workers",

@@ -40,7 +40,7 @@ def startup(view: View) -> Claim | None:
             explanation=f"Starting {view.workers} workers takes {format_duration(turn_s)}{once}, "
             f"{percent(share)} of the time of an epoch of {batches or 0:,} batches.",
         ),
-        place=Place.FAULT if share >= _LEADS else Place.BEHIND,
+        place=Place.FAULT if starting_leads(view) else Place.BEHIND,
         cost=share,
         figures={
             "epoch_turnover_s": turn_s,
@@ -95,6 +95,11 @@ def turn_share(view: View) -> float | None:
     if any(trial.whole_epochs for trial in view.evidence.plain("present")):
         return min(1.0, turn_s / epoch_s)
     return turn_s / (epoch_s + turn_s)
+
+
+def starting_leads(view: View) -> bool:
+    """Whether starting workers takes so much of an epoch that it comes before what it explains."""
+    return bool(view.workers) and (turn_share(view) or 0.0) >= _LEADS
 
 
 def persistent(view: View) -> Config:
