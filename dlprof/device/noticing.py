@@ -132,6 +132,10 @@ class Noticer:
         timed = [each for each in self._done[begin:] if not each.pending and not each.failed]
         return timed if any(each.bytes for each in timed) else []
 
+    def has_failed(self) -> bool:
+        """Whether copies of some batch could not be timed."""
+        return any(each.failed for each in self._done)
+
     def _hold(self) -> None:
         """Have the methods replaced, once for all threads that share the loader."""
         with _changing:

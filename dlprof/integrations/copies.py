@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import statistics
 import sys
 import weakref
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from dlprof.integrations.ledger import Reading
-from dlprof.records import Copies, Explanation
+from dlprof.records import Copies, Explanation, WatchedLoader
 
 if TYPE_CHECKING:
     from dlprof.device.noticing import Moves, Noticer
@@ -79,6 +80,14 @@ class ConsumerCopies:
             prefetched=exposed_s < copy_s,
             unavailable={} if held is not None else {"held_bytes": "torch doesn't tell"},
         )
+
+    def fill(self, known: WatchedLoader) -> WatchedLoader:
+        """The record of the loader with what they cost, or why that can't be told."""
+        copies = self.told()
+        if copies is not None or self._noticer is None or not self._noticer.has_failed():
+            return dataclasses.replace(known, copies=copies)
+        reasons = {**known.unavailable, "copies": "they were seen, and could not be timed"}
+        return dataclasses.replace(known, unavailable=reasons)
 
     def in_stages(self, explanation: Explanation) -> Explanation:
         """An explanation with the copies told apart from the rest of the step."""

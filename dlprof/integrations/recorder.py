@@ -126,10 +126,10 @@ class Recorder:
         return tuple(self._record(seen) for seen in every)
 
     def _record(self, seen: _Seen) -> WatchedLoader:
-        copies = None
+        record = dataclasses.replace(seen.ledger.fill(seen.known), made=seen.made)
         with self._guarded(f"the copies of {seen.known.name} could not be told"):
-            copies = None if seen.follower is None else seen.follower.copies.told()
-        return dataclasses.replace(seen.ledger.fill(seen.known), made=seen.made, copies=copies)
+            return record if seen.follower is None else seen.follower.copies.fill(record)
+        return record
 
     def followed(self, *, over: bool) -> dict[str, tuple[Explanation, Timeline]]:
         """What the first batches of loaders told, by the loader's name.

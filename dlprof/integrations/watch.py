@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import functools
 import time
 import warnings
@@ -109,7 +108,7 @@ class Watched(Generic[_Batch]):
         """What was seen so far, over all epochs; ``print`` shows it as a text."""
         known = describe(self._dlprof_loader, name=self._dlprof_name)
         filled = self._dlprof_ledger.fill(known)
-        filled = dataclasses.replace(filled, copies=self._dlprof_copies.told())
+        filled = self._dlprof_copies.fill(filled)
         return Summary(**{each: getattr(filled, each) for each in WatchedLoader.__slots__})
 
     def __iter__(self) -> Iterator[_Batch]:

@@ -18,6 +18,7 @@ from dlprof.device import noticing
 from dlprof.device.noticing import Noticer, compiled_for
 from dlprof.integrations.copies import ConsumerCopies
 from dlprof.integrations.ledger import Ledger
+from dlprof.integrations.watch import watch
 
 
 class Stream:
@@ -477,3 +478,19 @@ def test_what_is_converted_or_gathered_on_the_way_is_not_pinned(
     noticer.pause()
     told = [(each.bytes, each.pinned_bytes) for each in noticer.told(1)]
     assert told == [(16, 16), (16, 16), (8, 0), (64, 0), (16, 16)]
+
+
+def test_copies_that_can_not_be_timed_have_a_reason(
+    streams: list[Stream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_event: Event) -> bool:
+        raise RuntimeError("the device is lost")
+
+    loader = watch([torch.zeros(2)] * 4)
+    assert "copies" not in loader.summary().unavailable
+    monkeypatch.setattr(Event, "query", broken)
+    for tensor in loader:
+        tensor.to("meta")
+    told = loader.summary()
+    assert told.copies is None
+    assert told.unavailable["copies"] == "they were seen, and could not be timed"
