@@ -10,7 +10,7 @@ from dlprof.engine.listener import SweepListener
 from dlprof.engine.opening import opened_bench
 from dlprof.engine.preparation import look_at, new_header, plan_sweep
 from dlprof.engine.resume import plan_of, refuse_force, resumed_settings, same_run
-from dlprof.engine.sweeping import ENDING_S, Sweep
+from dlprof.engine.sweeping import ENDING_S, Sweep, trials_end_s
 from dlprof.engine.workplace import check_folder
 from dlprof.machine import inspect_machine
 from dlprof.records import Run
@@ -57,6 +57,7 @@ def run_sweep(
     clock = time.monotonic
     called_s = clock()
     began_s = called_s if began_s is None else began_s
+    ending_s = max(ENDING_S, _END_PER_START * (called_s - began_s))
     before: Run | None = None
     if resume:
         refuse_force(force=force)
@@ -70,7 +71,9 @@ def run_sweep(
         machine = inspect_machine()
         outlook = look_at(bench, settings, machine)
         if before is None:
-            plan, no_room = plan_sweep(settings, machine, outlook, bench, clock() - began_s)
+            kept_s = settings.budget_s - trials_end_s(settings.budget_s, ending_s)
+            gone_s = clock() - began_s + kept_s
+            plan, no_room = plan_sweep(settings, machine, outlook, bench, gone_s)
             left_out = (*outlook.space.left_out, *no_room)
             header = new_header(settings, machine, outlook, bench, plan=plan, left_out=left_out)
             writer = RunWriter.create(output, header, force=force)
@@ -94,7 +97,7 @@ def run_sweep(
                 before=before,
                 earlier_s=_spent_s(before),
                 faults=outlook.faults,
-                ending_s=max(ENDING_S, _END_PER_START * (called_s - began_s)),
+                ending_s=ending_s,
             )
             run = sweep.run()
     listener.ended(run)

@@ -56,6 +56,18 @@ _CONTRADICTED = (
     "What was measured is not what the model predicted, so all configurations are measured"
 )
 
+
+def trials_end_s(budget_s: float, ending_s: float, *, overrun: float = 0.0) -> float:
+    """When the last trial is to have ended, in seconds from the beginning.
+
+    Args:
+        budget_s: Of the whole sweep.
+        ending_s: What follows the last trial.
+        overrun: Share of the budget by which a trial may exceed it, if what follows leaves that.
+    """
+    return min((1 + overrun) * budget_s, (1 + _PROMISED) * budget_s - ending_s)
+
+
 EndReason = Literal["decided", "budget", "complete", "noise", "interrupted", "failed"]
 
 
@@ -236,9 +248,8 @@ class Sweep:
 
     def _until_s(self, *, overrun: float) -> float:
         """Seconds until a share more than the budget is over, less where the end needs them."""
-        budget_s = self.settings.budget_s
-        latest_s = min((1 + overrun) * budget_s, (1 + _PROMISED) * budget_s - self.ending_s)
-        return latest_s - (self.clock() - self.began_s)
+        ends_s = trials_end_s(self.settings.budget_s, self.ending_s, overrun=overrun)
+        return ends_s - (self.clock() - self.began_s)
 
     def _search(self, plan: Plan, expected: Expected | None = None) -> EndReason:
         search = GridSearch(plan=plan, seed=self.settings.seed, expected=expected)
