@@ -304,7 +304,7 @@ class _Patch:
                 copy.moves.busy = False
             copy.host_s = time.perf_counter() - began_s
             with _unseen():
-                self._ended(copy, args[0], result, goes_on=_goes_on(args, kwargs))
+                self._ended(copy, args, kwargs, result)
             return result
 
         moved.__module__, moved.__qualname__ = "torch", f"Tensor.{name}"  # as it is pickled
@@ -361,7 +361,7 @@ class _Patch:
         return torch.device(self._kind, current_index())
 
     def _ended(
-        self, copy: _Copy, tensor: torch.Tensor, result: torch.Tensor, *, goes_on: bool
+        self, copy: _Copy, args: tuple[Any, ...], kwargs: dict[str, Any], result: torch.Tensor
     ) -> None:
         """Count a copy whose call has returned, once the device has done it."""
         moves = copy.moves
@@ -369,7 +369,7 @@ class _Patch:
             if copy.events is not None:
                 copy.events[1].record(copy.stream)
             moves.device = copy.device = self._numbered(copy.device)
-            size, pinned = _sent(tensor, result, goes_on=goes_on)
+            size, pinned = _sent(args[0], result, goes_on=_goes_on(args, kwargs))
             moves.bytes += size
             moves.pinned_bytes += pinned
             _pending.append(copy)
@@ -392,7 +392,7 @@ def _sent(tensor: torch.Tensor, result: torch.Tensor, *, goes_on: bool) -> tuple
     """
     is_converted = result.dtype != tensor.dtype and not goes_on
     size = result.nbytes if is_converted else tensor.nbytes
-    is_gathered = result.stride() != tensor.stride()
+    is_gathered = tensor.layout is torch.strided and result.stride() != tensor.stride()
     return size, 0 if is_converted or is_gathered or not tensor.is_pinned() else size
 
 

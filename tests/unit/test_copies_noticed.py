@@ -359,6 +359,13 @@ def test_a_copy_within_a_copy_is_counted_once(streams: list[Stream]) -> None:
     assert told.copy_s == pytest.approx(1e-3)
 
 
+def test_sparse_rows_are_counted_too(streams: list[Stream]) -> None:
+    noticer, rows = _noticer(), torch.eye(3).to_sparse_csr()
+    _loop(noticer, 2, rows)
+    noticer.pause()
+    assert [each.bytes for each in noticer.told(1)] == [rows.nbytes]
+
+
 def test_apples_devices_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch reads their events only by waiting for all that the program has ordered."""
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("mps"))
