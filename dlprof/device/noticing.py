@@ -1,69 +1,17 @@
 """Copies to the device that a program makes by itself, noticed between two batches of a loader.
 
-``Tensor.to`` and its like are replaced while somebody looks, and only then. What is put in their
-place calls the original with the same arguments, whatever befalls dlprof.
+``Tensor.to`` and its like are replaced while somebody looks, and only then.
 """
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import functools
-import os
-import sys
 import time
-from collections.abc import Callable, Mapping
-from threading import Lock, RLock, get_ident
-from typing import Any
+from threading import get_ident
 
 import torch
-from torch.compiler import is_dynamo_compiling
 
-from dlprof.device.runtime import AcceleratorRuntime, Event, current_index
-
-_MOST_PENDING = 512
-"""Copies whose end is looked for: devices have only so many events."""
-
-_unseen = torch._C.DisableTorchFunction  # noqa: SLF001 - torch has no public name for it
-"""Keeps what is asked of a tensor from its class and from modes: it is no call of the program's."""
-
-_NOTED = (
-    ("torch._dynamo.trace_rules", "get_tensor_method"),
-    ("torch.overrides", "_get_overridable_functions"),
-    ("torch.overrides", "_get_tensor_methods"),
-    ("torch.overrides", "get_testing_overrides"),
-)
-"""Where torch keeps lists of the methods that tensors have."""
-
-
-@dataclasses.dataclass(slots=True)
-class Moves:
-    """What was copied from a batch's coming until the next was asked for.
-
-    Attributes:
-        device: The last that was copied to; ``None`` where nothing was copied.
-        bytes: Copied.
-        pinned_bytes: Those that came from page-locked memory.
-        copy_s: Seconds on the device; those of the calling thread where there are no events.
-        exposed_s: The part on the stream that the loop works on, which waits for it.
-        blocked_s: Seconds in which a copy held the calling thread up; its waiting for work that was
-            ordered before isn't the copy's.
-        pending: Copies that the device has not been seen to end.
-        failed: Whether a copy could not be timed.
-        busy: Whether a copy is being ordered: what its call does within itself is no copy more.
-        streams: Where the loop's work went when the batch came, by device that it had reached.
-    """
-
-    device: torch.device | None = None
-    bytes: int = 0
-    pinned_bytes: int = 0
-    copy_s: float = 0.0
-    exposed_s: float = 0.0
-    blocked_s: float = 0.0
-    pending: int = 0
-    failed: bool = False
-    busy: bool = False
-    streams: Mapping[torch.device, Any] = dataclasses.field(default_factory=dict)
+from dlprof.device.moves import Moves, read_pending, seen, streams_now
+from dlprof.device.patching import CHANGING, Patch
 
 
 class Noticer:
@@ -81,14 +29,14 @@ class Noticer:
         self._left, self._seconds, self._ends_s = batches, seconds, 0.0
         self._open: dict[int, Moves] = {}
         self._done: list[Moves] = []
-        self._patch: _Patch | None = None
+        self._patch: Patch | None = None
 
     def asked(self) -> None:
         """This thread asks for a batch: it is done with the one before."""
         moves = self._close(get_ident())
         if moves is None:
             return
-        _read()
+        read_pending()
         self._done.append(moves)
         self._left -= 1
         if self._left <= 0 or time.perf_counter() >= self._ends_s:
@@ -103,11 +51,11 @@ class Noticer:
             self._ends_s = self._ends_s or time.perf_counter() + self._seconds
             self._hold()
             thread = get_ident()
-            moves = _moves.get(thread)
+            moves = seen.by_thread.get(thread)
             if moves is None or moves.pending or moves.bytes:
-                moves = Moves(streams=_streams())
+                moves = Moves(streams=streams_now())
             # Else it is the same batch, on its way through a loader that wraps another.
-            _moves[thread] = self._open[thread] = moves
+            seen.by_thread[thread] = self._open[thread] = moves
         except Exception:  # noqa: BLE001 - a training must not end by being watched
             self.over = True
             self.pause()
@@ -116,7 +64,7 @@ class Noticer:
         """Its iterator ended or was let go of: notice nothing before another batch comes."""
         for thread in list(self._open):
             self._close(thread)
-        with _changing:
+        with CHANGING:
             patch, self._patch = self._patch, None
             if patch is not None:
                 patch.let_go()
@@ -127,7 +75,7 @@ class Noticer:
         Args:
             first: Batches that are left out; of few batches, only the very first.
         """
-        _read()
+        read_pending()
         begin = first if len(self._done) > 2 * first else 1
         timed = [each for each in self._done[begin:] if not each.pending and not each.failed]
         return timed if any(each.bytes for each in timed) else []
@@ -138,14 +86,14 @@ class Noticer:
 
     def _hold(self) -> None:
         """Have the methods replaced, once for all threads that share the loader."""
-        with _changing:
+        with CHANGING:
             if self._patch is None and not self.over:
-                self._patch = _Patch.held(self._kind)
+                self._patch = Patch.held(self._kind)
 
     def _close(self, thread: int) -> Moves | None:
         moves = self._open.pop(thread, None)
-        if moves is not None and _moves.get(thread) is moves:
-            del _moves[thread]
+        if moves is not None and seen.by_thread.get(thread) is moves:
+            del seen.by_thread[thread]
         return moves
 
 
@@ -160,276 +108,3 @@ def compiled_for() -> str | None:
     except (AttributeError, RuntimeError):  # a torch of before 2.6
         return None
     return None if found is None or found.type == "mps" else found.type
-
-
-_moves: dict[int, Moves] = {}
-"""By thread: the batch that it works on."""
-_pending: list[_Copy] = []
-_spare: dict[torch.device, list[tuple[Event, Event]]] = {}
-_reading = Lock()
-_changing = RLock()
-_reached: set[torch.device] = set()
-"""Those that the program itself has been seen to reach; no other may dlprof wake."""
-
-
-def _read() -> None:
-    """Count copies that have ended."""
-    if not _pending or not _reading.acquire(blocking=False):
-        return
-    try:
-        for each in list(_pending):
-            if each.is_over():
-                _pending.remove(each)
-    finally:
-        _reading.release()
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class _Copy:
-    """A copy on its way.
-
-    Attributes:
-        moves: Of its batch.
-        device: Where to.
-        stream: That it is ordered on; ``None`` without events.
-        events: Before and after it; ``None`` where the program's clock has to do.
-        exposed: Whether the loop's own stream waits for it.
-        host_s: What the call took.
-    """
-
-    moves: Moves
-    device: torch.device
-    stream: Any = None
-    events: tuple[Event, Event] | None = None
-    exposed: bool = True
-    host_s: float = 0.0
-
-    def is_over(self) -> bool:
-        """Whether the device has come to its end, which is then counted; never waits."""
-        moves = self.moves
-        try:
-            if self.events is not None and not self.events[1].query():
-                return False
-            took_s = self.host_s
-            if self.events is not None:
-                took_s = self.events[0].elapsed_time(self.events[1]) / 1e3
-                _spare.setdefault(self.device, []).append(self.events)
-            moves.copy_s += took_s
-            moves.exposed_s += took_s if self.exposed else 0.0
-            moves.blocked_s += min(took_s, self.host_s)
-        except Exception:  # noqa: BLE001 - a device that refuses; its batch is not told of
-            moves.failed = True
-        moves.pending -= 1
-        return True
-
-
-class _Patch:
-    """What stands in the place of tensors' methods while any loader's copies are noticed.
-
-    Args:
-        kind: Of device.
-
-    Attributes:
-        now: The one that is in place.
-        holders: Noticers that want it there.
-    """
-
-    now: _Patch | None = None
-
-    def __init__(self, kind: str) -> None:
-        self._kind = kind
-        self.holders = 0
-        self._put: list[tuple[str, Any, Any]] = []
-        for name in ("to", kind):
-            method = getattr(torch.Tensor, name, None)
-            if callable(method):
-                mine = self._around(method, name)
-                self._put.append((name, vars(torch.Tensor).get(name), mine))
-                self._leave_uncompiled(mine)
-                setattr(torch.Tensor, name, mine)
-
-    @classmethod
-    def held(cls, kind: str) -> _Patch:
-        """The one that is there, or a new one; ``let_go`` of it."""
-        with _changing:
-            patch = cls.now = cls.now or cls(kind)
-            patch.holders += 1
-        return patch
-
-    def let_go(self) -> None:
-        """The last one takes it off."""
-        with _changing:
-            self.holders -= 1
-            if not self.holders:
-                self.take_off()
-
-    def take_off(self) -> None:
-        """Put back what stood there, but where somebody else has put something over it."""
-        if _Patch.now is self:
-            _Patch.now = None
-        for name, before, mine in self._put:
-            if vars(torch.Tensor).get(name) is not mine:
-                continue
-            if before is None:
-                delattr(torch.Tensor, name)  # a base class has it
-            else:
-                setattr(torch.Tensor, name, before)
-        _forget()
-
-    def _leave_uncompiled(self, moved: Any) -> None:
-        """Keep torch.compile from it, which tries all that is called by a loop that it gives up."""
-        compiler: Any = sys.modules.get("torch._dynamo.eval_frame")
-        with contextlib.suppress(AttributeError):  # not loaded, or a torch with other names for it
-            skip, default = compiler.FrameAction.SKIP, compiler.FrameAction.DEFAULT
-            for each, within in ((moved, default), (self._begun, skip), (self._ended, skip)):
-                strategy = compiler.FrameExecStrategy(skip, within)
-                compiler.set_code_exec_strategy(each.__code__, strategy)
-
-    def _around(self, method: Callable[..., Any], name: str) -> Callable[..., Any]:
-        @functools.wraps(method)
-        def moved(*args: Any, **kwargs: Any) -> Any:
-            if is_dynamo_compiling():  # it knows the method of a tensor, and nothing in its place
-                return getattr(args[0], name)(*args[1:], **kwargs)
-            moves = _moves.get(get_ident()) if self.holders else None
-            copy = None
-            if moves is not None:
-                with _unseen():
-                    copy = self._begun(moves, name, args, kwargs)
-            if copy is None:
-                return method(*args, **kwargs)
-            copy.moves.busy, began_s = True, time.perf_counter()
-            try:
-                result = method(*args, **kwargs)
-            finally:
-                copy.moves.busy = False
-            copy.host_s = time.perf_counter() - began_s
-            with _unseen():
-                self._ended(copy, args, kwargs, result)
-            return result
-
-        moved.__module__, moved.__qualname__ = "torch", f"Tensor.{name}"  # as it is pickled
-        return moved
-
-    def _begun(
-        self, moves: Moves, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> _Copy | None:
-        """A copy of a tensor of the CPU's to the device; ``None`` for any other call."""
-        try:
-            if moves.failed or moves.busy or not args[0].is_cpu:
-                return None
-            given = args[1] if len(args) > 1 else kwargs.get("tensor")
-            device = _device(kwargs.get("device", given))
-            if device is None and name == self._kind:
-                device = torch.device(self._kind)
-            if device is None or device.type != self._kind:
-                return None
-            copy = _Copy(moves, device)
-            moves.pending += 1
-            self._mark(copy)
-        except Exception:  # noqa: BLE001 - whatever a tensor of the user's own, or a device, answers
-            moves.failed = True
-            return None
-        return copy
-
-    def _mark(self, copy: _Copy) -> None:
-        """Put an event before it, where its device has been reached already."""
-        if torch._C._len_torch_dispatch_stack():  # noqa: SLF001 - as of _unseen
-            raise RuntimeError  # a mode is shown each operation, and would be shown dlprof's
-        if not _reached:
-            return
-        copy.device = self._numbered(copy.device)
-        if copy.device not in _reached:
-            return
-        if len(_pending) >= _MOST_PENDING:
-            _read()
-        if len(_pending) >= _MOST_PENDING or _is_captured(self._kind):
-            raise RuntimeError
-        spare = _spare.get(copy.device)
-        if spare:
-            copy.events = spare.pop()
-        else:
-            runtime = AcceleratorRuntime(copy.device)
-            copy.events = runtime.event(), runtime.event()
-        copy.stream = stream = torch.accelerator.current_stream(copy.device)
-        copy.exposed = copy.moves.streams.get(copy.device, stream) == stream
-        copy.events[0].record(stream)
-
-    def _numbered(self, device: torch.device) -> torch.device:
-        """The device by its index; a name without one means the current device."""
-        if device.index is not None:
-            return device
-        return torch.device(self._kind, current_index())
-
-    def _ended(
-        self, copy: _Copy, args: tuple[Any, ...], kwargs: dict[str, Any], result: torch.Tensor
-    ) -> None:
-        """Count a copy whose call has returned, once the device has done it."""
-        moves = copy.moves
-        try:
-            if copy.events is not None:
-                copy.events[1].record(copy.stream)
-            moves.device = copy.device = self._numbered(copy.device)
-            size, pinned = _sent(args[0], result, goes_on=_goes_on(args, kwargs))
-            moves.bytes += size
-            moves.pinned_bytes += pinned
-            _pending.append(copy)
-            _reached.add(copy.device)
-        except Exception:  # noqa: BLE001 - as above
-            moves.failed = True
-
-
-def _goes_on(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether ``non_blocking`` is given: by its place it is the first of the flags."""
-    flags = (each for each in args if isinstance(each, bool))
-    return bool(kwargs.get("non_blocking", next(flags, False)))
-
-
-def _sent(tensor: torch.Tensor, result: torch.Tensor, *, goes_on: bool) -> tuple[int, int]:
-    """Bytes that go over, and those of them from page-locked memory.
-
-    What torch converts before a copy that blocks, or gathers because it has gaps, goes over from
-    memory of torch's own, which is pageable.
-    """
-    is_converted = result.dtype != tensor.dtype and not goes_on
-    size = result.nbytes if is_converted else tensor.nbytes
-    is_gathered = tensor.layout is torch.strided and result.stride() != tensor.stride()
-    return size, 0 if is_converted or is_gathered or not tensor.is_pinned() else size
-
-
-def _device(given: Any) -> torch.device | None:
-    """The device that an argument of a method's names; ``None`` for what names none."""
-    if isinstance(given, torch.device):
-        return given
-    if isinstance(given, torch.Tensor):
-        return given.device
-    is_name = isinstance(given, (str, int)) and not isinstance(given, bool)
-    return torch.device(given) if is_name else None
-
-
-def _forget() -> None:
-    """Have torch look again at the methods that tensors have, where it has noted that already."""
-    for module, name in _NOTED:
-        clear = getattr(getattr(sys.modules.get(module), name, None), "cache_clear", None)
-        if clear is not None:
-            clear()
-
-
-def _streams() -> dict[torch.device, Any]:
-    """Where work goes now on each device that was reached."""
-    return {each: torch.accelerator.current_stream(each) for each in list(_reached)}
-
-
-def _is_captured(kind: str) -> bool:
-    """Whether a CUDA graph is being captured, which other events would break off."""
-    return kind == "cuda" and torch.cuda.is_current_stream_capturing()
-
-
-def _leave_child() -> None:
-    """Take it off in a process that was forked meanwhile, such as a worker: nobody asks there."""
-    _moves.clear()
-    if _Patch.now is not None:
-        _Patch.now.take_off()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_child)

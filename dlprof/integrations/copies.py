@@ -14,7 +14,8 @@ from dlprof.integrations.ledger import Reading
 from dlprof.records import Copies, Explanation, WatchedLoader
 
 if TYPE_CHECKING:
-    from dlprof.device.noticing import Moves, Noticer
+    from dlprof.device.moves import Moves
+    from dlprof.device.noticing import Noticer
 
 BATCHES: Final = 200
 """Noticed of each loader, unless more are asked for."""

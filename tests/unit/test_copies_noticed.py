@@ -14,7 +14,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dlprof.device import noticing
+from dlprof.device import moves, patching
 from dlprof.device.noticing import Noticer, compiled_for
 from dlprof.integrations.copies import ConsumerCopies
 from dlprof.integrations.ledger import Ledger
@@ -61,9 +61,9 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Stream]]:
         monkeypatch.setattr(torch.accelerator, name, stand_in, raising=False)
     monkeypatch.setattr(torch, "Event", Event)
     monkeypatch.setattr(Event, "reached", True)
-    monkeypatch.setattr(noticing, "_reached", set())
-    monkeypatch.setattr(noticing, "_pending", [])
-    monkeypatch.setattr(noticing, "_spare", {})
+    monkeypatch.setattr(moves.seen, "reached", set())
+    monkeypatch.setattr(moves.seen, "pending", [])
+    monkeypatch.setattr(moves.seen, "spare", {})
     yield current
     assert "to" not in vars(torch.Tensor)
 
@@ -235,7 +235,7 @@ def test_errors_and_faults_leave_the_call_as_it_is(
         torch.zeros(2).to("meta", wrong=True)  # type: ignore[call-overload]
     assert str(noticed.value) == str(plain.value)
     noticer.asked()
-    monkeypatch.setattr(noticing, "_spare", {})
+    monkeypatch.setattr(moves.seen, "spare", {})
     monkeypatch.setattr(torch, "Event", broken)
     _loop(noticer, 2, torch.zeros(2))
     noticer.pause()
@@ -288,7 +288,7 @@ def test_torch_knows_its_methods_again_afterwards(streams: list[Stream]) -> None
 def test_threads_that_share_a_loader_put_it_in_place_once(
     streams: list[Stream], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    noticer, held = _noticer(), noticing._Patch.held
+    noticer, held = _noticer(), patching.Patch.held
     others: list[threading.Thread] = []
 
     def beside(kind: str) -> Any:
@@ -298,7 +298,7 @@ def test_threads_that_share_a_loader_put_it_in_place_once(
             others[0].join(0.2)  # it comes to an end here only if nothing holds it off
         return held(kind)
 
-    monkeypatch.setattr(noticing._Patch, "held", beside)
+    monkeypatch.setattr(patching.Patch, "held", beside)
     noticer.came()
     others[0].join()
     noticer.pause()
