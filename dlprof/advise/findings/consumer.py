@@ -96,7 +96,7 @@ def too_many_workers(view: View) -> Claim | None:
     if gain is None or (gain.value < _AS_GOOD and not idle) or is_dear_to_receive(view):
         return None
     better = gain.value >= _PAYS and (idle > 0 or _is_shown(view, gain))
-    if not better and not idle and limit_of(view) not in ("consumer", "waiting"):
+    if not better and not idle and limit_of(view) != "consumer":
         return None
     effect = f"{gain.verb} {gain.value:.2f}x" if better else "does as well"
     keeps_up = limit_of(view) == "consumer"

@@ -53,9 +53,10 @@ def receive(view: View) -> Claim | None:
     tensors = view.evidence.target.batch_tensors
     if not is_dear_to_receive(view) and too_many_workers(view) is not None:
         return None  # nothing is wrong with the batches: they are just too cheap to hand over
-    share = costs.receive.wall_s / max(costs.wait_s, 1e-12)
+    share = min(1.0, costs.receive.wall_s / max(costs.wait_s, 1e-12))
+    cost = min(share * (view.wait or 1.0), costs.receive.wall_s / max(costs.period_s, 1e-12))
     remedy, gain = _best_remedy(view, costs)
-    if view.evidence.has_step and remedy is None and share * (view.wait or 1.0) < _BEARABLE:
+    if view.evidence.has_step and remedy is None and cost < _BEARABLE:
         return None  # what any step waits for a batch from a worker, and nothing mends it
     what = f" of {tensors} tensors" if tensors else ""
     return claim(
@@ -64,11 +65,11 @@ def receive(view: View) -> Claim | None:
         Words(
             title="The main process spends its time rebuilding batches",
             explanation=f"Taking a batch{what} from a worker costs the main process "
-            f"{format_duration(costs.receive.own_s)}, {percent(min(1.0, share))} of the time that "
+            f"{format_duration(costs.receive.own_s)}, {percent(share)} of the time that "
             "the consumer waits." + (_HAND_SHAKE if _waits(costs) else ""),
         ),
         place=Place.FAULT,
-        cost=min(1.0, share) * (view.wait or 1.0),
+        cost=cost,
         figures={
             "receive_s": costs.receive.own_s,
             "receive_cpu_s": costs.receive.cpu_s,
@@ -98,7 +99,7 @@ def _best_remedy(view: View, costs: Costs) -> tuple[Config | None, Gain | None]:
     paying = [
         (each, gain)
         for each, gain in found
-        if gain is not None and gain.value >= _PAYS and (gain.sure or not view.is_noisy)
+        if gain is not None and gain.pays(_PAYS) and (gain.sure or not view.is_noisy)
     ]
     if paying:
         return max(paying, key=lambda pair: pair[1].value)

@@ -11,6 +11,9 @@ from dlprof.advise.findings.costs import Costs, costs_of
 from dlprof.advise.findings.evidence import Evidence
 from dlprof.records import Config, Copies, Explanation, Stage, StageName, Trial, Usage
 
+_UNSTEADY = 1.5
+"""The fastest of a configuration's trials over the slowest, from which one was disturbed."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class View:
@@ -88,9 +91,15 @@ class View:
 
     @property
     def is_noisy(self) -> bool:
-        """Whether most of the configuration's own trials were disturbed."""
+        """Whether most of the configuration's own trials were disturbed, or one far more than one.
+
+        Others that come and go needn't be seen to use a core: a virtual machine may be held.
+        """
         plain = self.evidence.plain("present")
-        return 2 * sum(trial.noisy for trial in plain) > len(plain)
+        if 2 * sum(trial.noisy for trial in plain) > len(plain):
+            return True
+        rates = [trial.batches_per_s.value for trial in plain if trial.batches_per_s]
+        return len(rates) > 1 and max(rates) > _UNSTEADY * min(rates)
 
     def costs_at(self, num_workers: int) -> Costs | None:
         """What the calibration with so many workers told."""
@@ -116,7 +125,7 @@ def _wait(
         return 1.0
     waits = [trial.wait_fraction for trial in plain if trial.wait_fraction is not None]
     if waits:
-        return statistics.median(waits)
+        return statistics.median_low(waits)  # of two that disagree, the one less disturbed
     return None if explained is None else explained.wait_fraction
 
 

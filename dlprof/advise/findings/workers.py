@@ -26,8 +26,9 @@ _PAYS = 1.1
 _WORTH_TRYING = 1.05
 _LARGE_SHARE = 0.3
 _COLLATE_SHARE = 0.5
-_HARDLY_BUSY = 0.35
-"""Workers that are busy for less hold nobody up, whatever they do."""
+_HARDLY_BUSY, _HALF_BUSY = 0.35, 0.5
+"""Workers that are busy for less hold nobody up, whatever they do: as they are, and beside a step,
+which they could then feed at twice its speed."""
 
 _MOST_WORKERS = 16
 _PER_CORE = 4
@@ -237,7 +238,8 @@ def _useful(view: View) -> int:
 def _making_costs(view: View) -> Costs | None:
     """The costs, where making batches is or may be the limit."""
     limit = limit_of(view)
-    idle = limit == "waiting" and (view.busy or 0.0) < _HARDLY_BUSY
+    least = _HALF_BUSY if view.evidence.has_step else _HARDLY_BUSY
+    idle = limit == "waiting" and (view.busy or 0.0) < least
     return view.costs if limit in ("workers", "waiting") and not idle else None
 
 

@@ -1,0 +1,60 @@
+"""Loaders that keep up, measured on a machine that disturbed some of the trials."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from builders import config
+from finding_cases import Loader, codes, evidence
+
+from dlprof.advise.findings import find
+from dlprof.advise.findings.view import View
+
+STEP_S = 0.016
+KEEPS_UP = Loader(
+    config=config(4),
+    rate=1 / 0.0176,
+    busy=0.25,
+    fetch_io=0.016,
+    receive=0.0005,
+    hand_shake=0.001,
+    step=STEP_S,
+)
+DISTURBED = {"wait_fraction": 0.32}
+"""Of the plain trials; the explained one waited 9 %."""
+
+
+def test_a_hand_over_costs_no_more_than_it_took_where_it_was_timed() -> None:
+    by_name = dataclasses.replace(KEEPS_UP.config, sharing_strategy="file_system")
+    seen = evidence(KEEPS_UP, variants={by_name: 1.02}, trial_fields=DISTURBED)
+    assert codes(find(seen)) == []
+
+
+def test_workers_that_could_feed_the_step_twice_hold_nobody_up() -> None:
+    idle = dataclasses.replace(KEEPS_UP, receive=0.0001, hand_shake=0.0, busy=0.45, wait=0.0035)
+    assert codes(find(evidence(idle))) == []
+    busy = dataclasses.replace(idle, busy=0.9)
+    assert codes(find(evidence(busy))) == ["fetch.io"]
+
+
+def test_fewer_workers_that_do_as_well_are_no_cause_of_waiting() -> None:
+    seen = evidence(
+        dataclasses.replace(KEEPS_UP, receive=0.0001, hand_shake=0.0, wait=0.0035),
+        variants={config(2): 1.03},
+        calibrations=[Loader(config=config(2), rate=70.0, fetch_io=0.016, step=STEP_S)],
+    )
+    assert codes(find(seen)) == []
+
+
+def test_trials_that_disagree_by_half_were_disturbed() -> None:
+    seen = evidence(KEEPS_UP)
+    assert not View.of(seen).is_noisy
+    first, *rest = seen.observations
+    assert first.trial.batches_per_s is not None
+    slow = dataclasses.replace(
+        first.trial.batches_per_s, value=first.trial.batches_per_s.value / 1.6
+    )
+    held = dataclasses.replace(first, trial=dataclasses.replace(first.trial, batches_per_s=slow))
+    disturbed = dataclasses.replace(seen, observations=(held, *rest))
+    assert View.of(disturbed).is_noisy
+    assert codes(find(disturbed)) == ["consumer"]
