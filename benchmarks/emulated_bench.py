@@ -17,6 +17,7 @@ from typing import Any, cast
 from emulated_cores import EPOCH, Load, Ran, Setup, explanation, run
 from rivals import Pick
 
+from dlprof.engine.deadline import Deadline
 from dlprof.engine.preparation import Outlook, new_header, plan_sweep
 from dlprof.engine.sweeping import Sweep
 from dlprof.machine import inspect_machine
@@ -140,8 +141,7 @@ def sweep(load: Load, *, cores: int, budget_s: float, seed: int) -> Pick:
             bench=bench,
             writer=writer,
             listener=QuietListener(),
-            clock=time.monotonic,
-            began_s=began_s,
+            deadline=Deadline(budget_s=budget_s, began_s=began_s),
             before=None,
             earlier_s=0.0,
             faults={},

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from dlprof.advise.choice import Choice
+from dlprof.advise.choice import SAME_SPEED, Choice
 from dlprof.advise.effective import Situation
 from dlprof.advise.wording import factor, figures
-from dlprof.records import Config, Estimate, Reason, Run, SweepPrediction, Trial
+from dlprof.records import Config, Constraints, Estimate, Reason, Run, SweepPrediction, Trial
 from dlprof.stats import fit_blocks, is_contradicted, observe
 from dlprof.units import counted, format_duration, format_rate
 
@@ -33,6 +33,18 @@ def believed(run: Run, situation: Situation) -> SweepPrediction | None:
         return None
     seen = [each for trial in run.completed if (each := observe(trial)) is not None]
     return None if is_contradicted(seen, situation.expected) else run.prediction
+
+
+def outruns_measured(run: Run, limits: Constraints) -> bool:
+    """Whether a limit on workers leaves out what was raced, and a faster one was only foretold."""
+    prediction, most = run.prediction, limits.max_workers
+    if prediction is None or most is None or all(c.num_workers <= most for c in prediction.race):
+        return False
+    speeds = {c.config: c.speed for c in prediction.cells if c.config.num_workers <= most}
+    measured = max((speeds.get(trial.config, 0.0) for trial in run.completed), default=0.0)
+    if measured >= SAME_SPEED * max(speeds.values(), default=0.0):
+        return False
+    return believed(run, Situation.of(run, limits, None)) is not None
 
 
 def foretold(run: Run, choice: Choice) -> list[Reason]:

@@ -10,7 +10,7 @@ from dlprof.advise.candidates import Candidate, gather
 from dlprof.advise.choice import SAME_SPEED, Choice, choose
 from dlprof.advise.confidence import judge
 from dlprof.advise.effective import SAME_STEP, Situation
-from dlprof.advise.foretold import believed, foretold, levers
+from dlprof.advise.foretold import believed, foretold, levers, outruns_measured
 from dlprof.advise.limits import within_limits
 from dlprof.advise.reasons import default_of, explain, failures, neighbours
 from dlprof.advise.rules import rules_of_thumb
@@ -30,7 +30,8 @@ def recommend(
     """The cheapest configuration that can't be told apart from the best, within limits.
 
     From what was measured; where that says nothing of the machine, the cores, the ranks or the
-    step that are asked for, and the run holds a calibration, from what its model predicts.
+    step that are asked for, or a limit on workers leaves out what was raced, and the run holds a
+    calibration, from what its model predicts.
 
     Rates are compared over whole epochs where their length is known, so that the worth of
     ``persistent_workers`` follows from it. With a step time, those that keep the step fed come
@@ -48,7 +49,7 @@ def recommend(
             answer and there is none.
     """
     limits = constraints or Constraints()
-    if _is_unmeasured(run, limits, machine):
+    if _is_unmeasured(run, limits, machine) or outruns_measured(run, limits):
         # Not loaded for what trials answer: it takes as long as all the rest.
         from dlprof.advise.predict.recommending import can_answer, recommend_by_model  # noqa: PLC0415
 

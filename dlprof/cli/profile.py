@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from dlprof.cli import configuration, options, streams
+from dlprof.cli import BEGAN_S, configuration, options, streams
 from dlprof.cli.measuring import resolve, run_path, settings_in, signals_while_measuring
 from dlprof.errors import ExitCode, InterruptedSweepError, NothingMeasuredError
 
@@ -62,7 +62,9 @@ def profile(  # noqa: PLR0913 - a command has as many parameters as it has optio
     settings = for_one(*resolve(given, config))
     path = run_path(output, settings.target)
     with signals_while_measuring(), open_listener(quiet=quiet, verbose=verbose) as listener:
-        run = run_profile(settings, output=path, listener=listener, force=force)
+        run = run_profile(
+            settings, output=path, listener=listener, force=force, began_s=BEGAN_S.get()
+        )
     _show(run if as_json else dataclasses.replace(run, path=str(path)), as_json=as_json)
     _exit(run, path, as_json=as_json)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +12,7 @@ from dlprof.advise.diagnose import diagnose
 from dlprof.advise.experiments import Allowance, propose
 from dlprof.advise.findings import Evidence, Experiment, Observation
 from dlprof.advise.foresight import Foresight
+from dlprof.engine.deadline import Deadline
 from dlprof.engine.device import place_of
 from dlprof.engine.listener import SweepListener
 from dlprof.engine.opening import opened_bench
@@ -43,9 +43,6 @@ DEFAULT_BUDGET_S = 30.0
 """Of a profile, where the user names none."""
 
 _TRIAL_S = 1.0
-_OVERRUN = 0.05
-"""Share of the budget by which the last trial may exceed it before it is ended."""
-
 _OPENING_TRIALS = 5
 """Trials that a budget should hold at least: those that a profile begins with."""
 
@@ -79,20 +76,23 @@ def for_one(settings: SweepSettings, origins: Mapping[str, str]) -> SweepSetting
     return dataclasses.replace(settings, **changes)
 
 
-def refuse_spent(settings: SweepSettings, config: Config, cost: TrialCost, spent_s: float) -> None:
+def refuse_spent(
+    settings: SweepSettings, config: Config, cost: TrialCost, deadline: Deadline
+) -> None:
     """Refuse a budget of which nothing is left for a trial, once that is known.
 
     Args:
         settings: As asked for.
         config: What would be tried.
         cost: What trials are expected to cost.
-        spent_s: What building and probing the target took.
+        deadline: Of the profile, once the target is built and probed.
 
     Raises:
         UsageError: What is left is less than a trial takes whatever its batches cost.
     """
-    if settings.budget_s * (1 + _OVERRUN) - spent_s >= cost.overhead_s:
+    if deadline.cut_s >= cost.overhead_s:
         return
+    spent_s = deadline.elapsed_s
     trial_s = settings.trial_s or _TRIAL_S
     enough_s = math.ceil(spent_s + _OPENING_TRIALS * cost.of(config, trial_s))
     raise UsageError(
@@ -109,7 +109,7 @@ def run_profile(
     listener: SweepListener,
     force: bool = False,
     pickled: bytes | None = None,
-    clock: Callable[[], float] = time.monotonic,
+    began_s: float | None = None,
 ) -> Run:
     """Explain the one configuration that the settings name.
 
@@ -119,7 +119,8 @@ def run_profile(
         listener: Told of the progress.
         force: Replace ``output`` if it exists.
         pickled: A live object to load instead of ``settings.target`` (Python API).
-        clock: Monotonic seconds.
+        began_s: When the program began whose budget this is, by ``time.monotonic``; ``None`` for
+            now.
 
     Returns:
         The run as it stands in the file; ``diagnosis`` holds what was found.
@@ -127,7 +128,7 @@ def run_profile(
     Raises:
         DlprofError: Nothing could be measured, or an input can't be used.
     """
-    began_s = clock()
+    deadline = Deadline.since(began_s, settings.budget_s)
     check_output(output, force=force)
     check_folder(output.parent)
     with opened_bench(settings, listener, pickled=pickled) as bench:
@@ -135,7 +136,7 @@ def run_profile(
         outlook = look_at_one(bench, settings, machine)
         config, cost = outlook.space.configs[0], trial_cost(machine, outlook.target, bench)
         if config not in outlook.faults:
-            refuse_spent(settings, config, cost, clock() - began_s)
+            refuse_spent(settings, config, cost, deadline)
         header = new_header(settings, machine, outlook, bench)
         with RunWriter.create(output, header, force=force) as writer:
             listener.planned(header, (config,), None)
@@ -147,8 +148,7 @@ def run_profile(
                 bench=bench,
                 writer=writer,
                 listener=listener,
-                clock=clock,
-                began_s=began_s,
+                deadline=deadline,
             )
             run = profile.run(outlook)
     listener.ended(run)
@@ -166,8 +166,7 @@ class _Profile:
     bench: Bench
     writer: RunWriter
     listener: SweepListener
-    clock: Callable[[], float]
-    began_s: float
+    deadline: Deadline
     observations: list[Observation] = dataclasses.field(default_factory=list)
     timelines: list[Timeline] = dataclasses.field(default_factory=list)
 
@@ -181,7 +180,7 @@ class _Profile:
         cut = reason == "budget" and evidence.explained(self.config) is None
         notes = (*self.header.target.notes, *((_NOT_FOLLOWED,) if cut else ()))
         diagnosis = diagnose(evidence, notes)
-        total = self.clock() - self.began_s
+        total = self.deadline.elapsed_s
         measured = sum(trial.measured_s for trial in evidence.trials())
         cost = Cost(measured=measured, overhead=max(0.0, total - measured), total=total)
         end = RunEnd(ended_at=now(), reason=reason, cost_s=cost)
@@ -222,9 +221,9 @@ class _Profile:
 
     def _allowance(self) -> Allowance:
         """What is left, as the experiments count it: without what came before the trials."""
-        before_s = self.clock() - self.began_s - sum(o.trial.wall_s for o in self.observations)
+        tried_s = sum(o.trial.wall_s for o in self.observations)
         return Allowance(
-            budget_s=self.settings.budget_s - before_s,
+            budget_s=self.deadline.left_s + tried_s,
             trial_s=self.settings.trial_s or _TRIAL_S,
             cost=self.cost,
             workers=self.settings.max_workers,
@@ -232,11 +231,11 @@ class _Profile:
 
     def _try(self, experiment: Experiment) -> bool:
         """Run one trial and keep it; false if the budget ended it, which says nothing of it."""
-        elapsed_s, budget_s = self.clock() - self.began_s, self.settings.budget_s
+        elapsed_s, budget_s = self.deadline.elapsed_s, self.settings.budget_s
         self.listener.trial_started(
             experiment.config, experiment.repetition, elapsed_s, max(budget_s, elapsed_s)
         )
-        wall_s = max(budget_s * (1 + _OVERRUN) - elapsed_s, self.cost.overhead_s)
+        wall_s = max(self.deadline.cut_s, self.cost.overhead_s)
         trial, told = self.bench.explain(
             self._request(experiment),
             trial_id=self._next_id(),

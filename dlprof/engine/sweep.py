@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection
 from pathlib import Path
 
+from dlprof.engine.deadline import Deadline
 from dlprof.engine.listener import SweepListener
 from dlprof.engine.opening import opened_bench
 from dlprof.engine.preparation import look_at, new_header, plan_sweep
 from dlprof.engine.resume import plan_of, refuse_force, resumed_settings, same_run
-from dlprof.engine.sweeping import ENDING_S, Sweep, trials_end_s
+from dlprof.engine.sweeping import Sweep
 from dlprof.engine.workplace import check_folder
 from dlprof.machine import inspect_machine
 from dlprof.records import Run
 from dlprof.search.plan import refuse_budget
 from dlprof.settings import SweepSettings, settings_from_json
 from dlprof.store import RunWriter, check_output, read_run
-
-_END_PER_START = 0.5
-"""What ending takes of what starting the program took: beside a load of 6 on 2 cores a third."""
 
 _NO_ROOM = "The budget has no room to calibrate and verify, so configurations are measured"
 
@@ -54,10 +51,6 @@ def run_sweep(
     Raises:
         DlprofError: Nothing could be measured, or an input can't be used.
     """
-    clock = time.monotonic
-    called_s = clock()
-    began_s = called_s if began_s is None else began_s
-    ending_s = max(ENDING_S, _END_PER_START * (called_s - began_s))
     before: Run | None = None
     if resume:
         refuse_force(force=force)
@@ -67,12 +60,12 @@ def run_sweep(
         check_output(output, force=force)
         check_folder(output.parent)
         refuse_budget(settings)
+    deadline = Deadline.since(began_s, settings.budget_s)
     with opened_bench(settings, listener, pickled=pickled) as bench:
         machine = inspect_machine()
         outlook = look_at(bench, settings, machine)
         if before is None:
-            kept_s = settings.budget_s - trials_end_s(settings.budget_s, ending_s)
-            gone_s = clock() - began_s + kept_s
+            gone_s = settings.budget_s - deadline.left_s
             plan, no_room = plan_sweep(settings, machine, outlook, bench, gone_s)
             left_out = (*outlook.space.left_out, *no_room)
             header = new_header(settings, machine, outlook, bench, plan=plan, left_out=left_out)
@@ -92,12 +85,10 @@ def run_sweep(
                 bench=bench,
                 writer=writer,
                 listener=listener,
-                clock=clock,
-                began_s=began_s,
+                deadline=deadline,
                 before=before,
                 earlier_s=_spent_s(before),
                 faults=outlook.faults,
-                ending_s=ending_s,
             )
             run = sweep.run()
     listener.ended(run)

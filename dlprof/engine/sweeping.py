@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Literal
 
 from dlprof.advise.recommend import recommend
+from dlprof.engine.deadline import Deadline
 from dlprof.engine.device import place_of
 from dlprof.engine.foretelling import calibrated, foretold, levers_of
 from dlprof.engine.listener import SweepListener
@@ -39,33 +40,12 @@ from dlprof.trial.bench import Bench
 from dlprof.trial.protocol import TrialRequest
 from dlprof.units import counted
 
-_OVERRUN = 0.05
-"""Share of the budget by which the last trial may exceed it before it is ended."""
-
-_PROMISED = 0.10
-"""Share of the budget by which the whole sweep may exceed it."""
-
-ENDING_S = 0.7
-"""What follows the last trial where nobody else is on the machine: it is ended, at worst, the
-recommendation is made, all processes go, and the screen is drawn."""
-
 _NO_MODEL = (
     "The explained trials tell too little to predict from, so the configurations are measured"
 )
 _CONTRADICTED = (
     "What was measured is not what the model predicted, so all configurations are measured"
 )
-
-
-def trials_end_s(budget_s: float, ending_s: float, *, overrun: float = 0.0) -> float:
-    """When the last trial is to have ended, in seconds from the beginning.
-
-    Args:
-        budget_s: Of the whole sweep.
-        ending_s: What follows the last trial.
-        overrun: Share of the budget by which a trial may exceed it, if what follows leaves that.
-    """
-    return min((1 + overrun) * budget_s, (1 + _PROMISED) * budget_s - ending_s)
 
 
 EndReason = Literal["decided", "budget", "complete", "noise", "interrupted", "failed"]
@@ -81,12 +61,10 @@ class Sweep:
     bench: Bench
     writer: RunWriter
     listener: SweepListener
-    clock: Callable[[], float]
-    began_s: float
+    deadline: Deadline
     before: dataclasses.InitVar[Run | None]
     earlier_s: float
     faults: Mapping[Config, Failure]
-    ending_s: float = ENDING_S
     trials: list[Trial] = dataclasses.field(default_factory=list)
     explanations: list[Explanation] = dataclasses.field(default_factory=list)
     calibration: Calibration | None = None
@@ -114,7 +92,7 @@ class Sweep:
                 raise
             self.listener.message(f"{error.message} {error.hint}".strip())
             reason = "failed"
-        total = self.earlier_s + self.clock() - self.began_s
+        total = self.earlier_s + self.deadline.elapsed_s
         measured = sum(trial.measured_s for trial in self.trials)
         cost = Cost(measured=measured, overhead=max(0.0, total - measured), total=total)
         end = RunEnd(ended_at=now(), reason=reason, cost_s=cost)
@@ -205,7 +183,7 @@ class Sweep:
             return  # which is told when the sweep ends
         found = levers_of(self._so_far(), pick)
         while (proposal := next_lever(self.plan, self.trials, found, pick)) is not None:
-            if 2 * proposal.expected_s > self._left_s() or not self._try(proposal, "lever"):
+            if 2 * proposal.expected_s > self.deadline.left_s or not self._try(proposal, "lever"):
                 return
 
     def _calibrate(self) -> bool:
@@ -216,7 +194,7 @@ class Sweep:
                 proposal = next_calibration(self.plan, self._explained(), self.calibration)
                 if proposal is None:
                     return True
-                if proposal.expected_s > self._left_s() or not self._try(proposal, "explain"):
+                if proposal.expected_s > self.deadline.left_s or not self._try(proposal, "explain"):
                     return bool(self._explained())
         finally:  # what an interrupted one has learnt can be predicted from, too
             if self.calibration is not None:
@@ -242,19 +220,10 @@ class Sweep:
         seen = [each for trial in completed if (each := observe(trial)) is not None]
         return is_contradicted(seen, expected)
 
-    def _left_s(self) -> float:
-        """What is left for trials."""
-        return self._until_s(overrun=0.0)
-
-    def _until_s(self, *, overrun: float) -> float:
-        """Seconds until a share more than the budget is over, less where the end needs them."""
-        ends_s = trials_end_s(self.settings.budget_s, self.ending_s, overrun=overrun)
-        return ends_s - (self.clock() - self.began_s)
-
     def _search(self, plan: Plan, expected: Expected | None = None) -> EndReason:
         search = GridSearch(plan=plan, seed=self.settings.seed, expected=expected)
         while True:
-            proposal = search.propose(self.trials, remaining_s=self._left_s())
+            proposal = search.propose(self.trials, remaining_s=self.deadline.left_s)
             if not isinstance(proposal, Proposal):
                 return proposal.reason
             if not self._try(proposal):
@@ -262,8 +231,7 @@ class Sweep:
 
     def _try(self, proposal: Proposal, purpose: Purpose = "measure") -> bool:
         """Run one trial and keep it; false if the budget ended it, which says nothing of it."""
-        elapsed_s = self.clock() - self.began_s
-        wall_s = self._until_s(overrun=_OVERRUN)
+        elapsed_s, wall_s = self.deadline.elapsed_s, self.deadline.cut_s
         self.listener.trial_started(
             proposal.config, proposal.repetition, elapsed_s, elapsed_s + proposal.expected_rest_s
         )

@@ -10,10 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from dlprof.machine.nvml import Nvml
+from dlprof.records.machine import link_bytes_per_s
 from dlprof.records.transfer import LinkState
-
-GIGATRANSFERS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
-"""GT/s of a lane, by PCIe generation."""
 
 _OPENING_S = 20.0
 """A driver without its daemon wakes each card of the machine in a second or two."""
@@ -25,19 +23,6 @@ _QUESTIONS = {
     "max_generation": "nvmlDeviceGetMaxPcieLinkGeneration",
     "max_width": "nvmlDeviceGetMaxPcieLinkWidth",
 }
-
-
-def theory_bytes_per_s(generation: int | None, width: int | None) -> float | None:
-    """What a link allows each way: GT/s x lanes x 128/130 / 8 (8/10 up to generation 2).
-
-    >>> round(theory_bytes_per_s(3, 16) / 1e9, 2)
-    15.75
-    """
-    rate = None if generation is None else GIGATRANSFERS.get(generation)
-    if rate is None or generation is None or not width:
-        return None
-    coding = 0.8 if generation <= 2 else 128 / 130
-    return rate * width * coding / 8 * 1e9
 
 
 def read_link(
@@ -103,7 +88,7 @@ def _read(nvml: Nvml, handle: Any) -> LinkState:
     found: dict[str, int | None] = {
         field: nvml.ask(reasons, field, function, handle) for field, function in _QUESTIONS.items()
     }
-    theory = theory_bytes_per_s(found["generation"], found["width"])
+    theory = link_bytes_per_s(found["generation"], found["width"])
     if theory is None:
         reasons["theory_bytes_per_s"] = "the link's generation or width is not known"
     return LinkState(

@@ -176,3 +176,16 @@ def test_whatever_is_measured_costs_fall_and_are_shares(
     paid = [cost for cost in costs if cost > 0]
     assert paid == sorted(paid, reverse=True)
     assert len({finding.code for finding in findings}) == len(findings)
+
+
+@pytest.mark.parametrize(("tensors", "least", "most"), [(0, 10.0, 30.0), (2, 1.2, 1.8)])
+def test_collating_into_objects_costs_their_handing_over_too(
+    tensors: int, least: float, most: float
+) -> None:
+    lists = Loader(
+        config=config(1), rate=30, fetch_cpu=0.001, collate_cpu=0.01, put_cpu=0.02, receive=0.008
+    )
+    first = find(evidence(lists, target_fields={"batch_tensors": tensors}))[0]
+    assert first.code == "collate"
+    assert first.predicted_gain is not None
+    assert least <= first.predicted_gain.value <= most

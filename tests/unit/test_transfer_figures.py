@@ -17,9 +17,10 @@ from rich.console import Console
 
 from dlprof.advise.pinning import gain_words, pin_gain, pin_gains, typical
 from dlprof.engine.transfer import largest_buffer
-from dlprof.machine.links import read_link, theory_bytes_per_s
+from dlprof.machine.links import read_link
 from dlprof.machine.numa import node_cpus
 from dlprof.records import Config, Copies, Estimate, Machine, PinCosts, Trial
+from dlprof.records.machine import link_bytes_per_s
 from dlprof.records.transfer import (
     BatchTransfer,
     CopyTime,
@@ -100,14 +101,14 @@ def test_there_is_no_median_of_nothing(values: list[float]) -> None:
     [(3, 16, 15.75), (4, 16, 31.5), (5, 16, 63.0), (4, 8, 15.75), (1, 16, 4.0)],
 )
 def test_theory_of_the_link(generation: int, width: int, gigabytes: float) -> None:
-    speed = theory_bytes_per_s(generation, width)
+    speed = link_bytes_per_s(generation, width)
     assert speed is not None
     assert speed / 1e9 == pytest.approx(gigabytes, rel=1e-3)
 
 
 @pytest.mark.parametrize(("generation", "width"), [(None, 16), (3, None), (3, 0), (9, 16)])
 def test_an_unknown_link_has_no_theory(generation: int | None, width: int | None) -> None:
-    assert theory_bytes_per_s(generation, width) is None
+    assert link_bytes_per_s(generation, width) is None
 
 
 class _NvmlError(Exception):

@@ -8,6 +8,11 @@ from collections.abc import Sequence
 
 from dlprof.records import BatchCosts, Explanation, Stage
 
+LEAST_RECEIVE_S = 0.0003
+"""What main takes to receive one tensor from a worker (FIELD section 1)."""
+
+_LEAST_PUT_S = 0.0001
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
@@ -84,6 +89,14 @@ class Costs:
     def cpu_s(self) -> float:
         """CPU of all processes for one batch, the step left out."""
         return self.making.cpu_s + self.put_cpu_s + self.receive.cpu_s + self.dispatch.cpu_s
+
+    def handed_over_light(self) -> Costs:
+        """The same, with one tensor a batch to hand over."""
+        return dataclasses.replace(
+            self,
+            put_cpu_s=min(self.put_cpu_s, _LEAST_PUT_S),
+            receive=Work(cpu_s=min(self.receive.own_s, LEAST_RECEIVE_S)),
+        )
 
 
 def costs_of(explained: Explanation) -> Costs:

@@ -10,7 +10,7 @@ from dlprof.advise.findings.consumer import (
     is_dear_to_receive,
     too_many_workers,
 )
-from dlprof.advise.findings.costs import Costs, Work
+from dlprof.advise.findings.costs import LEAST_RECEIVE_S, Costs, Work
 from dlprof.advise.findings.gains import (
     Gain,
     bound,
@@ -24,7 +24,6 @@ from dlprof.advise.wording import percent
 from dlprof.records import Config, Fix
 from dlprof.units import format_duration
 
-_LEAST_RECEIVE_S = 0.0003
 _SAMPLER_SHARE = 0.4
 _BEARABLE = 0.25
 _PAYS = 1.05
@@ -103,7 +102,7 @@ def _best_remedy(view: View, costs: Costs) -> tuple[Config | None, Gain | None]:
     ]
     if paying:
         return max(paying, key=lambda pair: pair[1].value)
-    lighter = dataclasses.replace(costs, receive=Work(cpu_s=_LEAST_RECEIVE_S))
+    lighter = dataclasses.replace(costs, receive=Work(cpu_s=LEAST_RECEIVE_S))
     now = closed_form(costs, view.config, view.cores)
     return None, bound(max(1.0, closed_form(lighter, view.config, view.cores) / now))
 

@@ -130,7 +130,8 @@ def collate(view: View) -> Claim | None:
     costs = _making_costs(view)
     if costs is None or costs.collate.own_s < _COLLATE_SHARE * costs.making.own_s:
         return None
-    least = dataclasses.replace(costs, collate=Work())
+    objects = view.workers > 0 and view.evidence.target.batch_tensors == 0
+    free = dataclasses.replace(costs, collate=Work())
     return claim(
         view,
         "collate",
@@ -146,13 +147,19 @@ def collate(view: View) -> Claim | None:
             "collate_cpu_s": costs.collate.cpu_s,
             "fetch_s": costs.fetch.own_s,
         },
-        fix=Fix(
-            text="Stack whole tensors instead of looping in Python, pad once to the longest, and "
-            "do per-sample work in __getitem__; where collate_fn is torch's own, hand it less, as "
-            "uint8 instead of float32. The gain stated is that of collating for free.",
-            code=_COLLATE_CODE,
-        ),
-        gain=_reckoned(view, costs, least),
+        fix=_collate_fix(objects=objects),
+        gain=_reckoned(view, costs, free.handed_over_light() if objects else free),
+    )
+
+
+def _collate_fix(*, objects: bool) -> Fix:
+    """What a collate function should do; with batches of objects, what they cost to hand over."""
+    handing = ", and of handing over one tensor instead of objects" if objects else ""
+    return Fix(
+        text="Stack whole tensors instead of looping in Python, pad once to the longest, and "
+        "do per-sample work in __getitem__; where collate_fn is torch's own, hand it less, as "
+        f"uint8 instead of float32. The gain stated is that of collating for free{handing}.",
+        code=_COLLATE_CODE,
     )
 
 

@@ -7,9 +7,10 @@ import math
 
 import pytest
 from builders import around, blocks, config, failed, run, trial
+from predicted_runs import calibrated
 
 from dlprof.advise.recommend import recommend
-from dlprof.records import Config, PredictedCell, Run, SweepPrediction, Trial
+from dlprof.records import Config, Constraints, PredictedCell, Run, SweepPrediction, Trial
 from dlprof.report.summary import summarise
 
 NONE, TWO, FOUR = config(0), config(2), config(4)
@@ -135,3 +136,25 @@ def test_what_was_measured_is_told_apart_from_what_was_predicted() -> None:
     assert "ratio_with_prediction" not in alone.evidence
     speeds = [[other.speed for other in each.alternatives] for each in (led_by_it, plain)]
     assert speeds[0] == speeds[1]
+
+
+@pytest.mark.parametrize(
+    ("most", "seen", "basis", "workers"),
+    [
+        (4, 5700.0, "predicted", 4),
+        (8, 5700.0, "measured", 8),
+        (0, 5700.0, "measured", 0),
+        (4, 700.0, "measured", 0),  # the prediction is surely wrong, and says nothing of 4 either
+    ],
+)
+def test_a_limit_below_what_was_raced_is_answered_by_what_was_foretold(
+    most: int, seen: float, basis: str, workers: int
+) -> None:
+    rates = {NONE: 720.0, TWO: 1450.0, FOUR: 2900.0, config(8): 5800.0}
+    raced = {NONE: [720.0] * 4, config(8): [seen] * 4}
+    prediction = foretold(rates, race=tuple(raced), pick=config(8), cores=8.0)
+    found = dataclasses.replace(
+        led(blocks(raced), prediction), calibration=calibrated().calibration
+    )
+    answer = recommend(found, Constraints(max_workers=most))
+    assert (answer.basis, answer.config.num_workers) == (basis, workers)

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from builders import config, failed, header, machine, plan, target, trial
 
+from dlprof.engine.deadline import Deadline
 from dlprof.engine.sweeping import Sweep
 from dlprof.records import BatchCosts, Config, Explanation, Plan, Run, RunHeader, Trial, Usage
 from dlprof.search.space import build_cells
@@ -115,6 +116,7 @@ def swept(
     *,
     budget_s: float = 300.0,
     about: RunHeader | None = None,
+    ending_s: float = 0.7,
     **rest: Any,
 ) -> Run:
     """A sweep into a file, or what is left of it where the file holds some."""
@@ -130,8 +132,12 @@ def swept(
             bench=cast(Bench, bench),
             writer=writer,
             listener=listener or Quiet(),
-            clock=lambda: bench.now_s,
-            began_s=bench.now_s,
+            deadline=Deadline(
+                budget_s=budget_s,
+                began_s=bench.now_s,
+                ending_s=ending_s,
+                clock=lambda: bench.now_s,
+            ),
             before=before,
             earlier_s=0.0,
             faults={},

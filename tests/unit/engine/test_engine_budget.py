@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 from led_sweeps import PretendedBench, led_header, led_plan, swept
 
-from dlprof.engine.sweeping import trials_end_s
+from dlprof.engine.deadline import Deadline
 
 BUDGET_S = 12.0
 PROMISED = 1.1
@@ -26,16 +27,25 @@ def test_what_follows_the_last_trial_fits_into_what_is_promised(
 
 
 @pytest.mark.parametrize(
-    ("budget_s", "ending_s", "overrun", "end_s"),
+    ("budget_s", "ending_s", "planned_s", "cut_s"),
     [
-        (90.0, 0.7, 0.0, 90.0),
-        (90.0, 0.7, 0.05, 94.5),
-        (12.0, 0.7, 0.05, 12.5),
-        (12.0, 3.0, 0.05, 10.2),
-        (4.0, 0.7, 0.0, 3.7),
+        (90.0, 0.7, 90.0, 94.5),
+        (12.0, 0.7, 12.0, 12.5),
+        (12.0, 3.0, 10.2, 10.2),
+        (4.0, 0.7, 3.7, 3.7),
     ],
 )
 def test_trials_end_when_the_rest_still_fits(
-    budget_s: float, ending_s: float, overrun: float, end_s: float
+    budget_s: float, ending_s: float, planned_s: float, cut_s: float
 ) -> None:
-    assert trials_end_s(budget_s, ending_s, overrun=overrun) == pytest.approx(end_s)
+    deadline = Deadline(budget_s=budget_s, began_s=100.0, ending_s=ending_s, clock=lambda: 102.0)
+    assert deadline.elapsed_s == 2.0
+    assert deadline.left_s + 2.0 == pytest.approx(planned_s)
+    assert deadline.cut_s + 2.0 == pytest.approx(cut_s)
+
+
+def test_a_slow_start_foretells_a_slow_end() -> None:
+    assert Deadline.since(None, 20.0).ending_s < 1.0
+    started = Deadline.since(time.monotonic() - 6.0, 20.0)
+    assert started.ending_s == pytest.approx(3.0, abs=0.2)
+    assert started.elapsed_s == pytest.approx(6.0, abs=0.4)

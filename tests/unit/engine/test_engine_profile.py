@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from dlprof.engine.deadline import Deadline
 from dlprof.engine.profile import DEFAULT_BUDGET_S, for_one, refuse_spent
 from dlprof.errors import UsageError
 from dlprof.records import Config, TrialCost
@@ -33,8 +34,13 @@ def test_the_budget_is_a_profiles_own_unless_a_flag_names_one() -> None:
 
 def test_a_budget_that_building_the_target_used_up_is_refused_with_one_that_holds() -> None:
     settings, cost = resolved({"budget": "10s"}, {}), TrialCost(overhead_s=0.4)
+
+    def refuse(spent_s: float) -> None:
+        deadline = Deadline(budget_s=10.0, began_s=0.0, clock=lambda: spent_s)
+        refuse_spent(settings, Config(), cost, deadline)
+
     with pytest.raises(UsageError) as told:
-        refuse_spent(settings, Config(), cost, spent_s=12.0)
+        refuse(12.0)
     assert "building and probing the target took 12 s" in str(told.value)
     assert told.value.hint == "Give a budget of 19 s or more."
-    refuse_spent(settings, Config(), cost, spent_s=10.0)
+    refuse(9.8)
