@@ -17,7 +17,7 @@ SAME_SPEED = 0.98
 WITHIN = f"within {(1 - SAME_SPEED) * 100:.0f} %"
 """The same in words."""
 
-LEAST_TIE = 0.90
+LEAST_TIE = 0.95
 """Slower than this by its best estimate is no tie, however unsure: the evidence leans against it.
 The recommendation then says that more repeats could settle it."""
 

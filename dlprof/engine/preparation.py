@@ -22,9 +22,9 @@ from dlprof.records import (
     TrialCost,
 )
 from dlprof.search.calibrating import (
-    RACE_TRIAL_S,
     calibration_configs,
     has_room,
+    race_trial_s,
     wants_model,
 )
 from dlprof.search.plan import DEFAULT_OVERHEAD_S, plan_trials
@@ -218,21 +218,22 @@ def plan_sweep(
     cost = trial_cost(machine, outlook.target, bench)
     present = outlook.target.present_settings(has_accelerator=outlook.accelerator is not None)
     plan, no_room = plan_trials(outlook.workable, settings, cost, spent_s=spent_s, present=present)
-    led = _led_by_model(plan, outlook.cells, settings)
-    if outlook.cells and has_room(led, cost, settings.budget_s - spent_s):
+    left_s = settings.budget_s - spent_s
+    led = _led_by_model(plan, outlook.cells, settings, left_s)
+    if outlook.cells and has_room(led, cost, left_s):
         return led, ()
     return plan, no_room
 
 
-def _led_by_model(plan: Plan, cells: tuple[Config, ...], settings: SweepSettings) -> Plan:
-    """The plan of a sweep that predicts all and measures few, each as long as one of these is."""
-    return dataclasses.replace(
-        plan,
-        search="model",
-        cells=cells,
-        calibration=calibration_configs(cells),
-        trial_s=settings.trial_s or min(plan.trial_s, RACE_TRIAL_S),
+def _led_by_model(
+    plan: Plan, cells: tuple[Config, ...], settings: SweepSettings, left_s: float
+) -> Plan:
+    """The plan of a sweep that predicts all and measures few, for longer than it could all."""
+    led = dataclasses.replace(
+        plan, search="model", cells=cells, calibration=calibration_configs(cells)
     )
+    trial_s = settings.trial_s or race_trial_s(led, plan.cost, left_s)
+    return dataclasses.replace(led, trial_s=trial_s)
 
 
 def new_header(

@@ -7,14 +7,19 @@ from collections.abc import Sequence
 
 from dlprof.records import Calibration, Config, Plan, Trial, TrialCost
 from dlprof.search.grid import Proposal
+from dlprof.search.plan import SHORTEST_TRIAL_S
 from dlprof.settings import SweepSettings, several_calibrations
 
 _WORKERS = (0, 1, 2)
 _TRIAL_S = 0.8
 """FIELD section 5 calibrates 0.5 to 0.8 s each, longer where the cost's spread asks for it."""
 
-RACE_TRIAL_S = 1.0
-"""Length of the windows that verify a prediction: repeats tell more than longer ones."""
+_RACE_TRIAL_S = 1.0
+"""Length of the windows that verify a prediction, where there is time for it: a loader of 24
+workers takes as long to start and to end, and has a quarter of a second's batches in hand."""
+
+_RACED = 5
+"""Most configurations of a race (``dlprof.search.foretell``)."""
 
 _LONGEST_S = 2.0
 _CAP_S = 6.0
@@ -80,6 +85,17 @@ def has_room(plan: Plan, cost: TrialCost, left_s: float) -> bool:
     one = sum(cost.of(config, _TRIAL_S) for config in plan.calibration)
     again = max((cost.of(config, plan.trial_s) for config in plan.calibration), default=0.0)
     return one + 4 * again <= left_s
+
+
+def race_trial_s(plan: Plan, cost: TrialCost, left_s: float) -> float:
+    """How long the windows that verify a prediction may be within what is left of a budget.
+
+    As long as they should be, where the planned repeats of all that is raced then find room.
+    """
+    calibrating_s = sum(cost.of(config, _TRIAL_S) for config in plan.calibration)
+    beside_s = max((cost.of(config, 0.0) for config in plan.calibration), default=0.0)
+    window_s = (left_s - calibrating_s) / (plan.planned_repeats * _RACED) - beside_s
+    return min(max(window_s, SHORTEST_TRIAL_S), _RACE_TRIAL_S)
 
 
 def next_calibration(

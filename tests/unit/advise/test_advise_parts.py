@@ -104,8 +104,9 @@ def test_names_tell_the_depth_of_queues_where_depths_differ() -> None:
     [
         (1.0, 1.0, 1.0, True),
         (0.985, 0.98, 0.99, True),
-        (0.95, 0.90, 1.01, True),
-        (0.95, 0.93, 0.97, False),
+        (0.96, 0.90, 1.01, True),
+        (0.96, 0.95, 0.97, False),
+        (0.94, 0.80, 1.10, False),
         (0.85, 0.40, 1.80, False),
     ],
 )

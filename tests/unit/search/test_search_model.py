@@ -17,6 +17,7 @@ from dlprof.search.calibrating import (
     has_room,
     next_calibration,
     race_plan,
+    race_trial_s,
     wants_model,
 )
 from dlprof.search.foretell import LOG_SD, foretell
@@ -138,6 +139,15 @@ def test_a_budget_without_room_for_it_is_known_before() -> None:
     cost = TrialCost(overhead_s=0.4)
     assert has_room(led(), cost, 20.0)
     assert not has_room(led(), cost, 5.0)
+
+
+@pytest.mark.parametrize(("left_s", "window_s"), [(60.0, 1.0), (20.0, 0.69), (8.0, 0.3)])
+def test_the_windows_of_a_race_are_as_long_as_its_repeats_leave_room_for(
+    left_s: float, window_s: float
+) -> None:
+    cost = TrialCost(overhead_s=0.4)
+    found = race_trial_s(led(planned_repeats=3), cost, left_s)
+    assert found == pytest.approx(window_s, abs=0.01)
 
 
 def test_more_workers_than_cores_where_batches_wait() -> None:
