@@ -35,16 +35,28 @@ def believed(run: Run, situation: Situation) -> SweepPrediction | None:
     return None if is_contradicted(seen, situation.expected) else run.prediction
 
 
-def outruns_measured(run: Run, limits: Constraints) -> bool:
-    """Whether a limit on workers leaves out what was raced, and a faster one was only foretold."""
+def better_foretold(run: Run, limits: Constraints) -> frozenset[Config]:
+    """What a limit on workers leaves of the predicted, where that foretells a faster one.
+
+    Empty where what was measured within the limit is as fast as any of it, or the predictions are
+    surely wrong. What failed, or asks for as much as what failed, is left out.
+    """
     prediction, most = run.prediction, limits.max_workers
     if prediction is None or most is None or all(c.num_workers <= most for c in prediction.race):
-        return False
-    speeds = {c.config: c.speed for c in prediction.cells if c.config.num_workers <= most}
-    measured = max((speeds.get(trial.config, 0.0) for trial in run.completed), default=0.0)
+        return frozenset()
+    failed = {trial.config for trial in run.trials if trial.failure is not None}
+    speeds = {
+        cell.config: cell.speed
+        for cell in prediction.cells
+        if cell.config.num_workers <= most
+        and not any(cell.config.asks_as_much_as(each) for each in failed)
+    }
+    seen = {trial.config for trial in run.completed if trial.samples_per_s is not None}
+    measured = max((speeds.get(config, 0.0) for config in seen), default=0.0)
     if measured >= SAME_SPEED * max(speeds.values(), default=0.0):
-        return False
-    return believed(run, Situation.of(run, limits, None)) is not None
+        return frozenset()
+    right = believed(run, Situation.of(run, limits, None)) is not None
+    return frozenset(speeds) if right else frozenset()
 
 
 def foretold(run: Run, choice: Choice) -> list[Reason]:

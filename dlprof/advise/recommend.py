@@ -10,7 +10,7 @@ from dlprof.advise.candidates import Candidate, gather
 from dlprof.advise.choice import SAME_SPEED, Choice, choose
 from dlprof.advise.confidence import judge
 from dlprof.advise.effective import SAME_STEP, Situation
-from dlprof.advise.foretold import believed, foretold, levers, outruns_measured
+from dlprof.advise.foretold import believed, better_foretold, foretold, levers
 from dlprof.advise.limits import within_limits
 from dlprof.advise.reasons import default_of, explain, failures, neighbours
 from dlprof.advise.rules import rules_of_thumb
@@ -30,7 +30,7 @@ def recommend(
     """The cheapest configuration that can't be told apart from the best, within limits.
 
     From what was measured; where that says nothing of the machine, the cores, the ranks or the
-    step that are asked for, or a limit on workers leaves out what was raced, and the run holds a
+    step that are asked for, or of the best that a limit on workers leaves, and the run holds a
     calibration, from what its model predicts.
 
     Rates are compared over whole epochs where their length is known, so that the worth of
@@ -49,12 +49,14 @@ def recommend(
             answer and there is none.
     """
     limits = constraints or Constraints()
-    if _is_unmeasured(run, limits, machine) or outruns_measured(run, limits):
+    elsewhere = _is_unmeasured(run, limits, machine)
+    among = frozenset() if elsewhere else better_foretold(run, limits)
+    if elsewhere or among:
         # Not loaded for what trials answer: it takes as long as all the rest.
         from dlprof.advise.predict.recommending import can_answer, recommend_by_model  # noqa: PLC0415
 
         if can_answer(run, limits):
-            return recommend_by_model(run, limits, machine, ghz)
+            return recommend_by_model(run, limits, machine, ghz, among=among)
     situation = Situation.of(run, limits, machine)
     candidates = gather(run)
     measured = [candidate for candidate in candidates if candidate.trials]

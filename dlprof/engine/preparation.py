@@ -232,7 +232,7 @@ def _led_by_model(
     led = dataclasses.replace(
         plan, search="model", cells=cells, calibration=calibration_configs(cells)
     )
-    trial_s = settings.trial_s or race_trial_s(led, plan.cost, left_s)
+    trial_s = settings.trial_s or race_trial_s(led, left_s)
     return dataclasses.replace(led, trial_s=trial_s)
 
 

@@ -94,10 +94,11 @@ def refuse_spent(
         return
     spent_s = deadline.elapsed_s
     trial_s = settings.trial_s or _TRIAL_S
-    enough_s = math.ceil(spent_s + _OPENING_TRIALS * cost.of(config, trial_s))
+    trials_s = _OPENING_TRIALS * cost.of(config, trial_s)
+    enough_s = math.ceil(spent_s + trials_s + deadline.ending_s)
     raise UsageError(
-        f"A budget of {format_duration(settings.budget_s)} can't hold a single trial: building and "
-        f"probing the target took {format_duration(spent_s)}",
+        f"A budget of {format_duration(settings.budget_s)} can't hold a single trial: starting, "
+        f"building and probing the target took {format_duration(spent_s)}",
         hint=f"Give a budget of {format_duration(enough_s)} or more.",
     )
 
@@ -231,11 +232,14 @@ class _Profile:
 
     def _try(self, experiment: Experiment) -> bool:
         """Run one trial and keep it; false if the budget ended it, which says nothing of it."""
+        cut_s, least_s = self.deadline.cut_s, self.cost.overhead_s
+        if self.observations and cut_s < least_s:
+            return False
         elapsed_s, budget_s = self.deadline.elapsed_s, self.settings.budget_s
         self.listener.trial_started(
             experiment.config, experiment.repetition, elapsed_s, max(budget_s, elapsed_s)
         )
-        wall_s = max(self.deadline.cut_s, self.cost.overhead_s)
+        wall_s = max(cut_s, least_s)
         trial, told = self.bench.explain(
             self._request(experiment),
             trial_id=self._next_id(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection
 from pathlib import Path
 
@@ -51,6 +52,7 @@ def run_sweep(
     Raises:
         DlprofError: Nothing could be measured, or an input can't be used.
     """
+    deadline = Deadline.since(began_s, settings.budget_s)
     before: Run | None = None
     if resume:
         refuse_force(force=force)
@@ -60,7 +62,7 @@ def run_sweep(
         check_output(output, force=force)
         check_folder(output.parent)
         refuse_budget(settings)
-    deadline = Deadline.since(began_s, settings.budget_s)
+    deadline = dataclasses.replace(deadline, budget_s=settings.budget_s)
     with opened_bench(settings, listener, pickled=pickled) as bench:
         machine = inspect_machine()
         outlook = look_at(bench, settings, machine)

@@ -57,6 +57,11 @@ class Config:
         """Batches that can be loading or queued at once: ``num_workers * prefetch_factor``."""
         return self.num_workers * (self.prefetch_factor or 0)
 
+    def asks_as_much_as(self, other: Config) -> bool:
+        """Whether it needs at least the workers, and the batches in flight, of one with workers."""
+        more = self.num_workers >= other.num_workers > 0
+        return self == other or (more and self.batches_in_flight >= other.batches_in_flight)
+
     @property
     def key(self) -> str:
         """A short text that tells configurations apart, stable between runs and versions."""

@@ -87,13 +87,15 @@ def has_room(plan: Plan, cost: TrialCost, left_s: float) -> bool:
     return one + 4 * again <= left_s
 
 
-def race_trial_s(plan: Plan, cost: TrialCost, left_s: float) -> float:
+def race_trial_s(plan: Plan, left_s: float) -> float:
     """How long the windows that verify a prediction may be within what is left of a budget.
 
     As long as they should be, where the planned repeats of all that is raced then find room.
     """
+    cost = plan.cost
     calibrating_s = sum(cost.of(config, _TRIAL_S) for config in plan.calibration)
-    beside_s = max((cost.of(config, 0.0) for config in plan.calibration), default=0.0)
+    likely = [c for c in plan.cells if c.num_workers <= 2 * cost.usable_cores]
+    beside_s = max((cost.of(config, 0.0) for config in likely), default=0.0)
     window_s = (left_s - calibrating_s) / (plan.planned_repeats * _RACED) - beside_s
     return min(max(window_s, SHORTEST_TRIAL_S), _RACE_TRIAL_S)
 

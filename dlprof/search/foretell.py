@@ -110,18 +110,13 @@ def race_without(
     left = [
         cell
         for cell in prediction.cells
-        if not any(_asks_as_much(cell.config, each) for each in failed)
+        if not any(cell.config.asks_as_much_as(each) for each in failed)
     ]
     if not left:
         return frozenset()
     best = max(cell.speed for cell in left)
     pick = next(cell for cell in left if cell.speed >= TIE * best)
     return frozenset(() if pick.config == prediction.pick else race(left, pick, present))
-
-
-def _asks_as_much(config: Config, failed: Config) -> bool:
-    more = config.num_workers >= failed.num_workers > 0
-    return config == failed or (more and config.batches_in_flight >= failed.batches_in_flight)
 
 
 def _rivals(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
 from builders import config
 from finding_cases import Loader, codes, evidence
 
@@ -57,4 +58,13 @@ def test_trials_that_disagree_by_half_were_disturbed() -> None:
     held = dataclasses.replace(first, trial=dataclasses.replace(first.trial, batches_per_s=slow))
     disturbed = dataclasses.replace(seen, observations=(held, *rest))
     assert View.of(disturbed).is_noisy
-    assert codes(find(disturbed)) == ["consumer"]
+    assert View.of(disturbed).unsteady == pytest.approx(1.6)
+    cold = dataclasses.replace(disturbed, reads_files=True)
+    assert not View.of(cold).is_noisy  # the first trial of several may find its files cold
+
+
+def test_a_disturbed_machine_has_a_wider_limit_for_a_consumer_that_keeps_up() -> None:
+    waits = {"wait_fraction": 0.12}
+    loader = dataclasses.replace(KEEPS_UP, wait=0.0023)
+    assert codes(find(evidence(loader, trial_fields=waits))) != ["consumer"]
+    assert codes(find(evidence(loader, trial_fields=waits, noisy=True))) == ["consumer"]

@@ -98,13 +98,18 @@ def _best_remedy(view: View, costs: Costs) -> tuple[Config | None, Gain | None]:
     paying = [
         (each, gain)
         for each, gain in found
-        if gain is not None and gain.pays(_PAYS) and (gain.sure or not view.is_noisy)
+        if gain is not None and _is_credible(gain) and (gain.sure or not view.is_noisy)
     ]
     if paying:
         return max(paying, key=lambda pair: pair[1].value)
     lighter = dataclasses.replace(costs, receive=Work(cpu_s=LEAST_RECEIVE_S))
     now = closed_form(costs, view.config, view.cores)
     return None, bound(max(1.0, closed_form(lighter, view.config, view.cores) / now))
+
+
+def _is_credible(gain: Gain) -> bool:
+    """Whether a gain is worth a word; a measured one that may as well be chance is none."""
+    return gain.pays(_PAYS) if gain.source == "measured" else gain.value >= _PAYS
 
 
 def lighter(view: View) -> Config | None:

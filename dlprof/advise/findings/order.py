@@ -20,6 +20,9 @@ _CERTAIN: frozenset[FindingCode] = frozenset(
 """Causes that a disturbed machine doesn't put in doubt, or that are the disturbance itself."""
 
 _CLEARLY = 1.1
+_OTHERS = 0.3
+"""Cores of others, below which it is not they who disturb."""
+
 _BESIDE_CONSUMER: frozenset[FindingCode] = frozenset({"consumer", "too_many_workers"})
 _COPIES: frozenset[FindingCode] = frozenset({"transfer.pageable", "transfer.link"})
 """What makes the consumer's own part shorter, so that it is not the limit yet."""
@@ -70,12 +73,17 @@ def _falling(claims: Iterable[Claim]) -> list[Finding]:
     return findings
 
 
+def _how(view: View) -> str:
+    if view.others < _OTHERS and view.unsteady > 1:
+        return f"trials of the same settings differ by {view.unsteady:.1f}x"
+    return f"others kept {view.others:.1f} of {view.cores:g} cores busy"
+
+
 def _doubted(finding: Finding, view: View) -> Finding:
     """The finding with what speaks against it, where nothing has been said yet."""
     if finding.doubtful or finding.code in _CERTAIN:
         return finding
     doubts = list(view.evidence.conditions)
     if view.is_noisy:
-        cores = f"others kept {view.others:.1f} of {view.cores:g} cores busy"
-        doubts.append(f"The machine was disturbed while this was measured: {cores}.")
+        doubts.append(f"The machine was disturbed while this was measured: {_how(view)}.")
     return dataclasses.replace(finding, doubtful=" ".join(doubts)) if doubts else finding

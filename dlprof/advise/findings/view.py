@@ -91,15 +91,24 @@ class View:
 
     @property
     def is_noisy(self) -> bool:
-        """Whether most of the configuration's own trials were disturbed, or one far more than one.
-
-        Others that come and go needn't be seen to use a core: a virtual machine may be held.
-        """
+        """Whether most of the configuration's own trials were disturbed, or they disagree."""
         plain = self.evidence.plain("present")
-        if 2 * sum(trial.noisy for trial in plain) > len(plain):
-            return True
-        rates = [trial.batches_per_s.value for trial in plain if trial.batches_per_s]
-        return len(rates) > 1 and max(rates) > _UNSTEADY * min(rates)
+        return 2 * sum(trial.noisy for trial in plain) > len(plain) or self.unsteady >= _UNSTEADY
+
+    @property
+    def unsteady(self) -> float:
+        """The fastest of the configuration's own trials over the slowest like it; 1 or more.
+
+        Others that come and go needn't be seen to use a core: a virtual machine may be held. The
+        first trial may have found its files cold.
+        """
+        plain = self.evidence.plain("present")[1 if self.evidence.reads_files else 0 :]
+        spans = [1.0]
+        for whole in (False, True):
+            alike = [each.batches_per_s for each in plain if each.whole_epochs is whole]
+            rates = [rate.value for rate in alike if rate is not None and rate.value > 0]
+            spans.append(max(rates) / min(rates) if rates else 1.0)
+        return max(spans)
 
     def costs_at(self, num_workers: int) -> Costs | None:
         """What the calibration with so many workers told."""

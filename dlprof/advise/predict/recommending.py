@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Collection, Iterator
 
 from dlprof.advise.limits import within_limits
 from dlprof.advise.predict.beside import agreement
@@ -54,6 +55,7 @@ def recommend_by_model(
     machine: Machine | None = None,
     ghz: float | None = None,
     *,
+    among: Collection[Config] = (),
     method: str = "simulation",
 ) -> Recommendation:
     """The cheapest configuration within 2 % of the best, as predicted, within limits.
@@ -66,6 +68,7 @@ def recommend_by_model(
             the machine that was measured, they are those that were seen there.
         machine: Where they are wanted, if not on the one that was measured.
         ghz: Clock of that machine's cores, where it is known.
+        among: What to choose from; nothing for all that is worth predicting.
         method: Of predicting.
 
     Raises:
@@ -75,10 +78,12 @@ def recommend_by_model(
     question = _question(constraints, machine, ghz)
     place = place_of(run, as_shared(run, question))
     limits = dataclasses.replace(constraints, step_s=_step(place), machine=_named(place))
-    chosen = _choose(run, calibration, place, limits, method)
+    choose = functools.partial(_choose, run, calibration, among=among, method=method)
+    chosen = choose(place, limits)
     agreed = agreement(run, calibration)
-    confidence, why = judge(run, calibration, place, chosen.pick.prediction.batches_per_s, agreed)
-    cases = tuple(_cases(run, calibration, chosen, limits, method))
+    rate, seen = chosen.pick.prediction.batches_per_s, chosen.pick.measured is not None
+    confidence, why = judge(run, calibration, place, rate, agreed, seen=seen)
+    cases = tuple(_cases(run, calibration, chosen, choose))
     config = chosen.config
     return Recommendation(
         config=config,
@@ -121,16 +126,22 @@ def _named(place: Place) -> str | None:
 
 
 def _choose(
-    run: Run, calibration: Calibration, place: Place, limits: Constraints, method: str
+    run: Run,
+    calibration: Calibration,
+    place: Place,
+    limits: Constraints,
+    *,
+    among: Collection[Config],
+    method: str,
 ) -> Chosen:
     base = base_config(run)
     plain = Config(batch_size=calibration.batch_size)
     workers = auto_workers(calibration, base, place.conditions, limits.max_workers)
     axes = {"num_workers": workers, "prefetch_factor": auto_prefetch(calibration)}
     situation = situation_of(run, limits, place)
-    configs = {*configs_of(base, axes), plain}
+    configs = set(among) or {*configs_of(base, axes), plain}
     present = situation.present
-    if present is not None and present.batch_size in {None, calibration.batch_size}:
+    if not among and present is not None and present.batch_size in {None, calibration.batch_size}:
         configs.add(present)
     rules = _rule_configs(run, calibration, place)
     # At once, so that what they have in common is reckoned once.
@@ -158,7 +169,10 @@ def _choose(
 
 
 def _cases(
-    run: Run, calibration: Calibration, chosen: Chosen, limits: Constraints, method: str
+    run: Run,
+    calibration: Calibration,
+    chosen: Chosen,
+    choose: Callable[[Place, Constraints], Chosen],
 ) -> Iterator[PredictedCase]:
     """The machine as shared now, where that is known, and dedicated."""
     shared = chosen.place.conditions.neighbours
@@ -168,7 +182,7 @@ def _cases(
         if neighbours != shared:
             conditions = dataclasses.replace(chosen.place.conditions, neighbours=neighbours)
             place = dataclasses.replace(chosen.place, conditions=conditions)
-            found = _choose(run, calibration, place, limits, method)
+            found = choose(place, chosen.situation.constraints)
         mine = found.row_of(chosen.pick.config)
         if mine is None:
             rows = predicted_rows(run, calibration, [chosen.pick.config], found.place)

@@ -46,7 +46,8 @@ def checks(run: Run, calibration: Calibration, chosen: Chosen) -> Iterator[ToMea
 
 
 def _whether_best(chosen: Chosen) -> str:
-    return f"whether {chosen.pick.name} is the best there"
+    where = " there" if chosen.place.extrapolated else ""
+    return f"whether {chosen.pick.name} is the best{where}"
 
 
 def _sweep(target: str, chosen: Chosen) -> str:

@@ -19,7 +19,13 @@ others had most of them."""
 
 
 def judge(
-    run: Run, calibration: Calibration, place: Place, rate: Estimate, agreed: Agreement | None
+    run: Run,
+    calibration: Calibration,
+    place: Place,
+    rate: Estimate,
+    agreed: Agreement | None,
+    *,
+    seen: bool = True,
 ) -> tuple[Confidence, str]:
     """The confidence and one sentence: the gravest doubt, or what makes it sure.
 
@@ -29,11 +35,14 @@ def judge(
         place: Where.
         rate: The rate that matters most.
         agreed: Predictions against the run's own trials.
+        seen: Whether the settings themselves were among these.
     """
     for sentence in _grave(run, calibration, place, rate, agreed):
         return "low", sentence
     for sentence in _lesser(calibration, place, rate, agreed):
         return "medium", sentence
+    if not seen:
+        return "medium", "the model agrees with what was measured, but these settings were not"
     return "high", "the model agrees with what this run measured on this machine"
 
 

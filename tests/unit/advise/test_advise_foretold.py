@@ -158,3 +158,28 @@ def test_a_limit_below_what_was_raced_is_answered_by_what_was_foretold(
     )
     answer = recommend(found, Constraints(max_workers=most))
     assert (answer.basis, answer.config.num_workers) == (basis, workers)
+
+
+def test_what_failed_is_not_foretold_in_its_place() -> None:
+    six, twelve, most = config(6), config(12), config(24)
+    rates = {NONE: 720.0, six: 4300.0, twelve: 5800.0, config(14): 5810.0, most: 5900.0}
+    raced = {NONE: [720.0] * 3, six: [4300.0] * 3, most: [5900.0] * 3}
+    prediction = foretold(rates, race=(NONE, six, twelve, most), pick=most, cores=8.0)
+    found = dataclasses.replace(
+        led([*blocks(raced), failed(twelve)], prediction),
+        calibration=calibrated().calibration,
+    )
+    answer = recommend(found, Constraints(max_workers=16))
+    assert (answer.basis, answer.config) == ("measured", six)
+
+
+def test_settings_that_were_only_foretold_are_never_told_with_high_confidence() -> None:
+    rates = {NONE: 720.0, FOUR: 2900.0, config(8): 5800.0}
+    raced = {NONE: [720.0] * 4, config(8): [5800.0] * 4}
+    prediction = foretold(rates, race=tuple(raced), pick=config(8), cores=8.0)
+    found = dataclasses.replace(
+        led(blocks(raced), prediction), calibration=calibrated().calibration
+    )
+    answer = recommend(found, Constraints(max_workers=6))
+    assert answer.config == FOUR  # of the cells that the sweep predicted, and none beside them
+    assert answer.confidence != "high"

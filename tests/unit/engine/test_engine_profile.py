@@ -41,6 +41,6 @@ def test_a_budget_that_building_the_target_used_up_is_refused_with_one_that_hold
 
     with pytest.raises(UsageError) as told:
         refuse(12.0)
-    assert "building and probing the target took 12 s" in str(told.value)
-    assert told.value.hint == "Give a budget of 19 s or more."
+    assert "starting, building and probing the target took 12 s" in str(told.value)
+    assert told.value.hint == "Give a budget of 20 s or more."
     refuse(9.8)

@@ -145,8 +145,7 @@ def test_a_budget_without_room_for_it_is_known_before() -> None:
 def test_the_windows_of_a_race_are_as_long_as_its_repeats_leave_room_for(
     left_s: float, window_s: float
 ) -> None:
-    cost = TrialCost(overhead_s=0.4)
-    found = race_trial_s(led(planned_repeats=3), cost, left_s)
+    found = race_trial_s(led(planned_repeats=3, cost=TrialCost(overhead_s=0.4)), left_s)
     assert found == pytest.approx(window_s, abs=0.01)
 
 
