@@ -34,6 +34,7 @@ from dlprof.units import format_rate
 
 GOAL = 0.05
 _TIMEOUT_S = 120.0
+_MANY = 16
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +44,7 @@ class Design:
     Attributes:
         targets: TARGETs by the name that the table gives them.
         workers: Values of ``num_workers``.
+        waiting: Names of targets that are measured with many more workers than cores, too.
         pairs: How often both sides take turns at least.
         most_pairs: How often at most, where so many leave open on which side of the goal a cell is.
         window_s: Length of dlprof's window; the plain loop takes as many batches.
@@ -54,7 +56,12 @@ class Design:
     pairs: int
     most_pairs: int
     window_s: float
+    waiting: tuple[str, ...] = ()
     fresh: bool = False
+
+    def workers_of(self, name: str) -> tuple[int, ...]:
+        """Values of ``num_workers`` for one target."""
+        return (*self.workers, _MANY) if name in self.waiting else tuple(self.workers)
 
 
 FULL = Design(
@@ -65,6 +72,7 @@ FULL = Design(
         "tiny tensors": TINY,
     },
     workers=(0, 1, 2, 4),
+    waiting=("synthetic:wait_ms=8",),
     pairs=10,
     most_pairs=40,
     window_s=1.2,
@@ -186,7 +194,8 @@ def measure_target(name: str, design: Design) -> list[Cell]:
         dlprof = Dlprof(bench, design.window_s)
         # A first trial of each tells how many batches the window holds; its rate is not used.
         cells = [
-            Cell(name, workers, dlprof.trial(workers).window_batches) for workers in design.workers
+            Cell(name, workers, dlprof.trial(workers).window_batches)
+            for workers in design.workers_of(name)
         ]
         for repetition in range(1, design.most_pairs + 1):
             open_cells = [c for c in cells if repetition <= design.pairs or not c.is_decided]
