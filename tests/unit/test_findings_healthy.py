@@ -68,3 +68,15 @@ def test_a_disturbed_machine_has_a_wider_limit_for_a_consumer_that_keeps_up() ->
     loader = dataclasses.replace(KEEPS_UP, wait=0.0023)
     assert codes(find(evidence(loader, trial_fields=waits))) != ["consumer"]
     assert codes(find(evidence(loader, trial_fields=waits, noisy=True))) == ["consumer"]
+
+
+def test_the_doubt_says_what_was_seen_of_the_disturbance() -> None:
+    computes = Loader(fetch_cpu=0.019, rate=100.0)
+    flagged = find(evidence(computes, noisy=True))[0]
+    assert "others kept 0.1 of 2 cores busy" in flagged.doubtful
+    seen = evidence(computes)
+    slow = dataclasses.replace(
+        seen.observations[0], trial=evidence(dataclasses.replace(computes, rate=50.0)).trials()[0]
+    )
+    found = find(dataclasses.replace(seen, observations=(slow, *seen.observations[1:])))
+    assert "trials of the same settings differ by 2.0x" in found[0].doubtful

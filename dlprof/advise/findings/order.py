@@ -74,7 +74,7 @@ def _falling(claims: Iterable[Claim]) -> list[Finding]:
 
 
 def _how(view: View) -> str:
-    if view.others < _OTHERS and view.unsteady > 1:
+    if view.others < _OTHERS and view.disagrees:
         return f"trials of the same settings differ by {view.unsteady:.1f}x"
     return f"others kept {view.others:.1f} of {view.cores:g} cores busy"
 

@@ -93,7 +93,12 @@ class View:
     def is_noisy(self) -> bool:
         """Whether most of the configuration's own trials were disturbed, or they disagree."""
         plain = self.evidence.plain("present")
-        return 2 * sum(trial.noisy for trial in plain) > len(plain) or self.unsteady >= _UNSTEADY
+        return 2 * sum(trial.noisy for trial in plain) > len(plain) or self.disagrees
+
+    @property
+    def disagrees(self) -> bool:
+        """Whether the configuration's own trials differ by more than they do by themselves."""
+        return self.unsteady >= _UNSTEADY
 
     @property
     def unsteady(self) -> float:
