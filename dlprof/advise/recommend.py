@@ -91,6 +91,7 @@ def recommend(
             choice.speeds.steady,
             believed(run, situation),
         ),
+        findings=run.findings,
         extrapolated=situation.extrapolated,
     )
 

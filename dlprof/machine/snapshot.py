@@ -50,6 +50,7 @@ class Snapshot:
         observer_cpu_ns: CPU time of the process that takes the snapshots.
         runnable: Threads of the whole machine that ran or waited for a core, summed over looks.
         looks: How many of those there were.
+        stolen_ns: Time of the CPUs that the trial may use which a hypervisor gave to others.
         unavailable: Reasons, by the names of ``records.Usage``.
     """
 
@@ -67,6 +68,7 @@ class Snapshot:
     observer_cpu_ns: int
     runnable: int = 0
     looks: int = 0
+    stolen_ns: int | None = None
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -115,7 +117,7 @@ class Sampler:
         """
         cost = self._cpu_clock()
         tree = self._tree.read()
-        idle_ns, allowed = self._read_idle()
+        idle_ns, stolen_ns, allowed = self._read_cpus()
         quota = cpu_quota(self._cgroups)
         moment = self._clock()
         if memory:
@@ -139,6 +141,7 @@ class Sampler:
             observer_cpu_ns=observer,
             runnable=self._runnable,
             looks=self._looks,
+            stolen_ns=stolen_ns,
         )
         return dataclasses.replace(snapshot, unavailable=self._reasons(snapshot))
 
@@ -160,17 +163,20 @@ class Sampler:
         """Seconds to wait after the last snapshot to stay below a share of one core."""
         return self._cost_ns / _SECOND / share
 
-    def _read_idle(self) -> tuple[int | None, int | None]:
+    def _read_cpus(self) -> tuple[int | None, int | None, int | None]:
+        """Idle and stolen time of the CPUs that the trial may use, and how many those are."""
         if not self._linux:
-            return portable.cpu_times() or (None, None)
+            idle, count = portable.cpu_times() or (None, None)
+            return idle, None, count
         ticks = parse_cpu_ticks(read_text(self._root / "proc/stat") or "")
         status = read_text(self._root / "proc" / str(self._pid) / "status") or ""
         mask = parse_allowed_cpus(status)
         allowed = [ticks[cpu] for cpu in mask if cpu in ticks] if mask else list(ticks.values())
         if not any(_total(cpu) for cpu in allowed):
-            return None, len(allowed) or None
+            return None, None, len(allowed) or None
         tick_ns = _SECOND // os.sysconf("SC_CLK_TCK")
-        return sum(cpu.idle for cpu in allowed) * tick_ns, len(allowed)
+        idle, stolen = (sum(cpu.idle for cpu in allowed), sum(cpu.stolen for cpu in allowed))
+        return idle * tick_ns, stolen * tick_ns, len(allowed)
 
     def _read_pressure(self, name: str) -> int | None:
         return parse_pressure(read_text(self._root / "proc/pressure" / name) or "")
@@ -191,14 +197,16 @@ class Sampler:
         else:
             missing = _linux_reasons(snapshot)
         if snapshot.idle_ns is None:
-            missing["available_cpu_cores"] = "the system doesn't count idle time"
-            missing["other_cpu_cores"] = missing["available_cpu_cores"]
+            uncounted = "the system doesn't count idle time"
+            missing["available_cpu_cores"] = missing["other_cpu_cores"] = uncounted
+            missing.setdefault("stolen_cpu_cores", uncounted)
         if not snapshot.tree.processes:
             missing["own_cpu_cores"] = f"process {self._pid} had ended"
         return missing
 
 
 _LINUX_FIELDS = (
+    "stolen_cpu_cores",
     "other_runnable",
     "run_queue_wait_fraction",
     "throttled_fraction",

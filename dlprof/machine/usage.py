@@ -33,6 +33,7 @@ def usage_between(
         own_cpu_cores=own,
         available_cpu_cores=available,
         other_cpu_cores=other,
+        stolen_cpu_cores=_rate(first.stolen_ns, last.stolen_ns, window_ns),
         other_runnable=_other_runnable(first, last, window_ns),
         run_queue_wait_fraction=_wait_fraction(first, last),
         throttled_fraction=_throttled_fraction(first, last, window_ns),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dlprof.model.handshake import split_receive
 from dlprof.model.trials import growth_of, memory_of, startups_of, turnovers_of
 from dlprof.model.work import DEFAULT
-from dlprof.records import BatchCosts, Calibration, Explanation, Trial
+from dlprof.records import BatchCosts, Calibration, Explanation, Trial, Usage
 
 MIN_BATCHES = 10
 """Fewer batches than this say nothing of their spread."""
@@ -56,7 +56,10 @@ def fit(
         batch at all, both of its costs are ``None``.
     """
     told = [each for each in explanations if each.hooked and each.costs.cpu_s]
-    clean = {each.trial_id: _clean(each.costs) for each in told}
+    by_id = {trial.id: trial for trial in trials}
+    clean = {
+        each.trial_id: _unstolen(_clean(each.costs), by_id.get(each.trial_id)) for each in told
+    }
     doubts = _dropped(told, clean)
     usable = [each for each in told if clean[each.trial_id].cpu_s]
     in_main = _merged(clean, [e for e in usable if not e.config.num_workers])
@@ -66,7 +69,6 @@ def fit(
     merged = {name: _merged(split[name].costs, some) for name, some in by_strategy.items()}
     in_workers = merged.get(DEFAULT) or next(iter(merged.values()), None)
     fit_of = _Fetching.of(usable, clean)
-    by_id = {trial.id: trial for trial in trials}
     mine = [by_id[each.trial_id] for each in usable if each.trial_id in by_id]
     main_bytes, worker_bytes = memory_of(trials)
     return Calibration(
@@ -115,6 +117,37 @@ def _clean(costs: BatchCosts) -> BatchCosts:
         return BatchCosts()
     rounded = ([max(0.0, value) for value in column] for column in zip(*kept, strict=True))
     return BatchCosts(**dict(zip(present, map(tuple, rounded), strict=True)))
+
+
+def _unstolen(costs: BatchCosts, trial: Trial | None) -> BatchCosts:
+    """Costs without what a hypervisor took from a trial's cores, which looks like waiting.
+
+    To a thread, time in which its core runs other machines is neither CPU time nor time in the
+    run queue. It hits each second of computing alike.
+    """
+    if trial is None or not costs.io_s:
+        return costs
+    lost = _stolen_per_cpu_s(trial.usage)
+    return dataclasses.replace(
+        costs,
+        io_s=_shortened(costs.io_s, lost * math.fsum(costs.cpu_s)),
+        receive_io_s=_shortened(costs.receive_io_s, lost * math.fsum(costs.receive_cpu_s)),
+    )
+
+
+def _stolen_per_cpu_s(usage: Usage) -> float:
+    """Seconds stolen for each second of computing on this machine, whoever computed."""
+    stolen, own, other = usage.stolen_cpu_cores, usage.own_cpu_cores, usage.other_cpu_cores
+    if not stolen or own is None or other is None:
+        return 0.0
+    return stolen / max(own + other - stolen, own, stolen)
+
+
+def _shortened(column: tuple[float, ...], seconds: float) -> tuple[float, ...]:
+    """Values that are so much less in all, and none of them below 0."""
+    whole = math.fsum(column)
+    factor = max(0.0, 1.0 - seconds / whole) if whole > 0 else 1.0
+    return tuple(value * factor for value in column) if factor < 1.0 else column
 
 
 def _makes_sense(value: float) -> bool:

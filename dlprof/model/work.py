@@ -26,7 +26,7 @@ class Means:
         io: Waiting in that process.
         receive_cpu: CPU of taking the batch into the main process.
         receive_io: Waiting in that, the batch's worker at rest.
-        main_cpu: CPU of main for drawing indices and sending them out.
+        main_cpu: CPU of main for drawing indices, sending them out and letting batches go.
         pin: CPU of the pin thread.
     """
 
@@ -158,9 +158,10 @@ def _in_main(calibration: Calibration, speed: float, *, pins: bool) -> Work:
         raise ValueError("the calibration holds no batch")
     columns = _columns(costs)
     cpu, main, pin = columns["cpu_s"], columns["main_cpu_s"], columns["pin_s"]
+    let_go, io = columns["let_go_cpu_s"], columns["io_s"]
     rows = tuple(
-        ((c + m + (p if pins else 0.0)) / speed, i, 0.0, 0.0, 0.0, 0.0)
-        for c, m, p, i in zip(cpu, main, pin, columns["io_s"], strict=True)
+        ((c + m + g + (p if pins else 0.0)) / speed, i, 0.0, 0.0, 0.0, 0.0)
+        for c, m, g, p, i in zip(cpu, main, let_go, pin, io, strict=True)
     )
     means = _means(rows)
     helpers = calibration.helper_cpu_s / speed / means.cpu if means.cpu > 0 else 0.0
@@ -185,8 +186,15 @@ def _with_workers(
 ) -> Work:
     columns = _columns(costs)
     rows = tuple(
-        ((cpu + put) / speed, io, receive / speed, receive_io, main / speed, pin / speed)
-        for cpu, put, io, receive, receive_io, main, pin in zip(
+        (
+            (cpu + put + between) / speed,
+            io,
+            receive / speed,
+            receive_io,
+            (main + let_go) / speed,
+            pin / speed,
+        )
+        for cpu, put, between, io, receive, receive_io, main, let_go, pin in zip(
             *(columns[name] for name in _WITH_WORKERS), strict=True
         )
     )
@@ -201,8 +209,8 @@ def _with_workers(
 
 
 _WITH_WORKERS = (
-    *("cpu_s", "put_cpu_s", "io_s"),
-    *("receive_cpu_s", "receive_io_s", "main_cpu_s", "pin_s"),
+    *("cpu_s", "put_cpu_s", "between_cpu_s", "io_s"),
+    *("receive_cpu_s", "receive_io_s", "main_cpu_s", "let_go_cpu_s", "pin_s"),
 )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from dlprof.records.config import Config, Estimate
+from dlprof.records.findings import Finding
 from dlprof.records.record import record
 
 Confidence = Literal["high", "medium", "low"]
@@ -165,7 +166,7 @@ class Recommendation:
         alternatives: Others worth knowing: the present settings first, the rest by speed.
         constraints: The limits that were kept.
         rules_of_thumb: What common rules would have given.
-        findings: Causes found; empty so far, since those of a profile stand in its ``diagnosis``.
+        findings: Causes that the run's profile found; empty for a sweep.
         extrapolated: Whether it is for a machine other than the one that was measured.
         basis: ``measured``, or ``predicted`` where the calibration's model answers what was not
             measured: another machine, other cores, ranks or steps.
@@ -182,7 +183,7 @@ class Recommendation:
     alternatives: tuple[Alternative, ...] = ()
     constraints: Constraints = dataclasses.field(default_factory=Constraints)
     rules_of_thumb: tuple[RuleOfThumb, ...] = ()
-    findings: tuple[Mapping[str, Any], ...] = ()
+    findings: tuple[Finding, ...] = ()
     extrapolated: bool = False
     basis: Literal["measured", "predicted"] = "measured"
     cases: tuple[PredictedCase, ...] = ()

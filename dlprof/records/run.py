@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from dlprof.records.advice import Recommendation
 from dlprof.records.calibration import Calibration, SweepPrediction
-from dlprof.records.findings import Diagnosis
+from dlprof.records.findings import Diagnosis, Finding
 from dlprof.records.machine import Machine
 from dlprof.records.plan import LeftOut, Plan
 from dlprof.records.record import record
@@ -116,6 +116,11 @@ class Run:
     script: WatchedScript | None = None
     end: RunEnd | None = None
     truncated: bool = False
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """The causes that its profile found; none without one."""
+        return () if self.diagnosis is None else self.diagnosis.findings
 
     @property
     def completed(self) -> tuple[Trial, ...]:

@@ -140,9 +140,13 @@ class BatchCosts:
         io_s: True waiting in fetch and collate.
         run_queue_s: Waiting for a core in fetch and collate.
         put_cpu_s: CPU of the worker beside that thread: the feeder's pickling; 0 without workers.
+        between_cpu_s: CPU of that thread between batches: handing one over, taking up indices; 0
+            without workers.
         receive_cpu_s: CPU of main in taking and rebuilding the batch once it could be read.
         receive_io_s: Waiting in that, run queue left out.
         main_cpu_s: CPU of main for everything else in ``next()``: drawing indices, dispatch.
+        let_go_cpu_s: CPU of main between batches, where nothing but letting go of the last one
+            happens there: giving its memory back; empty where a step computes meanwhile.
         pin_s: Copying into page-locked memory; empty where nothing is pinned.
     """
 
@@ -150,9 +154,11 @@ class BatchCosts:
     io_s: tuple[float, ...] = ()
     run_queue_s: tuple[float, ...] = ()
     put_cpu_s: tuple[float, ...] = ()
+    between_cpu_s: tuple[float, ...] = ()
     receive_cpu_s: tuple[float, ...] = ()
     receive_io_s: tuple[float, ...] = ()
     main_cpu_s: tuple[float, ...] = ()
+    let_go_cpu_s: tuple[float, ...] = ()
     pin_s: tuple[float, ...] = ()
 
 

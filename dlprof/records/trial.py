@@ -114,7 +114,9 @@ class Usage:
         own_cpu_cores: CPU seconds per second of the trial's whole process tree.
         available_cpu_cores: Own plus idle cores within the affinity mask and the quota: what the
             trial could have had. Own near available means that the cores are the limit.
-        other_cpu_cores: Cores of the affinity mask that other processes kept busy.
+        other_cpu_cores: Cores of the affinity mask that other processes kept busy, or other
+            machines on the same host.
+        stolen_cpu_cores: The part of it that a hypervisor gave to other machines.
         other_runnable: Threads of other processes that ran or waited for a core, on the whole
             machine, mean over looks five times a second: how many cores others would use.
         run_queue_wait_fraction: Time runnable but waiting for a core, over that plus CPU time.
@@ -136,6 +138,7 @@ class Usage:
     own_cpu_cores: float | None = None
     available_cpu_cores: float | None = None
     other_cpu_cores: float | None = None
+    stolen_cpu_cores: float | None = None
     other_runnable: float | None = None
     run_queue_wait_fraction: float | None = None
     throttled_fraction: float | None = None

@@ -6,6 +6,16 @@ from dlprof.records import Config, Estimate
 from dlprof.report.text import clean
 from dlprof.units import MISSING, format_rate
 
+END_TEXTS = {
+    "decided": "the best can be told from the rest",
+    "complete": "everything was measured as often as asked",
+    "budget": "the budget was used up",
+    "noise": "what is left to gain can't be seen beside this much noise",
+    "interrupted": "interrupted; what was measured is kept",
+    "failed": "nothing more could be measured",
+}
+"""Why a sweep ended, by ``RunEnd.reason``."""
+
 
 def settings_text(config: Config) -> str:
     """A configuration under torch's names, defaults left out.

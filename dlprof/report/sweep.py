@@ -9,7 +9,7 @@ from dlprof.advise.choice import WITHIN
 from dlprof.advise.effective import Situation
 from dlprof.advise.foretold import believed
 from dlprof.records import Constraints, Failure, Run, Trial
-from dlprof.report.labels import percent_text, settings_text
+from dlprof.report.labels import END_TEXTS, percent_text, settings_text
 from dlprof.report.plot import ThroughputPlot, bars
 from dlprof.report.recommendation import render_recommendation
 from dlprof.report.summary import PICK, PRESENT, TIE, Row, summarise
@@ -17,14 +17,6 @@ from dlprof.report.table import RunTable
 from dlprof.report.text import clean
 from dlprof.units import counted, format_duration
 
-_ENDS = {
-    "decided": "the best can be told from the rest",
-    "complete": "everything was measured as often as asked",
-    "budget": "the budget was used up",
-    "noise": "what is left to gain can't be seen beside this much noise",
-    "interrupted": "interrupted; what was measured is kept",
-    "failed": "nothing more could be measured",
-}
 _CUT_SHORT = {
     "budget": "the budget ran out",
     "interrupted": "the sweep was interrupted",
@@ -178,9 +170,9 @@ def _cost(run: Run) -> list[str]:
         outside = cost.overhead / cost.total if cost.total > 0 else None
         notes.append(
             f"Took {format_duration(cost.total)}, {percent_text(outside)} of it outside the"
-            f" measured windows; ended because {_ENDS[run.end.reason]}."
+            f" measured windows; ended because {END_TEXTS[run.end.reason]}."
             if run.end.reason in {"decided", "complete", "budget", "noise"}
-            else f"Took {format_duration(cost.total)}; {_ENDS[run.end.reason]}."
+            else f"Took {format_duration(cost.total)}; {END_TEXTS[run.end.reason]}."
         )
     if run.truncated:
         notes.append("The run file was cut off; --resume continues it.")

@@ -34,7 +34,12 @@ _NO_WINDOW = "no batch was yielded in the window"
 
 
 def explain(
-    trace: Trace, *, trial_id: str, config: Config, window: tuple[int, int] | None = None
+    trace: Trace,
+    *,
+    trial_id: str,
+    config: Config,
+    window: tuple[int, int] | None = None,
+    computes: bool = True,
 ) -> Explanation:
     """Say where the time of the batches of a window went.
 
@@ -44,6 +49,8 @@ def explain(
         config: What ran.
         window: Its ends in nanoseconds of ``time.perf_counter_ns``: batches that were yielded
             within count; ``None`` takes all.
+        computes: Whether the consumer may compute between batches; where it doesn't, CPU there
+            was spent on letting go of the last one.
 
     Returns:
         The explanation; what is missing has a reason under ``unavailable``.
@@ -73,7 +80,7 @@ def explain(
         samples=samples,
         transforms=_transforms(made, trace.names),
         workers=worker_costs(made, window_s, seen=trace.rows),
-        costs=_costs(made),
+        costs=_costs(made, {} if computes else _let_go(rows)),
         age_s=_age_s(made),
         waiting_batches=_waiting_batches(stages, rate),
         wait_fraction=_wait_fraction(rows, window, window_s),
@@ -251,20 +258,32 @@ def _transforms(made: Sequence[Row], names: Sequence[str]) -> tuple[TransformCos
     )
 
 
-def _costs(made: Sequence[Row]) -> BatchCosts:
+def _let_go(rows: Sequence[Row]) -> dict[int, int]:
+    """CPU of main between a batch and the one yielded before it, by the batch's row (``id``)."""
+    return {
+        id(after): max(0, after.asked_cpu - row.thread_cpu)
+        for row, after in itertools.pairwise(rows)
+        if after.epoch == row.epoch
+    }
+
+
+def _costs(made: Sequence[Row], let_go: Mapping[int, int]) -> BatchCosts:
     """Batch by batch, in the order of their indices."""
     rows = sorted(made, key=lambda row: (row.epoch, row.batch))
     fetch, collate = spans("fetch", rows), spans("collate", rows)
     receive, pin = spans("rebuild", rows), spans("pin", rows)
     own = [row.made for row in rows if row.made is not None]
+    usual = statistics.fmean(let_go.values()) if let_go else 0.0
     both = list(zip(fetch, collate, strict=True))
     return BatchCosts(
         cpu_s=tuple(((a.cpu_ns or 0) + (b.cpu_ns or 0)) * _NS for a, b in both),
         io_s=tuple((a.waited_ns + b.waited_ns) * _NS for a, b in both),
         run_queue_s=tuple(((a.run_queue_ns or 0) + (b.run_queue_ns or 0)) * _NS for a, b in both),
         put_cpu_s=tuple(each.others_cpu * _NS if each.worker >= 0 else 0.0 for each in own),
+        between_cpu_s=tuple(each.between_cpu * _NS if each.worker >= 0 else 0.0 for each in own),
         receive_cpu_s=tuple((span.cpu_ns or 0) * _NS for span in receive) or (0.0,) * len(rows),
         receive_io_s=tuple(span.waited_ns * _NS for span in receive) or (0.0,) * len(rows),
         main_cpu_s=tuple(max(0, row.next_cpu - row.other_cpu) * _NS for row in rows),
+        let_go_cpu_s=tuple(let_go.get(id(row), usual) * _NS for row in rows) if let_go else (),
         pin_s=tuple(span.wall_ns * _NS for span in pin) if len(pin) == len(rows) else (),
     )

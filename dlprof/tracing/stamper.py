@@ -50,7 +50,8 @@ class Stamper:
         self._streamed: int | None = None
         self._batched = True
         self._ordinal = 0
-        self._others_ns = time.process_time_ns() - time.thread_time_ns()
+        self._left_cpu = time.thread_time_ns()
+        self._others_ns = time.process_time_ns() - self._left_cpu
         self._facts: Facts | None = None
         self._next_look_ns = 0
 
@@ -82,6 +83,7 @@ class Stamper:
             return None
         collated = self._collated or self._clock.read()
         fetched = self._fetched or collated
+        samples = self._samples()
         made: Made = _new(
             Made,
             (
@@ -94,8 +96,8 @@ class Stamper:
                 waited_between(picked, fetched),
                 collated.cpu - fetched.cpu,
                 waited_between(fetched, collated),
-                *self._process(),
-                *self._samples(),
+                *self._process(picked),
+                *samples,
                 self._chains.take(),
                 () if self._ordinal else self._chains.names,
                 self._facts,
@@ -107,13 +109,19 @@ class Stamper:
         self._picked = self._index = self._facts = None
         return made
 
-    def _process(self) -> tuple[int, int]:
-        """CPU of the process's other threads since the last time, and of all of them so far."""
-        if self.worker < 0:
-            return MISSING, MISSING  # main's threads have more to do than this loader's batches
-        process_ns, before_ns = time.process_time_ns(), self._others_ns
-        self._others_ns = process_ns - time.thread_time_ns()
-        return max(0, self._others_ns - before_ns), process_ns
+    def _process(self, picked: Reading) -> tuple[int, int, int]:
+        """CPU since the batch before, and of the whole process so far.
+
+        Returns:
+            Of the process's other threads; of this one, until it took up this batch's indices;
+            of all of them.
+        """
+        if self.worker < 0:  # main's threads have more to do than this loader's batches
+            return MISSING, MISSING, MISSING
+        process_ns, before_ns, left_cpu = time.process_time_ns(), self._others_ns, self._left_cpu
+        self._left_cpu = time.thread_time_ns()
+        self._others_ns = process_ns - self._left_cpu
+        return max(0, self._others_ns - before_ns), max(0, picked.cpu - left_cpu), process_ns
 
     def _samples(self) -> tuple[int, int, int, bytes, tuple[tuple[str, int], ...]]:
         """Times of single samples: each lasts from the end of the one before to its own."""
@@ -147,7 +155,9 @@ class Stamper:
             return
         began_ns = time.thread_time_ns()  # what it waits for a core meanwhile costs nobody anything
         self._facts = look_up()
-        pause_ns = max(_LOOK_EVERY_NS, _LOOK_SHARE * (time.thread_time_ns() - began_ns))
+        took_ns = time.thread_time_ns() - began_ns
+        self._left_cpu += took_ns  # it belongs to no batch
+        pause_ns = max(_LOOK_EVERY_NS, _LOOK_SHARE * took_ns)
         self._next_look_ns = now_ns() + pause_ns
 
     def let_go(self) -> None:

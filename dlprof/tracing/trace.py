@@ -39,6 +39,8 @@ class Made(NamedTuple):
         collate_cpu: As ``fetch_cpu``, from ``fetched`` to ``collated``.
         collate_run_queue: As ``fetch_run_queue``.
         others_cpu: CPU of the process's other threads since the batch before.
+        between_cpu: CPU of the thread between the batch before and ``picked``: handing that over,
+            taking up these indices.
         process_cpu: CPU of the whole process so far.
         samples: Samples timed one by one.
         samples_ns: What they took together.
@@ -62,6 +64,7 @@ class Made(NamedTuple):
     collate_cpu: int
     collate_run_queue: int
     others_cpu: int
+    between_cpu: int
     process_cpu: int
     samples: int = 0
     samples_ns: int = 0

@@ -203,7 +203,8 @@ def _measure(
     gate, seen = EpochGate(), Seen(built.target.kind)
     in_worker = guard_of(request.config, built.target.own_config)
     loader = make_loader(built, request.config, gate=gate, in_worker=in_worker)
-    explainer = Explainer(loader, session.window) if request.explain else None
+    computes = request.step_callable is not None or copies is not None
+    explainer = Explainer(loader, session.window, computes=computes) if request.explain else None
     loop = Loop(
         loader if explainer is None else explainer.tracer,
         request.config,

@@ -19,14 +19,18 @@ class Explainer:
     Args:
         loader: From ``make_loader``.
         window: Told of the window's ends; see ``measure``.
+        computes: Whether the consumer may compute between batches.
     """
 
-    def __init__(self, loader: Any, window: Callable[[str, float], object]) -> None:
+    def __init__(
+        self, loader: Any, window: Callable[[str, float], object], *, computes: bool
+    ) -> None:
         from dlprof.tracing.tracer import Tracer  # noqa: PLC0415
 
         self.tracer = Tracer(loader)
         self.tracer.install()
         self._window = window
+        self._computes = computes
         self._began_ns = self._ended_ns = 0
 
     def window(self, edge: str, fill_s: float) -> None:
@@ -49,7 +53,9 @@ class Explainer:
 
         self.tracer.remove()
         trace, edges = self.tracer.trace(), (self._began_ns, self._ended_ns)
-        explanation = explain(trace, trial_id="", config=config, window=edges)
+        explanation = explain(
+            trace, trial_id="", config=config, window=edges, computes=self._computes
+        )
         if copies is not None:
             explanation = with_copies(explanation, copies.held_s(), copies.exposed_times())
         return {

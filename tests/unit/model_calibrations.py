@@ -14,9 +14,11 @@ def constant(
     cpu: float = 0.0,
     io: float = 0.0,
     put: float = 0.0,
+    between: float = 0.0,
     receive: float = 0.0,
     receive_io: float = 0.0,
     main: float = 0.0,
+    let_go: float = 0.0,
     pin: float = 0.0,
     count: int = 60,
     **rest: Any,
@@ -26,11 +28,13 @@ def constant(
         "cpu_s": (cpu,) * count,
         "io_s": (io,) * count,
         "main_cpu_s": (main,) * count,
+        "let_go_cpu_s": (let_go,) * count,
     }
     if pin:
         fetching["pin_s"] = (pin,) * count
     fed = BatchCosts(
         put_cpu_s=(put,) * count,
+        between_cpu_s=(between,) * count,
         receive_cpu_s=(receive,) * count,
         receive_io_s=(receive_io,) * count,
         **fetching,

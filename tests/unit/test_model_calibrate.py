@@ -12,7 +12,7 @@ import builders
 import pytest
 
 from dlprof.model import Conditions, fit, is_usable, predict_all
-from dlprof.records import BatchCosts, Config, Explanation, Usage, WorkerCosts
+from dlprof.records import BatchCosts, Config, Explanation, Trial, Usage, WorkerCosts
 
 MS = 0.001
 
@@ -53,6 +53,23 @@ def test_trials_are_merged_by_whether_they_have_workers() -> None:
     assert made.in_main.cpu_s == (1.0,) * 20
     assert made.in_workers.cpu_s == (2.0,) * 20 + (3.0,) * 20
     assert made.trials == ("t0", "t1", "t2")
+
+
+def stolen(cores: float | None) -> Trial:
+    """A trial whose two cores a hypervisor took some of."""
+    usage = Usage(own_cpu_cores=1.2, other_cpu_cores=0.3 + (cores or 0.0), stolen_cpu_cores=cores)
+    return builders.trial(Config(num_workers=1).canonical(), id="t1", usage=usage)
+
+
+@pytest.mark.parametrize(("cores", "left"), [(None, 4), (0.0, 4), (0.3, 2), (1.5, 0)])
+def test_what_a_hypervisor_took_is_no_waiting(cores: float | None, left: float) -> None:
+    """A fifth of a second is lost for each second of computing, where 0.3 of 1.5 cores are."""
+    io = [3 * MS, 5 * MS] * 25
+    made = fit([explained(1, cpu=[10 * MS] * 50, io=io, receive_io=io)], [stolen(cores)])
+    assert made.in_workers is not None
+    assert made.in_workers.cpu_s == (10 * MS,) * 50
+    assert made.in_workers.io_s == pytest.approx([0.75 * left * MS, 1.25 * left * MS] * 25)
+    assert made.in_workers.receive_io_s == tuple(io)  # main computed nothing
 
 
 def test_a_trial_that_did_not_pin_borrows_the_cost_of_pinning() -> None:

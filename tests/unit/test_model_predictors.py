@@ -36,6 +36,16 @@ def test_without_workers_they_are_exact(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_passes_between_batches_costs_its_process_as_much(method: str, workers: int) -> None:
+    within = constant(cpu=6 * MS, put=1 * MS, main=4 * MS)
+    between = constant(cpu=6 * MS, between=1 * MS, main=1 * MS, let_go=3 * MS)
+    config = fed(workers) if workers else Config()
+    expected = rate(within, config, method)
+    assert rate(between, config, method) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_cores_that_are_short_are_shared(method: str) -> None:
     calibration = constant(cpu=10 * MS)
     found = prediction(calibration, fed(4), method, cores=2.0, ranks=4)

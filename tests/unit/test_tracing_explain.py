@@ -33,6 +33,7 @@ def made(worker: int = 0, start: int = 0, **given: Any) -> Made:
         collate_cpu=MS,
         collate_run_queue=0,
         others_cpu=MS // 2,
+        between_cpu=MS // 8,
         process_cpu=start,
     )
     return plain._replace(**given)
@@ -71,9 +72,13 @@ def trace(*rows: Row, **given: Any) -> Trace:
     return dataclasses.replace(plain, **given)
 
 
-def explained(*rows: Row, window: tuple[int, int] | None = None, **given: Any) -> Explanation:
+def explained(
+    *rows: Row, window: tuple[int, int] | None = None, computes: bool = True, **given: Any
+) -> Explanation:
     config = Config(num_workers=1).canonical()
-    return explain(trace(*rows, **given), trial_id="t7", config=config, window=window)
+    return explain(
+        trace(*rows, **given), trial_id="t7", config=config, window=window, computes=computes
+    )
 
 
 def test_each_stage_has_its_length() -> None:
@@ -132,9 +137,19 @@ def test_costs_come_in_the_order_of_indices() -> None:
     assert costs.cpu_s == pytest.approx((0.002, 0.002))
     assert costs.io_s == pytest.approx((0.002, 0.002))
     assert costs.put_cpu_s == pytest.approx((0.0005, 0.0005))
+    assert costs.between_cpu_s == pytest.approx((0.000125, 0.000125))
     assert costs.receive_io_s == pytest.approx((0.0, 0.0005))
     assert costs.main_cpu_s == pytest.approx((0.00075, 0.00075))
     assert costs.pin_s == ()
+
+
+def test_letting_go_is_the_cpu_between_batches_where_no_step_computes() -> None:
+    rows = row(0), row(1, start=20 * MS), row(2, start=44 * MS), row(0, start=90 * MS, epoch=1)
+    # 10 ms of CPU between two yields, 1 of them in next(), then 12; an epoch's first has no other.
+    assert explained(*rows, computes=False).costs.let_go_cpu_s == pytest.approx(
+        (0.010, 0.009, 0.011, 0.010)
+    )
+    assert explained(*rows).costs.let_go_cpu_s == ()
 
 
 def test_without_workers_nothing_is_put_or_received() -> None:

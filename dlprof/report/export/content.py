@@ -18,19 +18,10 @@ from dlprof.report.export.loops import watched
 from dlprof.report.export.measured import configurations, failures
 from dlprof.report.export.staged import explained
 from dlprof.report.findings import gain_text
-from dlprof.report.labels import percent_text, rate_text, settings_text
+from dlprof.report.labels import END_TEXTS, percent_text, rate_text, settings_text
 from dlprof.report.snippets import loader_call
 from dlprof.report.text import clean
 from dlprof.units import MISSING, format_bytes, format_duration
-
-_ENDS = {
-    "decided": "the best could be told from the rest",
-    "complete": "everything was measured as often as asked",
-    "budget": "the budget was used up",
-    "noise": "what was left to gain could not be seen beside this much noise",
-    "interrupted": "it was interrupted",
-    "failed": "nothing more could be measured",
-}
 
 
 def with_recommendation(run: Run) -> Run:
@@ -141,7 +132,7 @@ def _facts(run: Run) -> Iterator[Block]:
         ("system", clean(machine.platform)),
         ("versions", _versions(run)),
         ("took", MISSING if run.end is None else format_duration(run.end.cost_s.total)),
-        ("ended because", MISSING if run.end is None else _ENDS[run.end.reason]),
+        ("ended because", MISSING if run.end is None else END_TEXTS[run.end.reason]),
         ("run file", clean(run.path) or MISSING),
     ]
     yield Table(rows=tuple(row for row in rows if row[1] != MISSING))

@@ -67,6 +67,15 @@ def test_own_idle_and_other_cores_are_all_the_cores() -> None:
     assert usage.other_cpu_cores == 1.5
 
 
+def test_what_a_hypervisor_took_is_told_of_what_others_had() -> None:
+    usage, missing = _window(_tree(cpu_ns=3 * _S), idle_ns=2 * _S, stolen_ns=_S)
+    assert (usage.other_cpu_cores, usage.stolen_cpu_cores) == (1.5, None)
+    assert "stolen_cpu_cores" in missing
+    began = dataclasses.replace(_START, stolen_ns=4 * _S)
+    ended = _snapshot(102, _tree(cpu_ns=3 * _S), idle_ns=2 * _S, stolen_ns=5 * _S)
+    assert usage_between(began, ended)[0].stolen_cpu_cores == 0.5
+
+
 def test_a_quota_bounds_what_could_be_had_but_not_what_was() -> None:
     usage, _ = _window(_tree(cpu_ns=2 * _S), idle_ns=6 * _S, quota_cores=1.5)
     assert usage.available_cpu_cores == 1.5

@@ -26,6 +26,7 @@ def row(batch: int, *, run_queue: int = 0, worker: int = 0) -> Row:
         collate_cpu=MS,
         collate_run_queue=0 if run_queue >= 0 else MISSING,
         others_cpu=0,
+        between_cpu=0,
         process_cpu=0,
     )
     return Row(
