@@ -35,6 +35,7 @@ _STEPS = (0.0, 0.0, 0.25, 0.5, 1.0)
 _CALIBRATIONS_S = ((0, 0.5), (1, 0.8), (2, 0.8))
 _WANTED_ERROR, _MOST_S = 0.03, 6.0
 _LEAST_CORES = 0.01
+_QUIET = 0.05
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,8 @@ class Compared:
         alone: Predicted batches per second by method, on all cores that the machine has for us.
         given: The same on the cores that were to be had in each window, their geometric mean.
         interval: Of the simulation on the mean of those cores.
+        drift: Of the calibration.
+        standard_error: Of the calibration.
     """
 
     data: str
@@ -80,6 +83,8 @@ class Compared:
     alone: dict[str, float]
     given: dict[str, float]
     interval: tuple[float | None, float | None]
+    drift: float | None
+    standard_error: float | None
 
     @property
     def rate(self) -> float:
@@ -90,6 +95,11 @@ class Compared:
     def repeat(self) -> float:
         """How far the two measurements are apart: half the logarithm of their ratio."""
         return abs(math.log(self.rates[-1] / self.rates[0])) / 2
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the machine kept its speed, between trials alike and between calibrations."""
+        return max(self.repeat, self.drift or 0.0) <= _QUIET
 
     def error(self, method: str, *, given: bool) -> float:
         """Predicted over measured, less 1."""
@@ -186,6 +196,8 @@ def _compared(
         alone=_values(_predicted(known, config, step_s, most)),
         given={name: statistics.geometric_mean(one[name] for one in each) for name in METHODS},
         interval=(interval.low, interval.high),
+        drift=known.drift,
+        standard_error=known.standard_error,
     )
 
 
@@ -263,6 +275,7 @@ def _groups(found: Sequence[Compared]) -> dict[str, list[Compared]]:
         "all": lambda _: True,
         "no step": lambda each: not each.step_s,
         "a step": lambda each: each.step_s > 0,
+        "quiet": lambda each: each.is_quiet,
     }
     groups = {name: [each for each in found if test(each)] for name, test in tests.items()}
     return {name: some for name, some in groups.items() if some}
@@ -298,6 +311,11 @@ def report(found: Sequence[Compared], *, beside: bool) -> Report:
             (
                 "`repeat` is half the distance of a configuration's two measurements: what no "
                 "prediction can be better than."
+            ),
+            (
+                f"`quiet`: two measurements within {2 * _QUIET:.0%} of each other, and calibrated by "
+                f"trials of which those that should cost the same drifted by at most {_QUIET:.0%} "
+                "(standard deviation)."
             ),
             (
                 "Data sets are `benchmarks/real_targets.py`, `images` and `text`; plain Python "

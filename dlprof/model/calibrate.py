@@ -8,13 +8,12 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from dlprof.model.cleaning import cleaned, unstolen
 from dlprof.model.handshake import split_receive
+from dlprof.model.spread import MIN_BATCHES, Fetching, drift_of
 from dlprof.model.trials import growth_of, memory_of, startups_of, turnovers_of
 from dlprof.model.work import DEFAULT
-from dlprof.records import BatchCosts, Calibration, Explanation, Trial, Usage
-
-MIN_BATCHES = 10
-"""Fewer batches than this say nothing of their spread."""
+from dlprof.records import BatchCosts, Calibration, Explanation, Trial
 
 MAX_ERROR = 0.10
 """Relative standard error of the mean cost from which a calibration is called too short."""
@@ -25,10 +24,6 @@ time itself grows then, by caches and hyper-threads that others use."""
 
 MAX_BATCHES = 4000
 """Kept of each kind; beyond, every n-th."""
-
-_BLOCKS = 20
-_CLOCK_ERROR_S = 2e-4
-"""Waiting is a difference of clocks; down to this far below 0 it is 0."""
 
 _DISAGREE = 1.25
 
@@ -58,7 +53,7 @@ def fit(
     told = [each for each in explanations if each.hooked and each.costs.cpu_s]
     by_id = {trial.id: trial for trial in trials}
     clean = {
-        each.trial_id: _unstolen(_clean(each.costs), by_id.get(each.trial_id)) for each in told
+        each.trial_id: unstolen(cleaned(each.costs), by_id.get(each.trial_id)) for each in told
     }
     doubts = _dropped(told, clean)
     usable = [each for each in told if clean[each.trial_id].cpu_s]
@@ -68,7 +63,7 @@ def fit(
     split = {name: split_receive(some, clean) for name, some in by_strategy.items()}
     merged = {name: _merged(split[name].costs, some) for name, some in by_strategy.items()}
     in_workers = merged.get(DEFAULT) or next(iter(merged.values()), None)
-    fit_of = _Fetching.of(usable, clean)
+    fit_of = Fetching.of(usable, clean)
     mine = [by_id[each.trial_id] for each in usable if each.trial_id in by_id]
     main_bytes, worker_bytes = memory_of(trials)
     return Calibration(
@@ -91,6 +86,7 @@ def fit(
         worker_growth_bytes_per_batch=growth_of(usable),
         cpu_cv=fit_of.cv,
         standard_error=fit_of.error,
+        drift=drift_of(usable, clean),
         run_queue_fraction=fit_of.run_queue,
         available_cores=_mean(t.usage.available_cpu_cores for t in mine),
         trials=tuple(each.trial_id for each in usable),
@@ -105,53 +101,6 @@ def _by(
     for item in items:
         groups.setdefault(key(item), []).append(item)
     return groups
-
-
-def _clean(costs: BatchCosts) -> BatchCosts:
-    """The batches whose figures all make sense; missing columns stay empty."""
-    columns = {f.name: getattr(costs, f.name) for f in dataclasses.fields(costs)}
-    length = len(costs.cpu_s)
-    present = {name: column for name, column in columns.items() if len(column) == length}
-    kept = [row for row in zip(*present.values(), strict=True) if all(map(_makes_sense, row))]
-    if not kept:
-        return BatchCosts()
-    rounded = ([max(0.0, value) for value in column] for column in zip(*kept, strict=True))
-    return BatchCosts(**dict(zip(present, map(tuple, rounded), strict=True)))
-
-
-def _unstolen(costs: BatchCosts, trial: Trial | None) -> BatchCosts:
-    """Costs without what a hypervisor took from a trial's cores, which looks like waiting.
-
-    To a thread, time in which its core runs other machines is neither CPU time nor time in the
-    run queue. It hits each second of computing alike.
-    """
-    if trial is None or not costs.io_s:
-        return costs
-    lost = _stolen_per_cpu_s(trial.usage)
-    return dataclasses.replace(
-        costs,
-        io_s=_shortened(costs.io_s, lost * math.fsum(costs.cpu_s)),
-        receive_io_s=_shortened(costs.receive_io_s, lost * math.fsum(costs.receive_cpu_s)),
-    )
-
-
-def _stolen_per_cpu_s(usage: Usage) -> float:
-    """Seconds stolen for each second of computing on this machine, whoever computed."""
-    stolen, own, other = usage.stolen_cpu_cores, usage.own_cpu_cores, usage.other_cpu_cores
-    if not stolen or own is None or other is None:
-        return 0.0
-    return stolen / max(own + other - stolen, own, stolen)
-
-
-def _shortened(column: tuple[float, ...], seconds: float) -> tuple[float, ...]:
-    """Values that are so much less in all, and none of them below 0."""
-    whole = math.fsum(column)
-    factor = max(0.0, 1.0 - seconds / whole) if whole > 0 else 1.0
-    return tuple(value * factor for value in column) if factor < 1.0 else column
-
-
-def _makes_sense(value: float) -> bool:
-    return math.isfinite(value) and value >= -_CLOCK_ERROR_S
 
 
 def _dropped(told: Sequence[Explanation], clean: Mapping[str, BatchCosts]) -> list[str]:
@@ -185,53 +134,8 @@ def _filled(part: BatchCosts, name: str, known: Sequence[float]) -> Iterable[flo
     return column or itertools.islice(itertools.cycle(known), len(part.cpu_s))
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Fetching:
-    """How much the cost of fetching varies; ``None`` where too few batches tell."""
-
-    count: int
-    cv: float | None
-    error: float | None
-    run_queue: float | None
-
-    @classmethod
-    def of(cls, some: Sequence[Explanation], clean: Mapping[str, BatchCosts]) -> _Fetching:
-        series = [_fetch_s(clean[each.trial_id]) for each in some]
-        values = list(itertools.chain.from_iterable(series))
-        mean = math.fsum(values) / len(values) if values else 0.0
-        if len(values) < MIN_BATCHES or mean <= 0:
-            return cls(count=len(values), cv=None, error=None, run_queue=None)
-        blocks = list(itertools.chain.from_iterable(map(_block_means, series)))
-        error = statistics.stdev(blocks) / math.sqrt(len(blocks)) if len(blocks) > 1 else mean
-        queued = math.fsum(itertools.chain.from_iterable(_queued(clean, some)))
-        return cls(
-            count=len(values),
-            cv=statistics.stdev(values) / mean,
-            error=error / mean,
-            run_queue=queued / (queued + math.fsum(values)),
-        )
-
-
-def _fetch_s(costs: BatchCosts) -> list[float]:
-    io = costs.io_s or (0.0,) * len(costs.cpu_s)
-    return [a + b for a, b in zip(costs.cpu_s, io, strict=True)]
-
-
-def _queued(
-    clean: Mapping[str, BatchCosts], some: Sequence[Explanation]
-) -> Iterable[tuple[float, ...]]:
-    return (clean[each.trial_id].run_queue_s for each in some)
-
-
-def _block_means(values: Sequence[float]) -> list[float]:
-    """Means over equal blocks of batches that follow each other."""
-    size = max(1, len(values) // _BLOCKS)
-    starts = range(0, len(values) - size + 1, size)
-    return [math.fsum(values[start : start + size]) / size for start in starts]
-
-
 def _doubts(
-    found: _Fetching, some: Sequence[Explanation], clean: Mapping[str, BatchCosts]
+    found: Fetching, some: Sequence[Explanation], clean: Mapping[str, BatchCosts]
 ) -> Iterable[str]:
     if found.count < MIN_BATCHES:
         yield f"only {found.count} batches were measured: calibrate for longer"

@@ -92,9 +92,10 @@ def interval(
     """
     if not math.isfinite(rate):
         return Estimate(value=rate)
-    batches = len(cell.work.rows)
+    batches, loading = len(cell.work.rows), _share_of_loading(cell)
     parts = [
-        max(sampling, _share_of_own_error(calibration, cell)),
+        max(sampling, loading * (calibration.standard_error or 0.0)),
+        loading * (calibration.drift or 0.0),
         MODEL_ERROR.get(method, MODEL_ERROR["closed"]),
         EXTRAPOLATED_ERROR if _is_elsewhere(calibration, cell) else 0.0,
         DOUBT_ERROR * len(calibration.doubts),
@@ -104,14 +105,12 @@ def interval(
     return Estimate(value=rate, low=rate * math.exp(-half), high=rate * math.exp(half))
 
 
-def _share_of_own_error(calibration: Calibration, cell: Cell) -> float:
-    """The calibration's standard error, as far as loading rather than the step is the limit."""
-    error = calibration.standard_error or 0.0
-    step = cell.whole_step_s
+def _share_of_loading(cell: Cell) -> float:
+    """How much of what loading costs shows in the rate: less where the step is the limit."""
     name, rate = binding(cell)
     if name == "step" and math.isfinite(rate):
-        return error * max(0.0, 1.0 - rate * step)
-    return error
+        return max(0.0, 1.0 - rate * cell.whole_step_s)
+    return 1.0
 
 
 def _is_elsewhere(calibration: Calibration, cell: Cell) -> bool:

@@ -21,9 +21,10 @@ import math
 from collections.abc import Sequence
 
 from dlprof.model.bounds import bounds, cores_bound, cpu_per_batch, own_cores, receive_s
+from dlprof.model.deck import Deck
 from dlprof.model.predictor import Steady
 from dlprof.model.sharing import slowdown
-from dlprof.model.work import Cell, Deck, Rows
+from dlprof.model.work import Cell, Rows
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dlprof.model import maxplus, simulate
 from dlprof.model.bounds import Bound, binding, cpu_per_batch
 from dlprof.model.conditions import Conditions
+from dlprof.model.deck import Deck
 from dlprof.model.interval import (
     REPLICATES,
     Resampled,
@@ -19,7 +20,7 @@ from dlprof.model.interval import (
 )
 from dlprof.model.predictor import Predictor, Steady
 from dlprof.model.resources import needs
-from dlprof.model.work import Cell, Deck, Work, cell_of, work_of
+from dlprof.model.work import Cell, Work, cell_of, work_of
 from dlprof.records import Calibration, Config, Estimate, Prediction
 
 _SEED = 20260101

@@ -6,7 +6,8 @@ import dataclasses
 from typing import Protocol
 
 from dlprof.model.conditions import Conditions
-from dlprof.model.work import Cell, Deck
+from dlprof.model.deck import Deck
+from dlprof.model.work import Cell
 from dlprof.records import Calibration, Config, Prediction
 
 

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dlprof.model.bounds import bounds, cores_bound
 from dlprof.model.clock import Clock
 from dlprof.model.consumer import Consumer, FedConsumer, LoadingConsumer
+from dlprof.model.deck import Deck
 from dlprof.model.maxplus import luck, unslowed_rate
 from dlprof.model.network import Costs, PinThread, Storage, Worker, costs_of
 from dlprof.model.predictor import Steady
-from dlprof.model.work import Cell, Deck
+from dlprof.model.work import Cell
 
 MIN_CORES = 4.0
 """Ranks are alike: where fewer of them keep this many cores to themselves, in proportion, the

@@ -43,6 +43,8 @@ class Calibration:
         step_cores: CPU cores that the step kept busy (1 for one that spins, 0 for one that waits).
         cpu_cv: Coefficient of variation of a batch's cost: how long a calibration must be.
         standard_error: Relative standard error of the mean batch cost.
+        drift: Standard deviation of the logarithm of the mean batch cost between trials: how much
+            the machine's speed changed meanwhile; ``None`` of a single trial of each kind.
         run_queue_fraction: Share of fetching spent waiting for a core, when this was measured.
         available_cores: Cores that were to be had meanwhile.
         core_speed: Speed of a core of this machine relative to that where the figures apply; 1
@@ -72,6 +74,7 @@ class Calibration:
     step_cores: float = 0.0
     cpu_cv: float | None = None
     standard_error: float | None = None
+    drift: float | None = None
     run_queue_fraction: float | None = None
     available_cores: float | None = None
     core_speed: float = 1.0

@@ -236,6 +236,8 @@ def real_cell(**fields: Any) -> Any:
         "alone": {"closed": 200.0, "maxplus": 150.0, "simulation": 120.0},
         "given": {"closed": 110.0, "maxplus": 105.0, "simulation": 100.0},
         "interval": (90.0, 110.0),
+        "drift": 0.01,
+        "standard_error": 0.02,
     }
     return importlib.import_module("real_data").Compared(**made | fields)
 
@@ -253,6 +255,13 @@ def test_errors_are_told_for_all_cores_and_for_those_to_be_had() -> None:
     assert real_data.reached([], beside=False) is None
     report = real_data.report([one], beside=False)
     assert all(len(row) == len(table.columns) for table in report.tables for row in table.rows)
+
+
+def test_quiet_cells_repeat_and_were_calibrated_without_drift() -> None:
+    assert real_cell(rates=(98.0, 102.0)).is_quiet
+    assert real_cell(rates=(98.0, 102.0), drift=None).is_quiet
+    assert not real_cell(rates=(98.0, 102.0), drift=0.1).is_quiet
+    assert not real_cell().is_quiet
 
 
 @pytest.mark.parametrize(("error", "longer_s"), [(None, 0.0), (0.03, 0.0), (0.06, 2.4), (0.5, 6.0)])

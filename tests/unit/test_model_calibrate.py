@@ -12,7 +12,7 @@ import builders
 import pytest
 
 from dlprof.model import Conditions, fit, is_usable, predict_all
-from dlprof.records import BatchCosts, Config, Explanation, Trial, Usage, WorkerCosts
+from dlprof.records import BatchCosts, Calibration, Config, Explanation, Trial, Usage, WorkerCosts
 
 MS = 0.001
 
@@ -134,6 +134,36 @@ def test_batches_that_grow_dearer_with_workers_are_a_doubt() -> None:
     made = fit([explained(1), explained(2, cpu=(0.02,) * 50)], [])
     assert any("in each other's way" in doubt for doubt in made.doubts)
     assert fit([explained(1), explained(2)], []).doubts == ()
+
+
+def drifting(*costs: tuple[int, float]) -> Calibration:
+    """Fitted to trials of (workers, CPU of a batch)."""
+    return fit(
+        [explained(w, cpu=(cpu,) * 50, name=f"t{place}") for place, (w, cpu) in enumerate(costs)],
+        [],
+    )
+
+
+def test_trials_that_should_cost_the_same_tell_how_the_machine_drifts() -> None:
+    assert drifting((0, 0.01), (1, 0.02)).drift is None  # workers may well cost more than main
+    assert drifting((0, 0.01), (1, 0.02), (2, 0.02)).drift == 0.0
+    apart = drifting((0, 0.01), (0, 0.012), (1, 0.02), (2, 0.02)).drift
+    assert apart == pytest.approx(math.log(1.2) / 2)  # a variance of log(1.2)^2 / 2, and one of 0
+
+
+def test_a_machine_that_drifts_widens_the_interval_where_loading_is_the_limit() -> None:
+    steady, drifts = drifting((1, 0.01), (2, 0.01)), drifting((1, 0.01), (2, 0.0121))
+    assert width(drifts, step_s=0.0) > width(steady, step_s=0.0) + 0.3
+    assert width(drifts, step_s=1.0) == pytest.approx(width(steady, step_s=1.0), abs=0.02)
+
+
+def width(known: Calibration, *, step_s: float) -> float:
+    """Of the interval of two workers' rate, as a logarithm."""
+    where = Conditions(cores=2.0, step_s=step_s)
+    found = predict_all(known, [Config(num_workers=2).canonical()], where)[0].batches_per_s
+    assert found.low is not None
+    assert found.high is not None
+    return math.log(found.high / found.low)
 
 
 def test_doubts_widen_the_interval() -> None:

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from dlprof.model import Conditions, cell_of, maxplus, simulate
-from dlprof.model.work import Deck
+from dlprof.model.deck import Deck
 from dlprof.records import BatchCosts, Calibration, Config
 
 _MOST_OFF = 0.08

@@ -15,7 +15,8 @@ from dlprof.advise.predict.question import Place, Question, place_of, usable_cal
 from dlprof.advise.predict.trust import judge
 from dlprof.errors import UsageError
 from dlprof.model import Conditions, Predictor, bounds, cell_of, predictor_of
-from dlprof.model.work import Deck, work_of
+from dlprof.model.deck import Deck
+from dlprof.model.work import work_of
 from dlprof.records import Calibration, Confidence, Config, Estimate, Prediction, Run
 
 _SEED = 20260102
