@@ -313,8 +313,8 @@ def report(found: Sequence[Compared], *, beside: bool) -> Report:
                 "prediction can be better than."
             ),
             (
-                f"`quiet`: two measurements within {2 * _QUIET:.0%} of each other, and calibrated by "
-                f"trials of which those that should cost the same drifted by at most {_QUIET:.0%} "
+                f"`quiet`: both measurements within {2 * _QUIET:.0%} of each other, and calibrated "
+                f"by trials that drifted by at most {_QUIET:.0%} where they should cost the same "
                 "(standard deviation)."
             ),
             (
