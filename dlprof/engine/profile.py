@@ -33,6 +33,7 @@ from dlprof.records import (
     Trial,
     TrialCost,
 )
+from dlprof.search.plan import SHORTEST_TRIAL_S
 from dlprof.settings import OPTIONS, SweepSettings, by_key
 from dlprof.store import RunWriter, check_output
 from dlprof.trial.bench import Bench
@@ -88,9 +89,9 @@ def refuse_spent(
         deadline: Of the profile, once the target is built and probed.
 
     Raises:
-        UsageError: What is left is less than a trial takes whatever its batches cost.
+        UsageError: What is left is less than the shortest trial takes, its workers' start included.
     """
-    if deadline.cut_s >= cost.overhead_s:
+    if deadline.cut_s >= cost.of(config, min(SHORTEST_TRIAL_S, settings.trial_s or math.inf)):
         return
     spent_s = deadline.elapsed_s
     trial_s = settings.trial_s or _TRIAL_S

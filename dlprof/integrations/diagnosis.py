@@ -36,6 +36,7 @@ _OTHERS = 0.15
 
 _FELT = 0.05
 _ROLE: Final = "present"
+_MAKE_ONCE = "make it once, before the first epoch, or its workers can't persist."
 
 
 def diagnose_script(
@@ -74,7 +75,7 @@ def diagnose_script(
         missing = _missing(explanation, (refused or {}).get(loader.name, ""))
         if explanation is not None and not missing and loader.wait and loader.step:
             evidence = _evidence(loader, explanation, machine, target, usage or Usage())
-            return _diagnosed(evidence, loader.name, notes)
+            return _diagnosed(evidence, loader, notes)
         if missing and len(notes) < _MOST_UNTOLD:
             notes.append(f"Why {loader.name} is waited for can't be told: {missing}.")
     config = next((each.config for each in costly if each.config is not None), Config())
@@ -99,13 +100,15 @@ def _missing(explanation: Explanation | None, refused: str) -> str:
     return ""
 
 
-def _diagnosed(evidence: Evidence, name: str, notes: Sequence[str]) -> Diagnosis:
+def _diagnosed(evidence: Evidence, loader: WatchedLoader, notes: Sequence[str]) -> Diagnosis:
     batches = sum(each.batches for each in evidence.explanations())
-    told = [f"The causes are told for {name}, by {batches} of its first batches."]
+    told = [f"The causes are told for {loader.name}, by {batches} of its first batches."]
     if batches < _FEW_BATCHES:
         told.append("So few batches tell little of their spread.")
     found = diagnose(evidence, [*notes, *told])
     more = _outlook(found, evidence) if found.findings else ("They show no single cause.",)
+    if loader.made > 1 and any(each.code == "startup" for each in found.findings):
+        more = (*more, f"{loader.name} was made {loader.made} times: {_MAKE_ONCE}")
     return dataclasses.replace(found, notes=(*found.notes, *more))
 
 
@@ -145,6 +148,7 @@ def _evidence(
             dataset=loader.dataset,
             kind="iterable" if loader.sampler == _OF_ITERABLES else "map",
             sampler=loader.sampler or None,
+            batches_per_epoch=_batches_per_epoch(loader),
         ),
         config=config,
         accelerator=None if loader.copies is None else loader.copies.device.partition(":")[0],
@@ -170,6 +174,12 @@ def _evidence(
     return dataclasses.replace(
         evidence, calibration=calibration, predict=Foresight.at_step(calibration, step)
     )
+
+
+def _batches_per_epoch(loader: WatchedLoader) -> int | None:
+    """Of the script's epochs, ended or broken off; ``None`` where there was one, broken off."""
+    whole = loader.epochs_completed or loader.epochs > 1
+    return max(1, round(loader.batches / loader.epochs)) if whole and loader.epochs else None
 
 
 def _is_disturbed(explanation: Explanation, usage: Usage, cores: float) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dlprof.model.bounds import bounds, describe
 from dlprof.model.calibrate import fit
 from dlprof.model.conditions import Conditions
+from dlprof.model.interval import relative_error
 from dlprof.model.predict import (
     Closed,
     MaxPlus,
@@ -39,5 +40,6 @@ __all__ = [
     "needs",
     "predict_all",
     "predictor_of",
+    "relative_error",
     "spread_workers",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Sequence
 
-from dlprof.model import Conditions, predict_all
+from dlprof.model import Conditions, predict_all, relative_error
 from dlprof.records import (
     Calibration,
     Config,
@@ -15,14 +15,6 @@ from dlprof.records import (
     SweepPrediction,
 )
 from dlprof.search.grid import TIE
-
-LOG_SD = 0.08
-"""How far off the rates of two configurations may be from each other, as a standard deviation: on
-real data sets the model's prototype was off by 8 % in the median (FIELD section 5), ours by 3 % on
-emulated cores, and what both have wrong alike cancels."""
-
-_DOUBT_LOG_SD = 0.15
-"""What each doubt about a calibration adds to that."""
 
 _MOST_SIMULATED = 600
 """More configurations are predicted by the recursion, which takes a fraction of the time."""
@@ -76,7 +68,7 @@ def foretell(
         pick=pick.config,
         cores=conditions.cores,
         neighbours=conditions.neighbours,
-        log_sd=math.hypot(LOG_SD, *[_DOUBT_LOG_SD] * len(calibration.doubts)),
+        log_sd=relative_error(calibration),
         method=method,
     )
 

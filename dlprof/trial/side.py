@@ -94,8 +94,12 @@ class SideProcess:
     def begin(self) -> None:
         """Start the process, and have it import torch and build the target meanwhile."""
         self._running = _Running(self._place, self._path)
-        moved = [list(pair) for pair in self._place.moved]
-        self._running.send({"build": dataclasses.asdict(self._request), "moved": moved})
+        order = {
+            "build": dataclasses.asdict(self._request),
+            "moved": [list(pair) for pair in self._place.moved],
+            "temporary": str(self._path.parent),
+        }
+        self._running.send(order)
 
     def build(self, patience_s: float) -> BuiltSide:
         """Build the target in the process, which is started unless ``begin`` did.

@@ -15,6 +15,7 @@ import importlib.util
 import os
 import random
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ from dlprof.trial.measure import EmptyLoaderError, Loop, TruncatedEpochError
 from dlprof.trial.processes import die_with_parent, tie_forked
 from dlprof.trial.protocol import BlockRequest, Channel, Message, build_request
 from dlprof.trial.stacks import answer_with_stacks
+from dlprof.trial.temporary import keep_sockets_in
 
 if TYPE_CHECKING:
     from dlprof.targets.build import BuiltTarget
@@ -280,6 +282,7 @@ class Server:
 
     def _build(self, order: Message) -> Message:
         began_s = _clock()
+        keep_sockets_in(order["temporary"])
         sys.path[:] = _moved(sys.path, order["moved"])
         request = build_request(order["build"])
         self._burden_s = request.burden_s
@@ -323,6 +326,8 @@ def main() -> None:
     """Serve the check that started this process."""
     channel = Channel.of_descriptors(os.dup(0), os.dup(1))
     os.dup2(2, 1)
+    # Finding the directory writes a file there: now, and not in a worker that is about to be ended.
+    tempfile.gettempdir()
     die_with_parent()
     tie_forked()
     answer_with_stacks()

@@ -214,6 +214,8 @@ def test_the_command_ends_with_3_and_tells_ci(repository: Path, tmp_path: Path) 
     summary, outputs = tmp_path / "summary.md", tmp_path / "outputs.txt"
     names = ("--junit", "--markdown", "--bencher", "--benchmark-action", "--openmetrics", "-o")
     files = {name: tmp_path / f"written{name}" for name in names}
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
     words = [word for name, path in files.items() for word in (name, str(path))]
     done = dlprof(
         repository,
@@ -221,7 +223,9 @@ def test_the_command_ends_with_3_and_tells_ci(repository: Path, tmp_path: Path) 
         GITHUB_ACTIONS="true",
         GITHUB_STEP_SUMMARY=str(summary),
         GITHUB_OUTPUT=str(outputs),
+        TMPDIR=str(temporary),
     )
+    assert list(temporary.iterdir()) == []
     assert done.returncode == 3, done.stderr
     document = json.loads(done.stdout)
     assert document["state"] == "fail"

@@ -115,6 +115,35 @@ def test_the_costliest_loader_is_explained() -> None:
     assert found.notes[-1].endswith("% waiting.")
 
 
+EPOCHS = dataclasses.replace(
+    LOADER, epochs=15, epochs_completed=15, startup_s=0.9, turnover=durations(0.8, 14), waited_s=16
+)
+
+
+def test_epochs_too_short_for_their_workers_are_told() -> None:
+    found = diagnosed(EPOCHS, wall_s=20.0)
+    assert found is not None
+    cause = found.findings[0]
+    assert cause.code == "startup"
+    assert cause.evidence["batches_per_epoch"] == BATCHES / 15
+    assert cause.fix is not None
+    assert cause.fix.dataloader_kwargs["persistent_workers"] is True
+    assert not any("make it once" in note for note in found.notes)
+
+
+def test_persistent_workers_want_a_loader_that_is_made_once() -> None:
+    found = diagnosed(dataclasses.replace(EPOCHS, made=15), wall_s=20.0)
+    assert found is not None
+    assert any("was made 15 times: make it once" in note for note in found.notes)
+
+
+def test_an_only_epoch_that_is_broken_off_tells_no_length() -> None:
+    broken_off = dataclasses.replace(EPOCHS, epochs=1, epochs_completed=0, turnover=None)
+    found = diagnosed(broken_off, wall_s=20.0)
+    assert found is not None
+    assert "startup" not in {finding.code for finding in found.findings}
+
+
 def test_a_wait_that_costs_the_script_nothing_is_not_explained() -> None:
     assert diagnosed(wall_s=1000.0) is None
 

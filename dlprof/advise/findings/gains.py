@@ -9,6 +9,7 @@ from typing import Literal
 
 from dlprof.advise.findings.costs import Costs
 from dlprof.advise.findings.view import View
+from dlprof.model import relative_error
 from dlprof.records import Config, Estimate, Prediction, Trial
 from dlprof.stats import BlockFit, fit_blocks, observe
 
@@ -139,13 +140,22 @@ def model_ratio(
     after, before = predict(changed[0], cores=changed[1]), predict(now[0], cores=now[1])
     if after is None or before is None or before.batches_per_s.value <= 0:
         return None
-    return Gain(estimate=_quotient(after, before), source="model")
+    known = view.evidence.calibration
+    most = _BOUND_LOG_SD if known is None else relative_error(known)
+    return Gain(estimate=_quotient(after, before, 2 * most), source="model")
 
 
-def _quotient(after: Prediction, before: Prediction) -> Estimate:
-    """The two intervals joined as if the errors were independent."""
+def _quotient(after: Prediction, before: Prediction, most: float) -> Estimate:
+    """The two intervals joined as if the errors were independent.
+
+    Args:
+        after: Above the line.
+        before: Below it.
+        most: Half the width of the logarithm's interval at most, since both have the calibration's
+            luck and the machine's mood alike.
+    """
     value = after.batches_per_s.value / before.batches_per_s.value
-    half = math.hypot(_log_half(after.batches_per_s), _log_half(before.batches_per_s))
+    half = min(most, math.hypot(_log_half(after.batches_per_s), _log_half(before.batches_per_s)))
     return Estimate(value=value, low=value * math.exp(-half), high=value * math.exp(half))
 
 

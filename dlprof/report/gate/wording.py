@@ -42,7 +42,7 @@ _HEADLINES: Mapping[GateState, str] = MappingProxyType(
 _WORST_FIRST: Mapping[GateState, int] = MappingProxyType(
     {"fail": 0, "inconclusive": 1, "no_baseline": 2, "pass": 3}
 )
-_HELPED_BY_TIME = frozenset({"undecided", "too_few_quads", "contended", "spread"})
+_UNDECIDED = frozenset({"undecided", "too_few_quads", "contended", "spread"})
 _NO_CHARACTER = re.compile("[\ufdd0-\ufdef\ufffe\uffff]")
 # GitHub's runner obeys lines of a job's output that begin with these, blanks aside.
 _COMMAND = re.compile(r"(?<!\S)(:|#)(:|#\[)")
@@ -174,8 +174,25 @@ def advice(check: CheckReport) -> str:
     reasons = {gate.reason for target in check.targets for gate in target.verdict.gates}
     if check.state == "inconclusive" and "unusable_blocks" in reasons:
         return "Mend what kept the blocks from being measured, then check again."
-    if check.state == "inconclusive" and reasons & _HELPED_BY_TIME:
-        return "Give it more time with --budget, or a machine that does less beside it."
+    if check.state == "inconclusive" and reasons & _UNDECIDED:
+        if any(map(_has_looks_left, check.targets)):
+            return "Give it more time with --budget, or a machine that does less beside it."
+        return (
+            "More time won't tell: use a machine that does less beside it, or allow for more with "
+            "--fail-above."
+        )
     if check.state == "no_baseline":
         return "Record runs on this machine with dlprof baseline update FILE."
     return ""
+
+
+def _has_looks_left(target: TargetCheck) -> bool:
+    """Whether more quads could still decide a metric that is undecided."""
+    if target.plan is None:
+        return False
+    counts = collections.Counter(quad.series for quad in target.quads)
+    undecided = {gate.name for gate in target.verdict.gates if gate.reason in _UNDECIDED}
+    return any(
+        rule.name in undecided and counts[rule.series] < rule.looks[-1]
+        for rule in target.plan.rules
+    )

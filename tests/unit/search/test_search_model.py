@@ -11,6 +11,7 @@ from model_calibrations import fed, tailed
 from predicted_runs import calibration
 
 from dlprof.model import Conditions
+from dlprof.model.interval import RELATIVE_ERROR
 from dlprof.records import BatchCosts, Config, Plan, Trial, TrialCost, Usage
 from dlprof.search.calibrating import (
     calibration_configs,
@@ -20,7 +21,7 @@ from dlprof.search.calibrating import (
     race_trial_s,
     wants_model,
 )
-from dlprof.search.foretell import LOG_SD, foretell
+from dlprof.search.foretell import foretell
 from dlprof.search.grid import TIE, GridSearch, Proposal, Stop
 from dlprof.search.levers import levers, next_lever
 from dlprof.search.space import build_cells, build_space
@@ -153,7 +154,7 @@ def test_more_workers_than_cores_where_batches_wait() -> None:
     found = foretell(WAITS, NET, Conditions(cores=2.0))
     assert found.pick.num_workers == 16
     assert {each.num_workers for each in found.race} == {0, 8, 16}
-    assert found.log_sd == pytest.approx(LOG_SD)
+    assert found.log_sd == pytest.approx(RELATIVE_ERROR)
 
 
 def test_no_more_workers_than_cores_where_batches_compute() -> None:
@@ -211,7 +212,7 @@ def test_the_present_settings_are_always_measured() -> None:
 
 def test_doubts_about_the_calibration_make_predictions_worth_less() -> None:
     doubtful = dataclasses.replace(COMPUTES, doubts=("too busy", "too short"))
-    assert foretell(doubtful, NET, Conditions(cores=2.0)).log_sd > 2 * LOG_SD
+    assert foretell(doubtful, NET, Conditions(cores=2.0)).log_sd > 2 * RELATIVE_ERROR
 
 
 def test_batches_that_cost_nothing_predict_nothing() -> None:
@@ -222,7 +223,7 @@ def test_batches_that_cost_nothing_predict_nothing() -> None:
 
 def test_a_race_is_over_when_it_says_what_was_predicted() -> None:
     race = (config(0), config(1), config(2))
-    expected = Expected(log_rates={"w0": 0.0, "w1-p2": 0.0, "w2-p2": 0.7}, log_sd=LOG_SD)
+    expected = Expected(log_rates={"w0": 0.0, "w1-p2": 0.0, "w2-p2": 0.7}, log_sd=RELATIVE_ERROR)
     search = GridSearch(plan=race_plan(led(), race), expected=expected)
     rates = {race[0]: 100.0, race[1]: 101.0, race[2]: 199.0}
     history: list[Trial] = []
@@ -234,7 +235,7 @@ def test_a_race_is_over_when_it_says_what_was_predicted() -> None:
 
 def test_a_race_ends_where_noise_hides_what_is_left_to_gain() -> None:
     race = (config(2), config(4))
-    expected = Expected(log_rates={"w2-p2": 0.0, "w4-p2": 0.03}, log_sd=LOG_SD)
+    expected = Expected(log_rates={"w2-p2": 0.0, "w4-p2": 0.03}, log_sd=RELATIVE_ERROR)
     search = GridSearch(plan=race_plan(led(), race), expected=expected)
     turns = {race[0]: [100.0, 60.0, 150.0], race[1]: [70.0, 120.0, 90.0]}
     history: list[Trial] = []
