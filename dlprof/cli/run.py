@@ -86,6 +86,7 @@ def run(
     from dlprof.integrations.ranks import read_rank
     from dlprof.integrations.running import Plan, new_header, run_program
     from dlprof.integrations.script import load_module, load_script, set_path
+    from dlprof.store import check_output
 
     rank = read_rank(os.environ)
     if module is None:
@@ -94,11 +95,12 @@ def run(
     else:
         name, folder = module, str(Path.cwd())
     last_words = _LastWords(
-        json_file=_ranked(json_file, rank),
+        json_file=None if json_file is None else _ranked(json_file, rank),
         on_screen=not quiet and (rank is None or rank.rank == 0),
     )
     header = new_header(name)
-    writer = _open(output, name, header, rank=rank, force=force)
+    if output is not None:
+        check_output(_ranked(output, rank), force=force)
     set_path(folder)
     plan = Plan(
         name=name,
@@ -107,7 +109,12 @@ def run(
         show=last_words,
         follow=follow,
     )
-    ending = run_program(plan, header, writer, clock=time.perf_counter_ns)
+
+    def begin() -> RunWriter | None:
+        last_words.remove_earlier()
+        return _open(output, name, header, rank=rank, force=force)
+
+    ending = run_program(plan, header, begin, clock=time.perf_counter_ns)
     _leave(ending.exit_code)
 
 
@@ -116,10 +123,8 @@ def _leave(exit_code: int) -> NoReturn:
     sys.exit(exit_code)
 
 
-def _ranked(path: Path | None, rank: Rank | None) -> Path | None:
+def _ranked(path: Path, rank: Rank | None) -> Path:
     """The file of this process; by its full path, since the script may change the directory."""
-    if path is None:
-        return None
     return (path if rank is None else rank.file(path)).absolute()
 
 
@@ -132,8 +137,6 @@ def _open(
 
     named = output or Path(run_file_name(name, datetime.now().astimezone()))
     path = _ranked(named, rank)
-    if path is None:
-        return None
     try:
         return RunWriter.create(path, header, force=force)
     except FileError as error:
@@ -167,6 +170,13 @@ class _LastWords:
         if self.on_screen:
             with contextlib.suppress(OSError, ValueError):  # the script may have closed it
                 streams.print_report(render_script(run))
+
+    def remove_earlier(self) -> None:
+        """Remove an earlier run's report, which could be taken for that of a script that dies."""
+        file = self.json_file
+        if file is not None and file.is_file() and not file.is_symlink():
+            with contextlib.suppress(OSError):  # it is told where the report can't be written
+                file.unlink()
 
     def _warn(self, text: str) -> None:
         with contextlib.suppress(OSError, ValueError):

@@ -28,6 +28,7 @@ from dlprof.integrations.script import Ending, Program, as_main, execute, show_f
 from dlprof.machine import inspect_machine
 from dlprof.records import (
     SCHEMA_VERSION,
+    SCRIPT_SPEC,
     Cost,
     Diagnosis,
     Explanation,
@@ -81,7 +82,7 @@ def new_header(name: str) -> RunHeader:
         torch_version=torch_version,
         python_version=platform.python_version(),
         machine=inspect_machine(),
-        target=Target(spec=f"run:{name}", kind="map", dataset=""),
+        target=Target(spec=f"{SCRIPT_SPEC}{name}", kind="map", dataset=""),
         settings={},
     )
 
@@ -90,7 +91,9 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def run_program(plan: Plan, header: RunHeader, writer: RunWriter | None, *, clock: Clock) -> Ending:
+def run_program(
+    plan: Plan, header: RunHeader, open_writer: Callable[[], RunWriter | None], *, clock: Clock
+) -> Ending:
     """Run a script to its end, its loaders watched.
 
     The report comes when the interpreter ends, after the script's own threads and exit functions;
@@ -99,21 +102,22 @@ def run_program(plan: Plan, header: RunHeader, writer: RunWriter | None, *, cloc
     Args:
         plan: What to run.
         header: From :func:`new_header`.
-        writer: Where records go; ``None`` for nowhere.
+        open_writer: Opens where records go, once there is a script: what doesn't run replaces
+            no earlier file. ``None`` for nowhere.
         clock: Nanoseconds, never going back.
 
     Raises:
-        DlprofError: The script can't be run.
+        DlprofError: The script can't be run, or the file not be written.
     """
-    watching = _Watching(plan, header, writer, clock)
+    watching = _Watching(plan, header, clock)
     with watching.attached():
         try:
-            program = plan.load()
+            program = watching.loaded(open_writer)
         except DlprofError:
             watching.give_up()
             raise
-        except BaseException as error:  # noqa: BLE001 - raised by a package around the module
-            return watching.end(show_fault(error))
+        if isinstance(program, Ending):
+            return watching.end(program)
         return watching.end(execute(program, as_main(program)))
 
 
@@ -123,14 +127,12 @@ class _Watching:
     Args:
         plan: What is run.
         header: The file's first record.
-        writer: Where records go; ``None`` for nowhere.
         clock: Nanoseconds, never going back.
     """
 
-    def __init__(
-        self, plan: Plan, header: RunHeader, writer: RunWriter | None, clock: Clock
-    ) -> None:
-        self._plan, self._header, self._writer, self._clock = plan, header, writer, clock
+    def __init__(self, plan: Plan, header: RunHeader, clock: Clock) -> None:
+        self._plan, self._header, self._clock = plan, header, clock
+        self._writer: RunWriter | None = None
         self._recorder = Recorder(
             clock=clock, folder=str(Path.cwd()), due=self._keep, follow=plan.follow
         )
@@ -161,6 +163,22 @@ class _Watching:
         os._exit = leave_with_last_words
         yield
 
+    def loaded(self, open_writer: Callable[[], RunWriter | None]) -> Program | Ending:
+        """The script, or how a package around it ended; writes from here on.
+
+        Raises:
+            DlprofError: There is no such script, or the file can't be written.
+        """
+        program: Program | Ending
+        try:
+            program = self._plan.load()
+        except DlprofError:
+            raise
+        except BaseException as error:  # noqa: BLE001 - raised by a package around the module
+            program = show_fault(error)
+        self._writer = open_writer()
+        return program
+
     def _attach(self, module: ModuleType) -> None:
         self._recorder.attach(module)
         self._meanwhile.begin()
@@ -171,13 +189,9 @@ class _Watching:
         return ending
 
     def give_up(self) -> None:
-        """There is nothing to watch after all: leave no file and say nothing."""
+        """There is nothing to watch after all: say nothing."""
         self._over = True
         self._finder.remove()
-        self._finder.remove()
-        if self._writer is not None:
-            self._writer.close()
-            self._writer.path.unlink(missing_ok=True)
 
     def _keep(self) -> None:
         """Write what was seen so far, so that no end of the process can take all of it."""

@@ -44,11 +44,18 @@ from dlprof.records.stages import (
 from dlprof.records.target import Target
 from dlprof.records.timeline import Timeline
 from dlprof.records.trial import Failure, FailureKind, GpuUsage, Outcome, Purpose, Trial, Usage
-from dlprof.records.watched import Durations, ScriptEnding, WatchedLoader, WatchedScript
+from dlprof.records.watched import (
+    SCRIPT_SPEC,
+    Durations,
+    ScriptEnding,
+    WatchedLoader,
+    WatchedScript,
+)
 
 __all__ = [
     "AGE_STAGES",
     "SCHEMA_VERSION",
+    "SCRIPT_SPEC",
     "Alternative",
     "BatchCosts",
     "Calibration",

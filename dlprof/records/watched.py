@@ -10,6 +10,9 @@ from dlprof.records.config import Config
 from dlprof.records.copies import Copies
 from dlprof.records.record import record
 
+SCRIPT_SPEC = "run:"
+"""How the target's text of a watched script begins."""
+
 
 @record(frozen=True, slots=True, kw_only=True)
 class Durations:

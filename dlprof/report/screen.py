@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import RenderableType
 
-from dlprof.records import Run
+from dlprof.records import SCRIPT_SPEC, Run
 from dlprof.report.export.content import with_recommendation
 from dlprof.report.profile import render_profile
 from dlprof.report.sweep import render_sweep
@@ -17,7 +17,8 @@ def render_run(run: Run) -> RenderableType:
     Args:
         run: Of a sweep, a profile or a script.
     """
-    if run.script is not None or run.watched:
+    of_script = run.header.target.spec.startswith(SCRIPT_SPEC)
+    if of_script or run.script is not None or run.watched:
         return render_script(run)
     if run.diagnosis is not None:
         return render_profile(run)

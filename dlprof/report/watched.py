@@ -10,7 +10,15 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from dlprof.records import SCHEMA_VERSION, Copies, Durations, Run, WatchedLoader, WatchedScript
+from dlprof.records import (
+    SCHEMA_VERSION,
+    SCRIPT_SPEC,
+    Copies,
+    Durations,
+    Run,
+    WatchedLoader,
+    WatchedScript,
+)
 from dlprof.report.findings import render_findings
 from dlprof.report.labels import percent_text, settings_text
 from dlprof.report.layout import INDENT, Hanging
@@ -29,6 +37,11 @@ _ENDINGS = {
     "interrupted": "interrupted",
     "os._exit": "ended by os._exit",
 }
+
+_CUT_OFF = (
+    "The script's process ended before it could say more, as by a signal: what is told here is "
+    "what had been seen some time before that."
+)
 
 
 def script_document(run: Run) -> str:
@@ -72,14 +85,16 @@ def render_script(run: Run) -> RenderableType:
 
 
 def _headline(run: Run) -> RenderableType:
-    name = clean(run.header.target.spec.removeprefix("run:"))
+    name = clean(run.header.target.spec.removeprefix(SCRIPT_SPEC))
     script = run.script
     if script is None:
-        return Hanging("", Text(f"dlprof run {name}", style="bold"))
+        return Hanging("", Text(f"dlprof run {name}, cut off", style="bold"))
     parts = [f"dlprof run {name}: {format_duration(script.wall_s)}"]
     if run.watched:
         waited = format_duration(script.waited_s)
         parts.append(f"{waited} of it waiting for data ({percent_text(script.wait_fraction)})")
+    if script.ending == "running":
+        parts.append("cut off")
     if script.ending in _ENDINGS:
         code = "" if script.exit_code is None else f" with exit code {script.exit_code}"
         parts.append(f"{_ENDINGS[script.ending]}{code}")
@@ -93,6 +108,8 @@ def _last_words(run: Run) -> Iterator[str]:
     script = run.script
     for note in () if script is None else script.notes:
         yield clean(note)
+    if script is None or script.ending == "running":
+        yield _CUT_OFF if run.watched else f"{_CUT_OFF} No loader had been seen by then."
     if run.path:
         yield f"Run file: {clean(run.path)}"
 

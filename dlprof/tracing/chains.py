@@ -49,6 +49,7 @@ class _TimedList(list[Any]):
     """A list that times what a loop over it does; pickles and copies as a plain list."""
 
     tally: Tally | None = None
+    plain: Any = None  # the user's own, in whose place it stands
 
     def __iter__(self) -> Iterator[Any]:
         steps, tally = super().__iter__(), self.tally
@@ -67,6 +68,7 @@ class _TimedTuple(tuple[Any, ...]):  # noqa: SLOT001 - a tuple's subclass can't 
     """A tuple that times what a loop over it does; pickles and copies as a plain tuple."""
 
     tally: Tally | None = None
+    plain: Any = None  # the user's own, in whose place it stands
 
     def __iter__(self) -> Iterator[Any]:
         steps, tally = super().__iter__(), self.tally
@@ -100,6 +102,9 @@ def _timed_part(part: Any, tally: Tally | None, index: Any, length: int) -> Any:
     return _TimedSlice(part, tally, first) if step == 1 else part
 
 
+_STEPS = (list, tuple, _TimedList, _TimedTuple)
+
+
 class Chains:
     """The chains of one data set, timed until they are let go.
 
@@ -116,16 +121,15 @@ class Chains:
         self.names = tuple(names)
 
     def _time(self, owner: Any) -> list[str]:
-        plain = owner.transforms
-        timed: Any = _TimedList(plain) if isinstance(plain, list) else _TimedTuple(plain)
-        tally = timed.tally = Tally(len(plain))
+        plain, timed = _timed(owner.transforms)
+        tally = timed.tally = Tally(len(timed))
         try:
             owner.transforms = timed
         except Exception:  # noqa: BLE001 - the user's own class may refuse; then it isn't timed
             return []
         self._tallies.append(tally)
         self._undo.append(lambda: _put_back(owner, plain, timed))
-        return [f"{place} {_name(step)}" for place, step in enumerate(plain)]
+        return [f"{place} {_name(step)}" for place, step in enumerate(_untimed(timed))]
 
     def take(self) -> tuple[int, ...]:
         """Calls and nanoseconds of every step since the last time; empty if none ran."""
@@ -141,11 +145,29 @@ class Chains:
         self._undo.clear()
 
 
+def _timed(steps: Any) -> tuple[Any, Any]:
+    """The user's own list or tuple, and one that is timed to stand in its place.
+
+    It may have been timed by an iterator that still lives, since without workers an epoch's
+    iterator is made before the last one's is let go: the new one takes over.
+    """
+    plain = steps.plain if isinstance(steps, _TimedList | _TimedTuple) else steps
+    kind: Any = _TimedList if isinstance(steps, list) else _TimedTuple
+    timed = kind(_untimed(steps))
+    timed.plain = plain
+    return plain, timed
+
+
+def _untimed(steps: Any) -> Iterator[Any]:
+    """What a list or tuple holds, whether it is timed or not."""
+    return list.__iter__(steps) if isinstance(steps, list) else tuple.__iter__(steps)
+
+
 def _put_back(owner: Any, plain: Any, timed: Any) -> None:
     if owner.transforms is not timed:
         return
     if isinstance(plain, list):
-        plain[:] = list.__iter__(timed)  # with what the user has changed in it meanwhile
+        plain[:] = _untimed(timed)  # with what the user has changed in it meanwhile
     owner.transforms = plain
 
 
@@ -182,7 +204,7 @@ def _is_chain(each: Any) -> bool:
     if not callable(each):
         return False
     steps: Any = _attributes(each).get("transforms")
-    return type(steps) in (list, tuple) and bool(steps) and all(map(callable, steps))
+    return type(steps) in _STEPS and bool(steps) and all(map(callable, _untimed(steps)))
 
 
 def _attributes(each: Any) -> dict[str, Any]:

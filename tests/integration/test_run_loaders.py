@@ -10,8 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from golden import drawn
 
 from dlprof.records import Run, WatchedLoader
+from dlprof.report.screen import render_run
 from dlprof.store import read_run
 
 ZOO = Path(__file__).with_name("zoo_script.py")
@@ -200,8 +202,11 @@ for batch in loader:
 @pytest.mark.parametrize("end", ["exit", "kill"])
 def test_an_abrupt_end_leaves_what_was_seen(end: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(ABRUPT)
-    done = ran([*DLPROF, "-o", "run.dlprof.jsonl", "train.py", end], tmp_path)
+    (tmp_path / "report.json").write_text("of an earlier run")
+    words = ["--json", "report.json", "-o", "run.dlprof.jsonl", "train.py", end]
+    done = ran([*DLPROF, *words], tmp_path)
     run = read_run(tmp_path / "run.dlprof.jsonl")
+    screen = drawn(render_run(run), width=100)
     (seen,) = run.watched
     assert seen.batches > 10
     assert run.script is not None
@@ -209,7 +214,11 @@ def test_an_abrupt_end_leaves_what_was_seen(end: str, tmp_path: Path) -> None:
         assert done.returncode == 9
         assert (run.script.ending, run.script.exit_code) == ("os._exit", 9)
         assert "train.py:5" in done.stderr
+        assert json.loads((tmp_path / "report.json").read_text())["script"]["exit_code"] == 9
+        assert "cut off" not in screen
     else:
         assert done.returncode == -9
         assert (run.script.ending, run.script.exit_code) == ("running", None)
         assert run.end is None
+        assert not (tmp_path / "report.json").exists()
+        assert "cut off" in screen

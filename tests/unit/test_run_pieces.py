@@ -71,6 +71,8 @@ def test_options_end_where_the_scripts_words_begin(words: list[str], split: list
         (["-m", "json.no_such_part"], "There is no module 'json.no_such_part' to run"),
         (["-m", ".."], "There is no module '..' to run"),
         (["-m", "email"], "There is no module 'email' to run"),
+        (["--force", "-o", "old.jsonl", "-m", "json.no_such_part"], "There is no module"),
+        (["-o", "old.jsonl", "good.py"], "already exists"),
         (["-o", "no/such/folder/f.jsonl", "good.py"], "There is no folder"),
         (["--nonsense", "good.py"], "No such option"),
     ],
@@ -85,6 +87,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(
     (tmp_path / "train.sh").write_text("#!/bin/sh\nset -e; if true; then\n")
     (tmp_path / "picture.py").write_bytes(b"\x89PNG\x00\x01")
     (tmp_path / "good.py").write_text("print('ran')")
+    (tmp_path / "old.jsonl").write_text("of an earlier run")
     before = sorted(tmp_path.iterdir())
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -101,6 +104,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(
     assert says in err
     assert len(err.splitlines()) <= 2
     assert sorted(tmp_path.iterdir()) == before
+    assert (tmp_path / "old.jsonl").read_text() == "of an earlier run"
     assert not any(isinstance(each, AfterImport) for each in sys.meta_path)
 
 

@@ -105,6 +105,20 @@ def test_a_chains_steps_are_timed_and_nothing_changes() -> None:
     assert chain.transforms is steps
 
 
+@pytest.mark.parametrize("steps", [[double, AddOne()], (double, AddOne())])
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_the_next_epoch_takes_a_chain_over(steps: Any, order: tuple[int, int]) -> None:
+    """Without workers, its iterator is made while the last one's still lives."""
+    chain = Chain(steps)
+    epochs = [Chains(Holder(transform=chain)) for _ in range(2)]
+    assert chain(5) == 11
+    assert [each.take()[::2] for each in epochs] == [(), (1, 1)]
+    assert [each.names for each in epochs] == [("0 double", "1 AddOne")] * 2
+    for place in order:
+        epochs[place].let_go()
+    assert chain.transforms is steps
+
+
 def test_a_chain_that_runs_a_slice_is_timed_by_its_steps() -> None:
     chain = Sliced((double, double, AddOne()))
     chains = Chains(Holder(transform=chain))

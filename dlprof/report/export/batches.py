@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from dlprof.records import Timeline
 
@@ -79,6 +80,26 @@ class Batch:
     stops: tuple[Slice, ...]
     tracks: dict[int, str]
     yielded_s: float | None
+
+
+def since_first(timeline: Timeline) -> Timeline:
+    """A timeline with times since the first thing that happened, if that was before its start.
+
+    Batches that were sent out before it began are seen in it, and viewers drop what comes before 0.
+    """
+    columns = {name: getattr(timeline, name) for name in _COLUMNS}
+    times = (at for column in columns.values() for at in column if at is not None)
+    first_s = max(-_LATEST_S, min(times, default=0.0))
+    if first_s >= 0.0:
+        return timeline
+    shifted: dict[str, Any] = {
+        name: tuple(_since(first_s, at) for at in each) for name, each in columns.items()
+    }
+    return dataclasses.replace(timeline, **shifted)
+
+
+def _since(first_s: float, at: float | None) -> float | None:
+    return None if at is None else max(0.0, at - first_s)
 
 
 def batches(timeline: Timeline) -> Iterator[Batch]:

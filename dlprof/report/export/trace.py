@@ -14,7 +14,7 @@ from typing import Any
 
 from dlprof.errors import UsageError
 from dlprof.records import Run, Timeline
-from dlprof.report.export.batches import Batch, batches
+from dlprof.report.export.batches import Batch, batches, since_first
 from dlprof.report.export.counters import Counts
 from dlprof.report.labels import settings_text
 from dlprof.report.text import clean
@@ -58,6 +58,11 @@ def _without_timeline(run: Run) -> UsageError:
     """Why there is nothing to draw, by what made the run file."""
     name = run.path or "The run"
     if run.script is not None or run.watched:
+        if run.end is None:
+            return UsageError(
+                f"{name} holds no timeline: the script was cut off before it could be written",
+                hint="Let the script end by itself, and give that run file.",
+            )
         return UsageError(
             f"{name} holds no timeline: no batch of the script's loaders was followed",
             hint="Run the script with dlprof run, without --no-follow, and give that run file.",
@@ -70,6 +75,7 @@ def _without_timeline(run: Run) -> UsageError:
 
 def _events(run: Run, timeline: Timeline, process: int, most_bytes: int) -> list[str]:
     """The events of one timeline as JSON, batch by batch until the room is used up."""
+    timeline = since_first(timeline)
     counts = Counts(timeline)
     tracks: dict[int, str] = {}
     events: list[str] = []
@@ -113,7 +119,8 @@ def _of_batch(batch: Batch, counts: Counts, process: int) -> Iterator[str]:
     args = f'"args":{{"batch":{batch.number},"epoch":{batch.epoch}}}'
     key = f'"pid":{process},"id":"{process}.{batch.place}"'
     for each in batch.slices:
-        name, begin, end = each.name, each.begin_s * _US, each.end_s * _US
+        # Both ends are rounded alike: a slice that overlaps with the next is dropped by the viewer.
+        name, begin, end = each.name, round(each.begin_s * _US, 1), round(each.end_s * _US, 1)
         if each.track is not None:
             place = f'"pid":{process},"tid":{each.track},"ts":{begin:.1f},"dur":{end - begin:.1f}'
             yield f'{{"ph":"X","name":"{name}",{place},{args}}}'
