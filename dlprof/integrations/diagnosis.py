@@ -48,6 +48,7 @@ def diagnose_script(
     wall_s: float,
     refused: Mapping[str, str] | None = None,
     usage: Usage | None = None,
+    local_ranks: int = 1,
 ) -> Diagnosis | None:
     """What is known of the cause, for the loader that costs the script the most with its copies.
 
@@ -61,11 +62,13 @@ def diagnose_script(
         wall_s: How long it ran.
         refused: Why batches could not be followed, by the loader's name.
         usage: What the script and others used of the machine; ``None`` where that isn't known.
+        local_ranks: Processes of the job on this machine: each counts on its share of the cores.
 
     Returns:
         ``None`` where no loader costs time to speak of; without findings and with notes where
         none of them tells a cause.
     """
+    machine = dataclasses.replace(machine, usable_cores=machine.usable_cores / local_ranks)
     costly = [each for each in loaders if _cost_s(each) >= _WORTH_TELLING * wall_s and each.batches]
     costly.sort(key=_cost_s, reverse=True)
     told = {each.trial_id: each for each in explanations}
@@ -120,11 +123,17 @@ def _outlook(found: Diagnosis, evidence: Evidence) -> tuple[str, ...]:
     known = {field.name for field in dataclasses.fields(Config)}
     changed = {name: each for name, each in fix.dataloader_kwargs.items() if name in known}
     config = dataclasses.replace(evidence.config, **changed).canonical()
-    told = evidence.predict(config, cores=evidence.machine.usable_cores)
+    told = evidence.predict(config, cores=_cores(evidence))
     if told is None or told.wait_fraction is None:
         return ()
     settings = ", ".join(f"{name}={each}" for name, each in changed.items())
     return (f"With {settings} the model says {told.wait_fraction * 100:.0f} % waiting.",)
+
+
+def _cores(evidence: Evidence) -> float:
+    """That were to be had, as gains are reckoned on them too."""
+    usages = [trial.usage.available_cpu_cores for trial in evidence.plain(_ROLE)]
+    return next(filter(None, usages), evidence.machine.usable_cores)
 
 
 def _evidence(

@@ -16,10 +16,12 @@ class Rank:
     Attributes:
         rank: From 0, over all machines.
         world_size: Processes of the job.
+        local_size: Those of them on this machine, which share its cores.
     """
 
     rank: int
     world_size: int
+    local_size: int = 1
 
     def file(self, path: Path) -> Path:
         """The run file of this process, where the user named one for the job.
@@ -42,4 +44,12 @@ def read_rank(environ: Mapping[str, str]) -> Rank | None:
         rank, size = int(environ["RANK"]), int(environ["WORLD_SIZE"])
     except (KeyError, ValueError):
         return None
-    return Rank(rank=rank, world_size=size) if size > 1 and 0 <= rank < size else None
+    if size <= 1 or not 0 <= rank < size:
+        return None
+    return Rank(rank=rank, world_size=size, local_size=_local_size(environ, size))
+
+
+def _local_size(environ: Mapping[str, str], world_size: int) -> int:
+    """Ranks of this machine: as torchrun tells; one where nobody does."""
+    told = environ.get("LOCAL_WORLD_SIZE", "")
+    return min(max(1, int(told)), world_size) if told.isdecimal() else 1

@@ -258,6 +258,7 @@ class _Watching:
                 wall_s=wall_s,
                 refused=self._recorder.refusals(),
                 usage=self._meanwhile.usage(),
+                local_ranks=1 if self._plan.rank is None else self._plan.rank.local_size,
             )
         except Exception as error:  # noqa: BLE001 - the rest of the report is worth having
             fault = f"no cause could be found: {type(error).__name__}: {error}"

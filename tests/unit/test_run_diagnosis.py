@@ -196,6 +196,25 @@ def test_a_refusal_is_told_and_the_next_loader_is_explained() -> None:
     assert found.notes[1].startswith("The causes are told for train.py:3, by 150 of")
 
 
+@pytest.mark.parametrize(("ranks", "told_so"), [(1, True), (8, False)])
+def test_ranks_of_one_machine_share_its_cores(ranks: int, told_so: bool) -> None:  # noqa: FBT001
+    """Where batches cost CPU alone, more workers give a rank no more than its one of 8 cores."""
+    costs = dataclasses.replace(TOLD.costs, cpu_s=(0.039,) * BATCHES, io_s=(0.0,) * BATCHES)
+    told = dataclasses.replace(
+        TOLD, costs=costs, stages=(stage("fetch", 0.039, 0.039), *TOLD.stages[1:])
+    )
+    found = diagnose_script(
+        [LOADER],
+        [told],
+        builders.machine(8),
+        builders.target(),
+        wall_s=10.0,
+        local_ranks=ranks,
+    )
+    assert found is not None
+    assert any(each.code == "too_few_workers" for each in found.findings) is told_so
+
+
 def test_without_a_timed_step_there_is_no_outlook() -> None:
     stages = tuple(each for each in TOLD.stages if each.name != "step")
     found = diagnosed(told=dataclasses.replace(TOLD, stages=stages))

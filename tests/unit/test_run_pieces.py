@@ -155,7 +155,10 @@ def test_frames_of_dlprof_are_taken_out_of_tracebacks_and_workers_texts(
 
 
 def test_ranks_come_from_the_environment() -> None:
-    assert read_rank({"RANK": "3", "WORLD_SIZE": "8"}) == Rank(rank=3, world_size=8)
+    job = {"RANK": "3", "WORLD_SIZE": "8"}
+    assert read_rank(job) == Rank(rank=3, world_size=8)
+    assert read_rank(job | {"LOCAL_WORLD_SIZE": "4"}) == Rank(rank=3, world_size=8, local_size=4)
+    assert read_rank(job | {"LOCAL_WORLD_SIZE": "many"}) == Rank(rank=3, world_size=8)
     for environ in ({}, {"RANK": "0", "WORLD_SIZE": "1"}, {"RANK": "x", "WORLD_SIZE": "2"},
                     {"RANK": "2", "WORLD_SIZE": "2"}, {"RANK": "1"}):  # fmt: skip
         assert read_rank(environ) is None
