@@ -41,11 +41,16 @@ def watch(
         name: What the summary calls the loader.
 
     Raises:
-        UsageError: ``loader`` can't be iterated, or ``every`` is no whole number above 0.
+        UsageError: ``loader`` can't be iterated, ``log`` can't be called, or ``every`` is no whole
+            number above 0.
     """
     if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
         raise UsageError(
             f"watch: a {type(loader).__name__} can't be iterated", hint="Pass the DataLoader."
+        )
+    if log is not None and not callable(log):
+        raise UsageError(
+            f"watch: log={log!r} is no function", hint="Pass one that takes a dictionary of floats."
         )
     number: object = every  # whatever an untyped caller has passed
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:

@@ -116,6 +116,17 @@ def test_a_single_trial_says_nothing_of_its_spread() -> None:
     assert any("only once" in doubt for doubt in found.doubts)
 
 
+def test_a_single_trial_within_what_the_other_sides_allow_for_is_no_difference() -> None:
+    rates = (300.0, 600.0, 1000.0)
+    some = run([trial(config(2), rate, repetition=n) for n, rate in enumerate(rates)])
+    one, other = (run([trial(config(2), rate)]) for rate in (580.0, 3000.0))
+    for found in (compare(some, one), compare(one, some)):
+        assert found.ratio.low is None
+        assert "can't be told apart" in found.verdict
+        assert found.findings == ()
+    assert "can't be told apart" not in compare(some, other).verdict
+
+
 def test_different_data_is_refused_and_a_different_batch_size_is_doubted() -> None:
     other = target(spec="other.py:make", dataset="other.Texts")
     with pytest.raises(UsageError, match="different data"):

@@ -292,6 +292,11 @@ def test_a_wrong_every_is_refused(every: Any) -> None:
         dlprof.watch([1], every=every)
 
 
+def test_a_log_that_cannot_be_called_is_refused_at_once() -> None:
+    with pytest.raises(UsageError, match="log=5 is no function"):
+        dlprof.watch([1], log=5)  # type: ignore[arg-type] # what an untyped caller may pass
+
+
 def test_what_cannot_be_iterated_is_refused() -> None:
     with pytest.raises(dlprof.DlprofError, match="a int can't be iterated"):
         dlprof.watch(3)  # type: ignore[arg-type]

@@ -55,13 +55,14 @@ def compare(a: Run, b: Run, *, num_workers: int | None = None, best: bool = Fals
     info_a = _info(a, pair.config_a, pair.trials_a)
     info_b = _info(b, pair.config_b, pair.trials_b)
     slow, fast = (info_b, info_a) if ratio.value < 1 else (info_a, info_b)
-    unclear = abs(math.log(ratio.value)) < _SAME or _spans_one(ratio)
+    alike = _are_alike(ratio, info_a, info_b)
+    unclear = alike or abs(math.log(ratio.value)) < _SAME
     return Comparison(
         a=info_a,
         b=info_b,
         pairing=pair.how,
         ratio=ratio,
-        verdict=_verdict(ratio, parts),
+        verdict=_verdict(ratio, parts, alike=alike),
         parts=parts,
         unknown={TITLES[code]: why for code, why in _unknown(side_a, side_b).items()},
         doubts=doubts(pair),
@@ -144,9 +145,9 @@ def _told(parts: list[Part]) -> tuple[Part, ...]:
     )
 
 
-def _verdict(ratio: Estimate, parts: Sequence[Part]) -> str:
+def _verdict(ratio: Estimate, parts: Sequence[Part], *, alike: bool) -> str:
     """The difference, and the part that makes most of it."""
-    if _spans_one(ratio):
+    if alike:
         return f"B and A can't be told apart: B gave {factor(ratio)} of A's samples per second."
     text = f"B gave {factor(ratio)} of A's samples per second."
     total = math.log(ratio.value)
@@ -172,8 +173,20 @@ def _verdict(ratio: Estimate, parts: Sequence[Part]) -> str:
     return f"{text} {most} {parts_named}. {biggest.explanation}"
 
 
-def _spans_one(ratio: Estimate) -> bool:
-    return ratio.low is not None and ratio.high is not None and ratio.low <= 1 <= ratio.high
+def _are_alike(ratio: Estimate, a: SideInfo, b: SideInfo) -> bool:
+    """Whether the rates can't be told apart.
+
+    Of a side that was measured once nothing tells how sure it is: within what the other side's
+    trials allow for, it is no difference.
+    """
+    if ratio.low is not None and ratio.high is not None:
+        return ratio.low <= 1 <= ratio.high
+    return _holds(a.samples_per_s, b.samples_per_s) or _holds(b.samples_per_s, a.samples_per_s)
+
+
+def _holds(interval: Estimate, rate: Estimate) -> bool:
+    low, high = interval.low, interval.high
+    return low is not None and high is not None and low <= rate.value <= high
 
 
 def _exponential(log: Estimate) -> Estimate:
