@@ -47,11 +47,21 @@ class Reading:
         opening_ns: What ``iter()`` took.
     """
 
-    __slots__ = ("_clock", "_inside", "_ledger", "_pace", "begun", "opening_ns", "times")
+    __slots__ = (
+        "_clock",
+        "_inside",
+        "_ledger",
+        "_pace",
+        "begun",
+        "ended_ns",
+        "opening_ns",
+        "times",
+    )
 
     def __init__(self, ledger: Ledger, opening_ns: int) -> None:
         self.opening_ns = opening_ns
         self.begun = False
+        self.ended_ns = 0  # when its last epoch was seen to end
         # By thread: when a batch came, the next was asked for, that came, and so on.
         self.times: dict[int, list[int]] = {}
         self._ledger = ledger
@@ -175,7 +185,8 @@ class Ledger:
                 self.steps.add([asked_ns - times[-1]])
             self._add_waiting(got_ns - asked_ns, thread, nested=nested)
             self._count(1, got_ns, thread)
-            if reading.begun:
+            # Of threads that share it, one may see the end before another has told of its batch.
+            if reading.begun or asked_ns < reading.ended_ns:
                 self.waits.add([got_ns - asked_ns])
             else:
                 self._begin(reading, got_ns - asked_ns)
@@ -207,7 +218,7 @@ class Ledger:
                 self.completed += 1
                 self._ending_ns = took_ns
                 # Whoever asks once more, as a second thread does, ends nothing.
-                reading.begun = False
+                reading.begun, reading.ended_ns = False, self.clock()
         if self._settled is not None:
             self._settled()
 
