@@ -11,8 +11,9 @@ from pathlib import Path
 from dlprof.engine.baselines import read_baseline
 from dlprof.engine.checking.compared import SidePlan, working_tree
 from dlprof.engine.checking.git import Git
+from dlprof.engine.checking.opening import open_sides
 from dlprof.engine.checking.settings import CheckListener, CheckSettings
-from dlprof.engine.checking.sides import Sides, open_sides
+from dlprof.engine.checking.sides import Sides
 from dlprof.engine.preparation import now
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.gate import (

@@ -11,7 +11,7 @@ import pytest
 
 from dlprof.engine.checking.compared import SidePlan
 from dlprof.engine.checking.measuring import measure
-from dlprof.engine.checking.settings import CheckSettings, for_check
+from dlprof.engine.checking.settings import CheckSettings, for_check, patience
 from dlprof.engine.checking.sides import Sides
 from dlprof.errors import (
     BaseNotMeasuredError,
@@ -349,6 +349,21 @@ def test_one_side_can_be_measured_alone() -> None:
     sides.build()
     sides.warm_up()
     assert [block.side for block in sides.blocks("BB", "load")] == ["change", "change"]
+
+
+@pytest.mark.parametrize(
+    ("budget_s", "timeout_s", "expected"),
+    [
+        (20.0, 120.0, (30.0, "--budget")),
+        (60.0, 120.0, (60.0, "--budget")),
+        (60.0, 10.0, (10.0, "--timeout")),
+    ],
+)
+def test_what_ends_the_wait_for_a_side_is_named(
+    budget_s: float, timeout_s: float, expected: tuple[float, str]
+) -> None:
+    sweep = SweepSettings(budget_s=budget_s, timeout_s=timeout_s)
+    assert patience(CheckSettings(sweep=sweep)) == expected
 
 
 def test_a_budget_of_sweeps_is_not_a_checks(tmp_path: Path) -> None:
