@@ -11,6 +11,7 @@ from dlprof.report.gate.wording import (
     advice,
     headline,
     named_targets,
+    not_judged,
     rows,
     short,
     side_text,
@@ -79,6 +80,8 @@ def _head(check: CheckReport) -> list[str]:
         "",
         f"{escaped(side_text(check.change))} against {escaped(side_text(check.base))}.",
     ]
+    for sentence in not_judged(check).values():
+        lines += ["", escaped(sentence)]
     if check.override:
         lines += ["", f"Allowed by --allow-regression: {escaped(check.override)}"]
     if advice(check):

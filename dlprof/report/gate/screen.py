@@ -14,6 +14,7 @@ from dlprof.report.gate.wording import (
     advice,
     headline,
     named_targets,
+    not_judged,
     short,
     side_text,
     stage_lines,
@@ -39,7 +40,7 @@ def render_check(check: CheckReport) -> RenderableType:
     ]
     for name, target in named_targets(check):
         parts += _target(name, target)
-    parts += _remarks(check)
+    parts += [*_notes(not_judged(check).values()), *_remarks(check)]
     if took:
         parts += [Text(), Text(f"Measured for {format_duration(took)}.", style="dim")]
     return Group(*parts)
