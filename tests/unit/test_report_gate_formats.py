@@ -405,7 +405,7 @@ def test_bencher_gets_nanoseconds_and_samples_a_second() -> None:
 
 
 def test_bencher_gets_no_time_below_zero() -> None:
-    quads = [*load_quads(14), *start_quads(1, 0.1), *start_quads(10, 0.5, -0.45, seed=1)]
+    quads = [*load_quads(14), *start_quads(8, 0.1), *start_quads(2, 5.0, -4.9)]
     target = checked_target("data.py:make", make_plan(), quads)
     ends = ("value", "lower_value", "upper_value")
     startup = json.loads(render_bencher(dataclasses.replace(failing_check(), targets=(target,))))

@@ -22,6 +22,9 @@ from dlprof.trial.protocol import BuildRequest
 from dlprof.trial.side import SidePlace
 
 _WORKING_TREE = "working tree"
+NO_SUBMODULES = "without its submodules"
+"""Noted of a base that lacks what lies in them: git leaves them out of a worktree."""
+
 _UNEQUAL = "at a path of another length, which alone can cost a few percent"
 
 
@@ -184,7 +187,7 @@ def _at_commit(
     if python is not None:
         notes.append(f"by {python}")
     if (path / ".gitmodules").exists():
-        notes.append("without its submodules")
+        notes.append(NO_SUBMODULES)
     request = _moved_request(settings, change.root, path)
     notes += _same_file(request, settings)
     within = change.directory.relative_to(change.root)

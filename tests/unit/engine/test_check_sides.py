@@ -11,6 +11,7 @@ import pytest
 
 from dlprof.engine.checking.compared import SidePlan
 from dlprof.engine.checking.measuring import measure
+from dlprof.engine.checking.naming import error_of_side
 from dlprof.engine.checking.settings import CheckSettings, for_check, patience
 from dlprof.engine.checking.sides import Sides
 from dlprof.errors import (
@@ -326,6 +327,21 @@ def test_an_error_of_one_side_is_that_sides(side: str) -> None:
         bench(**{side: {"error": error}})
     assert caught.value.traceback == "here"
     assert ("in the base too" in caught.value.hint) == (side == "base")
+
+
+@pytest.mark.parametrize(
+    ("message", "installs"), [("No module named 'lib.data'", False), ("It has no 'make'", True)]
+)
+def test_a_base_without_its_submodules_says_that_it_lacks_them(
+    message: str, *, installs: bool
+) -> None:
+    bare = plan("base", "/before")
+    bare = dataclasses.replace(
+        bare, compared=dataclasses.replace(bare.compared, note="without its submodules")
+    )
+    error = error_of_side(bare, TargetError(message, hint="Install 'lib'."))
+    assert "is checked out without its submodules: check against a directory" in error.hint
+    assert ("Install" in error.hint) == installs
 
 
 def test_different_data_is_refused() -> None:
