@@ -13,7 +13,7 @@ from pathlib import Path
 from dlprof.engine.checking.default_ref import BaseRef, default_ref
 from dlprof.engine.checking.git import Git
 from dlprof.engine.checking.settings import CheckSettings
-from dlprof.engine.checking.worktree import worktree
+from dlprof.engine.checking.worktree import remove_abandoned, worktree
 from dlprof.errors import UsageError
 from dlprof.records.gate import Compared, Side
 from dlprof.settings import SweepSettings
@@ -99,6 +99,7 @@ def both_sides(
         DlprofError: There is no such ref, directory or interpreter.
     """
     cwd = cwd.resolve()
+    remove_abandoned(cwd)
     against = settings.against
     python = _interpreter(settings.against_python)
     if against is None and python is not None:

@@ -14,6 +14,7 @@ from dlprof.engine.checking.git import Git
 from dlprof.engine.checking.opening import open_sides
 from dlprof.engine.checking.settings import CheckListener, CheckSettings
 from dlprof.engine.checking.sides import Sides
+from dlprof.engine.checking.worktree import remove_abandoned
 from dlprof.engine.preparation import now
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.gate import (
@@ -161,6 +162,7 @@ def recordable(
 
 def lone_side(settings: CheckSettings, cwd: Path) -> SidePlan:
     """The working directory as the one side that is measured, in a git repository or not."""
+    remove_abandoned(cwd)
     try:
         git = Git(cwd)
     except UsageError:

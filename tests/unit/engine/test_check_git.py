@@ -12,6 +12,7 @@ import pytest
 from dlprof.engine.checking.compared import both_sides, working_tree
 from dlprof.engine.checking.default_ref import default_ref
 from dlprof.engine.checking.git import Git
+from dlprof.engine.checking.history import lone_side
 from dlprof.engine.checking.settings import CheckSettings
 from dlprof.engine.checking.worktree import remove_abandoned, worktree
 from dlprof.errors import DlprofError, FileError, UsageError
@@ -71,9 +72,24 @@ def test_a_worktree_goes_whatever_happens(repository: Path, error: type[BaseExce
     assert run_git(repository, "worktree", "list").count("\n") == 0
 
 
+def next_check(repository: Path, **named: str) -> None:
+    with both_sides(settings(**named), {}, repository):
+        pass
+
+
 @pytest.mark.parametrize("folder_is_there", [True, False])
+@pytest.mark.parametrize(
+    "begin",
+    [
+        remove_abandoned,
+        lambda repository: next_check(repository, against="main"),
+        lambda repository: next_check(repository, against=".."),
+        lambda repository: next_check(repository, against_python=sys.executable),
+        lambda repository: lone_side(settings(), repository),
+    ],
+)
 def test_worktrees_of_checks_that_were_killed_go_with_the_next(
-    repository: Path, tmp_path: Path, *, folder_is_there: bool
+    repository: Path, tmp_path: Path, begin: Callable[[Path], None], *, folder_is_there: bool
 ) -> None:
     import platform  # noqa: PLC0415 - its name for this machine, only here
 
@@ -86,7 +102,7 @@ def test_worktrees_of_checks_that_were_killed_go_with_the_next(
     if not folder_is_there:
         left.rename(tmp_path / "elsewhere")
 
-    remove_abandoned(Git(repository))
+    begin(repository)
 
     listed = run_git(repository, "worktree", "list")
     assert str(left) not in listed
@@ -98,7 +114,7 @@ def test_worktrees_of_checks_that_were_killed_go_with_the_next(
 def test_a_worktree_of_a_check_that_runs_stays(repository: Path) -> None:
     git = Git(repository)
     with worktree(git, "HEAD") as path:
-        remove_abandoned(git)
+        remove_abandoned(repository)
         assert path.exists()
 
 
