@@ -93,6 +93,7 @@ def _report(
         source_line=built.line,
         recordable=kept if figures else None,
         measured_s=took_s,
+        length=built.target.length,
     )
     check = make_check(
         [target], base=base.compared, change=change.compared, override=settings.override

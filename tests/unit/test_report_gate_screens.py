@@ -32,7 +32,7 @@ from dlprof.report.gate.metrics import (
     render_openmetrics,
 )
 from dlprof.report.gate.screen import render_check
-from dlprof.report.gate.wording import stage_lines
+from dlprof.report.gate.wording import notes, stage_lines
 
 CHECKS: Mapping[str, Callable[[], CheckReport]] = {
     "failing": failing_check,
@@ -115,3 +115,12 @@ def test_where_the_time_went_never_contradicts_itself() -> None:
     verdict = dataclasses.replace(target.verdict, stages=(stage,))
     target = dataclasses.replace(target, verdict=verdict)
     assert stage_lines(target) == [("startup", "+29.5 ms, 322 ms to 352 ms")]
+
+
+@pytest.mark.parametrize(
+    ("length", "told"), [(512, ["Blocks load the same 32 of 512 samples."]), (32, []), (None, [])]
+)
+def test_how_much_of_the_data_blocks_load_is_said(length: int | None, told: list[str]) -> None:
+    (target,) = failing_check().targets
+    target = dataclasses.replace(target, length=length)
+    assert notes(target) == [*told, *target.verdict.notes]

@@ -12,6 +12,7 @@ from dlprof.report.gate.wording import (
     headline,
     named_targets,
     not_judged,
+    notes,
     rows,
     short,
     side_text,
@@ -101,10 +102,10 @@ def _target(name: str, target: TargetCheck) -> list[str]:
     if stages:
         lines += ["", *_table(("stage", "change"), stages)]
     open_gates = [gate for gate in verdict.gates if gate.state != "pass"]
-    notes = [gate.explanation for gate in open_gates if gate.reason != "not_measured"]
-    notes += verdict.notes
-    if notes:
-        lines += ["", *(f"- {escaped(note)}" for note in notes)]
+    remarks = [gate.explanation for gate in open_gates if gate.reason != "not_measured"]
+    remarks += notes(target)
+    if remarks:
+        lines += ["", *(f"- {escaped(remark)}" for remark in remarks)]
     return lines
 
 

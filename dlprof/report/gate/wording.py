@@ -161,6 +161,16 @@ def not_judged(check: CheckReport) -> Mapping[str, str]:
     return {label: f"{label} was not judged: {why}." for label, why in left_out.items()}
 
 
+def notes(target: TargetCheck) -> list[str]:
+    """What people should know of how a target's verdict was found."""
+    blocks = (block for quad in target.quads if quad.series == "load" for block in quad.blocks)
+    samples = max((sum(block.samples) for block in blocks), default=0)
+    if target.length is None or not 0 < samples < target.length:
+        return list(target.verdict.notes)
+    loaded = f"Blocks load the same {samples:,} of {target.length:,} samples."
+    return [loaded, *target.verdict.notes]
+
+
 def stage_lines(target: TargetCheck) -> list[tuple[str, str]]:
     """Where the time went: stages by name, with a text for each.
 
