@@ -32,7 +32,7 @@ from dlprof.report.gate.metrics import (
     render_openmetrics,
 )
 from dlprof.report.gate.screen import render_check
-from dlprof.report.gate.wording import notes, stage_lines
+from dlprof.report.gate.wording import advice, notes, stage_lines
 
 CHECKS: Mapping[str, Callable[[], CheckReport]] = {
     "failing": failing_check,
@@ -124,3 +124,8 @@ def test_how_much_of_the_data_blocks_load_is_said(length: int | None, told: list
     (target,) = failing_check().targets
     target = dataclasses.replace(target, length=length)
     assert notes(target) == [*told, *target.verdict.notes]
+
+
+def test_what_only_warns_needs_no_leave() -> None:
+    assert "--allow-regression" in advice(failing_check())
+    assert "--allow-regression" not in advice(dataclasses.replace(failing_check(), warn_only=True))

@@ -65,9 +65,10 @@ def refuse_unlike(plans: Mapping[Side, SidePlan], built: Mapping[Side, BuiltSide
     base, change = built["base"], built["change"]
     lengths = (base.target.length, change.target.length)
     if None not in lengths and lengths[0] != lengths[1]:
+        names = [f"t{side_name(plan)[1:]}" for plan in (plans["base"], plans["change"])]
         raise TargetError(
-            f"The two sides load different data: {side_name(plans['base'])} has {lengths[0]} "
-            f"samples, {side_name(plans['change'])} has {lengths[1]}",
+            f"The two sides load different data: {names[0]} has {lengths[0]} samples, "
+            f"{names[1]} has {lengths[1]}",
             hint="Give both the same data, by --arg for example.",
         )
     there, here = plans["base"].root, plans["change"].root

@@ -191,10 +191,9 @@ def stage_lines(target: TargetCheck) -> list[tuple[str, str]]:
 def advice(check: CheckReport) -> str:
     """What to do now, in a sentence; empty where there is nothing to do."""
     if check.state == "fail" and not check.override:
-        return (
-            "If the slowdown is meant, let it pass with --allow-regression REASON; "
-            "else dlprof profile says where the time goes."
-        )
+        where = "dlprof profile says where the time goes."
+        leave = "If the slowdown is meant, let it pass with --allow-regression REASON; else "
+        return where if check.warn_only else f"{leave}{where}"
     reasons = {gate.reason for target in check.targets for gate in target.verdict.gates}
     if check.state == "inconclusive" and "unusable_blocks" in reasons:
         return "Mend what kept the blocks from being measured, then check again."

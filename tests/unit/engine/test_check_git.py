@@ -214,7 +214,7 @@ def test_gitlab_names_the_commit(repository: Path) -> None:
 
 def test_a_merge_base_that_was_not_fetched_says_what_to_fetch(repository: Path) -> None:
     variable = {"CI_MERGE_REQUEST_DIFF_BASE_SHA": "0123456789" * 4}
-    with pytest.raises(UsageError, match="can't be found") as caught:
+    with pytest.raises(UsageError, match=r"The commit 01\w+, at which .* can't be found") as caught:
         default_ref(Git(repository), variable)
     assert "fetch-depth: 0" in caught.value.hint
 
@@ -222,6 +222,16 @@ def test_a_merge_base_that_was_not_fetched_says_what_to_fetch(repository: Path) 
     commit(repository, "unrelated")
     with pytest.raises(UsageError, match="left main can't be found"):
         default_ref(Git(repository), {})
+
+
+def test_a_ref_that_is_not_here_says_where_it_may_be_had(repository: Path, tmp_path: Path) -> None:
+    assert "it has no remote" in Git(repository).no_such_ref("nowhere").hint
+    run_git(repository, "remote", "add", "origin", str(tmp_path))
+    assert "git fetch origin nowhere" in Git(repository).no_such_ref("nowhere").hint
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    run_git(empty, "init", "-q")
+    assert "no commit yet" in Git(empty).no_such_ref("HEAD").hint
 
 
 def test_a_branch_named_by_ci_that_was_not_fetched_says_what_to_fetch(repository: Path) -> None:

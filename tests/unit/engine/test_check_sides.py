@@ -345,7 +345,9 @@ def test_a_base_without_its_submodules_says_that_it_lacks_them(
 
 
 def test_different_data_is_refused() -> None:
-    with pytest.raises(TargetError, match=r"has 1000 samples, .* has 900") as caught:
+    with pytest.raises(
+        TargetError, match=r"data: the base \(.*\) has 1000 samples, the change "
+    ) as caught:
         bench(None, {"length": 900})
     assert caught.value.exit_code == 2
 
