@@ -103,6 +103,32 @@ def test_the_run_of_a_check_is_recorded_from_its_document(
 
 
 @pytest.mark.parametrize(
+    ("changes", "warning"),
+    [
+        ({}, ""),
+        ({"state": "fail"}, "run.json holds a check that failed"),
+        ({"state": "fail", "override": "meant"}, ""),
+        (
+            {"change": {"name": "working tree", "note": "with uncommitted changes"}},
+            "run.json was measured with uncommitted changes",
+        ),
+    ],
+)
+def test_a_run_that_is_no_measure_for_later_ones_is_kept_with_a_warning(
+    changes: dict[str, object], warning: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dlprof("check", TARGET, "--baseline", FILE, "-o", "run.json")
+    document = json.loads(Path("run.json").read_text())
+    Path("run.json").write_text(json.dumps(document | changes))
+    capsys.readouterr()
+    assert dlprof("baseline", "update", FILE, "--from", "run.json") == ExitCode.OK
+    told = capsys.readouterr().err
+    assert warning in told
+    assert ("warning" in told) == bool(warning)
+    assert Path(FILE).exists()
+
+
+@pytest.mark.parametrize(
     ("content", "message"),
     [
         (None, "can't be read"),
