@@ -136,14 +136,14 @@ class SideProcess:
             patience_s: How long that may take.
 
         Raises:
+            TargetError: The target doesn't allow it.
             NothingMeasuredError: It can't be made.
         """
         self._config = config
         answer = self._ask({"open": dataclasses.asdict(config)}, patience_s)
         if isinstance(answer, Failure):
-            raise NothingMeasuredError(
-                answer.message, hint=answer.hint, traceback=answer.stderr_tail
-            )
+            kind = TargetError if answer.kind == "target_error" else NothingMeasuredError
+            raise kind(answer.message, hint=answer.hint, traceback=answer.stderr_tail)
 
     def order(self, request: BlockRequest) -> None:
         """Ask for a block; ``collect`` gives it."""

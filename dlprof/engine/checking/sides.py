@@ -86,26 +86,30 @@ class Sides:
         """
         for process in self._processes.values():
             process.begin()
-        errors: dict[Side, DlprofError] = {}
-        for side, process in self._processes.items():
-            try:
-                self.built[side] = process.build(self._patience_s)
-            except DlprofError as error:
-                errors[side] = error
-        if errors:
-            raise self._unbuilt(errors)
+        self._on_all(self._build)
         refuse_unlike(self._plans, self.built)
         for side, built in self.built.items():
             pins = bool(self.machine.gpus)
             config = single_config(self._settings.sweep, built.target, has_accelerator=pins)
             self.configs[side] = config
-            self._open(side, config)
+        self._on_all(self._open)
 
-    def _open(self, side: Side, config: Config) -> None:
-        try:
-            self._processes[side].open(config, self._patience_s)
-        except DlprofError as error:
-            raise error_of_side(self._plans[side], error) from error
+    def _on_all(self, act: Callable[[Side], None]) -> None:
+        """Have all sides do something, whatever fails on one of them."""
+        errors: dict[Side, DlprofError] = {}
+        for side in self._plans:
+            try:
+                act(side)
+            except DlprofError as error:
+                errors[side] = error
+        if errors:
+            raise self._unbuilt(errors)
+
+    def _build(self, side: Side) -> None:
+        self.built[side] = self._processes[side].build(self._patience_s)
+
+    def _open(self, side: Side) -> None:
+        self._processes[side].open(self.configs[side], self._patience_s)
 
     def _unbuilt(self, errors: Mapping[Side, DlprofError]) -> DlprofError:
         """The error of one side by its name; one that both have is the target's."""

@@ -53,6 +53,7 @@ class FakeProcess:
     file: str = ""
     config: Config | None = None
     error: DlprofError | None = None
+    opening_error: DlprofError | None = None
     broken_from: int = 1000
     fails_at: int = -1
     cold_s: float = 0.0
@@ -74,7 +75,8 @@ class FakeProcess:
         return BuiltSide(target=target, versions={"torch": "2", "python": "3"}, file=self.file)
 
     def open(self, config: Config, patience_s: float) -> None:
-        """Nothing to make."""
+        if self.opening_error is not None:
+            raise self.opening_error
 
     def order(self, request: BlockRequest) -> None:
         self.asked.append(request)
@@ -313,11 +315,14 @@ def test_what_can_not_be_loaded_from_on_both_sides_is_the_changes_fault() -> Non
     assert not isinstance(caught.value, BaseNotMeasuredError)
 
 
-def test_an_error_of_both_sides_is_the_targets_own() -> None:
+@pytest.mark.parametrize("kind", ["error", "opening_error"])
+def test_an_error_of_both_sides_is_the_targets_own(kind: str) -> None:
     error = TargetError("There is no file 'data.py'.", hint="Look.")
     with pytest.raises(TargetError) as caught:
-        bench({"error": error}, {"error": error})
+        bench({kind: error}, {kind: error})
     assert caught.value.message == error.message
+    with pytest.raises(TargetError, match=r"^The base "):
+        bench({kind: error})
 
 
 @pytest.mark.parametrize("side", ["base", "change"])
