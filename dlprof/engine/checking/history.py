@@ -27,6 +27,7 @@ from dlprof.gate import (
 )
 from dlprof.records import Machine, Target
 from dlprof.records.gate import BaselineEntry, BaselineRule, Block, CheckReport, Compared, Series
+from dlprof.units import counted
 from dlprof.version import __version__
 
 LOAD_BLOCKS = 24
@@ -62,12 +63,14 @@ def check_baseline(
         DlprofError: An input can't be used, or nothing could be measured.
     """
     history = read_baseline(path)
+    if not path.exists():
+        listener.message(f"there is no baseline {path} yet, so nothing to compare this run with")
     run = measure_run(settings, listener=listener, cwd=cwd, clock=clock)
     entry = run.entry
     rule = BaselineRule(threshold=settings.limits.service, confidence=settings.confidence)
     target = checked_baseline(settings.sweep.target, entry, history, rule)
-    count = len(comparable(history, entry.key))
-    base = Compared(name=str(path), note=f"{count} comparable run{'' if count == 1 else 's'}")
+    runs = counted(len(comparable(history, entry.key)), "comparable run")
+    base = Compared(name=str(path), note=runs if path.exists() else "there is no such file")
     check = make_check(
         [dataclasses.replace(target, measured_s=run.took_s)],
         base=base,

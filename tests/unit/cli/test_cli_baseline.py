@@ -64,7 +64,9 @@ def test_show_lists_the_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_check_without_comparable_runs_ends_with_5(capsys: pytest.CaptureFixture[str]) -> None:
     assert dlprof("check", TARGET, "--baseline", FILE) == ExitCode.NO_BASELINE
-    assert "the baseline is empty" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "the baseline is empty" in out
+    assert "against loading.jsonl (there is no such file)" in out
     history(5)
     other = ("check", TARGET, "--arg", "size=2", "--baseline", FILE)
     assert dlprof(*other) == ExitCode.NO_BASELINE
