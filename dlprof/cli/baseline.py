@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +16,7 @@ from dlprof.cli.measuring import resolve, settings_in, signals_while_measuring
 from dlprof.errors import FileError, UsageError
 
 if TYPE_CHECKING:
-    from dlprof.records.gate import BaselineEntry
+    from dlprof.records.gate import BaselineEntry, CheckReport
 
 app = typer.Typer(cls=Group, rich_markup_mode=None)
 
@@ -73,7 +73,7 @@ def update(  # noqa: PLR0913 - a command has as many parameters as it has option
     from dlprof.engine.baselines import read_baseline, record_entry
 
     read_baseline(file)  # before time is spent
-    entries = _measured(given, config, quiet=quiet) if document is None else _held(document)
+    entries = _measured(given, config, quiet=quiet) if document is None else _taken(document)
     counts = [record_entry(file, entry) for entry in entries]
     _tell(file, entries, counts, as_json=as_json, quiet=quiet)
 
@@ -115,8 +115,33 @@ def _measured(
         return [measure_run(settings, listener=listener).entry]
 
 
-def _held(document: Path) -> list[BaselineEntry]:
-    """The runs that the document of a check holds, one per target."""
+def _taken(document: Path) -> list[BaselineEntry]:
+    """The runs that the document of a check holds, one per target; warns of doubtful ones."""
+    check = _read(document)
+    entries = [each.recordable for each in check.targets if each.recordable is not None]
+    if not entries:
+        raise FileError(
+            f"{document} holds no run that a baseline could keep",
+            hint="Measure one: dlprof baseline update FILE TARGET.",
+        )
+    for doubt in _doubts(check):
+        typer.echo(f"dlprof: warning: {document} {doubt}", err=True)
+    return entries
+
+
+def _doubts(check: CheckReport) -> Iterator[str]:
+    """Why a check's run may not be one to measure later ones by."""
+    if check.state == "fail" and not check.override:
+        yield (
+            "holds a check that failed: its run widens what later ones may take, so that they may "
+            "not fail."
+        )
+    if check.change.note:
+        yield f"was measured {check.change.note}, so nobody can tell which code its run was of."
+
+
+def _read(document: Path) -> CheckReport:
+    """The check that a document holds."""
     from dlprof.report.gate.document import read_check
 
     try:
@@ -131,14 +156,7 @@ def _held(document: Path) -> list[BaselineEntry]:
             f"{document} can't be read: {error.strerror}",
             hint="Give a document that dlprof check --json printed.",
         ) from None
-    check = read_check(text, str(document))
-    entries = [each.recordable for each in check.targets if each.recordable is not None]
-    if not entries:
-        raise FileError(
-            f"{document} holds no run that a baseline could keep",
-            hint="Measure one: dlprof baseline update FILE TARGET.",
-        )
-    return entries
+    return read_check(text, str(document))
 
 
 def _tell(

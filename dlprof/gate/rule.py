@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import statistics
 from collections.abc import Mapping, Sequence
 
-from dlprof.gate.look import look_at
+from dlprof.gate.look import fraction_of, look_at
 from dlprof.gate.signed_rank import MOST_DIFFERENCES, least_differences
 from dlprof.gate.views import LEAST_BATCHES, Reading, cleaned, read_quad
-from dlprof.gate.wording import METRICS, sentence
+from dlprof.gate.wording import METRICS, amount, percent, sentence
 from dlprof.records.gate import CheckPlan, GateResult, GateRule, Quad, ReasonCode
 
 _FORGIVEN_SHARE = 0.25
@@ -63,8 +64,8 @@ def judge_gate(
     if ended and later and usable not in rule.looks and _can_tell(rule, usable):
         result = look_at(plan, rule, walked.usable)
     if ended or not later:
-        return _settled(result or _too_few(rule, usable), usable)
-    result = dataclasses.replace(result or _too_few(rule, usable), pending=True)
+        return _settled(result or _too_few(rule, walked.usable), usable)
+    result = dataclasses.replace(result or _too_few(rule, walked.usable), pending=True)
     return GateProgress(result=result, usable=usable, needed=later[0] - usable)
 
 
@@ -126,11 +127,20 @@ def _can_tell(rule: GateRule, usable: int) -> bool:
     return usable >= least_differences(rule.alpha)
 
 
-def _too_few(rule: GateRule, usable: int) -> GateResult:
+def _too_few(rule: GateRule, readings: Sequence[Reading]) -> GateResult:
     """Before the first look; a metric that nothing was measured of holds nothing up."""
-    if not usable:
+    if not readings:
         return _no_verdict(rule, "not_measured", "")
-    return _no_verdict(rule, "too_few_quads", f"{usable} of {rule.looks[0]} quads")
+    quads = f"{len(readings)} of {rule.looks[0]} quads"
+    return _no_verdict(rule, "too_few_quads", f"{quads}; so far {_so_far(rule, readings)}")
+
+
+def _so_far(rule: GateRule, readings: Sequence[Reading]) -> str:
+    """What the rule's first view has shown, which is too little for an interval."""
+    shift = statistics.median(each.shift(rule.views[0], rule.scale) for each in readings)
+    if rule.scale == "ratio":
+        return percent(fraction_of(shift))
+    return amount(shift, METRICS[rule.name].unit)
 
 
 def _without_figures(rule: GateRule, walked: _Walk) -> GateResult:

@@ -68,20 +68,27 @@ class Checker:
         """
         from dlprof.api import check
 
+        __tracebackhide__ = True  # what ends the test is shown at the test's own line
         given: dict[str, Any] = {"arg": dict(arguments or {}), **settings}
         if self._option("budget"):
             given["budget"] = self._option("budget")
-        with self._paths(), _faults_in_words():
-            report = check(
-                target_name(target, self._folder),
-                against=None if self._option("against") == "auto" else self._option("against"),
-                baseline=self._option("baseline"),
-                fail_above=fail_above,
-                confidence=confidence,
-                directory=self._folder,
-                progress=False,
-                **given,
-            )
+        try:
+            with self._paths():
+                report = check(
+                    target_name(target, self._folder),
+                    against=None if self._option("against") == "auto" else self._option("against"),
+                    baseline=self._option("baseline"),
+                    fail_above=fail_above,
+                    confidence=confidence,
+                    directory=self._folder,
+                    progress=False,
+                    **given,
+                )
+        except (BaseTargetError, BaseNotMeasuredError) as error:
+            # A check that is new is not in the base yet.
+            raise pytest.skip.Exception(f"dlprof: {error.message}") from None
+        except DlprofError as error:
+            raise pytest.fail.Exception(_in_words(error), pytrace=False) from None
         self._keep(report)
         self._tell(report)
         return report
@@ -120,6 +127,7 @@ class Checker:
 
     def _tell(self, report: CheckReport) -> None:
         """End the test as the verdict has it."""
+        __tracebackhide__ = True
         if report.state == "pass":
             return
         text = message(report)
@@ -137,19 +145,10 @@ class Checker:
         return (self._option("regression") or default) == "warn"
 
 
-@contextlib.contextmanager
-def _faults_in_words() -> Iterator[None]:
-    """Fails the test where nothing can be checked, by what the user can do and no stack of ours.
-
-    A base that can't be loaded from skips it: a check that is new is not in the base yet.
-    """
-    try:
-        yield
-    except (BaseTargetError, BaseNotMeasuredError) as error:
-        pytest.skip(f"dlprof: {error.message}")
-    except DlprofError as error:
-        parts = (f"dlprof: {error.message}", error.hint, error.traceback)
-        pytest.fail("\n".join(filter(None, parts)), pytrace=False)
+def _in_words(error: DlprofError) -> str:
+    """Why nothing can be checked: what the user can do about it, and no stack of ours."""
+    parts = (f"dlprof: {error.message}", error.hint, error.traceback)
+    return "\n".join(filter(None, parts))
 
 
 def message(report: CheckReport) -> str:

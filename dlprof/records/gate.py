@@ -349,6 +349,7 @@ class TargetCheck:
         source_file: Where the target is defined, relative to the repository; empty if not known.
         source_line: Line there, from 1.
         measured_s: Wall seconds that the measuring took.
+        length: Samples of the data set; ``None`` where that isn't known.
     """
 
     target: str
@@ -362,6 +363,7 @@ class TargetCheck:
     source_file: str = ""
     source_line: int | None = None
     measured_s: float = 0.0
+    length: int | None = None
 
 
 @record(frozen=True, slots=True, kw_only=True)

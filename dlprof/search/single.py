@@ -34,7 +34,7 @@ def single_config(settings: SweepSettings, target: Target, *, has_accelerator: b
         if len(values) > 1:
             flag = by_key()[field.name].flag
             raise UsageError(
-                f"{flag} has {len(values)} values, and one configuration is explained",
+                f"{flag} has {len(values)} values, and this command loads one configuration",
                 hint="Give one value, or use dlprof sweep to compare several.",
             )
         changes[field.name] = values[0]

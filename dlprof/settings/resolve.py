@@ -159,4 +159,4 @@ def _from_table(table: Mapping[str, object], source: str) -> _Layer:
 def _unknown(key: str, source: str) -> UsageError:
     close = difflib.get_close_matches(key.replace("-", "_"), by_key(), n=1)
     hint = f"Did you mean {close[0]}?" if close else f"Known keys: {', '.join(by_key())}."
-    return UsageError(f"{quoted(key)} in {source} is not an option of a sweep", hint=hint)
+    return UsageError(f"{quoted(key)} in {source} is not an option of dlprof", hint=hint)

@@ -77,12 +77,20 @@ class SideProcess:
         request: How to build the target.
         place: Where its code lies.
         logs: Directory for what its processes write; the caller removes it after ``close``.
+        limit: The option that gives it more time for an answer.
     """
 
     def __init__(
-        self, name: SideName, request: BuildRequest, place: SidePlace, *, logs: Path
+        self,
+        name: SideName,
+        request: BuildRequest,
+        place: SidePlace,
+        *,
+        logs: Path,
+        limit: str = "--timeout",
     ) -> None:
         self.name = name
+        self._limit = limit
         self._request = request
         self._place = place
         self._path = logs / f"{name}.log"
@@ -93,7 +101,7 @@ class SideProcess:
 
     def begin(self) -> None:
         """Start the process, and have it import torch and build the target meanwhile."""
-        self._running = _Running(self._place, self._path)
+        self._running = _Running(self._place, self._path, self._limit)
         order = {
             "build": dataclasses.asdict(self._request),
             "moved": [list(pair) for pair in self._place.moved],
@@ -115,7 +123,7 @@ class SideProcess:
             self.begin()
         answer = cast(_Running, self._running).answer(patience_s)
         if isinstance(answer, Failure):
-            raise _unbuilt(answer, self._place.python)
+            raise _unbuilt(answer, self._place.python, self._limit)
         built = built_of(answer)
         file, line = answer["place"] or ("", None)
         return BuiltSide(target=built.target, versions=built.versions, file=file, line=line)
@@ -128,14 +136,14 @@ class SideProcess:
             patience_s: How long that may take.
 
         Raises:
+            TargetError: The target doesn't allow it.
             NothingMeasuredError: It can't be made.
         """
         self._config = config
         answer = self._ask({"open": dataclasses.asdict(config)}, patience_s)
         if isinstance(answer, Failure):
-            raise NothingMeasuredError(
-                answer.message, hint=answer.hint, traceback=answer.stderr_tail
-            )
+            kind = TargetError if answer.kind == "target_error" else NothingMeasuredError
+            raise kind(answer.message, hint=answer.hint, traceback=answer.stderr_tail)
 
     def order(self, request: BlockRequest) -> None:
         """Ask for a block; ``collect`` gives it."""
@@ -195,7 +203,8 @@ class SideProcess:
 class _Running:
     """The process itself, from its start to its end."""
 
-    def __init__(self, place: SidePlace, log: Path) -> None:
+    def __init__(self, place: SidePlace, log: Path, limit: str) -> None:
+        self._limit = limit
         self._shared = SharedMemoryWatch()
         self._log = open_log(log)
         self._trial_log = TrialLog(self._log)
@@ -227,7 +236,7 @@ class _Running:
             return Failure(
                 kind="timeout",
                 message=f"It did not answer within {format_duration(patience_s)}.",
-                hint="Raise --timeout if batches are that slow; otherwise the data set hangs.",
+                hint=f"Raise {self._limit} if batches are that slow; otherwise the data set hangs.",
                 stderr_tail=tail,
             )
         if event.message is None:
@@ -255,8 +264,15 @@ def _environment(place: SidePlace) -> dict[str, str]:
     return {"PYTHONHASHSEED": "0", **os.environ, "PYTHONPATH": paths}
 
 
-def _unbuilt(failure: Failure, python: str) -> DlprofError:
-    """The error of a process that ended before it had said anything."""
+def _unbuilt(failure: Failure, python: str, limit: str) -> DlprofError:
+    """The error of a process that ended before it had said anything, or never said anything."""
+    if failure.kind == "timeout":
+        return TargetError(
+            f"The process that builds the target is not done: {failure.message}",
+            hint=f"Raise {limit} if importing and building take that long on this machine; "
+            "otherwise the target hangs.",
+            traceback=failure.stderr_tail,
+        )
     if python != sys.executable:
         lines = failure.stderr_tail.splitlines() or [failure.message]
         sign = next((line for line in lines if line.startswith(_SIGNS)), lines[0])

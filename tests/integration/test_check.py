@@ -196,6 +196,24 @@ def test_a_side_that_dies_is_stood_up_again(tmp_path: Path) -> None:
         assert block.samples == (2, 2, 2, 2)
 
 
+def test_data_of_less_than_a_batch_is_the_targets_fault_on_both_sides(repository: Path) -> None:
+    (repository / "data.py").write_text(data(length=1))
+    run_git(repository, "commit", "-qam", "one sample")
+    with pytest.raises(TargetError, match=r"^The data set is smaller than one batch") as caught:
+        check(repository)
+    assert caught.value.exit_code == 2
+
+
+def test_a_side_that_is_not_built_in_time_names_the_option_that_gives_more(tmp_path: Path) -> None:
+    (tmp_path / "data.py").write_text(data(inside="time.sleep(3600)"))
+    place = SidePlace(directory=tmp_path, library=Path(trial.__file__).parents[2])
+    request = BuildRequest(target="data.py:make")
+    side = SideProcess("change", request, place, logs=tmp_path, limit="--budget")
+    with contextlib.closing(side), pytest.raises(TargetError, match="is not done") as caught:
+        side.build(0.1)
+    assert caught.value.hint.startswith("Raise --budget if importing")
+
+
 def dlprof(folder: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
     clean = {key: value for key, value in os.environ.items() if not key.startswith("GITHUB_")}
     return subprocess.run(

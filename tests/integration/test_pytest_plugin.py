@@ -145,6 +145,7 @@ def test_a_check_that_can_not_be_made_fails_in_words(
     result = project.run("--dlprof-against", "nowhere")
     result.assert_outcomes(failed=1, passed=2)
     result.stdout.fnmatch_lines(["dlprof: There is no such git ref", "Fetch it first."])
+    result.stdout.no_fnmatch_line("*another exception occurred*")
 
 
 @pytest.mark.parametrize("kind", [BaseTargetError, BaseNotMeasuredError])
@@ -157,7 +158,14 @@ def test_a_base_that_can_not_be_loaded_from_skips(
     monkeypatch.setattr(api, "check", refuse)
     result = project.run("--dlprof-against", "main", "-rs")
     result.assert_outcomes(skipped=1, passed=2)
-    result.stdout.fnmatch_lines(["*The base (main): there is no file*"])
+    result.stdout.fnmatch_lines(["SKIPPED*test_loading.py:*The base (main): there is no file*"])
+
+
+def test_a_check_that_can_not_tell_is_skipped_at_the_line_of_the_test(project: Project) -> None:
+    project.state = "inconclusive"
+    result = project.run("--dlprof-against", "main", "-rs")
+    result.assert_outcomes(skipped=1, passed=2)
+    result.stdout.fnmatch_lines(["SKIPPED*test_loading.py:*as told*"])
 
 
 def test_a_check_that_is_asked_for_late_needs_a_base_too(

@@ -143,7 +143,9 @@ def failing_check() -> CheckReport:
     quads = load_quads(14, 0.10, noise=0.01)
     quads += start_quads(10, 0.5, 1.0)
     target = checked_target("data.py:make", make_plan(), quads)
-    target = dataclasses.replace(target, source_file="src/data.py", source_line=12, measured_s=21.4)
+    target = dataclasses.replace(
+        target, source_file="src/data.py", source_line=12, measured_s=21.4, length=1281
+    )
     return _finished([target])
 
 

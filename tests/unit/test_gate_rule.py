@@ -99,6 +99,14 @@ def test_too_few_quads_tell_nothing() -> None:
     assert judge(service_plan(), []).gates[0].reason == "not_measured"
 
 
+def test_too_few_quads_still_say_what_they_have_shown() -> None:
+    few = judge(service_plan(), load_quads(4, 11.0, noise=0.0))
+    assert few.explanation == "Service time: measured too little, 4 of 10 quads; so far +1,100 %."
+    starts = [*load_quads(10, noise=0.01), *start_quads(1, 0.5, 1.0)]
+    startup = gate(judge(make_plan(gates=("startup",)), starts), "startup")
+    assert "measured too little, 1 of 10 quads; so far +" in startup.explanation
+
+
 def test_tails_are_seen_by_the_mean_and_not_by_the_quartile() -> None:
     service = [0.010] * BATCHES
     slow = [*service[:-1], 0.020]

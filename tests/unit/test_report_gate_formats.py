@@ -18,6 +18,7 @@ from gate_samples import (
     inconclusive_check,
     load_quads,
     passing_check,
+    start_quads,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -376,6 +377,9 @@ def test_junit_fails_for_fail_and_skips_what_is_not_known() -> None:
     excuses: tuple[dict[str, Any], ...] = ({"warn_only": True}, {"override": "a new decoder"})
     for excused in excuses:
         assert counts(dataclasses.replace(failing_check(), **excused)) == ("7", "0", "3")
+    without = dataclasses.replace(failing_check(), unavailable={"startup": "a start takes 9 s"})
+    assert counts(without) == ("8", "3", "1")
+    assert "Start-up was not judged: a start takes 9 s." in render_junit(without)
 
 
 # Services that keep figures
@@ -398,6 +402,14 @@ def test_bencher_gets_nanoseconds_and_samples_a_second() -> None:
     assert measures["latency"]["value"] == pytest.approx(2.75e6, rel=0.02)
     assert measures["throughput"]["value"] == pytest.approx(1 / 0.0033, rel=0.02)
     assert measures["memory"]["value"] == 500 * (1 << 20)
+
+
+def test_bencher_gets_no_time_below_zero() -> None:
+    quads = [*load_quads(14), *start_quads(8, 0.1), *start_quads(2, 5.0, -4.9)]
+    target = checked_target("data.py:make", make_plan(), quads)
+    ends = ("value", "lower_value", "upper_value")
+    startup = json.loads(render_bencher(dataclasses.replace(failing_check(), targets=(target,))))
+    assert all(startup["data.py:make"]["startup"][end] >= 0 for end in ends)
 
 
 @pytest.mark.parametrize("make", CHECKS)

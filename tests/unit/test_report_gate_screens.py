@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import io
 import itertools
 from collections.abc import Callable, Mapping
@@ -19,7 +21,7 @@ from rich.console import Console
 
 from dlprof.errors import ExitCode
 from dlprof.gate import exit_code
-from dlprof.records.gate import CheckReport
+from dlprof.records.gate import CheckReport, StageShift
 from dlprof.report.gate.document import check_document
 from dlprof.report.gate.github import render_annotation, render_outputs
 from dlprof.report.gate.junit import render_junit
@@ -30,6 +32,7 @@ from dlprof.report.gate.metrics import (
     render_openmetrics,
 )
 from dlprof.report.gate.screen import render_check
+from dlprof.report.gate.wording import advice, notes, stage_lines
 
 CHECKS: Mapping[str, Callable[[], CheckReport]] = {
     "failing": failing_check,
@@ -96,3 +99,33 @@ def test_a_screen_says_the_verdict_first_and_never_acts_on_the_terminal(name: st
     assert text.split(":")[0].split(",")[0] in {"PASS", "FAIL", "INCONCLUSIVE", "NO BASELINE"}
     assert all(each.isprintable() or each == "\n" for each in text)
     assert not [line for line in text.splitlines() if line.lstrip().startswith(("::", "##["))]
+
+
+@pytest.mark.parametrize("render", [functools.partial(drawn, width=200), render_summary])
+def test_what_was_not_judged_is_said_with_its_reason(render: Callable[[CheckReport], str]) -> None:
+    check = dataclasses.replace(passing_check(), unavailable={"startup": "a start takes 9 s"})
+    assert "Start-up was not judged: a start takes 9 s." in render(check)
+    assert "not judged" not in render(passing_check())
+
+
+def test_where_the_time_went_never_contradicts_itself() -> None:
+    check = failing_check()
+    (target,) = check.targets
+    stage = StageShift(stage="startup", base_s=0.322, change_s=0.301, shift_s=0.0295)
+    verdict = dataclasses.replace(target.verdict, stages=(stage,))
+    target = dataclasses.replace(target, verdict=verdict)
+    assert stage_lines(target) == [("startup", "+29.5 ms, 322 ms to 352 ms")]
+
+
+@pytest.mark.parametrize(
+    ("length", "told"), [(512, ["Blocks load the same 32 of 512 samples."]), (32, []), (None, [])]
+)
+def test_how_much_of_the_data_blocks_load_is_said(length: int | None, told: list[str]) -> None:
+    (target,) = failing_check().targets
+    target = dataclasses.replace(target, length=length)
+    assert notes(target) == [*told, *target.verdict.notes]
+
+
+def test_what_only_warns_needs_no_leave() -> None:
+    assert "--allow-regression" in advice(failing_check())
+    assert "--allow-regression" not in advice(dataclasses.replace(failing_check(), warn_only=True))

@@ -13,7 +13,7 @@ from pathlib import Path
 from dlprof.engine.checking.default_ref import BaseRef, default_ref
 from dlprof.engine.checking.git import Git
 from dlprof.engine.checking.settings import CheckSettings
-from dlprof.engine.checking.worktree import worktree
+from dlprof.engine.checking.worktree import remove_abandoned, worktree
 from dlprof.errors import UsageError
 from dlprof.records.gate import Compared, Side
 from dlprof.settings import SweepSettings
@@ -22,6 +22,9 @@ from dlprof.trial.protocol import BuildRequest
 from dlprof.trial.side import SidePlace
 
 _WORKING_TREE = "working tree"
+NO_SUBMODULES = "without its submodules"
+"""Noted of a base that lacks what lies in them: git leaves them out of a worktree."""
+
 _UNEQUAL = "at a path of another length, which alone can cost a few percent"
 
 
@@ -96,6 +99,7 @@ def both_sides(
         DlprofError: There is no such ref, directory or interpreter.
     """
     cwd = cwd.resolve()
+    remove_abandoned(cwd)
     against = settings.against
     python = _interpreter(settings.against_python)
     if against is None and python is not None:
@@ -184,7 +188,7 @@ def _at_commit(
     if python is not None:
         notes.append(f"by {python}")
     if (path / ".gitmodules").exists():
-        notes.append("without its submodules")
+        notes.append(NO_SUBMODULES)
     request = _moved_request(settings, change.root, path)
     notes += _same_file(request, settings)
     within = change.directory.relative_to(change.root)

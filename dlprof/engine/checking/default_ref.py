@@ -54,7 +54,7 @@ def default_ref(git: Git, environ: Mapping[str, str]) -> BaseRef:
         if environ.get(name):
             commit = git.commit(environ[name])
             if commit is None:
-                raise git.no_merge_base(environ[name])
+                raise git.no_such_commit(environ[name])
             return _or_before(git, BaseRef(name="merge base", commit=commit))
     for branch, needed in _branches(git, environ):
         if git.commit(branch) is None:

@@ -106,11 +106,24 @@ class Git:
         """The error of a ref that doesn't exist."""
         known = (self.ask("for-each-ref", "--format=%(refname:short)") or "").splitlines()
         close = difflib.get_close_matches(ref, known, n=3)
-        hint = self.more_history() or f"Fetch it first: git fetch origin {ref}."
-        if close:
-            hint = f"Did you mean {' or '.join(close)}?"
+        hint = f"Did you mean {' or '.join(close)}?" if close else self._where_from(ref)
         return UsageError(
             f"--against {ref}: there is no such git ref, and no such directory", hint=hint
+        )
+
+    def _where_from(self, ref: str) -> str:
+        """Where to get a ref from that isn't here."""
+        if self.commit("HEAD") is None:
+            return "The repository has no commit yet; give a directory."
+        if not self.ask("remote"):
+            return "Name a branch, a tag or a commit of this repository; it has no remote."
+        return self.more_history() or f"Fetch it first: git fetch origin {ref}."
+
+    def no_such_commit(self, commit: str) -> UsageError:
+        """The error of a commit that the CI system names and this clone doesn't have."""
+        return UsageError(
+            f"The commit {commit}, at which this branch began, can't be found in this clone",
+            hint=_FETCH,
         )
 
     def not_fetched(self, branch: str) -> UsageError:

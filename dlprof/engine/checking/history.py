@@ -11,8 +11,10 @@ from pathlib import Path
 from dlprof.engine.baselines import read_baseline
 from dlprof.engine.checking.compared import SidePlan, working_tree
 from dlprof.engine.checking.git import Git
+from dlprof.engine.checking.opening import open_sides
 from dlprof.engine.checking.settings import CheckListener, CheckSettings
-from dlprof.engine.checking.sides import Sides, open_sides
+from dlprof.engine.checking.sides import Sides
+from dlprof.engine.checking.worktree import remove_abandoned
 from dlprof.engine.preparation import now
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.gate import (
@@ -25,6 +27,7 @@ from dlprof.gate import (
 )
 from dlprof.records import Machine, Target
 from dlprof.records.gate import BaselineEntry, BaselineRule, Block, CheckReport, Compared, Series
+from dlprof.units import counted
 from dlprof.version import __version__
 
 LOAD_BLOCKS = 24
@@ -60,12 +63,14 @@ def check_baseline(
         DlprofError: An input can't be used, or nothing could be measured.
     """
     history = read_baseline(path)
+    if not path.exists():
+        listener.message(f"there is no baseline {path} yet, so nothing to compare this run with")
     run = measure_run(settings, listener=listener, cwd=cwd, clock=clock)
     entry = run.entry
     rule = BaselineRule(threshold=settings.limits.service, confidence=settings.confidence)
     target = checked_baseline(settings.sweep.target, entry, history, rule)
-    count = len(comparable(history, entry.key))
-    base = Compared(name=str(path), note=f"{count} comparable run{'' if count == 1 else 's'}")
+    runs = counted(len(comparable(history, entry.key)), "comparable run")
+    base = Compared(name=str(path), note=runs if path.exists() else "there is no such file")
     check = make_check(
         [dataclasses.replace(target, measured_s=run.took_s)],
         base=base,
@@ -160,6 +165,7 @@ def recordable(
 
 def lone_side(settings: CheckSettings, cwd: Path) -> SidePlan:
     """The working directory as the one side that is measured, in a git repository or not."""
+    remove_abandoned(cwd)
     try:
         git = Git(cwd)
     except UsageError:

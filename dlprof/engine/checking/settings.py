@@ -20,6 +20,9 @@ DEFAULT_BUDGET_S = 60.0
 BLOCK_S = 0.25
 """Length of a block of loading: long enough for a steady mean, short enough for drift."""
 
+_LEAST_PATIENCE_S = 30.0
+"""Importing torch on a slow machine takes as long."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CheckSettings:
@@ -90,6 +93,13 @@ def for_check(
         design=design,
         override=override,
     )
+
+
+def patience(settings: CheckSettings) -> tuple[float, str]:
+    """How long one answer may take, in seconds, and the option that makes it no longer."""
+    timeout_s = settings.sweep.timeout_s
+    budget_s = max(settings.sweep.budget_s, _LEAST_PATIENCE_S)
+    return (timeout_s, "--timeout") if timeout_s <= budget_s else (budget_s, "--budget")
 
 
 class CheckListener(Protocol):

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 
 from dlprof.engine.checking.compared import SidePlan
 from dlprof.engine.checking.naming import error_of_side, refuse_unlike, side_name
-from dlprof.engine.checking.settings import CheckListener, CheckSettings
-from dlprof.engine.workplace import work_directory
+from dlprof.engine.checking.settings import CheckSettings, patience
 from dlprof.errors import BaseNotMeasuredError, DlprofError, NothingMeasuredError
 from dlprof.gate import LEAST_BATCHES, SIDES, grouped
 from dlprof.machine import inspect_machine
 from dlprof.records import Config, Failure, Machine
 from dlprof.records.gate import Block, Quad, Series, Side
 from dlprof.search.single import single_config
-from dlprof.targets.builtin import prepare
-from dlprof.targets.grammar import parse_target
 from dlprof.trial.protocol import BlockRequest
 from dlprof.trial.side import BuiltSide, SideProcess
 
@@ -30,56 +25,6 @@ _NEAR = 1.5
 _SHARE_OF_TRIED = 0.1
 """Of the budget, starting both sides once may take so much."""
 _MOST_FAILURES = 3
-_LEAST_PATIENCE_S = 30.0
-"""Importing torch on a slow machine takes as long."""
-_PACKAGE = Path(__file__).resolve().parents[2]
-
-
-@contextlib.contextmanager
-def open_sides(
-    plans: Sequence[SidePlan], settings: CheckSettings, listener: CheckListener
-) -> Iterator[Sides]:
-    """The sides with their targets built and their loaders warm, ended at the end.
-
-    Args:
-        plans: One or two.
-        settings: What is loaded, and how.
-        listener: Told of the progress.
-
-    Raises:
-        DlprofError: A side can't be built or loaded from, or they don't fit each other.
-    """
-    for plan in plans:
-        if plan.request.pickled is None:
-            spec = parse_target(plan.request.target)
-            prepare(spec, listener.preparing, arguments=plan.request.arguments)
-    with work_directory() as directory:
-        library = _library(directory)
-        processes = {
-            plan.side: SideProcess(plan.side, plan.request, plan.place(library), logs=directory)
-            for plan in plans
-        }
-        sides = Sides(plans, processes, settings)
-        try:
-            listener.message(f"building {settings.sweep.target}")
-            sides.build()
-            listener.message("warming up")
-            sides.warm_up()
-            yield sides
-        finally:
-            for process in processes.values():
-                process.close()
-
-
-def _library(directory: Path) -> Path:
-    """A directory that holds this dlprof and nothing else, or else all that lies beside it."""
-    library = directory / "library"
-    library.mkdir()
-    try:
-        (library / _PACKAGE.name).symlink_to(_PACKAGE, target_is_directory=True)
-    except OSError:  # Windows lets only some users make links
-        return _PACKAGE.parent
-    return library
 
 
 class Sides:
@@ -126,8 +71,7 @@ class Sides:
     @property
     def _patience_s(self) -> float:
         """How long one answer may take."""
-        sweep = self._settings.sweep
-        return min(sweep.timeout_s, max(sweep.budget_s, _LEAST_PATIENCE_S))
+        return patience(self._settings)[0]
 
     @property
     def start_s(self) -> float:
@@ -142,26 +86,30 @@ class Sides:
         """
         for process in self._processes.values():
             process.begin()
-        errors: dict[Side, DlprofError] = {}
-        for side, process in self._processes.items():
-            try:
-                self.built[side] = process.build(self._patience_s)
-            except DlprofError as error:
-                errors[side] = error
-        if errors:
-            raise self._unbuilt(errors)
+        self._on_all(self._build)
         refuse_unlike(self._plans, self.built)
         for side, built in self.built.items():
             pins = bool(self.machine.gpus)
             config = single_config(self._settings.sweep, built.target, has_accelerator=pins)
             self.configs[side] = config
-            self._open(side, config)
+        self._on_all(self._open)
 
-    def _open(self, side: Side, config: Config) -> None:
-        try:
-            self._processes[side].open(config, self._patience_s)
-        except DlprofError as error:
-            raise error_of_side(self._plans[side], error) from error
+    def _on_all(self, act: Callable[[Side], None]) -> None:
+        """Have all sides do something, whatever fails on one of them."""
+        errors: dict[Side, DlprofError] = {}
+        for side in self._plans:
+            try:
+                act(side)
+            except DlprofError as error:
+                errors[side] = error
+        if errors:
+            raise self._unbuilt(errors)
+
+    def _build(self, side: Side) -> None:
+        self.built[side] = self._processes[side].build(self._patience_s)
+
+    def _open(self, side: Side) -> None:
+        self._processes[side].open(self.configs[side], self._patience_s)
 
     def _unbuilt(self, errors: Mapping[Side, DlprofError]) -> DlprofError:
         """The error of one side by its name; one that both have is the target's."""

@@ -1,8 +1,8 @@
 """A git worktree for the base of a check, as far down the file system as the checkout.
 
 The checkout itself is never touched: git only notes the worktree in its own directory, and forgets
-it again at the end. A worktree whose check was ended by force is removed by the next check: its
-lock names the process that made it.
+it again at the end. A worktree whose check was ended by force is removed by the next check of
+whatever kind: its lock names the process that made it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 
 from dlprof.engine.checking.git import Git
-from dlprof.errors import FileError
+from dlprof.errors import FileError, UsageError
 
 _LOCK = "dlprof check, process {pid} since {since} on {host}"
 _LOCKED = re.compile(r"^locked dlprof check, process (\d+) since (\d+) on (.*)$")
@@ -41,7 +41,6 @@ def worktree(git: Git, commit: str, places: tuple[Path, ...] = ()) -> Iterator[P
     Raises:
         FileError: git can't make it.
     """
-    remove_abandoned(git)
     path = _path_like(git.root, places or (Path(tempfile.gettempdir()), git.root.parent))
     since = int(psutil.Process().create_time())
     reason = _LOCK.format(pid=os.getpid(), since=since, host=platform.node())
@@ -60,8 +59,17 @@ def worktree(git: Git, commit: str, places: tuple[Path, ...] = ()) -> Iterator[P
         _remove(git, path)
 
 
-def remove_abandoned(git: Git) -> None:
-    """Remove worktrees whose check doesn't run any more."""
+def remove_abandoned(directory: Path) -> None:
+    """Remove worktrees whose check doesn't run any more.
+
+    Args:
+        directory: In their repository; one that is in none has none.
+    """
+    with contextlib.suppress(UsageError):
+        _remove_abandoned(Git(directory))
+
+
+def _remove_abandoned(git: Git) -> None:
     listed = git.ask("worktree", "list", "--porcelain") or ""
     for entry in listed.split("\n\n"):
         lines = entry.splitlines()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from xml.etree import ElementTree as ET
 
 from dlprof.records.gate import CheckReport, GateResult, TargetCheck
-from dlprof.report.gate.wording import rows, short, target_names
+from dlprof.report.gate.wording import not_judged, rows, short, target_names
 
 
 def render_junit(check: CheckReport) -> str:
@@ -27,9 +27,11 @@ def render_junit(check: CheckReport) -> str:
 def _suite(suites: ET.Element, check: CheckReport, name: str, target: TargetCheck) -> None:
     suite = ET.SubElement(suites, "testsuite", name=name)
     for gate in target.verdict.gates:
-        _case(suite, check, name, gate)
+        _judged(_case(suite, name, gate.label), check, gate)
+    for label, sentence in not_judged(check).items():
+        ET.SubElement(_case(suite, name, label), "skipped", message=short(sentence, 1000))
     counts = {"failures": "failure", "skipped": "skipped"}
-    suite.set("tests", str(len(target.verdict.gates)))
+    suite.set("tests", str(len(suite)))
     for key, tag in counts.items():
         suite.set(key, str(len(suite.findall(f"testcase/{tag}"))))
     suite.set("errors", "0")
@@ -38,10 +40,14 @@ def _suite(suites: ET.Element, check: CheckReport, name: str, target: TargetChec
         suite.set("timestamp", short(check.started_at).removesuffix("Z"))
 
 
-def _case(suite: ET.Element, check: CheckReport, name: str, gate: GateResult) -> None:
-    case = ET.SubElement(
-        suite, "testcase", classname=f"dlprof.check.{name}", name=short(gate.label), time="0"
+def _case(suite: ET.Element, name: str, label: str) -> ET.Element:
+    """A case of a target for a metric."""
+    return ET.SubElement(
+        suite, "testcase", classname=f"dlprof.check.{name}", name=short(label), time="0"
     )
+
+
+def _judged(case: ET.Element, check: CheckReport, gate: GateResult) -> None:
     message = short(gate.explanation, 1000)
     if gate.state == "fail" and not (check.override or check.warn_only):
         failure = ET.SubElement(case, "failure", message=message, type=gate.reason)

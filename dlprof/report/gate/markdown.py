@@ -11,6 +11,8 @@ from dlprof.report.gate.wording import (
     advice,
     headline,
     named_targets,
+    not_judged,
+    notes,
     rows,
     short,
     side_text,
@@ -79,6 +81,8 @@ def _head(check: CheckReport) -> list[str]:
         "",
         f"{escaped(side_text(check.change))} against {escaped(side_text(check.base))}.",
     ]
+    for sentence in not_judged(check).values():
+        lines += ["", escaped(sentence)]
     if check.override:
         lines += ["", f"Allowed by --allow-regression: {escaped(check.override)}"]
     if advice(check):
@@ -98,10 +102,10 @@ def _target(name: str, target: TargetCheck) -> list[str]:
     if stages:
         lines += ["", *_table(("stage", "change"), stages)]
     open_gates = [gate for gate in verdict.gates if gate.state != "pass"]
-    notes = [gate.explanation for gate in open_gates if gate.reason != "not_measured"]
-    notes += verdict.notes
-    if notes:
-        lines += ["", *(f"- {escaped(note)}" for note in notes)]
+    remarks = [gate.explanation for gate in open_gates if gate.reason != "not_measured"]
+    remarks += notes(target)
+    if remarks:
+        lines += ["", *(f"- {escaped(remark)}" for remark in remarks)]
     return lines
 
 

@@ -63,11 +63,11 @@ def _figures(check: CheckReport) -> Iterator[_Figure]:
 
 
 def _shifted(gate: GateResult, view: ViewFigures, shift: float | None) -> float | None:
-    """The base's figure made worse by a shift, on whichever scale it is."""
+    """The base's figure made worse by a shift, on whichever scale it is; never less than none."""
     if view.base is None or shift is None:
         return None
     value = view.base * (1 + shift) if gate.scale == "ratio" else view.base + shift
-    return value if math.isfinite(value) else None
+    return max(0.0, value) if math.isfinite(value) else None
 
 
 def render_bencher(check: CheckReport) -> str:

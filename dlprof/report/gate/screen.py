@@ -14,6 +14,8 @@ from dlprof.report.gate.wording import (
     advice,
     headline,
     named_targets,
+    not_judged,
+    notes,
     short,
     side_text,
     stage_lines,
@@ -39,7 +41,7 @@ def render_check(check: CheckReport) -> RenderableType:
     ]
     for name, target in named_targets(check):
         parts += _target(name, target)
-    parts += _remarks(check)
+    parts += [*_notes(not_judged(check).values()), *_remarks(check)]
     if took:
         parts += [Text(), Text(f"Measured for {format_duration(took)}.", style="dim")]
     return Group(*parts)
@@ -59,7 +61,7 @@ def _target(name: str, target: TargetCheck) -> list[RenderableType]:
         word = STATE_WORDS[gate.state]
         line = Text(short(gate.explanation, _MOST_TEXT), style=_style(gate.state))
         parts.append(Hanging(f"{INDENT}{word:<{width}}  ", line))
-    return [*parts, *_stages(target), *_notes(verdict.notes)]
+    return [*parts, *_stages(target), *_notes(notes(target))]
 
 
 def _style(state: GateState) -> str:
@@ -76,8 +78,8 @@ def _stages(target: TargetCheck) -> list[RenderableType]:
     return [heading, *(Hanging(f"{INDENT}{stage:<{width}}  ", Text(text)) for stage, text in lines)]
 
 
-def _notes(notes: Iterable[str]) -> list[RenderableType]:
-    return [bullet(Text(short(note, _MOST_TEXT), style="dim")) for note in notes]
+def _notes(texts: Iterable[str]) -> list[RenderableType]:
+    return [bullet(Text(short(text, _MOST_TEXT), style="dim")) for text in texts]
 
 
 def _remarks(check: CheckReport) -> list[RenderableType]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from dlprof.gate.wording import VIEW_NAMES, amount, figure_text, seconds_text
+from dlprof.gate.wording import METRICS, VIEW_NAMES, amount, figure_text, seconds_text
 from dlprof.records.gate import (
     CheckReport,
     Compared,
@@ -151,14 +151,38 @@ def view_text(view: ViewFigures) -> str:
     return f" ({name})" if name else ""
 
 
+def not_judged(check: CheckReport) -> Mapping[str, str]:
+    """What was left out: a sentence that says why, by the metric's label."""
+    left_out = {
+        metric.label: check.unavailable[name]
+        for name, metric in METRICS.items()
+        if name in check.unavailable
+    }
+    return {label: f"{label} was not judged: {why}." for label, why in left_out.items()}
+
+
+def notes(target: TargetCheck) -> list[str]:
+    """What people should know of how a target's verdict was found."""
+    blocks = (block for quad in target.quads if quad.series == "load" for block in quad.blocks)
+    samples = max((sum(block.samples) for block in blocks), default=0)
+    if target.length is None or not 0 < samples < target.length:
+        return list(target.verdict.notes)
+    loaded = f"Blocks load the same {samples:,} of {target.length:,} samples."
+    return [loaded, *target.verdict.notes]
+
+
 def stage_lines(target: TargetCheck) -> list[tuple[str, str]]:
-    """Where the time went: stages by name, with a text for each."""
+    """Where the time went: stages by name, with a text for each.
+
+    The change's figure is the base's and the shift: medians of each side may differ the other way.
+    """
     lines = []
     for stage in target.verdict.stages:
         each = "" if stage.stage == "startup" else " a sample"
         text = (
             f"{amount(stage.shift_s, 's')}{each}, "
-            f"{seconds_text(stage.base_s)} to {seconds_text(stage.change_s)}"
+            f"{seconds_text(stage.base_s)} to "
+            f"{seconds_text(max(0.0, stage.base_s + stage.shift_s))}"
         )
         lines.append((short(stage.stage), text))
     return lines
@@ -167,10 +191,9 @@ def stage_lines(target: TargetCheck) -> list[tuple[str, str]]:
 def advice(check: CheckReport) -> str:
     """What to do now, in a sentence; empty where there is nothing to do."""
     if check.state == "fail" and not check.override:
-        return (
-            "If the slowdown is meant, let it pass with --allow-regression REASON; "
-            "else dlprof profile says where the time goes."
-        )
+        where = "dlprof profile says where the time goes."
+        leave = "If the slowdown is meant, let it pass with --allow-regression REASON; else "
+        return where if check.warn_only else f"{leave}{where}"
     reasons = {gate.reason for target in check.targets for gate in target.verdict.gates}
     if check.state == "inconclusive" and "unusable_blocks" in reasons:
         return "Mend what kept the blocks from being measured, then check again."

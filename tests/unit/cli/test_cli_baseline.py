@@ -64,7 +64,9 @@ def test_show_lists_the_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_check_without_comparable_runs_ends_with_5(capsys: pytest.CaptureFixture[str]) -> None:
     assert dlprof("check", TARGET, "--baseline", FILE) == ExitCode.NO_BASELINE
-    assert "the baseline is empty" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "the baseline is empty" in out
+    assert "against loading.jsonl (there is no such file)" in out
     history(5)
     other = ("check", TARGET, "--arg", "size=2", "--baseline", FILE)
     assert dlprof(*other) == ExitCode.NO_BASELINE
@@ -100,6 +102,32 @@ def test_the_run_of_a_check_is_recorded_from_its_document(
     capsys.readouterr()
     run(["baseline", "show", FILE], {})
     assert "loading.jsonl: 1 run\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changes", "warning"),
+    [
+        ({}, ""),
+        ({"state": "fail"}, "run.json holds a check that failed"),
+        ({"state": "fail", "override": "meant"}, ""),
+        (
+            {"change": {"name": "working tree", "note": "with uncommitted changes"}},
+            "run.json was measured with uncommitted changes",
+        ),
+    ],
+)
+def test_a_run_that_is_no_measure_for_later_ones_is_kept_with_a_warning(
+    changes: dict[str, object], warning: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dlprof("check", TARGET, "--baseline", FILE, "-o", "run.json")
+    document = json.loads(Path("run.json").read_text())
+    Path("run.json").write_text(json.dumps(document | changes))
+    capsys.readouterr()
+    assert dlprof("baseline", "update", FILE, "--from", "run.json") == ExitCode.OK
+    told = capsys.readouterr().err
+    assert warning in told
+    assert ("warning" in told) == bool(warning)
+    assert Path(FILE).exists()
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from dlprof.engine.checking.compared import both_sides, working_tree
 from dlprof.engine.checking.default_ref import default_ref
 from dlprof.engine.checking.git import Git
+from dlprof.engine.checking.history import lone_side
 from dlprof.engine.checking.settings import CheckSettings
 from dlprof.engine.checking.worktree import remove_abandoned, worktree
 from dlprof.errors import DlprofError, FileError, UsageError
@@ -71,9 +72,24 @@ def test_a_worktree_goes_whatever_happens(repository: Path, error: type[BaseExce
     assert run_git(repository, "worktree", "list").count("\n") == 0
 
 
+def next_check(repository: Path, **named: str) -> None:
+    with both_sides(settings(**named), {}, repository):
+        pass
+
+
 @pytest.mark.parametrize("folder_is_there", [True, False])
+@pytest.mark.parametrize(
+    "begin",
+    [
+        remove_abandoned,
+        lambda repository: next_check(repository, against="main"),
+        lambda repository: next_check(repository, against=".."),
+        lambda repository: next_check(repository, against_python=sys.executable),
+        lambda repository: lone_side(settings(), repository),
+    ],
+)
 def test_worktrees_of_checks_that_were_killed_go_with_the_next(
-    repository: Path, tmp_path: Path, *, folder_is_there: bool
+    repository: Path, tmp_path: Path, begin: Callable[[Path], None], *, folder_is_there: bool
 ) -> None:
     import platform  # noqa: PLC0415 - its name for this machine, only here
 
@@ -86,7 +102,7 @@ def test_worktrees_of_checks_that_were_killed_go_with_the_next(
     if not folder_is_there:
         left.rename(tmp_path / "elsewhere")
 
-    remove_abandoned(Git(repository))
+    begin(repository)
 
     listed = run_git(repository, "worktree", "list")
     assert str(left) not in listed
@@ -98,7 +114,7 @@ def test_worktrees_of_checks_that_were_killed_go_with_the_next(
 def test_a_worktree_of_a_check_that_runs_stays(repository: Path) -> None:
     git = Git(repository)
     with worktree(git, "HEAD") as path:
-        remove_abandoned(git)
+        remove_abandoned(repository)
         assert path.exists()
 
 
@@ -198,7 +214,7 @@ def test_gitlab_names_the_commit(repository: Path) -> None:
 
 def test_a_merge_base_that_was_not_fetched_says_what_to_fetch(repository: Path) -> None:
     variable = {"CI_MERGE_REQUEST_DIFF_BASE_SHA": "0123456789" * 4}
-    with pytest.raises(UsageError, match="can't be found") as caught:
+    with pytest.raises(UsageError, match=r"The commit 01\w+, at which .* can't be found") as caught:
         default_ref(Git(repository), variable)
     assert "fetch-depth: 0" in caught.value.hint
 
@@ -206,6 +222,16 @@ def test_a_merge_base_that_was_not_fetched_says_what_to_fetch(repository: Path) 
     commit(repository, "unrelated")
     with pytest.raises(UsageError, match="left main can't be found"):
         default_ref(Git(repository), {})
+
+
+def test_a_ref_that_is_not_here_says_where_it_may_be_had(repository: Path, tmp_path: Path) -> None:
+    assert "it has no remote" in Git(repository).no_such_ref("nowhere").hint
+    run_git(repository, "remote", "add", "origin", str(tmp_path))
+    assert "git fetch origin nowhere" in Git(repository).no_such_ref("nowhere").hint
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    run_git(empty, "init", "-q")
+    assert "no commit yet" in Git(empty).no_such_ref("HEAD").hint
 
 
 def test_a_branch_named_by_ci_that_was_not_fetched_says_what_to_fetch(repository: Path) -> None:

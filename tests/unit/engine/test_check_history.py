@@ -57,6 +57,17 @@ def test_a_run_is_the_median_of_many_blocks(opened: Opened, tmp_path: Path) -> N
     assert run.entry.commit == ""
 
 
+def test_a_baseline_that_is_not_there_is_told_before_anything_is_measured(
+    opened: Opened, baseline: Path, tmp_path: Path
+) -> None:
+    listener = Listener()
+    check = check_baseline(
+        settings(), baseline, listener=listener, cwd=tmp_path, clock=opened.clock
+    )
+    assert listener.messages[0].startswith(f"there is no baseline {baseline} yet")
+    assert check.base.note == "there is no such file"
+
+
 def test_a_short_budget_gives_few_blocks_but_some(opened: Opened, tmp_path: Path) -> None:
     run = measure_run(settings(0.5), listener=Listener(), cwd=tmp_path, clock=opened.clock)
     assert run.took_s == pytest.approx(5 * 8 * BATCH_S)
@@ -86,7 +97,7 @@ def test_the_verdict_follows_from_the_last_runs(
         settings(), baseline, listener=Listener(), cwd=tmp_path, clock=opened.clock
     )
     assert check.state == state
-    assert check.base.note == f"{runs} comparable runs"
+    assert check.base.note == (f"{runs} comparable runs" if runs else "there is no such file")
     entry = check.targets[0].recordable
     assert isinstance(entry, BaselineEntry)
     assert (check.torch_version, check.python_version) == ("2.13.0", "3.11.7")

@@ -11,7 +11,8 @@ import pytest
 
 from dlprof.engine.checking.compared import SidePlan
 from dlprof.engine.checking.measuring import measure
-from dlprof.engine.checking.settings import CheckSettings, for_check
+from dlprof.engine.checking.naming import error_of_side
+from dlprof.engine.checking.settings import CheckSettings, for_check, patience
 from dlprof.engine.checking.sides import Sides
 from dlprof.errors import (
     BaseNotMeasuredError,
@@ -52,6 +53,7 @@ class FakeProcess:
     file: str = ""
     config: Config | None = None
     error: DlprofError | None = None
+    opening_error: DlprofError | None = None
     broken_from: int = 1000
     fails_at: int = -1
     cold_s: float = 0.0
@@ -73,7 +75,8 @@ class FakeProcess:
         return BuiltSide(target=target, versions={"torch": "2", "python": "3"}, file=self.file)
 
     def open(self, config: Config, patience_s: float) -> None:
-        """Nothing to make."""
+        if self.opening_error is not None:
+            raise self.opening_error
 
     def order(self, request: BlockRequest) -> None:
         self.asked.append(request)
@@ -312,11 +315,14 @@ def test_what_can_not_be_loaded_from_on_both_sides_is_the_changes_fault() -> Non
     assert not isinstance(caught.value, BaseNotMeasuredError)
 
 
-def test_an_error_of_both_sides_is_the_targets_own() -> None:
+@pytest.mark.parametrize("kind", ["error", "opening_error"])
+def test_an_error_of_both_sides_is_the_targets_own(kind: str) -> None:
     error = TargetError("There is no file 'data.py'.", hint="Look.")
     with pytest.raises(TargetError) as caught:
-        bench({"error": error}, {"error": error})
+        bench({kind: error}, {kind: error})
     assert caught.value.message == error.message
+    with pytest.raises(TargetError, match=r"^The base "):
+        bench({kind: error})
 
 
 @pytest.mark.parametrize("side", ["base", "change"])
@@ -328,8 +334,25 @@ def test_an_error_of_one_side_is_that_sides(side: str) -> None:
     assert ("in the base too" in caught.value.hint) == (side == "base")
 
 
+@pytest.mark.parametrize(
+    ("message", "installs"), [("No module named 'lib.data'", False), ("It has no 'make'", True)]
+)
+def test_a_base_without_its_submodules_says_that_it_lacks_them(
+    message: str, *, installs: bool
+) -> None:
+    bare = plan("base", "/before")
+    bare = dataclasses.replace(
+        bare, compared=dataclasses.replace(bare.compared, note="without its submodules")
+    )
+    error = error_of_side(bare, TargetError(message, hint="Install 'lib'."))
+    assert "is checked out without its submodules: check against a directory" in error.hint
+    assert ("Install" in error.hint) == installs
+
+
 def test_different_data_is_refused() -> None:
-    with pytest.raises(TargetError, match=r"has 1000 samples, .* has 900") as caught:
+    with pytest.raises(
+        TargetError, match=r"data: the base \(.*\) has 1000 samples, the change "
+    ) as caught:
         bench(None, {"length": 900})
     assert caught.value.exit_code == 2
 
@@ -349,6 +372,21 @@ def test_one_side_can_be_measured_alone() -> None:
     sides.build()
     sides.warm_up()
     assert [block.side for block in sides.blocks("BB", "load")] == ["change", "change"]
+
+
+@pytest.mark.parametrize(
+    ("budget_s", "timeout_s", "expected"),
+    [
+        (20.0, 120.0, (30.0, "--budget")),
+        (60.0, 120.0, (60.0, "--budget")),
+        (60.0, 10.0, (10.0, "--timeout")),
+    ],
+)
+def test_what_ends_the_wait_for_a_side_is_named(
+    budget_s: float, timeout_s: float, expected: tuple[float, str]
+) -> None:
+    sweep = SweepSettings(budget_s=budget_s, timeout_s=timeout_s)
+    assert patience(CheckSettings(sweep=sweep)) == expected
 
 
 def test_a_budget_of_sweeps_is_not_a_checks(tmp_path: Path) -> None:
