@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import statistics
 
 from dlprof.model import Conditions, predict_all
 from dlprof.records import Calibration, Config, Prediction, Stage
@@ -34,14 +33,11 @@ class Foresight:
         """The model at a step as it was timed: what of it was CPU work slows down with the rest.
 
         Args:
-            calibration: What batches cost; letting them go, if told, is no part of the step.
+            calibration: What batches cost, where a step computed: letting them go is part of it.
             step: The stage ``step`` of an instrumented trial.
         """
-        costs = calibration.in_workers or calibration.in_main
-        let_go_s = statistics.fmean(costs.let_go_cpu_s) if costs and costs.let_go_cpu_s else 0.0
-        whole_s = max(0.0, step.mean_s - let_go_s)
-        cpu_s = min(max(0.0, (step.cpu_s or 0.0) - let_go_s), whole_s)
-        return cls(calibration=calibration, step_s=whole_s - cpu_s, step_cpu_s=cpu_s)
+        cpu_s = min(step.cpu_s or 0.0, step.mean_s)
+        return cls(calibration=calibration, step_s=step.mean_s - cpu_s, step_cpu_s=cpu_s)
 
     def __call__(self, config: Config, *, cores: float) -> Prediction | None:
         """The rate of a configuration where so many cores are to be had.

@@ -91,7 +91,7 @@ def recommend(
             choice.speeds.steady,
             believed(run, situation),
         ),
-        findings=run.findings,
+        findings=() if situation.extrapolated else run.findings,
         extrapolated=situation.extrapolated,
     )
 

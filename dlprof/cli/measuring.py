@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
@@ -16,6 +16,8 @@ from dlprof.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from dlprof.settings import SweepSettings
+
+_ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 def settings_in(arguments: Mapping[str, object]) -> dict[str, object]:
@@ -64,21 +66,18 @@ def run_path(output: Path | None, target: str, *, resume: bool = False) -> Path:
 
 @contextlib.contextmanager
 def signals_while_measuring() -> Iterator[None]:
-    """Finish cleanly when asked to end once, end at once when asked twice, and need no terminal.
+    """Finish cleanly when asked to end once, end at once when asked again, and need no terminal.
 
     A command whose terminal is gone still has its run file to write to, and its budget ends it. Its
     other processes notice its end by themselves.
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        for again in before:
-            if again != hangup:
-                signal.signal(again, lambda *_: os._exit(ExitCode.INTERRUPTED))
+        _at_next_signal(_end_at_once)
         signal.default_int_handler(number, frame)
 
     hangup = getattr(signal, "SIGHUP", None)  # not on Windows
-    handlers = {signal.SIGINT: interrupt, signal.SIGTERM: interrupt}
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    before = {number: signal.signal(number, interrupt) for number in _ENDING}
     if hangup is not None:
         before[hangup] = signal.signal(hangup, signal.SIG_IGN)
     try:
@@ -86,3 +85,17 @@ def signals_while_measuring() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _at_next_signal(handler: Callable[[], object]) -> None:
+    for number in _ENDING:
+        signal.signal(number, lambda *_: handler())
+
+
+def _end_at_once() -> None:
+    """Leave nothing behind that a moment can undo, and not even that if asked once more."""
+    from dlprof.engine.undoing import undo_all
+
+    _at_next_signal(lambda: os._exit(ExitCode.INTERRUPTED))
+    undo_all()
+    os._exit(ExitCode.INTERRUPTED)

@@ -87,6 +87,7 @@ def run(
     from dlprof.integrations.running import Plan, new_header, run_program
     from dlprof.integrations.script import load_module, load_script, set_path
     from dlprof.store import check_output
+    from dlprof.store.naming import run_file_name
 
     rank = read_rank(os.environ)
     if module is None:
@@ -99,8 +100,9 @@ def run(
         on_screen=not quiet and (rank is None or rank.rank == 0),
     )
     header = new_header(name)
+    path = _ranked(output or Path(run_file_name(name, datetime.now().astimezone())), rank)
     if output is not None:
-        check_output(_ranked(output, rank), force=force)
+        check_output(path, force=force)
     set_path(folder)
     plan = Plan(
         name=name,
@@ -111,8 +113,9 @@ def run(
     )
 
     def begin() -> RunWriter | None:
+        writer = _open(path, header, force=force, named=output is not None)
         last_words.remove_earlier()
-        return _open(output, name, header, rank=rank, force=force)
+        return writer
 
     ending = run_program(plan, header, begin, clock=time.perf_counter_ns)
     _leave(ending.exit_code)
@@ -128,19 +131,14 @@ def _ranked(path: Path, rank: Rank | None) -> Path:
     return (path if rank is None else rank.file(path)).absolute()
 
 
-def _open(
-    output: Path | None, name: str, header: RunHeader, *, rank: Rank | None, force: bool
-) -> RunWriter | None:
+def _open(path: Path, header: RunHeader, *, force: bool, named: bool) -> RunWriter | None:
     """The run file; where only the default one can't be written, the script runs without."""
     from dlprof.store import RunWriter
-    from dlprof.store.naming import run_file_name
 
-    named = output or Path(run_file_name(name, datetime.now().astimezone()))
-    path = _ranked(named, rank)
     try:
         return RunWriter.create(path, header, force=force)
     except FileError as error:
-        if output is not None:
+        if named:
             raise
         typer.echo(f"dlprof: No run file is written: {error.message}.", err=True)
         return None

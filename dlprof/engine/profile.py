@@ -33,7 +33,6 @@ from dlprof.records import (
     Trial,
     TrialCost,
 )
-from dlprof.search.plan import SHORTEST_TRIAL_S
 from dlprof.settings import OPTIONS, SweepSettings, by_key
 from dlprof.store import RunWriter, check_output
 from dlprof.trial.bench import Bench
@@ -89,12 +88,12 @@ def refuse_spent(
         deadline: Of the profile, once the target is built and probed.
 
     Raises:
-        UsageError: What is left is less than the shortest trial takes, its workers' start included.
+        UsageError: What is left is less than the first trial takes, its workers' start included.
     """
-    if deadline.cut_s >= cost.of(config, min(SHORTEST_TRIAL_S, settings.trial_s or math.inf)):
+    trial_s = settings.trial_s or _TRIAL_S
+    if deadline.cut_s >= cost.of(config, trial_s):
         return
     spent_s = deadline.elapsed_s
-    trial_s = settings.trial_s or _TRIAL_S
     trials_s = _OPENING_TRIALS * cost.of(config, trial_s)
     enough_s = math.ceil(spent_s + trials_s + deadline.ending_s)
     raise UsageError(

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from dlprof.engine.undoing import undone_at_last
 from dlprof.errors import FileError
 from dlprof.files import lock, write_fault
 
@@ -38,7 +39,8 @@ def work_directory(parent: Path | None = None) -> Iterator[Path]:
     try:
         if held is not None:
             _clear(place)
-        yield directory
+        with undone_at_last(lambda: shutil.rmtree(directory, ignore_errors=True)):
+            yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)
         if held is not None:

@@ -149,6 +149,12 @@ class Reading:
         return sum(change) / len(change) - sum(base) / len(base)
 
 
+def usable_quads(rule: GateRule, quads: Sequence[Quad]) -> int:
+    """How many quads have figures for a metric: looks are due by their number."""
+    own = (quad for quad in quads if quad.series == rule.series)
+    return sum(isinstance(read_quad(quad, rule), Reading) for quad in own)
+
+
 def read_quad(quad: Quad, rule: GateRule) -> Reading | ReasonCode:
     """The figures of a metric in a quad, or why there are none."""
     if not is_balanced(quad) or any(map(_fault, quad.blocks)):

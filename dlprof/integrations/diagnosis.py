@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from dlprof.advise.diagnose import diagnose
@@ -68,7 +69,7 @@ def diagnose_script(
         ``None`` where no loader costs time to speak of; without findings and with notes where
         none of them tells a cause.
     """
-    machine = dataclasses.replace(machine, usable_cores=machine.usable_cores / local_ranks)
+    machine = _share_of(machine, local_ranks)
     costly = [each for each in loaders if _cost_s(each) >= _WORTH_TELLING * wall_s and each.batches]
     costly.sort(key=_cost_s, reverse=True)
     told = {each.trial_id: each for each in explanations}
@@ -83,6 +84,16 @@ def diagnose_script(
             notes.append(f"Why {loader.name} is waited for can't be told: {missing}.")
     config = next((each.config for each in costly if each.config is not None), Config())
     return Diagnosis(config=config, findings=(), notes=tuple(notes)) if notes else None
+
+
+def _share_of(machine: Machine, ranks: int) -> Machine:
+    """What one of several ranks can count on: its own affinity mask, and its part of the rest."""
+    logical = max(1, machine.logical_cpus // ranks)
+    quota = None if machine.quota_cores is None else machine.quota_cores / ranks
+    usable = min(machine.usable_cores, logical, math.inf if quota is None else quota)
+    return dataclasses.replace(
+        machine, logical_cpus=logical, quota_cores=quota, usable_cores=float(usable)
+    )
 
 
 def _cost_s(loader: WatchedLoader) -> float:
@@ -110,9 +121,15 @@ def _diagnosed(evidence: Evidence, loader: WatchedLoader, notes: Sequence[str]) 
         told.append("So few batches tell little of their spread.")
     found = diagnose(evidence, [*notes, *told])
     more = _outlook(found, evidence) if found.findings else ("They show no single cause.",)
-    if loader.made > 1 and any(each.code == "startup" for each in found.findings):
-        more = (*more, f"{loader.name} was made {loader.made} times: {_MAKE_ONCE}")
-    return dataclasses.replace(found, notes=(*found.notes, *more))
+    return dataclasses.replace(found, notes=(*found.notes, *more, *_made_anew(found, loader)))
+
+
+def _made_anew(found: Diagnosis, loader: WatchedLoader) -> Iterator[str]:
+    """What persistent workers ask for as well, where each epoch makes a loader of its own."""
+    if loader.made < max(2, loader.epochs):
+        return
+    if any(each.code == "startup" for each in found.findings):
+        yield f"{loader.name} was made {loader.made} times: {_MAKE_ONCE}"
 
 
 def _outlook(found: Diagnosis, evidence: Evidence) -> tuple[str, ...]:
@@ -186,9 +203,12 @@ def _evidence(
 
 
 def _batches_per_epoch(loader: WatchedLoader) -> int | None:
-    """Of the script's epochs, ended or broken off; ``None`` where there was one, broken off."""
-    whole = loader.epochs_completed or loader.epochs > 1
-    return max(1, round(loader.batches / loader.epochs)) if whole and loader.epochs else None
+    """Of the script's epochs; ``None`` where there was only one, and that was broken off.
+
+    Of epochs that were broken off beside whole ones the batches count with those.
+    """
+    epochs = loader.epochs_completed or (loader.epochs if loader.epochs > 1 else 0)
+    return max(1, round(loader.batches / epochs)) if epochs else None
 
 
 def _is_disturbed(explanation: Explanation, usage: Usage, cores: float) -> bool:

@@ -146,6 +146,7 @@ class _Watching:
         self._pause_ns = _FIRST_PAUSE_NS
         self._overhead_ns = 0
         self._over = False
+        self._is_loading = True
 
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
@@ -176,7 +177,7 @@ class _Watching:
             raise
         except BaseException as error:  # noqa: BLE001 - raised by a package around the module
             program = show_fault(error)
-        self._writer = open_writer()
+        self._writer, self._is_loading = open_writer(), False
         return program
 
     def _attach(self, module: ModuleType) -> None:
@@ -197,6 +198,9 @@ class _Watching:
         """Write what was seen so far, so that no end of the process can take all of it."""
         if os.getpid() != self._process:  # a process that the script forked
             self._recorder.pace.due_ns = NEVER_NS
+            return
+        if self._is_loading:  # a package around the module iterates loaders: there is no file yet
+            self._recorder.pace.due_ns = self._clock() + _FIRST_PAUSE_NS
             return
         began_ns = self._clock()
         self._write(*self._explanations(over=True), *self._changed(), self._script())

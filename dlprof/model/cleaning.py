@@ -10,6 +10,8 @@ from dlprof.records import BatchCosts, Trial, Usage
 _CLOCK_ERROR_S = 2e-4
 """Waiting is a difference of clocks; down to this far below 0 it is 0."""
 
+_NEARLY = 0.9
+
 
 def cleaned(costs: BatchCosts) -> BatchCosts:
     """The batches whose figures all make sense; missing columns stay empty."""
@@ -44,11 +46,15 @@ def unstolen(costs: BatchCosts, trial: Trial | None) -> BatchCosts:
 
 
 def _stolen_per_cpu_s(usage: Usage) -> float:
-    """Seconds stolen for each second of computing on this machine, whoever computed."""
+    """Seconds stolen for each second of computing on this machine, whoever computed.
+
+    Others' cores hold the stolen ones, unless the kernel counts those as the threads' own CPU time:
+    then they look like no waiting.
+    """
     stolen, own, other = usage.stolen_cpu_cores, usage.own_cpu_cores, usage.other_cpu_cores
-    if not stolen or own is None or other is None:
+    if not stolen or not own or other is None or other < _NEARLY * stolen:
         return 0.0
-    return stolen / max(own + other - stolen, own, stolen)
+    return stolen / (own + max(0.0, other - stolen))
 
 
 def _shortened(column: tuple[float, ...], seconds: float) -> tuple[float, ...]:

@@ -45,26 +45,51 @@ class Fetching:
 
 
 def drift_of(some: Sequence[Explanation], clean: Mapping[str, BatchCosts]) -> float | None:
-    """How far apart trials lie that should cost the same, as a standard deviation of logarithms.
+    """How far apart trials lie whose batches should cost the same CPU time.
 
-    Those with workers are compared with each other, and those without.
+    Those with workers are compared with each other, and those without; what their own luck explains
+    is taken off.
 
     Args:
         some: Instrumented trials.
         clean: What their batches cost, by trial.
+
+    Returns:
+        Standard deviation of the logarithm of what a batch costs, waiting included, which is taken
+        to stay as it is; ``None`` of a single trial of each kind.
     """
-    fed = [clean[each.trial_id] for each in some if each.config.num_workers]
-    alone = [clean[each.trial_id] for each in some if not each.config.num_workers]
-    groups = [logs for logs in map(_log_means, (fed, alone)) if len(logs) > 1]
+    fed = [clean[each.trial_id].cpu_s for each in some if each.config.num_workers]
+    alone = [clean[each.trial_id].cpu_s for each in some if not each.config.num_workers]
+    groups = [group for group in (fed, alone) if len(group) > 1]
     if not groups:
         return None
-    squares = [statistics.variance(logs) * (len(logs) - 1) for logs in groups]
-    return math.sqrt(math.fsum(squares) / sum(len(logs) - 1 for logs in groups))
+    beyond = math.fsum(map(_squares_beyond_luck, groups)) / sum(len(group) - 1 for group in groups)
+    return _share_of_cpu(clean[each.trial_id] for each in some) * math.sqrt(max(0.0, beyond))
 
 
-def _log_means(some: Sequence[BatchCosts]) -> list[float]:
-    means = [statistics.fmean(fetch_s(each)) for each in some]
-    return [math.log(mean) for mean in means if mean > 0]
+def _squares_beyond_luck(group: Sequence[Sequence[float]]) -> float:
+    """Sum of the squares of how far trials lie from their middle, less what is expected by luck."""
+    logs, lucks = [], []
+    for costs in group:
+        mean, blocks = statistics.fmean(costs), _block_means(costs)
+        if mean <= 0:
+            continue
+        logs.append(math.log(mean))
+        lucks.append(_squared_error(blocks) / mean**2)
+    if len(logs) < 2:
+        return 0.0
+    return (len(logs) - 1) * (statistics.variance(logs) - statistics.fmean(lucks))
+
+
+def _squared_error(blocks: Sequence[float]) -> float:
+    """Of their mean."""
+    return statistics.variance(blocks) / len(blocks) if len(blocks) > 1 else 0.0
+
+
+def _share_of_cpu(some: Iterable[BatchCosts]) -> float:
+    both = [(math.fsum(each.cpu_s), math.fsum(each.io_s)) for each in some]
+    cpu, whole = math.fsum(c for c, _ in both), math.fsum(c + w for c, w in both)
+    return cpu / whole if whole > 0 else 0.0
 
 
 def fetch_s(costs: BatchCosts) -> list[float]:

@@ -166,7 +166,8 @@ class Recommendation:
         alternatives: Others worth knowing: the present settings first, the rest by speed.
         constraints: The limits that were kept.
         rules_of_thumb: What common rules would have given.
-        findings: Causes that the run's profile found; empty for a sweep.
+        findings: Causes that the run's profile found, on the machine that was measured; empty for
+            a sweep, and for another machine.
         extrapolated: Whether it is for a machine other than the one that was measured.
         basis: ``measured``, or ``predicted`` where the calibration's model answers what was not
             measured: another machine, other cores, ranks or steps.

@@ -43,8 +43,9 @@ class Calibration:
         step_cores: CPU cores that the step kept busy (1 for one that spins, 0 for one that waits).
         cpu_cv: Coefficient of variation of a batch's cost: how long a calibration must be.
         standard_error: Relative standard error of the mean batch cost.
-        drift: Standard deviation of the logarithm of the mean batch cost between trials: how much
-            the machine's speed changed meanwhile; ``None`` of a single trial of each kind.
+        drift: Standard deviation of the logarithm of the mean batch cost between trials, as far as
+            their CPU time explains it and luck doesn't: the machine's speed changed, or workers
+            slow each other down. ``None`` of a single trial of each kind.
         run_queue_fraction: Share of fetching spent waiting for a core, when this was measured.
         available_cores: Cores that were to be had meanwhile.
         core_speed: Speed of a core of this machine relative to that where the figures apply; 1

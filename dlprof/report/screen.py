@@ -17,9 +17,16 @@ def render_run(run: Run) -> RenderableType:
     Args:
         run: Of a sweep, a profile or a script.
     """
-    of_script = run.header.target.spec.startswith(SCRIPT_SPEC)
-    if of_script or run.script is not None or run.watched:
+    if run.script is not None or run.watched or _is_cut_off_script(run):
         return render_script(run)
     if run.diagnosis is not None:
         return render_profile(run)
     return render_sweep(with_recommendation(run))
+
+
+def _is_cut_off_script(run: Run) -> bool:
+    """Whether a script's process ended before anything of it was written.
+
+    A module that is called ``run`` makes a target that begins alike, with settings of a sweep.
+    """
+    return run.header.target.spec.startswith(SCRIPT_SPEC) and not run.header.settings

@@ -60,6 +60,7 @@ class Stamper:
         self._streamed = 0 if hasattr(fetcher, "dataset_iter") else None
         self._batched = fetcher.auto_collation
         self._undo = instrument(fetcher, self)
+        self._left_cpu = time.thread_time_ns()  # what came before was starting
 
     def picked(self, index: Any) -> None:
         """Indices were taken up."""

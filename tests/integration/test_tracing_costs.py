@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from dlprof.tracing.tracer import Tracer
 BATCHES = 40
 LEAST, MOST = 0.85, 1.05
 """Of the kernel's count; the tracer's own work belongs to no batch."""
+
+INIT_S = 0.2
 
 
 class Copied(Dataset[torch.Tensor]):
@@ -49,6 +52,17 @@ def test_all_cpu_of_a_worker_is_told() -> None:
     counted = [row.made.process_cpu for row in trace.rows if row.made is not None]
     told_s = sum(map(sum, (costs.cpu_s[1:], costs.put_cpu_s[1:], costs.between_cpu_s[1:])))
     assert LEAST < told_s / (1e-9 * (counted[-1] - counted[0])) < MOST
+
+
+def computing(_worker: int) -> None:
+    """Keeps a worker computing before its first batch."""
+    while time.thread_time() < INIT_S:
+        pass
+
+
+def test_starting_a_worker_is_no_cost_of_its_first_batch() -> None:
+    _, costs = traced(num_workers=1, worker_init_fn=computing)
+    assert costs.between_cpu_s[0] < INIT_S / 2
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -119,12 +119,20 @@ def test_a_single_trial_says_nothing_of_its_spread() -> None:
 def test_a_single_trial_within_what_the_other_sides_allow_for_is_no_difference() -> None:
     rates = (300.0, 600.0, 1000.0)
     some = run([trial(config(2), rate, repetition=n) for n, rate in enumerate(rates)])
-    one, other = (run([trial(config(2), rate)]) for rate in (580.0, 3000.0))
+    one, other = (run([trial(config(2), rate)]) for rate in (580.0, 60_000.0))
     for found in (compare(some, one), compare(one, some)):
         assert found.ratio.low is None
         assert "can't be told apart" in found.verdict
         assert found.findings == ()
     assert "can't be told apart" not in compare(some, other).verdict
+
+
+def test_a_single_trial_may_lie_as_far_off_as_single_trials_do() -> None:
+    """Ten trials tell their mean to a third of what each of them may be off."""
+    some = run([trial(config(2), 1000.0 + 50.0 * (n % 3 - 1), repetition=n) for n in range(9)])
+    near, far = (run([trial(config(2), rate)]) for rate in (945.0, 700.0))
+    assert "can't be told apart" in compare(some, near).verdict
+    assert "can't be told apart" not in compare(some, far).verdict
 
 
 def test_different_data_is_refused_and_a_different_batch_size_is_doubted() -> None:

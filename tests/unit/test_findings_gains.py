@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 from builders import around, config, failed
@@ -15,7 +16,16 @@ from dlprof.advise.findings.costs import Costs, Work, costs_of
 from dlprof.advise.findings.gains import closed_form, gain_of, measured_gain
 from dlprof.advise.findings.limit import limit_of
 from dlprof.advise.findings.view import View
-from dlprof.records import BatchCosts, Config, Explanation, Prediction, Stage
+from dlprof.model.interval import RELATIVE_ERROR
+from dlprof.records import (
+    BatchCosts,
+    Calibration,
+    Config,
+    Estimate,
+    Explanation,
+    Prediction,
+    Stage,
+)
 
 WAITING = Loader(fetch_io=0.02, rate=100)
 MORE = config(8)
@@ -46,6 +56,34 @@ def test_the_model_comes_before_the_bound() -> None:
     assert (gain.source, gain.value) == ("model", 4.0)
     assert gain.estimate.low is not None
     assert gain.estimate.low < 4.0
+
+
+def predicted_gain(chosen: Config, *, before: float, after: float) -> Estimate:
+    """Of a model whose rates may each be off by such logarithms."""
+
+    def predict(asked: Config, *, cores: float) -> Prediction | None:
+        del cores
+        half = before if asked == WAITING.config else after
+        rate = Estimate(value=10.0, low=10.0 * math.exp(-half), high=10.0 * math.exp(half))
+        return Prediction(batches_per_s=rate)
+
+    seen = evidence(WAITING, predict=predict)
+    gain = gain_of(View.of(dataclasses.replace(seen, calibration=Calibration())), chosen)
+    assert gain is not None
+    return gain.estimate
+
+
+def test_what_two_predictions_have_wrong_alike_cancels() -> None:
+    found = predicted_gain(MORE, before=0.5, after=0.5)
+    assert found.low == pytest.approx(math.exp(-2 * RELATIVE_ERROR))
+    narrow = predicted_gain(MORE, before=0.03, after=0.04)
+    assert narrow.low == pytest.approx(math.exp(-0.05))
+
+
+def test_what_only_one_of_two_predictions_is_sure_of_does_not_cancel() -> None:
+    assert predicted_gain(MORE, before=0.5, after=0.1).low == pytest.approx(math.exp(-0.4))
+    alone = predicted_gain(config(0), before=0.3, after=0.4)  # other trials tell of main
+    assert alone.low == pytest.approx(math.exp(-0.5))
 
 
 def test_what_the_model_can_not_tell_is_reckoned() -> None:

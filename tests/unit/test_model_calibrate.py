@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -59,6 +60,14 @@ def stolen(cores: float | None) -> Trial:
     """A trial whose two cores a hypervisor took some of."""
     usage = Usage(own_cpu_cores=1.2, other_cpu_cores=0.3 + (cores or 0.0), stolen_cpu_cores=cores)
     return builders.trial(Config(num_workers=1).canonical(), id="t1", usage=usage)
+
+
+def test_stolen_time_that_the_kernel_counts_as_cpu_is_no_waiting_either_way() -> None:
+    usage = Usage(own_cpu_cores=1.9, other_cpu_cores=0.0, stolen_cpu_cores=0.4)
+    trial = builders.trial(Config(num_workers=1).canonical(), trial_id="t1", usage=usage)
+    made = fit([explained(1, io=(4 * MS,) * 50)], [trial])
+    assert made.in_workers is not None
+    assert made.in_workers.io_s == (4 * MS,) * 50
 
 
 @pytest.mark.parametrize(("cores", "left"), [(None, 4), (0.0, 4), (0.3, 2), (1.5, 0)])
@@ -149,6 +158,21 @@ def test_trials_that_should_cost_the_same_tell_how_the_machine_drifts() -> None:
     assert drifting((0, 0.01), (1, 0.02), (2, 0.02)).drift == 0.0
     apart = drifting((0, 0.01), (0, 0.012), (1, 0.02), (2, 0.02)).drift
     assert apart == pytest.approx(math.log(1.2) / 2)  # a variance of log(1.2)^2 / 2, and one of 0
+
+
+def test_what_luck_explains_is_no_drift() -> None:
+    rng = random.Random(3)
+    tails = [[0.1 if rng.random() < 0.05 else 0.001 for _ in range(200)] for _ in range(3)]
+    some = [explained(1, cpu=costs, name=f"t{place}") for place, costs in enumerate(tails)]
+    scatter = statistics.stdev(math.log(statistics.fmean(costs)) for costs in tails)
+    drift = fit(some, []).drift
+    assert drift is not None
+    assert drift < scatter / 2
+
+
+def test_waiting_that_changes_with_workers_is_no_drift() -> None:
+    made = fit([explained(w, io=(w * 0.01,) * 50) for w in (1, 2, 4)], [])
+    assert made.drift == 0.0
 
 
 def test_a_machine_that_drifts_widens_the_interval_where_loading_is_the_limit() -> None:

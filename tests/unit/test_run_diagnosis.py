@@ -137,6 +137,22 @@ def test_persistent_workers_want_a_loader_that_is_made_once() -> None:
     assert any("was made 15 times: make it once" in note for note in found.notes)
 
 
+def test_a_loader_of_several_epochs_that_was_made_anew_may_keep_its_workers() -> None:
+    folds = dataclasses.replace(EPOCHS, made=5)  # as in a cross-validation
+    found = diagnosed(folds, wall_s=20.0)
+    assert found is not None
+    assert found.findings[0].code == "startup"
+    assert not any("make it once" in note for note in found.notes)
+
+
+def test_an_epoch_that_is_broken_off_beside_a_whole_one_makes_none_shorter() -> None:
+    """One whole epoch of nearly all batches, and a second that was left at its first."""
+    once = dataclasses.replace(EPOCHS, epochs=2, epochs_completed=1, turnover=durations(0.5, 1))
+    found = diagnosed(once, wall_s=20.0)
+    assert found is not None
+    assert "startup" not in {finding.code for finding in found.findings}
+
+
 def test_an_only_epoch_that_is_broken_off_tells_no_length() -> None:
     broken_off = dataclasses.replace(EPOCHS, epochs=1, epochs_completed=0, turnover=None)
     found = diagnosed(broken_off, wall_s=20.0)
@@ -196,9 +212,13 @@ def test_a_refusal_is_told_and_the_next_loader_is_explained() -> None:
     assert found.notes[1].startswith("The causes are told for train.py:3, by 150 of")
 
 
-@pytest.mark.parametrize(("ranks", "told_so"), [(1, True), (8, False)])
-def test_ranks_of_one_machine_share_its_cores(ranks: int, told_so: bool) -> None:  # noqa: FBT001
-    """Where batches cost CPU alone, more workers give a rank no more than its one of 8 cores."""
+@pytest.mark.parametrize(
+    ("ranks", "logical", "told_so"),
+    [(1, 8, True), (8, 8, False), (8, 64, True)],
+    ids=["alone", "one core each", "a mask of its own"],
+)
+def test_ranks_of_one_machine_share_its_cores(ranks: int, logical: int, *, told_so: bool) -> None:
+    """Where batches cost CPU alone, more workers give a rank no more than its own cores."""
     costs = dataclasses.replace(TOLD.costs, cpu_s=(0.039,) * BATCHES, io_s=(0.0,) * BATCHES)
     told = dataclasses.replace(
         TOLD, costs=costs, stages=(stage("fetch", 0.039, 0.039), *TOLD.stages[1:])
@@ -206,7 +226,7 @@ def test_ranks_of_one_machine_share_its_cores(ranks: int, told_so: bool) -> None
     found = diagnose_script(
         [LOADER],
         [told],
-        builders.machine(8),
+        builders.machine(8, logical_cpus=logical),
         builders.target(),
         wall_s=10.0,
         local_ranks=ranks,

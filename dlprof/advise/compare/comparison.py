@@ -181,12 +181,19 @@ def _are_alike(ratio: Estimate, a: SideInfo, b: SideInfo) -> bool:
     """
     if ratio.low is not None and ratio.high is not None:
         return ratio.low <= 1 <= ratio.high
-    return _holds(a.samples_per_s, b.samples_per_s) or _holds(b.samples_per_s, a.samples_per_s)
+    return _allows_for(a, b.samples_per_s.value) or _allows_for(b, a.samples_per_s.value)
 
 
-def _holds(interval: Estimate, rate: Estimate) -> bool:
-    low, high = interval.low, interval.high
-    return low is not None and high is not None and low <= rate.value <= high
+def _allows_for(side: SideInfo, rate: float) -> bool:
+    """Whether one more trial of a side may have such a rate.
+
+    A single trial lies ``sqrt(n + 1)`` times as far from the mean of ``n`` as their own mean does.
+    """
+    own = side.samples_per_s
+    if own.low is None or own.high is None or own.low <= 0 or rate <= 0:
+        return False
+    half = math.log(own.high / own.low) / 2 * math.sqrt(len(side.trials) + 1)
+    return abs(math.log(rate / own.value)) <= half
 
 
 def _exponential(log: Estimate) -> Estimate:

@@ -141,21 +141,25 @@ def model_ratio(
     if after is None or before is None or before.batches_per_s.value <= 0:
         return None
     known = view.evidence.calibration
-    most = _BOUND_LOG_SD if known is None else relative_error(known)
-    return Gain(estimate=_quotient(after, before, 2 * most), source="model")
+    alike = known is not None and bool(changed[0].num_workers) is bool(now[0].num_workers)
+    most = 2 * relative_error(known) if known is not None and alike else math.inf
+    return Gain(estimate=_quotient(after, before, most), source="model")
 
 
 def _quotient(after: Prediction, before: Prediction, most: float) -> Estimate:
-    """The two intervals joined as if the errors were independent.
+    """The ratio of two predictions with an interval.
+
+    The errors of two that rest on the same trials are alike and cancel, but for what one is more
+    sure of than the other.
 
     Args:
         after: Above the line.
         before: Below it.
-        most: Half the width of the logarithm's interval at most, since both have the calibration's
-            luck and the machine's mood alike.
+        most: Half the width that the logarithm's interval has at most where the errors are alike.
     """
     value = after.batches_per_s.value / before.batches_per_s.value
-    half = min(most, math.hypot(_log_half(after.batches_per_s), _log_half(before.batches_per_s)))
+    one, two = _log_half(after.batches_per_s), _log_half(before.batches_per_s)
+    half = max(min(most, math.hypot(one, two)), abs(one - two))
     return Estimate(value=value, low=value * math.exp(-half), high=value * math.exp(half))
 
 

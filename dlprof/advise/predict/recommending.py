@@ -97,7 +97,7 @@ def recommend_by_model(
         alternatives=tuple(_alternatives(chosen)),
         constraints=limits,
         rules_of_thumb=tuple(_rules(chosen)),
-        findings=run.findings,
+        findings=() if place.extrapolated else run.findings,
         extrapolated=place.extrapolated,
         basis="predicted",
         cases=cases,

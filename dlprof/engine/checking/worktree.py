@@ -20,6 +20,7 @@ from pathlib import Path
 import psutil
 
 from dlprof.engine.checking.git import Git
+from dlprof.engine.undoing import undone_at_last
 from dlprof.errors import FileError, UsageError
 
 _LOCK = "dlprof check, process {pid} since {since} on {host}"
@@ -54,7 +55,8 @@ def worktree(git: Git, commit: str, places: tuple[Path, ...] = ()) -> Iterator[P
                 f"git can't make a worktree of {commit[:12]}: {told[-1] if told else 'no reason'}",
                 hint="Give a directory that holds the base with --against DIRECTORY.",
             )
-        yield path
+        with undone_at_last(lambda: _remove(git, path)):
+            yield path
     finally:
         _remove(git, path)
 

@@ -49,7 +49,7 @@ class Slice:
     Attributes:
         name: The stage.
         track: Where it is drawn; ``None`` for a queue.
-        begin_s: Since the timeline's start.
+        begin_s: As the timeline's times; see ``since_first``.
         end_s: Not before ``begin_s``.
     """
 

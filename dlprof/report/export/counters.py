@@ -33,7 +33,7 @@ class Counts:
         """How many batches are where, by place; those that have left at that moment are gone.
 
         Args:
-            moment_s: Since the timeline's start.
+            moment_s: As the timeline's times.
         """
         return {
             place: bisect_right(begins, moment_s) - bisect_right(ends, moment_s)

@@ -60,8 +60,8 @@ def _without_timeline(run: Run) -> UsageError:
     if run.script is not None or run.watched:
         if run.end is None:
             return UsageError(
-                f"{name} holds no timeline: the script was cut off before it could be written",
-                hint="Let the script end by itself, and give that run file.",
+                f"{name} holds no timeline: the script was cut off before there was one to write",
+                hint="Run it again, without --no-follow, and let it end by itself.",
             )
         return UsageError(
             f"{name} holds no timeline: no batch of the script's loaders was followed",

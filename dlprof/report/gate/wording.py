@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
+from dlprof.gate.views import usable_quads
 from dlprof.gate.wording import METRICS, VIEW_NAMES, amount, figure_text, seconds_text
 from dlprof.records.gate import (
     CheckReport,
@@ -213,9 +214,8 @@ def _has_looks_left(target: TargetCheck) -> bool:
     """Whether more quads could still decide a metric that is undecided."""
     if target.plan is None:
         return False
-    counts = collections.Counter(quad.series for quad in target.quads)
     undecided = {gate.name for gate in target.verdict.gates if gate.reason in _UNDECIDED}
     return any(
-        rule.name in undecided and counts[rule.series] < rule.looks[-1]
+        rule.name in undecided and usable_quads(rule, target.quads) < rule.looks[-1]
         for rule in target.plan.rules
     )

@@ -43,6 +43,6 @@ def test_a_budget_that_building_the_target_used_up_is_refused_with_one_that_hold
         refuse(12.0)
     assert "starting, building and probing the target took 12 s" in str(told.value)
     assert told.value.hint == "Give a budget of 20 s or more."
-    refuse(9.5)
+    refuse(8.8)
     with pytest.raises(UsageError, match="can't hold a single trial"):
-        refuse(9.8)  # half a second is left, and the shortest trial takes 0.7
+        refuse(9.8)  # half a second is left, and the first trial takes 1.4

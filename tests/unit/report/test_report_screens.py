@@ -19,6 +19,7 @@ from golden import check_golden, drawn
 
 from dlprof.records import Run
 from dlprof.report.recommendation import render_recommendation
+from dlprof.report.screen import render_run
 from dlprof.report.summary import summarise
 from dlprof.report.sweep import render_sweep
 from dlprof.report.table import RunTable, columns_for
@@ -165,3 +166,20 @@ def test_speeds_are_called_those_of_whole_epochs_where_their_length_is_known() -
     endless = dataclasses.replace(made.header.target, batches_per_epoch=None, length=None)
     made = dataclasses.replace(made, header=dataclasses.replace(made.header, target=endless))
     assert "relative: speed against the fastest." in drawn(render_sweep(made), 80)
+
+
+def test_a_module_that_is_called_run_is_no_script() -> None:
+    sweep = example_run()
+    named = dataclasses.replace(
+        sweep,
+        header=dataclasses.replace(
+            sweep.header,
+            target=dataclasses.replace(sweep.header.target, spec="run:make"),
+            settings={"target": "run:make"},
+        ),
+    )
+    assert "cut off" not in drawn(render_run(named), 100)
+    script = dataclasses.replace(
+        named, trials=(), header=dataclasses.replace(named.header, settings={})
+    )
+    assert "dlprof run make, cut off" in drawn(render_run(script), 100)
