@@ -98,6 +98,15 @@ class Costs:
             receive=Work(cpu_s=min(self.receive.own_s, LEAST_RECEIVE_S)),
         )
 
+    def received_at_rest(self, tensors: float) -> Costs:
+        """The same, where the worker's interpreter is free when main asks for its tensors.
+
+        Args:
+            tensors: In a batch.
+        """
+        waits_s = min(self.receive.io_s, LEAST_RECEIVE_S * max(1.0, tensors))
+        return dataclasses.replace(self, receive=dataclasses.replace(self.receive, io_s=waits_s))
+
 
 def costs_of(explained: Explanation) -> Costs:
     """The mean costs of an explanation."""

@@ -130,8 +130,10 @@ def collate(view: View) -> Claim | None:
     costs = _making_costs(view)
     if costs is None or costs.collate.own_s < _COLLATE_SHARE * costs.making.own_s:
         return None
-    objects = view.workers > 0 and view.evidence.target.batch_tensors == 0
-    free = dataclasses.replace(costs, collate=Work())
+    tensors = view.evidence.target.batch_tensors
+    objects = view.workers > 0 and tensors == 0
+    # While a worker collates in Python, main waits for its answer to every descriptor.
+    free = dataclasses.replace(costs, collate=Work()).received_at_rest(tensors or 1)
     return claim(
         view,
         "collate",
