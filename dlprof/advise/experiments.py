@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Sequence
 
@@ -27,6 +28,7 @@ _PRECISION = 0.1
 _OPENING_PLAIN = 2
 """Plain trials of the present configuration that a profile begins with."""
 
+_TRYING = "trying "
 _MOST_VARIANTS = 4
 _VARIANTS_AT_ONCE = 3
 _BLOCKS = 2
@@ -73,6 +75,24 @@ def propose(evidence: Evidence, allowance: Allowance) -> tuple[Experiment, ...]:
     if _wants_cold(evidence):
         return _affordable([_cold(evidence, allowance)], allowance, left_s)
     return _affordable(_verification(evidence, allowance), allowance, left_s, least=2)
+
+
+def left_out(evidence: Evidence, allowance: Allowance) -> tuple[str, ...]:
+    """What a longer budget would have had tried next, in words.
+
+    Args:
+        evidence: All that was measured.
+        allowance: What it might cost.
+    """
+    if not evidence.plain("present"):
+        return ()
+    wanted = propose(evidence, dataclasses.replace(allowance, budget_s=math.inf))
+    tried = {trial.config for trial in evidence.trials("variant")}
+    return tuple(
+        each.name.removeprefix(_TRYING)
+        for each in wanted
+        if each.role == "cold" or (each.role == "variant" and each.config not in tried)
+    )
 
 
 def _opening(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
@@ -194,7 +214,7 @@ def _long_enough(view: View, allowance: Allowance) -> float:
 def _variant(config: Config, view: View, trial_s: float) -> Experiment:
     """A trial of a remedy; what keeps workers between epochs shows at an epoch's end only."""
     return Experiment(
-        name=f"trying {_differences(view.config, config)}",
+        name=f"{_TRYING}{_differences(view.config, config)}",
         role="variant",
         config=config,
         trial_s=trial_s,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dlprof.advise.diagnose import diagnose
-from dlprof.advise.experiments import Allowance, propose
+from dlprof.advise.experiments import Allowance, left_out, propose
 from dlprof.advise.findings import Evidence, Experiment, Observation
 from dlprof.advise.foresight import Foresight
 from dlprof.engine.deadline import Deadline
@@ -179,7 +179,9 @@ class _Profile:
             reason = "interrupted"
         evidence = self._evidence()
         cut = reason == "budget" and evidence.explained(self.config) is None
-        notes = (*self.header.target.notes, *((_NOT_FOLLOWED,) if cut else ()))
+        notes = [*self.header.target.notes, *((_NOT_FOLLOWED,) if cut else ())]
+        if reason != "interrupted" and (untried := left_out(evidence, self._allowance())):
+            notes.append(f"Not tried within the budget: {'; '.join(untried)}.")
         diagnosis = diagnose(evidence, notes)
         total = self.deadline.elapsed_s
         measured = sum(trial.measured_s for trial in evidence.trials())

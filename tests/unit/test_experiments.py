@@ -10,7 +10,7 @@ from finding_cases import Loader, explanation
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlprof.advise.experiments import Allowance, Experiment, Observation, propose
+from dlprof.advise.experiments import Allowance, Experiment, Observation, left_out, propose
 from dlprof.advise.findings import Evidence, find
 from dlprof.records import Config, Trial, TrialCost
 
@@ -27,15 +27,20 @@ def _start(present: Config = PRESENT, **fields: object) -> Evidence:
 
 
 def _play(seen: Evidence, allowance: Allowance, gains: Mapping[Config, float]) -> list[str]:
+    """The names of proposed trials, and what they find."""
+    last = _last(seen, allowance, gains)
+    names = [each.experiment.name for each in last.observations]
+    return [*names, ",".join(finding.code for finding in find(last))]
+
+
+def _last(seen: Evidence, allowance: Allowance, gains: Mapping[Config, float]) -> Evidence:
     """Run proposed trials on an imagined machine until nothing more is asked for."""
-    names: list[str] = []
     while block := propose(seen, allowance):
-        names += [each.name for each in block]
-        assert len(names) < 100
-        done = tuple(_run(each, gains, len(names) - len(block) + n) for n, each in enumerate(block))
+        count = len(seen.observations)
+        assert count < 100
+        done = tuple(_run(each, gains, count + place) for place, each in enumerate(block))
         seen = dataclasses.replace(seen, observations=(*seen.observations, *done))
-    names.append(",".join(finding.code for finding in find(seen)))
-    return names
+    return seen
 
 
 def _run(asked: Experiment, gains: Mapping[Config, float], number: int) -> Observation:
@@ -95,6 +100,15 @@ def test_what_brought_nothing_is_not_repeated() -> None:
 def test_the_page_cache_is_dropped_once_where_files_are_read() -> None:
     assert _play(_start(reads_files=True), ROOMY, {}).count("without the page cache") == 1
     assert "without the page cache" not in _play(_start(reads_files=False), ROOMY, {})
+
+
+def test_what_a_budget_leaves_out_is_told() -> None:
+    short = Allowance(budget_s=9.0)
+    files = _last(_start(reads_files=True), short, {})
+    assert left_out(files, short) == ("without the page cache",)
+    assert "in_order=False" in left_out(_last(_start(), short, {}), short)
+    assert left_out(_last(_start(), ROOMY, {FREE: 1.5}), ROOMY) == ()
+    assert left_out(_start(), ROOMY) == ()
 
 
 def test_a_present_that_fails_is_told_by_that() -> None:
