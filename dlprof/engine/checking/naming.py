@@ -13,7 +13,6 @@ from dlprof.trial.side import BuiltSide
 _NEEDED = "What is checked has to work in the base too."
 _UNTRACKED = "Files that git doesn't track, such as data, are named by absolute paths."
 
-
 _NO_MODULE = "No module named"
 _SUBMODULES = (
     "The base is checked out without its submodules: check against a directory that has them, with "
