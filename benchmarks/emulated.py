@@ -12,6 +12,7 @@ import math
 import random
 import statistics
 import sys
+import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -205,11 +206,14 @@ def compare(kind: str, setup: Setup, calibration: Calibration) -> Compared:
     )
 
 
-def measure(design: Design, seed: int = 1) -> list[Compared]:
-    """All blocks."""
+def measure(design: Design, minutes: float = math.inf, seed: int = 1) -> list[Compared]:
+    """All blocks, or those that were begun within so many minutes."""
     rng = random.Random(seed)
     found: list[Compared] = []
+    until_s = time.monotonic() + 60 * minutes
     for block in range(design.blocks):
+        if time.monotonic() > until_s:
+            break
         made = {
             kind: calibrate(load, design, rng.randrange(1 << 29)) for kind, load in KINDS.items()
         }
@@ -311,13 +315,14 @@ def main() -> None:
     """Run it."""
     given = parser(__doc__)
     given.add_argument("--blocks", type=int, help="fewer or more than the usual number")
+    given.add_argument("--minutes", type=float, default=math.inf, help="begin no block after them")
     options = given.parse_args()
     warnings.filterwarnings("ignore", category=UserWarning)  # more workers than real cores
     design = QUICK if options.quick else FULL
     if options.blocks:
         design = dataclasses.replace(design, blocks=options.blocks)
     before = surroundings()
-    publish(report(measure(design)), before, quick=options.quick)
+    publish(report(measure(design, options.minutes)), before, quick=options.quick)
 
 
 if __name__ == "__main__":

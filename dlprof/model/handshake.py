@@ -1,10 +1,11 @@
-"""How much dearer receiving is while workers are busy.
+"""What main waits for in taking a batch in, and how much longer while workers are busy.
 
 With ``file_descriptor`` sharing, main asks the worker for each tensor's descriptor. A thread of
 the worker answers, and needs the interpreter's lock for it: while the worker computes in Python,
 main waits for up to the switch interval, several times. So the time of receiving grows with the
-share of time in which workers compute. Trials with and without a step see different shares; a
-straight line through them tells rest from handshake.
+share of time in which workers compute. Trials with and without a step see different shares, and
+batches that were taken behind a window, when the workers rested, see none; a straight line through
+all of them tells rest from handshake.
 """
 
 from __future__ import annotations
@@ -40,26 +41,42 @@ def split_receive(some: Sequence[Explanation], clean: Mapping[str, BatchCosts]) 
         some: Trials with workers and of one sharing strategy.
         clean: Their batches, by trial.
     """
+    waited = {each.trial_id: with_wakings(each, clean[each.trial_id]) for each in some}
     points = []
     for each in some:
-        costs, share = clean[each.trial_id], computing_share(each, clean[each.trial_id])
+        costs, share = waited[each.trial_id], computing_share(each, clean[each.trial_id])
         if costs.receive_io_s and share is not None:
             points.append((each.trial_id, share, statistics.fmean(costs.receive_io_s)))
-    busy_s = max(0.0, _slope([(share, wait_s) for _, share, wait_s in points]))
+    rests = [(0.0, each.rested_receive_s) for each in some if each.rested_receive_s is not None]
+    busy_s = max(0.0, _slope([*((share, wait_s) for _, share, wait_s in points), *rests]))
     if busy_s <= 0:
-        return Split(busy_s=0.0, costs=clean)
-    rested = {name: _less(clean[name], busy_s * share) for name, share, _ in points}
-    return Split(busy_s=busy_s, costs={**clean, **rested})
+        return Split(busy_s=0.0, costs={**clean, **waited})
+    rested = {name: _more(waited[name], -busy_s * share) for name, share, _ in points}
+    return Split(busy_s=busy_s, costs={**clean, **waited, **rested})
+
+
+def with_wakings(each: Explanation, costs: BatchCosts) -> BatchCosts:
+    """Costs of a trial with what main waits for a core each time that a worker has woken it.
+
+    The one that wakes goes on running for a while, often on the core that the woken one is put
+    on: that much waiting for a core belongs to the handshake, however many cores are idle.
+    Computing shows how much waiting the crowd of that moment brings, which does not belong to it.
+    """
+    rebuild = each.stage("rebuild")
+    if rebuild is None or not rebuild.run_queue_s or not costs.receive_io_s:
+        return costs
+    cpu = math.fsum(costs.cpu_s)
+    crowd = math.fsum(costs.run_queue_s) / cpu if cpu > 0 else 0.0
+    return _more(costs, max(0.0, rebuild.run_queue_s - crowd * (rebuild.cpu_s or 0.0)))
 
 
 def computing_share(each: Explanation, costs: BatchCosts) -> float | None:
     """Share of time in which a worker of a trial computes; ``None`` where it isn't told."""
-    busy = [worker.busy_fraction for worker in each.workers]
-    cpu, queued = math.fsum(costs.cpu_s), math.fsum(costs.run_queue_s)
-    whole = cpu + queued + math.fsum(costs.io_s)
-    if not busy or whole <= 0:
+    if not each.workers or not each.batches or each.window_s <= 0:
         return None
-    return statistics.fmean(busy) * (cpu + queued) / whole
+    parts = (costs.cpu_s, costs.run_queue_s, costs.put_cpu_s, costs.between_cpu_s)
+    batch_s = math.fsum(map(math.fsum, parts)) / len(costs.cpu_s)
+    return min(1.0, batch_s * each.batches / each.window_s / len(each.workers))
 
 
 def _slope(points: Sequence[tuple[float, float]]) -> float:
@@ -71,10 +88,14 @@ def _slope(points: Sequence[tuple[float, float]]) -> float:
     return slope if math.isfinite(slope) else 0.0
 
 
-def _less(costs: BatchCosts, seconds: float) -> BatchCosts:
-    """Batches whose receiving waits less by so much on average, none of them below 0."""
+def _more(costs: BatchCosts, seconds: float) -> BatchCosts:
+    """Batches whose receiving waits more, or less, by so much on average; none of them below 0."""
+    if seconds >= 0:
+        return dataclasses.replace(
+            costs, receive_io_s=tuple(value + seconds for value in costs.receive_io_s)
+        )
     mean = statistics.fmean(costs.receive_io_s)
-    factor = max(0.0, 1.0 - seconds / mean) if mean > 0 else 0.0
+    factor = max(0.0, 1.0 + seconds / mean) if mean > 0 else 0.0
     return dataclasses.replace(
         costs, receive_io_s=tuple(value * factor for value in costs.receive_io_s)
     )

@@ -180,6 +180,8 @@ class Explanation:
         waiting_batches: Mean batches at each place, by stage (Little's law: rate x mean time).
         wait_fraction: Share of the window in which the consumer waited in ``next()``.
         main_threads_cpu_cores: CPU seconds a second of the main process's other threads.
+        rested_receive_s: Waiting in receiving a batch while all workers rest, for a core included:
+            the lower median of some that were taken behind the window; ``None`` where none was.
         hooked: Whether the hooks could be put in; without them only ``wait`` and ``step`` are
             told.
         unavailable: Why something is missing, by field or stage.
@@ -198,6 +200,7 @@ class Explanation:
     waiting_batches: Mapping[str, float] = dataclasses.field(default_factory=dict)
     wait_fraction: float | None = None
     main_threads_cpu_cores: float | None = None
+    rested_receive_s: float | None = None
     hooked: bool = True
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 

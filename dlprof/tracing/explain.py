@@ -20,6 +20,7 @@ from dlprof.records.stages import (
     StageName,
     TransformCost,
 )
+from dlprof.tracing.clocks import MISSING
 from dlprof.tracing.spans import Span, spans
 from dlprof.tracing.trace import Made, Row, Trace
 from dlprof.tracing.workers import worker_costs
@@ -85,6 +86,7 @@ def explain(
         waiting_batches=_waiting_batches(stages, rate),
         wait_fraction=_wait_fraction(rows, window, window_s),
         main_threads_cpu_cores=_other_threads(rows),
+        rested_receive_s=None if window is None else _rested_receive_s(trace, window[1]),
         hooked=trace.hooked,
         unavailable=unavailable,
     )
@@ -193,6 +195,16 @@ def _other_threads(rows: Sequence[Row]) -> float | None:
     first, last = rows[0], rows[-1]
     process, own = last.process_cpu - first.process_cpu, last.thread_cpu - first.thread_cpu
     return max(0.0, (process - own) / (last.yielded - first.yielded))
+
+
+def _rested_receive_s(trace: Trace, ended_ns: int) -> float | None:
+    """Of the batches that were taken in behind the window, when the workers had nothing to do.
+
+    The lower median: a batch that overtook others came from a worker that was busy again.
+    """
+    rested = [row for row in trace.rows if ended_ns <= row.received != MISSING]
+    waits = [max(0, span.wall_ns - (span.cpu_ns or 0)) for span in spans("rebuild", rested)]
+    return statistics.median_low(waits) * _NS if waits else None
 
 
 def _samples(made: Sequence[Row]) -> SampleCosts | None:

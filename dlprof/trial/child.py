@@ -221,6 +221,8 @@ def _measure(
     if copies is not None:
         window = copies.window(window)
     measured = measure(loop, plan, gate, clock=_clock, window=window)
+    if explainer is not None and measured.batches_per_s is not None:
+        explainer.rest(loop, request.config, measured.batches_per_s.value)
     sizes = [*seen.sizes, count_bytes(loop.batch)]
     return loop, {
         "measured": dataclasses.asdict(measured),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -11,6 +13,13 @@ from dlprof.records import Config
 
 if TYPE_CHECKING:
     from dlprof.trial.copies import CopyWatch
+    from dlprof.trial.measure import Loop
+
+_FILLED = 1.5
+"""The queues are taken to be full after so many times the time that loading as many takes."""
+
+_MOST_RESTING_S = 0.5
+_ROUNDS = 3
 
 
 class Explainer:
@@ -40,6 +49,26 @@ class Explainer:
         self._window(edge, fill_s)
         if edge == "start":
             self._began_ns = time.perf_counter_ns()
+
+    def rest(self, loop: Loop, config: Config, rate: float) -> None:
+        """Take some batches from workers that have nothing to do, so that the trace holds them.
+
+        Receiving takes longer from a worker that computes, and in a window without a step all of
+        them do. A pin thread receives batches while others are made, so that it tells nothing.
+
+        Args:
+            loop: Whose window is over.
+            config: What ran.
+            rate: Batches per second, by which the queues fill.
+        """
+        filled_s = _FILLED * config.batches_in_flight / rate if rate > 0 else math.inf
+        if not config.num_workers or config.pin_memory or filled_s > _MOST_RESTING_S:
+            return
+        rounds = min(_ROUNDS, math.floor(_MOST_RESTING_S / filled_s))
+        with contextlib.suppress(Exception):  # the window was sound, whatever comes behind it
+            for _ in range(rounds):
+                time.sleep(filled_s)
+                loop.take(config.num_workers)
 
     def told(self, config: Config, copies: CopyWatch | None = None) -> dict[str, Any]:
         """The explanation and the timeline as plain values; the trial's id is not known here.

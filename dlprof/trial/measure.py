@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
@@ -230,6 +231,11 @@ class Loop:
             log.yields_s.append(log.asked_s)
             self._beat(log.asked_s)
         log.whole = True
+
+    def take(self, count: int) -> None:
+        """Take some batches of this epoch, as far as there are any, and do nothing with them."""
+        for batch in itertools.islice(self._iterator, count):
+            self.batch = batch
 
     def let_go(self) -> None:
         """Show the first batches, and hold them no longer: they take shared memory."""

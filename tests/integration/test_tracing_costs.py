@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import statistics
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,12 +18,18 @@ from dlprof.records.stages import BatchCosts
 from dlprof.tracing.explain import explain
 from dlprof.tracing.trace import Trace
 from dlprof.tracing.tracer import Tracer
+from dlprof.trial.bench import Bench
+from dlprof.trial.protocol import BuildRequest, TrialRequest
+from dlprof.trial.story import Limits
 
 BATCHES = 40
 LEAST, MOST = 0.85, 1.05
 """Of the kernel's count; the tracer's own work belongs to no batch."""
 
 INIT_S = 0.2
+
+BUILD = BuildRequest(target=f"{Path(__file__)}:computed")
+LIMITS = Limits(wall_s=60.0, stall_s=30.0, usable_cores=2.0)
 
 
 class Copied(Dataset[torch.Tensor]):
@@ -72,3 +82,34 @@ def test_all_cpu_of_main_is_told(workers: int) -> None:
     own = () if workers else costs.cpu_s[1:]
     told = costs.receive_cpu_s[1:], costs.main_cpu_s[1:], costs.let_go_cpu_s[1:], own
     assert LEAST < sum(map(sum, told)) / (1e-9 * (counted[-1] - counted[0])) < MOST
+
+
+class Computed(Dataset[torch.Tensor]):
+    """Samples that keep the interpreter's lock for 10 ms, as plain Python does."""
+
+    def __len__(self) -> int:
+        return 100_000
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        until_s = time.thread_time() + 0.01
+        while time.thread_time() < until_s:
+            pass
+        return torch.zeros(4) + index
+
+
+def computed() -> DataLoader[torch.Tensor]:
+    """Batches of 20 ms."""
+    return DataLoader(Computed(), batch_size=2)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no descriptors are asked for")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_receiving_from_resting_workers_is_told_apart(tmp_path: Path, workers: int) -> None:
+    config = Config(num_workers=workers, prefetch_factor=2)
+    request = TrialRequest(config=config, trial_s=0.4, turnover=False, explain=True)
+    with contextlib.closing(Bench(BUILD, directory=tmp_path)) as bench:
+        bench.build(LIMITS)
+        trial, told = bench.explain(request, trial_id="t1", repetition=0)
+    assert trial.failure is None
+    waits = told["explanation"]["costs"]["receive_io_s"]
+    assert 0.0 <= told["explanation"]["rested_receive_s"] < 0.5 * statistics.fmean(waits)

@@ -14,6 +14,7 @@ import pytest
 
 from dlprof.model import Conditions, fit, is_usable, predict_all
 from dlprof.records import BatchCosts, Calibration, Config, Explanation, Trial, Usage, WorkerCosts
+from dlprof.records.stages import Stage
 
 MS = 0.001
 
@@ -35,7 +36,7 @@ def explained(
     return Explanation(
         trial_id=name or f"t{workers}",
         config=config,
-        window_s=1.0,
+        window_s=1.0 if busy is None else sum(cpu) / workers / busy,
         batches=len(cpu),
         costs=BatchCosts(**(columns | {"receive_io_s": tuple(receive_io)} | rest)),
         workers=()
@@ -213,6 +214,35 @@ def test_trials_that_were_all_as_busy_tell_no_handshake() -> None:
     assert made.receive_busy_s == {}
     assert made.in_workers is not None
     assert made.in_workers.receive_io_s == (1 * MS,) * 50 + (2 * MS,) * 50
+
+
+def test_batches_taken_from_resting_workers_tell_the_handshake() -> None:
+    busy = explained(1, receive_io=(4 * MS,) * 50, busy=1.0)
+    made = fit([dataclasses.replace(busy, rested_receive_s=1 * MS)], [])
+    assert made.receive_busy_s["default"] == pytest.approx(3 * MS)
+    assert made.in_workers is not None
+    assert made.in_workers.receive_io_s == pytest.approx((1 * MS,) * 50)
+
+
+@pytest.mark.parametrize(
+    ("queued", "waits"), [((0.0,) * 50, 3 * MS), ((0.02,) * 50, 1 * MS)], ids=["idle", "crowded"]
+)
+def test_waiting_for_a_core_when_woken_belongs_to_receiving(
+    queued: tuple[float, ...], waits: float
+) -> None:
+    waking = Stage(
+        name="rebuild",
+        mean_s=4 * MS,
+        median_s=4 * MS,
+        p95_s=4 * MS,
+        max_s=4 * MS,
+        cpu_s=1 * MS,
+        run_queue_s=2 * MS,
+    )
+    plain = explained(1, receive_io=(1 * MS,) * 50, **{"run_queue_s": queued})
+    made = fit([dataclasses.replace(plain, stages=(waking,))], [])
+    assert made.in_workers is not None
+    assert made.in_workers.receive_io_s == pytest.approx((waits,) * 50)
 
 
 def test_sharing_strategies_are_kept_apart() -> None:
