@@ -3,8 +3,8 @@
 Each metric is judged at a few looks, as soon as so many quads are there. Every view of a metric
 spends the same ``alpha`` at each of its looks, so that the sum over views and looks bounds the
 probability of a false alarm whatever the quads have to do with each other (Bonferroni). The service
-time has two views and five looks and with a confidence of 99 % spends
-``0.01 / (2 * 5) = 0.001`` on each; every other metric spends as much on each look of its own.
+time has two views and nine looks and with a confidence of 99 % spends
+``0.01 / (2 * 9) = 0.00056`` on each; every other metric spends as much on each look of its own.
 """
 
 from __future__ import annotations
@@ -17,10 +17,15 @@ from dlprof.gate.signed_rank import MOST_DIFFERENCES, least_differences
 from dlprof.records import Config
 from dlprof.records.gate import CheckPlan, Design, GateName, GateRule
 
-LOOKS = (10, 14, 20, 28, 36)
-"""Numbers of quads at which the load metrics are judged; a median check ends at the first."""
+LOOKS = (11, 15, 20, 28, 36, 50, 70, 100, 140)
+"""Numbers of quads at which the load metrics are judged. On a quiet machine a check ends at the
+first. The later ones are for machines whose cores change their speed from one moment to the next,
+by a factor of two where others use the same hyper-threads: each quad tells little there."""
 
-START_LOOKS = (10, 14, 20)
+WALL_LOOKS = LOOKS[:5]
+"""The same for wall time, which crowded cores leave undecided: a check doesn't go on for that."""
+
+START_LOOKS = (11, 15, 20)
 """The same for starts, which take long and vary little."""
 
 THRESHOLD = 0.05
@@ -122,6 +127,7 @@ def make_plan(
 
 def _rules(limits: Limits, alpha: float) -> tuple[GateRule, ...]:
     load, start = looks_for(alpha, LOOKS), looks_for(alpha, START_LOOKS)
+    wall = looks_for(alpha, WALL_LOOKS)
     service = GateRule(
         name="service",
         series="load",
@@ -135,7 +141,7 @@ def _rules(limits: Limits, alpha: float) -> tuple[GateRule, ...]:
     return (
         service,
         dataclasses.replace(other, name="receive", service_floor=limits.receive_of_service),
-        dataclasses.replace(other, name="wall", scale="ratio"),
+        dataclasses.replace(other, name="wall", scale="ratio", looks=wall),
         *(
             dataclasses.replace(
                 other, name=name, series="start", looks=start, threshold=threshold, floor=floor
@@ -166,8 +172,8 @@ def _memory_limits(limits: Limits) -> tuple[tuple[GateName, float, float], ...]:
 def looks_for(alpha: float, looks: tuple[int, ...]) -> tuple[int, ...]:
     """The looks that can tell anything at ``alpha``, none before so many quads are there.
 
-    Where the error is shared by many targets, ten quads can't decide any more; the first look then
-    waits for as many as can.
+    Where the error is shared by many targets, eleven quads can't decide any more; the first look
+    then waits for as many as can.
     """
     least = least_differences(alpha)
     later = tuple(look for look in looks if look > least)

@@ -140,8 +140,8 @@ def entries(figures: Sequence[float], key: BaselineKey = KEY) -> list[BaselineEn
 @functools.cache
 def failing_check() -> CheckReport:
     """A regression of 10 % in the transform, with a longer start, on a quiet machine."""
-    quads = load_quads(14, 0.10, noise=0.01)
-    quads += start_quads(10, 0.5, 1.0)
+    quads = load_quads(15, 0.10, noise=0.01)
+    quads += start_quads(11, 0.5, 1.0)
     target = checked_target("data.py:make", make_plan(), quads)
     target = dataclasses.replace(
         target, source_file="src/data.py", source_line=12, measured_s=21.4, length=1281
@@ -153,14 +153,14 @@ def failing_check() -> CheckReport:
 def passing_check() -> CheckReport:
     """Two targets that stayed as they were."""
     plan = make_plan(targets=2)
-    quads = [*load_quads(14, 0.002, noise=0.01), *start_quads(11, 0.5)]
+    quads = [*load_quads(15, 0.002, noise=0.01), *start_quads(12, 0.5)]
     return _finished([checked_target(name, plan, quads) for name in ("images", "voc")])
 
 
 @functools.cache
 def inconclusive_check() -> CheckReport:
     """Too noisy to tell within the looks."""
-    quads = load_quads(36, 0.05, noise=0.15)
+    quads = load_quads(140, 0.05, noise=0.15)
     return _finished([checked_target("data.py:make", make_plan(gates=("wall",)), quads)])
 
 
@@ -178,7 +178,7 @@ def hostile_check() -> CheckReport:
         "a|b`c`<script>&\"'\\]]>\r\n::error::x%0A\x1b[31m\x00\ud800 "
         'EOF\n# EOF\n<!-- --> ghadelimiter {}{label="v"} \u202e @all #1 [x](http://y)'
     )
-    target = checked_target(evil, make_plan(), load_quads(10, 0.3, failure=evil))
+    target = checked_target(evil, make_plan(), load_quads(11, 0.3, failure=evil))
     target = dataclasses.replace(target, source_file=f"{evil}.py", source_line=3)
     side = Compared(name=evil, commit=evil, note=evil)
     check = _finished([target, failing_check().targets[0]])

@@ -50,50 +50,50 @@ def quads_of(
 
 @pytest.mark.parametrize(("slower", "state"), [(0.0, "pass"), (0.12, "fail"), (-0.2, "pass")])
 def test_a_clear_case_is_decided_at_the_first_look(slower: float, state: str) -> None:
-    look = next_look(service_plan(), load_quads(10, slower, noise=0.01))
+    look = next_look(service_plan(), load_quads(11, slower, noise=0.01))
     assert look.decided
     assert look.verdict.state == state
-    assert gate(look.verdict, "service").views[0].quads == 10
+    assert gate(look.verdict, "service").views[0].quads == 11
 
 
 def test_what_lies_at_the_limit_is_looked_at_again_and_again() -> None:
     plan = service_plan()
-    quads = load_quads(36, 0.05)
+    quads = load_quads(140, 0.05)
     wanted = [next_look(plan, quads[:count]).needed.get("load", 0) for count in (0, *LOOKS)]
-    assert wanted == [10, 4, 6, 8, 8, 0]
+    assert wanted == [11, 4, 5, 8, 8, 14, 20, 30, 40, 0]
     verdict = judge(plan, quads)
     assert (verdict.state, gate(verdict, "service").reason) == ("inconclusive", "undecided")
-    assert "36 quads" in verdict.explanation
+    assert "140 quads" in verdict.explanation
 
 
 def test_nothing_is_judged_between_looks() -> None:
     plan = service_plan()
-    for count in (1, 9, 11, 13):
-        quads = load_quads(count, 0.5 if count < 10 else 0.05)
+    for count in (1, 10, 12, 14):
+        quads = load_quads(count, 0.5 if count < 11 else 0.05)
         assert not next_look(plan, quads).decided
-        assert next_look(plan, quads).needed["load"] == (10 if count < 10 else 14) - count
+        assert next_look(plan, quads).needed["load"] == (11 if count < 11 else 15) - count
 
 
 def test_a_decision_stays_whatever_is_measured_after_it() -> None:
     plan = service_plan()
-    passing, slow = load_quads(10, 0.0, noise=0.01), load_quads(26, 0.5, noise=0.01)
+    passing, slow = load_quads(11, 0.0, noise=0.01), load_quads(26, 0.5, noise=0.01)
     assert judge(plan, [*passing, *slow]).state == "pass"
-    assert judge(plan, [*slow[:10], *passing]).state == "fail"
+    assert judge(plan, [*slow[:11], *passing]).state == "fail"
 
 
 def test_when_time_is_up_the_next_look_is_taken_early() -> None:
     plan = service_plan()
-    undecided = load_quads(10, 0.05, noise=0.03)
+    undecided = load_quads(11, 0.05, noise=0.03)
     quads = [*undecided, *load_quads(3, 0.9, noise=0.01)]
     assert not next_look(plan, quads).decided
     verdict = judge(plan, quads)
-    assert verdict.quads["load"] == 13
-    assert gate(verdict, "service").views[0].quads == 13
-    assert "after 13 quads" in verdict.explanation
+    assert verdict.quads["load"] == 14
+    assert gate(verdict, "service").views[0].quads == 14
+    assert "after 14 quads" in verdict.explanation
 
 
 def test_too_few_quads_tell_nothing() -> None:
-    verdict = judge(service_plan(), load_quads(9, 5.0))
+    verdict = judge(service_plan(), load_quads(10, 5.0))
     assert (verdict.state, verdict.gates[0].reason) == ("inconclusive", "too_few_quads")
     assert judge(service_plan(), []).state == "inconclusive"
     assert judge(service_plan(), []).gates[0].reason == "not_measured"
@@ -101,16 +101,16 @@ def test_too_few_quads_tell_nothing() -> None:
 
 def test_too_few_quads_still_say_what_they_have_shown() -> None:
     few = judge(service_plan(), load_quads(4, 11.0, noise=0.0))
-    assert few.explanation == "Service time: measured too little, 4 of 10 quads; so far +1,100 %."
-    starts = [*load_quads(10, noise=0.01), *start_quads(1, 0.5, 1.0)]
+    assert few.explanation == "Service time: measured too little, 4 of 11 quads; so far +1,100 %."
+    starts = [*load_quads(11, noise=0.01), *start_quads(1, 0.5, 1.0)]
     startup = gate(judge(make_plan(gates=("startup",)), starts), "startup")
-    assert "measured too little, 1 of 10 quads; so far +" in startup.explanation
+    assert "measured too little, 1 of 11 quads; so far +" in startup.explanation
 
 
 def test_tails_are_seen_by_the_mean_and_not_by_the_quartile() -> None:
     service = [0.010] * BATCHES
     slow = [*service[:-1], 0.020]
-    quads = quads_of(10, {"service_s": tuple(service)}, {"service_s": tuple(slow)})
+    quads = quads_of(11, {"service_s": tuple(service)}, {"service_s": tuple(slow)})
     result = judge(service_plan(), quads).gates[0]
     assert result.state == "fail"
     assert result.views[0].view == "mean"
@@ -121,13 +121,14 @@ def test_many_targets_share_the_error() -> None:
     one, many = make_plan(), make_plan(targets=4)
     assert many.rules[0].alpha == pytest.approx(one.rules[0].alpha / 4)
     assert many.error_bound <= one.error_bound / 4
-    assert next_look(many, []).needed["load"] == 12
+    assert next_look(many, []).needed["load"] == 13
     assert any("false alarm" in note for note in judge(many, []).notes)
 
 
-def test_the_service_time_spends_a_thousandth_on_each_view_and_look() -> None:
+def test_the_service_time_spends_as_much_on_each_view_and_look() -> None:
     rule = make_plan().rules[0]
-    assert (rule.alpha, rule.views, rule.looks) == (0.001, ("mean", "low_quartile"), LOOKS)
+    assert (rule.views, rule.looks) == (("mean", "low_quartile"), LOOKS)
+    assert rule.alpha == pytest.approx(0.01 / 18)
     assert rule.threshold == 0.05
     assert service_plan().error_bound == pytest.approx(0.01)
 
@@ -150,7 +151,7 @@ def wall_only(count: int, slower: float, **rest: Any) -> list[Quad]:
 
 
 def test_wall_time_fails_a_check_on_a_quiet_machine() -> None:
-    verdict = judge(make_plan(gates=("wall",)), wall_only(10, 0.3))
+    verdict = judge(make_plan(gates=("wall",)), wall_only(11, 0.3))
     assert verdict.state == "fail"
     assert gate(verdict, "service").state == "pass"
 
@@ -161,11 +162,11 @@ def test_wall_time_never_fails_a_check_beside_neighbours(crowd: dict[str, Any]) 
     verdict = judge(plan, quads)
     assert verdict.state == "inconclusive"
     assert gate(verdict, "wall").reason == "contended"
-    assert next_look(plan, quads[:10]).needed == {"load": 4}
+    assert next_look(plan, quads[:11]).needed == {"load": 4}
 
 
 def test_noisy_wall_time_beside_neighbours_does_not_hold_up_a_pass() -> None:
-    quads = load_quads(10, 0.0, noise=0.01, **CROWDED)
+    quads = load_quads(11, 0.0, noise=0.01, **CROWDED)
     noisy = [
         dataclasses.replace(
             quad,
@@ -185,10 +186,10 @@ def test_noisy_wall_time_beside_neighbours_does_not_hold_up_a_pass() -> None:
 def test_wall_time_of_loaders_set_otherwise_cannot_fail_and_cannot_pass_unseen() -> None:
     difference = loader_difference(Config(num_workers=4), Config(num_workers=2))
     plan = make_plan(gates=("wall",), loader_difference=difference)
-    verdict = judge(plan, wall_only(10, 0.3))
+    verdict = judge(plan, wall_only(11, 0.3))
     assert verdict.state == "inconclusive"
     assert "num_workers 4 -> 2" in verdict.explanation
-    assert judge(plan, wall_only(10, 0.0)).state == "pass"
+    assert judge(plan, wall_only(11, 0.0)).state == "pass"
 
 
 def test_settings_that_cannot_matter_do_not_differ() -> None:
@@ -201,7 +202,7 @@ def test_settings_that_cannot_matter_do_not_differ() -> None:
 
 def test_receiving_is_judged_beside_neighbours_too() -> None:
     quads = quads_of(
-        10,
+        11,
         {"stages_s": {"receive": 0.040}, **CROWDED},
         {"stages_s": {"receive": 0.052}, **CROWDED},
     )
@@ -210,7 +211,7 @@ def test_receiving_is_judged_beside_neighbours_too() -> None:
 
 
 def test_a_receive_that_nobody_waits_for_may_double() -> None:
-    quads = quads_of(10, {"stages_s": {"receive": 0.0005}}, {"stages_s": {"receive": 0.001}})
+    quads = quads_of(11, {"stages_s": {"receive": 0.0005}}, {"stages_s": {"receive": 0.001}})
     assert judge(make_plan(gates=("receive",)), quads).state == "pass"
 
 
@@ -219,7 +220,7 @@ def test_a_receive_that_nobody_waits_for_may_double() -> None:
     [(0.5, 1.0, "fail"), (0.5, 0.1, "pass"), (10.0, 1.0, "pass"), (10.0, 3.0, "fail")],
 )
 def test_starts_have_limits_of_their_own(base_s: float, longer_s: float, state: str) -> None:
-    quads = [*load_quads(10, noise=0.01), *start_quads(10, base_s, longer_s)]
+    quads = [*load_quads(11, noise=0.01), *start_quads(11, base_s, longer_s)]
     verdict = judge(make_plan(gates=("startup", "epoch_turnover")), quads)
     assert gate(verdict, "startup").state == state
     assert gate(verdict, "epoch_turnover").state == "pass"
@@ -228,25 +229,25 @@ def test_starts_have_limits_of_their_own(base_s: float, longer_s: float, state: 
 
 def test_a_check_asks_for_the_series_that_is_undecided() -> None:
     plan = make_plan(gates=("startup",))
-    assert next_look(plan, []).needed == {"load": 10, "start": 10}
-    assert next_look(plan, load_quads(10, noise=0.01)).needed == {"start": 10}
-    assert next_look(plan, start_quads(10, 0.5)).needed == {"load": 10}
+    assert next_look(plan, []).needed == {"load": 11, "start": 11}
+    assert next_look(plan, load_quads(11, noise=0.01)).needed == {"start": 11}
+    assert next_look(plan, start_quads(11, 0.5)).needed == {"load": 11}
 
 
 def test_a_failure_ends_the_measuring() -> None:
-    assert next_look(make_plan(), load_quads(10, 0.5, noise=0.01)).decided
+    assert next_look(make_plan(), load_quads(11, 0.5, noise=0.01)).decided
 
 
 def test_shared_memory_that_was_never_used_is_no_error() -> None:
     plan = make_plan(gates=("shared_memory", "memory"))
-    verdict = judge(plan, load_quads(10, noise=0.01))
+    verdict = judge(plan, load_quads(11, noise=0.01))
     assert [result.state for result in verdict.gates] == ["pass"] * 3
-    more = quads_of(10, {"shm_peak_bytes": 0.0}, {"shm_peak_bytes": 64.0 * (1 << 20)})
+    more = quads_of(11, {"shm_peak_bytes": 0.0}, {"shm_peak_bytes": 64.0 * (1 << 20)})
     assert gate(judge(plan, more), "shared_memory").state == "fail"
 
 
 def test_a_metric_that_nobody_measured_holds_nothing_up() -> None:
-    quads = load_quads(10, noise=0.01, pss_peak_bytes=None, stages_s={}, wall_s=None)
+    quads = load_quads(11, noise=0.01, pss_peak_bytes=None, stages_s={}, wall_s=None)
     look = next_look(make_plan(gates=("memory", "receive", "wall")), quads)
     assert look.decided
     assert look.verdict.state == "pass"
@@ -305,9 +306,9 @@ def test_each_kind_of_unusable_block_has_its_own_reason(
 
 
 def test_a_few_unusable_quads_are_forgiven_and_replaced() -> None:
-    quads = load_quads(12, noise=0.01)
+    quads = load_quads(13, noise=0.01)
     spoiled = [*with_blocks(quads[:2], failure="killed"), *quads[2:]]
-    assert next_look(service_plan(), spoiled[:11]).needed == {"load": 1}
+    assert next_look(service_plan(), spoiled[:12]).needed == {"load": 1}
     assert judge(service_plan(), spoiled).state == "pass"
 
 
@@ -317,27 +318,27 @@ def test_the_first_failure_is_named() -> None:
 
 
 def test_without_correction_limits_are_wider_and_it_is_said() -> None:
-    quads = load_quads(10, 0.08, noise=0.005)
-    plain = load_quads(10, 0.08, noise=0.005, corrected=False)
+    quads = load_quads(11, 0.08, noise=0.005)
+    plain = load_quads(11, 0.08, noise=0.005, corrected=False)
     assert judge(service_plan(), quads).state == "fail"
     verdict = judge(service_plan(), plain)
     assert verdict.state == "inconclusive"
     assert any("wall times" in note for note in verdict.notes)
     assert "limit of 10 %" in verdict.explanation
-    same = judge(service_plan(), load_quads(10, noise=0.005, corrected=False))
+    same = judge(service_plan(), load_quads(11, noise=0.005, corrected=False))
     assert "within the limit of 5 %" in same.explanation
-    assert judge(service_plan(), load_quads(10, 0.2, noise=0.005, corrected=False)).state == "fail"
+    assert judge(service_plan(), load_quads(11, 0.2, noise=0.005, corrected=False)).state == "fail"
 
 
 def test_a_failure_says_which_stage_got_slower() -> None:
     base = {"fetch": 0.064, "collate": 0.016, "receive": 0.008}
-    quads = quads_of(10, {"stages_s": base}, {"stages_s": {**base, "collate": 0.032}})
+    quads = quads_of(11, {"stages_s": base}, {"stages_s": {**base, "collate": 0.032}})
     stages = judge(make_plan(), quads).stages
     assert stages[0].stage == "collate"
     assert stages[0].shift_s == pytest.approx(0.016 / 32)
     assert [stage.shift_s for stage in stages[1:]] == [0, 0]
     slower = quads_of(
-        10,
+        11,
         {"stages_s": base},
         {"stages_s": {**base, "collate": 0.032}, "service_s": (0.012,) * BATCHES},
     )
@@ -348,7 +349,7 @@ def test_a_failure_says_which_stage_got_slower() -> None:
 def test_a_failure_says_which_transform_got_slower() -> None:
     base = {"fetch": 0.064, "collate": 0.016, "fetch: Crop": 0.008, "fetch: Resize": 0.032}
     more = {**base, "fetch": 0.080, "fetch: Resize": 0.048}
-    quads = quads_of(10, {"stages_s": base}, {"stages_s": more, "service_s": (0.012,) * BATCHES})
+    quads = quads_of(11, {"stages_s": base}, {"stages_s": more, "service_s": (0.012,) * BATCHES})
     verdict = judge(make_plan(), quads)
     assert verdict.explanation.endswith(
         "The most of it is in fetch: +500 us a sample, +500 us of which in Resize."
@@ -359,13 +360,13 @@ def test_a_failure_says_which_transform_got_slower() -> None:
 def test_what_a_look_can_see_is_what_it_catches() -> None:
     plan, same = service_plan(), load_quads(20, noise=0.02)
     seen = sights(plan, same)
-    assert [each.quads for each in seen] == [10, 14, 20]
+    assert [each.quads for each in seen] == [11, 15, 20]
     assert seen[0].slowdown > seen[2].slowdown > 0.05
     for number, each in enumerate(seen):
         slower = load_quads(20, each.slowdown + 0.001, noise=0.02)[: each.quads]
         result = judge(plan, slower).gates[0]
         assert (result.state, result.views[0].quads) == ("fail", LOOKS[number])
-    assert sights(plan, same[:9]) == ()
+    assert sights(plan, same[:10]) == ()
 
 
 @pytest.mark.parametrize(
@@ -428,12 +429,12 @@ def test_whatever_was_measured_there_is_a_verdict(
     side = Compared(name="x")
     document = check_document(make_check([target], base=side, change=side))
     assert recomputed(read_check(document, "check.json").targets[0]) == verdict
-    if counts[0] < 10 and counts[1] < 10:
+    if counts[0] < 11 and counts[1] < 11:
         assert verdict.state != "pass"
 
 
 @pytest.mark.parametrize("name", ALL_GATES)
 def test_no_metric_passes_by_what_it_lacks(name: GateName) -> None:
-    """Nine quads, or none, are never a pass."""
-    for quads in ([], load_quads(9), start_quads(9, 0.5)):
+    """Ten quads, or none, are never a pass."""
+    for quads in ([], load_quads(10), start_quads(10, 0.5)):
         assert gate(judge(make_plan(), quads), name).state == "inconclusive"

@@ -76,7 +76,7 @@ def test_reach_tells_what_would_have_failed() -> None:
 
 
 def test_wall_time_can_not_fail_on_a_crowded_machine() -> None:
-    quads = load_quads(36, run_queue_wait_fraction=0.5) + start_quads(3, 0.5)
+    quads = load_quads(140, run_queue_wait_fraction=0.5) + start_quads(3, 0.5)
     crowded = checked_target("data.py:make", make_plan(), quads)
     reach = {each.name: each for each in examined(crowded, crowded).reach}
     assert reach["wall"].reason == "processes wait for cores too much"
@@ -91,7 +91,7 @@ def test_a_check_against_a_baseline_is_no_self_test() -> None:
 
 
 def test_the_document_holds_the_raw_blocks() -> None:
-    document = json.loads(self_test_document(examined(check(0.0, quads=10), check(0.10, quads=10))))
+    document = json.loads(self_test_document(examined(check(0.0, quads=11), check(0.10, quads=11))))
     assert document["schema_version"] == 1
     assert document["trusted"] is True
-    assert len(document["same"]["quads"]) == 30
+    assert len(document["same"]["quads"]) == 31

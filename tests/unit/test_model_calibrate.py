@@ -239,7 +239,7 @@ def test_waiting_for_a_core_when_woken_belongs_to_receiving(
         cpu_s=1 * MS,
         run_queue_s=2 * MS,
     )
-    plain = explained(1, receive_io=(1 * MS,) * 50, **{"run_queue_s": queued})
+    plain = explained(1, receive_io=(1 * MS,) * 50, run_queue_s=queued)
     made = fit([dataclasses.replace(plain, stages=(waking,))], [])
     assert made.in_workers is not None
     assert made.in_workers.receive_io_s == pytest.approx((waits,) * 50)

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 
 from dlprof.errors import ExitCode, FileError
 from dlprof.gate import checked_target, exit_code, grouped, make_check, make_plan, recomputed
+from dlprof.gate.plan import LOOKS
 from dlprof.gate.views import MOST_BATCHES
 from dlprof.records.gate import CheckReport, Compared, GateRule, Quad, TargetCheck
 from dlprof.report.gate.document import check_document, read_check
@@ -97,7 +98,7 @@ def test_the_verdict_follows_from_the_document(make: Callable[[], CheckReport]) 
 
 
 def test_blocks_that_no_json_can_hold_give_the_same_verdict_from_the_document() -> None:
-    quads = load_quads(12, noise=0.01)
+    quads = load_quads(13, noise=0.01)
     spoiled = [
         dataclasses.replace(
             quad, blocks=(block("A", service_s=(float("nan"),) * 8), *quad.blocks[1:])
@@ -207,12 +208,12 @@ def test_a_long_document_stays_bounded() -> None:
     }
     quad = Quad(number=0, series="load", blocks=tuple(block(each, **columns) for each in "ABBA"))
     side = Compared(name="x")
-    target = checked_target("t", make_plan(), [quad] * 36)
+    target = checked_target("t", make_plan(), [quad] * LOOKS[-1])
     assert len(check_document(make_check([target], base=side, change=side))) < 2 << 20
 
 
 def test_more_memory_is_not_called_slower() -> None:
-    quads = load_quads(10, noise=0.01)
+    quads = load_quads(11, noise=0.01)
     more = [
         dataclasses.replace(
             quad,
@@ -405,7 +406,7 @@ def test_bencher_gets_nanoseconds_and_samples_a_second() -> None:
 
 
 def test_bencher_gets_no_time_below_zero() -> None:
-    quads = [*load_quads(14), *start_quads(8, 0.1), *start_quads(2, 5.0, -4.9)]
+    quads = [*load_quads(15), *start_quads(8, 0.1), *start_quads(3, 5.0, -4.9)]
     target = checked_target("data.py:make", make_plan(), quads)
     ends = ("value", "lower_value", "upper_value")
     startup = json.loads(render_bencher(dataclasses.replace(failing_check(), targets=(target,))))

@@ -192,7 +192,7 @@ def test_the_same_code_passes_at_the_first_look() -> None:
     made, listener = bench(), Listener()
     found = measured(made, listener)
     assert judge(found.plan, found.quads).state == "pass"
-    assert listener.done[-1] == {"load": 10, "start": 10}
+    assert listener.done[-1] == {"load": 11, "start": 11}
     assert {quad.order for quad in found.quads} == {"ABBA", "BAAB", "AB", "BA"}
     assert found.unavailable == {}
 
@@ -205,10 +205,10 @@ def test_a_slower_change_fails_at_the_first_look() -> None:
 
 
 def test_a_budget_that_is_spent_ends_it() -> None:
-    made = bench(budget_s=8.0)
+    made = bench(budget_s=6.0)
     found = measured(made)
-    assert made.clock.now_s <= 8.0
-    assert 5 <= len(found.quads) < 20
+    assert made.clock.now_s <= 6.0
+    assert 5 <= len(found.quads) < 22
     assert judge(found.plan, found.quads).state == "inconclusive"
 
 
