@@ -22,9 +22,6 @@ LOOKS = (11, 15, 20, 28, 36, 50, 70, 100, 140)
 first. The later ones are for machines whose cores change their speed from one moment to the next,
 by a factor of two where others use the same hyper-threads: each quad tells little there."""
 
-WALL_LOOKS = LOOKS[:5]
-"""The same for wall time, which crowded cores leave undecided: a check doesn't go on for that."""
-
 START_LOOKS = (11, 15, 20)
 """The same for starts, which take long and vary little."""
 
@@ -127,7 +124,6 @@ def make_plan(
 
 def _rules(limits: Limits, alpha: float) -> tuple[GateRule, ...]:
     load, start = looks_for(alpha, LOOKS), looks_for(alpha, START_LOOKS)
-    wall = looks_for(alpha, WALL_LOOKS)
     service = GateRule(
         name="service",
         series="load",
@@ -141,7 +137,7 @@ def _rules(limits: Limits, alpha: float) -> tuple[GateRule, ...]:
     return (
         service,
         dataclasses.replace(other, name="receive", service_floor=limits.receive_of_service),
-        dataclasses.replace(other, name="wall", scale="ratio", looks=wall),
+        dataclasses.replace(other, name="wall", scale="ratio"),
         *(
             dataclasses.replace(
                 other, name=name, series="start", looks=start, threshold=threshold, floor=floor

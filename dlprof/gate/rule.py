@@ -99,7 +99,7 @@ def _walk(plan: CheckPlan, rule: GateRule, quads: Sequence[Quad]) -> _Walk:
         usable = len(walked.usable)
         if usable in rule.looks and not _too_many(walked.faults, usable):
             walked.result = look_at(plan, rule, walked.usable)
-            if not walked.result.pending:
+            if not walked.result.pending or usable == rule.looks[-1]:
                 break
     return walked
 

@@ -67,16 +67,21 @@ def with_wakings(each: Explanation, costs: BatchCosts) -> BatchCosts:
         return costs
     cpu = math.fsum(costs.cpu_s)
     crowd = math.fsum(costs.run_queue_s) / cpu if cpu > 0 else 0.0
-    return _more(costs, max(0.0, rebuild.run_queue_s - crowd * (rebuild.cpu_s or 0.0)))
+    cpu_s = rebuild.cpu_s or 0.0
+    woken_s = rebuild.run_queue_s - crowd * cpu_s
+    # It may have begun to wait before the batch was there, which no receiving is to blame for.
+    room_s = rebuild.mean_s - cpu_s - statistics.fmean(costs.receive_io_s)
+    return _more(costs, max(0.0, min(woken_s, room_s)))
 
 
 def computing_share(each: Explanation, costs: BatchCosts) -> float | None:
     """Share of time in which a worker of a trial computes; ``None`` where it isn't told."""
-    if not each.workers or not each.batches or each.window_s <= 0:
+    workers = each.config.num_workers
+    if not workers or not costs.cpu_s or each.window_s <= 0:
         return None
     parts = (costs.cpu_s, costs.run_queue_s, costs.put_cpu_s, costs.between_cpu_s)
     batch_s = math.fsum(map(math.fsum, parts)) / len(costs.cpu_s)
-    return min(1.0, batch_s * each.batches / each.window_s / len(each.workers))
+    return min(1.0, batch_s * each.batches / each.window_s / workers)
 
 
 def _slope(points: Sequence[tuple[float, float]]) -> float:

@@ -27,6 +27,7 @@ from dlprof.tracing.workers import worker_costs
 
 _NS = 1e-9
 _SLOWEST = 10
+_LEAST_RESTED = 3
 _ORDER: tuple[StageName, ...] = ("dispatch", "pick_up", *AGE_STAGES, "wait", "step")
 _NO_RUN_QUEUE = "the kernel tells no time in the run queue here, so waiting for a core counts as io"
 _WHOLE_BATCHES = "the data set is asked for whole batches (__getitems__)"
@@ -200,11 +201,12 @@ def _other_threads(rows: Sequence[Row]) -> float | None:
 def _rested_receive_s(trace: Trace, ended_ns: int) -> float | None:
     """Of the batches that were taken in behind the window, when the workers had nothing to do.
 
-    The lower median: a batch that overtook others came from a worker that was busy again.
+    Whoever takes batches there has to see to that (``Explainer.rest``). The lower median: a batch
+    that overtook others came from a worker that was busy again.
     """
     rested = [row for row in trace.rows if ended_ns <= row.received != MISSING]
     waits = [max(0, span.wall_ns - (span.cpu_ns or 0)) for span in spans("rebuild", rested)]
-    return statistics.median_low(waits) * _NS if waits else None
+    return statistics.median_low(waits) * _NS if len(waits) >= _LEAST_RESTED else None
 
 
 def _samples(made: Sequence[Row]) -> SampleCosts | None:

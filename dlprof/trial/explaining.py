@@ -68,7 +68,8 @@ class Explainer:
         with contextlib.suppress(Exception):  # the window was sound, whatever comes behind it
             for _ in range(rounds):
                 time.sleep(filled_s)
-                loop.take(config.num_workers)
+                if not loop.take(config.num_workers):
+                    return
 
     def told(self, config: Config, copies: CopyWatch | None = None) -> dict[str, Any]:
         """The explanation and the timeline as plain values; the trial's id is not known here.

@@ -232,10 +232,9 @@ class Loop:
             self._beat(log.asked_s)
         log.whole = True
 
-    def take(self, count: int) -> None:
-        """Take some batches of this epoch, as far as there are any, and do nothing with them."""
-        for batch in itertools.islice(self._iterator, count):
-            self.batch = batch
+    def take(self, count: int) -> bool:
+        """Take some batches of this epoch and let them go; False where it has no more."""
+        return sum(1 for _ in itertools.islice(self._iterator, count)) == count
 
     def let_go(self) -> None:
         """Show the first batches, and hold them no longer: they take shared memory."""

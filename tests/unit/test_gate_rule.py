@@ -66,6 +66,13 @@ def test_what_lies_at_the_limit_is_looked_at_again_and_again() -> None:
     assert "140 quads" in verdict.explanation
 
 
+def test_what_noise_leaves_open_for_long_is_decided_in_the_end() -> None:
+    plan, quads = make_plan(gates=("wall",)), load_quads(140, noise=0.12)
+    early = judge(plan, quads[:36])
+    assert [each.state for each in early.gates] == ["inconclusive", "inconclusive"]
+    assert [each.state for each in judge(plan, quads).gates] == ["pass", "pass"]
+
+
 def test_nothing_is_judged_between_looks() -> None:
     plan = service_plan()
     for count in (1, 10, 12, 14):
@@ -158,7 +165,7 @@ def test_wall_time_fails_a_check_on_a_quiet_machine() -> None:
 
 @pytest.mark.parametrize("crowd", [CROWDED, {"run_queue_wait_fraction": None}])
 def test_wall_time_never_fails_a_check_beside_neighbours(crowd: dict[str, Any]) -> None:
-    plan, quads = make_plan(gates=("wall",)), wall_only(36, 0.3, **crowd)
+    plan, quads = make_plan(gates=("wall",)), wall_only(140, 0.3, **crowd)
     verdict = judge(plan, quads)
     assert verdict.state == "inconclusive"
     assert gate(verdict, "wall").reason == "contended"

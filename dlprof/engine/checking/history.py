@@ -30,7 +30,7 @@ from dlprof.records.gate import BaselineEntry, BaselineRule, Block, CheckReport,
 from dlprof.units import counted
 from dlprof.version import __version__
 
-LOAD_BLOCKS = 24
+LOAD_BLOCKS = 40
 """Blocks of loading in a run: their median spreads by far less than runs do."""
 
 START_BLOCKS = 3

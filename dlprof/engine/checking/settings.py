@@ -18,8 +18,8 @@ DEFAULT_BUDGET_S = 60.0
 """Of a check, where the user names none."""
 
 BLOCK_S = 0.15
-"""Length of a block of loading: long enough for a steady mean, and so short that a hundred quads
-fit into a minute, which a machine whose cores change their speed all the time asks for."""
+"""Length of a block of loading: long enough for a steady mean, and so short that seventy quads
+and more fit into a minute, which a machine whose cores change their speed all the time asks for."""
 
 _LEAST_PATIENCE_S = 30.0
 """Importing torch on a slow machine takes as long."""
