@@ -224,7 +224,11 @@ def measure(design: Design, minutes: float = math.inf, seed: int = 1) -> list[Co
         ]
         rng.shuffle(cells)
         for kind, setup in cells:
-            found.append(compare(kind, setup, made[kind]))
+            try:
+                found.append(compare(kind, setup, made[kind]))
+            except RuntimeError as error:  # a run came to no end: what is there is kept
+                print(f"ended early: {error}", file=sys.stderr, flush=True)
+                return found
         print(f"block {block + 1} of {design.blocks}", file=sys.stderr, flush=True)
     return found
 
