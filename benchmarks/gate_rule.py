@@ -170,8 +170,8 @@ def report_on(cells: Sequence[Cell], rows: Sequence[Sequence[str]]) -> Report:
         notes=[
             f"{cells[0].sessions} simulated sessions a row; `gate_world.py` is the model.",
             (
-                "The others judge wall time of 20 blocks a side, as many as dlprof's first look, "
-                "measured in turns (ABBA) or one side after the other, as these tools do."
+                "The others judge wall time of 20 blocks a side, about as many as dlprof's first "
+                "look, measured in turns (ABBA) or one side after the other, as these tools do."
             ),
         ],
         data={"cells": [dataclasses.asdict(each) for each in cells]},
