@@ -181,7 +181,8 @@ class Explanation:
         wait_fraction: Share of the window in which the consumer waited in ``next()``.
         main_threads_cpu_cores: CPU seconds a second of the main process's other threads.
         rested_receive_s: Waiting in receiving a batch while all workers rest, for a core included:
-            the lower median of some that were taken behind the window; ``None`` where none was.
+            the lower median of some that were taken behind the window; ``None`` of fewer than
+            three.
         hooked: Whether the hooks could be put in; without them only ``wait`` and ``step`` are
             told.
         unavailable: Why something is missing, by field or stage.
