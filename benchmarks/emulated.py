@@ -8,6 +8,7 @@ cores and on others, and compares.
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import random
 import statistics
@@ -15,13 +16,14 @@ import sys
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from common import Report, Table, parser, publish, surroundings
+from common import RESULTS, Report, Table, parser, publish, surroundings
 from emulated_cores import EPOCH, Load, Ran, Setup, explanation, run
 
 from dlprof.model import Conditions, fit, predict_all
-from dlprof.records import Calibration, Config, Prediction
+from dlprof.records import Calibration, Config
 
 METHODS = ("closed", "maxplus", "simulation")
 GOALS = {"same": (0.03, 0.07), "extrapolated": (0.04, 0.10)}
@@ -72,41 +74,56 @@ QUICK = Design(blocks=1, cells=1, window_s=0.5, batches=50, tail_batches=50)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Foreseen:
+    """Batches per second of a rank, predicted, with the 95 % interval and what bounds them."""
+
+    value: float
+    low: float | None
+    high: float | None
+    bound: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
     """One configuration, foreseen and measured.
 
     Attributes:
         kind: Of load.
-        setup: What ran.
+        config: What ran.
+        cores: Emulated ones.
+        ranks: That shared them.
+        step_s: Of the consumer, asleep.
+        step_cpu_s: The same, computing.
         rate: Batches per second of a rank, the mean over ranks.
         late_s: By how much the real machine ended batches late.
-        predictions: By method.
+        predicted: By method.
     """
 
     kind: str
-    setup: Setup
+    config: str
+    cores: int
+    ranks: int
+    step_s: float
+    step_cpu_s: float
     rate: float
     late_s: float
-    predictions: Mapping[str, Prediction]
+    predicted: Mapping[str, Foreseen]
 
     @property
     def where(self) -> str:
         """``same`` or ``extrapolated``: whether cores and ranks are those of the calibration."""
-        same = (self.setup.cores, self.setup.ranks) == (_CORES, _RANKS)
-        return "same" if same else "extrapolated"
+        return "same" if (self.cores, self.ranks) == (_CORES, _RANKS) else "extrapolated"
 
     def error(self, method: str) -> float:
         """Predicted over measured, less 1."""
-        return self.predictions[method].batches_per_s.value / self.rate - 1
+        return self.predicted[method].value / self.rate - 1
 
     def covered(self, method: str) -> bool:
         """Whether the interval holds what was measured."""
-        found = self.predictions[method].batches_per_s
-        return (
-            found.low is not None
-            and found.high is not None
-            and (found.low <= self.rate <= found.high)
-        )
+        found = self.predicted[method]
+        if found.low is None or found.high is None:
+            return False
+        return found.low <= self.rate <= found.high
 
 
 def setups(load: Load, design: Design, rng: random.Random) -> Iterator[Setup]:
@@ -192,24 +209,30 @@ def conditions(setup: Setup) -> Conditions:
 
 def compare(kind: str, setup: Setup, calibration: Calibration) -> Compared:
     """Predict, then measure."""
-    predictions = {
-        method: predict_all(calibration, [setup.config], conditions(setup), method=method)[0]
-        for method in METHODS
-    }
+    predicted = {method: _foreseen(calibration, setup, method) for method in METHODS}
     ran = _undisturbed(setup)
     return Compared(
         kind=kind,
-        setup=setup,
+        config=setup.config.key,
+        cores=setup.cores,
+        ranks=setup.ranks,
+        step_s=setup.step_s,
+        step_cpu_s=setup.step_cpu_s,
         rate=statistics.fmean(each.rate for each in ran),
         late_s=_late_s(ran),
-        predictions=predictions,
+        predicted=predicted,
     )
 
 
-def measure(design: Design, minutes: float = math.inf, seed: int = 1) -> list[Compared]:
-    """All blocks, or those that were begun within so many minutes."""
+def _foreseen(calibration: Calibration, setup: Setup, method: str) -> Foreseen:
+    (found,) = predict_all(calibration, [setup.config], conditions(setup), method=method)
+    rate = found.batches_per_s
+    return Foreseen(value=rate.value, low=rate.low, high=rate.high, bound=found.bound)
+
+
+def measured(design: Design, minutes: float, seed: int) -> Iterator[Compared]:
+    """The runs of all blocks, or of those that were begun within so many minutes."""
     rng = random.Random(seed)
-    found: list[Compared] = []
     until_s = time.monotonic() + 60 * minutes
     for block in range(design.blocks):
         if time.monotonic() > until_s:
@@ -224,13 +247,19 @@ def measure(design: Design, minutes: float = math.inf, seed: int = 1) -> list[Co
         ]
         rng.shuffle(cells)
         for kind, setup in cells:
-            try:
-                found.append(compare(kind, setup, made[kind]))
-            except RuntimeError as error:  # a run came to no end: what is there is kept
-                print(f"ended early: {error}", file=sys.stderr, flush=True)
-                return found
+            yield compare(kind, setup, made[kind])
         print(f"block {block + 1} of {design.blocks}", file=sys.stderr, flush=True)
-    return found
+
+
+def earlier(path: Path) -> list[Compared]:
+    """What earlier runs found; nothing where there is no result yet."""
+    if not path.exists():
+        return []
+    kept: list[dict[str, Any]] = json.loads(path.read_text())["data"]["runs"]
+    return [
+        Compared(**{**each, "predicted": {m: Foreseen(**f) for m, f in each["predicted"].items()}})
+        for each in kept
+    ]
 
 
 def quantile(values: Iterable[float], share: float) -> float:
@@ -293,26 +322,8 @@ def report(found: Sequence[Compared]) -> Report:
             for title, by in (("By cores and ranks", groups), ("By kind of load", kinds))
         ],
         notes=[_left_out(len(found) - len(kept), len(found)), _HOW],
-        data={"runs": [_plain(each) for each in found]},
+        data={"runs": [dataclasses.asdict(each) for each in found]},
     )
-
-
-def _plain(each: Compared) -> dict[str, Any]:
-    setup = each.setup
-    return {
-        "kind": each.kind,
-        "config": setup.config.key,
-        "cores": setup.cores,
-        "ranks": setup.ranks,
-        "step_s": setup.step_s,
-        "step_cpu_s": setup.step_cpu_s,
-        "rate": each.rate,
-        "late_s": each.late_s,
-        "predicted": {
-            method: dataclasses.asdict(found.batches_per_s) | {"bound": found.bound}
-            for method, found in each.predictions.items()
-        },
-    }
 
 
 def main() -> None:
@@ -320,13 +331,21 @@ def main() -> None:
     given = parser(__doc__)
     given.add_argument("--blocks", type=int, help="fewer or more than the usual number")
     given.add_argument("--minutes", type=float, default=math.inf, help="begin no block after them")
+    given.add_argument("--more", action="store_true", help="add to what earlier runs found")
     options = given.parse_args()
     warnings.filterwarnings("ignore", category=UserWarning)  # more workers than real cores
     design = QUICK if options.quick else FULL
     if options.blocks:
         design = dataclasses.replace(design, blocks=options.blocks)
     before = surroundings()
-    publish(report(measure(design, options.minutes)), before, quick=options.quick)
+    more = options.more and not options.quick
+    found = earlier(RESULTS / "emulated.json") if more else []
+    try:
+        for each in measured(design, options.minutes, seed=1 + len(found)):
+            found.append(each)
+    except (RuntimeError, KeyboardInterrupt) as error:  # what was measured is kept
+        print(f"ended early: {error}", file=sys.stderr)
+    publish(report(found), before, quick=options.quick)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,9 @@ from dlprof.store.reading import read_content
 _APPEND = os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0)
 _MODE = 0o666  # the user's umask decides
 
-_EXISTS_HINT = "Continue it with --resume, replace it with --force, or give another path with -o."
+_EXISTS_HINT = (
+    "Go on with a sweep by --resume, replace the file with --force, or give another path with -o."
+)
 _BUSY_HINT = "Wait until that sweep has ended, or give another path with -o."
 
 
