@@ -204,6 +204,7 @@ def conditions(setup: Setup) -> Conditions:
         ranks=setup.ranks,
         step_s=setup.step_s,
         step_cpu_s=setup.step_cpu_s,
+        speed_error=0.0,
     )
 
 

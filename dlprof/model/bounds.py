@@ -87,9 +87,14 @@ def receive_s(cell: Cell) -> float:
 
 def _computing(cell: Cell) -> float:
     """Threads of one rank that compute at once while its workers are busy."""
+    return max(1, cell.workers) * cpu_share(cell)
+
+
+def cpu_share(cell: Cell) -> float:
+    """How much of the time that loading a batch takes is CPU time; the rest is waiting."""
     means = cell.work.means
     whole = means.cpu + means.io
-    return max(1, cell.workers) * (means.cpu / whole if whole > 0 else 1.0)
+    return means.cpu / whole if whole > 0 else 1.0
 
 
 def _over(limit: float, cost: float) -> float:

@@ -8,7 +8,7 @@ import random
 import statistics
 from collections.abc import Sequence
 
-from dlprof.model.bounds import binding
+from dlprof.model.bounds import binding, cpu_share
 from dlprof.model.work import Cell, Rows, Work
 from dlprof.records import Calibration, Estimate
 from dlprof.stats import t_quantile
@@ -100,7 +100,7 @@ def interval(
     batches, loading = len(cell.work.rows), _share_of_loading(cell)
     parts = [
         max(sampling, loading * (calibration.standard_error or 0.0)),
-        loading * (calibration.drift or 0.0),
+        loading * max(calibration.drift or 0.0, _speed_error(cell)),
         MODEL_ERROR.get(method, MODEL_ERROR["closed"]),
         EXTRAPOLATED_ERROR if _is_elsewhere(calibration, cell) else 0.0,
         DOUBT_ERROR * len(calibration.doubts),
@@ -125,6 +125,15 @@ def _share_of_loading(cell: Cell) -> float:
     if name == "step" and math.isfinite(rate):
         return max(0.0, 1.0 - rate * cell.whole_step_s)
     return 1.0
+
+
+def _speed_error(cell: Cell) -> float:
+    """How far off the speed of cores may put the rate: not where the loader mostly waits."""
+    name, _ = binding(cell)
+    if name == "storage":
+        return 0.0
+    share = cpu_share(cell) if name == "workers" or not cell.workers else 1.0
+    return share * cell.conditions.speed_error
 
 
 def _is_elsewhere(calibration: Calibration, cell: Cell) -> bool:

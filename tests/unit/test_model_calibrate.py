@@ -178,13 +178,22 @@ def test_waiting_that_changes_with_workers_is_no_drift() -> None:
 
 def test_a_machine_that_drifts_widens_the_interval_where_loading_is_the_limit() -> None:
     steady, drifts = drifting((1, 0.01), (2, 0.01)), drifting((1, 0.01), (2, 0.0121))
-    assert width(drifts, step_s=0.0) > width(steady, step_s=0.0) + 0.3
+    assert width(drifts) > width(steady) + 0.3
     assert width(drifts, step_s=1.0) == pytest.approx(width(steady, step_s=1.0), abs=0.02)
 
 
-def width(known: Calibration, *, step_s: float) -> float:
+def test_speeds_that_may_change_widen_the_interval_of_loaders_that_compute() -> None:
+    computes = drifting((1, 0.01), (2, 0.01))
+    waits = fit([explained(w, cpu=(0.0,) * 50, io=(0.01,) * 50) for w in (1, 2)], [])
+    assert width(computes, speed_error=0.1) > width(computes) + 0.2
+    assert width(waits, speed_error=0.1) == pytest.approx(width(waits), abs=0.02)
+    drifts = drifting((1, 0.01), (2, 0.0121))  # by more than that, so that it's part of it
+    assert width(drifts, speed_error=0.1) == width(drifts)
+
+
+def width(known: Calibration, *, step_s: float = 0.0, speed_error: float = 0.0) -> float:
     """Of the interval of two workers' rate, as a logarithm."""
-    where = Conditions(cores=2.0, step_s=step_s)
+    where = Conditions(cores=2.0, step_s=step_s, speed_error=speed_error)
     found = predict_all(known, [Config(num_workers=2).canonical()], where)[0].batches_per_s
     assert found.low is not None
     assert found.high is not None

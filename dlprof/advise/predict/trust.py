@@ -12,7 +12,9 @@ from dlprof.records import Calibration, Confidence, Estimate, Run
 _FAR_WIDE = 0.30
 """Half-width of a rate's interval, as a share of it, from which it says little."""
 
-_WIDE = 0.15
+_WIDE = 0.22
+"""Likewise, more than changing speeds of cores alone make of it (``SPEED_ERROR``)."""
+
 _FAR_CORES = 2.0
 """Times the cores of the calibration from which a prediction rests on the model alone; also where
 others had most of them."""
