@@ -88,12 +88,33 @@ def unlock(descriptor: int) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
+def replaceable(path: Path) -> Path:
+    """The file that a path names, links followed, if a plain file may be put there.
+
+    Raises:
+        FileError: There is no such folder, or what is there is no plain file: a device, which a
+            file would take the place of for every program, a pipe, a folder.
+    """
+    named = Path(os.path.realpath(path))
+    try:
+        there = named.stat()
+    except FileNotFoundError:
+        if not named.parent.is_dir():
+            raise write_fault(path, FileNotFoundError(errno.ENOENT, "")) from None
+    except OSError as error:
+        raise write_fault(path, error) from None
+    else:
+        check_plain(path, there.st_mode, hint="Give the path of a file.")
+    return named
+
+
 def replace_file(path: Path, content: bytes) -> None:
     """Put a file of this content in place of what is there, whole or not at all.
 
     Raises:
         FileError: If it can't be written; what was there is left as it was.
     """
+    path = replaceable(path)
     draft = path.with_name(f".{path.name[:50]}.{os.urandom(4).hex()}.tmp")
     try:
         with draft.open("xb") as file:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(cls=Group, rich_markup_mode=None)
 
+_GIVE_DOCUMENT = "Give a document that dlprof check --json printed."
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The baseline, JSON lines.")]
 
 
@@ -71,8 +72,10 @@ def update(  # noqa: PLR0913 - a command has as many parameters as it has option
             hint="Leave one of them out.",
         )
     from dlprof.engine.baselines import read_baseline, record_entry
+    from dlprof.files import replaceable
 
-    read_baseline(file)  # before time is spent
+    replaceable(file)  # before time is spent
+    read_baseline(file)
     entries = _measured(given, config, quiet=quiet) if document is None else _taken(document)
     counts = [record_entry(file, entry) for entry in entries]
     _tell(file, entries, counts, as_json=as_json, quiet=quiet)
@@ -142,19 +145,21 @@ def _doubts(check: CheckReport) -> Iterator[str]:
 
 def _read(document: Path) -> CheckReport:
     """The check that a document holds."""
+    from dlprof.files import check_plain
     from dlprof.report.gate.document import read_check
 
     try:
+        check_plain(document, document.stat().st_mode, hint=_GIVE_DOCUMENT)
         text = document.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise FileError(
             f"{document} is no document of a check: it isn't text",
-            hint="Give a document that dlprof check --json printed.",
+            hint=_GIVE_DOCUMENT,
         ) from None
     except OSError as error:
         raise FileError(
             f"{document} can't be read: {error.strerror}",
-            hint="Give a document that dlprof check --json printed.",
+            hint=_GIVE_DOCUMENT,
         ) from None
     return read_check(text, str(document))
 

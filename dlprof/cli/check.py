@@ -102,9 +102,12 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
     with signals_while_measuring(), open_check_listener(quiet=quiet) as listener:
         report = run(settings, listener)
     code = exit_code(report, fail_inconclusive=fails)
-    checked.write_files(report, files)
+    faults = checked.write_files(report, files)
     checked.tell_github(report, os.environ, fails=code is not ExitCode.OK)
     checked.show(report, as_json=as_json)
+    for fault in faults:  # the verdict was dearer than the files: it is told all the same
+        typer.echo(f"dlprof: {fault.message}. {fault.hint}", err=True)
+        code = code or fault.exit_code
     raise typer.Exit(code)
 
 

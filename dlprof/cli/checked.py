@@ -30,7 +30,7 @@ FLAGS: Mapping[str, str] = MappingProxyType(
 
 
 def refuse_unwritable(files: Mapping[str, Path | None]) -> None:
-    """Refuse files whose folder isn't there, before time is spent.
+    """Refuse files that can't be put where they are to go, before time is spent.
 
     Args:
         files: Paths by format; ``None`` isn't asked for.
@@ -38,32 +38,31 @@ def refuse_unwritable(files: Mapping[str, Path | None]) -> None:
     Raises:
         FileError: Says which.
     """
+    from dlprof.files import replaceable
+
     for path in filter(None, files.values()):
-        if path.is_dir():
-            raise FileError(f"{path} is a folder", hint="Give the path of a file.")
-        if not path.parent.is_dir():
-            raise FileError(
-                f"There is no folder {path.parent}", hint="Create it, or give another path."
-            )
+        replaceable(path)
 
 
-def write_files(check: CheckReport, files: Mapping[str, Path | None]) -> None:
+def write_files(check: CheckReport, files: Mapping[str, Path | None]) -> list[FileError]:
     """Write what was asked for; files that are there are replaced.
 
-    Raises:
-        FileError: One can't be written.
+    Returns:
+        Why files could not be written; the others are there all the same.
     """
-    from dlprof.files import replace_file, write_fault
+    from dlprof.files import replace_file
     from dlprof.report.gate.files import RENDERERS
 
+    faults = []
     for written_as, path in files.items():
         if path is None:
             continue
         try:
             # Lone surrogates, which a file name may bring, have no bytes of their own.
             replace_file(path, RENDERERS[written_as](check).encode("utf-8", errors="replace"))
-        except OSError as error:
-            raise write_fault(path, error) from None
+        except FileError as fault:
+            faults.append(fault)
+    return faults
 
 
 def tell_github(check: CheckReport, environ: Mapping[str, str], *, fails: bool) -> None:

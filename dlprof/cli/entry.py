@@ -6,7 +6,9 @@ import contextlib
 import gc
 import io
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,11 +59,26 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         streams.silence_stdout()
         return ExitCode.OK
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the one place that maps them all
-        fault = faults.describe(error, verbose=_wants_tracebacks(arguments, environ))
-        with contextlib.suppress(OSError):
-            faults.show(fault, as_json=_has_flag(arguments, "--json"))
+        with _deaf_to_interrupts():
+            fault = faults.describe(error, verbose=_wants_tracebacks(arguments, environ))
+            with contextlib.suppress(OSError):
+                faults.show(fault, as_json=_has_flag(arguments, "--json"))
         return fault.exit_code
     return code
+
+
+@contextlib.contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """While a fault is told: a second Ctrl-C would end it with a traceback."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _invoke(arguments: list[str]) -> int:

@@ -130,7 +130,7 @@ def _entry(line: str, where: str) -> BaselineEntry:
             key=_key(data["key"]),
             recorded_at=_text(data["recorded_at"]),
             commit=_text(data.get("commit", "")),
-            figures={_text(each): _number(data["figures"][each]) for each in data["figures"]},
+            figures=_figures(data["figures"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         fault = f"lacks {error}" if isinstance(error, KeyError) else str(error)
@@ -145,6 +145,12 @@ def _key(data: Any) -> BaselineKey:
     return BaselineKey(
         available_cores=cores, **{name: _text(value) for name, value in fields.items()}
     )
+
+
+def _figures(data: Any) -> dict[str, float]:
+    if not isinstance(data, dict):
+        raise TypeError("has figures that are no table")
+    return {_text(name): _number(value) for name, value in data.items()}
 
 
 def _text(value: Any) -> str:

@@ -19,6 +19,7 @@ from dlprof.trial.signs import SIGNS, Sign
 _CRASH = re.compile(r"ERROR: Unexpected (?P<what>[\w -]+) encountered in worker")
 _FORCED = re.compile(r"signal: Killed|SIGKILL")
 _IN_WORKER = "in DataLoader worker process"  # torch's words for an exception that it passed on
+_TRACEBACK = "Traceback (most recent call last)"
 _GONE = "exited unexpectedly"  # and no more: torch's words where it doesn't know how
 _RAISES_ANEW = "torch/_utils.py"
 _COLLATE = "torch/utils/data/_utils/collate.py"
@@ -147,7 +148,9 @@ def _passed_on(error: BaseException) -> tuple[str, str] | None:
 def _told(name: str, text: str) -> str:
     """What an exception says, in one line, from its own message or from a traceback with it."""
     said = re.findall(rf"^[ |]*(?:[\w.]+\.)?{re.escape(name)}: (.*)$", text, re.MULTILINE)
-    return (said[-1] if said else text.strip().rpartition("\n")[2]).strip()[:300]
+    lines = said or text.strip().splitlines() or [""]
+    # Of a message of several lines the first says what is wrong; of a traceback, the last.
+    return lines[-1 if said or _TRACEBACK in text else 0].strip()[:300]
 
 
 def _of_ours(error: BaseException) -> Failure | None:

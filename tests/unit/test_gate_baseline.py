@@ -213,7 +213,9 @@ def line_with(**changes: Any) -> str:
         (line_with(figures={"a": True}), "where a number belongs"),
         (line_with().replace("0.01", "NaN"), "not finite"),
         (line_with().replace("0.01", "1e999"), "where a number belongs"),
-        (line_with(figures=3), "'int' object is not iterable"),
+        (line_with(figures=3), "has figures that are no table"),
+        (line_with(figures=None), "has figures that are no table"),
+        (line_with(figures="ab"), "has figures that are no table"),
     ],
 )
 def test_a_bad_line_is_named(line: str, message: str) -> None:

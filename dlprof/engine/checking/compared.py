@@ -105,10 +105,13 @@ def both_sides(
     if against is None and python is not None:
         yield _other_python(settings.sweep, cwd, python)
         return
-    directory = _directory(against, cwd)
-    git = _repository(cwd, needed=directory is None)
+    git, directory = _repository(cwd), None
+    if against is not None and (git is None or git.commit(against) is None):
+        directory = _directory(against, cwd)
+    if git is None and directory is None:
+        git = Git(cwd)  # which says why there is none
     change = working_tree(settings.sweep, cwd, git)
-    if git is not None and (directory is None or git.commit(against or "") is not None):
+    if git is not None and directory is None:
         base = _base_ref(git, against, environ)
         with worktree(git, base.commit) as path:
             yield _at_commit(settings.sweep, change, base, path, python), change
@@ -135,18 +138,16 @@ def _interpreter(python: str | None) -> str | None:
     return str(Path(found).absolute())  # not resolved: an environment's python is a link
 
 
-def _directory(against: str | None, cwd: Path) -> Path | None:
-    """The directory that is meant, if it is one; a git ref of the same name comes first."""
-    if against is None:
-        return None
+def _directory(against: str, cwd: Path) -> Path | None:
+    """The directory that is meant, where there is no such git ref; ``None`` if it is none."""
     if not against.strip():  # a variable of a CI job that isn't set; as a path it is the checkout
         raise UsageError(
             "--against is empty", hint="Give a git ref or a directory, or leave --against out."
         )
-    path = (cwd / Path(against).expanduser()).resolve()
-    if path.is_dir():
+    path = Path(os.path.realpath(cwd / os.path.expanduser(against)))  # noqa: PTH111 - never raises
+    if os.path.isdir(path):  # noqa: PTH112 - never raises, however long the path
         return path
-    if path.exists():
+    if os.path.exists(path):  # noqa: PTH110
         raise UsageError(
             f"--against {against} is a file",
             hint="Give a git ref or a directory; a stored history goes to --baseline.",
@@ -159,12 +160,10 @@ def _directory(against: str | None, cwd: Path) -> Path | None:
     return None
 
 
-def _repository(cwd: Path, *, needed: bool) -> Git | None:
+def _repository(cwd: Path) -> Git | None:
     try:
         return Git(cwd)
     except UsageError:
-        if needed:
-            raise
         return None
 
 
