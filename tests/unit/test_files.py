@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dlprof.errors import FileError
-from dlprof.files import lock, replace_file, unlock, write_fault
+from dlprof.files import lock, replace_file, replaceable, unlock, write_fault
 
 
 def test_a_lock_keeps_another_holder_out_until_it_is_let_go(tmp_path: Path) -> None:
@@ -66,3 +66,24 @@ def test_a_folder_that_takes_no_files_is_not_called_missing(tmp_path: Path) -> N
     assert str(write_fault(tmp_path / "a", refused)) == f"{tmp_path} takes no files"
     missing = tmp_path / "nowhere"
     assert str(write_fault(missing / "a", refused)) == f"There is no folder {missing}"
+
+
+def test_a_link_stays_and_what_it_names_is_replaced(tmp_path: Path) -> None:
+    link, named = tmp_path / "link", tmp_path / "named"
+    named.write_text("before")
+    link.symlink_to(named)
+    replace_file(link, b"after")
+    assert link.is_symlink()
+    assert named.read_text() == "after"
+
+
+def test_what_is_no_plain_file_is_never_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(FileError, match="is not a plain file"):
+        replace_file(pipe, b"text")
+    assert pipe.is_fifo()
+    with pytest.raises(FileError, match="is a folder"):
+        replaceable(tmp_path)
+    with pytest.raises(FileError, match="There is no folder"):
+        replaceable(tmp_path / "nowhere" / "file")

@@ -214,7 +214,7 @@ def line_with(**changes: Any) -> str:
         (line_with().replace("0.01", "NaN"), "not finite"),
         (line_with().replace("0.01", "1e999"), "where a number belongs"),
         (line_with(figures=3), "has figures that are no table"),
-        (line_with(figures=None), "has figures that are no table"),
+        (line_with(figures=[]), "has figures that are no table"),
         (line_with(figures="ab"), "has figures that are no table"),
     ],
 )

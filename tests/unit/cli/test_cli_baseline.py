@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from check_fakes import Opened
 
 from dlprof.cli.entry import run
-from dlprof.errors import ExitCode
+from dlprof.errors import ExitCode, FileError
 
 FILE, TARGET = "loading.jsonl", "data.py:make"
 
@@ -91,6 +92,37 @@ def test_a_regression_warns_unless_it_is_to_fail(
     slower(factor)
     wanted = ExitCode.USAGE if code is None else code
     assert dlprof("check", TARGET, "--baseline", FILE, *options) == wanted
+
+
+def test_a_verdict_is_told_although_a_file_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object) -> None:
+        raise FileError("The disk is full", hint="Free some space.")
+
+    history(5)
+    slower(0.5)
+    monkeypatch.setattr("dlprof.files.replace_file", refuse)
+    words = ("check", TARGET, "--baseline", FILE, "-o", "run.json")
+    assert dlprof(*words, "--regression", "fail") == ExitCode.REGRESSION
+    assert dlprof(*words) == ExitCode.USAGE
+    told = capsys.readouterr()
+    assert "FAIL" in told.out
+    assert told.err.count("dlprof: The disk is full. Free some space.\n") == 2
+
+
+def test_a_history_that_cannot_be_kept_is_refused_before_it_is_measured(
+    opened: Opened, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert dlprof("baseline", "update", "nowhere/loading.jsonl", TARGET) == ExitCode.USAGE
+    assert "There is no folder nowhere" in capsys.readouterr().err.replace(f"{Path.cwd()}/", "")
+    assert not opened.sides
+
+
+def test_a_document_that_is_a_pipe_is_not_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo("pipe")
+    assert dlprof("baseline", "update", FILE, "--from", "pipe") == ExitCode.USAGE
+    assert "pipe is not a plain file" in capsys.readouterr().err
 
 
 def test_the_run_of_a_check_is_recorded_from_its_document(

@@ -67,8 +67,15 @@ def test_files_of_all_formats(failed: CheckReport, tmp_path: Path) -> None:
     files: dict[str, Path | None] = {name: tmp_path / name for name in RENDERERS}
     files["json"] = None
     checked.refuse_unwritable(files)
-    checked.write_files(failed, files)
+    assert not checked.write_files(failed, files)
     assert {path.name for path in tmp_path.iterdir()} == set(RENDERERS) - {"json"}
+
+
+def test_a_file_that_cannot_be_written_costs_no_other(failed: CheckReport, tmp_path: Path) -> None:
+    files = {"junit": tmp_path, "markdown": tmp_path / "comment.md"}
+    (fault,) = checked.write_files(failed, files)
+    assert fault.message == f"{tmp_path} is a folder"
+    assert (tmp_path / "comment.md").exists()
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from dlprof.cli import faults
 from dlprof.cli.entry import run
 from dlprof.errors import (
     DlprofError,
@@ -282,3 +284,19 @@ def test_ctrl_c_while_the_program_is_loaded(*, ignored: bool) -> None:
         assert (done.returncode, done.stderr) == (0, "")
     else:
         assert (done.returncode, done.stderr) == (130, "dlprof: Interrupted.\n")
+
+
+def test_a_second_interrupt_does_not_cut_off_what_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def tell_slowly(*args: Any, **kwargs: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return describe(*args, **kwargs)
+
+    describe, before = faults.describe, signal.getsignal(signal.SIGINT)
+    sweep_that_raises(monkeypatch, KeyboardInterrupt())
+    monkeypatch.setattr(faults, "describe", tell_slowly)
+
+    assert run(["sweep", "-q"], {}) == 130
+    assert capsys.readouterr().err.startswith("dlprof: ")
+    assert signal.getsignal(signal.SIGINT) is before

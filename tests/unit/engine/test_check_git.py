@@ -333,10 +333,18 @@ def test_a_git_ref_comes_before_a_directory_of_its_name(repository: Path) -> Non
         assert base.compared.commit
 
 
+def test_a_git_ref_comes_before_a_file_of_its_name(repository: Path) -> None:
+    (repository / "main").write_text("a program that was built")
+    with both_sides(settings(against="main"), {}, repository) as (base, _):
+        assert base.compared.commit
+
+
 BAD: dict[str, tuple[Callable[[Path], CheckSettings], str]] = {
     "no such ref": (lambda _: settings(against="mian"), "no such git ref"),
     "an option of git's": (lambda _: settings(against="--help"), "no such git ref"),
     "no such directory": (lambda _: settings(against="./nowhere"), "no such directory"),
+    "no such user": (lambda _: settings(against="~nosuch/x"), "no such directory"),
+    "too long a name": (lambda _: settings(against=300 * "a"), "no such git ref"),
     "a file": (lambda _: settings(against="data.py"), "is a file"),
     "no such python": (lambda _: settings(against_python="./nowhere/python"), "no such program"),
 }

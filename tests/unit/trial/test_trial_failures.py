@@ -66,6 +66,8 @@ def test_an_exception_names_where_it_was_raised() -> None:
 
     assert classify(passed_on).message == "ValueError in a worker process: bad"
     assert classify(KeyError("x")).message == "KeyError in the main process: 'x'"
+    told = classify(ValueError("bad 37\nsecond line")).message
+    assert told == "ValueError in the main process: bad 37"
 
 
 class UnreadableError(Exception):
