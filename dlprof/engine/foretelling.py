@@ -52,7 +52,7 @@ def foretold(run: Run) -> SweepPrediction | None:
             _worth_predicting(run, calibration, plan.cells, place.conditions),
             place.conditions,
             present=plan.present,
-            batches_per_epoch=run.header.target.batches_per_epoch,
+            batches_per_epoch=run.header.target.epoch_batches(plan.cells[0].batch_size),
         )
     except (UsageError, ValueError):
         return None

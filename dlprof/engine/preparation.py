@@ -197,7 +197,7 @@ def _refuse_small(target: Target, settings: SweepSettings) -> None:
     if target.length is not None and sizes and target.length < min(sizes):
         raise TargetError(
             f"The data set has {target.length} samples, fewer than one batch of {min(sizes)}.",
-            hint=f"Give --batch-size {max(1, target.length // 2)} or less, or more data.",
+            hint=f"Give --batch-size {target.length} or less, or more data.",
         )
 
 

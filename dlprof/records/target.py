@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Literal
 
@@ -55,6 +56,16 @@ class Target:
     batch_cpu_s: float | None = None
     reads_files: bool | None = None
     notes: tuple[str, ...] = ()
+
+    def epoch_batches(self, batch_size: int | None) -> int | None:
+        """Batches in an epoch at a batch size; ``None`` where the target doesn't tell.
+
+        Args:
+            batch_size: Samples per batch; ``None`` for the target's own.
+        """
+        if batch_size is None or batch_size == self.batch_size:
+            return self.batches_per_epoch
+        return None if self.length is None else math.ceil(self.length / batch_size)
 
     def present_settings(self, *, has_accelerator: bool) -> Config | None:
         """``own_config`` as a sweep measures it; ``None`` where the target has none.

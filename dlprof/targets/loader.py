@@ -24,6 +24,7 @@ def make_loader(
     *,
     gate: EpochGate | None = None,
     in_worker: Callable[[], object] | None = None,
+    any_size: bool = False,
 ) -> Iterable[Any]:
     """Make the target's loader for a configuration.
 
@@ -34,6 +35,7 @@ def make_loader(
             it stands.
         gate: Ends an epoch on demand; see its ``attached`` and ``reason`` afterwards.
         in_worker: Called first in each worker; must pickle. Only a plain ``DataLoader`` has it.
+        any_size: Whether an epoch without one full batch will do, as for a look at a batch.
 
     Returns:
         A ``DataLoader`` (of the target's own class), or whatever iterable a callable of the
@@ -49,7 +51,8 @@ def make_loader(
         loader = _from_factory(built.factory, config)
     else:
         raise AssertionError("a built target has parts or a factory")
-    _refuse_partial_epochs(loader, built)
+    if not any_size:
+        _refuse_partial_epochs(loader, built)
     _set_up_workers(loader, config, in_worker)
     if gate is not None:
         gate.attach(loader)

@@ -227,7 +227,11 @@ def _measure(
     return loop, {
         "measured": dataclasses.asdict(measured),
         "batch_bytes": sum(sizes) / len(sizes),
-        "samples_per_batch": (_samples_per_epoch_batch(built) if measured.whole_epochs else None)
+        "samples_per_batch": (
+            _samples_per_epoch_batch(loop, request.config.batch_size, built)
+            if measured.whole_epochs
+            else None
+        )
         or samples_per_batch(gate, loop.batch, built),
         "no_turnover": gate.reason,
         "warnings": [*seen.warnings, *length_warning(loop, built)],
@@ -245,10 +249,18 @@ def _copies(request: TrialRequest) -> CopyWatch | None:
     return watch_copies(request)
 
 
-def _samples_per_epoch_batch(built: BuiltTarget) -> float | None:
+def _samples_per_epoch_batch(
+    loop: Loop, batch_size: int | None, built: BuiltTarget
+) -> float | None:
     """Mean samples of a batch over a whole epoch, whose last batch may be smaller."""
-    samples, batches = built.target.length, built.target.batches_per_epoch
-    return samples / batches if samples and batches else None
+    target = built.target
+    size = batch_size or target.batch_size
+    samples, batches = target.length, loop.promised() or target.epoch_batches(size)
+    if not samples or not batches:
+        return None
+    if size is not None:  # with drop_last=True some samples are in no batch
+        samples = min(samples, batches * size)
+    return samples / batches
 
 
 def _evict(built: BuiltTarget) -> None:

@@ -42,7 +42,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     from dlprof.targets.loader import EpochGate, make_loader  # noqa: PLC0415
 
     gate = EpochGate()
-    loader = make_loader(built, Config(), gate=gate)
+    loader = make_loader(built, Config(), gate=gate, any_size=True)
     iterator = iter(loader)
     first = next(iterator, _NOTHING)
     if first is _NOTHING:

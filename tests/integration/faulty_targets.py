@@ -67,6 +67,7 @@ class Endless(IterableDataset[Tensor]):
 
 plain = Plain()
 huge = Plain(10_000_000)
+few = Plain(10)
 endless = Endless()
 
 

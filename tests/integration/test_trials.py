@@ -110,6 +110,21 @@ def test_every_kind_of_configuration_is_measured(place: Path) -> None:
 
 
 @linux
+def test_batches_of_whole_epochs_hold_what_their_own_size_says(place: Path) -> None:
+    """Not what the target's does: one of 32 would hold all ten samples."""
+    running = start(place, "few")
+    try:
+        three = running.run(Config(batch_size=3).canonical(), trial_s=0.3)
+        ten = running.run(Config(batch_size=10).canonical(), trial_s=0.3)
+    finally:
+        running.bench.close()
+
+    assert three.whole_epochs
+    assert (three.samples_per_batch, ten.samples_per_batch) == (2.5, 10.0)
+    assert running.target.epoch_batches(3) == 4
+
+
+@linux
 @pytest.mark.parametrize("attr", ["huge", "endless"])
 def test_memory_stays_bounded(place: Path, attr: str) -> None:
     running = start(place, attr)

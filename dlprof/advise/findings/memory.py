@@ -60,7 +60,7 @@ def growth(view: View) -> Claim | None:
     slope = growth_per_batch(view)
     if slope is None or slope < _LEAST_GROWTH or not view.rate:
         return None
-    ahead = max(view.evidence.target.batches_per_epoch or 0, view.rate * _HOUR_S)
+    ahead = max(view.epoch_batches or 0, view.rate * _HOUR_S)
     room = view.evidence.machine.memory_available_bytes or view.evidence.machine.memory_bytes
     if room is None or slope * ahead < _SOON_SHARE * room:
         return None

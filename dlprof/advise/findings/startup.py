@@ -30,7 +30,7 @@ def startup(view: View) -> Claim | None:
         return None
     kept = persistent(view)
     gain = None if _is_forked(view) else _gain(view, kept, share, turn_s)
-    batches = view.evidence.target.batches_per_epoch
+    batches = view.epoch_batches
     once = " once" if view.config.persistent_workers else " at every epoch"
     return claim(
         view,

@@ -120,9 +120,14 @@ class View:
         found = [each for each in self.evidence.explanations() if _is_at(each, num_workers)]
         return costs_of(found[-1]) if found else None
 
+    @property
+    def epoch_batches(self) -> int | None:
+        """Batches in an epoch; ``None`` where the target doesn't tell."""
+        return self.evidence.target.epoch_batches(self.config.batch_size)
+
     def epoch_s(self) -> float | None:
         """Length of an epoch without its turn; ``None`` where the target doesn't tell."""
-        batches = self.evidence.target.batches_per_epoch
+        batches = self.epoch_batches
         return batches / self.rate if batches and self.rate else None
 
 

@@ -241,7 +241,7 @@ def _slots(ratio: float) -> int:
 
 def _useful(view: View) -> int:
     """More workers than batches in an epoch have nothing to do."""
-    return max(1, view.evidence.target.batches_per_epoch or _MOST_WORKERS * 1000)
+    return max(1, view.epoch_batches or _MOST_WORKERS * 1000)
 
 
 def _making_costs(view: View) -> Costs | None:
