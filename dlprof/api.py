@@ -193,6 +193,10 @@ def check(
             "A live object can't be checked: the base's code doesn't have it",
             hint="Name what makes it, as in 'file.py:make_loader'.",
         )
+    from dlprof.settings.percent import check_fraction
+
+    fail_above = check_fraction(fail_above, "fail_above", low=0.001, high=1.0)
+    confidence = check_fraction(confidence, "confidence", low=0.5, high=0.99999)
     if against is not None and baseline is not None:
         raise UsageError("against and baseline exclude each other", hint="Leave one of them out.")
     folder = Path.cwd() if directory is None else Path(directory)

@@ -199,6 +199,9 @@ def check_plan(plan: CheckPlan) -> None:
         ValueError: If it is none that ``make_plan`` could have made.
     """
     made = {rule.name: rule for rule in _rules(Limits(), 0.001)}
+    names = [rule.name for rule in plan.rules]
+    if "service" not in names or len(set(names)) != len(names):
+        raise ValueError("each metric has one rule, and the service time has one")
     for rule in plan.rules:
         like = made[rule.name]
         same_kind = (rule.series, rule.views, rule.scale) == (like.series, like.views, like.scale)

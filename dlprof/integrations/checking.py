@@ -14,7 +14,13 @@ from typing import Any
 
 import pytest
 
-from dlprof.errors import BaseNotMeasuredError, BaseTargetError, DlprofError, UsageError
+from dlprof.errors import (
+    BaseNotMeasuredError,
+    BaseTargetError,
+    DlprofError,
+    FileError,
+    UsageError,
+)
 from dlprof.records.gate import CheckReport
 
 _NAMED = "Give a function or a class that stands at the top of a module, or a TARGET."
@@ -69,15 +75,16 @@ class Checker:
         from dlprof.api import check
 
         __tracebackhide__ = True  # what ends the test is shown at the test's own line
-        given: dict[str, Any] = {"arg": dict(arguments or {}), **settings}
+        given: dict[str, Any] = {"arg": arguments or {}, **settings}
         if self._option("budget"):
             given["budget"] = self._option("budget")
         try:
+            _refuse_options(given)
             with self._paths():
                 report = check(
                     target_name(target, self._folder),
                     against=None if self._option("against") == "auto" else self._option("against"),
-                    baseline=self._option("baseline"),
+                    baseline=self._path("baseline"),
                     fail_above=fail_above,
                     confidence=confidence,
                     directory=self._folder,
@@ -95,6 +102,10 @@ class Checker:
 
     def _option(self, name: str) -> Any:
         return self._config.getoption(f"dlprof_{name}")
+
+    def _path(self, name: str) -> Path | None:
+        given = self._option(name)
+        return None if given is None else self._folder / given
 
     @property
     def _folder(self) -> Path:
@@ -114,16 +125,22 @@ class Checker:
         """Write the document where one was asked for, and the verdict to JUnit's properties."""
         self._count += 1
         self._request.node.user_properties.append(("dlprof", report.state))
-        folder = self._option("save")
+        folder = self._path("save")
         if folder is None:
             return
-        from dlprof.files import replace_file
+        from dlprof.files import replace_file, write_fault
         from dlprof.report.gate.document import check_document
 
-        Path(folder).mkdir(parents=True, exist_ok=True)
         name = _ODD.sub("-", self._request.node.nodeid).strip("-")[-180:]
         again = f"-{self._count}" if self._count > 1 else ""
-        replace_file(Path(folder) / f"{name}{again}.json", check_document(report).encode())
+        try:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise write_fault(folder, error) from None
+            replace_file(folder / f"{name}{again}.json", check_document(report).encode())
+        except FileError as fault:  # the verdict was dearer than its document
+            warnings.warn(_in_words(fault), DataLoadingWarning, stacklevel=4)
 
     def _tell(self, report: CheckReport) -> None:
         """End the test as the verdict has it."""
@@ -145,6 +162,25 @@ class Checker:
         return (self._option("regression") or default) == "warn"
 
 
+def _refuse_options(given: Mapping[str, object]) -> None:
+    """Refuse what pytest's own options say, and arguments that are no pairs.
+
+    Raises:
+        UsageError: Says which.
+    """
+    for name in ("against", "baseline", "directory", "progress", "allow_regression"):
+        if name in given:
+            raise UsageError(
+                f"dlprof_check takes no {name}",
+                hint="Options of pytest say what is compared: see pytest --help.",
+            )
+    if not isinstance(given["arg"], Mapping):
+        raise UsageError(
+            f"arguments={given['arg']!r} are no names with values",
+            hint='Give a dict of texts, such as {"root": "data"}.',
+        )
+
+
 def _in_words(error: DlprofError) -> str:
     """Why nothing can be checked: what the user can do about it, and no stack of ours."""
     parts = (f"dlprof: {error.message}", error.hint, error.traceback)
@@ -155,7 +191,12 @@ def message(report: CheckReport) -> str:
     """A verdict as the lines of a failed test."""
     from dlprof.report.gate.wording import headline, side_text, stage_lines
 
-    lines = [f"{headline(report)}: {report.explanation}"]
+    told = headline(report)
+    lines = [
+        report.explanation
+        if report.explanation.startswith(told)
+        else f"{told}: {report.explanation}"
+    ]
     lines.append(f"{side_text(report.change)} against {side_text(report.base)}")
     if report.state == "fail":
         lines += [f"{name}: {text}" for each in report.targets for name, text in stage_lines(each)]

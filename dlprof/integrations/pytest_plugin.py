@@ -85,6 +85,9 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(
             "--dlprof-against and --dlprof-baseline exclude each other. Leave one of them out."
         )
+    save = config.getoption("dlprof_save")
+    if save and Path(config.invocation_params.dir, save).is_file():
+        raise pytest.UsageError(f"--dlprof-save {save} is a file. Give a folder.")
     if not _has_base(config) or _told_to_skip(config):
         return
     folder = getattr(config, "workerinput", {}).get(_TURNS_KEY)

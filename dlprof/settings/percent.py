@@ -6,6 +6,26 @@ from dlprof.errors import UsageError
 from dlprof.units import quoted
 
 
+def check_fraction(value: object, name: str, *, low: float, high: float) -> float:
+    """A share that a caller gave as a number.
+
+    Args:
+        value: What was given.
+        name: Of the argument, for the error.
+        low: Least fraction.
+        high: Greatest fraction.
+
+    Raises:
+        UsageError: It is no number, or out of range.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise UsageError(
+            f"{name}={value!r} is no fraction from {low:g} to {high:g}",
+            hint=f"Give a number such as {low:g}: 0.05 is 5 %.",
+        )
+    return float(value)
+
+
 def parse_share(raw: str, origin: str, *, low: float, high: float) -> float:
     """A share as a fraction; a bare number from 1 on is meant in percent.
 

@@ -17,8 +17,14 @@ now_ns = time.perf_counter_ns
 now_s = time.perf_counter
 """The same clock in seconds, for stamps of single samples: reckoning with floats is cheaper."""
 
+cpu_ns = time.thread_time_ns
+"""CPU time of the calling thread."""
+
+process_cpu_ns = time.process_time_ns
+"""CPU time of all threads of the process."""
+
 # Read several times for each batch, so even the look-up of their names would show.
-_cpu_ns, _pread, _new = time.thread_time_ns, os.pread, tuple.__new__
+_pread, _new = os.pread, tuple.__new__
 
 
 class Reading(NamedTuple):
@@ -56,7 +62,7 @@ class ThreadClock:
             waited_ns = int(_pread(self._file, 64, 0).split()[1])
         except (OSError, IndexError, ValueError):
             waited_ns = MISSING
-        return _new(Reading, (now_ns(), _cpu_ns(), waited_ns))
+        return _new(Reading, (now_ns(), cpu_ns(), waited_ns))
 
     def close(self) -> None:
         """Let go of the kernel's file."""

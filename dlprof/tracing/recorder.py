@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 
-from dlprof.tracing.clocks import MISSING, Reading, ThreadClock, now_ns, waited_between
+from dlprof.tracing.clocks import (
+    MISSING,
+    Reading,
+    ThreadClock,
+    cpu_ns,
+    now_ns,
+    process_cpu_ns,
+    waited_between,
+)
 from dlprof.tracing.queues import Parcel
 from dlprof.tracing.stamper import Stamper
 from dlprof.tracing.trace import Made, Ring, Row
@@ -139,13 +146,13 @@ class Recorder:
         if row is None or rebuilt is None or self._rebuilt_batch != batch:
             return
         row.pinned = now_ns()
-        row.pin_cpu = time.thread_time_ns() - rebuilt.cpu
+        row.pin_cpu = cpu_ns() - rebuilt.cpu
 
     def asked(self) -> None:
         """The consumer asks for a batch."""
         self._other_cpu = 0
         self._asked_by = threading.get_ident()
-        self._asked_cpu = time.thread_time_ns()
+        self._asked_cpu = cpu_ns()
         self._asked_ns = now_ns()
 
     def _take_next(self) -> Row | None:
@@ -161,7 +168,7 @@ class Recorder:
 
     def yielded(self) -> None:
         """The consumer gets its batch."""
-        yielded_ns, cpu_ns = now_ns(), time.thread_time_ns()
+        yielded_ns, spent_ns = now_ns(), cpu_ns()
         self._asked_by = MISSING
         row = self._take_next()
         if row is None:
@@ -169,8 +176,8 @@ class Recorder:
         if self.stamper is not None:
             self._finish_own(row, self.stamper)
         row.asked, row.asked_cpu, row.yielded = self._asked_ns, self._asked_cpu, yielded_ns
-        row.next_cpu, row.other_cpu = cpu_ns - self._asked_cpu, self._other_cpu
-        row.process_cpu, row.thread_cpu = time.process_time_ns(), time.thread_time_ns()
+        row.next_cpu, row.other_cpu = spent_ns - self._asked_cpu, self._other_cpu
+        row.process_cpu, row.thread_cpu = process_cpu_ns(), cpu_ns()
         row.left = now_ns()
         self._ring.add(row)
         self._finished(row)

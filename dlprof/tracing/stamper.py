@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import operator
 import os
-import time
 from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from dlprof.tracing.chains import Chains
-from dlprof.tracing.clocks import MISSING, Reading, ThreadClock, now_ns, waited_between
+from dlprof.tracing.clocks import (
+    MISSING,
+    Reading,
+    ThreadClock,
+    cpu_ns,
+    now_ns,
+    process_cpu_ns,
+    waited_between,
+)
 from dlprof.tracing.fetchers import instrument
 from dlprof.tracing.trace import Facts, Made
 
@@ -50,8 +57,8 @@ class Stamper:
         self._streamed: int | None = None
         self._batched = True
         self._ordinal = 0
-        self._left_cpu = time.thread_time_ns()
-        self._others_ns = time.process_time_ns() - self._left_cpu
+        self._left_cpu = cpu_ns()
+        self._others_ns = process_cpu_ns() - self._left_cpu
         self._facts: Facts | None = None
         self._next_look_ns = 0
 
@@ -60,7 +67,7 @@ class Stamper:
         self._streamed = 0 if hasattr(fetcher, "dataset_iter") else None
         self._batched = fetcher.auto_collation
         self._undo = instrument(fetcher, self)
-        self._left_cpu = time.thread_time_ns()  # what came before was starting
+        self._left_cpu = cpu_ns()  # what came before was starting
 
     def picked(self, index: Any) -> None:
         """Indices were taken up."""
@@ -119,8 +126,8 @@ class Stamper:
         """
         if self.worker < 0:  # main's threads have more to do than this loader's batches
             return MISSING, MISSING, MISSING
-        process_ns, before_ns, left_cpu = time.process_time_ns(), self._others_ns, self._left_cpu
-        self._left_cpu = time.thread_time_ns()
+        process_ns, before_ns, left_cpu = process_cpu_ns(), self._others_ns, self._left_cpu
+        self._left_cpu = cpu_ns()
         self._others_ns = process_ns - self._left_cpu
         return max(0, self._others_ns - before_ns), max(0, picked.cpu - left_cpu), process_ns
 
@@ -154,9 +161,9 @@ class Stamper:
         """Look up memory, threads and affinity, if that is due; never within a batch's stamps."""
         if now_ns() < self._next_look_ns:
             return
-        began_ns = time.thread_time_ns()  # what it waits for a core meanwhile costs nobody anything
+        began_ns = cpu_ns()  # what it waits for a core meanwhile costs nobody anything
         self._facts = look_up()
-        took_ns = time.thread_time_ns() - began_ns
+        took_ns = cpu_ns() - began_ns
         self._left_cpu += took_ns  # it belongs to no batch
         pause_ns = max(_LOOK_EVERY_NS, _LOOK_SHARE * took_ns)
         self._next_look_ns = now_ns() + pause_ns

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
-from dlprof.tracing.clocks import now_ns
+from dlprof.tracing.clocks import cpu_ns, now_ns, process_cpu_ns
 from dlprof.tracing.trace import Ring, Row
 
 
@@ -40,14 +39,14 @@ class WaitingIterator:
         return self
 
     def __next__(self) -> Any:
-        asked_ns, asked_cpu_ns = now_ns(), time.thread_time_ns()
+        asked_ns, asked_cpu_ns = now_ns(), cpu_ns()
         batch = next(self._iterator)
         if not self._hooked():
             self._add(asked_ns, asked_cpu_ns)
         return batch
 
     def _add(self, asked_ns: int, asked_cpu_ns: int) -> None:
-        yielded_ns, cpu_ns = now_ns(), time.thread_time_ns()
+        yielded_ns, spent_ns = now_ns(), cpu_ns()
         if self._epoch is None:
             self._epoch = self._ring.next_epoch()
         row = Row(
@@ -56,10 +55,10 @@ class WaitingIterator:
             asked=asked_ns,
             asked_cpu=asked_cpu_ns,
             yielded=yielded_ns,
-            next_cpu=cpu_ns - asked_cpu_ns,
+            next_cpu=spent_ns - asked_cpu_ns,
             left=yielded_ns,
-            thread_cpu=cpu_ns,
-            process_cpu=time.process_time_ns(),
+            thread_cpu=spent_ns,
+            process_cpu=process_cpu_ns(),
         )
         self._batch += 1
         self._ring.add(row)

@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import dlprof.tracing.clocks  # noqa: F401 - which keeps them from targets that patch time
 from dlprof.errors import TargetError, UsageError
 from dlprof.records import Config
 from dlprof.trial import child, failures

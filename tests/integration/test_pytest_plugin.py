@@ -121,7 +121,7 @@ def test_a_baseline_only_warns(project: Project) -> None:
     project.state = "fail"
     result = project.run("--dlprof-baseline", "loading.jsonl")
     result.assert_outcomes(passed=3, warnings=1)
-    assert project.asked[0]["baseline"] == "loading.jsonl"
+    assert project.asked[0]["baseline"] == project.pytester.path / "loading.jsonl"
 
 
 def test_two_bases_are_one_too_many(project: Project) -> None:
@@ -133,6 +133,58 @@ def test_the_document_of_a_check_is_kept(project: Project) -> None:
     project.run("--dlprof-against", "main", "--dlprof-save", "checks").assert_outcomes(passed=3)
     (path,) = (project.pytester.path / "checks").iterdir()
     assert json.loads(path.read_text())["state"] == "pass"
+
+
+def test_paths_are_those_of_the_command_wherever_a_test_goes(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.pytester.makepyfile(
+        test_loading="""
+        import os
+
+        def make_loader():
+            pass
+
+        def test_elsewhere(dlprof_check, tmp_path):
+            os.chdir(tmp_path)
+            dlprof_check(make_loader)
+    """
+    )
+    here = project.pytester.path
+    project.run("--dlprof-baseline", "history.jsonl", "--dlprof-save", "kept")
+    monkeypatch.chdir(here)
+    assert project.asked[0]["baseline"] == here / "history.jsonl"
+    assert len(list((here / "kept").iterdir())) == 1
+
+
+def test_documents_that_can_not_be_kept_change_no_verdict(project: Project) -> None:
+    (project.pytester.path / "file").write_text("")
+    options = ("--dlprof-against", "main", "--dlprof-save")
+    assert project.run(*options, "file").ret == pytest.ExitCode.USAGE_ERROR
+    assert not project.asked
+    project.state = "fail"
+    result = project.run(*options, "file/below")
+    result.assert_outcomes(failed=1, passed=2, warnings=1)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [("against='HEAD'", "takes no against"), ("arguments=['a=1']", "are no names with values")],
+)
+def test_what_a_check_does_not_take_is_said(project: Project, given: str, message: str) -> None:
+    project.pytester.makepyfile(
+        test_loading=f"""
+        def make_loader():
+            pass
+
+        def test_it(dlprof_check):
+            dlprof_check(make_loader, {given})
+    """
+    )
+    result = project.run("--dlprof-against", "main")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([f"*{message}*"])
+    assert not project.asked
 
 
 def test_a_check_that_can_not_be_made_fails_in_words(

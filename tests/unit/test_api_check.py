@@ -72,3 +72,24 @@ def test_a_live_object_is_refused() -> None:
     target: Any = object()
     with pytest.raises(UsageError, match="live object"):
         dlprof.check(target)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"fail_above": 5},
+        {"fail_above": 0},
+        {"fail_above": "5%"},
+        {"confidence": 99},
+        {"confidence": 1.0},
+        {"confidence": float("nan")},
+        {"confidence": True},
+    ],
+)
+def test_what_is_no_fraction_is_refused_at_once(
+    asked: list[tuple[CheckSettings, Any]], given: dict[str, Any]
+) -> None:
+    with pytest.raises(UsageError, match="is no fraction") as caught:
+        dlprof.check("data.py:make", progress=False, **given)
+    assert caught.value.hint
+    assert not asked

@@ -156,6 +156,8 @@ def _with_rule(**changes: Any) -> TargetCheck:
 def test_rules_that_are_none_of_ours_give_no_verdict(changes: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="of service"):
         recomputed(_with_rule(**changes))
+    with pytest.raises(ValueError, match="one rule"):
+        recomputed(_with_rule(name="wall", views=("value",)))
     with pytest.raises(ValueError, match="nothing to compute"):
         recomputed(dataclasses.replace(failing_check().targets[0], plan=None))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -408,3 +410,18 @@ def test_facts_travel_with_the_next_batch() -> None:
     assert made is not None
     assert isinstance(made.facts, Facts)
     stamper.let_go()
+
+
+_PATCHED = """
+import time
+import dlprof.trial.warm
+for name in ("perf_counter_ns", "thread_time_ns", "process_time_ns"):
+    setattr(time, name, lambda: 5)
+from dlprof.tracing import clocks, recorder, stamper, waiting
+for module in (clocks, recorder, stamper, waiting):
+    assert module.now_ns() > 5 and module.cpu_ns() > 5 and module.process_cpu_ns() > 5, module
+"""
+
+
+def test_a_target_that_patches_time_does_not_change_the_clocks_of_a_check() -> None:
+    subprocess.run([sys.executable, "-c", _PATCHED], check=True)

@@ -14,7 +14,7 @@ from dlprof.engine.checking.default_ref import BaseRef, default_ref
 from dlprof.engine.checking.git import Git
 from dlprof.engine.checking.settings import CheckSettings
 from dlprof.engine.checking.worktree import remove_abandoned, worktree
-from dlprof.errors import UsageError
+from dlprof.errors import BaseTargetError, UsageError
 from dlprof.records.gate import Compared, Side
 from dlprof.settings import SweepSettings
 from dlprof.targets.grammar import parse_target
@@ -193,7 +193,7 @@ def _at_commit(
     within = change.directory.relative_to(change.root)
     directory = path / within
     if not directory.is_dir():
-        raise UsageError(
+        raise BaseTargetError(
             f"The base {base.name} ({base.commit[:7]}) has no directory {str(within)!r}",
             hint="Run the check from the top of the repository.",
         )

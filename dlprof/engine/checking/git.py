@@ -42,7 +42,7 @@ class Git:
                 f"{directory} is in no git repository, so there is no base to check against",
                 hint="Give a directory with --against, or a stored history with --baseline FILE.",
             )
-        self.root = Path(top.stdout.strip()).resolve()
+        self.root = Path(top.stdout.removesuffix("\n")).resolve()
 
     def ask(self, *words: str) -> str | None:
         """What a command of git prints; ``None`` if it fails."""
@@ -64,7 +64,7 @@ class Git:
                 capture_output=True,
                 check=False,
                 text=True,
-                errors="replace",
+                errors="surrogateescape",  # names of files need be no text
                 stdin=subprocess.DEVNULL,
                 env=outer | quiet,
             )

@@ -15,7 +15,7 @@ from dlprof.engine.checking.git import Git
 from dlprof.engine.checking.history import lone_side
 from dlprof.engine.checking.settings import CheckSettings
 from dlprof.engine.checking.worktree import remove_abandoned, worktree
-from dlprof.errors import DlprofError, FileError, UsageError
+from dlprof.errors import BaseTargetError, DlprofError, FileError, UsageError
 from dlprof.settings import SweepSettings
 
 
@@ -293,10 +293,18 @@ def test_comparing_a_commit_with_itself_is_said(repository: Path) -> None:
 def test_a_directory_that_the_base_lacks_is_said(repository: Path) -> None:
     (repository / "new").mkdir()
     with (
-        pytest.raises(UsageError, match=r"has no directory 'new'"),
+        pytest.raises(BaseTargetError, match=r"has no directory 'new'"),
         both_sides(settings(against="main"), {}, repository / "new"),
     ):
         pass
+
+
+@pytest.mark.parametrize("name", ["ends in a blank ", "no\udcfftext"])
+def test_a_checkout_may_have_an_odd_name(repository: Path, name: str) -> None:
+    odd = repository.rename(repository.with_name(name))
+    with both_sides(settings(against="main"), {}, odd) as (base, change):
+        assert change.root == odd
+        assert (base.directory / "data.py").exists()
 
 
 def test_the_sides_of_directories(tmp_path: Path) -> None:
