@@ -27,7 +27,8 @@ from dlprof.tracing.workers import worker_costs
 
 _NS = 1e-9
 _SLOWEST = 10
-_LEAST_RESTED = 3
+LEAST_RESTED = 3
+"""Batches from resting workers that tell what receiving one takes."""
 _ORDER: tuple[StageName, ...] = ("dispatch", "pick_up", *AGE_STAGES, "wait", "step")
 _NO_RUN_QUEUE = "the kernel tells no time in the run queue here, so waiting for a core counts as io"
 _WHOLE_BATCHES = "the data set is asked for whole batches (__getitems__)"
@@ -206,7 +207,7 @@ def _rested_receive_s(trace: Trace, ended_ns: int) -> float | None:
     """
     rested = [row for row in trace.rows if ended_ns <= row.received != MISSING]
     waits = [max(0, span.wall_ns - (span.cpu_ns or 0)) for span in spans("rebuild", rested)]
-    return statistics.median_low(waits) * _NS if len(waits) >= _LEAST_RESTED else None
+    return statistics.median_low(waits) * _NS if len(waits) >= LEAST_RESTED else None
 
 
 def _samples(made: Sequence[Row]) -> SampleCosts | None:

@@ -22,7 +22,7 @@ from dlprof.errors import DlprofError, TargetError
 from dlprof.targets.faults import one_line, user_traceback
 from dlprof.trial import failures
 from dlprof.trial.consumer import make_consumer
-from dlprof.trial.explaining import Explainer
+from dlprof.trial.explaining import Explainer, take_rested
 from dlprof.trial.guard import guard_of
 from dlprof.trial.measure import Loop, Plan, measure
 from dlprof.trial.oddities import Seen, length_warning
@@ -222,7 +222,7 @@ def _measure(
         window = copies.window(window)
     measured = measure(loop, plan, gate, clock=_clock, window=window)
     if explainer is not None and measured.batches_per_s is not None:
-        explainer.rest(loop, request.config, measured.batches_per_s.value)
+        take_rested(loop, request.config, measured.batches_per_s.value)
     sizes = [*seen.sizes, count_bytes(loop.batch)]
     return loop, {
         "measured": dataclasses.asdict(measured),

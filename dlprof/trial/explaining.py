@@ -50,27 +50,6 @@ class Explainer:
         if edge == "start":
             self._began_ns = time.perf_counter_ns()
 
-    def rest(self, loop: Loop, config: Config, rate: float) -> None:
-        """Take some batches from workers that have nothing to do, so that the trace holds them.
-
-        Receiving takes longer from a worker that computes, and in a window without a step all of
-        them do. A pin thread receives batches while others are made, so that it tells nothing.
-
-        Args:
-            loop: Whose window is over.
-            config: What ran.
-            rate: Batches per second, by which the queues fill.
-        """
-        filled_s = _FILLED * config.batches_in_flight / rate if rate > 0 else math.inf
-        if not config.num_workers or config.pin_memory or filled_s > _MOST_RESTING_S:
-            return
-        rounds = min(_ROUNDS, math.floor(_MOST_RESTING_S / filled_s))
-        with contextlib.suppress(Exception):  # the window was sound, whatever comes behind it
-            for _ in range(rounds):
-                time.sleep(filled_s)
-                if not loop.take(config.num_workers):
-                    return
-
     def told(self, config: Config, copies: CopyWatch | None = None) -> dict[str, Any]:
         """The explanation and the timeline as plain values; the trial's id is not known here.
 
@@ -92,3 +71,29 @@ class Explainer:
             "explanation": dataclasses.asdict(explanation),
             "timeline": dataclasses.asdict(timeline(trace, trial_id="", window=edges)),
         }
+
+
+def take_rested(loop: Loop, config: Config, rate: float) -> None:
+    """Take some batches from workers that have nothing to do, so that the trace holds them.
+
+    Receiving takes longer from a worker that computes, and in a window without a step all of
+    them do. A pin thread receives batches while others are made, so that it tells nothing.
+
+    Args:
+        loop: Whose window is over.
+        config: What ran.
+        rate: Batches per second, by which the queues fill.
+    """
+    from dlprof.tracing.explain import LEAST_RESTED  # noqa: PLC0415
+
+    filled_s = _FILLED * config.batches_in_flight / rate if rate > 0 else math.inf
+    if not config.num_workers or config.pin_memory or filled_s > _MOST_RESTING_S:
+        return
+    rounds = min(_ROUNDS, math.floor(_MOST_RESTING_S / filled_s))
+    if rounds * config.num_workers < LEAST_RESTED:
+        return
+    with contextlib.suppress(Exception):  # the window was sound, whatever comes behind it
+        for _ in range(rounds):
+            time.sleep(filled_s)
+            if not loop.take(config.num_workers):
+                return
