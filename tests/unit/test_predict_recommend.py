@@ -153,6 +153,13 @@ def test_what_the_target_sets_itself_is_named_only_where_it_was_not_predicted() 
     assert "--in-order on" in other.command
 
 
+@pytest.mark.parametrize("limits", [Constraints(cores=2.0), Constraints(speed=2.0)])
+def test_what_is_not_for_this_machine_is_not_offered_to_be_saved(limits: Constraints) -> None:
+    text = drawn(render_recommendation(calibrated(), recommend(calibrated(), limits)), 80)
+    assert "--save" not in text
+    assert "--format python" in text
+
+
 @settings(deadline=None, max_examples=15)
 @given(
     cpu=st.floats(1e-5, 0.05),
