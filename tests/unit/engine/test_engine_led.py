@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import collections
+import math
 from pathlib import Path
 
 import pytest
 from builders import config
-from led_sweeps import GRID, PretendedBench, Quiet, rate, swept
+from led_sweeps import CALIBRATING, GRID, PretendedBench, Quiet, rate, swept
 
 from dlprof.errors import NothingMeasuredError
 from dlprof.records import Config, Run
@@ -105,5 +106,15 @@ def test_what_tells_nothing_is_measured_as_a_grid(tmp_path: Path) -> None:
     listener = Quiet()
     run = swept(tmp_path / "run", PretendedBench(explains=False), listener)
     assert run.prediction is None
+    assert any("tell too little" in text for text in listener.messages)
+    assert measured(run) == set(GRID)
+
+
+def test_what_makes_no_sense_is_explained_once_each_and_measured_as_a_grid(tmp_path: Path) -> None:
+    """As where a data set replaces the clock: its figures can't be kept, only the trial can."""
+    listener, path = Quiet(), tmp_path / "run"
+    run = swept(path, PretendedBench(cost_s=math.inf), listener)
+    explained = [trial.config for trial in run.trials if trial.purpose == "explain"]
+    assert explained == list(CALIBRATING)
     assert any("tell too little" in text for text in listener.messages)
     assert measured(run) == set(GRID)
