@@ -77,6 +77,13 @@ def test_few_of_many_configurations_are_measured(tmp_path: Path) -> None:
     assert any("predicted" in reason.claim for reason in run.recommendation.reasons)
 
 
+def test_a_budget_without_room_for_the_model_is_told(tmp_path: Path) -> None:
+    process = command(tmp_path, WAITS, "--num-workers", "0:7", "--budget", "5s")
+    _, errors = process.communicate(timeout=150)
+    assert process.returncode == 0, errors
+    assert "no room to calibrate" in errors
+
+
 def test_a_sweep_cut_off_while_it_calibrates_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "run.dlprof.jsonl"
     process = command(tmp_path, WAITS, *FEW, "-o", path.name)

@@ -80,8 +80,8 @@ def usable_calibration(run: Run) -> Calibration:
         return found
     raise UsageError(
         f"The run holds {want}, so nothing can be predicted from it",
-        hint="Run dlprof profile TARGET or dlprof sweep TARGET, which write one, and name the new "
-        "run file.",
+        hint="Run dlprof profile TARGET, or dlprof sweep TARGET --search model with a budget that "
+        "has room for it, and name the new run file.",
     )
 
 
