@@ -38,7 +38,7 @@ from dlprof.stats import Expected, is_contradicted, observe
 from dlprof.store import RunWriter
 from dlprof.trial.bench import Bench
 from dlprof.trial.protocol import TrialRequest
-from dlprof.units import counted
+from dlprof.units import counted, with_hint
 
 _NO_MODEL = (
     "The explained trials tell too little to predict from, so the configurations are measured"
@@ -90,9 +90,9 @@ class Sweep:
         except KeyboardInterrupt:
             reason = "interrupted"
         except DlprofError as error:
-            if not any(trial.outcome == "completed" for trial in self.trials):
+            if not self._so_far().completed:  # nothing that could be recommended from
                 raise
-            self.listener.message(f"{error.message} {error.hint}".strip())
+            self.listener.message(with_hint(error.message, error.hint))
             reason = "failed"
         total = self.earlier_s + self.deadline.elapsed_s
         measured = sum(trial.measured_s for trial in self.trials)

@@ -15,7 +15,7 @@ from dlprof.report.recommendation import render_recommendation
 from dlprof.report.summary import PICK, PRESENT, TIE, Row, summarise
 from dlprof.report.table import RunTable
 from dlprof.report.text import clean
-from dlprof.units import counted, format_duration
+from dlprof.units import counted, format_duration, with_hint
 
 _CUT_SHORT = {
     "budget": "the budget ran out",
@@ -155,11 +155,7 @@ def _failures(trials: tuple[Trial, ...]) -> list[str]:
 
 
 def _told(failure: Failure) -> str:
-    """What happened and what to do about it, as two sentences."""
-    message = clean(failure.message)
-    if failure.hint and not message.endswith((".", "!", "?")):
-        message += "."
-    return f"{message} {clean(failure.hint)}".strip()
+    return with_hint(clean(failure.message), clean(failure.hint))
 
 
 def _cost(run: Run) -> list[str]:
