@@ -217,9 +217,12 @@ def _rules(run: Run, recommendation: Recommendation) -> list[RenderableType]:
         if rate is None:
             text.append(clean(rule.unavailable) or "not measured")
         else:
+            beside = rule.predicted and not all_predicted
             best = predicted if rule.predicted else measured  # like with like
             speed = f", {ratio_text(rate / best)}" if best > 0 else ""
-            known = "predicted " if rule.predicted and not all_predicted else ""
+            if beside and speed:
+                speed += f" of the {format_rate(best)} predicted of the pick"
+            known = "predicted " if beside else ""
             text.append(f"{known}{format_rate(rate)} samples/s{speed}")
         lines.append(bullet(text))
     return lines
