@@ -225,3 +225,15 @@ def counted(count: int, noun: str) -> str:
     ('1 trial', '1,200 trials')
     """
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def with_hint(message: str, hint: str) -> str:
+    """A fault and what to do about it as two sentences; the message alone where there is no hint.
+
+    >>> with_hint("The disk is full", "Free some space.")
+    'The disk is full. Free some space.'
+    """
+    if not hint:
+        return message
+    stop = "" if message.endswith((".", "!", "?")) else "."
+    return f"{message}{stop} {hint}"

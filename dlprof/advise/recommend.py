@@ -169,9 +169,12 @@ def _nothing_measured(run: Run) -> NothingMeasuredError:
             "The run holds no trials", hint="Run the sweep again, or go on with --resume."
         )
     if failed is None and any(trial.purpose == "explain" for trial in run.trials):
+        from dlprof.advise.predict.question import is_calibrated  # noqa: PLC0415 - as above
+
+        foretells = ", or ask dlprof predict what they foretell" if is_calibrated(run) else ""
         return NothingMeasuredError(
             "The run holds explained trials only, which are calibrated by, not compared",
-            hint="Go on with dlprof sweep --resume, or ask dlprof predict what they foretell.",
+            hint=f"Go on with dlprof sweep --resume{foretells}.",
         )
     if failed is None:
         return NothingMeasuredError(

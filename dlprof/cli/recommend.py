@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -104,7 +105,18 @@ def recommend(  # noqa: PLR0913 - a command has as many parameters as it has opt
     )
     if save is not None:
         _keep(save, measured, answer, quiet=quiet)
-    _show(measured, answer, written_as, saved=save is not None)
+    place = {"machine": machine, "cores": cores, "neighbours": neighbours, "speed": speed}
+    again = _as_options({**place, **asked})
+    _show(measured, answer, written_as, saved=save is not None, again=again)
+
+
+def _as_options(given: Mapping[str, object]) -> str:
+    """The options as they were given, to be put into another command."""
+    return " ".join(
+        f"--{name.replace('_', '-')} {shlex.quote(str(value))}"
+        for name, value in given.items()
+        if value is not None
+    )
 
 
 def _refuse_elsewhere(asked: Mapping[str, object]) -> None:
@@ -147,14 +159,14 @@ def _keep(path: Path, run: Run, answer: Recommendation, *, quiet: bool) -> None:
         typer.echo(saved_note(str(path), header.machine), err=True)
 
 
-def _show(run: Run, answer: Recommendation, output_format: str, *, saved: bool) -> None:
+def _show(run: Run, answer: Recommendation, output_format: str, *, saved: bool, again: str) -> None:
     from dlprof.report import snippets
 
     match output_format:
         case "text":
             from dlprof.report.recommendation import render_recommendation
 
-            streams.print_result(render_recommendation(run, answer, saved=saved))
+            streams.print_result(render_recommendation(run, answer, saved=saved, again=again))
         case "python":
             streams.write_result(snippets.render_python(run, answer))
         case "toml":

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 from dlprof.advise.predict import Question, as_shared, most_workers, place_of
+from dlprof.engine.telling import sensible
 from dlprof.errors import UsageError
 from dlprof.model import Conditions, fit, is_usable, needs
 from dlprof.records import Calibration, Config, Run, SweepPrediction
@@ -28,7 +29,7 @@ def calibrated(run: Run) -> Calibration | None:
         run: As far as it is measured.
     """
     found = fit(run.explanations, run.trials, batch_tensors=run.header.target.batch_tensors)
-    return found if is_usable(found) else None
+    return sensible(found) if is_usable(found) else None
 
 
 def foretold(run: Run) -> SweepPrediction | None:

@@ -17,7 +17,7 @@ from dlprof.engine.device import place_of
 from dlprof.engine.listener import SweepListener
 from dlprof.engine.opening import opened_bench
 from dlprof.engine.preparation import Outlook, look_at_one, new_header, now, trial_cost
-from dlprof.engine.telling import explanation_of, timeline_of
+from dlprof.engine.telling import explanation_of, sensible, timeline_of
 from dlprof.engine.workplace import check_folder
 from dlprof.errors import UsageError
 from dlprof.machine import inspect_machine
@@ -319,7 +319,7 @@ class _Profile:
             evidence.trials("present", "calibration"),
             batch_tensors=self.header.target.batch_tensors,
         )
-        return None if found.in_main is None and found.in_workers is None else found
+        return None if found.in_main is None and found.in_workers is None else sensible(found)
 
 
 def _purpose(experiment: Experiment) -> Literal["measure", "explain", "cold"]:

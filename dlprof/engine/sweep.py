@@ -77,7 +77,8 @@ def run_sweep(
             writer = RunWriter.resume(output)
         with writer:
             plan = plan_of(header)
-            if settings.search == "model" and plan.search != "model":
+            wanted = bool(outlook.cells) or settings.search == "model"
+            if wanted and plan.search != "model":
                 listener.message(_NO_ROOM)
             listener.planned(header, plan.configs, settings.repeats)
             sweep = Sweep(

@@ -38,7 +38,7 @@ from dlprof.stats import Expected, is_contradicted, observe
 from dlprof.store import RunWriter
 from dlprof.trial.bench import Bench
 from dlprof.trial.protocol import TrialRequest
-from dlprof.units import counted
+from dlprof.units import counted, with_hint
 
 _NO_MODEL = (
     "The explained trials tell too little to predict from, so the configurations are measured"
@@ -69,6 +69,8 @@ class Sweep:
     explanations: list[Explanation] = dataclasses.field(default_factory=list)
     calibration: Calibration | None = None
     prediction: SweepPrediction | None = None
+    mute: set[str] = dataclasses.field(default_factory=set)
+    """Explained trials of this session that told nothing, and would not if they were run again."""
 
     def __post_init__(self, before: Run | None) -> None:
         """Go on from what an earlier session has measured."""
@@ -88,9 +90,9 @@ class Sweep:
         except KeyboardInterrupt:
             reason = "interrupted"
         except DlprofError as error:
-            if not any(trial.outcome == "completed" for trial in self.trials):
+            if not self._so_far().completed:  # nothing that could be recommended from
                 raise
-            self.listener.message(f"{error.message} {error.hint}".strip())
+            self.listener.message(with_hint(error.message, error.hint))
             reason = "failed"
         total = self.earlier_s + self.deadline.elapsed_s
         measured = sum(trial.measured_s for trial in self.trials)
@@ -201,8 +203,11 @@ class Sweep:
                 self.writer.append(self.calibration)
 
     def _explained(self) -> list[Trial]:
-        """Explained trials that need not be run again."""
-        told = {each.trial_id for each in self.explanations}
+        """Explained trials that need not be run again: what told nothing is, in another session.
+
+        There, the explanation may have been lost between the trial's record and its own.
+        """
+        told = {*self.mute, *(each.trial_id for each in self.explanations)}
         explained = (trial for trial in self.trials if trial.purpose == "explain")
         return [trial for trial in explained if trial.failure is not None or trial.id in told]
 
@@ -249,6 +254,8 @@ class Sweep:
         if (explanation := explanation_of(told, trial.id)) is not None:
             self.writer.append(explanation)
             self.explanations.append(explanation)
+        elif purpose == "explain":
+            self.mute.add(trial.id)
         self.listener.trial_ended(trial)
         return True
 

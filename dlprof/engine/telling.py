@@ -1,11 +1,12 @@
-"""What explained trials tell beside their rate, as records of the run file."""
+"""What explained trials tell beside their rate, as records that a run file may hold."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TypeVar
 
-from dlprof.records import Explanation, Timeline
+from dlprof.records import Calibration, Explanation, Timeline
+from dlprof.store.bounds import fault_of
 from dlprof.store.codec import MismatchError, from_json
 
 _Told = TypeVar("_Told", Explanation, Timeline)
@@ -19,6 +20,11 @@ def explanation_of(told: Mapping[str, object], trial_id: str) -> Explanation | N
 def timeline_of(told: Mapping[str, object], trial_id: str) -> Timeline | None:
     """When what happened in a trial; ``None`` as in ``explanation_of``."""
     return _record(Timeline, told.get("timeline"), trial_id)
+
+
+def sensible(found: Calibration) -> Calibration | None:
+    """A calibration that can be read again; ``None`` for one by a clock that tells no sense."""
+    return None if fault_of(found) else found
 
 
 def _record(kind: type[_Told], data: object, trial_id: str) -> _Told | None:

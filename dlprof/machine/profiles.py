@@ -180,7 +180,8 @@ def _fault(
 ) -> FileError:
     """One sentence of what pydantic found wrong, in a profile's own terms."""
     key = _dotted(place)
-    known = [field.name for field in dataclasses.fields(_record_at(place))]
+    fields = dataclasses.fields(_record_at(place))
+    known = [field.name for field in fields]
     hint = f"The keys here are {', '.join(known)}"
     if kind in {"extra_forbidden", "unexpected_keyword_argument"}:
         close = difflib.get_close_matches(str(place[-1]), known, n=1)
@@ -189,10 +190,15 @@ def _fault(
     if kind in {"missing", "missing_argument"}:
         return FileError(f"{name}: the key {key} is missing", hint=hint)
     rule = message.removeprefix("Input ").removeprefix("String ")
-    return FileError(
-        f"{name}: {key} {rule}, and {quoted(value)} is not",
-        hint="Leave the key out if the figure is not known",
+    needed = any(
+        field.name == place[-1] and field.default is dataclasses.MISSING for field in fields
     )
+    hint = (
+        "Correct it: the key can't be left out"
+        if needed
+        else "Leave the key out if the figure is not known"
+    )
+    return FileError(f"{name}: {key} {rule}, and {quoted(value)} is not", hint=hint)
 
 
 def _record_at(place: Sequence[int | str]) -> type[GpuProfile | MachineProfile]:

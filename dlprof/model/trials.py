@@ -28,8 +28,8 @@ def memory_of(trials: Iterable[Trial]) -> tuple[float | None, float | None]:
         queued = (trial.config.batches_in_flight + 1) * (trial.batch_bytes or 0.0)
         points.append((float(workers), whole - (queued if workers else 0.0)))
     if len({workers for workers, _ in points}) > 1:
-        slope, first = statistics.linear_regression(*zip(*points, strict=True))
-        return max(0.0, first), max(0.0, slope)
+        first, slope = _rising(points)
+        return max(0.0, first), slope
     alone = [bytes_ for workers, bytes_ in points if not workers]
     return (statistics.fmean(alone) if alone else None), None
 
@@ -85,6 +85,15 @@ def _line(by_workers: Mapping[int, Sequence[float]]) -> tuple[float, ...]:
         return (points[0][1],)
     if len(points) == 1:
         return (points[0][1],) if points[0][0] == 1 else ()
-    slope, first = statistics.linear_regression(*zip(*points, strict=True))
-    slope = max(0.0, slope)
+    first, slope = _rising(points)
     return (max(0.0, first + slope), slope)
+
+
+def _rising(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Where a line through points begins, at 0, and how it rises.
+
+    Level at their mean where it would fall: no worker takes less than nothing, and what differs
+    is chance.
+    """
+    slope, first = statistics.linear_regression(*zip(*points, strict=True))
+    return (first, slope) if slope >= 0 else (statistics.fmean(y for _, y in points), 0.0)

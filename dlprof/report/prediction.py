@@ -37,9 +37,13 @@ _LIMITS = {
 }
 _OTHER_SETTINGS = {
     "pin_memory": "pin",
+    "persistent_workers": "persist",
     "in_order": "in order",
+    "start_method": "start",
     "sharing_strategy": "sharing",
+    "worker_threads": "threads",
 }
+"""Shown where rows differ in them: measured ones may, that are predicted beside the rest."""
 
 
 def forecast_document(run: Run, forecast: Forecast) -> str:

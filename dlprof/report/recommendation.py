@@ -37,7 +37,7 @@ _CONFIDENCE_STYLES = {"high": "green", "medium": "yellow", "low": "red"}
 
 
 def render_recommendation(
-    run: Run, recommendation: Recommendation, *, saved: bool = False
+    run: Run, recommendation: Recommendation, *, saved: bool = False, again: str = ""
 ) -> RenderableType:
     """The whole recommendation for a terminal or a pipe.
 
@@ -45,6 +45,7 @@ def render_recommendation(
         run: What it was drawn from.
         recommendation: What to show.
         saved: Whether it has just been saved, so that saving is no next step.
+        again: Options that it was asked with, for commands that are to give the same answer.
     """
     parts: list[RenderableType] = [
         Hanging("", Text(_title(run, recommendation), style="bold")),
@@ -58,7 +59,7 @@ def render_recommendation(
     parts += _section("Also", _alternatives(recommendation.alternatives))
     parts += _section("What rules of thumb would give", _rules(run, recommendation))
     parts += _section("Measure there to be sure", _to_measure(recommendation))
-    steps = _next_steps(run, recommendation, saved=saved)
+    steps = _next_steps(run, recommendation.constraints, saved=saved, again=again)
     parts += _section("Next", steps)
     return Group(*parts)
 
@@ -216,9 +217,12 @@ def _rules(run: Run, recommendation: Recommendation) -> list[RenderableType]:
         if rate is None:
             text.append(clean(rule.unavailable) or "not measured")
         else:
+            beside = rule.predicted and not all_predicted
             best = predicted if rule.predicted else measured  # like with like
             speed = f", {ratio_text(rate / best)}" if best > 0 else ""
-            known = "predicted " if rule.predicted and not all_predicted else ""
+            if beside and speed:
+                speed += f" of the {format_rate(best)} predicted of the pick"
+            known = "predicted " if beside else ""
             text.append(f"{known}{format_rate(rate)} samples/s{speed}")
         lines.append(bullet(text))
     return lines
@@ -230,14 +234,17 @@ def _foretold(run: Run, config: Config) -> float:
     return next((cell.samples_per_s.value for cell in cells if cell.config == config), 0.0)
 
 
-def _next_steps(run: Run, recommendation: Recommendation, *, saved: bool) -> list[RenderableType]:
+def _next_steps(run: Run, asked: Constraints, *, saved: bool, again: str) -> list[RenderableType]:
     """The commands that most likely come next, ready to paste."""
-    name = shlex.quote(clean(run.path))
-    python = _code([f"dlprof recommend {name} --format python"], style="cyan")
-    if saved or recommendation.constraints.machine is not None:
+    command = " ".join(
+        filter(None, ("dlprof recommend", shlex.quote(clean(run.path)), clean(again)))
+    )
+    python = _code([f"{command} --format python"], style="cyan")
+    elsewhere = any(each is not None for each in (asked.machine, asked.cores, asked.speed))
+    if saved or elsewhere:  # settings are saved for the machine that was measured
         return python
     return [
-        *_code([f"dlprof recommend {name} --save dlprof.toml"], style="cyan"),
+        *_code([f"{command} --save dlprof.toml"], style="cyan"),
         Hanging(INDENT, Text("and in the training script, on each machine that has saved:")),
         *_code(['loader = DataLoader(dataset, **dlprof.kwargs_for("dlprof.toml"))']),
         Hanging(INDENT, Text("or settings to paste:")),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -15,7 +17,7 @@ from dlprof.report.recommendation import render_recommendation
 from dlprof.report.summary import PICK, PRESENT, TIE, Row, summarise
 from dlprof.report.table import RunTable
 from dlprof.report.text import clean
-from dlprof.units import counted, format_duration
+from dlprof.units import counted, format_duration, with_hint
 
 _CUT_SHORT = {
     "budget": "the budget ran out",
@@ -25,6 +27,9 @@ _CUT_SHORT = {
     "complete": "the best is clear without them",
     "noise": "the noise hides what they might gain",
 }
+
+_CALL = re.compile(r'^ *File (".+", line [0-9]+, in .+)$', re.MULTILINE)
+"""A call in a traceback."""
 
 
 def render_sweep(run: Run) -> RenderableType:
@@ -57,7 +62,8 @@ def _headline(run: Run) -> str:
     header = run.header
     trials = [t for t in run.trials if t.outcome != "skipped" and t.purpose == "measure"]
     configurations = len({trial.config for trial in trials})
-    cores = f"{header.machine.usable_cores:g} usable cores"
+    usable = header.machine.usable_cores
+    cores = f"{usable:g} usable {'core' if usable == 1 else 'cores'}"
     where = f"{clean(header.target.spec)} on {clean(header.machine.hostname)} ({cores})"
     measured = f"{counted(configurations, 'configuration')}, {counted(len(trials), 'trial')}"
     explained = sum(trial.purpose == "explain" for trial in run.trials)
@@ -149,17 +155,20 @@ def _failures(trials: tuple[Trial, ...]) -> list[str]:
     for trial in trials:
         if trial.failure is None or trial.outcome == "skipped":
             continue
-        note = f"Failed: {settings_text(trial.config)}: {_told(trial.failure)} [{trial.id}]"
+        told = f"{_told(trial.failure)}{_raised_at(trial.failure)}"
+        note = f"Failed: {settings_text(trial.config)}: {told} [{trial.id}]"
         notes.setdefault((trial.config.key, trial.failure.kind), note)
     return list(notes.values())
 
 
 def _told(failure: Failure) -> str:
-    """What happened and what to do about it, as two sentences."""
-    message = clean(failure.message)
-    if failure.hint and not message.endswith((".", "!", "?")):
-        message += "."
-    return f"{message} {clean(failure.hint)}".strip()
+    return with_hint(clean(failure.message), clean(failure.hint))
+
+
+def _raised_at(failure: Failure) -> str:
+    """Where the user's own code raised what ended a trial, by the end of its traceback."""
+    calls = _CALL.findall(failure.stderr_tail) if failure.kind == "worker_exception" else []
+    return f" The last call in it: {clean(calls[-1])}." if calls else ""
 
 
 def _cost(run: Run) -> list[str]:

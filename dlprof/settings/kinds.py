@@ -146,8 +146,13 @@ def duration(low: float, high: float, example: str) -> Kind:
         _within(value, low, high, raw)
         return value
 
-    limits = f"from {format_duration(low)} to {format_duration(high)}"
+    limits = f"from {_least_text(low)} to {format_duration(high)}"
     return Kind(read, f"a duration {limits}, such as {example}")
+
+
+def _least_text(seconds: float) -> str:
+    """A lower limit as it may be given: figures for people end at a hundredth of a millisecond."""
+    return f"{seconds * 1e6:g} us" if seconds < 1e-5 else format_duration(seconds)
 
 
 def _seconds(raw: Any) -> float:

@@ -2,18 +2,19 @@
 
 A recommendation passes them on into code that people copy, so that being of the right type is not
 enough. Tables of columns must be even, since they are read row by row. Numbers must be such that
-figures made of a few of them are still finite: no reader of a record has to fear an overflow.
+figures made of a few of them are still finite: no reader of a record has to fear an overflow. A
+calibration is reckoned with at once, so that its figures must be such as batches can have.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from dlprof.records import BatchCosts, Config, Constraints, Machine, Timeline
+from dlprof.records import BatchCosts, Calibration, Config, Constraints, Machine, Timeline
 
 _MOST = 2**31 - 1
 _LARGEST_INTEGER = 2**64
@@ -39,11 +40,40 @@ def fault_of(record: Any) -> tuple[str, str] | None:
         return _uneven_column(record)
     if isinstance(record, Config):
         return _faulty_setting(record)
+    if isinstance(record, Calibration):
+        return _faulty_cost(record)
     if isinstance(record, Machine) and record.usable_cores <= 0:
         return "usable_cores", "is not above 0"
     if isinstance(record, Constraints) and record.ranks < 1:
         return "ranks", "is not above 0"
     return None
+
+
+def _faulty_cost(record: Calibration) -> tuple[str, str] | None:
+    """A figure that no batch has, and that nothing could be predicted from."""
+    for name in ("samples_per_batch", "core_speed"):
+        value = getattr(record, name)
+        if value is not None and value <= 0:
+            return name, "is not above 0"
+    for field in dataclasses.fields(record):
+        if any(number < 0 for number in _numbers(getattr(record, field.name))):
+            return field.name, "has a figure below 0"
+    return None
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    """All numbers in a field, however deep."""
+    if isinstance(value, int | float):
+        yield value
+    elif isinstance(value, BatchCosts):
+        for column in dataclasses.fields(value):
+            yield from getattr(value, column.name)
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _numbers(each)
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from _numbers(each)
 
 
 def number_fault(number: float) -> str | None:

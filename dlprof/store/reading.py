@@ -119,9 +119,20 @@ def _no_run(path: Path, fault: str) -> FileError:
     return FileError(f"{path} is not a run file: {fault}", hint=_GIVE_RUN_FILE)
 
 
-def _damaged(path: Path, number: int, fault: str) -> FileError:
-    return FileError(
-        f"Line {number} of {path} is damaged: {fault}", hint="Delete that line to read the rest."
+def _damaged(
+    path: Path, number: int, fault: str, hint: str = "Delete that line to read the rest."
+) -> FileError:
+    return FileError(f"Line {number} of {path} is damaged: {fault}", hint=hint)
+
+
+def _joined(path: Path, number: int) -> FileError:
+    """Two files in one, whose trials must not be told as one run's."""
+    return _damaged(
+        path,
+        number,
+        "it begins a second run",
+        hint=f"Two run files were joined; split it: head -n {number - 1} gives the first, "
+        f"tail -n +{number} the second.",
     )
 
 
@@ -138,7 +149,7 @@ def _collect(path: Path, lines: _Lines) -> RunContent:
     for last in reading:
         kind = last.data[run_format.KIND]
         if kind == "run":
-            raise _damaged(path, last.number, "it begins a second run")
+            raise _joined(path, last.number)
         record_type = run_format.RECORD_TYPES.get(kind)
         if record_type is None:  # an addition of a later version
             continue

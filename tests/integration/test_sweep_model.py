@@ -54,6 +54,11 @@ def swept(place: Path, *arguments: str) -> tuple[Run, str]:
     return read_run(place / "run.dlprof.jsonl"), output
 
 
+def has_explained(path: Path) -> bool:
+    """Whether a run file that is just written to, and may have no header yet, explains a trial."""
+    return path.exists() and path.stat().st_size > 0 and bool(read_run(path).explanations)
+
+
 def purposes(run: Run) -> list[str]:
     return [trial.purpose for trial in run.trials]
 
@@ -77,11 +82,18 @@ def test_few_of_many_configurations_are_measured(tmp_path: Path) -> None:
     assert any("predicted" in reason.claim for reason in run.recommendation.reasons)
 
 
+def test_a_budget_without_room_for_the_model_is_told(tmp_path: Path) -> None:
+    process = command(tmp_path, WAITS, "--num-workers", "0:7", "--budget", "5s")
+    _, errors = process.communicate(timeout=150)
+    assert process.returncode == 0, errors
+    assert "no room to calibrate" in errors
+
+
 def test_a_sweep_cut_off_while_it_calibrates_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "run.dlprof.jsonl"
     process = command(tmp_path, WAITS, *FEW, "-o", path.name)
     deadline = time.monotonic() + 60.0
-    while not (path.exists() and read_run(path).explanations) and time.monotonic() < deadline:
+    while not has_explained(path) and time.monotonic() < deadline:
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate(timeout=30)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from builders import trial
 
 from dlprof.model import needs
-from dlprof.records import Calibration, Config
+from dlprof.model.trials import memory_of, startups_of
+from dlprof.records import Calibration, Config, Usage
 
 KNOWN = Calibration(
     batch_bytes=10e6,
@@ -63,3 +65,18 @@ def test_what_was_not_calibrated_is_not_told() -> None:
     alone = Calibration(startup_s={"fork": (0.1,)})
     assert needs(alone, Config(num_workers=1, start_method="fork")).startup_s == 0.1
     assert needs(alone, Config(num_workers=2, start_method="fork")).startup_s is None
+
+
+def test_workers_that_seem_to_take_less_than_nothing_take_nothing() -> None:
+    """What is told of them all is then their mean, not more than any of them took."""
+    starts = [
+        trial(Config(num_workers=1), startup_s=0.5),
+        trial(Config(num_workers=2), startup_s=0.4),
+    ]
+    assert startups_of(starts)["default"] == pytest.approx((0.45, 0.0))
+    sizes = {0: 300, 1: 200}
+    whole = [
+        trial(Config(num_workers=w), batch_bytes=0.0, usage=Usage(pss_peak_bytes=size))
+        for w, size in sizes.items()
+    ]
+    assert memory_of(whole) == pytest.approx((250, 0))

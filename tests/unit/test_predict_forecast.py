@@ -36,6 +36,16 @@ def test_a_run_without_a_calibration_says_what_to_do() -> None:
         assert "dlprof sweep" in str(caught.value.hint)
 
 
+def test_another_run_s_calibration_is_told_by_its_batch_size() -> None:
+    mine = trial(config(1, batch_size=16), purpose="explain")
+    for size in (None, 32):
+        costs = calibration(cpu=0.004, batch_size=size, trials=("t0001",))
+        with pytest.raises(UsageError, match="another batch size"):
+            predicted(calibrated(costs, trials=[mine]))
+    own = calibration(cpu=0.004, batch_size=16, trials=("t0001",))
+    assert predicted(calibrated(own, trials=[mine])).rows
+
+
 @settings(deadline=None, max_examples=25)
 @given(
     cpu=st.floats(1e-5, 0.1),

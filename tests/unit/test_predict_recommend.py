@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 from builders import blocks, config, run, target, trial
@@ -114,6 +115,49 @@ def test_a_target_with_arguments_is_named_with_them() -> None:
         calibrated(settings={"arguments": {"root": "/my data"}}), Constraints(ranks=2)
     )
     assert "--arg 'root=/my data'" in answer.measure_there[0].command
+
+
+def with_settings(run: Run, **chosen: Any) -> Run:
+    """The run of a sweep that recommended some settings beside workers."""
+    found = config(1, **chosen)
+    told = recommend(run, Constraints(ranks=2))
+    return dataclasses.replace(run, recommendation=dataclasses.replace(told, config=found))
+
+
+def test_what_is_to_be_measured_is_what_was_predicted() -> None:
+    costs = calibration(cpu=0.004, io=0.04, batch_size=16)
+    run = with_settings(
+        calibrated(costs, settings={"shuffle": True}), in_order=False, start_method="spawn"
+    )
+    answer = recommend(run, machine=elsewhere())
+    commands = [each.command for each in answer.measure_there if each.command != "dlprof machine"]
+    assert len(commands) == 3
+    for command in commands:
+        assert "--batch-size 16 --in-order off --start-method spawn --shuffle" in command
+
+
+def test_a_pick_without_workers_is_compared_with_the_other_settings_of_the_run() -> None:
+    costs = calibration(cpu=0.004, receive=0.1, batch_size=16)
+    answer = recommend(with_settings(calibrated(costs), start_method="spawn"), Constraints(ranks=2))
+    assert answer.config.num_workers == 0
+    assert "--batch-size 16 --start-method spawn" in answer.measure_there[0].command
+
+
+def test_what_the_target_sets_itself_is_named_only_where_it_was_not_predicted() -> None:
+    own = target(own_config=config(1, batch_size=32, in_order=False))
+    costs = calibration(cpu=0.004, io=0.04)
+    (as_it_is,) = recommend(calibrated(costs, target=own), Constraints(ranks=2)).measure_there
+    assert "--in-order" not in as_it_is.command
+    ordered = with_settings(calibrated(costs, target=own), in_order=True)
+    (other,) = recommend(ordered, Constraints(ranks=2)).measure_there
+    assert "--in-order on" in other.command
+
+
+@pytest.mark.parametrize("limits", [Constraints(cores=2.0), Constraints(speed=2.0)])
+def test_what_is_not_for_this_machine_is_not_offered_to_be_saved(limits: Constraints) -> None:
+    text = drawn(render_recommendation(calibrated(), recommend(calibrated(), limits)), 80)
+    assert "--save" not in text
+    assert "--format python" in text
 
 
 @settings(deadline=None, max_examples=15)

@@ -46,6 +46,15 @@ def test_measured_and_predicted_are_told_apart() -> None:
     assert "1,234" not in screen(run, 100, Question(ranks=2))
 
 
+def test_rows_tell_what_they_differ_in() -> None:
+    """Trials of a sweep keep their workers or don't, and each is predicted beside its figure."""
+    run = calibrated(trials=[trial(config(2, persistent_workers=True), 1234.0)])
+    text = screen(run, 120, whole=True)
+    assert "persist" in text
+    assert ["2", "2", "yes"] in [line.split()[:3] for line in text.splitlines()]
+    assert "persist" not in screen(calibrated(), 120, whole=True)
+
+
 def test_limits_are_told_in_words() -> None:
     text = screen(calibrated(), 120)
     assert "limit workers: each is busy with a batch all the time." in text

@@ -211,6 +211,12 @@ def test_a_bad_value_names_its_option_and_what_is_allowed(key: str, raw: object)
     assert len(caught.value.message) < 160
 
 
+def test_the_shortest_step_is_told_as_it_may_be_given() -> None:
+    with pytest.raises(UsageError) as caught:
+        resolve({"step_time": "0"})
+    assert "from 1 us to 1 h" in f"{caught.value.message} {caught.value.hint}"
+
+
 def test_a_bad_value_in_the_environment_names_the_variable() -> None:
     with pytest.raises(UsageError, match=r"DLPROF_BUDGET: 'long' is not a duration"):
         resolve(environ={"DLPROF_BUDGET": "long"})

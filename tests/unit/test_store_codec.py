@@ -19,6 +19,7 @@ from sample_run import (
 )
 
 from dlprof.records import (
+    Calibration,
     Config,
     Constraints,
     Machine,
@@ -183,6 +184,21 @@ def test_a_machine_without_cores_is_refused(cores: float) -> None:
     machine = to_json(HEADER.machine) | {"usable_cores": cores}
     with pytest.raises(MismatchError, match="usable_cores is"):
         from_json(Machine, machine)
+
+
+@pytest.mark.parametrize(
+    ("data", "fault"),
+    [
+        ({"samples_per_batch": 0.0}, "samples_per_batch is not above 0"),
+        ({"core_speed": -1.0}, "core_speed is not above 0"),
+        ({"helper_cpu_s": -1e-3}, "helper_cpu_s has a figure below 0"),
+        ({"in_workers": {"cpu_s": [1.0, -1.0]}}, "in_workers has a figure below 0"),
+        ({"startup_s": {"fork": [0.1, -0.1]}}, "startup_s has a figure below 0"),
+    ],
+)
+def test_costs_that_no_batch_has_are_refused(data: object, fault: str) -> None:
+    with pytest.raises(MismatchError, match=f"^{fault}$"):
+        from_json(Calibration, data)
 
 
 def test_limits_for_no_rank_at_all_are_refused() -> None:

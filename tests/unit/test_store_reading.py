@@ -162,7 +162,6 @@ def test_a_file_without_a_right_header_is_not_a_run_file(tmp_path: Path, content
         (b"[1]\n", "it is not a record"),
         (b'{"id": "t0001"}\n', "it is not a record"),
         (b'{"record": "trial"}\n', "id is missing"),
-        (header_line(), "it begins a second run"),
         (b'{"record": "later", "x": NaN}\n', "it is not JSON"),
     ],
 )
@@ -174,6 +173,16 @@ def test_a_damaged_line_is_named(saved: Path, line: bytes, fault: str) -> None:
     assert caught.value.message == f"Line 3 of {saved} is damaged: {fault}"
     saved.write_bytes(b"".join(content))
     assert pathless(read_run(saved)) == RUN
+
+
+def test_joined_run_files_are_to_be_split(saved: Path) -> None:
+    """Without the header between them, the second one's figures would pass for the first one's."""
+    saved.write_bytes(saved.read_bytes() + header_line())
+    with pytest.raises(FileError, match=r"Line 6 .* begins a second run") as caught:
+        read_run(saved)
+    assert "Delete" not in caught.value.hint
+    assert "head -n 5 " in caught.value.hint
+    assert "tail -n +6 " in caught.value.hint
 
 
 def test_a_huge_line_is_refused_without_reading_it_all(

@@ -64,21 +64,38 @@ class Place:
     notes: tuple[str, ...] = ()
 
 
+def is_calibrated(run: Run) -> bool:
+    """Whether a run holds a calibration that can be predicted from."""
+    return _want_of_calibration(run) is None
+
+
 def usable_calibration(run: Run) -> Calibration:
     """The calibration that a run holds.
 
     Raises:
-        UsageError: It holds none, or none with a batch in it.
+        UsageError: It holds none, none with a batch in it, or that of another run.
     """
-    found = run.calibration
-    if found is not None and is_usable(found):
+    found, want = run.calibration, _want_of_calibration(run)
+    if found is not None and want is None:
         return found
-    what = "no calibration" if found is None else "a calibration without a single batch"
     raise UsageError(
-        f"The run holds {what}, so nothing can be predicted from it",
-        hint="Run dlprof profile TARGET or dlprof sweep TARGET, which write one, and name the new "
-        "run file.",
+        f"The run holds {want}, so nothing can be predicted from it",
+        hint="Run dlprof profile TARGET, or dlprof sweep TARGET --search model with a budget that "
+        "has room for it, and name the new run file.",
     )
+
+
+def _want_of_calibration(run: Run) -> str | None:
+    """What a run holds instead of a calibration to predict from; ``None`` if it holds one."""
+    found = run.calibration
+    if found is None:
+        return "no calibration"
+    if not is_usable(found):
+        return "a calibration without a single batch"
+    calibrating = (trial for trial in run.trials if trial.id in found.trials)
+    if any(trial.config.batch_size != found.batch_size for trial in calibrating):
+        return "a calibration of another batch size than that of its trials"
+    return None
 
 
 def place_of(run: Run, question: Question) -> Place:

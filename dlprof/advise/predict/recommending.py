@@ -16,6 +16,7 @@ from dlprof.advise.predict.question import (
     Place,
     Question,
     as_shared,
+    is_calibrated,
     place_of,
     situation_of,
     usable_calibration,
@@ -23,7 +24,7 @@ from dlprof.advise.predict.question import (
 from dlprof.advise.predict.there import checks
 from dlprof.advise.predict.trust import judge
 from dlprof.advise.rules import NO_GPU, workers_by_rule
-from dlprof.model import describe, is_usable, needs
+from dlprof.model import describe, needs
 from dlprof.records import (
     Alternative,
     Calibration,
@@ -46,7 +47,7 @@ def can_answer(run: Run, constraints: Constraints) -> bool:
     if constraints.asks_for_cores:
         usable_calibration(run)
         return True
-    return run.calibration is not None and is_usable(run.calibration)
+    return is_calibrated(run)
 
 
 def recommend_by_model(

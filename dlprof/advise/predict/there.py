@@ -6,13 +6,24 @@ import math
 import shlex
 from collections.abc import Iterator
 
+from dlprof.advise.predict.cells import base_config
 from dlprof.advise.predict.choosing import Chosen
 from dlprof.model import cell_of
-from dlprof.records import Calibration, Run, ToMeasure
+from dlprof.records import Calibration, Config, Run, ToMeasure
 from dlprof.units import format_duration
 
 _WAITS = 0.2
 """Share of a batch's time spent waiting from which storage decides."""
+
+_KEPT = (
+    "pin_memory",
+    "batch_size",
+    "in_order",
+    "start_method",
+    "sharing_strategy",
+    "worker_threads",
+)
+"""Settings that change what a batch costs, and that a command would otherwise choose itself."""
 
 
 def checks(run: Run, calibration: Calibration, chosen: Chosen) -> Iterator[ToMeasure]:
@@ -23,21 +34,22 @@ def checks(run: Run, calibration: Calibration, chosen: Chosen) -> Iterator[ToMea
         calibration: What was predicted from.
         chosen: The answer that is to be made sure.
     """
-    target = _target(run)
-    yield ToMeasure(what=_whether_best(chosen), command=_sweep(target, chosen))
+    target, kept = _target(run), _kept(run, chosen.pick.config)
+    sweep = f"{_sweep(target, chosen)}{kept}"
+    yield ToMeasure(what=_whether_best(chosen), command=sweep)
     if not chosen.place.extrapolated:
         return
     yield ToMeasure(
         what="what a batch costs on its cores: dlprof recommend with the new run file predicts "
         "from that",
-        command=f"dlprof profile {target} --num-workers 2",
+        command=f"dlprof profile {target} --num-workers 2{kept}",
     )
     means = cell_of(calibration, chosen.pick.config, chosen.place.conditions).work.means
     whole = means.cpu + means.io
     if whole > 0 and means.io > _WAITS * whole:
         yield ToMeasure(
             what=f"whether its storage makes a batch wait {format_duration(means.io)}, as here",
-            command=f"dlprof profile {target} --num-workers 2 --cold-cache",
+            command=f"dlprof profile {target} --num-workers 2{kept} --cold-cache",
         )
     yield ToMeasure(
         what="how many cores others keep busy: give that with --neighbours",
@@ -64,6 +76,30 @@ def _sweep(target: str, chosen: Chosen) -> str:
     if limits.ranks > 1:
         parts.append(f"--ranks {limits.ranks}")
     return " ".join(parts)
+
+
+def _kept(run: Run, pick: Config) -> str:
+    """The other settings that were predicted with, as options: without them others are measured.
+
+    Nothing for those that are the target's own anyway.
+    """
+    config = pick if pick.num_workers else base_config(run)
+    header = run.header
+    own = header.target.present_settings(has_accelerator=header.accelerator is not None) or Config()
+    words = []
+    for name in _KEPT:
+        value = getattr(config, name)
+        if value is not None and value != getattr(own, name):
+            words.append(f"--{name.replace('_', '-')} {_as_given(value)}")
+    shuffle = header.settings.get("shuffle")
+    if isinstance(shuffle, bool):
+        words.append("--shuffle" if shuffle else "--no-shuffle")
+    return "".join(f" {word}" for word in words)
+
+
+def _as_given(value: object) -> str:
+    """A setting as an option takes it."""
+    return ("on" if value else "off") if isinstance(value, bool) else str(value)
 
 
 def _target(run: Run) -> str:

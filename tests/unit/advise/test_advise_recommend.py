@@ -7,6 +7,7 @@ import pytest
 from builders import blocks, config, failed, machine, run, target, trial
 from hypothesis import given
 from hypothesis import strategies as st
+from predicted_runs import calibration
 
 from dlprof.advise.recommend import recommend
 from dlprof.errors import NothingMeasuredError, UsageError
@@ -242,12 +243,20 @@ def test_nothing_measured() -> None:
     ) as found:
         recommend(run([failed(W4), failed(W8)]))
     assert found.value.hint == "Use fewer workers."
-    with pytest.raises(NothingMeasuredError, match="explained trials only") as found:
-        recommend(run([trial(W4, purpose="explain")]))
-    assert "dlprof predict" in found.value.hint
     with pytest.raises(NothingMeasuredError, match="gave a rate") as found:
         recommend(run([trial(W4, None)]))
     assert "--budget" in found.value.hint
+
+
+def test_explained_trials_only() -> None:
+    """``dlprof predict`` is named only where it has something to answer from."""
+    explained = run([trial(W4, purpose="explain")])
+    with pytest.raises(NothingMeasuredError, match="explained trials only") as found:
+        recommend(explained)
+    assert "dlprof predict" not in found.value.hint
+    with pytest.raises(NothingMeasuredError, match="explained trials only") as found:
+        recommend(dataclasses.replace(explained, calibration=calibration(cpu=0.01)))
+    assert "or ask dlprof predict" in found.value.hint
 
 
 def test_a_limit_on_workers_is_kept_and_told() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ast
 import json
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -77,6 +78,20 @@ def test_saving_says_how_to_use_it(
     assert "kwargs_for('dlprof.toml')" in err
     assert "--save" not in out
     assert (tmp_path / "dlprof.toml").exists()
+
+
+def test_next_steps_give_the_same_answer(run_file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    limits = ["--ranks", "1", "--max-workers", "2", "--max-ram", "8 GiB"]
+    assert run(["recommend", run_file, *limits], {}) == 0
+    following = [
+        shlex.split(line)
+        for line in capsys.readouterr().out.splitlines()
+        if line.strip().startswith("dlprof recommend")
+    ]
+    assert [words[-2] for words in following] == ["--save", "--format"]
+    for words in following:
+        assert run(words[1:], {}) == 0
+        assert "num_workers=2" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("elsewhere", ["--cores", "--speed", "--machine"])

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import collections
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from builders import config
-from led_sweeps import GRID, PretendedBench, Quiet, rate, swept
+from led_sweeps import CALIBRATING, GRID, PretendedBench, Quiet, Told, rate, swept
 
-from dlprof.errors import NothingMeasuredError
+from dlprof.errors import FileError, NothingMeasuredError
 from dlprof.records import Config, Run
 from dlprof.store import read_run
 
@@ -59,6 +61,26 @@ def test_an_interrupted_one_keeps_what_it_has(tmp_path: Path, trials: int) -> No
     assert (kept.calibration is not None) is (trials > 0)  # dlprof predict has what it needs
 
 
+class FullDisk(PretendedBench):
+    """One on which nothing can be written after some trials."""
+
+    def explain(self, *request: Any, **about: Any) -> Told:
+        """A trial, or the fault."""
+        if self.calls == self.stop_after:
+            raise FileError("The disk is full", hint="Free some space.")
+        return super().explain(*request, **about)
+
+
+def test_a_fault_that_ends_it_is_told_and_what_was_measured_is_kept(tmp_path: Path) -> None:
+    listener = Quiet()
+    run = swept(tmp_path / "run", FullDisk(stop_after=6), listener)
+    assert run.recommendation is not None
+    assert "The disk is full. Free some space." in listener.messages
+    with pytest.raises(FileError, match="disk is full"):  # not that nothing was compared
+        swept(tmp_path / "explained", FullDisk(stop_after=3))
+    assert len(read_run(tmp_path / "explained").trials) == 3
+
+
 def test_a_budget_that_ends_while_calibrating_says_what_to_do(tmp_path: Path) -> None:
     path = tmp_path / "run"
     with pytest.raises(NothingMeasuredError, match="explained trials only") as found:
@@ -105,5 +127,15 @@ def test_what_tells_nothing_is_measured_as_a_grid(tmp_path: Path) -> None:
     listener = Quiet()
     run = swept(tmp_path / "run", PretendedBench(explains=False), listener)
     assert run.prediction is None
+    assert any("tell too little" in text for text in listener.messages)
+    assert measured(run) == set(GRID)
+
+
+def test_what_makes_no_sense_is_explained_once_each_and_measured_as_a_grid(tmp_path: Path) -> None:
+    """As where a data set replaces the clock: its figures can't be kept, only the trial can."""
+    listener, path = Quiet(), tmp_path / "run"
+    run = swept(path, PretendedBench(cost_s=math.inf), listener)
+    explained = [trial.config for trial in run.trials if trial.purpose == "explain"]
+    assert explained == list(CALIBRATING)
     assert any("tell too little" in text for text in listener.messages)
     assert measured(run) == set(GRID)

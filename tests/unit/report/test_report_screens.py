@@ -6,7 +6,7 @@ import dataclasses
 from typing import Literal
 
 import pytest
-from builders import config, plan
+from builders import config, failed, header, machine, numbered, plan
 from example_runs import (
     FOUR_KEPT,
     TWO,
@@ -17,7 +17,7 @@ from example_runs import (
 )
 from golden import check_golden, drawn
 
-from dlprof.records import Run
+from dlprof.records import Failure, Run
 from dlprof.report.recommendation import render_recommendation
 from dlprof.report.screen import render_run
 from dlprof.report.summary import summarise
@@ -111,6 +111,28 @@ def test_what_was_saved_is_not_offered_for_saving() -> None:
     assert run.recommendation is not None
     text = drawn(render_recommendation(run, run.recommendation, saved=True), 80)
     assert "--save" not in text
+
+
+def test_what_a_data_set_raised_is_told_with_its_place() -> None:
+    tail = """Traceback (most recent call last):
+  File "/lib/torch/fetch.py", line 54, in fetch
+    data = [self.dataset[idx] for idx in possibly_batched_index]
+  File "/my data/images.py", line 32, in __getitem__
+    raise ValueError("bad sample 77")
+ValueError: bad sample 77
+"""
+    raised = Failure(kind="worker_exception", message="ValueError: bad sample", stderr_tail=tail)
+    killed = dataclasses.replace(raised, kind="worker_signal")
+    trials = numbered([failed(TWO, failure=raised), failed(FOUR_KEPT, failure=killed)])
+    found = Run(path="run.jsonl", header=header(), trials=trials)
+    text = drawn(render_sweep(found), 200)
+    assert text.count('The last call in it: "/my data/images.py", line 32, in __getitem__.') == 1
+
+
+@pytest.mark.parametrize(("cores", "told"), [(1.0, "1 usable core)"), (1.5, "1.5 usable cores)")])
+def test_one_core_is_one(cores: float, told: str) -> None:
+    found = Run(path="run.jsonl", header=header(machine=machine(cores)))
+    assert told in drawn(render_sweep(found), 200)
 
 
 def test_the_present_settings_are_marked_and_explained() -> None:
