@@ -8,7 +8,7 @@ from dlprof.advise.choice import SAME_SPEED, Choice
 from dlprof.advise.effective import Situation
 from dlprof.advise.wording import factor, figures
 from dlprof.records import Config, Constraints, Estimate, Reason, Run, SweepPrediction, Trial
-from dlprof.stats import fit_blocks, is_contradicted, observe
+from dlprof.stats import Observation, belied, fit_blocks, is_contradicted, observe
 from dlprof.units import counted, format_duration, format_rate
 
 _PAYS = 1.05
@@ -31,8 +31,11 @@ def believed(run: Run, situation: Situation) -> SweepPrediction | None:
     """What the model foretold for a situation, unless measurements surely say otherwise."""
     if situation.expected is None:
         return None
-    seen = [each for trial in run.completed if (each := observe(trial)) is not None]
-    return None if is_contradicted(seen, situation.expected) else run.prediction
+    return None if is_contradicted(_seen(run), situation.expected) else run.prediction
+
+
+def _seen(run: Run) -> list[Observation]:
+    return [each for trial in run.completed if (each := observe(trial)) is not None]
 
 
 def better_foretold(run: Run, limits: Constraints) -> frozenset[Config]:
@@ -83,7 +86,23 @@ def foretold(run: Run, choice: Choice) -> list[Reason]:
         foretelling = format_rate(known.samples_per_s.value)
         claim += f": {foretelling} samples/s foretold for this one, and {ratio:.2f}x of that seen"
         evidence["predicted"] = figures(known.samples_per_s)
-    return [Reason(claim=claim, evidence=evidence)]
+    return [Reason(claim=claim, evidence=evidence), *_belied(run, choice)]
+
+
+def _belied(run: Run, choice: Choice) -> list[Reason]:
+    """Of which configurations the prediction does not count, as their own trials deny it."""
+    if choice.situation.expected is None:
+        return []
+    wrong = belied(_seen(run), choice.situation.expected)
+    return [
+        Reason(
+            claim=f"{each.name} was foretold to be faster than others that outran it in every "
+            "block: only what was measured of it counts",
+            evidence={"trials": each.trial_ids},
+        )
+        for each in choice.allowed
+        if each.key in wrong
+    ]
 
 
 def levers(run: Run, pick: Config) -> list[Reason]:

@@ -183,3 +183,27 @@ def test_settings_that_were_only_foretold_are_never_told_with_high_confidence() 
     answer = recommend(found, Constraints(max_workers=6))
     assert answer.config == FOUR  # of the cells that the sweep predicted, and none beside them
     assert answer.confidence != "high"
+
+
+def disturbed(rates: dict[Config, list[float]]) -> list[Trial]:
+    """Trials beside a busy neighbour."""
+    return [dataclasses.replace(each, noisy=True) for each in blocks(rates, spread=0.6)]
+
+
+def test_a_forecast_that_every_trial_belies_picks_nothing() -> None:
+    few, many = config(14), config(32)
+    trials = disturbed({NONE: [305.0, 300.0], few: [4090.0, 4030.0], many: [3450.0, 2480.0]})
+    found = led(trials, foretold({NONE: 307.0, few: 4040.0, many: 8620.0}, pick=many))
+    assert recommend(found).config == few
+    assert "num_workers=32 was foretold to be faster than others that outran it" in claims(found)
+    assert "the trials alone lean" not in claims(found)
+
+
+def test_a_ratio_that_the_forecast_turns_round_is_told_as_such() -> None:
+    trials = disturbed({TWO: [118.0, 120.0], FOUR: [100.0, 130.0]})
+    found = led(trials, foretold({TWO: 100.0, FOUR: 190.0}, pick=FOUR))
+    assert recommend(found).config == FOUR
+    fewer = next(line for line in claims(found).splitlines() if line.startswith("Fewer workers"))
+    assert "are foretold to be slower" in fewer
+    assert "gave 1.04x" in fewer
+    assert "; the trials alone lean the other way, but not surely" in fewer
