@@ -136,3 +136,14 @@ def test_the_screen_keeps_to_its_width(width: int, there: bool) -> None:  # noqa
     assert max(map(len, lines)) <= width
     assert "the page cache" in " ".join(" ".join(lines).split())
     assert ("extrapolated" in " ".join(lines)) == there
+
+
+def test_the_least_wait_is_that_of_workers_at_rest() -> None:
+    """Receiving is dear only from workers that compute, and plenty of them hardly do."""
+    costs = calibration(cpu=0.0125, receive=0.0002, receive_busy_s={"default": 0.0024})
+    asked = Question(step_s=0.005, cores=16.0)
+    found = feed(calibrated(costs), asked)
+    assert found.least_wait_fraction == pytest.approx(0.2 / 5.2, abs=0.01)
+    assert found.prediction.wait_fraction is not None
+    assert found.prediction.wait_fraction <= found.max_wait_fraction + 0.005
+    assert found.workers.value == 3

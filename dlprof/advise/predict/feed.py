@@ -14,7 +14,7 @@ from dlprof.advise.predict.forecast import Calibrated, predicted_rows
 from dlprof.advise.predict.question import Place, Question, place_of, usable_calibration
 from dlprof.advise.predict.trust import judge
 from dlprof.errors import UsageError
-from dlprof.model import Conditions, Predictor, bounds, cell_of, predictor_of
+from dlprof.model import Conditions, Predictor, cell_of, predictor_of
 from dlprof.model.deck import Deck
 from dlprof.model.work import work_of
 from dlprof.records import Calibration, Confidence, Config, Estimate, Prediction, Run
@@ -241,12 +241,11 @@ class _Search:
     def least_wait(self) -> float:
         """What remains of the wait with more workers and cores than are of any use.
 
-        By the closed form: taking batches in, pinning and storage add up to nothing else.
+        Asked as all else is: in the closed form workers are never at rest, and receiving from one
+        that computes is dear.
         """
         most = self._most()
-        where = dataclasses.replace(self._conditions, cores=self._ample(most))
-        cell = cell_of(self._calibration, self.config(most, 2), where, work=self._works[True])
-        fed = max(0.0, 1.0 - min(bounds(cell).values()) * cell.whole_step_s)
+        fed = min(self.wait(most, depth, self._ample(most)) for depth in _DEPTHS)
         return min(fed, self.wait(0, 0, self._ample(0)))
 
     def fewest(self, allowed: float) -> tuple[int, int, int]:
