@@ -92,6 +92,15 @@ def test_both_cases_are_predicted() -> None:
     assert [case.name for case in only.cases] == ["dedicated"]
 
 
+@pytest.mark.parametrize(
+    ("neighbours", "told"),
+    [(2.0, "Others keep 2 of 8 cores busy"), (500.0, "500 threads of others want the 8 cores")],
+)
+def test_more_neighbours_than_cores_are_told_as_threads(neighbours: float, told: str) -> None:
+    answer = recommend(calibrated(), Constraints(neighbours=neighbours))
+    assert any(reason.claim.startswith(told) for reason in answer.reasons)
+
+
 def test_neighbours_that_were_seen_here_are_reckoned_with() -> None:
     busy = trial(config(2), usage=Usage(other_cpu_cores=6.0))
     answer = recommend(calibrated(trials=[busy]), Constraints(ranks=2))
