@@ -63,6 +63,15 @@ def test_a_step_that_was_measured_is_not_predicted() -> None:
     assert recommend(steps, Constraints(step_s=0.02)).basis == "predicted"
 
 
+def test_a_step_that_waits_to_take_batches_in_is_not_told_to_be_kept_up_with() -> None:
+    costs = calibration(cpu=0.004, receive=0.005)
+    answer = recommend(calibrated(costs), Constraints(step_s=0.05))
+    text = " ".join(reason.claim for reason in answer.reasons)
+    assert "No configuration would keep a step of 50 ms fed" in text
+    assert "keeps up" not in text
+    assert "it waits only to take them in" in text
+
+
 def test_a_run_of_no_trials_is_enough() -> None:
     answer = recommend(calibrated(), Constraints(ranks=4))
     assert answer.config.num_workers > 0
