@@ -110,10 +110,9 @@ def levers(run: Run, pick: Config) -> list[Reason]:
     tried = [trial for trial in run.trials if trial.purpose == "lever"]
     told = []
     for config in dict.fromkeys(trial.config for trial in tried):
-        changed = _changed(pick, config)
-        ratio = _ratio(tried, config, pick)
-        if len(changed) == 1 and ratio is not None and _is_gain(ratio):
-            name = changed[0]
+        name = _lever(pick, config)
+        ratio = _ratio(tried, config, pick) if name is not None else None
+        if name is not None and ratio is not None and _is_gain(ratio):
             claim = f"{name}={getattr(config, name)!r} gave {factor(ratio)} of it; {_CAVEATS[name]}"
             ids = [trial.id for trial in tried if trial.config in {config, pick}]
             told.append(Reason(claim=claim, evidence={"trials": ids, "ratio": figures(ratio)}))
@@ -124,9 +123,11 @@ def _is_gain(ratio: Estimate) -> bool:
     return ratio.value >= _PAYS and ratio.low is not None and ratio.low > 1
 
 
-def _changed(pick: Config, config: Config) -> list[str]:
+def _lever(pick: Config, config: Config) -> str | None:
+    """The lever that alone tells a configuration from the pick; another pick has none."""
     names = [field.name for field in dataclasses.fields(Config)]
-    return [name for name in names if getattr(pick, name) != getattr(config, name)]
+    changed = [name for name in names if getattr(pick, name) != getattr(config, name)]
+    return changed[0] if len(changed) == 1 and changed[0] in _CAVEATS else None
 
 
 def _ratio(tried: list[Trial], config: Config, pick: Config) -> Estimate | None:

@@ -123,6 +123,18 @@ def test_a_lever_that_gained_nothing_is_not_told() -> None:
     assert "in_order" not in claims(found)
 
 
+def test_a_pick_that_levers_were_tried_with_is_no_lever_itself() -> None:
+    """Two sessions of a sweep whose pick changed: each tried the lever with its own."""
+    trials = blocks({NONE: [100.0, 101.0], TWO: [198.0, 201.0], FOUR: [390.0, 400.0]})
+    first = blocks({TWO: [200.0, 199.0], config(2, in_order=False): [201.0, 200.0]})
+    second = blocks({FOUR: [395.0, 399.0], config(4, in_order=False): [400.0, 398.0]})
+    tried = [dataclasses.replace(each, purpose="lever") for each in [*first, *second]]
+    prediction = foretold({NONE: 100.0, TWO: 190.0, FOUR: 380.0}, race=(NONE, TWO, FOUR), pick=FOUR)
+    answer = recommend(led([*trials, *tried], prediction), Constraints(max_workers=2))
+    assert answer.config == TWO
+    assert not any("num_workers=4 gave" in reason.claim for reason in answer.reasons)
+
+
 def test_what_was_measured_is_told_apart_from_what_was_predicted() -> None:
     """Trials that disagree by 15 %, beside a model that is sure: the ratio told is the trials'."""
     trials = blocks({NONE: [100.0, 130.0, 90.0], TWO: [150.0, 140.0, 135.0]}, spread=0.2)
