@@ -19,8 +19,8 @@ Bound = Literal["step", "workers", "cores", "main", "pin", "storage", "order"]
 
 _WORDS: dict[Bound, str] = {
     "step": (
-        "the training step is the limit: batches are ready when it asks, and it waits only to take "
-        "them in"
+        "the training step is the limit: it waits only for what the main process itself does for "
+        "a batch"
     ),
     "workers": "the workers are the limit: each is busy with a batch all the time",
     "cores": "the cores are the limit: all that are to be had are busy",
