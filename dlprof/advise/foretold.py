@@ -62,12 +62,18 @@ def better_foretold(run: Run, limits: Constraints) -> frozenset[Config]:
     return frozenset(speeds) if right else frozenset()
 
 
-def foretold(run: Run, choice: Choice) -> list[Reason]:
-    """What the model foretold of the pick and of all others, and whether it was right."""
+def foretold(run: Run, choice: Choice, trusted: SweepPrediction | None) -> list[Reason]:
+    """What the model foretold of the pick and of all others, and whether it was right.
+
+    Args:
+        run: What was measured, and what was foretold.
+        choice: What was chosen.
+        trusted: What ``believed`` leaves of the forecast.
+    """
     prediction = run.prediction
     if prediction is None or choice.situation.expected is None:
         return []
-    if believed(run, choice.situation) is None:
+    if trusted is None:
         claim = "What was measured is not what the model foretold, so its predictions are set aside"
         return [Reason(claim=claim, evidence={"predicted_by": prediction.method})]
     cells = {cell.config: cell for cell in prediction.cells}
@@ -96,8 +102,8 @@ def _belied(run: Run, choice: Choice) -> list[Reason]:
     wrong = belied(_seen(run), choice.situation.expected)
     return [
         Reason(
-            claim=f"{each.name} was foretold to be faster than others that outran it in every "
-            "block: only what was measured of it counts",
+            claim=f"{each.name} was foretold to be as fast as others, or faster, that outran it in "
+            "every block: only what was measured of it counts",
             evidence={"trials": each.trial_ids},
         )
         for each in choice.allowed

@@ -114,8 +114,10 @@ def belied(observations: Sequence[Observation], expected: Expected) -> frozenset
     """
     if not observations:
         return frozenset()
-    measured = fit_blocks(observations)
-    return _belied(measured, _upheld(measured, expected.of_observed(observations), expected))
+    measured, log_rates = fit_blocks(observations), expected.of_observed(observations)
+    if not _belied(measured, log_rates):
+        return frozenset()  # and none of fewer: what is upheld takes long to tell
+    return _belied(measured, _upheld(measured, log_rates, expected))
 
 
 def _belied(measured: BlockFit, log_rates: Mapping[str, float]) -> frozenset[str]:
