@@ -16,6 +16,9 @@ _SHORT_WINDOW_BATCHES = 20
 _WIDE = 0.15
 """Half-width of the rate's interval, as a share of it, from which it is worth a warning."""
 
+_FAR_WIDE = 0.5
+"""The same from which the rate is hardly known."""
+
 
 def judge(choice: Choice, run: Run) -> tuple[Confidence, str]:
     """The confidence and one sentence: the gravest doubt, or what makes it sure."""
@@ -42,6 +45,7 @@ def _grave_doubts(choice: Choice, run: Run) -> Iterator[str]:
         yield f"{pick.name} was measured only once"
     if 2 * pick.noisy > len(pick.trials):
         yield _noise(pick)
+    yield from _spread(choice, _FAR_WIDE)
 
 
 def _doubts(choice: Choice, run: Run) -> Iterator[str]:
@@ -60,8 +64,13 @@ def _doubts(choice: Choice, run: Run) -> Iterator[str]:
         yield "the sweep was interrupted"
     if any(_is_short(trial) for trial in pick.trials):
         yield "the measured windows were short"
-    rate = choice.speeds.steady.rate(pick.key)
-    if rate.low is not None and rate.low < (1 - _WIDE) * rate.value:
+    yield from _spread(choice, _WIDE)
+
+
+def _spread(choice: Choice, most: float) -> Iterator[str]:
+    """That the rate may be lower by more than a share of it."""
+    rate = choice.speeds.steady.rate(choice.pick.key)
+    if rate.low is not None and rate.low < (1 - most) * rate.value:
         yield f"its rate may be {percent(1 - rate.low / rate.value)} lower: repeats differ"
 
 

@@ -8,7 +8,7 @@ from dlprof.advise.choice import SAME_SPEED, Choice
 from dlprof.advise.effective import Situation
 from dlprof.advise.wording import factor, figures
 from dlprof.records import Config, Constraints, Estimate, Reason, Run, SweepPrediction, Trial
-from dlprof.stats import fit_blocks, is_contradicted, observe
+from dlprof.stats import Observation, belied, fit_blocks, is_contradicted, observe
 from dlprof.units import counted, format_duration, format_rate
 
 _PAYS = 1.05
@@ -31,8 +31,11 @@ def believed(run: Run, situation: Situation) -> SweepPrediction | None:
     """What the model foretold for a situation, unless measurements surely say otherwise."""
     if situation.expected is None:
         return None
-    seen = [each for trial in run.completed if (each := observe(trial)) is not None]
-    return None if is_contradicted(seen, situation.expected) else run.prediction
+    return None if is_contradicted(_seen(run), situation.expected) else run.prediction
+
+
+def _seen(run: Run) -> list[Observation]:
+    return [each for trial in run.completed if (each := observe(trial)) is not None]
 
 
 def better_foretold(run: Run, limits: Constraints) -> frozenset[Config]:
@@ -59,12 +62,18 @@ def better_foretold(run: Run, limits: Constraints) -> frozenset[Config]:
     return frozenset(speeds) if right else frozenset()
 
 
-def foretold(run: Run, choice: Choice) -> list[Reason]:
-    """What the model foretold of the pick and of all others, and whether it was right."""
+def foretold(run: Run, choice: Choice, trusted: SweepPrediction | None) -> list[Reason]:
+    """What the model foretold of the pick and of all others, and whether it was right.
+
+    Args:
+        run: What was measured, and what was foretold.
+        choice: What was chosen.
+        trusted: What ``believed`` leaves of the forecast.
+    """
     prediction = run.prediction
     if prediction is None or choice.situation.expected is None:
         return []
-    if believed(run, choice.situation) is None:
+    if trusted is None:
         claim = "What was measured is not what the model foretold, so its predictions are set aside"
         return [Reason(claim=claim, evidence={"predicted_by": prediction.method})]
     cells = {cell.config: cell for cell in prediction.cells}
@@ -83,7 +92,23 @@ def foretold(run: Run, choice: Choice) -> list[Reason]:
         foretelling = format_rate(known.samples_per_s.value)
         claim += f": {foretelling} samples/s foretold for this one, and {ratio:.2f}x of that seen"
         evidence["predicted"] = figures(known.samples_per_s)
-    return [Reason(claim=claim, evidence=evidence)]
+    return [Reason(claim=claim, evidence=evidence), *_belied(run, choice)]
+
+
+def _belied(run: Run, choice: Choice) -> list[Reason]:
+    """Of which configurations the prediction does not count, as their own trials deny it."""
+    if choice.situation.expected is None:
+        return []
+    wrong = belied(_seen(run), choice.situation.expected)
+    return [
+        Reason(
+            claim=f"{each.name} was foretold to be as fast as others, or faster, that outran it in "
+            "every block: only what was measured of it counts",
+            evidence={"trials": each.trial_ids},
+        )
+        for each in choice.allowed
+        if each.key in wrong
+    ]
 
 
 def levers(run: Run, pick: Config) -> list[Reason]:
@@ -91,10 +116,9 @@ def levers(run: Run, pick: Config) -> list[Reason]:
     tried = [trial for trial in run.trials if trial.purpose == "lever"]
     told = []
     for config in dict.fromkeys(trial.config for trial in tried):
-        changed = _changed(pick, config)
-        ratio = _ratio(tried, config, pick)
-        if len(changed) == 1 and ratio is not None and _is_gain(ratio):
-            name = changed[0]
+        name = _lever(pick, config)
+        ratio = _ratio(tried, config, pick) if name is not None else None
+        if name is not None and ratio is not None and _is_gain(ratio):
             claim = f"{name}={getattr(config, name)!r} gave {factor(ratio)} of it; {_CAVEATS[name]}"
             ids = [trial.id for trial in tried if trial.config in {config, pick}]
             told.append(Reason(claim=claim, evidence={"trials": ids, "ratio": figures(ratio)}))
@@ -105,9 +129,11 @@ def _is_gain(ratio: Estimate) -> bool:
     return ratio.value >= _PAYS and ratio.low is not None and ratio.low > 1
 
 
-def _changed(pick: Config, config: Config) -> list[str]:
+def _lever(pick: Config, config: Config) -> str | None:
+    """The lever that alone tells a configuration from the pick; another pick has none."""
     names = [field.name for field in dataclasses.fields(Config)]
-    return [name for name in names if getattr(pick, name) != getattr(config, name)]
+    changed = [name for name in names if getattr(pick, name) != getattr(config, name)]
+    return changed[0] if len(changed) == 1 and changed[0] in _CAVEATS else None
 
 
 def _ratio(tried: list[Trial], config: Config, pick: Config) -> Estimate | None:

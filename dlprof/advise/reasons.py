@@ -89,7 +89,8 @@ def _differing(one: Config, two: Config) -> list[str]:
 def _compare(choice: Choice, one: Candidate, two: Candidate, claim: str) -> Reason:
     """A claim about two configurations; ``{}`` in it is the ratio of their rates as measured.
 
-    Where a model's prediction changes that, the ratio that was chosen by is told beside it.
+    Where a model's prediction changes that, the ratio that was chosen by is told beside it, and
+    where it turns it round, that too: the claim is then the prediction's.
     """
     seen, judged = choice.speeds.seen(one, two), choice.speeds.ratio(one, two)
     evidence: dict[str, object] = {"trials": evidence_ids([one, two]), "ratio": figures(seen)}
@@ -98,7 +99,19 @@ def _compare(choice: Choice, one: Candidate, two: Candidate, claim: str) -> Reas
         beside = f"{judged.value:.2f}x with what was predicted)"
         told = f"{told[:-1]}; {beside}" if told.endswith(")") else f"{told} ({beside}"
         evidence["ratio_with_prediction"] = figures(judged)
-    return Reason(claim=claim.format(told), evidence=evidence)
+    told = claim.format(told)
+    if _turned_round(choice, one, two):
+        told += (
+            "; the trials alone lean the other way, but not surely: more of them would settle it"
+        )
+    return Reason(claim=told, evidence=evidence)
+
+
+def _turned_round(choice: Choice, one: Candidate, two: Candidate) -> bool:
+    """Whether one is faster by what was measured and slower by what it is chosen by."""
+    ratios = choice.speeds.seen(one, two), choice.speeds.ratio(one, two)
+    low, high = sorted(ratio.value for ratio in ratios)
+    return low < SAME_SPEED and high > 1 / SAME_SPEED
 
 
 def _feeding(choice: Choice) -> Reason | None:
@@ -163,7 +176,8 @@ def _fewer(choice: Choice) -> Reason | None:
     rival = choice.speeds.fastest(fewer)
     if rival in choice.undecided:
         return None  # it is not known to be slower, which is told below
-    cost = "are slower"
+    turned = _turned_round(choice, rival, choice.pick)
+    cost = "are foretold to be slower" if turned else "are slower"
     if rival not in choice.pool and choice.speeds.ratio(rival, choice.pick).value >= SAME_SPEED:
         cost = "would not surely keep the step fed"
     claim = f"Fewer workers {cost}: {rival.name} gave {{}} of it"

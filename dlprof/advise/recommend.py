@@ -67,6 +67,7 @@ def recommend(
     allowed, limit_reasons = within_limits(steady, situation)
     choice = choose(measured, allowed, situation)
     confidence, confidence_reason = judge(choice, run)
+    trusted = believed(run, situation)
     return Recommendation(
         config=choice.pick.config,
         dataloader_kwargs=choice.pick.config.dataloader_kwargs(),
@@ -76,7 +77,7 @@ def recommend(
         reasons=(
             *explain(choice),
             *levers(run, choice.pick.config),
-            *foretold(run, choice),
+            *foretold(run, choice, trusted),
             *neighbours(run),
             *limit_reasons,
             *failures(candidates),
@@ -89,7 +90,7 @@ def recommend(
             situation.constraints.ranks,
             candidates,
             choice.speeds.steady,
-            believed(run, situation),
+            trusted,
         ),
         findings=() if situation.extrapolated else run.findings,
         extrapolated=situation.extrapolated,

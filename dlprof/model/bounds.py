@@ -18,7 +18,10 @@ from dlprof.model.work import Cell
 Bound = Literal["step", "workers", "cores", "main", "pin", "storage", "order"]
 
 _WORDS: dict[Bound, str] = {
-    "step": "the training step is the limit: the loader keeps up with it",
+    "step": (
+        "the training step is the limit: it waits only for what the main process itself does for "
+        "a batch"
+    ),
     "workers": "the workers are the limit: each is busy with a batch all the time",
     "cores": "the cores are the limit: all that are to be had are busy",
     "main": "the main process is the limit: it takes in batches as fast as it can",

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from dlprof.model.cleaning import cleaned, unstolen
-from dlprof.model.handshake import split_receive
+from dlprof.model.handshake import Split, split_receive
 from dlprof.model.spread import MIN_BATCHES, Fetching, drift_of
 from dlprof.model.trials import growth_of, memory_of, startups_of, turnovers_of
 from dlprof.model.work import DEFAULT
@@ -62,7 +62,7 @@ def fit(
     by_strategy = _by(fed, lambda each: each.config.sharing_strategy or DEFAULT)
     split = {name: split_receive(some, clean) for name, some in by_strategy.items()}
     merged = {name: _merged(split[name].costs, some) for name, some in by_strategy.items()}
-    in_workers = merged.get(DEFAULT) or next(iter(merged.values()), None)
+    usual = DEFAULT if merged.get(DEFAULT) else next(iter(merged), DEFAULT)
     fit_of = Fetching.of(usable, clean)
     mine = [by_id[each.trial_id] for each in usable if each.trial_id in by_id]
     main_bytes, worker_bytes = memory_of(trials)
@@ -73,9 +73,9 @@ def fit(
         batch_tensors=batch_tensors,
         read_bytes_per_batch=_mean(map(_read_bytes, mine)),
         in_main=in_main,
-        in_workers=in_workers,
+        in_workers=merged.get(usual),
         receive={name: costs for name, costs in merged.items() if name != DEFAULT and costs},
-        receive_busy_s={name: found.busy_s for name, found in split.items() if found.busy_s > 0},
+        receive_busy_s=_handshakes(split, usual),
         helper_cpu_s=_helpers(usable),
         startup_s=startups_of(trials),
         turnover_s=turnovers_of(trials),
@@ -101,6 +101,12 @@ def _by(
     for item in items:
         groups.setdefault(key(item), []).append(item)
     return groups
+
+
+def _handshakes(split: Mapping[str, Split], usual: str) -> dict[str, float]:
+    """What receiving takes longer from busy workers; ``DEFAULT`` goes with ``in_workers``."""
+    found = {name: each.busy_s for name, each in split.items() if each.busy_s > 0}
+    return found | ({DEFAULT: found[usual]} if usual in found else {})
 
 
 def _dropped(told: Sequence[Explanation], clean: Mapping[str, BatchCosts]) -> list[str]:

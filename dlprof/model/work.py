@@ -195,14 +195,19 @@ def _with_workers(
             *(columns[name] for name in _WITH_WORKERS), strict=True
         )
     )
-    busy = calibration.receive_busy_s
     return Work(
         rows=rows,
         means=_means(rows),
-        busy_s=busy.get(config.sharing_strategy or DEFAULT, 0.0),
+        busy_s=_busy_s(calibration, config.sharing_strategy or DEFAULT),
         pinned=config.pin_memory and bool(costs.pin_s),
         read_bytes=calibration.read_bytes_per_batch or 0.0,
     )
+
+
+def _busy_s(calibration: Calibration, strategy: str) -> float:
+    """What receiving takes longer from busy workers; by name it is torch's default on Linux."""
+    named = strategy == "file_descriptor" and strategy not in calibration.receive
+    return calibration.receive_busy_s.get(DEFAULT if named else strategy, 0.0)
 
 
 _WITH_WORKERS = (

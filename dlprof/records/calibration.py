@@ -26,8 +26,8 @@ class Calibration:
             knows the strategy, ``receive_io_s`` is that of batches whose worker rests.
         receive: Costs with workers by sharing strategy, where more than the default was measured.
         receive_busy_s: Seconds that receiving a batch takes longer while its worker computes, by
-            sharing strategy (``default`` for torch's): the handshake of ``file_descriptor``
-            waits for the worker's interpreter lock.
+            sharing strategy (``default`` for torch's, or for that of ``in_workers``): the handshake
+            of ``file_descriptor`` waits for the worker's interpreter lock.
         helper_cpu_s: CPU seconds a batch of the main process's other threads without workers.
         startup_s: Seconds to start, by start method: ``{"fork": (first, each further worker)}``;
             ``default`` for the target's own method, ``main`` for no workers.

@@ -3,7 +3,8 @@
 What was predicted joins the blocks of measurements (``dlprof.stats.blocks``) as one block more. Its
 weight follows from how far apart repeats are: where they agree to a few per cent it is worth less
 than one of them, and where a neighbour throws them about by 30 % it is worth a dozen. So noise does
-not overturn a prediction, and a clear measurement does: what is surely contradicted is dropped.
+not overturn a prediction, and a clear measurement does: what is surely contradicted is dropped. So
+is what was predicted of one configuration where every block belies it, however noisy they are.
 """
 
 from __future__ import annotations
@@ -20,6 +21,13 @@ _SURELY = 0.99
 _CONTRADICTED = math.log(1.25)
 """A prediction that is further off than this is none to hold on to, if a measurement says so
 surely."""
+
+_BELIED = math.log(2.0)
+"""A prediction that every block misses by more, and in the wrong order, is none to choose by: with
+two blocks of noisy trials (``NOISY_LOG_SD``), luck alone does that to a right one in 1 of 400."""
+
+_LEAST_BELYING = 2
+"""Blocks that it takes: one alone may have met a neighbour."""
 
 _LEAST_LOG_SD, _MOST_LOG_SD = 0.01, 3.0
 """No model is surer than this, and none says less, whatever a file claims."""
@@ -78,6 +86,8 @@ def fit_expecting(observations: Sequence[Observation], expected: Expected | None
     if expected is None:
         return measured
     log_rates = _upheld(measured, expected.of_observed(observations), expected)
+    wrong = _belied(measured, log_rates)
+    log_rates = {key: rate for key, rate in log_rates.items() if key not in wrong}
     believed = _as_block(log_rates, expected.log_sd, observations, measured)
     return fit_blocks([*observations, *believed]) if believed else measured
 
@@ -93,6 +103,40 @@ def is_contradicted(observations: Sequence[Observation], expected: Expected) -> 
         return False
     log_rates = _joined(expected.of_observed(observations), expected)
     return _contradicts(fit_blocks(observations), log_rates, expected.log_sd)
+
+
+def belied(observations: Sequence[Observation], expected: Expected) -> frozenset[str]:
+    """Keys of which the prediction does not count, while that of others does.
+
+    Args:
+        observations: What was measured; nothing belies nothing.
+        expected: What was predicted.
+    """
+    if not observations:
+        return frozenset()
+    measured, log_rates = fit_blocks(observations), expected.of_observed(observations)
+    if not _belied(measured, log_rates):
+        return frozenset()  # and none of fewer: what is upheld takes long to tell
+    return _belied(measured, _upheld(measured, log_rates, expected))
+
+
+def _belied(measured: BlockFit, log_rates: Mapping[str, float]) -> frozenset[str]:
+    """What was predicted to be as fast as another, and was far slower in every block."""
+    pairs = itertools.permutations(log_rates, 2)
+    return frozenset(
+        one
+        for one, two in pairs
+        if log_rates[one] >= log_rates[two]
+        and _fell_short(measured, one, two, log_rates[one] - log_rates[two])
+    )
+
+
+def _fell_short(measured: BlockFit, one: str, two: str, predicted: float) -> bool:
+    """Whether every block has one below another, by far more than was predicted."""
+    ours, theirs = measured.cells[one], measured.cells[two]
+    gaps = [ours[block][1] - theirs[block][1] for block in ours.keys() & theirs.keys()]
+    limit = min(0.0, predicted - _BELIED)
+    return len(gaps) >= _LEAST_BELYING and max(gaps) < limit
 
 
 def _upheld(

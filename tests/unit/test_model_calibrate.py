@@ -13,6 +13,7 @@ import builders
 import pytest
 
 from dlprof.model import Conditions, fit, is_usable, predict_all
+from dlprof.model.work import work_of
 from dlprof.records import BatchCosts, Calibration, Config, Explanation, Trial, Usage, WorkerCosts
 from dlprof.records.stages import Stage
 
@@ -231,6 +232,25 @@ def test_batches_taken_from_resting_workers_tell_the_handshake() -> None:
     assert made.receive_busy_s["default"] == pytest.approx(3 * MS)
     assert made.in_workers is not None
     assert made.in_workers.receive_io_s == pytest.approx((1 * MS,) * 50)
+
+
+@pytest.mark.parametrize("asked", [None, "file_descriptor"])
+@pytest.mark.parametrize("calibrated", [None, "file_descriptor"])
+def test_the_handshake_is_reckoned_with_however_it_is_named(
+    asked: str | None, calibrated: str | None
+) -> None:
+    """On Linux ``file_descriptor`` is torch's default: a rested cost is never taken alone."""
+    busy = explained(1, receive_io=(4 * MS,) * 50, busy=1.0, strategy=calibrated)
+    made = fit([dataclasses.replace(busy, rested_receive_s=1 * MS)], [])
+    config = Config(num_workers=2, prefetch_factor=2, sharing_strategy=asked)
+    assert work_of(made, config, Conditions(cores=2.0)).busy_s == pytest.approx(3 * MS)
+
+
+def test_sharing_by_name_has_no_handshake_that_others_have() -> None:
+    busy = explained(1, receive_io=(4 * MS,) * 50, busy=1.0)
+    made = fit([dataclasses.replace(busy, rested_receive_s=1 * MS)], [])
+    config = Config(num_workers=2, prefetch_factor=2, sharing_strategy="file_system")
+    assert work_of(made, config, Conditions(cores=2.0)).busy_s == 0
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_a_loader_that_is_quick_needs_no_workers() -> None:
 def test_what_taking_batches_in_costs_is_added_to_what_is_asked() -> None:
     found = fed_by(calibration(cpu=0.02, receive=0.002), step_s=0.01)
     assert found.least_wait_fraction == pytest.approx(2 / 12, rel=0.1)
-    assert found.max_wait_fraction == pytest.approx(found.least_wait_fraction + 0.02)
+    assert 1 - found.max_wait_fraction == pytest.approx(0.98 * (1 - found.least_wait_fraction))
     assert found.asked_wait_fraction == 0.02
     assert found.reached
 
@@ -136,3 +136,25 @@ def test_the_screen_keeps_to_its_width(width: int, there: bool) -> None:  # noqa
     assert max(map(len, lines)) <= width
     assert "the page cache" in " ".join(" ".join(lines).split())
     assert ("extrapolated" in " ".join(lines)) == there
+
+
+def test_the_least_wait_is_that_of_workers_at_rest() -> None:
+    """Receiving is dear only from workers that compute, and plenty of them hardly do."""
+    costs = calibration(cpu=0.0125, receive=0.0002, receive_busy_s={"default": 0.0024})
+    asked = Question(step_s=0.005, cores=16.0)
+    found = feed(calibrated(costs), asked)
+    assert found.least_wait_fraction == pytest.approx(0.2 / 5.2, abs=0.01)
+    assert found.prediction.wait_fraction is not None
+    assert found.prediction.wait_fraction <= found.max_wait_fraction + 0.005
+    assert found.workers.value == 3
+
+
+def test_a_step_that_no_loader_feeds_is_told_as_such() -> None:
+    found = fed_by(calibration(cpu=0.02, receive=0.002), step_s=1e-6, cores=2.0)
+    assert found.least_wait_fraction > 0.99
+    assert found.max_wait_fraction < 1
+    assert not found.reached
+    assert not found.enough
+    assert "can't be done" in answer_text(found)
+    best = 1 / 0.002
+    assert found.prediction.batches_per_s.value == pytest.approx(best, rel=0.05)

@@ -84,12 +84,20 @@ def test_unless_told_otherwise_it_is_as_it_was() -> None:
         Question(step_s=0.0),
         Question(storage_bytes_per_s=1e9),
         Question(speed=0.5),
+        Question(neighbours=500.0),
         Question(machine=elsewhere()),
     ],
 )
 def test_other_conditions_were_not_measured(question: Question) -> None:
     run = calibrated(settings={"step_s": 0.02})
     assert not place_of(run, question).as_measured
+
+
+def test_what_was_measured_beside_the_same_neighbours_stands() -> None:
+    run = calibrated(trials=[trial(config(2), usage=Usage(other_cpu_cores=3.0))])
+    assert place_of(run, Question(neighbours=3.5)).as_measured
+    assert not place_of(run, Question(neighbours=0.0)).as_measured
+    assert place_of(run, Question()).as_measured
 
 
 def test_what_no_machine_has_is_refused() -> None:

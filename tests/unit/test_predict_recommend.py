@@ -64,6 +64,15 @@ def test_a_step_that_was_measured_is_not_predicted() -> None:
     assert recommend(steps, Constraints(step_s=0.02)).basis == "predicted"
 
 
+def test_a_step_that_waits_to_take_batches_in_is_not_told_to_be_kept_up_with() -> None:
+    costs = calibration(cpu=0.004, receive=0.005)
+    answer = recommend(calibrated(costs), Constraints(step_s=0.05))
+    text = " ".join(reason.claim for reason in answer.reasons)
+    assert "No configuration would keep a step of 50 ms fed" in text
+    assert "keeps up" not in text
+    assert "it waits only for what the main process itself does" in text
+
+
 def test_a_run_of_no_trials_is_enough() -> None:
     answer = recommend(calibrated(), Constraints(ranks=4))
     assert answer.config.num_workers > 0
@@ -91,6 +100,15 @@ def test_both_cases_are_predicted() -> None:
     assert shared.bound
     only = recommend(calibrated(costs), machine=elsewhere())
     assert [case.name for case in only.cases] == ["dedicated"]
+
+
+@pytest.mark.parametrize(
+    ("neighbours", "told"),
+    [(2.0, "Others keep 2 of 8 cores busy"), (500.0, "500 threads of others want the 8 cores")],
+)
+def test_more_neighbours_than_cores_are_told_as_threads(neighbours: float, told: str) -> None:
+    answer = recommend(calibrated(), Constraints(neighbours=neighbours))
+    assert any(reason.claim.startswith(told) for reason in answer.reasons)
 
 
 def test_neighbours_that_were_seen_here_are_reckoned_with() -> None:

@@ -8,7 +8,14 @@ import random
 
 import pytest
 
-from dlprof.stats import Expected, Observation, fit_blocks, fit_expecting, is_contradicted
+from dlprof.stats import (
+    Expected,
+    Observation,
+    belied,
+    fit_blocks,
+    fit_expecting,
+    is_contradicted,
+)
 
 
 def seen(table: dict[str, list[float]], log_sd: float = 0.10) -> list[Observation]:
@@ -112,3 +119,31 @@ def test_a_prediction_that_stands_apart_falls_alone() -> None:
     fit = fit_expecting(observations, belief)
     assert fit.ratio("none", "a").value == pytest.approx(0.5, rel=0.02)
     assert fit.cells["a"].keys() > fit.cells["none"].keys()
+
+
+def test_a_prediction_that_every_block_belies_does_not_count() -> None:
+    """Twice as fast foretold, slower in both blocks: too noisy for certainty, and yet it's none."""
+    observations = seen({"none": [30, 31], "a": [403, 401], "b": [345, 248]}, log_sd=0.4)
+    belief = expected(none=30, a=400, b=860)
+    assert not is_contradicted(observations, belief)
+    assert belied(observations, belief) == {"b"}
+    fit = fit_expecting(observations, belief)
+    assert fit.best() == "a"
+    assert fit.cells["a"].keys() > fit.cells["b"].keys()
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {"a": [403], "b": [285]},  # once is luck
+        {"a": [403, 401], "b": [285, 420]},  # one block has it the right way round
+        {"a": [403, 401], "b": [420, 430]},  # far from twice as fast, but faster
+        {"a": [403, 160], "b": [570, 285]},  # slower than another block's, not than its own's
+    ],
+)
+def test_what_some_block_leaves_possible_is_not_belied(table: dict[str, list[float]]) -> None:
+    assert not belied(seen(table, log_sd=0.3), expected(a=400, b=860))
+
+
+def test_nothing_belies_nothing() -> None:
+    assert not belied([], expected(a=400, b=860))

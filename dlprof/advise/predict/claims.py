@@ -169,10 +169,13 @@ def _cases(chosen: Chosen, cases: Sequence[PredictedCase]) -> list[Reason]:
         return []
     shared, alone = (case.expected.samples_per_s.value for case in cases[:2])
     share = shared / alone
-    cores = f"{cases[0].neighbours:.3g} of {chosen.place.conditions.cores:g} cores"
-    claim = f"Others keep {cores} busy: that leaves {percent(share)} of what it would give alone"
+    there, others = chosen.place.conditions.cores, cases[0].neighbours
+    busy = f"Others keep {others:.3g} of {there:g} cores busy"
+    if others > there:
+        busy = f"{others:.3g} threads of others want the {there:g} cores"
+    claim = f"{busy}: that leaves {percent(share)} of what it would give alone"
     if share > SAME_SPEED:
-        claim = f"Others keep {cores} busy, which would cost it nothing to speak of"
+        claim = f"{busy}, which would cost it nothing to speak of"
     figures = {"shared_samples_per_s": shared, "dedicated_samples_per_s": alone}
     return [Reason(claim=claim, evidence=_evidence(chosen, **figures))]
 

@@ -14,7 +14,7 @@ from dlprof.advise.predict.forecast import Calibrated, predicted_rows
 from dlprof.advise.predict.question import Place, Question, place_of, usable_calibration
 from dlprof.advise.predict.trust import judge
 from dlprof.errors import UsageError
-from dlprof.model import Conditions, Predictor, bounds, cell_of, predictor_of
+from dlprof.model import Conditions, Predictor, cell_of, predictor_of
 from dlprof.model.deck import Deck
 from dlprof.model.work import work_of
 from dlprof.records import Calibration, Confidence, Config, Estimate, Prediction, Run
@@ -27,6 +27,9 @@ _PLENTY = 3.0
 _MOST_WORKERS = 512
 _SLACK = 0.25
 """Part of the wait that is asked for which must be left for what workers and cores add to it."""
+
+_HARDLY_FED = 0.5
+"""Where the least wait is more than this share of the time, the step is not fed by any loader."""
 
 _MORE_WORKERS = 2
 """Times the fewest workers: with so many, cores that are short are used better."""
@@ -54,7 +57,8 @@ class Feed:
         pss_bytes: Memory of all ranks.
         shm_bytes: Shared memory of all ranks.
         prediction: Of one rank, in that configuration on those cores.
-        reached: Whether that keeps the wait; if not, nothing within reason does.
+        reached: Whether that keeps the wait, and the step computes for most of the time; if not,
+            nothing within reason does.
         machine_cores: Cores that there are.
         enough: Whether they are enough.
         machine_wait_fraction: How much the step would wait on those.
@@ -104,8 +108,8 @@ def feed(
     """Find the fewest cores, and on them the fewest workers, that keep a step fed.
 
     By bisection: waiting falls with workers and with cores. Where taking a batch into the main
-    process already makes the step wait for longer than asked, that much is added to what is
-    asked, for no loader could do better.
+    process already makes the step wait for longer than asked, no loader could do better, and the
+    rate may be lower than the best possible by what is asked.
 
     Args:
         run: That holds a calibration.
@@ -125,7 +129,7 @@ def feed(
         )
     search = _Search(calibration, base or base_config(run), place.conditions, method)
     least = search.least_wait()
-    allowed = max_wait if least <= max_wait * (1 - _SLACK) else least + max_wait
+    allowed = max_wait if least <= max_wait * (1 - _SLACK) else least + max_wait * (1 - least)
     workers, prefetch, cores = search.fewest(allowed)
     config = search.config(workers, prefetch)
     there = _with(place, cores=float(cores))
@@ -135,6 +139,7 @@ def feed(
     confidence, reason = judge(run, calibration, place, own_rate, agreement(run, calibration))
     machine_cores = place.conditions.cores
     machine_wait = search.wait(workers, prefetch, machine_cores)
+    can_be_fed = least <= _HARDLY_FED
     return Feed(
         hostname=place.machine.hostname,
         extrapolated=place.extrapolated,
@@ -150,8 +155,8 @@ def feed(
         **_totals(calibration, prediction, place.conditions.ranks),
         prediction=prediction,
         machine_cores=machine_cores,
-        reached=search.wait(workers, prefetch, float(cores)) <= allowed,
-        enough=machine_wait <= allowed,
+        reached=can_be_fed and search.wait(workers, prefetch, float(cores)) <= allowed,
+        enough=can_be_fed and machine_wait <= allowed,
         machine_wait_fraction=machine_wait,
         confidence=confidence,
         confidence_reason=reason,
@@ -241,12 +246,11 @@ class _Search:
     def least_wait(self) -> float:
         """What remains of the wait with more workers and cores than are of any use.
 
-        By the closed form: taking batches in, pinning and storage add up to nothing else.
+        Asked as all else is: in the closed form workers are never at rest, and receiving from one
+        that computes is dear.
         """
         most = self._most()
-        where = dataclasses.replace(self._conditions, cores=self._ample(most))
-        cell = cell_of(self._calibration, self.config(most, 2), where, work=self._works[True])
-        fed = max(0.0, 1.0 - min(bounds(cell).values()) * cell.whole_step_s)
+        fed = min(self.wait(most, depth, self._ample(most)) for depth in _DEPTHS)
         return min(fed, self.wait(0, 0, self._ample(0)))
 
     def fewest(self, allowed: float) -> tuple[int, int, int]:

@@ -51,7 +51,8 @@ class Place:
         machine: Which.
         conditions: The share of it, and the consumer.
         extrapolated: Whether it is another machine than the one that was measured.
-        as_measured: Whether trials of the run show the same: its machine, cores and step.
+        as_measured: Whether trials of the run show the same: its machine, cores, step
+            and neighbours; where no neighbours are asked for, whatever there were.
         speed: Of its cores.
         notes: What was assumed, one sentence each.
     """
@@ -129,7 +130,9 @@ def place_of(run: Run, question: Question) -> Place:
         machine=there,
         conditions=conditions,
         extrapolated=extrapolated,
-        as_measured=not extrapolated and _is_as_measured(run, conditions),
+        as_measured=not extrapolated
+        and _is_as_measured(run, conditions)
+        and _are_as_measured(run, question.neighbours),
         speed=speed,
         notes=tuple(_notes(run, question, there, conditions)),
     )
@@ -201,6 +204,13 @@ def _is_as_measured(run: Run, where: Conditions) -> bool:
     same_cores = abs(where.cores - run.header.machine.usable_cores) <= _SAME_CORES
     alone = where.ranks == 1 and where.storage_bytes_per_s is None and where.speed == 1.0
     return same_step and same_cores and alone
+
+
+def _are_as_measured(run: Run, neighbours: float | None) -> bool:
+    """Whether neighbours that are asked for were there, to within what makes a machine shared."""
+    seen = neighbours_seen(run) or 0.0
+    close = _SHARED * run.header.machine.usable_cores
+    return neighbours is None or abs(neighbours - seen) <= close
 
 
 def _notes(run: Run, question: Question, there: Machine, where: Conditions) -> list[str]:

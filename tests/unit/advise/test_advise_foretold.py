@@ -123,6 +123,18 @@ def test_a_lever_that_gained_nothing_is_not_told() -> None:
     assert "in_order" not in claims(found)
 
 
+def test_a_pick_that_levers_were_tried_with_is_no_lever_itself() -> None:
+    """Two sessions of a sweep whose pick changed: each tried the lever with its own."""
+    trials = blocks({NONE: [100.0, 101.0], TWO: [198.0, 201.0], FOUR: [390.0, 400.0]})
+    first = blocks({TWO: [200.0, 199.0], config(2, in_order=False): [201.0, 200.0]})
+    second = blocks({FOUR: [395.0, 399.0], config(4, in_order=False): [400.0, 398.0]})
+    tried = [dataclasses.replace(each, purpose="lever") for each in [*first, *second]]
+    prediction = foretold({NONE: 100.0, TWO: 190.0, FOUR: 380.0}, race=(NONE, TWO, FOUR), pick=FOUR)
+    answer = recommend(led([*trials, *tried], prediction), Constraints(max_workers=2))
+    assert answer.config == TWO
+    assert not any("num_workers=4 gave" in reason.claim for reason in answer.reasons)
+
+
 def test_what_was_measured_is_told_apart_from_what_was_predicted() -> None:
     """Trials that disagree by 15 %, beside a model that is sure: the ratio told is the trials'."""
     trials = blocks({NONE: [100.0, 130.0, 90.0], TWO: [150.0, 140.0, 135.0]}, spread=0.2)
@@ -183,3 +195,30 @@ def test_settings_that_were_only_foretold_are_never_told_with_high_confidence() 
     answer = recommend(found, Constraints(max_workers=6))
     assert answer.config == FOUR  # of the cells that the sweep predicted, and none beside them
     assert answer.confidence != "high"
+
+
+def disturbed(rates: dict[Config, list[float]]) -> list[Trial]:
+    """Trials beside a busy neighbour."""
+    return [dataclasses.replace(each, noisy=True) for each in blocks(rates, spread=0.6)]
+
+
+def test_a_forecast_that_every_trial_belies_picks_nothing() -> None:
+    few, many = config(14), config(32)
+    trials = disturbed({NONE: [305.0, 300.0], few: [4090.0, 4030.0], many: [3450.0, 2480.0]})
+    found = led(trials, foretold({NONE: 307.0, few: 4040.0, many: 8620.0}, pick=many))
+    assert recommend(found).config == few
+    assert (
+        "num_workers=32 was foretold to be as fast as others, or faster, that outran it"
+        in claims(found)
+    )
+    assert "the trials alone lean" not in claims(found)
+
+
+def test_a_ratio_that_the_forecast_turns_round_is_told_as_such() -> None:
+    trials = disturbed({TWO: [118.0, 120.0], FOUR: [100.0, 130.0]})
+    found = led(trials, foretold({TWO: 100.0, FOUR: 190.0}, pick=FOUR))
+    assert recommend(found).config == FOUR
+    fewer = next(line for line in claims(found).splitlines() if line.startswith("Fewer workers"))
+    assert "are foretold to be slower" in fewer
+    assert "gave 1.04x" in fewer
+    assert "; the trials alone lean the other way, but not surely" in fewer

@@ -192,6 +192,13 @@ def test_repeats_that_differ_are_a_doubt() -> None:
     assert "repeats differ" in reason
 
 
+def test_a_rate_that_is_hardly_known_is_low_confidence() -> None:
+    """Two trials twenty times apart: their mean is a rate that was never seen."""
+    level, reason = confidence(run(blocks({W4: [6428, 320]})))
+    assert level == "low"
+    assert "lower: repeats differ" in reason
+
+
 def test_an_interrupted_sweep_is_a_doubt() -> None:
     cost = Cost(measured=1, overhead=1, total=2)
     end = RunEnd(ended_at="2026-01-01T00:00:00Z", reason="interrupted", cost_s=cost)
