@@ -64,16 +64,23 @@ class Consumer:
 class LoadingConsumer(Consumer):
     """A rank without workers: main loads each batch when it is asked for."""
 
-    __slots__ = ()
+    __slots__ = ("_turns",)
 
     def ask(self) -> None:
         """Load the next batch."""
-        cpu = self._costs.cpu
-        self._clock.compute(cpu[len(self.yields_s) % len(cpu)], self._computed)
+        self._turns = len(self._costs.turns[0])
+        self._compute()
+
+    def _compute(self) -> None:
+        self._turns -= 1
+        seconds = self._costs.compute_s(len(self.yields_s), self._turns)
+        self._clock.compute(seconds, self._computed)
 
     def _computed(self) -> None:
-        io, storage = self._costs.io, self._costs.storage
-        wait_s = io[len(self.yields_s) % len(io)]
+        wait_s, storage = self._costs.wait_s(len(self.yields_s), self._turns), self._costs.storage
+        if self._turns:
+            self._clock.wait(wait_s, self._compute)
+            return
         if storage is not None:
             wait_s = max(wait_s, storage.serve(self._clock.now))
         self._clock.wait(wait_s, self._yield)

@@ -134,7 +134,7 @@ def _network(
         rows = deck.rows(cell.work, measured, rank)
         costs = Costs(
             **costs_of(rows, pinned=cell.work.pinned),
-            turns=_turns(cell),
+            turns=_turns(cell, rank),
             busy_s=cell.work.busy_s,
             steps=deck.steps(cell, len(rows), rank),
             step_cores=where.step_cores,
@@ -155,17 +155,19 @@ def _network(
     return _Network(clock=clock, consumers=consumers, workers=workers, counts=counts)
 
 
-def _turns(cell: Cell) -> Sequence[Sequence[float]]:
+def _turns(cell: Cell, rank: int) -> Sequence[Sequence[float]]:
     """How a batch's computing and waiting fall on its turns.
 
     A batch of many samples computes and waits many times. Where one of the two hardly counts, it
     doesn't matter; else three times come within a hundredth of many. They differ from batch to
-    batch, or workers would go on in step for ever where all batches cost the same.
+    batch and from rank to rank, or workers and ranks would go on in step for ever where all
+    batches cost the same.
     """
     means = cell.work.means
     if min(means.cpu, means.io) <= _COUNTS * (means.cpu + means.io):
         return ((1.0,),)
-    return _THREE_TURNS
+    first = rank % len(_THREE_TURNS)
+    return _THREE_TURNS[first:] + _THREE_TURNS[:first]
 
 
 def _uneven(rng: random.Random, count: int) -> tuple[float, ...]:

@@ -35,6 +35,40 @@ def test_without_workers_they_are_exact(method: str) -> None:
     assert rate(calibration, Config(), method, step_s=1 * MS) == pytest.approx(100, rel=1e-6)
 
 
+@pytest.mark.parametrize("method", ["closed", *METHODS])
+@pytest.mark.parametrize(
+    ("slowdown", "where"),
+    [
+        (1.0, {"cores": 2.0, "ranks": 2}),
+        (1.5, {"cores": 1.0, "ranks": 2}),
+        (2.524, {"cores": 1.0, "ranks": 4, "step_s": 10 * MS}),
+        (2.0, {"cores": 1.0, "neighbours": 1.0}),
+        (16 / 6, {"cores": 1.0, "ranks": 2, "neighbours": 1.0}),
+    ],
+)
+def test_without_workers_ranks_that_wait_leave_their_cores_to_others(
+    method: str, slowdown: float, where: dict[str, float]
+) -> None:
+    """The slowdowns are those of ``sharing``, by hand or as its tests hold them."""
+    calibration = tailed(cpu=10 * MS, io=10 * MS, slow=0.5, factor=1.5)
+    batch_s = (slowdown * 12.5 + 12.5) * MS + where.get("step_s", 0.0)
+    assert rate(calibration, Config(), method, **where) == pytest.approx(1 / batch_s, rel=0.05)
+
+
+def test_ranks_without_workers_do_not_stay_in_step_where_all_batches_cost_the_same() -> None:
+    found = rate(constant(cpu=10 * MS, io=10 * MS), Config(), cores=2.0, ranks=4)
+    assert found == pytest.approx(42.5, rel=0.03)  # 33.3, were all to compute at once
+
+
+@pytest.mark.parametrize("method", ["closed", *METHODS])
+@pytest.mark.parametrize("helpers", [1, 3])
+def test_helpers_of_main_get_a_share_beside_neighbours(method: str, helpers: int) -> None:
+    calibration = constant(cpu=10 * MS, helper_cpu_s=helpers * 10 * MS)
+    threads = helpers + 1.0
+    found = rate(calibration, Config(), method, cores=threads, neighbours=threads)
+    assert found == pytest.approx(50)
+
+
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_what_passes_between_batches_costs_its_process_as_much(method: str, workers: int) -> None:

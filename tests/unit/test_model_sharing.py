@@ -27,6 +27,15 @@ def test_two_threads_on_one_core_by_hand() -> None:
     assert slowdown(2, compute_s=1.0, wait_s=1.0, cores=1.0) == pytest.approx(1.5)
 
 
+def test_threads_of_others_take_a_share_for_each() -> None:
+    assert slowdown(1, compute_s=1.0, wait_s=1.0, cores=1.0, beside=1.0) == pytest.approx(2)
+    assert slowdown(2, compute_s=1.0, wait_s=0.0, cores=2.0, beside=4.0) == pytest.approx(3)
+    assert slowdown(2, compute_s=1.0, wait_s=1.0, cores=4.0, beside=2.0) == 1
+    # D = Z, and ours get 1/2 or 2/3 of a core: P(0) : P(1) : P(2) = 1 : 4 : 6, and 16 / 6.
+    found = slowdown(2, compute_s=1.0, wait_s=1.0, cores=1.0, beside=1.0)
+    assert found == pytest.approx(16 / 6)
+
+
 def test_many_threads_approach_their_share() -> None:
     found = slowdown(400, compute_s=1.0, wait_s=1.0, cores=10.0)
     assert found == pytest.approx(400 / 10 - 1, rel=0.01)  # those that wait take no share
