@@ -29,9 +29,10 @@ from dlprof.model.work import Cell, Rows
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Columns:
-    """What each batch of the sequence costs: loading, taking in, stepping."""
+    """What each batch of the sequence costs: loading, the pin thread, taking in, stepping."""
 
     load: Sequence[float]
+    pin: Sequence[float]
     take: Sequence[float]
     step: Sequence[float]
 
@@ -132,13 +133,13 @@ def _columns(cell: Cell, rows: Rows, steps: Sequence[float], slow: float) -> _Co
     busy = receive_s(cell) - means.receive_cpu - means.receive_io
     load = [slow * row[0] + row[1] for row in rows]
     if cell.work.pinned:  # the thread adds to a batch's way; its rate is a bound by itself
-        behind = [slow * (row[2] + row[5]) + row[3] + busy for row in rows]
-        load = [a + b for a, b in zip(load, behind, strict=True)]
+        pin = [slow * (row[2] + row[5]) + row[3] + busy for row in rows]
         take = [slow * row[4] for row in rows]
     else:
+        pin = [0.0] * len(rows)
         take = [slow * (row[2] + row[4]) + row[3] + busy for row in rows]
     extra = slow * cell.conditions.step_cpu_s / cell.conditions.speed
-    return _Columns(load=load, take=take, step=[step + extra for step in steps])
+    return _Columns(load=load, pin=pin, take=take, step=[step + extra for step in steps])
 
 
 def _in_order(
@@ -151,8 +152,8 @@ def _in_order(
     give, loaded = returned.append, done.append
     held_back = False
     now = step = 0.0
-    costs = itertools.cycle(zip(columns.load, columns.take, columns.step, strict=True))
-    for k, (load, take, after) in zip(range(count), costs, strict=False):
+    costs = itertools.cycle(zip(columns.load, columns.pin, columns.take, columns.step, strict=True))
+    for k, (load, pin, take, after) in zip(range(count), costs, strict=False):
         ready = done[k]
         sent = returned[k]
         if sent > ready:
@@ -160,6 +161,7 @@ def _in_order(
             held_back = True
         ready += load
         loaded(ready)
+        ready += pin
         now += step
         if ready > now:  # noqa: PLR1730 - a call of max() would double the loop's time
             now = ready
@@ -177,18 +179,19 @@ def _as_they_come(
     Torch then gives the next index to a worker with fewer than P batches on its hands: to the
     one whose batch has just been returned.
     """
-    costs = itertools.cycle(zip(columns.load, columns.take, columns.step, strict=True))
+    costs = itertools.cycle(zip(columns.load, columns.pin, columns.take, columns.step, strict=True))
     finished: list[tuple[float, int]] = []
     free = [0.0] * workers
     for worker in list(range(workers)) * prefetch:
-        free[worker] += next(costs)[0]
-        finished.append((free[worker], worker))
+        load, pin, _, _ = next(costs)
+        free[worker] += load
+        finished.append((free[worker] + pin, worker))
     heapq.heapify(finished)
     returned = []
     held_back = False
     now = step = 0.0
     for _ in range(count):
-        load, take, after = next(costs)
+        load, pin, take, after = next(costs)
         ready, worker = finished[0]
         now += step
         if ready > now:  # noqa: PLR1730 - as above
@@ -201,5 +204,5 @@ def _as_they_come(
             begin = now
             held_back = True
         free[worker] = begin + load
-        heapq.heapreplace(finished, (begin + load, worker))
+        heapq.heapreplace(finished, (begin + load + pin, worker))
     return returned, held_back

@@ -129,6 +129,19 @@ def test_a_pin_thread_works_beside_main(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("in_order", [True, False])
+@pytest.mark.parametrize(
+    ("prefetch", "step_ms", "batch_ms"), [(1, 0, 7), (2, 0, 5), (8, 0, 5), (2, 9, 9)]
+)
+def test_a_worker_goes_on_while_its_batch_is_pinned(
+    method: str, prefetch: int, step_ms: float, batch_ms: float, *, in_order: bool
+) -> None:
+    config = fed(2, prefetch, pin_memory=True, in_order=in_order)
+    found = rate(constant(cpu=10 * MS, pin=4 * MS), config, method, step_s=step_ms * MS)
+    assert found == pytest.approx(1 / (batch_ms * MS), rel=0.01)
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_all_share_one_storage(method: str) -> None:
     calibration = constant(io=1 * MS, read_bytes_per_batch=1e6)
     found = rate(calibration, fed(8), method, ranks=3, storage_bytes_per_s=1e8)
