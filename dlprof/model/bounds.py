@@ -5,9 +5,12 @@ main), a step ``T``, ``W`` workers, ``C`` cores and ``R`` ranks:
 
     X <= min(1 / (T + g), W / (cpu + io), C / (R * (cpu + g_cpu)))
 
-and without workers ``X <= min(1 / (s * cpu + io + T), C / (R * process CPU))``. There ``s`` is how
-much computing slows down while other ranks compute, too: an estimate, by the machine-repairman
-model (``sharing``), for a rank that waits or steps leaves its cores to the others.
+Main finds a batch's worker at rest: where main is the limit, workers are soon held back, and where
+it isn't, a handshake that waits for a worker costs time that main has.
+
+Without workers ``X <= min(1 / (s * cpu + io + T), C / (R * process CPU))``. There ``s`` is how much
+computing slows down while other ranks compute, too: an estimate, by the machine-repairman model
+(``sharing``), for a rank that waits or steps leaves its cores to the others.
 """
 
 from __future__ import annotations
@@ -80,14 +83,6 @@ def cores_bound(cell: Cell) -> float:
     return _over(own_cores(cell) / cell.conditions.ranks, cpu_per_batch(cell))
 
 
-def receive_s(cell: Cell) -> float:
-    """Mean seconds in which a batch is taken in, the workers as busy as the cores let them be."""
-    means = cell.work.means
-    rate = min(_workers(cell, 0.0), cores_bound(cell))
-    computing = min(1.0, rate * means.cpu / cell.workers) if means.cpu > 0 else 0.0
-    return means.receive_cpu + means.receive_io + cell.work.busy_s * computing
-
-
 def _computing(cell: Cell) -> float:
     """Threads of one rank that compute at once while its workers are busy."""
     return cell.workers * cpu_share(cell) if cell.workers else 1.0 + cell.work.helpers
@@ -134,7 +129,7 @@ def _slowdown_in_main(cell: Cell) -> float:
 
 def _with_workers(cell: Cell) -> dict[Bound, float]:
     means = cell.work.means
-    receive = receive_s(cell)
+    receive = means.receive_cpu + means.receive_io
     main = means.main_cpu + (0.0 if cell.work.pinned else receive)
     first: Bound = "step" if cell.whole_step_s > main else "main"
     found: dict[Bound, float] = {

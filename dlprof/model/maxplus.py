@@ -2,7 +2,9 @@
 
     sent[k] = ret[k - W * P]
     done[k] = max(done[k - W], sent[k]) + s * cpu[k] + io[k]
-    ret[k]  = max(ret[k - 1] + T[k - 1], done[k]) + s * g_cpu[k] + g_io[k]
+    ret[k]  = max(ret[k - 1] + T[k - 1], done[k] + pin[k]) + s * g_cpu[k] + g_io[k]
+
+A handshake adds to ``ret[k]`` while the batch's worker loads batch ``k + W``.
 
 ``s >= 1`` is how much computing slows down where the cores are short. The smallest ``s`` that
 keeps ``X * CPU * ranks <= C`` gives ``X = C / (CPU * ranks)`` itself, for ``X`` falls steadily
@@ -20,7 +22,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from dlprof.model.bounds import bounds, cores_bound, cpu_per_batch, own_cores, receive_s
+from dlprof.model.bounds import bounds, cores_bound, cpu_per_batch, own_cores
 from dlprof.model.deck import Deck
 from dlprof.model.predictor import Steady
 from dlprof.model.sharing import slowdown
@@ -29,12 +31,16 @@ from dlprof.model.work import Cell, Rows
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Columns:
-    """What each batch of the sequence costs: loading, the pin thread, taking in, stepping."""
+    """What each batch of the sequence costs: loading, the pin thread, taking in, stepping.
+
+    ``busy`` is what taking any of them in costs more while its worker is loading the next.
+    """
 
     load: Sequence[float]
     pin: Sequence[float]
     take: Sequence[float]
     step: Sequence[float]
+    busy: float
 
 
 def steady_rate(cell: Cell, deck: Deck, *, batches: int, rank: int = 0) -> Steady:
@@ -129,17 +135,32 @@ def _recursion(cell: Cell, rows: Rows, steps: Sequence[float], *, slow: float) -
 
 
 def _columns(cell: Cell, rows: Rows, steps: Sequence[float], slow: float) -> _Columns:
-    means = cell.work.means
-    busy = receive_s(cell) - means.receive_cpu - means.receive_io
     load = [slow * row[0] + row[1] for row in rows]
     if cell.work.pinned:  # the thread adds to a batch's way; its rate is a bound by itself
-        pin = [slow * (row[2] + row[5]) + row[3] + busy for row in rows]
+        pin = [slow * (row[2] + row[5]) + row[3] for row in rows]
         take = [slow * row[4] for row in rows]
     else:
         pin = [0.0] * len(rows)
-        take = [slow * (row[2] + row[4]) + row[3] + busy for row in rows]
+        take = [slow * (row[2] + row[4]) + row[3] for row in rows]
     extra = slow * cell.conditions.step_cpu_s / cell.conditions.speed
-    return _Columns(load=load, pin=pin, take=take, step=[step + extra for step in steps])
+    return _Columns(
+        load=load,
+        pin=pin,
+        take=take,
+        step=[step + extra for step in steps],
+        busy=_busy_s(cell, slow),
+    )
+
+
+def _busy_s(cell: Cell, slow: float) -> float:
+    """Mean seconds by which taking a batch in takes longer while its worker loads the next.
+
+    With one batch ahead a worker has no next one yet; a pin thread waits for it beside main.
+    """
+    if cell.prefetch == 1 or cell.work.pinned or cell.work.means.cpu <= 0:
+        return 0.0
+    computing_s = slow * cell.work.means.cpu
+    return cell.work.busy_s * computing_s / (computing_s + cell.work.means.io)
 
 
 def _in_order(
@@ -152,8 +173,11 @@ def _in_order(
     give, loaded = returned.append, done.append
     held_back = False
     now = step = 0.0
-    costs = itertools.cycle(zip(columns.load, columns.pin, columns.take, columns.step, strict=True))
-    for k, (load, pin, take, after) in zip(range(count), costs, strict=False):
+    turn = workers % len(columns.load)
+    nexts = (*columns.load[turn:], *columns.load[:turn])  # what the same worker loads after it
+    parts = zip(columns.load, columns.pin, columns.take, columns.step, nexts, strict=True)
+    costs = itertools.cycle(parts)
+    for k, (load, pin, take, after, then) in zip(range(count), costs, strict=False):
         ready = done[k]
         sent = returned[k]
         if sent > ready:
@@ -165,6 +189,8 @@ def _in_order(
         now += step
         if ready > now:  # noqa: PLR1730 - a call of max() would double the loop's time
             now = ready
+        if columns.busy and now < max(ready, returned[k + workers]) + then:
+            now += columns.busy
         now += take
         give(now)
         step = after
@@ -196,6 +222,8 @@ def _as_they_come(
         now += step
         if ready > now:  # noqa: PLR1730 - as above
             now = ready
+        if columns.busy and now < free[worker]:
+            now += columns.busy
         now += take
         returned.append(now)
         step = after

@@ -175,6 +175,22 @@ def test_receiving_is_dearer_while_workers_compute(method: str) -> None:
     assert rate(computing, by_name, method, step_s=5.5 * MS) == pytest.approx(1 / 0.007, rel=0.03)
 
 
+@pytest.mark.parametrize("in_order", [True, False])
+@pytest.mark.parametrize(
+    ("workers", "step_ms"), [(2, 0), (4, 0), (8, 0), (2, 2), (4, 2), (8, 2), (2, 5), (8, 5)]
+)
+def test_max_plus_knows_which_batches_wait_for_a_handshake(
+    workers: int, step_ms: float, *, in_order: bool
+) -> None:
+    """From workers that bind, by those that are held back now and then, to those that rest."""
+    calibration = constant(cpu=10 * MS, receive_io=0.2 * MS, receive_busy_s={"default": 2.4 * MS})
+    found, reference = (
+        rate(calibration, fed(workers, in_order=in_order), method, cores=32.0, step_s=step_ms * MS)
+        for method in METHODS
+    )
+    assert found == pytest.approx(reference, rel=0.1)
+
+
 def test_handshakes_cost_nothing_where_workers_rest_before_their_batches_are_due() -> None:
     resting = constant(cpu=2 * MS, receive_io=0.8 * MS, receive_busy_s={"default": 3 * MS})
     assert rate(resting, fed(2), step_s=9.2 * MS) == pytest.approx(100, rel=0.02)
@@ -256,7 +272,15 @@ def test_more_workers_are_never_slower_where_receiving_costs_nothing(
 
 @settings(max_examples=10, deadline=None)
 @given(
-    calibration=st.builds(constant, cpu=COSTS, io=COSTS, receive=COSTS, main=COSTS),
+    calibration=st.builds(
+        constant,
+        cpu=COSTS,
+        io=COSTS,
+        receive=COSTS,
+        main=COSTS,
+        helper_cpu_s=COSTS,
+        receive_busy_s=COSTS.map(lambda busy_s: {"default": busy_s}),
+    ),
     workers=st.integers(0, 6),
     cores=st.sampled_from([0.5, 1.0, 2.0, 8.0]),
     ranks=st.integers(1, 3),
