@@ -85,10 +85,10 @@ def cores_bound(cell: Cell) -> float:
 
 def _computing(cell: Cell) -> float:
     """Threads of one rank that compute at once while its workers are busy."""
-    return cell.workers * cpu_share(cell) if cell.workers else 1.0 + cell.work.helpers
+    return cell.workers * _cpu_share(cell) if cell.workers else 1.0 + cell.work.helpers
 
 
-def cpu_share(cell: Cell) -> float:
+def _cpu_share(cell: Cell) -> float:
     """How much of the time that loading a batch takes is CPU time; the rest is waiting."""
     means = cell.work.means
     whole = means.cpu + means.io
