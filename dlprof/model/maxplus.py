@@ -60,6 +60,7 @@ def steady_rate(cell: Cell, deck: Deck, *, batches: int, rank: int = 0) -> Stead
     steps = deck.steps(cell, len(rows), rank)
     slow = max(1.0, 1.0 / own_cores(cell))
     steady = _recursion(cell, rows, steps, slow=slow)
+    ordered = held_by_order(cell, slow * steady.batches_per_s)
     if steady.batches_per_s > _CROWDED * found["cores"]:
         return dataclasses.replace(steady, batches_per_s=limit)
     for _ in range(_PASSES):
@@ -68,7 +69,19 @@ def steady_rate(cell: Cell, deck: Deck, *, batches: int, rank: int = 0) -> Stead
         if abs(slow - before) < _WORTH_IT:
             break
         steady = _recursion(cell, rows, steps, slow=slow)
-    return dataclasses.replace(steady, batches_per_s=min(steady.batches_per_s, limit))
+    rate = min(steady.batches_per_s, limit)
+    return dataclasses.replace(steady, batches_per_s=rate, held_by_order=ordered)
+
+
+def held_by_order(cell: Cell, unslowed: float) -> bool:
+    """Whether batches wait for slow ones before them, whatever cores there are.
+
+    Args:
+        cell: With workers.
+        unslowed: Its rate by the recursion with cores without end.
+    """
+    limit = min(rate for name, rate in bounds(cell).items() if name != "cores")
+    return cell.in_order and cell.workers > 1 and unslowed < FAR_BELOW * limit
 
 
 def luck(cell: Cell, deck: Deck, *, batches: int, ranks: int, many: int) -> float:
@@ -99,6 +112,9 @@ def unslowed_rate(cell: Cell, deck: Deck, *, batches: int) -> float:
     rows = deck.rows(cell.work, max(batches, 4 * cell.workers))
     return _recursion(cell, rows, deck.steps(cell, len(rows)), slow=1.0).batches_per_s
 
+
+FAR_BELOW = 0.93
+"""A rate below this share of every bound has another reason than they."""
 
 _CROWDED = 2.0
 """With work for twice the cores, some core is idle for less than 2 % of the time (four threads

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from dlprof.model import maxplus, simulate
-from dlprof.model.bounds import Bound, binding, cpu_per_batch
+from dlprof.model.bounds import Bound, binding, cpu_per_batch, own_cores
 from dlprof.model.conditions import Conditions
 from dlprof.model.deck import Deck
 from dlprof.model.interval import (
@@ -35,9 +35,6 @@ for each worker."""
 _LONG_REPLICATES = 8
 _ALL_UP_TO = 8
 _GROWTH = 1.2
-
-_HELD_BY_ORDER = 0.93
-"""A rate below this share of every bound is put down to batches that wait for each other."""
 
 
 def spread_workers(most: int) -> tuple[int, ...]:
@@ -247,7 +244,7 @@ class _Many:
             batches_per_s=estimate,
             samples_per_s=_times(estimate, calibration.samples_per_batch),
             wait_fraction=max(0.0, 1.0 - rate * step_s) if where.step_s or step_s else None,
-            bound=_bound(cell, steady.batches_per_s),
+            bound=_bound(cell, steady),
             cores=rate * cpu_per_batch(cell) if math.isfinite(rate) else None,
             pss_bytes=needed.pss_bytes,
             shm_bytes=needed.shm_bytes,
@@ -277,11 +274,14 @@ def _redrawn(cell: Cell, work: Work) -> tuple[Cell, Deck]:
     return dataclasses.replace(cell, work=work), Deck(_SEED)
 
 
-def _bound(cell: Cell, rate: float) -> Bound:
-    """The lowest bound; ``order`` where the rate stays far below even that."""
+def _bound(cell: Cell, steady: Steady) -> Bound:
+    """The lowest bound; where the rate stays far below even that, the reason for it."""
     name, limit = binding(cell)
-    held = cell.workers > 1 and cell.in_order and rate < _HELD_BY_ORDER * limit
-    return "order" if held and name in ("workers", "cores") else name
+    if name not in ("workers", "cores") or steady.batches_per_s >= maxplus.FAR_BELOW * limit:
+        return name
+    if steady.held_by_order:
+        return "order"
+    return "cores" if cell.conditions.ranks * cell.workers > own_cores(cell) else name
 
 
 def _times(estimate: Estimate, factor: float | None) -> Estimate | None:

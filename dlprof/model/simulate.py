@@ -11,7 +11,7 @@ from dlprof.model.bounds import bounds, cores_bound
 from dlprof.model.clock import Clock
 from dlprof.model.consumer import Consumer, FedConsumer, LoadingConsumer
 from dlprof.model.deck import Deck
-from dlprof.model.maxplus import luck, unslowed_rate
+from dlprof.model.maxplus import held_by_order, luck, unslowed_rate
 from dlprof.model.network import Costs, PinThread, Storage, Worker, costs_of
 from dlprof.model.predictor import Steady
 from dlprof.model.work import Cell
@@ -60,9 +60,11 @@ def steady_rate(cell: Cell, deck: Deck, *, batches: int) -> Steady:
     rate = sum(network.counts) / whole if whole > 0 else math.inf
     if cell.workers and math.isfinite(rate):
         rate /= luck(cell, deck, batches=wanted, ranks=ranks, many=_MANY * batches)
+    unslowed = unslowed_rate(cell, deck, batches=batches) if cell.workers else rate
     return Steady(
         batches_per_s=rate,
         held_back=any(worker.idle_again for worker in network.workers),
+        held_by_order=held_by_order(cell, unslowed),
     )
 
 

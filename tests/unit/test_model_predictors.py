@@ -120,6 +120,19 @@ def test_a_rate_far_below_all_bounds_is_put_down_to_the_order() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("workers", "cores", "ranks"), [(4, 2.0, 1), (8, 4.0, 1), (1, 2.0, 4)])
+def test_cores_that_are_short_now_and_then_are_not_put_down_to_the_order(
+    method: str, workers: int, cores: float, ranks: int
+) -> None:
+    alike, uneven = constant(cpu=5 * MS, io=5 * MS), tailed(cpu=5 * MS, io=5 * MS)
+    found = [
+        prediction(each, fed(workers, 4), method, cores=cores, ranks=ranks).bound
+        for each in (alike, uneven)
+    ]
+    assert found == ["cores", "order" if workers > 1 else "cores"]
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_a_pin_thread_works_beside_main(method: str) -> None:
     calibration = constant(io=1 * MS, receive=2 * MS, main=0.1 * MS, pin=2 * MS)
     where = {"cores": 64.0, "step_s": 3.9 * MS}
