@@ -187,7 +187,8 @@ class _Many:
         return [made[place] for place in range(len(configs))]
 
     def _work(self, config: Config) -> Resampled:
-        key = (config.num_workers > 0, config.pin_memory, config.sharing_strategy)
+        fetching = (config.num_workers > 0, config.batch_size)
+        key = (*fetching, config.pin_memory, config.sharing_strategy)
         if key not in self._works:
             work = work_of(self._calibration, config, self._conditions)
             self._works[key] = resampled(work, count=REPLICATES, seed=_SEED)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from model_calibrations import constant, fed, prediction, rate
 
-from dlprof.model import Conditions, bounds, cell_of, describe
+from dlprof.model import Conditions, bounds, cell_of, describe, predict_all
 from dlprof.records import Calibration, Config
 
 MS = 0.001
@@ -137,6 +137,9 @@ def test_a_calibration_says_nothing_of_another_batch_size() -> None:
     calibration = constant(cpu=1 * MS, batch_size=32)
     with pytest.raises(ValueError, match="batch_size=64"):
         prediction(calibration, Config(batch_size=64))
+    both = [Config(batch_size=size) for size in (32, 64)]
+    with pytest.raises(ValueError, match="batch_size=64"):
+        predict_all(calibration, both, Conditions(cores=1.0))
 
 
 @pytest.mark.parametrize(
