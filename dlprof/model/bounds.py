@@ -1,11 +1,16 @@
-"""What can limit a loader, each limit by itself: rates that no configuration exceeds.
+"""What can limit a loader, each limit by itself.
 
 With mean costs a batch ``cpu`` (fetching and handing over), ``io`` (waiting), ``g`` (taking it into
 main), a step ``T``, ``W`` workers, ``C`` cores and ``R`` ranks:
 
     X <= min(1 / (T + g), W / (cpu + io), C / (R * (cpu + g_cpu)))
 
-and without workers ``X <= min(1 / (cpu / min(1, C) + io + T), C / (R * process CPU))``.
+Main finds a batch's worker at rest: where main is the limit, workers are soon held back, and where
+it isn't, a handshake that waits for a worker costs time that main has.
+
+Without workers ``X <= min(1 / (s * cpu + io + T), C / (R * process CPU))``. There ``s`` is how much
+computing slows down while other ranks compute, too: an estimate, by the machine-repairman model
+(``sharing``), for a rank that waits or steps leaves its cores to the others.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+from dlprof.model.sharing import slowdown
 from dlprof.model.work import Cell
 
 Bound = Literal["step", "workers", "cores", "main", "pin", "storage", "order"]
@@ -80,20 +86,12 @@ def cores_bound(cell: Cell) -> float:
     return _over(own_cores(cell) / cell.conditions.ranks, cpu_per_batch(cell))
 
 
-def receive_s(cell: Cell) -> float:
-    """Mean seconds in which a batch is taken in, the workers as busy as the cores let them be."""
-    means = cell.work.means
-    rate = min(_workers(cell, 0.0), cores_bound(cell))
-    computing = min(1.0, rate * means.cpu / cell.workers) if means.cpu > 0 else 0.0
-    return means.receive_cpu + means.receive_io + cell.work.busy_s * computing
-
-
 def _computing(cell: Cell) -> float:
     """Threads of one rank that compute at once while its workers are busy."""
-    return max(1, cell.workers) * cpu_share(cell)
+    return cell.workers * _cpu_share(cell) if cell.workers else 1.0 + cell.work.helpers
 
 
-def cpu_share(cell: Cell) -> float:
+def _cpu_share(cell: Cell) -> float:
     """How much of the time that loading a batch takes is CPU time; the rest is waiting."""
     means = cell.work.means
     whole = means.cpu + means.io
@@ -106,19 +104,35 @@ def _over(limit: float, cost: float) -> float:
 
 def _in_main(cell: Cell) -> dict[Bound, float]:
     means = cell.work.means
-    pace = min(1.0, own_cores(cell) / cell.conditions.ranks / (1.0 + cell.work.helpers))
-    loading = means.cpu / pace + means.io
-    first: Bound = "step" if cell.whole_step_s > loading else "main"
+    slow = _slowdown_in_main(cell)
+    loading = slow * means.cpu + means.io
+    step = cell.step_s + slow * (cell.whole_step_s - cell.step_s)
+    first: Bound = "step" if step > loading else "main"
     found: dict[Bound, float] = {
-        first: _over(1.0, loading + cell.whole_step_s),
+        first: _over(1.0, loading + step),
         "cores": cores_bound(cell),
     }
     return found | _storage(cell)
 
 
+def _slowdown_in_main(cell: Cell) -> float:
+    """How much main's computing slows down beside other ranks and neighbours, its helpers with it.
+
+    Main and its helpers compute at once, so that they stand for one thread on as many cores less.
+    """
+    means, where, threads = cell.work.means, cell.conditions, 1.0 + cell.work.helpers
+    return slowdown(
+        where.ranks,
+        compute_s=means.cpu + cell.whole_step_s - cell.step_s,
+        wait_s=means.io + cell.step_s,
+        cores=where.cores / threads,
+        beside=where.neighbours / threads,
+    )
+
+
 def _with_workers(cell: Cell) -> dict[Bound, float]:
     means = cell.work.means
-    receive = receive_s(cell)
+    receive = means.receive_cpu + means.receive_io
     main = means.main_cpu + (0.0 if cell.work.pinned else receive)
     first: Bound = "step" if cell.whole_step_s > main else "main"
     found: dict[Bound, float] = {

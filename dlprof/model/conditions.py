@@ -22,8 +22,6 @@ class Conditions:
         cores: Cores that all ranks may use together; a CPU quota may be a fraction.
         ranks: Training processes on these cores, each with a loader of its own.
         step_s: Mean seconds of the consumer's step that are not CPU work of its own.
-        step_samples: Lengths of steps, for a step that varies; scaled so that their mean is
-            ``step_s``. Empty for a step of constant length.
         step_cores: Cores that the step keeps busy while it waits: 1 for one that spins, 0 for
             one that sleeps.
         step_cpu_s: CPU work of the consumer a step, which slows down where cores are short.
@@ -36,13 +34,11 @@ class Conditions:
             with more threads of its own gets a larger share, as the kernel divides it.
         speed_error: How far off ``speed`` may be, as the standard deviation of its logarithm; 0
             where a core's speed can't change, as that of an emulated one.
-        epoch_batches: Batches in one rank's epoch; ``None`` for an epoch without end.
     """
 
     cores: float
     ranks: int = 1
     step_s: float = 0.0
-    step_samples: tuple[float, ...] = ()
     step_cores: float = 0.0
     step_cpu_s: float = 0.0
     storage_bytes_per_s: float | None = None
@@ -50,7 +46,6 @@ class Conditions:
     speed_error: float = SPEED_ERROR
     copy_scale: float = 1.0
     neighbours: float = 0.0
-    epoch_batches: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no machine has.
@@ -62,8 +57,6 @@ class Conditions:
         positive["copy_scale"] = self.copy_scale
         if self.storage_bytes_per_s is not None:
             positive["storage_bytes_per_s"] = self.storage_bytes_per_s
-        if self.epoch_batches is not None:
-            positive["epoch_batches"] = self.epoch_batches
         for name, value in positive.items():
             if not (math.isfinite(value) and value > 0):
                 raise ValueError(f"{name} must be above 0, not {value}")
@@ -74,6 +67,6 @@ class Conditions:
             "step_cpu_s": self.step_cpu_s,
             "neighbours": self.neighbours,
         }
-        for name, value in (*rest.items(), *(("step_samples", s) for s in self.step_samples)):
+        for name, value in rest.items():
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"{name} must be 0 or more, not {value}")

@@ -48,8 +48,7 @@ class Consumer:
             self._step()
 
     def _step(self) -> None:
-        steps = self._costs.steps
-        step_s = steps[len(self.yields_s) % len(steps)]
+        step_s = self._costs.step_s
         if self._costs.step_cores and step_s:
             self._clock.others += self._costs.step_cores
             self._clock.wait(step_s, self._spun)
@@ -64,16 +63,23 @@ class Consumer:
 class LoadingConsumer(Consumer):
     """A rank without workers: main loads each batch when it is asked for."""
 
-    __slots__ = ()
+    __slots__ = ("_turns",)
 
     def ask(self) -> None:
         """Load the next batch."""
-        cpu = self._costs.cpu
-        self._clock.compute(cpu[len(self.yields_s) % len(cpu)], self._computed)
+        self._turns = len(self._costs.turns[0])
+        self._compute()
+
+    def _compute(self) -> None:
+        self._turns -= 1
+        seconds = self._costs.compute_s(len(self.yields_s), self._turns)
+        self._clock.compute(seconds, self._computed)
 
     def _computed(self) -> None:
-        io, storage = self._costs.io, self._costs.storage
-        wait_s = io[len(self.yields_s) % len(io)]
+        wait_s, storage = self._costs.wait_s(len(self.yields_s), self._turns), self._costs.storage
+        if self._turns:
+            self._clock.wait(wait_s, self._compute)
+            return
         if storage is not None:
             wait_s = max(wait_s, storage.serve(self._clock.now))
         self._clock.wait(wait_s, self._yield)
@@ -86,7 +92,6 @@ class FedConsumer(Consumer):
         "_arrived",
         "_asking",
         "_in_order",
-        "_last",
         "_next",
         "_now",
         "_put_by",
@@ -102,7 +107,6 @@ class FedConsumer(Consumer):
         *,
         wanted: int,
         in_order: bool,
-        last: int | None = None,
     ) -> None:
         """Get ready to begin.
 
@@ -112,12 +116,10 @@ class FedConsumer(Consumer):
             workers: Of this rank, at rest.
             wanted: Batches after which this rank is no longer open.
             in_order: As torch has it.
-            last: Batches in the epoch; ``None`` for one without end.
         """
         super().__init__(clock, costs, wanted=wanted)
         self._workers = workers
         self._in_order = in_order
-        self._last = last
         self._arrived: deque[tuple[int, Worker]] = deque()
         self._put_by: dict[int, Worker] = {}
         self._now: tuple[int, Worker] | None = None
@@ -141,9 +143,8 @@ class FedConsumer(Consumer):
         self._seek()
 
     def _send(self, worker: Worker) -> None:
-        if self._last is None or self._sent < self._last:
-            worker.give(self._sent)
-            self._sent += 1
+        worker.give(self._sent)
+        self._sent += 1
 
     def _seek(self) -> None:
         due = self._put_by.pop(self._next, None) if self._put_by else None

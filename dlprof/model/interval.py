@@ -8,8 +8,8 @@ import random
 import statistics
 from collections.abc import Sequence
 
-from dlprof.model.bounds import binding, cpu_share
-from dlprof.model.work import Cell, Rows, Work
+from dlprof.model.bounds import binding
+from dlprof.model.work import Cell, Means, Rows, Work
 from dlprof.records import Calibration, Estimate
 from dlprof.stats import t_quantile
 
@@ -97,17 +97,24 @@ def interval(
     """
     if not math.isfinite(rate):
         return Estimate(value=rate)
-    batches, loading = len(cell.work.rows), _share_of_loading(cell)
-    parts = [
-        max(sampling, loading * (calibration.standard_error or 0.0)),
-        loading * max(calibration.drift or 0.0, _speed_error(cell)),
+    quantile = t_quantile(0.975, max(2, len(cell.work.rows) - 1))
+    beside = math.hypot(
         MODEL_ERROR.get(method, MODEL_ERROR["closed"]),
         EXTRAPOLATED_ERROR if _is_elsewhere(calibration, cell) else 0.0,
         DOUBT_ERROR * len(calibration.doubts),
-    ]
-    quantile = t_quantile(0.975, max(2, batches - 1))
-    half = min(quantile * math.hypot(*parts), _WIDEST_LOG)
-    return Estimate(value=rate, low=rate * math.exp(-half), high=rate * math.exp(half))
+    )
+
+    as_calibrated = binding(cell)[1]
+
+    def half(far: float) -> float:
+        error, drift = calibration.standard_error or 0.0, calibration.drift or 0.0
+        slower = _moved(as_calibrated, cell, far * cell.conditions.speed_error, cpu_only=True)
+        luck = max(quantile * sampling, _moved(as_calibrated, cell, far * error))
+        speed = max(_moved(as_calibrated, cell, far * drift), slower)
+        return min(math.hypot(luck, speed, quantile * beside), _WIDEST_LOG)
+
+    low, high = rate * math.exp(-half(quantile)), rate * math.exp(half(-quantile))
+    return Estimate(value=rate, low=low, high=high)
 
 
 def relative_error(calibration: Calibration) -> float:
@@ -119,21 +126,35 @@ def relative_error(calibration: Calibration) -> float:
     return math.hypot(RELATIVE_ERROR, *[DOUBT_ERROR] * len(calibration.doubts))
 
 
-def _share_of_loading(cell: Cell) -> float:
-    """How much of what loading costs shows in the rate: less where the step is the limit."""
-    name, rate = binding(cell)
-    if name == "step" and math.isfinite(rate):
-        return max(0.0, 1.0 - rate * cell.whole_step_s)
-    return 1.0
+def _moved(limit: float, cell: Cell, log: float, *, cpu_only: bool = False) -> float:
+    """How far the lowest bound moves where loading costs other than calibrated.
 
+    Not at all while the step is the limit before and after; where it is at one of the two, by as
+    much as loading is the limit.
 
-def _speed_error(cell: Cell) -> float:
-    """How far off the speed of cores may put the rate: not where the loader mostly waits."""
-    name, _ = binding(cell)
-    if name == "storage":
+    Args:
+        limit: The lowest bound as calibrated.
+        cell: As calibrated.
+        log: Logarithm of the factor on what batches cost.
+        cpu_only: Cores are slower by that factor, and waiting is what it was.
+
+    Returns:
+        The absolute value of the logarithm of the ratio of the bounds.
+    """
+    if not log or math.isinf(limit):
         return 0.0
-    share = cpu_share(cell) if name == "workers" or not cell.workers else 1.0
-    return share * cell.conditions.speed_error
+    factor = math.exp(max(-_WIDEST_LOG, min(log, _WIDEST_LOG)))
+    wait, means = 1.0 if cpu_only else factor, cell.work.means
+    other = Means(
+        cpu=means.cpu * factor,
+        io=means.io * wait,
+        receive_cpu=means.receive_cpu * factor,
+        receive_io=means.receive_io * wait,
+        main_cpu=means.main_cpu * factor,
+        pin=means.pin * factor,
+    )
+    work = dataclasses.replace(cell.work, means=other)
+    return abs(math.log(binding(dataclasses.replace(cell, work=work))[1] / limit))
 
 
 def _is_elsewhere(calibration: Calibration, cell: Cell) -> bool:

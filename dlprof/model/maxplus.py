@@ -2,7 +2,9 @@
 
     sent[k] = ret[k - W * P]
     done[k] = max(done[k - W], sent[k]) + s * cpu[k] + io[k]
-    ret[k]  = max(ret[k - 1] + T[k - 1], done[k]) + s * g_cpu[k] + g_io[k]
+    ret[k]  = max(ret[k - 1] + T, done[k] + pin[k]) + s * g_cpu[k] + g_io[k]
+
+A handshake adds to ``ret[k]`` while the batch's worker loads batch ``k + W``.
 
 ``s >= 1`` is how much computing slows down where the cores are short. The smallest ``s`` that
 keeps ``X * CPU * ranks <= C`` gives ``X = C / (CPU * ranks)`` itself, for ``X`` falls steadily
@@ -20,7 +22,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from dlprof.model.bounds import bounds, cores_bound, cpu_per_batch, own_cores, receive_s
+from dlprof.model.bounds import bounds, cores_bound, cpu_per_batch, own_cores
 from dlprof.model.deck import Deck
 from dlprof.model.predictor import Steady
 from dlprof.model.sharing import slowdown
@@ -29,11 +31,16 @@ from dlprof.model.work import Cell, Rows
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Columns:
-    """What each batch of the sequence costs: loading, taking in, stepping."""
+    """What each batch of the sequence costs: loading, the pin thread, taking in; and a step.
+
+    ``busy`` is what taking any of them in costs more while its worker is loading the next.
+    """
 
     load: Sequence[float]
+    pin: Sequence[float]
     take: Sequence[float]
-    step: Sequence[float]
+    step: float
+    busy: float
 
 
 def steady_rate(cell: Cell, deck: Deck, *, batches: int, rank: int = 0) -> Steady:
@@ -50,9 +57,9 @@ def steady_rate(cell: Cell, deck: Deck, *, batches: int, rank: int = 0) -> Stead
         return Steady(batches_per_s=min(found.values()), held_back=False)
     limit = min(rate for name, rate in found.items() if name in _BY_THEMSELVES)
     rows = deck.rows(cell.work, max(batches, 4 * cell.workers), rank)
-    steps = deck.steps(cell, len(rows), rank)
     slow = max(1.0, 1.0 / own_cores(cell))
-    steady = _recursion(cell, rows, steps, slow=slow)
+    steady = _recursion(cell, rows, slow=slow)
+    ordered = held_by_order(cell, slow * steady.batches_per_s)
     if steady.batches_per_s > _CROWDED * found["cores"]:
         return dataclasses.replace(steady, batches_per_s=limit)
     for _ in range(_PASSES):
@@ -60,8 +67,20 @@ def steady_rate(cell: Cell, deck: Deck, *, batches: int, rank: int = 0) -> Stead
         slow = math.sqrt(before * found_slow) if before > 1.0 else found_slow
         if abs(slow - before) < _WORTH_IT:
             break
-        steady = _recursion(cell, rows, steps, slow=slow)
-    return dataclasses.replace(steady, batches_per_s=min(steady.batches_per_s, limit))
+        steady = _recursion(cell, rows, slow=slow)
+    rate = min(steady.batches_per_s, limit)
+    return dataclasses.replace(steady, batches_per_s=rate, held_by_order=ordered)
+
+
+def held_by_order(cell: Cell, unslowed: float) -> bool:
+    """Whether batches wait for slow ones before them, whatever cores there are.
+
+    Args:
+        cell: With workers.
+        unslowed: Its rate by the recursion with cores without end.
+    """
+    limit = min(rate for name, rate in bounds(cell).items() if name != "cores")
+    return cell.in_order and cell.workers > 1 and unslowed < FAR_BELOW * limit
 
 
 def luck(cell: Cell, deck: Deck, *, batches: int, ranks: int, many: int) -> float:
@@ -90,8 +109,11 @@ def luck(cell: Cell, deck: Deck, *, batches: int, ranks: int, many: int) -> floa
 def unslowed_rate(cell: Cell, deck: Deck, *, batches: int) -> float:
     """The rate by the recursion if there were cores without end."""
     rows = deck.rows(cell.work, max(batches, 4 * cell.workers))
-    return _recursion(cell, rows, deck.steps(cell, len(rows)), slow=1.0).batches_per_s
+    return _recursion(cell, rows, slow=1.0).batches_per_s
 
+
+FAR_BELOW = 0.93
+"""A rate below this share of every bound has another reason than they."""
 
 _CROWDED = 2.0
 """With work for twice the cores, some core is idle for less than 2 % of the time (four threads
@@ -117,28 +139,43 @@ def _slowdown(cell: Cell, rate: float, slow: float) -> float:
     return slowdown(where.ranks * busy, compute_s=means.cpu, wait_s=means.io, cores=rest)
 
 
-def _recursion(cell: Cell, rows: Rows, steps: Sequence[float], *, slow: float) -> Steady:
+def _recursion(cell: Cell, rows: Rows, *, slow: float) -> Steady:
     count = len(rows) - len(rows) % cell.workers  # whole rounds: batches come in bursts of W
     warm_up = cell.workers + min(cell.workers * cell.prefetch, count)
-    columns = _columns(cell, rows, steps, slow)
+    columns = _columns(cell, rows, slow)
     run = _in_order if cell.in_order else _as_they_come
     returned, held_back = run(columns, cell.workers, cell.prefetch, warm_up + count)
     span = returned[-1] - returned[warm_up - 1]
     return Steady(batches_per_s=count / span if span > 0 else math.inf, held_back=held_back)
 
 
-def _columns(cell: Cell, rows: Rows, steps: Sequence[float], slow: float) -> _Columns:
-    means = cell.work.means
-    busy = receive_s(cell) - means.receive_cpu - means.receive_io
+def _columns(cell: Cell, rows: Rows, slow: float) -> _Columns:
     load = [slow * row[0] + row[1] for row in rows]
     if cell.work.pinned:  # the thread adds to a batch's way; its rate is a bound by itself
-        behind = [slow * (row[2] + row[5]) + row[3] + busy for row in rows]
-        load = [a + b for a, b in zip(load, behind, strict=True)]
+        pin = [slow * (row[2] + row[5]) + row[3] for row in rows]
         take = [slow * row[4] for row in rows]
     else:
-        take = [slow * (row[2] + row[4]) + row[3] + busy for row in rows]
+        pin = [0.0] * len(rows)
+        take = [slow * (row[2] + row[4]) + row[3] for row in rows]
     extra = slow * cell.conditions.step_cpu_s / cell.conditions.speed
-    return _Columns(load=load, take=take, step=[step + extra for step in steps])
+    return _Columns(
+        load=load,
+        pin=pin,
+        take=take,
+        step=cell.step_s + extra,
+        busy=_busy_s(cell, slow),
+    )
+
+
+def _busy_s(cell: Cell, slow: float) -> float:
+    """Mean seconds by which taking a batch in takes longer while its worker loads the next.
+
+    With one batch ahead a worker has no next one yet; a pin thread waits for it beside main.
+    """
+    if cell.prefetch == 1 or cell.work.pinned or cell.work.means.cpu <= 0:
+        return 0.0
+    computing_s = slow * cell.work.means.cpu
+    return cell.work.busy_s * computing_s / (computing_s + cell.work.means.io)
 
 
 def _in_order(
@@ -150,9 +187,12 @@ def _in_order(
     done = [0.0] * workers
     give, loaded = returned.append, done.append
     held_back = False
-    now = step = 0.0
-    costs = itertools.cycle(zip(columns.load, columns.take, columns.step, strict=True))
-    for k, (load, take, after) in zip(range(count), costs, strict=False):
+    now = -columns.step
+    turn = workers % len(columns.load)
+    nexts = (*columns.load[turn:], *columns.load[:turn])  # what the same worker loads after it
+    parts = zip(columns.load, columns.pin, columns.take, nexts, strict=True)
+    costs = itertools.cycle(parts)
+    for k, (load, pin, take, then) in zip(range(count), costs, strict=False):
         ready = done[k]
         sent = returned[k]
         if sent > ready:
@@ -160,12 +200,14 @@ def _in_order(
             held_back = True
         ready += load
         loaded(ready)
-        now += step
+        ready += pin
+        now += columns.step
         if ready > now:  # noqa: PLR1730 - a call of max() would double the loop's time
             now = ready
+        if columns.busy and now < max(ready, returned[k + workers]) + then:
+            now += columns.busy
         now += take
         give(now)
-        step = after
     return returned[window:], held_back
 
 
@@ -177,29 +219,31 @@ def _as_they_come(
     Torch then gives the next index to a worker with fewer than P batches on its hands: to the
     one whose batch has just been returned.
     """
-    costs = itertools.cycle(zip(columns.load, columns.take, columns.step, strict=True))
+    costs = itertools.cycle(zip(columns.load, columns.pin, columns.take, strict=True))
     finished: list[tuple[float, int]] = []
     free = [0.0] * workers
     for worker in list(range(workers)) * prefetch:
-        free[worker] += next(costs)[0]
-        finished.append((free[worker], worker))
+        load, pin, _ = next(costs)
+        free[worker] += load
+        finished.append((free[worker] + pin, worker))
     heapq.heapify(finished)
     returned = []
     held_back = False
-    now = step = 0.0
+    now = -columns.step
     for _ in range(count):
-        load, take, after = next(costs)
+        load, pin, take = next(costs)
         ready, worker = finished[0]
-        now += step
+        now += columns.step
         if ready > now:  # noqa: PLR1730 - as above
             now = ready
+        if columns.busy and now < free[worker]:
+            now += columns.busy
         now += take
         returned.append(now)
-        step = after
         begin = free[worker]
         if now > begin:
             begin = now
             held_back = True
         free[worker] = begin + load
-        heapq.heapreplace(finished, (begin + load, worker))
+        heapq.heapreplace(finished, (begin + load + pin, worker))
     return returned, held_back

@@ -50,7 +50,7 @@ class Costs:
         take_io: Waiting in that, the batch's worker at rest.
         busy_s: What it takes longer while the worker computes.
         main_cpu: CPU of main behind the pin thread; empty where there is none.
-        steps: The consumer's steps.
+        step_s: The consumer's step, its CPU work left out.
         step_cores: Cores that a step keeps busy.
         step_cpu: CPU work in a step.
         storage: Shared by all; ``None`` for one without a limit.
@@ -63,10 +63,20 @@ class Costs:
     take_io: Sequence[float] = ()
     busy_s: float = 0.0
     main_cpu: Sequence[float] = ()
-    steps: Sequence[float] = (0.0,)
+    step_s: float = 0.0
     step_cores: float = 0.0
     step_cpu: float = 0.0
     storage: Storage | None = None
+
+    def compute_s(self, batch: int, turn: int) -> float:
+        """CPU seconds of fetching that fall on a turn of a batch."""
+        return self.cpu[batch % len(self.cpu)] * self.turns[batch % len(self.turns)][turn]
+
+    def wait_s(self, batch: int, turn: int) -> float:
+        """Seconds of waiting in fetching that fall on a turn of a batch."""
+        # Another row than for computing: samples that compute for long need not wait for long.
+        share = self.turns[(batch + 1) % len(self.turns)][turn]
+        return self.io[batch % len(self.io)] * share
 
 
 def costs_of(rows: Rows, *, pinned: bool) -> dict[str, tuple[float, ...]]:
@@ -127,16 +137,11 @@ class Worker:
     def _compute(self) -> None:
         self.computing = True
         self._turns -= 1
-        cpu, turns = self._costs.cpu, self._costs.turns
-        share = turns[self._batch % len(turns)][self._turns]
-        self._clock.compute(cpu[self._batch % len(cpu)] * share, self._computed)
+        self._clock.compute(self._costs.compute_s(self._batch, self._turns), self._computed)
 
     def _computed(self) -> None:
         self.computing = False
-        io, turns, storage = self._costs.io, self._costs.turns, self._costs.storage
-        # Another row than for computing: samples that compute for long need not wait for long.
-        share = turns[(self._batch + 1) % len(turns)][self._turns]
-        wait_s = io[self._batch % len(io)] * share
+        wait_s, storage = self._costs.wait_s(self._batch, self._turns), self._costs.storage
         if self._turns:
             self._clock.wait(wait_s, self._compute)
             return

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 
 from dlprof.model import maxplus, simulate
-from dlprof.model.bounds import Bound, binding, cpu_per_batch
+from dlprof.model.bounds import Bound, binding, cpu_per_batch, own_cores
 from dlprof.model.conditions import Conditions
 from dlprof.model.deck import Deck
 from dlprof.model.interval import (
@@ -35,9 +35,6 @@ for each worker."""
 _LONG_REPLICATES = 8
 _ALL_UP_TO = 8
 _GROWTH = 1.2
-
-_HELD_BY_ORDER = 0.93
-"""A rate below this share of every bound is put down to batches that wait for each other."""
 
 
 def spread_workers(most: int) -> tuple[int, ...]:
@@ -190,7 +187,8 @@ class _Many:
         return [made[place] for place in range(len(configs))]
 
     def _work(self, config: Config) -> Resampled:
-        key = (config.num_workers > 0, config.pin_memory, config.sharing_strategy)
+        fetching = (config.num_workers > 0, config.batch_size)
+        key = (*fetching, config.pin_memory, config.sharing_strategy)
         if key not in self._works:
             work = work_of(self._calibration, config, self._conditions)
             self._works[key] = resampled(work, count=REPLICATES, seed=_SEED)
@@ -232,9 +230,9 @@ class _Many:
     def _prediction(
         self, config: Config, cell: Cell, steady: Steady, sampling: float
     ) -> Prediction:
-        where, calibration = self._conditions, self._calibration
+        calibration = self._calibration
         needed = needs(calibration, config)
-        rate = self._over_epochs(cell, steady.batches_per_s, needed.turnover_s)
+        rate = steady.batches_per_s
         estimate = interval(
             rate,
             sampling=sampling,
@@ -246,8 +244,8 @@ class _Many:
         return Prediction(
             batches_per_s=estimate,
             samples_per_s=_times(estimate, calibration.samples_per_batch),
-            wait_fraction=max(0.0, 1.0 - rate * step_s) if where.step_s or step_s else None,
-            bound=_bound(cell, steady.batches_per_s),
+            wait_fraction=max(0.0, 1.0 - rate * step_s) if step_s else None,
+            bound=_bound(cell, steady),
             cores=rate * cpu_per_batch(cell) if math.isfinite(rate) else None,
             pss_bytes=needed.pss_bytes,
             shm_bytes=needed.shm_bytes,
@@ -257,31 +255,19 @@ class _Many:
             method=self._predictor.method,
         )
 
-    def _over_epochs(self, cell: Cell, rate: float, turnover_s: float | None) -> float:
-        """The rate over whole epochs, each of which begins with a turnover.
-
-        Short epochs are simulated to their end, where the last batches leave workers idle.
-        """
-        count = self._conditions.epoch_batches
-        if count is None or rate <= 0 or not math.isfinite(rate):
-            return rate
-        turn_s = turnover_s or 0.0
-        short = count <= 4 * max(1, cell.workers) * max(1, cell.prefetch) or count <= _SHORT
-        if cell.workers and short and self._predictor.method == "simulation":
-            first_s, last_s = simulate.epoch_s(cell, self._deck, count)
-            return count / (max(turn_s, first_s) + last_s - first_s + cell.whole_step_s)
-        return count / (turn_s + (count - 1) / rate + cell.whole_step_s)
-
 
 def _redrawn(cell: Cell, work: Work) -> tuple[Cell, Deck]:
     return dataclasses.replace(cell, work=work), Deck(_SEED)
 
 
-def _bound(cell: Cell, rate: float) -> Bound:
-    """The lowest bound; ``order`` where the rate stays far below even that."""
+def _bound(cell: Cell, steady: Steady) -> Bound:
+    """The lowest bound; where the rate stays far below even that, the reason for it."""
     name, limit = binding(cell)
-    held = cell.workers > 1 and cell.in_order and rate < _HELD_BY_ORDER * limit
-    return "order" if held and name in ("workers", "cores") else name
+    if name not in ("workers", "cores") or steady.batches_per_s >= maxplus.FAR_BELOW * limit:
+        return name
+    if steady.held_by_order:
+        return "order"
+    return "cores" if cell.conditions.ranks * cell.workers > own_cores(cell) else name
 
 
 def _times(estimate: Estimate, factor: float | None) -> Estimate | None:

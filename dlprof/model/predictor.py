@@ -19,10 +19,12 @@ class Steady:
         batches_per_s: Rate of one rank.
         held_back: Whether workers stood idle because ``prefetch_factor`` allowed no more; if
             not, a larger one changes nothing.
+        held_by_order: Whether batches wait for slow ones before them, and not for cores alone.
     """
 
     batches_per_s: float
     held_back: bool = True
+    held_by_order: bool = False
 
 
 class Predictor(Protocol):

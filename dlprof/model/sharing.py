@@ -6,7 +6,8 @@ lengths only through their means (Kelly 1979, networks of quasi-reversible queue
 
     P(n + 1) / P(n) = (N - n) * (D / Z) / min(n + 1, C)
 
-for ``n`` threads that compute.
+for ``n`` threads that compute; beside ``B`` threads of others that always do, ``n`` of ours get
+``C * n / (n + B)`` of the cores.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import math
 _SURE = 1e-12
 
 
-def slowdown(threads: float, *, compute_s: float, wait_s: float, cores: float) -> float:
+def slowdown(
+    threads: float, *, compute_s: float, wait_s: float, cores: float, beside: float = 0.0
+) -> float:
     """Mean time of computing over that on a core of one's own.
 
     Args:
@@ -24,6 +27,7 @@ def slowdown(threads: float, *, compute_s: float, wait_s: float, cores: float) -
         compute_s: ``D``.
         wait_s: ``Z``.
         cores: ``C``; may be a fraction.
+        beside: ``B``, threads of others that compute all the time.
 
     Returns:
         1 or more.
@@ -32,19 +36,19 @@ def slowdown(threads: float, *, compute_s: float, wait_s: float, cores: float) -
         return 1.0
     low = math.floor(threads)
     between = threads - low
-    value = _slowdown(max(low, 1), compute_s, wait_s, cores)
+    ratio = compute_s / wait_s if wait_s > 0 else math.inf
+    value = _slowdown(max(low, 1), ratio, cores, beside)
     if between > 0:
-        value += between * (_slowdown(low + 1, compute_s, wait_s, cores) - value)
+        value += between * (_slowdown(low + 1, ratio, cores, beside) - value)
     return value
 
 
-def _slowdown(threads: int, compute_s: float, wait_s: float, cores: float) -> float:
-    if wait_s <= 0 or threads <= cores:
-        return max(1.0, threads / cores)
-    ratio = compute_s / wait_s
+def _slowdown(threads: int, ratio: float, cores: float, beside: float) -> float:
+    if math.isinf(ratio) or threads + beside <= cores:
+        return max(1.0, (threads + beside) / cores)
     weight, present, running = 1.0, 0.0, 0.0
     for count in range(1, threads + 1):
-        served = min(count, cores)
+        served = min(count, cores * count / (count + beside))
         weight *= (threads - count + 1) * ratio / served
         present += weight * count
         running += weight * served

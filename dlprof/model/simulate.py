@@ -11,7 +11,7 @@ from dlprof.model.bounds import bounds, cores_bound
 from dlprof.model.clock import Clock
 from dlprof.model.consumer import Consumer, FedConsumer, LoadingConsumer
 from dlprof.model.deck import Deck
-from dlprof.model.maxplus import luck, unslowed_rate
+from dlprof.model.maxplus import held_by_order, luck, unslowed_rate
 from dlprof.model.network import Costs, PinThread, Storage, Worker, costs_of
 from dlprof.model.predictor import Steady
 from dlprof.model.work import Cell
@@ -60,29 +60,12 @@ def steady_rate(cell: Cell, deck: Deck, *, batches: int) -> Steady:
     rate = sum(network.counts) / whole if whole > 0 else math.inf
     if cell.workers and math.isfinite(rate):
         rate /= luck(cell, deck, batches=wanted, ranks=ranks, many=_MANY * batches)
+    unslowed = unslowed_rate(cell, deck, batches=batches) if cell.workers else rate
     return Steady(
         batches_per_s=rate,
         held_back=any(worker.idle_again for worker in network.workers),
+        held_by_order=held_by_order(cell, unslowed),
     )
-
-
-def epoch_s(cell: Cell, deck: Deck, epoch_batches: int) -> tuple[float, float]:
-    """Seconds from an epoch's begin to its first and to its last batch, workers being ready.
-
-    Args:
-        cell: What to predict.
-        deck: Deals batches.
-        epoch_batches: Batches of one rank.
-
-    Returns:
-        Means over the ranks.
-    """
-    ranks = _ranks(cell)
-    network = _network(cell, deck, ranks, measured=epoch_batches, last=epoch_batches)
-    network.clock.run()
-    firsts = [consumer.yields_s[0] for consumer in network.consumers]
-    lasts = [consumer.yields_s[epoch_batches - 1] for consumer in network.consumers]
-    return math.fsum(firsts) / ranks, math.fsum(lasts) / ranks
 
 
 def _is_crowded(cell: Cell, deck: Deck) -> bool:
@@ -116,8 +99,7 @@ def _network(
     ranks: int,
     *,
     measured: int,
-    warm_up: int = 0,
-    last: int | None = None,
+    warm_up: int,
 ) -> _Network:
     where = cell.conditions
     share = ranks / where.ranks
@@ -134,38 +116,40 @@ def _network(
         rows = deck.rows(cell.work, measured, rank)
         costs = Costs(
             **costs_of(rows, pinned=cell.work.pinned),
-            turns=_turns(cell),
+            turns=_turns(cell, rank),
             busy_s=cell.work.busy_s,
-            steps=deck.steps(cell, len(rows), rank),
+            step_s=cell.step_s,
             step_cores=where.step_cores,
             step_cpu=where.step_cpu_s / where.speed,
             storage=storage,
         )
         # In-order batches come in bursts of W: whole rounds are measured.
-        count = measured if last is not None else _whole_rounds(cell, len(rows))
+        count = len(rows) - len(rows) % max(1, cell.workers)
         counts.append(count)
         if not cell.workers:
             consumers.append(LoadingConsumer(clock, costs, wanted=warm_up + count))
             continue
         mine = [Worker(clock, costs) for _ in range(cell.workers)]
         workers += mine
-        consumers.append(_fed(cell, clock, costs, mine, wanted=warm_up + count, last=last))
+        consumers.append(_fed(cell, clock, costs, mine, wanted=warm_up + count))
     for consumer in consumers:
         consumer.ask()
     return _Network(clock=clock, consumers=consumers, workers=workers, counts=counts)
 
 
-def _turns(cell: Cell) -> Sequence[Sequence[float]]:
+def _turns(cell: Cell, rank: int) -> Sequence[Sequence[float]]:
     """How a batch's computing and waiting fall on its turns.
 
     A batch of many samples computes and waits many times. Where one of the two hardly counts, it
     doesn't matter; else three times come within a hundredth of many. They differ from batch to
-    batch, or workers would go on in step for ever where all batches cost the same.
+    batch and from rank to rank, or workers and ranks would go on in step for ever where all
+    batches cost the same.
     """
     means = cell.work.means
     if min(means.cpu, means.io) <= _COUNTS * (means.cpu + means.io):
         return ((1.0,),)
-    return _THREE_TURNS
+    first = rank % len(_THREE_TURNS)
+    return _THREE_TURNS[first:] + _THREE_TURNS[:first]
 
 
 def _uneven(rng: random.Random, count: int) -> tuple[float, ...]:
@@ -176,10 +160,6 @@ def _uneven(rng: random.Random, count: int) -> tuple[float, ...]:
 _THREE_TURNS = tuple(_uneven(random.Random(kind), 3) for kind in range(17))
 
 
-def _whole_rounds(cell: Cell, count: int) -> int:
-    return count - count % max(1, cell.workers)
-
-
 def _fed(
     cell: Cell,
     clock: Clock,
@@ -187,9 +167,8 @@ def _fed(
     workers: Sequence[Worker],
     *,
     wanted: int,
-    last: int | None,
 ) -> FedConsumer:
-    consumer = FedConsumer(clock, costs, workers, wanted=wanted, in_order=cell.in_order, last=last)
+    consumer = FedConsumer(clock, costs, workers, wanted=wanted, in_order=cell.in_order)
     sink = PinThread(clock, costs, consumer) if cell.work.pinned else consumer
     for worker in workers:
         worker.connect(sink)

@@ -28,20 +28,39 @@ class Fetching:
     @classmethod
     def of(cls, some: Sequence[Explanation], clean: Mapping[str, BatchCosts]) -> Fetching:
         """From instrumented trials and what their batches cost, by trial."""
-        series = [fetch_s(clean[each.trial_id]) for each in some]
-        values = list(itertools.chain.from_iterable(series))
-        mean = math.fsum(values) / len(values) if values else 0.0
-        if len(values) < MIN_BATCHES or mean <= 0:
-            return cls(count=len(values), cv=None, error=None, run_queue=None)
+        took = [fetch_s(clean[each.trial_id]) for each in some]
+        whole_s = math.fsum(itertools.chain.from_iterable(took))
+        count = sum(map(len, took))
+        if count < MIN_BATCHES or whole_s <= 0:
+            return cls(count=count, cv=None, error=None, run_queue=None)
+        series = _relative(took, [each.config.num_workers > 0 for each in some])
         blocks = list(itertools.chain.from_iterable(map(_block_means, series)))
-        error = statistics.stdev(blocks) / math.sqrt(len(blocks)) if len(blocks) > 1 else mean
         queued = math.fsum(itertools.chain.from_iterable(_queued(clean, some)))
         return cls(
-            count=len(values),
-            cv=statistics.stdev(values) / mean,
-            error=error / mean,
-            run_queue=queued / (queued + math.fsum(values)),
+            count=count,
+            cv=statistics.stdev(itertools.chain.from_iterable(series)),
+            error=statistics.stdev(blocks) / math.sqrt(len(blocks)) if len(blocks) > 1 else 1.0,
+            run_queue=queued / (queued + whole_s),
         )
+
+
+def _relative(took: Sequence[Sequence[float]], fed: Sequence[bool]) -> list[list[float]]:
+    """Costs over their mean: of the trials with workers, or of those without.
+
+    Main may fetch at another price than workers do, which is the spread of neither.
+
+    Args:
+        took: Seconds of each batch, by trial.
+        fed: Whether a trial had workers.
+    """
+    pooled: dict[bool, list[float]] = {}
+    for costs, kind in zip(took, fed, strict=True):
+        pooled.setdefault(kind, []).extend(costs)
+    means = {kind: math.fsum(costs) / max(1, len(costs)) for kind, costs in pooled.items()}
+    return [
+        [cost_s / means[kind] if means[kind] > 0 else 1.0 for cost_s in costs]
+        for costs, kind in zip(took, fed, strict=True)
+    ]
 
 
 def drift_of(some: Sequence[Explanation], clean: Mapping[str, BatchCosts]) -> float | None:

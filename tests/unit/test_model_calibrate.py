@@ -99,6 +99,16 @@ def test_waiting_for_a_core_is_no_cost_of_a_batch() -> None:
     assert rates[0] == pytest.approx(rates[1])
 
 
+@pytest.mark.parametrize("main_ms", [0, 2, 10, 200])
+def test_main_that_fetches_at_another_price_is_no_spread(main_ms: float) -> None:
+    trials = [explained(0, cpu=(main_ms * MS,) * 60)]
+    trials += [explained(w, cpu=(20 * MS,) * 60) for w in (1, 2)]
+    made = fit(trials, [])
+    assert made.standard_error == pytest.approx(0, abs=1e-9)
+    assert made.cpu_cv == pytest.approx(0, abs=1e-9)
+    assert made.doubts == ()
+
+
 def test_batches_with_impossible_figures_are_dropped_with_a_doubt() -> None:
     cpu = [0.01] * 50
     cpu[3], cpu[7], cpu[9] = math.nan, -1.0, math.inf

@@ -27,6 +27,15 @@ def test_two_threads_on_one_core_by_hand() -> None:
     assert slowdown(2, compute_s=1.0, wait_s=1.0, cores=1.0) == pytest.approx(1.5)
 
 
+def test_threads_of_others_take_a_share_for_each() -> None:
+    assert slowdown(1, compute_s=1.0, wait_s=1.0, cores=1.0, beside=1.0) == pytest.approx(2)
+    assert slowdown(2, compute_s=1.0, wait_s=0.0, cores=2.0, beside=4.0) == pytest.approx(3)
+    assert slowdown(2, compute_s=1.0, wait_s=1.0, cores=4.0, beside=2.0) == 1
+    # D = Z, and ours get 1/2 or 2/3 of a core: P(0) : P(1) : P(2) = 1 : 4 : 6, and 16 / 6.
+    found = slowdown(2, compute_s=1.0, wait_s=1.0, cores=1.0, beside=1.0)
+    assert found == pytest.approx(16 / 6)
+
+
 def test_many_threads_approach_their_share() -> None:
     found = slowdown(400, compute_s=1.0, wait_s=1.0, cores=10.0)
     assert found == pytest.approx(400 / 10 - 1, rel=0.01)  # those that wait take no share
@@ -59,3 +68,37 @@ def test_intervals_are_wider_away_from_where_it_was_calibrated() -> None:
         assert found.high is not None
         widths.append(found.high / found.low)
     assert widths[0] < widths[1] == pytest.approx(widths[2])
+
+
+@pytest.mark.parametrize("step_ms", [4.5, 4.9, 5.1, 5.5, 6.0])
+@pytest.mark.parametrize("method", ["closed", "maxplus", "simulation"])
+def test_an_interval_knows_what_limits_where_batches_are_dearer(
+    method: str, step_ms: float
+) -> None:
+    """From 5 ms on the step is the limit; were batches a half dearer, the workers would be."""
+    calibration = constant(cpu=0.020, drift=0.2)
+    found = prediction(calibration, fed(4), method, step_s=step_ms / 1000).batches_per_s
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low <= 200 * math.exp(-0.4)
+    assert found.high <= min(1000 / step_ms, 200 * math.exp(0.4)) * math.exp(0.3)
+
+
+def test_a_step_with_time_to_spare_needs_no_exact_costs() -> None:
+    sure, unsure = (
+        prediction(constant(cpu=0.020, drift=drift), fed(4), step_s=0.02).batches_per_s
+        for drift in (0.0, 0.3)
+    )
+    assert sure == unsure
+
+
+def test_a_slower_core_does_not_lengthen_waiting() -> None:
+    where = {"cores": 8.0, "speed_error": 0.3}
+    computing, waiting = (
+        prediction(each, fed(4), **where).batches_per_s  # type: ignore[arg-type] # floats
+        for each in (constant(cpu=0.02), constant(io=0.02))
+    )
+    assert computing.low is not None
+    assert waiting.low is not None
+    assert computing.low < 200 * math.exp(-0.6)
+    assert waiting.low > 200 * math.exp(-0.2)
