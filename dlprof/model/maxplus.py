@@ -187,7 +187,8 @@ def _in_order(
     done = [0.0] * workers
     give, loaded = returned.append, done.append
     held_back = False
-    now = -columns.step
+    step, busy = columns.step, columns.busy
+    now = -step
     turn = workers % len(columns.load)
     nexts = (*columns.load[turn:], *columns.load[:turn])  # what the same worker loads after it
     parts = zip(columns.load, columns.pin, columns.take, nexts, strict=True)
@@ -201,11 +202,11 @@ def _in_order(
         ready += load
         loaded(ready)
         ready += pin
-        now += columns.step
+        now += step
         if ready > now:  # noqa: PLR1730 - a call of max() would double the loop's time
             now = ready
-        if columns.busy and now < max(ready, returned[k + workers]) + then:
-            now += columns.busy
+        if busy and now < max(ready, returned[k + workers]) + then:
+            now += busy
         now += take
         give(now)
     return returned[window:], held_back
