@@ -22,6 +22,8 @@ class Conditions:
         cores: Cores that all ranks may use together; a CPU quota may be a fraction.
         ranks: Training processes on these cores, each with a loader of its own.
         step_s: Mean seconds of the consumer's step that are not CPU work of its own.
+        step_samples: Lengths of steps, for a step that varies; scaled so that their mean is
+            ``step_s``. Empty for a step of constant length.
         step_cores: Cores that the step keeps busy while it waits: 1 for one that spins, 0 for
             one that sleeps.
         step_cpu_s: CPU work of the consumer a step, which slows down where cores are short.
@@ -39,6 +41,7 @@ class Conditions:
     cores: float
     ranks: int = 1
     step_s: float = 0.0
+    step_samples: tuple[float, ...] = ()
     step_cores: float = 0.0
     step_cpu_s: float = 0.0
     storage_bytes_per_s: float | None = None
@@ -67,6 +70,6 @@ class Conditions:
             "step_cpu_s": self.step_cpu_s,
             "neighbours": self.neighbours,
         }
-        for name, value in rest.items():
+        for name, value in (*rest.items(), *(("step_samples", s) for s in self.step_samples)):
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"{name} must be 0 or more, not {value}")

@@ -1,4 +1,4 @@
-"""Sequences of batches that stand for those that were calibrated."""
+"""Sequences of batches and steps that stand for those that were calibrated."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import random
 from collections.abc import Sequence
 
-from dlprof.model.work import Rows, Work
+from dlprof.model.work import Cell, Rows, Work
 
 
 def drawn(rows: Rows, count: int, rng: random.Random) -> Rows:
@@ -47,7 +47,7 @@ def scaled_to(chosen: Sequence[tuple[float, ...]], rows: Rows) -> Rows:
 
 
 class Deck:
-    """Sequences of batches, drawn once and dealt to every cell that asks for the same.
+    """Sequences of batches and steps, drawn once and dealt to every cell that asks for the same.
 
     Cells that differ only in their settings see the same batches in the same order, so that
     what tells them apart is not the luck of the draw.
@@ -70,3 +70,14 @@ class Deck:
             # What was drawn from is kept with it: while it lives, nothing else has its id.
             self._rows[key] = work.rows, drawn(work.rows, count, rng)
         return self._rows[key][1]
+
+    def steps(self, cell: Cell, count: int, rank: int = 0) -> tuple[float, ...]:
+        """Lengths of steps for one rank, as many as wanted, with the mean of ``cell.step_s``."""
+        samples = cell.conditions.step_samples
+        mean = math.fsum(samples) / len(samples) if samples else 0.0
+        if mean <= 0 or cell.step_s <= 0:
+            return (cell.step_s,) * count
+        scale = cell.step_s / mean
+        rng = random.Random(self._seed - 1 - rank)
+        rows = drawn(tuple((s * scale, 0.0) for s in samples), count, rng)
+        return tuple(row[0] for row in rows[:count])

@@ -2,7 +2,7 @@
 
     sent[k] = ret[k - W * P]
     done[k] = max(done[k - W], sent[k]) + s * cpu[k] + io[k]
-    ret[k]  = max(ret[k - 1] + T, done[k] + pin[k]) + s * g_cpu[k] + g_io[k]
+    ret[k]  = max(ret[k - 1] + T[k - 1], done[k] + pin[k]) + s * g_cpu[k] + g_io[k]
 
 A handshake adds to ``ret[k]`` while the batch's worker loads batch ``k + W``.
 
@@ -31,7 +31,7 @@ from dlprof.model.work import Cell, Rows
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Columns:
-    """What each batch of the sequence costs: loading, the pin thread, taking in; and a step.
+    """What each batch of the sequence costs: loading, the pin thread, taking in, stepping.
 
     ``busy`` is what taking any of them in costs more while its worker is loading the next.
     """
@@ -39,7 +39,7 @@ class _Columns:
     load: Sequence[float]
     pin: Sequence[float]
     take: Sequence[float]
-    step: float
+    step: Sequence[float]
     busy: float
 
 
@@ -57,8 +57,9 @@ def steady_rate(cell: Cell, deck: Deck, *, batches: int, rank: int = 0) -> Stead
         return Steady(batches_per_s=min(found.values()), held_back=False)
     limit = min(rate for name, rate in found.items() if name in _BY_THEMSELVES)
     rows = deck.rows(cell.work, max(batches, 4 * cell.workers), rank)
+    steps = deck.steps(cell, len(rows), rank)
     slow = max(1.0, 1.0 / own_cores(cell))
-    steady = _recursion(cell, rows, slow=slow)
+    steady = _recursion(cell, rows, steps, slow=slow)
     ordered = held_by_order(cell, slow * steady.batches_per_s)
     if steady.batches_per_s > _CROWDED * found["cores"]:
         return dataclasses.replace(steady, batches_per_s=limit)
@@ -67,7 +68,7 @@ def steady_rate(cell: Cell, deck: Deck, *, batches: int, rank: int = 0) -> Stead
         slow = math.sqrt(before * found_slow) if before > 1.0 else found_slow
         if abs(slow - before) < _WORTH_IT:
             break
-        steady = _recursion(cell, rows, slow=slow)
+        steady = _recursion(cell, rows, steps, slow=slow)
     rate = min(steady.batches_per_s, limit)
     return dataclasses.replace(steady, batches_per_s=rate, held_by_order=ordered)
 
@@ -109,7 +110,7 @@ def luck(cell: Cell, deck: Deck, *, batches: int, ranks: int, many: int) -> floa
 def unslowed_rate(cell: Cell, deck: Deck, *, batches: int) -> float:
     """The rate by the recursion if there were cores without end."""
     rows = deck.rows(cell.work, max(batches, 4 * cell.workers))
-    return _recursion(cell, rows, slow=1.0).batches_per_s
+    return _recursion(cell, rows, deck.steps(cell, len(rows)), slow=1.0).batches_per_s
 
 
 FAR_BELOW = 0.93
@@ -139,17 +140,17 @@ def _slowdown(cell: Cell, rate: float, slow: float) -> float:
     return slowdown(where.ranks * busy, compute_s=means.cpu, wait_s=means.io, cores=rest)
 
 
-def _recursion(cell: Cell, rows: Rows, *, slow: float) -> Steady:
+def _recursion(cell: Cell, rows: Rows, steps: Sequence[float], *, slow: float) -> Steady:
     count = len(rows) - len(rows) % cell.workers  # whole rounds: batches come in bursts of W
     warm_up = cell.workers + min(cell.workers * cell.prefetch, count)
-    columns = _columns(cell, rows, slow)
+    columns = _columns(cell, rows, steps, slow)
     run = _in_order if cell.in_order else _as_they_come
     returned, held_back = run(columns, cell.workers, cell.prefetch, warm_up + count)
     span = returned[-1] - returned[warm_up - 1]
     return Steady(batches_per_s=count / span if span > 0 else math.inf, held_back=held_back)
 
 
-def _columns(cell: Cell, rows: Rows, slow: float) -> _Columns:
+def _columns(cell: Cell, rows: Rows, steps: Sequence[float], slow: float) -> _Columns:
     load = [slow * row[0] + row[1] for row in rows]
     if cell.work.pinned:  # the thread adds to a batch's way; its rate is a bound by itself
         pin = [slow * (row[2] + row[5]) + row[3] for row in rows]
@@ -162,7 +163,7 @@ def _columns(cell: Cell, rows: Rows, slow: float) -> _Columns:
         load=load,
         pin=pin,
         take=take,
-        step=cell.step_s + extra,
+        step=[step + extra for step in steps],
         busy=_busy_s(cell, slow),
     )
 
@@ -187,13 +188,13 @@ def _in_order(
     done = [0.0] * workers
     give, loaded = returned.append, done.append
     held_back = False
-    step, busy = columns.step, columns.busy
-    now = -step
+    busy = columns.busy
+    now = step = 0.0
     turn = workers % len(columns.load)
     nexts = (*columns.load[turn:], *columns.load[:turn])  # what the same worker loads after it
-    parts = zip(columns.load, columns.pin, columns.take, nexts, strict=True)
+    parts = zip(columns.load, columns.pin, columns.take, columns.step, nexts, strict=True)
     costs = itertools.cycle(parts)
-    for k, (load, pin, take, then) in zip(range(count), costs, strict=False):
+    for k, (load, pin, take, after, then) in zip(range(count), costs, strict=False):
         ready = done[k]
         sent = returned[k]
         if sent > ready:
@@ -209,6 +210,7 @@ def _in_order(
             now += busy
         now += take
         give(now)
+        step = after
     return returned[window:], held_back
 
 
@@ -220,27 +222,28 @@ def _as_they_come(
     Torch then gives the next index to a worker with fewer than P batches on its hands: to the
     one whose batch has just been returned.
     """
-    costs = itertools.cycle(zip(columns.load, columns.pin, columns.take, strict=True))
+    costs = itertools.cycle(zip(columns.load, columns.pin, columns.take, columns.step, strict=True))
     finished: list[tuple[float, int]] = []
     free = [0.0] * workers
     for worker in list(range(workers)) * prefetch:
-        load, pin, _ = next(costs)
+        load, pin, _, _ = next(costs)
         free[worker] += load
         finished.append((free[worker] + pin, worker))
     heapq.heapify(finished)
     returned = []
     held_back = False
-    now = -columns.step
+    now = step = 0.0
     for _ in range(count):
-        load, pin, take = next(costs)
+        load, pin, take, after = next(costs)
         ready, worker = finished[0]
-        now += columns.step
+        now += step
         if ready > now:  # noqa: PLR1730 - as above
             now = ready
         if columns.busy and now < free[worker]:
             now += columns.busy
         now += take
         returned.append(now)
+        step = after
         begin = free[worker]
         if now > begin:
             begin = now

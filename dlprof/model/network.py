@@ -50,7 +50,7 @@ class Costs:
         take_io: Waiting in that, the batch's worker at rest.
         busy_s: What it takes longer while the worker computes.
         main_cpu: CPU of main behind the pin thread; empty where there is none.
-        step_s: The consumer's step, its CPU work left out.
+        steps: The consumer's steps.
         step_cores: Cores that a step keeps busy.
         step_cpu: CPU work in a step.
         storage: Shared by all; ``None`` for one without a limit.
@@ -63,7 +63,7 @@ class Costs:
     take_io: Sequence[float] = ()
     busy_s: float = 0.0
     main_cpu: Sequence[float] = ()
-    step_s: float = 0.0
+    steps: Sequence[float] = (0.0,)
     step_cores: float = 0.0
     step_cpu: float = 0.0
     storage: Storage | None = None

@@ -118,7 +118,7 @@ def _network(
             **costs_of(rows, pinned=cell.work.pinned),
             turns=_turns(cell, rank),
             busy_s=cell.work.busy_s,
-            step_s=cell.step_s,
+            steps=deck.steps(cell, len(rows), rank),
             step_cores=where.step_cores,
             step_cpu=where.step_cpu_s / where.speed,
             storage=storage,

@@ -209,6 +209,16 @@ def test_handshakes_cost_nothing_where_workers_rest_before_their_batches_are_due
     assert rate(resting, fed(2), step_s=9.2 * MS) == pytest.approx(100, rel=0.02)
 
 
+def test_steps_that_vary_empty_shallow_queues() -> None:
+    calibration = constant(io=10 * MS, receive_io=0.1 * MS)
+    samples = (1.0, 1.0, 1.0, 1.0, 6.0)
+    rates = [
+        rate(calibration, fed(2, p), step_s=5 * MS, step_samples=samples) for p in (1, 2, 4, 16)
+    ]
+    assert rates == sorted(rates)
+    assert rates[-1] > 1.05 * rates[0]
+
+
 def test_neighbours_slow_the_simulation_as_they_slow_the_closed_form() -> None:
     calibration = constant(cpu=10 * MS)
     found = rate(calibration, fed(4), cores=4.0, neighbours=4.0)
