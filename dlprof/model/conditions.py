@@ -36,6 +36,7 @@ class Conditions:
             with more threads of its own gets a larger share, as the kernel divides it.
         speed_error: How far off ``speed`` may be, as the standard deviation of its logarithm; 0
             where a core's speed can't change, as that of an emulated one.
+        epoch_batches: Batches in one rank's epoch; ``None`` for an epoch without end.
     """
 
     cores: float
@@ -49,6 +50,7 @@ class Conditions:
     speed_error: float = SPEED_ERROR
     copy_scale: float = 1.0
     neighbours: float = 0.0
+    epoch_batches: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no machine has.
@@ -60,6 +62,8 @@ class Conditions:
         positive["copy_scale"] = self.copy_scale
         if self.storage_bytes_per_s is not None:
             positive["storage_bytes_per_s"] = self.storage_bytes_per_s
+        if self.epoch_batches is not None:
+            positive["epoch_batches"] = self.epoch_batches
         for name, value in positive.items():
             if not (math.isfinite(value) and value > 0):
                 raise ValueError(f"{name} must be above 0, not {value}")

@@ -230,9 +230,9 @@ class _Many:
     def _prediction(
         self, config: Config, cell: Cell, steady: Steady, sampling: float
     ) -> Prediction:
-        calibration = self._calibration
+        where, calibration = self._conditions, self._calibration
         needed = needs(calibration, config)
-        rate = steady.batches_per_s
+        rate = self._over_epochs(cell, steady.batches_per_s, needed.turnover_s)
         estimate = interval(
             rate,
             sampling=sampling,
@@ -244,7 +244,7 @@ class _Many:
         return Prediction(
             batches_per_s=estimate,
             samples_per_s=_times(estimate, calibration.samples_per_batch),
-            wait_fraction=max(0.0, 1.0 - rate * step_s) if step_s else None,
+            wait_fraction=max(0.0, 1.0 - rate * step_s) if where.step_s or step_s else None,
             bound=_bound(cell, steady),
             cores=rate * cpu_per_batch(cell) if math.isfinite(rate) else None,
             pss_bytes=needed.pss_bytes,
@@ -254,6 +254,21 @@ class _Many:
             turnover_s=needed.turnover_s,
             method=self._predictor.method,
         )
+
+    def _over_epochs(self, cell: Cell, rate: float, turnover_s: float | None) -> float:
+        """The rate over whole epochs, each of which begins with a turnover.
+
+        Short epochs are simulated to their end, where the last batches leave workers idle.
+        """
+        count = self._conditions.epoch_batches
+        if count is None or rate <= 0 or not math.isfinite(rate):
+            return rate
+        turn_s = turnover_s or 0.0
+        short = count <= 4 * max(1, cell.workers) * max(1, cell.prefetch) or count <= _SHORT
+        if cell.workers and short and self._predictor.method == "simulation":
+            first_s, last_s = simulate.epoch_s(cell, self._deck, count)
+            return count / (max(turn_s, first_s) + last_s - first_s + cell.whole_step_s)
+        return count / (turn_s + (count - 1) / rate + cell.whole_step_s)
 
 
 def _redrawn(cell: Cell, work: Work) -> tuple[Cell, Deck]:

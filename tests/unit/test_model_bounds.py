@@ -148,6 +148,7 @@ def test_a_calibration_says_nothing_of_another_batch_size() -> None:
         *({"cores": value} for value in (0.0, -1.0, float("nan"), float("inf"))),
         *({"cores": 1.0, name: -1.0} for name in ("step_s", "neighbours", "speed", "step_cpu_s")),
         {"cores": 1.0, "ranks": 0},
+        {"cores": 1.0, "epoch_batches": 0},
         {"cores": 1.0, "storage_bytes_per_s": 0.0},
         {"cores": 1.0, "step_samples": (1.0, float("nan"))},
     ],

@@ -225,6 +225,18 @@ def test_neighbours_slow_the_simulation_as_they_slow_the_closed_form() -> None:
     assert found == pytest.approx(200, rel=0.03)
 
 
+def test_short_epochs_pay_for_their_turnover() -> None:
+    calibration = constant(io=10 * MS, turnover_s={"persistent": 0.1, "default": 1.0})
+    stays = fed(2, persistent_workers=True)
+    endless = rate(calibration, stays)
+    found = [rate(calibration, stays, epoch_batches=n) for n in (20, 200, 2000, 200_000)]
+    assert found == sorted(found)
+    assert found[0] == pytest.approx(20 / 0.19, rel=0.05)  # the first batch is in the turnover
+    assert found[-1] == pytest.approx(endless, rel=0.01)
+    anew = rate(calibration, fed(2), epoch_batches=200)
+    assert anew == pytest.approx(200 / 2, rel=0.02)
+
+
 def test_ranks_left_out_of_the_simulation_change_nothing() -> None:
     calibration = tailed(cpu=5 * MS, io=5 * MS, slow=0.03)
     few = rate(calibration, fed(4), cores=4.0, ranks=2)
