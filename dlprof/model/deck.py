@@ -61,6 +61,7 @@ class Deck:
         """
         self._seed = seed
         self._rows: dict[tuple[int, int, int], tuple[Rows, Rows]] = {}
+        self._steps: dict[tuple[tuple[float, ...], float, int, int], tuple[float, ...]] = {}
 
     def rows(self, work: Work, count: int, rank: int = 0) -> Rows:
         """Batches for one rank: ``count`` of them, or a few more."""
@@ -77,7 +78,10 @@ class Deck:
         mean = math.fsum(samples) / len(samples) if samples else 0.0
         if mean <= 0 or cell.step_s <= 0:
             return (cell.step_s,) * count
-        scale = cell.step_s / mean
-        rng = random.Random(self._seed - 1 - rank)
-        rows = drawn(tuple((s * scale, 0.0) for s in samples), count, rng)
-        return tuple(row[0] for row in rows[:count])
+        key = (samples, cell.step_s, count, rank)
+        if key not in self._steps:
+            rows = tuple((sample * cell.step_s / mean, 0.0) for sample in samples)
+            rng = random.Random(self._seed - 1 - rank)
+            chosen = scaled_to(drawn(rows, count, rng)[:count], rows)
+            self._steps[key] = tuple(row[0] for row in chosen)
+        return self._steps[key]

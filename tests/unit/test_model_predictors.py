@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import statistics
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_calibrations import constant, fed, prediction, rate, tailed
 
-from dlprof.model import Conditions, MaxPlus, Simulation, predict_all, predictor_of
+from dlprof.model import Conditions, MaxPlus, Simulation, cell_of, predict_all, predictor_of
+from dlprof.model.deck import Deck
 from dlprof.records import Calibration, Config
 
 MS = 0.001
@@ -348,3 +350,15 @@ def test_figures_are_finite_where_loading_costs_nothing() -> None:
     samples = prediction(some, fed(2)).samples_per_s
     assert samples is not None
     assert samples.value == pytest.approx(32_000, rel=0.01)
+
+
+def test_steps_that_vary_keep_their_mean_however_few_are_drawn() -> None:
+    samples = (*(0.01,) * 500, *(0.5,) * 10)
+    where = Conditions(cores=2.0, step_s=0.02, step_samples=samples)
+    cell = cell_of(constant(cpu=0.01), fed(2), where)
+    deck = Deck(1)
+    steps = deck.steps(cell, 600)
+    assert len(steps) == 600
+    assert statistics.fmean(steps) == pytest.approx(0.02)
+    assert len(set(steps)) > 1
+    assert deck.steps(cell, 600) is steps
