@@ -335,10 +335,15 @@ def test_more_cores_are_never_slower(cpu: float, io: float, slow: float, workers
 def test_max_plus_follows_the_simulation(
     cpu: float, io: float, slow: float, workers: int, prefetch: int, cores: float
 ) -> None:
+    """To the letter where each worker has a core; else all batches are slowed down alike.
+
+    That is up to 37 % too fast, over all of these, where order leaves cores idle meanwhile.
+    """
     calibration = tailed(cpu=cpu, io=io, slow=slow)
     reference = rate(calibration, fed(workers, prefetch), cores=cores)
+    off = 0.001 if workers <= cores else 0.4
     assert rate(calibration, fed(workers, prefetch), "maxplus", cores=cores) == pytest.approx(
-        reference, rel=0.25
+        reference, rel=off
     )
 
 
