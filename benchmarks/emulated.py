@@ -333,6 +333,7 @@ def main() -> None:
     given.add_argument("--blocks", type=int, help="fewer or more than the usual number")
     given.add_argument("--minutes", type=float, default=math.inf, help="begin no block after them")
     given.add_argument("--more", action="store_true", help="add to what earlier runs found")
+    given.add_argument("--seed", type=int, help="of what is drawn; else that of the next run")
     options = given.parse_args()
     warnings.filterwarnings("ignore", category=UserWarning)  # more workers than real cores
     design = QUICK if options.quick else FULL
@@ -342,7 +343,7 @@ def main() -> None:
     more = options.more and not options.quick
     found = earlier(RESULTS / "emulated.json") if more else []
     try:
-        for each in measured(design, options.minutes, seed=1 + len(found)):
+        for each in measured(design, options.minutes, options.seed or 1 + len(found)):
             found.append(each)
     except (RuntimeError, KeyboardInterrupt) as error:  # what was measured is kept
         print(f"ended early: {error}", file=sys.stderr)
