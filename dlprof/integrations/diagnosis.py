@@ -175,6 +175,7 @@ def _evidence(
             kind="iterable" if loader.sampler == _OF_ITERABLES else "map",
             sampler=loader.sampler or None,
             batches_per_epoch=_batches_per_epoch(loader),
+            batch_size=config.batch_size,
         ),
         config=config,
         accelerator=None if loader.copies is None else loader.copies.device.partition(":")[0],
