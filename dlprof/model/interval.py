@@ -15,20 +15,21 @@ from dlprof.stats import t_quantile
 
 MODEL_ERROR = {"closed": 0.12, "maxplus": 0.04, "simulation": 0.03}
 """Standard deviation of the logarithm of predicted over measured rates that is not the
-calibration's luck, by method. Measured on emulated cores (``benchmarks/emulated.py``, 59 runs
-beside a load of 7): in all 0.093, 0.051 and 0.047, with the luck of both sides. With these
-figures 95 % intervals held for 96, 93 and 97 % of the runs."""
+calibration's luck, by method. Measured on emulated cores (``benchmarks/emulated.py``, 416 runs): in
+all 0.091, 0.054 and 0.027, with the luck of both sides. With these figures 95 % intervals held for
+97, 96 and 97 % of the runs."""
 
 EXTRAPOLATED_ERROR = 0.02
-"""What adds to it where cores or ranks are not those of the calibration, as measured there."""
+"""What adds to it where cores or ranks are not those of the calibration. Emulated cores are all
+alike, and there such runs were foreseen as well as others; real ones are not."""
 
 DOUBT_ERROR = 0.15
 """What adds to it for each doubt about the calibration: wide enough that no choice rests on it."""
 
 RELATIVE_ERROR = 0.08
 """How far off the rates of two configurations may be from each other, as a standard deviation: on
-real data sets the model's prototype was off by 8 % in the median (FIELD section 5), ours by 3 % on
-emulated cores, and what both have wrong alike cancels."""
+real data sets predictions are off by 9 % in the median (``benchmarks/real_data.py``), on emulated
+cores by 1 %, and what both have wrong alike cancels."""
 
 REPLICATES = 40
 _LEAST_BLOCKS = 5
