@@ -131,18 +131,26 @@ def _walls(quads: Sequence[Quad], side: Side) -> list[float]:
     return [block.wall_s for block in blocks if block.wall_s is not None]
 
 
-def schedule(first_seed: int, *, in_a_row: int, budget_s: float) -> Iterator[Batch]:
+def schedule(
+    first_seed: int,
+    *,
+    in_a_row: int,
+    budget_s: float,
+    only: Sequence[str] = ("",),
+    crowds: Sequence[bool] = (False, True),
+) -> Iterator[Batch]:
     """Batches without end: in each round every kind has its share, quiet and beside neighbours.
 
     Args:
         first_seed: Of the first batch; also of the order within rounds.
         in_a_row: Sessions of a batch.
         budget_s: Of each session.
+        only: Beginnings of the kinds' names.
+        crowds: Whether neighbours run beside them: either, or both in turn.
     """
     seed = first_seed
-    cells = [
-        (kind, crowded) for kind in KINDS for crowded in (False, True) for _ in range(kind.share)
-    ]
+    kinds = [kind for kind in KINDS if kind.name.startswith(tuple(only))]
+    cells = [(kind, crowded) for kind in kinds for crowded in crowds for _ in range(kind.share)]
     for turn in itertools.count():
         random.Random(first_seed + turn).shuffle(cells)
         for kind, crowded in cells:
@@ -181,7 +189,12 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--minutes", type=float, help=f"how long to measure; {MINUTES:g}")
     options.add_argument("--more", action="store_true", help="add to what earlier runs found")
+    options.add_argument("--only", nargs="+", metavar="NAME", help="kinds, or their beginnings")
+    options.add_argument("--alone", action="store_true", help="no session beside neighbours")
     given = options.parse_args()
+    only = tuple(given.only or ("",))
+    if not any(kind.name.startswith(only) for kind in KINDS):
+        options.error("there is no such kind")
     before = surroundings()
     minutes = given.minutes or (QUICK_MINUTES if given.quick else MINUTES)
     found = earlier(RESULTS / "gate_campaign.json") if given.more and not given.quick else []
@@ -189,6 +202,8 @@ def main() -> None:
         len(found) + 1,
         in_a_row=1 if given.quick else IN_A_ROW,
         budget_s=QUICK_BUDGET_S if given.quick else BUDGET_S,
+        only=only,
+        crowds=(False,) if given.alone else (False, True),
     )
     until_s = time.monotonic() + 60 * minutes
     with contextlib.suppress(KeyboardInterrupt):  # what was measured is kept
