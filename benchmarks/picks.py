@@ -24,7 +24,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from common import parser, publish, surroundings
+from common import RESULTS, parser, publish, surroundings
 from crowd import neighbours
 from peers import PeerError, run_dlprof, run_loadtune
 from picks_told import (
@@ -34,8 +34,9 @@ from picks_told import (
     LOADTUNE,
     Chosen,
     Outcome,
+    earlier,
+    name_of,
     report,
-    steady,
 )
 from rivals import Block, Pick, measuring, noise, regrets
 from worlds import Measure, World, emulated_worlds, real_worlds
@@ -92,6 +93,21 @@ def design_of(minutes: float, worlds: int) -> Design:
     )
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What somebody chose; no ``pick``, but an ``error``, where it failed."""
+
+    who: str
+    pick: Pick | None
+    error: str = ""
+
+    def noted(self) -> Chosen:
+        """As it is kept."""
+        if self.pick is None:
+            return Chosen(who=self.who, config=None, error=self.error)
+        return Chosen(who=self.who, config=self.pick.config.key, cost_s=self.pick.cost_s)
+
+
 def grid(workers: Sequence[int]) -> tuple[Config, ...]:
     """The grid's configurations."""
     made = (
@@ -113,20 +129,20 @@ def blocks(
     return found
 
 
-def replayed(world: World, turns: Sequence[Block]) -> Iterator[Chosen]:
+def replayed(world: World, turns: Sequence[Block]) -> Iterator[Choice]:
     """What those choose who measure the grid or a part of it, once for each turn."""
     for who, rival in measuring(world.cores).items():
         for first in range(len(turns)):
-            yield Chosen(who=who, pick=rival(turns, first))
+            yield Choice(who=who, pick=rival(turns, first))
 
 
-def ruled(world: World) -> Iterator[Chosen]:
+def ruled(world: World) -> Iterator[Choice]:
     """What rules of thumb say."""
     for who, config in world.rules.items():
-        yield Chosen(who=who, pick=Pick(config=config, cost_s=0.0))
+        yield Choice(who=who, pick=Pick(config=config, cost_s=0.0))
 
 
-def live(world: World, design: Design, site: Path | None) -> Iterator[Chosen]:
+def live(world: World, design: Design, site: Path | None) -> Iterator[Choice]:
     """What dlprof's sweep chooses, and others that are run from outside."""
     target = world.target
     for seed in range(design.sweeps):
@@ -139,15 +155,20 @@ def live(world: World, design: Design, site: Path | None) -> Iterator[Chosen]:
         yield _tried(LOADTUNE, functools.partial(run_loadtune, target, site))
 
 
-def _tried(who: str, choose: Callable[[], Pick]) -> Chosen:
+def _tried(who: str, choose: Callable[[], Pick]) -> Choice:
     try:
-        return Chosen(who=who, pick=choose())
+        return Choice(who=who, pick=choose())
     except (PeerError, DlprofError) as error:
-        return Chosen(who=who, pick=None, error=str(error))
+        return Choice(who=who, pick=None, error=str(error))
+
+
+def steady(config: Config) -> Config:
+    """What has the same steady rate: whether workers outlive an epoch doesn't touch it."""
+    return dataclasses.replace(config, persistent_workers=False).canonical()
 
 
 def judge(
-    measure: Measure, chosen: Sequence[Chosen], turns: Sequence[Block], design: Design
+    measure: Measure, chosen: Sequence[Choice], turns: Sequence[Block], design: Design
 ) -> tuple[list[Block], dict[Config, float]]:
     """Measure all that was chosen, PyTorch's default and the best of the grid, in turns."""
     means = {c: statistics.fmean(block[c].rate for block in turns) for c in turns[0]}
@@ -173,7 +194,14 @@ def play(world: World, design: Design, site: Path | None, *, beside: bool) -> Ou
                 turns = blocks(measure, cells, design.turns, design.trial_s, rng)
             chosen = [*ruled(world), *replayed(world, turns), *live(world, design, site)]
         finals, lost = judge(measure, chosen, quiet, design)
-    return Outcome(world=world.name, chosen=chosen, regrets=lost, finals=finals, noise=noise(turns))
+    keys = {each.pick.config.key: steady(each.pick.config) for each in chosen if each.pick}
+    return Outcome(
+        world=world.name,
+        chosen=[each.noted() for each in chosen],
+        regrets={c.key: loss for c, loss in lost.items()} | {k: lost[c] for k, c in keys.items()},
+        finals=[{c.key: shot.rate for c, shot in block.items()} for block in finals],
+        noise=noise(turns),
+    )
 
 
 def play_all(
@@ -192,15 +220,14 @@ def play_all(
             continue
         found.append(outcome)
         said = ", ".join(_said(outcome, each) for each in outcome.chosen if each.who == DLPROF)
-        print(f"{world.name}: best {outcome.best.key}; {said}", file=sys.stderr, flush=True)
+        print(f"{world.name}: best {outcome.best}; {said}", file=sys.stderr, flush=True)
     return found
 
 
 def _said(outcome: Outcome, each: Chosen) -> str:
-    if each.pick is None:
+    if each.config is None:
         return each.error
-    lost = 100 * outcome.regret(each.pick.config)
-    return f"{each.pick.config.key} {lost:+.1f} % in {each.pick.cost_s:.0f} s"
+    return f"{each.config} {100 * outcome.regrets[each.config]:+.1f} % in {each.cost_s:.0f} s"
 
 
 def _notes(design: Design) -> list[str]:
@@ -208,8 +235,8 @@ def _notes(design: Design) -> list[str]:
     return [
         (
             f"The grid is num_workers {', '.join(map(str, design.workers))} by prefetch_factor "
-            f"{', '.join(map(str, PREFETCH))}: {cells} cells, {design.turns} turns of "
-            f"{design.trial_s:g} s; the last comparison took {design.finals} turns of "
+            f"{', '.join(map(str, PREFETCH))}: {cells} cells, two to four turns of "
+            f"{design.trial_s:g} s, as time allowed; the last comparison's turns take "
             f"{design.final_s:g} s."
         ),
         (
@@ -226,6 +253,9 @@ def _notes(design: Design) -> list[str]:
 def _options() -> argparse.ArgumentParser:
     options = parser(__doc__)
     options.add_argument("names", nargs="*", metavar="NAME", help="data sets, or beginnings")
+    options.add_argument(
+        "--more", action="store_true", help="add data sets that earlier runs didn't come to"
+    )
     options.add_argument("--minutes", type=float, help=f"in all; {FULL_MINUTES:g} if left out")
     options.add_argument("--beside-neighbour", action="store_true", help="choose beside two")
     options.add_argument(
@@ -246,21 +276,23 @@ def main(*, beside: bool = False) -> None:
     options = _options()
     given = options.parse_args()
     beside = beside or given.beside_neighbour
+    known = earlier(RESULTS / f"{name_of(beside=beside)}.json") if given.more else []
     worlds = [*real_worlds(), *([] if beside else emulated_worlds())]
     if given.names:
         worlds = [world for world in worlds if world.name.startswith(tuple(given.names))]
-        if not worlds:
-            options.error("there is no such data set")
     elif given.quick:
         worlds = [worlds[1], worlds[-1]]
+    had = {outcome.world for outcome in known}
+    worlds = [world for world in worlds if world.name not in had]
+    if not worlds:
+        options.error("there is no such data set, or none that was not measured yet")
     design = QUICK if given.quick else design_of(given.minutes or FULL_MINUTES, len(worlds))
     warnings.filterwarnings("ignore", category=UserWarning)  # more workers than real cores
     before = surroundings()
-    found = play_all(worlds, design, given.loadtune, beside=beside)
-    quick = given.quick or bool(given.names)
+    found = known + play_all(worlds, design, given.loadtune, beside=beside)
     data = {"design": dataclasses.asdict(design)}
     told = report(found, _notes(design), data, beside=beside)
-    publish(told, before, quick=quick)
+    publish(told, before, quick=given.quick or (bool(given.names) and not given.more))
 
 
 if __name__ == "__main__":

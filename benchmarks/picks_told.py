@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import statistics
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from common import Report, Table
-from rivals import Block, Pick
 
 from dlprof.records import Config
 
@@ -29,12 +30,14 @@ class Chosen:
 
     Attributes:
         who: Name of the way of choosing.
-        pick: What it chose; ``None`` where it failed.
+        config: Key of what it chose; ``None`` where it failed.
+        cost_s: Seconds that it took.
         error: Why it failed.
     """
 
     who: str
-    pick: Pick | None
+    config: str | None
+    cost_s: float = 0.0
     error: str = ""
 
 
@@ -45,34 +48,43 @@ class Outcome:
     Attributes:
         world: Its name.
         chosen: By everybody.
-        regrets: Of all that was chosen and the best of the grid.
-        finals: The last comparison.
+        regrets: Of all that was chosen and the best of the grid, by key.
+        finals: The last comparison: batches per second by key.
         noise: Relative spread of a repeat where all chose; ``None`` where nothing was repeated.
     """
 
     world: str
     chosen: Sequence[Chosen]
-    regrets: dict[Config, float]
-    finals: Sequence[Block]
+    regrets: dict[str, float]
+    finals: Sequence[dict[str, float]]
     noise: float | None
 
     @property
-    def best(self) -> Config:
+    def best(self) -> str:
         """What was the fastest in the last comparison."""
         return min(self.regrets, key=self.regrets.__getitem__)
 
-    def regret(self, config: Config) -> float:
-        """What it loses against the best."""
-        return self.regrets[steady(config)]
-
-    def gain(self, config: Config) -> float:
+    def gain(self, config: str) -> float:
         """Its rate over that of PyTorch's default."""
-        return (1 - self.regret(config)) / (1 - self.regrets[DEFAULT])
+        return (1 - self.regrets[config]) / (1 - self.regrets[DEFAULT.key])
+
+    def picks(self, who: str) -> list[tuple[str, float]]:
+        """What somebody chose, with the seconds it took; without what failed."""
+        mine = (each for each in self.chosen if each.who == who)
+        return [(each.config, each.cost_s) for each in mine if each.config is not None]
 
 
-def steady(config: Config) -> Config:
-    """What has the same steady rate: whether workers outlive an epoch doesn't touch it."""
-    return dataclasses.replace(config, persistent_workers=False).canonical()
+def name_of(*, beside: bool) -> str:
+    """Of the result, beside neighbours or not."""
+    return "picks_beside" if beside else "picks"
+
+
+def earlier(path: Path) -> list[Outcome]:
+    """What earlier runs found; nothing where there is no result yet."""
+    if not path.exists():
+        return []
+    kept: list[dict[str, Any]] = json.loads(path.read_text())["data"]["worlds"]
+    return [Outcome(**each | {"chosen": [Chosen(**c) for c in each["chosen"]]}) for each in kept]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,13 +112,13 @@ class Score:
 
 def score(found: Sequence[Outcome], who: str) -> Score:
     """Over all data sets."""
-    pairs = [(outcome, each) for outcome in found for each in outcome.chosen if each.who == who]
-    picks = [(outcome, each.pick) for outcome, each in pairs if each.pick is not None]
+    picks = [(outcome, *pick) for outcome in found for pick in outcome.picks(who)]
+    tries = sum(each.who == who for outcome in found for each in outcome.chosen)
     return Score(
-        regrets=[outcome.regret(pick.config) for outcome, pick in picks],
-        costs_s=[pick.cost_s for _, pick in picks],
-        worse=sum(outcome.gain(pick.config) < 1 - NEAR for outcome, pick in picks),
-        failed=len(pairs) - len(picks),
+        regrets=[outcome.regrets[config] for outcome, config, _ in picks],
+        costs_s=[cost_s for _, _, cost_s in picks],
+        worse=sum(outcome.gain(config) < 1 - NEAR for outcome, config, _ in picks),
+        failed=tries - len(picks),
     )
 
 
@@ -149,16 +161,16 @@ def _score_row(who: str, one: Score) -> list[str]:
 
 def _world_row(outcome: Outcome) -> list[str]:
     """A row for each data set."""
-    own = [c.pick for c in outcome.chosen if c.who == DLPROF and c.pick is not None]
-    lost = [100 * outcome.regret(pick.config) for pick in own]
+    own = outcome.picks(DLPROF)
     return [
         outcome.world,
-        outcome.best.key,
+        outcome.best,
         f"{outcome.gain(outcome.best):.2f}",
-        ", ".join(dict.fromkeys(pick.config.key for pick in own)) or "-",
-        ", ".join(f"{each:.1f}" for each in lost) or "-",
-        ", ".join(f"{pick.cost_s:.0f}" for pick in own) or "-",
+        ", ".join(dict.fromkeys(config for config, _ in own)) or "-",
+        ", ".join(f"{100 * outcome.regrets[config]:.1f}" for config, _ in own) or "-",
+        ", ".join(f"{cost_s:.0f}" for _, cost_s in own) or "-",
         "-" if outcome.noise is None else f"{100 * outcome.noise:.0f}",
+        str(len(outcome.finals)),
     ]
 
 
@@ -168,7 +180,7 @@ _SCORE_COLUMNS = (
 )
 _WORLD_COLUMNS = (
     *("", "best", "over the default", "dlprof's picks", "regret, %", "seconds"),
-    "spread of a repeat, %",
+    *("spread of a repeat, %", "last comparison, turns"),
 )
 
 
@@ -190,7 +202,7 @@ def report(
         else f"{GOAL_NEAR:.0%} of dlprof's picks within 3 % of the best, in {GOAL_S:g} s"
     )
     return Report(
-        name="picks_beside" if beside else "picks",
+        name=name_of(beside=beside),
         title="Picks against a grid measured long, and against other ways of choosing"
         + (", beside neighbours that come and go" if beside else ""),
         goal=f"{goal}; none slower than PyTorch's default",
@@ -200,23 +212,5 @@ def report(
             Table("By data set", _WORLD_COLUMNS, [_world_row(outcome) for outcome in found]),
         ],
         notes=notes,
-        data=data | {"worlds": [_plain(each) for each in found]},
+        data=data | {"worlds": [dataclasses.asdict(each) for each in found]},
     )
-
-
-def _plain(outcome: Outcome) -> dict[str, Any]:
-    return {
-        "world": outcome.world,
-        "noise": outcome.noise,
-        "regrets": {config.key: lost for config, lost in outcome.regrets.items()},
-        "finals": [{c.key: shot.rate for c, shot in block.items()} for block in outcome.finals],
-        "chosen": [
-            {
-                "who": each.who,
-                "config": each.pick.config.key if each.pick else None,
-                "cost_s": each.pick.cost_s if each.pick else None,
-                "error": each.error,
-            }
-            for each in outcome.chosen
-        ],
-    }

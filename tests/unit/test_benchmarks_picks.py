@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import itertools
+import json
 import math
 import random
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -117,19 +120,18 @@ def test_other_words_of_loadtune_are_a_failure() -> None:
 
 
 def outcome(told: Any, picks: Mapping[str, Config | None], **fields: Any) -> Any:
-    pick = importlib.import_module("rivals").Pick
     chosen = [
-        told.Chosen(who=who, pick=None if c is None else pick(config=c, cost_s=20.0))
+        told.Chosen(who=who, config=None if c is None else c.key, cost_s=20.0)
         for who, c in picks.items()
     ]
-    regrets = {SIX: 0.0, TWO: 0.02, NONE: 0.5, ONE: 0.6}
+    regrets = {SIX.key: 0.0, TWO.key: 0.02, NONE.key: 0.5, ONE.key: 0.6}
     made = {"world": "x", "chosen": chosen, "regrets": regrets, "finals": [], "noise": None}
     return told.Outcome(**made | fields)
 
 
 def test_scores_count_failures_and_what_is_slower_than_the_default(told: Any) -> None:
     found = [
-        outcome(told, {"a": dataclasses.replace(TWO, persistent_workers=True)}),
+        outcome(told, {"a": TWO}),
         outcome(told, {"a": ONE}),
         outcome(told, {"a": None}),
         outcome(told, {"b": ONE}),
@@ -137,7 +139,7 @@ def test_scores_count_failures_and_what_is_slower_than_the_default(told: Any) ->
     one = told.score(found, "a")
     assert one.near == pytest.approx(1 / 3)
     assert (one.worse, one.failed, one.regrets) == (1, 1, [0.02, 0.6])
-    assert found[0].gain(SIX) == 2.0
+    assert found[0].gain(SIX.key) == 2.0
 
 
 @pytest.mark.parametrize(
@@ -157,6 +159,38 @@ def test_goals(told: Any, own: Config | None, grid: Config, *, beside: bool, pas
     assert report.passed is passed
     assert report.name == ("picks_beside" if beside else "picks")
     assert all(len(row) == len(table.columns) for table in report.tables for row in table.rows)
+
+
+def test_what_was_found_is_read_again_as_it_was(told: Any, tmp_path: Path) -> None:
+    found = [outcome(told, {"a": TWO, "b": None}, finals=[{"w0": 1.5}], noise=0.1)]
+    report = told.report(found, [], {}, beside=False)
+    path = tmp_path / "picks.json"
+    assert told.earlier(path) == []
+    path.write_text(json.dumps({"data": report.data}))
+    assert told.earlier(path) == found
+
+
+def test_a_pick_loses_what_its_steady_settings_lose(monkeypatch: pytest.MonkeyPatch) -> None:
+    picks, rivals = (importlib.import_module(name) for name in ("picks", "rivals"))
+    persistent = dataclasses.replace(TWO, persistent_workers=True)
+    world = SimpleNamespace(
+        name="x",
+        opened=lambda _machine: contextlib.nullcontext(
+            lambda config, _s: rivals.Shot(rate=RATES.get(config, 1.0), cost_s=1.0)
+        ),
+    )
+    choices = [
+        picks.Choice(who="a", pick=rivals.Pick(config=persistent, cost_s=3.0)),
+        picks.Choice(who="b", pick=None, error="why"),
+    ]
+    monkeypatch.setattr(picks, "ruled", lambda _world: choices)
+    for name in ("replayed", "live"):
+        monkeypatch.setattr(picks, name, lambda *_: ())
+    found = picks.play(world, picks.QUICK, None, beside=False)
+    assert found.best == TWO.key
+    assert found.regrets[persistent.key] == found.regrets[TWO.key] == pytest.approx(0)
+    assert found.picks("a") == [(persistent.key, 3.0)]
+    assert found.picks("b") == []
 
 
 def test_the_grid_is_of_distinct_legal_settings() -> None:
