@@ -43,6 +43,18 @@ def write_fault(path: Path, error: OSError) -> FileError:
     return FileError(message, hint=hint)
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder and those that it lies in, where they are missing.
+
+    Raises:
+        FileError: If it can't be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_fault(path, error) from None
+
+
 def check_plain(path: Path, mode: int, *, hint: str) -> None:
     """Refuse what is there but no plain file: a pipe would be waited for, a device might never end.
 

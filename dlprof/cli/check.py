@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
-from dlprof.cli import check_kinds, check_options, checked, configuration, options
+from dlprof.cli import check_kinds, check_options, checked, configuration, faults, options
 from dlprof.cli.measuring import resolve, settings_in, signals_while_measuring
 from dlprof.errors import ExitCode, UsageError
 from dlprof.units import quoted
@@ -102,11 +102,11 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
     with signals_while_measuring(), open_check_listener(quiet=quiet) as listener:
         report = run(settings, listener)
     code = exit_code(report, fail_inconclusive=fails)
-    faults = checked.write_files(report, files)
+    unwritten = checked.write_files(report, files)
     checked.tell_github(report, os.environ, fails=code is not ExitCode.OK)
     checked.show(report, as_json=as_json)
-    for fault in faults:  # the verdict was dearer than the files: it is told all the same
-        typer.echo(f"dlprof: {fault.message}. {fault.hint}", err=True)
+    for fault in unwritten:  # the verdict was dearer than the files: it is told all the same
+        faults.show(faults.describe(fault, verbose=False), as_json=False)
         code = code or fault.exit_code
     raise typer.Exit(code)
 

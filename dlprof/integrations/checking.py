@@ -128,16 +128,13 @@ class Checker:
         folder = self._path("save")
         if folder is None:
             return
-        from dlprof.files import replace_file, write_fault
+        from dlprof.files import make_folder, replace_file
         from dlprof.report.gate.document import check_document
 
         name = _ODD.sub("-", self._request.node.nodeid).strip("-")[-180:]
         again = f"-{self._count}" if self._count > 1 else ""
         try:
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise write_fault(folder, error) from None
+            make_folder(folder)
             replace_file(folder / f"{name}{again}.json", check_document(report).encode())
         except FileError as fault:  # the verdict was dearer than its document
             warnings.warn(_in_words(fault), DataLoadingWarning, stacklevel=4)
