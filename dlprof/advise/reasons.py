@@ -190,7 +190,9 @@ def _more(choice: Choice) -> Reason | None:
     if best is not pick:
         apart = surely_differs(choice.speeds.ratio(best, pick))
         verdict = f"and it is {WITHIN} of that" if apart else "which can't be told apart"
-        claim = f"{best.name} was the fastest, at {{}} of it, {verdict}"
+        ahead = choice.speeds.seen(best, pick).value >= 1
+        rank = "was the fastest" if ahead else "is foretold to be the fastest"
+        claim = f"{best.name} {rank}, at {{}} of it, {verdict}"
         return _compare(choice, best, pick, claim)
     more = [c for c in choice.pool if c.config.num_workers > pick.config.num_workers]
     if not more or not pick.config.num_workers:

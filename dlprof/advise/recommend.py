@@ -146,7 +146,10 @@ def _related(choice: Choice) -> Iterator[tuple[Candidate, _Relation]]:
     default = default_of(choice.allowed, choice.pick.config)
     if default is not None:
         yield default, "default"
-    yield _fastest(choice), "fastest"
+    fastest = _fastest(choice)
+    # By what was foretold, too: it may have given less than the choice.
+    ahead = choice.speeds.seen(fastest, choice.pick).value >= 1
+    yield fastest, "fastest" if ahead else "tie"
     for candidate in choice.ties:
         yield candidate, "tie"
     fewer = [c for c in choice.allowed if c.config.num_workers < choice.pick.config.num_workers]

@@ -30,6 +30,7 @@ from dlprof.records import (
     Trial,
 )
 from dlprof.search.calibrating import next_calibration, race_plan
+from dlprof.search.exclusions import fails_everywhere
 from dlprof.search.foretell import race_without
 from dlprof.search.grid import GridSearch, Proposal
 from dlprof.search.levers import next_lever
@@ -69,6 +70,7 @@ class Sweep:
     explanations: list[Explanation] = dataclasses.field(default_factory=list)
     calibration: Calibration | None = None
     prediction: SweepPrediction | None = None
+    earlier_trials: int = dataclasses.field(init=False)
     mute: set[str] = dataclasses.field(default_factory=set)
     """Explained trials of this session that told nothing, and would not if they were run again."""
 
@@ -78,6 +80,7 @@ class Sweep:
             self.trials += before.trials
             self.explanations += before.explanations
             self.calibration, self.prediction = before.calibration, before.prediction
+        self.earlier_trials = len(self.trials)
 
     def run(self) -> Run:
         """Measure, recommend, and write down both.
@@ -227,12 +230,13 @@ class Sweep:
 
     def _search(self, plan: Plan, expected: Expected | None = None) -> EndReason:
         search = GridSearch(plan=plan, seed=self.settings.seed, expected=expected)
-        while True:
+        while not fails_everywhere(self.trials[self.earlier_trials :]):
             proposal = search.propose(self.trials, remaining_s=self.deadline.left_s)
             if not isinstance(proposal, Proposal):
                 return proposal.reason
             if not self._try(proposal):
                 return "budget"
+        return "complete"
 
     def _try(self, proposal: Proposal, purpose: Purpose = "measure") -> bool:
         """Run one trial and keep it; false if the budget ended it, which says nothing of it."""

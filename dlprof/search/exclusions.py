@@ -10,8 +10,11 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from dlprof.records import Config, LeftOut, Target
+from dlprof.records import Config, LeftOut, Target, Trial
 from dlprof.settings import SweepSettings
+
+_TARGETS_OWN = ("target_error", "worker_exception")
+_ENOUGH = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +68,17 @@ def explain(rows: Sequence[tuple[Config, str]], kept: Sequence[Config]) -> LeftO
     names = [f"num_workers={', '.join(map(str, whole))}"] if whole else []
     names += [f"num_workers={w} with prefetch_factor={p}" for w, p in partly]
     return LeftOut(setting="; ".join(names), reason=rows[0][1])
+
+
+def fails_everywhere(trials: Sequence[Trial]) -> bool:
+    """Whether the target's own code raises whatever the settings: without workers and with.
+
+    A few trials that all end so tell enough: the rest would only raise the same.
+    """
+    run = [trial for trial in trials if trial.outcome != "skipped"]
+    raised = [t for t in run if t.failure is not None and t.failure.kind in _TARGETS_OWN]
+    fed = {trial.config.num_workers > 0 for trial in raised}
+    return len(fed) > 1 and len(raised) == len(run) >= _ENOUGH
 
 
 def _prefetch(config: Config) -> str | None:

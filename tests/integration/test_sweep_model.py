@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from dlprof.errors import ExitCode
 from dlprof.records import Run
 from dlprof.store import read_run
 
@@ -119,3 +120,15 @@ def test_a_loader_that_cannot_be_explained_is_measured(tmp_path: Path) -> None:
     assert run.prediction is None
     assert run.recommendation is not None
     assert run.completed
+
+
+def test_a_data_set_that_raises_whatever_the_settings_ends_the_sweep_soon(tmp_path: Path) -> None:
+    target = f"{Path(__file__).parent / 'faulty_targets.py'}:raises"
+    process = command(tmp_path, target, "--trial-time", "0.1s", "-o", "run.dlprof.jsonl")
+    _, errors = process.communicate(timeout=150)
+    assert process.returncode == ExitCode.NOTHING_MEASURED
+    assert "is not there" in errors
+    trials = read_run(tmp_path / "run.dlprof.jsonl").trials
+    assert not any(trial.outcome == "completed" for trial in trials)
+    assert {trial.config.num_workers > 0 for trial in trials} == {False, True}
+    assert len(trials) <= 4

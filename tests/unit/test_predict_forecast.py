@@ -97,7 +97,7 @@ def test_measured_rates_stand_beside() -> None:
     (row,) = [row for row in found.rows if row.measured is not None]
     assert row.config == config(2)
     assert row.measured is not None
-    assert row.measured.samples_per_s.value == pytest.approx(1450)
+    assert row.measured.samples_per_s.value == pytest.approx(math.sqrt(1400 * 1500))
     assert row.measured.trials == ("t0001", "t0002")
     others = predicted(run, Question(ranks=2))
     assert all(row.measured is None for row in others.rows)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dlprof.advise.predict.question import Place, Question, neighbours_seen, place_of
 from dlprof.model import predict_all
 from dlprof.records import Calibration, Config, Estimate, Run, Trial
-from dlprof.stats import mean_interval
+from dlprof.stats import fit_blocks, observe
 
 _MANY_DISAGREE = 0.5
 """Share of the measured configurations outside of what is predicted from which it is told."""
@@ -19,7 +19,7 @@ class Measured:
     """What plain trials of one configuration gave.
 
     Attributes:
-        samples_per_s: Mean over the trials.
+        samples_per_s: Over all trials, drift between blocks taken out, as a sweep tells it.
         wait_fraction: Mean over those that tell.
         trials: Their ids.
     """
@@ -54,18 +54,20 @@ class Agreement:
 def measured_beside(run: Run) -> dict[Config, Measured]:
     """What was measured, by configuration; instrumented trials are none of it."""
     groups: dict[Config, list[Trial]] = {}
+    seen = {trial.id: each for trial in run.completed if (each := observe(trial)) is not None}
     for trial in run.completed:
-        if trial.samples_per_s is not None and trial.samples_per_s.value > 0:
+        if trial.id in seen:
             groups.setdefault(trial.config, []).append(trial)
-    return {config: _measured(trials) for config, trials in groups.items()}
+    if not groups:
+        return {}
+    fit = fit_blocks(list(seen.values()))
+    return {config: _measured(fit.rate(config.key), some) for config, some in groups.items()}
 
 
-def _measured(trials: Sequence[Trial]) -> Measured:
-    rates = [trial.samples_per_s for trial in trials if trial.samples_per_s is not None]
+def _measured(rate: Estimate, trials: Sequence[Trial]) -> Measured:
     waits = [trial.wait_fraction for trial in trials if trial.wait_fraction is not None]
-    alone = len(rates) == 1
     return Measured(
-        samples_per_s=rates[0] if alone else mean_interval([rate.value for rate in rates]),
+        samples_per_s=rate,
         wait_fraction=sum(waits) / len(waits) if waits else None,
         trials=tuple(trial.id for trial in trials),
     )

@@ -222,3 +222,12 @@ def test_a_ratio_that_the_forecast_turns_round_is_told_as_such() -> None:
     assert "are foretold to be slower" in fewer
     assert "gave 1.04x" in fewer
     assert "; the trials alone lean the other way, but not surely" in fewer
+
+
+def test_what_only_the_forecast_makes_the_fastest_is_not_called_so() -> None:
+    trials = disturbed({TWO: [118.0, 120.0], FOUR: [117.0, 118.0]})
+    found = led(trials, foretold({TWO: 100.0, FOUR: 101.0}, pick=TWO))
+    answer = recommend(found)
+    assert answer.config == TWO
+    assert [other.relation for other in answer.alternatives] == ["tie"]
+    assert "num_workers=4 is foretold to be the fastest, at 0.99x" in claims(found)

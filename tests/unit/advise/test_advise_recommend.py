@@ -316,6 +316,12 @@ def test_another_machine_has_limits_and_cores_of_its_own() -> None:
     assert "the memory of tiny (1.0 GiB) leaves out num_workers=4 and 1 more" in claims(answer)
 
 
+def test_a_single_configuration_was_compared_with_none() -> None:
+    answer = recommend(run(blocks({W4: [400.0, 401.0, 402.0]})))
+    assert answer.confidence == "medium"
+    assert answer.confidence_reason.startswith("no other configuration was measured")
+
+
 def test_a_step_of_nothing_is_no_step() -> None:
     measured = run(blocks(RISING))
     assert recommend(measured, Constraints(step_s=0.0)) == recommend(measured)
