@@ -11,7 +11,7 @@ from dlprof.engine.telling import sensible
 from dlprof.errors import UsageError
 from dlprof.model import Conditions, fit, is_usable, needs
 from dlprof.records import Calibration, Config, Run, SweepPrediction
-from dlprof.search.foretell import foretell
+from dlprof.search.foretell import foretell, with_workers, workers_beyond
 from dlprof.search.levers import levers
 
 _START_SHARE = 1 / 30
@@ -32,13 +32,14 @@ def calibrated(run: Run) -> Calibration | None:
     return sensible(found) if is_usable(found) else None
 
 
-def foretold(run: Run) -> SweepPrediction | None:
+def foretold(run: Run, *, workers: int = 0) -> SweepPrediction | None:
     """What the model says of all configurations that a run's plan names.
 
     For the machine as busy as it was during the calibration.
 
     Args:
         run: That holds a calibration and a plan.
+        workers: So many are worth a prediction even if the model sees no gain in them.
 
     Returns:
         ``None`` where the model can say nothing of them.
@@ -50,13 +51,27 @@ def foretold(run: Run) -> SweepPrediction | None:
         place = place_of(run, as_shared(run, Question()))
         return foretell(
             calibration,
-            _worth_predicting(run, calibration, plan.cells, place.conditions),
+            _worth_predicting(run, calibration, plan.cells, place.conditions, workers),
             place.conditions,
             present=plan.present,
             batches_per_epoch=run.header.target.epoch_batches(plan.cells[0].batch_size),
         )
     except (UsageError, ValueError):
         return None
+
+
+def foretold_beyond(run: Run) -> SweepPrediction | None:
+    """A wider prediction, and race, where the most workers that raced outran their forecast.
+
+    Returns:
+        ``None`` where the race looked far enough.
+    """
+    plan, before = run.header.plan, run.prediction
+    if plan is None or before is None:
+        return None
+    workers = workers_beyond(before, plan.cells, run.completed)
+    wider = foretold(run, workers=workers) if workers is not None else None
+    return None if wider is None or workers is None else with_workers(wider, workers, before)
 
 
 def levers_of(run: Run, pick: Config) -> tuple[Config, ...]:
@@ -74,7 +89,11 @@ def levers_of(run: Run, pick: Config) -> tuple[Config, ...]:
 
 
 def _worth_predicting(
-    run: Run, calibration: Calibration, cells: Sequence[Config], conditions: Conditions
+    run: Run,
+    calibration: Calibration,
+    cells: Sequence[Config],
+    conditions: Conditions,
+    workers: int,
 ) -> list[Config]:
     """The cells without more workers than could gain or be measured, unless the user named them.
 
@@ -86,7 +105,7 @@ def _worth_predicting(
     if settings.get("num_workers") is not None:
         return list(cells)
     alone = dataclasses.replace(conditions, neighbours=0.0)
-    most = most_workers(calibration, cells[-1], alone)
+    most = max(workers, most_workers(calibration, cells[-1], alone))
     budget_s = settings.get("budget_s")
     longest_s = _START_SHARE * budget_s if isinstance(budget_s, int | float) else math.inf
     present = run.header.plan.present if run.header.plan is not None else None

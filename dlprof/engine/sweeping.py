@@ -9,7 +9,7 @@ from typing import Literal
 from dlprof.advise.recommend import recommend
 from dlprof.engine.deadline import Deadline
 from dlprof.engine.device import place_of
-from dlprof.engine.foretelling import calibrated, foretold, levers_of
+from dlprof.engine.foretelling import calibrated, foretold, foretold_beyond, levers_of
 from dlprof.engine.listener import SweepListener
 from dlprof.engine.preparation import now
 from dlprof.engine.telling import explanation_of
@@ -155,22 +155,24 @@ class Sweep:
         if self.prediction is None:
             if not self._calibrate():
                 return "budget"
-            self.prediction = self._foretell()
+            self._foretell()
         if self.prediction is None:
             self.listener.message(_NO_MODEL)
             return self._search(self.plan)
-        expected = Expected.of(self.prediction)
-        reason = self._race(self.prediction, expected)
-        if reason != "budget" and self._is_contradicted(expected):
+        reason = self._race(self.prediction)
+        while reason != "budget" and (wider := foretold_beyond(self._so_far())) is not None:
+            self._predicted(wider)
+            reason = self._race(wider)
+        if reason != "budget" and self._is_contradicted(Expected.of(self.prediction)):
             self.listener.message(_CONTRADICTED)
             return self._search(self.plan)
         if reason != "budget":
             self._try_levers()
         return reason
 
-    def _race(self, prediction: SweepPrediction, expected: Expected) -> EndReason:
+    def _race(self, prediction: SweepPrediction) -> EndReason:
         """Measure what a prediction leaves, and what it leaves instead where the choice fails."""
-        race = prediction.race
+        race, expected = prediction.race, Expected.of(prediction)
         while True:
             reason = self._search(race_plan(self.plan, race), expected)
             measured = [trial for trial in self.trials if trial.purpose == "measure"]
@@ -214,13 +216,17 @@ class Sweep:
         explained = (trial for trial in self.trials if trial.purpose == "explain")
         return [trial for trial in explained if trial.failure is not None or trial.id in told]
 
-    def _foretell(self) -> SweepPrediction | None:
+    def _foretell(self) -> None:
         """Predict all configurations, if the calibration tells enough."""
         prediction = foretold(self._so_far())
         if prediction is not None:
-            self.writer.append(prediction)
-            self.listener.predicted(prediction)
-        return prediction
+            self._predicted(prediction)
+
+    def _predicted(self, prediction: SweepPrediction) -> None:
+        """Keep a prediction, in the place of an earlier one, and tell it."""
+        self.prediction = prediction
+        self.writer.append(prediction)
+        self.listener.predicted(prediction)
 
     def _is_contradicted(self, expected: Expected) -> bool:
         """Whether what was measured is surely not what was predicted."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Collection, Iterator, Sequence
 
@@ -13,8 +14,16 @@ from dlprof.records import (
     PredictedCell,
     Prediction,
     SweepPrediction,
+    Trial,
 )
 from dlprof.search.grid import TIE
+from dlprof.stats import fit_blocks, observe
+
+_OUTRAN = math.log(1.1)
+"""More than the model may be off by, and more than is left to luck by the blocks of a race."""
+
+_FEW_NEIGHBOURS = 0.1
+"""Share of the cores."""
 
 _MOST_SIMULATED = 600
 """More configurations are predicted by the recursion, which takes a fraction of the time."""
@@ -111,6 +120,40 @@ def race_without(
     return frozenset(() if pick.config == prediction.pick else race(left, pick, present))
 
 
+def workers_beyond(
+    prediction: SweepPrediction, cells: Sequence[Config], trials: Sequence[Trial]
+) -> int | None:
+    """How many workers more to look at, where the most that raced outran all and their forecast.
+
+    A model that is calibrated with two workers may take the main process, or the cores, for a
+    limit that batches in a hurry don't meet. Not beside neighbours, from whom ever more workers
+    take ever more of the cores.
+
+    Args:
+        prediction: That chose the race.
+        cells: All that could be predicted.
+        trials: Of the race.
+
+    Returns:
+        ``None`` where the race looked far enough, or there is nothing beyond.
+    """
+    fed = {cell.config.key: cell.config for cell in prediction.cells if cell.config.num_workers}
+    seen = [each for t in trials if t.config.key in fed and (each := observe(t)) is not None]
+    if not seen or prediction.neighbours > _FEW_NEIGHBOURS * prediction.cores:
+        return None
+    rates, foretold = fit_blocks(seen).log_rates, prediction.log_rates
+    most = max(rates, key=lambda key: (fed[key].num_workers, rates[key]))
+    fewer = [key for key in rates if fed[key].num_workers < fed[most].num_workers]
+    if not fewer:
+        return None
+    rival = max(fewer, key=rates.__getitem__)
+    gain = rates[most] - rates[rival]
+    beyond = sorted({c.num_workers for c in cells if c.num_workers > fed[most].num_workers})
+    if not beyond or gain < _OUTRAN or gain - (foretold[most] - foretold[rival]) < _OUTRAN:
+        return None
+    return next((count for count in beyond if count >= 2 * fed[most].num_workers), beyond[-1])
+
+
 def _rivals(
     cells: Sequence[PredictedCell], pick: PredictedCell, present: Config | None
 ) -> Iterator[PredictedCell | None]:
@@ -121,6 +164,22 @@ def _rivals(
     yield next((cell for cell in cells if not cell.config.num_workers), None)
     yield _fastest(cells, 1, workers // 2) or _fastest(cells, 1, workers - 1)
     yield _more(cells, max(1, 2 * workers))
+
+
+def with_workers(
+    prediction: SweepPrediction, workers: int, before: SweepPrediction
+) -> SweepPrediction | None:
+    """A prediction whose race is that of an earlier one, and what so many workers give best.
+
+    Returns:
+        ``None`` where it holds no such configuration.
+    """
+    new = _fastest(prediction.cells, workers, workers)
+    if new is None:
+        return None
+    race = {*before.race, new.config}
+    ordered = tuple(sorted(race, key=lambda config: config.cost_key))
+    return dataclasses.replace(prediction, race=ordered)
 
 
 def _fastest(cells: Sequence[PredictedCell], least: int, most: int) -> PredictedCell | None:

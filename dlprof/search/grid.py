@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import random
 from collections.abc import Collection, Sequence
 from typing import Literal
@@ -176,7 +175,10 @@ class GridSearch:
         enough = block >= _BLOCKS_BEFORE_TIE - (self.expected is not None)
         if enough and all(ratio >= TIE for ratio in ratios):
             return "decided"
-        hidden = self.expected is not None and not _can_tell(fit, ratios, self.plan.max_repeats)
+        # What trials alone lean to counts as well: a few more may show that the model is wrong.
+        hidden = self.expected is not None and not any(
+            _can_tell(each, members, self.plan.max_repeats) for each in (fit, seen)
+        )
         return "noise" if hidden else None
 
     def _judge(self, trials: Sequence[Trial]) -> BlockFit | None:
@@ -209,14 +211,13 @@ class GridSearch:
         )
 
 
-def _can_tell(fit: BlockFit, ratios: Sequence[float], blocks: int) -> bool:
-    """Whether so many blocks would show one of these to be slower than the best.
-
-    The difference of two means of ``n`` blocks has the variance ``2 s² / n``, and is seen where it
-    is two of its standard errors: ``n = 8 s² / log(ratio)²``.
-    """
-    gaps = [math.log(ratio) for ratio in ratios if ratio < TIE]
-    return any(8 * fit.residual.value / gap**2 <= blocks for gap in gaps)
+def _can_tell(fit: BlockFit, members: Sequence[Config], blocks: int) -> bool:
+    """Whether so many blocks would show one of these to be slower than the best of them."""
+    best = fit.best([config.key for config in members])
+    return any(
+        fit.ratio(config.key, best).value < TIE and fit.would_tell(config.key, best, blocks)
+        for config in members
+    )
 
 
 def _fit(trials: Sequence[Trial]) -> BlockFit | None:

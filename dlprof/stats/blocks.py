@@ -185,11 +185,24 @@ class BlockFit:
         """
         if self.groups[key] == self.groups[other]:
             return Estimate(value=1.0, low=1.0, high=1.0)
-        squares, df = paired_squares(self.cells[key], self.cells[other])
-        variance = _prior(self.residual).updated(squares, df)
         factor = self._difference_factor(key, other)
         log_ratio = self.log_rates[key] - self.log_rates[other]
-        return _exponential(log_ratio, variance, factor, confidence)
+        return _exponential(log_ratio, self._pair_variance(key, other), factor, confidence)
+
+    def would_tell(self, key: str, other: str, blocks: int) -> bool:
+        """Whether so many blocks would show that two differ, if they do as much as they seem to.
+
+        That is where the difference is two of the standard errors that it would have then; these
+        fall with the root of the number of blocks.
+        """
+        now = min(self.blocks(key), self.blocks(other))
+        variance = self._pair_variance(key, other).value * self._difference_factor(key, other)
+        gap = self.log_rates[key] - self.log_rates[other]
+        return gap**2 * blocks >= 4 * variance * now
+
+    def _pair_variance(self, key: str, other: str) -> Variance:
+        squares, df = paired_squares(self.cells[key], self.cells[other])
+        return _prior(self.residual).updated(squares, df)
 
     def _difference_factor(self, key: str, other: str) -> float:
         """Variance of the difference of two levels, in units of the residual variance."""

@@ -53,6 +53,21 @@ def test_configurations_that_share_no_block_are_compared_very_widely() -> None:
     assert high > 5
 
 
+@pytest.mark.parametrize(
+    ("faster", "blocks", "tells"),
+    [
+        ([120, 120], 8, True),
+        ([104, 104], 8, False),  # too little to gain
+        ([150, 90], 8, False),  # too much noise
+        ([115, 115], 2, False),  # too few
+    ],
+)
+def test_whether_more_blocks_would_tell(faster: list[float], blocks: int, *, tells: bool) -> None:
+    fit = fit_blocks(observations({"a": [100, 100], "b": list(faster)}))
+    assert fit.would_tell("a", "b", blocks) is tells
+    assert fit.would_tell("b", "a", blocks) is tells
+
+
 def test_one_block_is_judged_by_the_stated_prior() -> None:
     """Student's t at 4 degrees of freedom is 2.776445; two trials of log-sd 0.10 differ by
     0.10 * sqrt(2).

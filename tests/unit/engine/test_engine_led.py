@@ -139,3 +139,20 @@ def test_what_makes_no_sense_is_explained_once_each_and_measured_as_a_grid(tmp_p
     assert explained == list(CALIBRATING)
     assert any("tell too little" in text for text in listener.messages)
     assert measured(run) == set(GRID)
+
+
+def test_where_the_most_workers_outrun_their_forecast_more_are_tried(tmp_path: Path) -> None:
+    """As where what a worker waits for was taken for computing: cores are no limit then."""
+
+    def rates(chosen: Config) -> float:
+        return 100.0 * min(max(1, chosen.num_workers), 24)
+
+    path = tmp_path / "run"
+    run = swept(path, PretendedBench(rates=rates))
+    assert run.prediction is not None
+    assert read_run(path).prediction == run.prediction  # the last of several
+    assert config(32) in run.prediction.race
+    assert run.recommendation is not None
+    assert run.recommendation.config.num_workers in {24, 30, 32}
+    records = path.read_text().splitlines()
+    assert sum('"record":"prediction"' in line.replace(" ", "") for line in records) > 1

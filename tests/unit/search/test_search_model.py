@@ -21,7 +21,7 @@ from dlprof.search.calibrating import (
     race_trial_s,
     wants_model,
 )
-from dlprof.search.foretell import foretell
+from dlprof.search.foretell import foretell, with_workers, workers_beyond
 from dlprof.search.grid import TIE, GridSearch, Proposal, Stop
 from dlprof.search.levers import levers, next_lever
 from dlprof.search.space import build_cells, build_space
@@ -310,3 +310,42 @@ def test_where_pinning_is_compared_it_is_calibrated_too() -> None:
     pinned = config(2, pin_memory=True)
     assert calibration_configs(net) == (config(0), config(1), pinned, config(2))
     assert calibration_configs([pinned]) == (pinned,)
+
+
+def outran(rates: dict[int, float], **rest: Any) -> int | None:
+    """How many workers a race goes on to that gave such rates, foretold to be flat from 4 on."""
+    told = foretell(COMPUTES, NET, Conditions(cores=4.0))
+    told = dataclasses.replace(told, **rest)
+    trials = [trial(config(workers), rate) for workers, rate in rates.items()]
+    return workers_beyond(told, NET, trials)
+
+
+@pytest.mark.parametrize(
+    ("rates", "workers"),
+    [
+        ({0: 100.0, 2: 200.0, 4: 400.0, 8: 800.0}, 16),
+        ({4: 400.0, 9: 800.0}, 16),  # as many as there are
+        ({4: 400.0, 8: 430.0}, None),  # no more than the model may be off by
+        ({2: 200.0, 4: 400.0}, None),  # as foretold
+        ({4: 400.0, 8: 390.0}, None),
+        ({4: 400.0, 16: 800.0}, None),  # there is nothing beyond
+        ({0: 100.0, 8: 800.0}, None),  # loading without workers rests on figures of its own
+        ({}, None),
+    ],
+)
+def test_a_race_goes_on_where_the_most_workers_outran_their_forecast(
+    rates: dict[int, float], workers: int | None
+) -> None:
+    assert outran(rates) == workers
+
+
+def test_beside_neighbours_ever_more_workers_take_their_cores_which_is_no_gain() -> None:
+    assert outran({4: 400.0, 8: 800.0}, neighbours=1.0) is None
+
+
+def test_a_race_that_goes_on_keeps_what_raced() -> None:
+    told = foretell(COMPUTES, NET, Conditions(cores=4.0))
+    wider = with_workers(told, 16, told)
+    assert wider is not None
+    assert set(wider.race) == {*told.race, config(16)}
+    assert with_workers(told, 99, told) is None
