@@ -51,7 +51,7 @@ def _grave_doubts(choice: Choice, run: Run) -> Iterator[str]:
 def _doubts(choice: Choice, run: Run) -> Iterator[str]:
     pick, derived_s = choice.pick, choice.situation.derived_step_s
     if len(choice.speeds.epochs) == 1:  # of all that was measured
-        yield "no other configuration was measured: dlprof sweep compares them"
+        yield "no other configuration gave a rate that it could be compared with"
     if derived_s is not None:
         step = format_duration(derived_s)
         yield f"a step of {step} was not measured: sweep with --step-time to be sure"

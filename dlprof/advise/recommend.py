@@ -149,7 +149,8 @@ def _related(choice: Choice) -> Iterator[tuple[Candidate, _Relation]]:
     fastest = _fastest(choice)
     # By what was foretold, too: it may have given less than the choice.
     ahead = choice.speeds.seen(fastest, choice.pick).value >= 1
-    yield fastest, "fastest" if ahead else "tie"
+    if ahead:
+        yield fastest, "fastest"
     for candidate in choice.ties:
         yield candidate, "tie"
     fewer = [c for c in choice.allowed if c.config.num_workers < choice.pick.config.num_workers]

@@ -236,7 +236,7 @@ class Sweep:
 
     def _search(self, plan: Plan, expected: Expected | None = None) -> EndReason:
         search = GridSearch(plan=plan, seed=self.settings.seed, expected=expected)
-        while not fails_everywhere(self.trials[self.earlier_trials :]):
+        while not fails_everywhere(self.trials[self.earlier_trials :], plan.configs):
             proposal = search.propose(self.trials, remaining_s=self.deadline.left_s)
             if not isinstance(proposal, Proposal):
                 return proposal.reason

@@ -70,11 +70,18 @@ def explain(rows: Sequence[tuple[Config, str]], kept: Sequence[Config]) -> LeftO
     return LeftOut(setting="; ".join(names), reason=rows[0][1])
 
 
-def fails_everywhere(trials: Sequence[Trial]) -> bool:
+def fails_everywhere(trials: Sequence[Trial], configs: Sequence[Config]) -> bool:
     """Whether the target's own code raises whatever the settings: without workers and with.
 
-    A few trials that all end so tell enough: the rest would only raise the same.
+    A few trials that all end so tell enough: the rest would only raise the same. Not where batches
+    of several sizes are planned, of which some may be too large.
+
+    Args:
+        trials: All so far.
+        configs: What is planned.
     """
+    if len({config.batch_size for config in configs}) > 1:
+        return False
     run = [trial for trial in trials if trial.outcome != "skipped"]
     raised = [t for t in run if t.failure is not None and t.failure.kind in _TARGETS_OWN]
     fed = {trial.config.num_workers > 0 for trial in raised}

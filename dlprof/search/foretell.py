@@ -17,13 +17,10 @@ from dlprof.records import (
     Trial,
 )
 from dlprof.search.grid import TIE
-from dlprof.stats import fit_blocks, observe
+from dlprof.stats import Expected, fit_blocks, observe
 
 _OUTRAN = math.log(1.1)
-"""More than the model may be off by, and more than is left to luck by the blocks of a race."""
-
-_FEW_NEIGHBOURS = 0.1
-"""Share of the cores."""
+"""Mostly more than model and luck account for; where it isn't, it costs a few trials."""
 
 _MOST_SIMULATED = 600
 """More configurations are predicted by the recursion, which takes a fraction of the time."""
@@ -132,19 +129,19 @@ def workers_beyond(
     Args:
         prediction: That chose the race.
         cells: All that could be predicted.
-        trials: Of the race.
+        trials: Completed ones; those of the race count.
 
     Returns:
         ``None`` where the race looked far enough, or there is nothing beyond.
     """
-    fed = {cell.config.key: cell.config for cell in prediction.cells if cell.config.num_workers}
+    fed = {config.key: config for config in prediction.race if config.num_workers}
     seen = [each for t in trials if t.config.key in fed and (each := observe(t)) is not None]
-    if not seen or prediction.neighbours > _FEW_NEIGHBOURS * prediction.cores:
+    if not seen or prediction.neighbours:
         return None
-    rates, foretold = fit_blocks(seen).log_rates, prediction.log_rates
+    rates, foretold = fit_blocks(seen).log_rates, Expected.of(prediction).of_observed(seen)
     most = max(rates, key=lambda key: (fed[key].num_workers, rates[key]))
     fewer = [key for key in rates if fed[key].num_workers < fed[most].num_workers]
-    if not fewer:
+    if not fewer or not foretold.keys() >= rates.keys():
         return None
     rival = max(fewer, key=rates.__getitem__)
     gain = rates[most] - rates[rival]
@@ -172,10 +169,11 @@ def with_workers(
     """A prediction whose race is that of an earlier one, and what so many workers give best.
 
     Returns:
-        ``None`` where it holds no such configuration.
+        ``None`` where it holds no such configuration, or that one has raced already: it may have
+        failed.
     """
     new = _fastest(prediction.cells, workers, workers)
-    if new is None:
+    if new is None or new.config in before.race:
         return None
     race = {*before.race, new.config}
     ordered = tuple(sorted(race, key=lambda config: config.cost_key))

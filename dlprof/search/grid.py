@@ -176,8 +176,9 @@ class GridSearch:
         if enough and all(ratio >= TIE for ratio in ratios):
             return "decided"
         # What trials alone lean to counts as well: a few more may show that the model is wrong.
-        hidden = self.expected is not None and not any(
-            _can_tell(each, members, self.plan.max_repeats) for each in (fit, seen)
+        most = self.plan.max_repeats
+        hidden = self.expected is not None and not (
+            _can_tell(seen, members, most) or _can_tell(fit, members, most + 1)
         )
         return "noise" if hidden else None
 

@@ -199,7 +199,7 @@ def _measure(
     from dlprof.targets.loader import EpochGate, make_loader  # noqa: PLC0415
 
     copies = _copies(request)
-    step = make_consumer(request.step_s, request.step_callable)
+    consume = copies.consume if copies else make_consumer(request.step_s, request.step_callable)
     gate, seen = EpochGate(), Seen(built.target.kind)
     in_worker = guard_of(request.config, built.target.own_config)
     loader = make_loader(built, request.config, gate=gate, in_worker=in_worker)
@@ -208,7 +208,7 @@ def _measure(
     loop = Loop(
         loader if explainer is None else explainer.tracer,
         request.config,
-        consume=step if copies is None else copies.consume,
+        consume=consume,
         clock=_clock,
         beat=session.beat,
         confirm=gate.confirm,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dlprof.advise.predict.question import Place, Question, neighbours_seen, place_of
 from dlprof.model import predict_all
 from dlprof.records import Calibration, Config, Estimate, Run, Trial
-from dlprof.stats import fit_blocks, observe
+from dlprof.stats import fit_blocks, mean_interval, observe
 
 _MANY_DISAGREE = 0.5
 """Share of the measured configurations outside of what is predicted from which it is told."""
@@ -61,13 +61,21 @@ def measured_beside(run: Run) -> dict[Config, Measured]:
     if not groups:
         return {}
     fit = fit_blocks(list(seen.values()))
-    return {config: _measured(fit.rate(config.key), some) for config, some in groups.items()}
+    return {config: _measured(fit.rate(config.key).value, some) for config, some in groups.items()}
 
 
-def _measured(rate: Estimate, trials: Sequence[Trial]) -> Measured:
+def _measured(rate: float, trials: Sequence[Trial]) -> Measured:
+    """With the interval of the trial, or of the trials' mean."""
+    rates = [trial.samples_per_s for trial in trials if trial.samples_per_s is not None]
+    seen = rates[0] if len(rates) == 1 else mean_interval([each.value for each in rates])
+    factor = rate / seen.value
     waits = [trial.wait_fraction for trial in trials if trial.wait_fraction is not None]
     return Measured(
-        samples_per_s=rate,
+        samples_per_s=Estimate(
+            value=rate,
+            low=None if seen.low is None else factor * seen.low,
+            high=None if seen.high is None else factor * seen.high,
+        ),
         wait_fraction=sum(waits) / len(waits) if waits else None,
         trials=tuple(trial.id for trial in trials),
     )

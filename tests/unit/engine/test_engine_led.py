@@ -154,5 +154,27 @@ def test_where_the_most_workers_outrun_their_forecast_more_are_tried(tmp_path: P
     assert config(32) in run.prediction.race
     assert run.recommendation is not None
     assert run.recommendation.config.num_workers in {24, 30, 32}
+    whole = measured(run)
     records = path.read_text().splitlines()
     assert sum('"record":"prediction"' in line.replace(" ", "") for line in records) > 1
+    lines = path.read_bytes().splitlines(keepends=True)
+    for kept in range(5, len(lines) - 1):
+        cut = tmp_path / f"cut{kept}"
+        cut.write_bytes(b"".join(lines[:kept]))
+        assert measured(swept(cut, PretendedBench(rates=rates))) == whole
+
+
+def test_more_workers_that_fail_are_tried_once(tmp_path: Path) -> None:
+    def rates(chosen: Config) -> float | None:
+        many = chosen.num_workers > 8
+        return None if many else 100.0 * max(1, chosen.num_workers)
+
+    path = tmp_path / "run"
+    run = swept(path, PretendedBench(rates=rates))
+    assert run.recommendation is not None
+    assert run.recommendation.config.num_workers == 8
+    failures = collections.Counter(trial.config for trial in run.trials if trial.failure)
+    assert failures
+    assert set(failures.values()) == {1}
+    resumed = swept(path, PretendedBench(rates=rates))
+    assert len(resumed.trials) == len(run.trials)

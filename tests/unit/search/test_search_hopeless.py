@@ -36,4 +36,9 @@ SKIPPED = failed(config(4), outcome="skipped")
 def test_a_few_that_all_raise_without_workers_and_with_tell_enough(
     trials: list[Trial], *, expected: bool
 ) -> None:
-    assert fails_everywhere(trials) is expected
+    assert fails_everywhere(trials, (config(0), config(4))) is expected
+
+
+def test_batches_of_another_size_may_work() -> None:
+    planned = (config(0), config(0, batch_size=64))
+    assert not fails_everywhere([MAIN, ONE, TWO], planned)

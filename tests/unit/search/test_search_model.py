@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from builders import config, failed, machine, plan, target, trial
+from builders import around, config, failed, machine, plan, target, trial
 from model_calibrations import fed, tailed
 from predicted_runs import calibration
 
@@ -246,6 +246,20 @@ def test_a_race_ends_where_noise_hides_what_is_left_to_gain() -> None:
     assert len(history) == 4
 
 
+def test_a_race_goes_on_where_its_trials_alone_lean_away_from_the_forecast() -> None:
+    race = (config(2), config(4))
+    expected = Expected(log_rates={"w2-p2": 0.0, "w4-p2": 0.0}, log_sd=RELATIVE_ERROR)
+    search = GridSearch(plan=race_plan(led(), race), expected=expected)
+    history = [
+        trial(chosen, rate, repetition=block)
+        for block in range(2)
+        for chosen, rate in zip(race, (100.0, 115.0), strict=True)
+    ]
+    assert isinstance(search.propose(history), Proposal)
+    level = [dataclasses.replace(each, samples_per_s=around(100.0)) for each in history]
+    assert isinstance(search.propose(level), Stop)
+
+
 def test_explained_trials_are_no_part_of_a_race() -> None:
     search = GridSearch(plan=race_plan(led(), (config(0), config(2))))
     found = search.propose([explained(config(0)), explained(config(2))])
@@ -315,7 +329,7 @@ def test_where_pinning_is_compared_it_is_calibrated_too() -> None:
 def outran(rates: dict[int, float], **rest: Any) -> int | None:
     """How many workers a race goes on to that gave such rates, foretold to be flat from 4 on."""
     told = foretell(COMPUTES, NET, Conditions(cores=4.0))
-    told = dataclasses.replace(told, **rest)
+    told = dataclasses.replace(told, race=tuple(map(config, rates)), **rest)
     trials = [trial(config(workers), rate) for workers, rate in rates.items()]
     return workers_beyond(told, NET, trials)
 
