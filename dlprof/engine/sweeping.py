@@ -165,7 +165,9 @@ class Sweep:
             reason = self._race(wider)
         if reason != "budget" and self._is_contradicted(Expected.of(self.prediction)):
             self.listener.message(_CONTRADICTED)
-            return self._search(self.plan)
+            every = {*self.plan.configs, *self.prediction.race}
+            configs = tuple(sorted(every, key=lambda config: config.cost_key))
+            return self._search(dataclasses.replace(self.plan, configs=configs))
         if reason != "budget":
             self._try_levers()
         return reason
@@ -174,7 +176,7 @@ class Sweep:
         """Measure what a prediction leaves, and what it leaves instead where the choice fails."""
         race, expected = prediction.race, Expected.of(prediction)
         while True:
-            reason = self._search(race_plan(self.plan, race), expected)
+            reason = self._search(race_plan(self.plan, race, self.trials), expected)
             measured = [trial for trial in self.trials if trial.purpose == "measure"]
             failed = {trial.config for trial in measured if trial.failure is not None}
             more = race_without(prediction, failed, self.plan.present)

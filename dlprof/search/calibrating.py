@@ -144,11 +144,22 @@ def _proposal(plan: Plan, config: Config, trial_s: float, repetition: int) -> Pr
     )
 
 
-def race_plan(plan: Plan, race: Sequence[Config]) -> Plan:
-    """The plan of measuring the few that a prediction leaves."""
+def race_plan(plan: Plan, race: Sequence[Config], trials: Sequence[Trial] = ()) -> Plan:
+    """The plan of measuring the few that a prediction leaves.
+
+    Args:
+        plan: Of the sweep.
+        race: The few.
+        trials: So far: who joins a race that runs has as many blocks before it as the others had.
+    """
+    raced = [each for each in trials if each.purpose == "measure" and each.config in race]
+    # The first block of each: trials come in the order of their blocks.
+    first = {trial.config: trial.repetition for trial in reversed(raced)}
+    now = max((trial.repetition for trial in raced), default=0)
+    begun = now if len(first) < len(race) else max(first.values())
     return dataclasses.replace(
         plan,
         configs=tuple(race),
-        max_repeats=max(plan.min_repeats, min(plan.max_repeats, _MOST_BLOCKS)),
+        max_repeats=begun + max(plan.min_repeats, min(plan.max_repeats, _MOST_BLOCKS)),
         present=plan.present if plan.present in race else None,
     )

@@ -154,6 +154,8 @@ def test_where_the_most_workers_outrun_their_forecast_more_are_tried(tmp_path: P
     assert config(32) in run.prediction.race
     assert run.recommendation is not None
     assert run.recommendation.config.num_workers in {24, 30, 32}
+    times = collections.Counter(trial.config for trial in run.trials if trial.purpose == "measure")
+    assert times[run.recommendation.config] > 1  # as often as what raced from the beginning
     whole = measured(run)
     records = path.read_text().splitlines()
     assert sum('"record":"prediction"' in line.replace(" ", "") for line in records) > 1

@@ -357,6 +357,16 @@ def test_beside_neighbours_ever_more_workers_take_their_cores_which_is_no_gain()
     assert outran({4: 400.0, 8: 800.0}, neighbours=1.0) is None
 
 
+def test_who_joins_a_race_has_as_many_blocks_before_it_as_the_others_had() -> None:
+    race = (config(2), config(4))
+    begun = [trial(each, repetition=block) for block in range(4) for each in race]
+    assert race_plan(led(), race, begun).max_repeats == race_plan(led(), race).max_repeats == 4
+    wider = (*race, config(8))
+    assert race_plan(led(), wider, begun).max_repeats == 3 + 4
+    joined = [*begun, trial(config(8), repetition=3), trial(config(8), repetition=4)]
+    assert race_plan(led(), wider, joined).max_repeats == 3 + 4
+
+
 def test_a_race_that_goes_on_keeps_what_raced() -> None:
     told = foretell(COMPUTES, NET, Conditions(cores=4.0))
     wider = with_workers(told, 16, told)
