@@ -44,6 +44,9 @@ from dlprof.units import counted, with_hint
 _NO_MODEL = (
     "The explained trials tell too little to predict from, so the configurations are measured"
 )
+_RAISES = (
+    "Without workers and with, the target's own code raises, so the other settings are not tried"
+)
 _CONTRADICTED = (
     "What was measured is not what the model predicted, so all configurations are measured"
 )
@@ -90,6 +93,8 @@ class Sweep:
         """
         try:
             reason: EndReason = self._measure()
+            if self._is_hopeless:
+                self.listener.message(_RAISES)
         except KeyboardInterrupt:
             reason = "interrupted"
         except DlprofError as error:
@@ -157,7 +162,8 @@ class Sweep:
                 return "budget"
             self._foretell()
         if self.prediction is None:
-            self.listener.message(_NO_MODEL)
+            if not self._is_hopeless:
+                self.listener.message(_NO_MODEL)
             return self._search(self.plan)
         reason = self._race(self.prediction)
         while reason != "budget" and (wider := foretold_beyond(self._so_far())) is not None:
@@ -238,13 +244,18 @@ class Sweep:
 
     def _search(self, plan: Plan, expected: Expected | None = None) -> EndReason:
         search = GridSearch(plan=plan, seed=self.settings.seed, expected=expected)
-        while not fails_everywhere(self.trials[self.earlier_trials :], plan.configs):
+        while not self._is_hopeless:
             proposal = search.propose(self.trials, remaining_s=self.deadline.left_s)
             if not isinstance(proposal, Proposal):
                 return proposal.reason
             if not self._try(proposal):
                 return "budget"
         return "complete"
+
+    @property
+    def _is_hopeless(self) -> bool:
+        """Whether all that this session has tried says that the rest would fail, too."""
+        return fails_everywhere(self.trials[self.earlier_trials :], self.plan.configs)
 
     def _try(self, proposal: Proposal, purpose: Purpose = "measure") -> bool:
         """Run one trial and keep it; false if the budget ended it, which says nothing of it."""

@@ -128,6 +128,7 @@ def test_a_data_set_that_raises_whatever_the_settings_ends_the_sweep_soon(tmp_pa
     _, errors = process.communicate(timeout=150)
     assert process.returncode == ExitCode.NOTHING_MEASURED
     assert "is not there" in errors
+    assert "the other settings are not tried" in errors
     trials = read_run(tmp_path / "run.dlprof.jsonl").trials
     assert not any(trial.outcome == "completed" for trial in trials)
     assert {trial.config.num_workers > 0 for trial in trials} == {False, True}
