@@ -16,6 +16,9 @@ _SHORT_WINDOW_BATCHES = 20
 _WIDE = 0.15
 """Half-width of the rate's interval, as a share of it, from which it is worth a warning."""
 
+_OUTRUN = 1.25
+"""Beyond what drift and another step may explain."""
+
 _FAR_WIDE = 0.5
 """The same from which the rate is hardly known."""
 
@@ -41,6 +44,7 @@ def _grave_doubts(choice: Choice, run: Run) -> Iterator[str]:
         yield f"one loader was measured, not {ranks} at once"
     if pick.failures:
         yield f"{pick.name} also failed {times(len(pick.failures))}"
+    yield from _outrun_explained(choice, run)
     if choice.speeds.steady.blocks(pick.key) == 1:
         yield f"{pick.name} was measured only once"
     if 2 * pick.noisy > len(pick.trials):
@@ -58,7 +62,7 @@ def _doubts(choice: Choice, run: Run) -> Iterator[str]:
     if choice.undecided:
         cheaper = choice.undecided[0].name
         yield f"{cheaper} is cheaper and not ruled out: more repeats would settle it"
-    if _is_at_the_edge(choice):
+    if _is_at_the_edge(choice, run):
         yield f"num_workers={pick.config.num_workers} is the most that was tried"
     if pick.noisy:
         yield _noise(pick)
@@ -86,13 +90,26 @@ def _is_short(trial: Trial) -> bool:
     return rate is None or rate.low is None or trial.window_batches < _SHORT_WINDOW_BATCHES
 
 
-def _is_at_the_edge(choice: Choice) -> bool:
+def _outrun_explained(choice: Choice, run: Run) -> Iterator[str]:
+    """That an explained trial, which is slower if anything, gave more than what is recommended."""
+    told = choice.speeds.steady.rate(choice.pick.key).value
+    explained = [trial for trial in run.trials if trial.purpose == "explain"]
+    rates = [(t.samples_per_s.value, t) for t in explained if t.samples_per_s is not None]
+    best = max(rates, key=lambda each: each[0], default=None)
+    if best is not None and best[0] > _OUTRUN * told and not choice.situation.constraints.step_s:
+        name = f"num_workers={best[1].config.num_workers}"
+        yield f"{name} gave {best[0] / told:.1f}x of it while it was explained: measure for longer"
+
+
+def _is_at_the_edge(choice: Choice, run: Run) -> bool:
     """Whether more workers than were tried might be faster still."""
     pick = choice.pick.config.num_workers
     limit = choice.situation.constraints.max_workers
     tried = max(candidate.config.num_workers for candidate in choice.allowed)
     if choice.fed or not pick or pick < tried or (limit is not None and pick >= limit):
         return False
+    if any(t.failure is not None and t.config.num_workers > pick for t in run.trials):
+        return False  # which is told among the reasons
     fewer = [c for c in choice.pool if c.config.num_workers < pick]
     return not any(is_tie(choice.speeds.ratio(each, choice.pick)) for each in fewer)
 

@@ -156,7 +156,8 @@ def _related(choice: Choice) -> Iterator[tuple[Candidate, _Relation]]:
     fewer = [c for c in choice.allowed if c.config.num_workers < choice.pick.config.num_workers]
     if fewer:
         rival = choice.speeds.fastest(fewer)
-        if choice.speeds.ratio(rival, choice.pick).value < SAME_SPEED:
+        ratios = choice.speeds.ratio(rival, choice.pick), choice.speeds.seen(rival, choice.pick)
+        if all(ratio.value < SAME_SPEED for ratio in ratios):
             yield rival, "slower"
 
 

@@ -209,6 +209,8 @@ class Sweep:
                 proposal = next_calibration(self.plan, self._explained(), self.calibration)
                 if proposal is None:
                     return True
+                if proposal.repetition and proposal.expected_rest_s > self.deadline.left_s:
+                    return True  # what is known is worth more with a race than without
                 if proposal.expected_s > self.deadline.left_s or not self._try(proposal, "explain"):
                     return bool(self._explained())
         finally:  # what an interrupted one has learnt can be predicted from, too
@@ -254,8 +256,12 @@ class Sweep:
 
     @property
     def _is_hopeless(self) -> bool:
-        """Whether all that this session has tried says that the rest would fail, too."""
-        return fails_everywhere(self.trials[self.earlier_trials :], self.plan.configs)
+        """Whether all that was tried, some of it in this session, says that the rest would fail.
+
+        A data set that was mended since shows in the first trial that works.
+        """
+        tried = len(self.trials) > self.earlier_trials
+        return tried and fails_everywhere(self.trials, self.plan.configs)
 
     def _try(self, proposal: Proposal, purpose: Purpose = "measure") -> bool:
         """Run one trial and keep it; false if the budget ended it, which says nothing of it."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dlprof.advise.predict.question import Place, Question, neighbours_seen, place_of
 from dlprof.model import predict_all
 from dlprof.records import Calibration, Config, Estimate, Run, Trial
-from dlprof.stats import fit_blocks, mean_interval, observe
+from dlprof.stats import fit_blocks, observe
 
 _MANY_DISAGREE = 0.5
 """Share of the measured configurations outside of what is predicted from which it is told."""
@@ -19,7 +19,7 @@ class Measured:
     """What plain trials of one configuration gave.
 
     Attributes:
-        samples_per_s: Over all trials, drift between blocks taken out, as a sweep tells it.
+        samples_per_s: Of the trial; of several as a sweep tells it, without the blocks' drift.
         wait_fraction: Mean over those that tell.
         trials: Their ids.
     """
@@ -61,21 +61,13 @@ def measured_beside(run: Run) -> dict[Config, Measured]:
     if not groups:
         return {}
     fit = fit_blocks(list(seen.values()))
-    return {config: _measured(fit.rate(config.key).value, some) for config, some in groups.items()}
+    return {config: _measured(fit.rate(config.key), some) for config, some in groups.items()}
 
 
-def _measured(rate: float, trials: Sequence[Trial]) -> Measured:
-    """With the interval of the trial, or of the trials' mean."""
-    rates = [trial.samples_per_s for trial in trials if trial.samples_per_s is not None]
-    seen = rates[0] if len(rates) == 1 else mean_interval([each.value for each in rates])
-    factor = rate / seen.value
+def _measured(rate: Estimate, trials: Sequence[Trial]) -> Measured:
     waits = [trial.wait_fraction for trial in trials if trial.wait_fraction is not None]
     return Measured(
-        samples_per_s=Estimate(
-            value=rate,
-            low=None if seen.low is None else factor * seen.low,
-            high=None if seen.high is None else factor * seen.high,
-        ),
+        samples_per_s=trials[0].samples_per_s or rate if len(trials) == 1 else rate,
         wait_fraction=sum(waits) / len(waits) if waits else None,
         trials=tuple(trial.id for trial in trials),
     )

@@ -385,3 +385,19 @@ def test_trials_that_explain_or_lack_the_page_cache_are_compared_with_none() -> 
     measured = blocks({W0: [100, 101], W2: [195, 198]})
     slowed = [trial(W2, rate, purpose=purpose) for rate, purpose in ((20, "explain"), (10, "cold"))]
     assert recommend(run([*measured, *slowed])) == recommend(run(measured))
+
+
+def test_more_workers_that_failed_are_no_doubt_about_the_most_that_worked() -> None:
+    rising = blocks({W2: [200, 201, 202], W4: [400, 401, 402]})
+    assert recommend(run(rising)).confidence_reason == "num_workers=4 is the most that was tried"
+    assert "most that was tried" not in recommend(run([*rising, failed(W8)])).confidence_reason
+
+
+def test_what_an_explained_trial_outran_is_of_low_confidence() -> None:
+    slow = blocks({W0: [90, 91, 92], W4: [133, 134, 135]})
+    told = trial(W2, 376.0, purpose="explain")
+    answer = recommend(run([told, *slow]))
+    assert answer.config == W4
+    assert answer.confidence == "low"
+    assert answer.confidence_reason.startswith("num_workers=2 gave 2.8x of it while")
+    assert recommend(run([trial(W2, 140.0, purpose="explain"), *slow])).confidence != "low"

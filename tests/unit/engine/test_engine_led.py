@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from builders import config
 from led_sweeps import CALIBRATING, GRID, PretendedBench, Quiet, Told, rate, swept
 
 from dlprof.errors import FileError, NothingMeasuredError
-from dlprof.records import Config, Run
+from dlprof.records import Config, Failure, Run
 from dlprof.store import read_run
 
 FOUR = config(4)
@@ -180,3 +181,24 @@ def test_more_workers_that_fail_are_tried_once(tmp_path: Path) -> None:
     assert set(failures.values()) == {1}
     resumed = swept(path, PretendedBench(rates=rates))
     assert len(resumed.trials) == len(run.trials)
+
+
+class Raising(PretendedBench):
+    """A data set that raises."""
+
+    def explain(self, *request: Any, **about: Any) -> Told:
+        """A trial that fails by the target's own fault."""
+        self.rates = lambda _chosen: None
+        trial, told = super().explain(*request, **about)
+        failure = Failure(kind="worker_exception", message="KeyError: 7")
+        return dataclasses.replace(trial, failure=failure), told
+
+
+def test_what_raises_whatever_the_settings_is_tried_once_more_where_it_is_resumed(
+    tmp_path: Path,
+) -> None:
+    path, raising = tmp_path / "run", Raising()
+    for trials in (3, 4, 5):
+        with pytest.raises(NothingMeasuredError, match="first failed"):
+            swept(path, raising)
+        assert len(read_run(path).trials) == trials
