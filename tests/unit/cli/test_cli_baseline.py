@@ -108,7 +108,7 @@ def test_a_verdict_is_told_although_a_file_cannot_be_written(
     assert dlprof(*words) == ExitCode.USAGE
     told = capsys.readouterr()
     assert "FAIL" in told.out
-    assert told.err.count("dlprof: The disk is full. Free some space.\n") == 2
+    assert told.err.count("dlprof: The disk is full.\n  Free some space.\n") == 2
 
 
 def test_a_history_that_cannot_be_kept_is_refused_before_it_is_measured(
