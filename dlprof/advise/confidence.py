@@ -16,11 +16,11 @@ _SHORT_WINDOW_BATCHES = 20
 _WIDE = 0.15
 """Half-width of the rate's interval, as a share of it, from which it is worth a warning."""
 
-_OUTRUN = 1.25
-"""Beyond what drift and another step may explain."""
-
 _FAR_WIDE = 0.5
 """The same from which the rate is hardly known."""
+
+_OUTRUN = 1.25
+"""Beyond what drift explains."""
 
 
 def judge(choice: Choice, run: Run) -> tuple[Confidence, str]:
@@ -91,10 +91,19 @@ def _is_short(trial: Trial) -> bool:
 
 
 def _outrun_explained(choice: Choice, run: Run) -> Iterator[str]:
-    """That an explained trial, which is slower if anything, gave more than what is recommended."""
-    told = choice.speeds.steady.rate(choice.pick.key).value
-    explained = [trial for trial in run.trials if trial.purpose == "explain"]
-    rates = [(t.samples_per_s.value, t) for t in explained if t.samples_per_s is not None]
+    """That an explained trial, which is slower if anything, gave more than what is recommended.
+
+    Of those with no more workers, which keep whatever limits the recommended settings keep.
+    """
+    told, pick = choice.speeds.steady.rate(choice.pick.key).value, choice.pick.config
+    rates = [
+        (t.samples_per_s.value, t)
+        for t in run.trials
+        if t.purpose == "explain"
+        and t.samples_per_s is not None
+        and t.config.batch_size == pick.batch_size
+        and t.config.num_workers <= pick.num_workers
+    ]
     best = max(rates, key=lambda each: each[0], default=None)
     if best is not None and best[0] > _OUTRUN * told and not choice.situation.constraints.step_s:
         name = f"num_workers={best[1].config.num_workers}"

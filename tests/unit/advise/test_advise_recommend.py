@@ -22,6 +22,9 @@ RISING = {
 }
 
 
+LIMITED = Constraints(max_workers=2)
+
+
 def claims(answer: Recommendation) -> str:
     return "\n".join(reason.claim for reason in answer.reasons)
 
@@ -401,3 +404,6 @@ def test_what_an_explained_trial_outran_is_of_low_confidence() -> None:
     assert answer.confidence == "low"
     assert answer.confidence_reason.startswith("num_workers=2 gave 2.8x of it while")
     assert recommend(run([trial(W2, 140.0, purpose="explain"), *slow])).confidence != "low"
+    limited = recommend(run([trial(W4, 800.0, purpose="explain"), *blocks(RISING)]), LIMITED)
+    assert limited.config == W2  # within a limit on workers, which the explained one is beyond
+    assert limited.confidence == "high"
