@@ -134,7 +134,11 @@ def _expectations(recommendation: Recommendation) -> list[tuple[str, Text]]:
     confidence.append(f": {clean(recommendation.confidence_reason)}", style="default")
     rows = [("throughput", Text(rate_text(expected.samples_per_s)))]
     rows += [(name, Text(text)) for name, text in _other_figures(expected)]
-    rows += [("limits kept", Text(text)) for text in _limits(recommendation.constraints)]
+    told = {
+        "limits kept": _limits(recommendation.constraints),
+        "asked for": _circumstances(recommendation.constraints),
+    }
+    rows += [(name, Text(", ".join(parts))) for name, parts in told.items() if parts]
     return [*rows, ("confidence", confidence)]
 
 
@@ -155,16 +159,22 @@ def _other_figures(expected: Expected) -> list[tuple[str, str]]:
 
 
 def _limits(constraints: Constraints) -> list[str]:
-    """The limits in one line; none where there are none."""
+    """The limits that the settings keep; none where there are none."""
     parts = []
-    if constraints.machine is not None:
-        parts.append(f"machine {clean(constraints.machine)}")
     if constraints.max_workers is not None:
         parts.append(f"{constraints.max_workers} workers")
     if constraints.max_ram_bytes is not None:
         parts.append(f"{format_bytes(constraints.max_ram_bytes)} of memory")
     if constraints.max_shm_bytes is not None:
         parts.append(f"{format_bytes(constraints.max_shm_bytes)} of shared memory")
+    return parts
+
+
+def _circumstances(constraints: Constraints) -> list[str]:
+    """Where and for what the settings were asked for, which no settings could keep or break."""
+    parts = []
+    if constraints.machine is not None:
+        parts.append(f"machine {clean(constraints.machine)}")
     if constraints.cores is not None:
         parts.append(f"{constraints.cores:g} cores")
     if constraints.neighbours is not None:
@@ -175,7 +185,7 @@ def _limits(constraints: Constraints) -> list[str]:
         parts.append(f"{constraints.ranks} ranks")
     if constraints.step_s is not None:
         parts.append(f"a step of {format_duration(constraints.step_s)}")
-    return [", ".join(parts)] if parts else []
+    return parts
 
 
 def _reason(claim: str, evidence: Mapping[str, Any]) -> RenderableType:
