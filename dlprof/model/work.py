@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping, Sequence
 
 from dlprof.model.conditions import Conditions
 from dlprof.records import BatchCosts, Calibration, Config
@@ -42,6 +43,8 @@ class Work:
     Attributes:
         rows: One row a batch, its figures as in ``Means``, CPU already at the machine's speed.
         means: Over the rows.
+        hand_over_s: What a worker's CPU time holds for handing a batch over, its mean; only with
+            workers.
         busy_s: What receiving takes longer while the batch's worker computes.
         helpers: Other threads of the main process that compute while it fetches; only without
             workers.
@@ -51,6 +54,7 @@ class Work:
 
     rows: Rows
     means: Means
+    hand_over_s: float = 0.0
     busy_s: float = 0.0
     helpers: float = 0.0
     pinned: bool = False
@@ -198,10 +202,17 @@ def _with_workers(
     return Work(
         rows=rows,
         means=_means(rows),
+        hand_over_s=_hand_over_s(columns) / speed,
         busy_s=_busy_s(calibration, config.sharing_strategy or DEFAULT),
         pinned=config.pin_memory and bool(costs.pin_s),
         read_bytes=calibration.read_bytes_per_batch or 0.0,
     )
+
+
+def _hand_over_s(columns: Mapping[str, Sequence[float]]) -> float:
+    """CPU seconds of a worker a batch beside fetching it."""
+    both = math.fsum(columns["put_cpu_s"]) + math.fsum(columns["between_cpu_s"])
+    return both / len(columns["put_cpu_s"])
 
 
 def _busy_s(calibration: Calibration, strategy: str) -> float:

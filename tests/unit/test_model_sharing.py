@@ -8,6 +8,7 @@ import pytest
 from model_calibrations import constant, fed, prediction, tailed
 
 from dlprof.model.sharing import slowdown
+from dlprof.records import Calibration, Config
 
 
 def test_threads_that_only_compute_share_the_cores() -> None:
@@ -102,3 +103,28 @@ def test_a_slower_core_does_not_lengthen_waiting() -> None:
     assert waiting.low is not None
     assert computing.low < 200 * math.exp(-0.6)
     assert waiting.low > 200 * math.exp(-0.2)
+
+
+@pytest.mark.parametrize(
+    "handing",
+    [
+        constant(cpu=0.001, put=0.009),
+        constant(cpu=0.001, between=0.009),
+        constant(cpu=0.001, receive=0.004, receive_io=0.005),
+        constant(cpu=0.001, main=0.009),
+    ],
+)
+def test_intervals_are_wider_where_handing_over_is_the_limit(handing: Calibration) -> None:
+    fetched = prediction(constant(cpu=0.01), fed(1), cores=8.0).batches_per_s
+    handed = prediction(handing, fed(1), cores=8.0).batches_per_s
+    assert fetched.low is not None
+    assert handed.low is not None
+    assert handed.low / handed.value < 0.93 * fetched.low / fetched.value
+
+
+def test_without_workers_nothing_is_handed_over() -> None:
+    alone, same = (
+        prediction(each, Config()).batches_per_s
+        for each in (constant(cpu=0.01), constant(cpu=0.01, put=0.1, receive=0.1))
+    )
+    assert alone == same
