@@ -41,17 +41,30 @@ class Candidate:
 
     @property
     def pss_bytes(self) -> int | None:
-        """Largest peak of the process tree's memory."""
-        return _largest(trial.usage.pss_peak_bytes for trial in self.trials)
+        """Largest peak of the process tree's memory, with queues as full as they get."""
+        return _largest(
+            None if pss is None else pss + self._unfilled_bytes(trial)
+            for trial in self.trials
+            for pss in [trial.usage.pss_peak_bytes]
+        )
 
     @property
     def shm_bytes(self) -> int | None:
         """Largest peak of shared memory seen, or what full queues hold, whichever is more."""
         seen = _largest(trial.usage.shm_peak_bytes for trial in self.trials)
-        batch = max((t.batch_bytes for t in self.trials if t.batch_bytes is not None), default=None)
-        if batch is None or not self.config.num_workers:
-            return seen
-        return max(seen or 0, round((self.config.batches_in_flight + 1) * batch))
+        full = _largest(map(self._queued_bytes, self.trials))
+        return seen if full is None else max(seen or 0, full)
+
+    def _queued_bytes(self, trial: Trial) -> int | None:
+        """What full queues hold; ``None`` without workers, or where batches have no known size."""
+        if trial.batch_bytes is None or not self.config.num_workers:
+            return None
+        return round((self.config.batches_in_flight + 1) * trial.batch_bytes)
+
+    def _unfilled_bytes(self, trial: Trial) -> int:
+        """What queues could have held beyond what they did when memory was read."""
+        full, seen = self._queued_bytes(trial), trial.usage.shm_peak_bytes
+        return 0 if full is None or seen is None else max(0, full - seen)
 
     @property
     def startup_s(self) -> float | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Sequence
 
 from dlprof.advise.findings import Evidence, find
@@ -59,5 +61,6 @@ def _step_s(evidence: Evidence) -> float | None:
 
 def _batch_s(trials: Sequence[Trial]) -> float | None:
     """Seconds a batch, the geometric middle of some trials."""
-    rates = sorted(trial.batches_per_s.value for trial in trials if trial.batches_per_s)
-    return 1.0 / rates[len(rates) // 2] if rates else None
+    rates = [trial.batches_per_s.value for trial in trials if trial.batches_per_s is not None]
+    logs = [math.log(rate) for rate in rates if rate > 0]
+    return math.exp(-statistics.median(logs)) if logs else None

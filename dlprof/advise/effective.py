@@ -11,7 +11,7 @@ import math
 
 from dlprof.errors import UsageError
 from dlprof.records import Config, Constraints, Machine, Run, Trial
-from dlprof.stats import Expected
+from dlprof.stats import Expected, epoch_rate
 from dlprof.units import format_duration
 
 SAME_STEP = 0.05
@@ -134,7 +134,7 @@ def rates_of(trial: Trial, situation: Situation, turnover_s: float | None) -> Ra
     return Rates(
         samples_per_s=batches * samples_per_batch,
         epoch_factor=_epoch_factor(
-            trial, batches, situation.epoch_batches(trial.config), turnover_s
+            trial, batches, situation.epoch_batches(trial.config), turnover_s, wait
         ),
         wait_fraction=wait,
     )
@@ -175,10 +175,20 @@ def _positive(value: object) -> float | None:
 
 
 def _epoch_factor(
-    trial: Trial, batches_per_s: float, epoch_batches: float | None, turnover_s: float | None
+    trial: Trial,
+    batches_per_s: float,
+    epoch_batches: float | None,
+    turnover_s: float | None,
+    wait: float | None,
 ) -> float:
-    """Share of an epoch's time that is no turnover; a rate over whole epochs counts it already."""
+    """Rate over whole epochs over the steady one; 1 where the trial's own counts turnovers."""
     if epoch_batches is None or turnover_s is None or trial.whole_epochs:
         return 1.0
-    loading_s = epoch_batches / batches_per_s
-    return loading_s / (loading_s + turnover_s)
+    whole = epoch_rate(
+        batches_per_s,
+        epoch_batches,
+        turnover_s,
+        workers=trial.config.num_workers,
+        wait=1.0 if wait is None else wait,
+    )
+    return whole / batches_per_s

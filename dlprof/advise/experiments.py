@@ -74,7 +74,7 @@ def propose(evidence: Evidence, allowance: Allowance) -> tuple[Experiment, ...]:
         return _affordable(longer, allowance, left_s)
     if _wants_cold(evidence):
         return _affordable([_cold(evidence, allowance)], allowance, left_s)
-    return _affordable(_verification(evidence, allowance), allowance, left_s, least=2)
+    return _turned(_affordable(_verification(evidence, allowance), allowance, left_s, least=2))
 
 
 def left_out(evidence: Evidence, allowance: Allowance) -> tuple[str, ...]:
@@ -146,7 +146,8 @@ def _wants_cold(evidence: Evidence) -> bool:
 
 def _longer(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
     """Once, where memory may grow. What only fills up doesn't go on: it is long enough to tell."""
-    if len(evidence.plain("present")) != _OPENING_PLAIN:
+    presents = [each.experiment for each in evidence.observations if _is_plain(each.experiment)]
+    if not len(presents) == len(evidence.plain("present")) == _OPENING_PLAIN:
         return []
     view = View.of(evidence)
     rate = view.rate or 1.0
@@ -164,6 +165,11 @@ def _longer(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
     return [experiment]
 
 
+def _is_plain(experiment: Experiment) -> bool:
+    """Whether it runs the present configuration as it is, however that ends."""
+    return experiment.role == "present" and not experiment.explain
+
+
 def _cold(evidence: Evidence, allowance: Allowance) -> Experiment:
     return Experiment(
         name="without the page cache",
@@ -175,10 +181,7 @@ def _cold(evidence: Evidence, allowance: Allowance) -> Experiment:
 
 
 def _verification(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
-    """One block: what hypotheses propose, then what is still worth repeating, beside the present.
-
-    The order is turned about from block to block, so that drift within one favours nobody.
-    """
+    """One block: what hypotheses propose, or what is still worth repeating, beside the present."""
     view = View.of(evidence)
     if limit_of(view) == "consumer" and not list(remedies(view)):
         return []
@@ -196,8 +199,12 @@ def _verification(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
         Experiment(name="as it is", role="present", config=view.config, trial_s=trial_s),
         *(_variant(config, view, trial_s) for config in configs),
     ]
-    turned = experiments if block % 2 else experiments[::-1]
-    return [dataclasses.replace(each, repetition=block) for each in turned]
+    return [dataclasses.replace(each, repetition=block) for each in experiments]
+
+
+def _turned(block: tuple[Experiment, ...]) -> tuple[Experiment, ...]:
+    """Every other block the other way round, so that drift within one favours nobody."""
+    return block[::-1] if block and block[0].repetition % 2 == 0 else block
 
 
 def _long_enough(view: View, allowance: Allowance) -> float:

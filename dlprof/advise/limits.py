@@ -161,11 +161,12 @@ def _shared_memory(candidate: Needing, situation: Situation) -> Breach | None:
 def _open_files(candidate: Needing, situation: Situation) -> Breach | None:
     """With ``file_descriptor`` sharing the main process holds a descriptor per queued tensor.
 
-    Only reckoned for another machine: where it was measured, it worked.
+    Not reckoned where it was measured: there it worked.
     """
     config, limit = candidate.config, situation.machine.open_files_limit
     shares_by_name = config.sharing_strategy == "file_system"
-    if limit is None or not config.num_workers or shares_by_name or not situation.extrapolated:
+    worked = bool(candidate.trial_ids) and not situation.extrapolated
+    if limit is None or not config.num_workers or shares_by_name or worked:
         return None
     tensors = situation.batch_tensors or _TENSORS_PER_BATCH
     need = tensors * (config.batches_in_flight + 1) + _FILES_PER_WORKER * config.num_workers

@@ -54,7 +54,6 @@ def foretold(run: Run, *, workers: int = 0) -> SweepPrediction | None:
             _worth_predicting(run, calibration, plan.cells, place.conditions, workers),
             place.conditions,
             present=plan.present,
-            batches_per_epoch=run.header.target.epoch_batches(plan.cells[0].batch_size),
         )
     except (UsageError, ValueError):
         return None

@@ -21,7 +21,8 @@ from dlprof.model.interval import (
 from dlprof.model.predictor import Predictor, Steady
 from dlprof.model.resources import needs
 from dlprof.model.work import Cell, Work, cell_of, work_of
-from dlprof.records import Calibration, Config, Estimate, Prediction
+from dlprof.records import Calibration, Config, Prediction
+from dlprof.stats import epoch_rate
 
 _SEED = 20260101
 _FEW = 64
@@ -230,9 +231,9 @@ class _Many:
     def _prediction(
         self, config: Config, cell: Cell, steady: Steady, sampling: float
     ) -> Prediction:
-        where, calibration = self._conditions, self._calibration
+        calibration = self._calibration
         needed = needs(calibration, config)
-        rate = self._over_epochs(cell, steady.batches_per_s, needed.turnover_s)
+        rate = steady.batches_per_s
         estimate = interval(
             rate,
             sampling=sampling,
@@ -240,11 +241,13 @@ class _Many:
             cell=cell,
             method=self._predictor.method,
         )
-        step_s = cell.whole_step_s
+        where, samples = self._conditions, calibration.samples_per_batch
+        wait = max(0.0, 1.0 - rate * cell.whole_step_s)
         return Prediction(
             batches_per_s=estimate,
-            samples_per_s=_times(estimate, calibration.samples_per_batch),
-            wait_fraction=max(0.0, 1.0 - rate * step_s) if where.step_s or step_s else None,
+            samples_per_s=None if samples is None else estimate.times(samples),
+            epoch_batches_per_s=self._over_epochs(cell, rate, needed.turnover_s),
+            wait_fraction=wait if where.step_s or where.step_cpu_s else None,
             bound=_bound(cell, steady),
             cores=rate * cpu_per_batch(cell) if math.isfinite(rate) else None,
             pss_bytes=needed.pss_bytes,
@@ -255,20 +258,21 @@ class _Many:
             method=self._predictor.method,
         )
 
-    def _over_epochs(self, cell: Cell, rate: float, turnover_s: float | None) -> float:
-        """The rate over whole epochs, each of which begins with a turnover.
+    def _over_epochs(self, cell: Cell, rate: float, turnover_s: float | None) -> float | None:
+        """The rate over whole epochs; one that nobody has timed ends without costing anything.
 
         Short epochs are simulated to their end, where the last batches leave workers idle.
         """
         count = self._conditions.epoch_batches
         if count is None or rate <= 0 or not math.isfinite(rate):
-            return rate
+            return None
         turn_s = turnover_s or 0.0
-        short = count <= 4 * max(1, cell.workers) * max(1, cell.prefetch) or count <= _SHORT
+        short = count <= 4 * cell.workers * cell.prefetch or count <= _SHORT
         if cell.workers and short and self._predictor.method == "simulation":
             first_s, last_s = simulate.epoch_s(cell, self._deck, count)
             return count / (max(turn_s, first_s) + last_s - first_s + cell.whole_step_s)
-        return count / (turn_s + (count - 1) / rate + cell.whole_step_s)
+        wait = max(0.0, 1.0 - rate * cell.whole_step_s)
+        return epoch_rate(rate, count, turn_s, workers=cell.workers, wait=wait)
 
 
 def _redrawn(cell: Cell, work: Work) -> tuple[Cell, Deck]:
@@ -283,11 +287,3 @@ def _bound(cell: Cell, steady: Steady) -> Bound:
     if steady.held_by_order:
         return "order"
     return "cores" if cell.conditions.ranks * cell.workers > own_cores(cell) else name
-
-
-def _times(estimate: Estimate, factor: float | None) -> Estimate | None:
-    if factor is None:
-        return None
-    low = None if estimate.low is None else estimate.low * factor
-    high = None if estimate.high is None else estimate.high * factor
-    return Estimate(value=estimate.value * factor, low=low, high=high)

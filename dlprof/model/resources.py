@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import statistics
 
+from dlprof.model.spread import fetch_s
 from dlprof.model.work import DEFAULT
 from dlprof.records import Calibration, Config
 
@@ -62,15 +64,22 @@ def startup_s(calibration: Calibration, config: Config) -> float | None:
 def turnover_s(calibration: Calibration, config: Config) -> float | None:
     """Seconds from an epoch's last batch to the first of the next.
 
-    Workers that don't persist start anew: that takes at least as long as starting them.
+    Workers that don't persist start anew: that takes at least as long as starting them. Those that
+    do have their first batch to load, which is all that is known where no such end was timed.
     """
     known = calibration.turnover_s
     if not config.num_workers:
         return known.get("main")
     if config.persistent_workers:
-        return known.get("persistent")
+        return known.get("persistent", _first_batch_s(calibration))
     found = (known.get(config.start_method or DEFAULT), startup_s(calibration, config))
     return max((each for each in found if each is not None), default=None)
+
+
+def _first_batch_s(calibration: Calibration) -> float | None:
+    """What a worker needs to load a batch; ``None`` where workers were not calibrated."""
+    costs = calibration.in_workers
+    return statistics.fmean(fetch_s(costs)) if costs is not None and costs.cpu_s else None
 
 
 def _queued(config: Config) -> int:

@@ -90,6 +90,8 @@ class Prediction:
     Attributes:
         batches_per_s: Steady rate of one rank.
         samples_per_s: The same in samples; ``None`` where a batch's samples are not known.
+        epoch_batches_per_s: Over whole epochs, each of which begins with a turnover; ``None`` where
+            their length is not known.
         wait_fraction: Share of time in which the consumer would wait.
         bound: What limits: ``step``, ``workers``, ``cores``, ``main``, ``pin``, ``storage`` or
             ``order``.
@@ -104,6 +106,7 @@ class Prediction:
 
     batches_per_s: Estimate
     samples_per_s: Estimate | None = None
+    epoch_batches_per_s: float | None = None
     wait_fraction: float | None = None
     bound: str = ""
     cores: float | None = None

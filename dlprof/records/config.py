@@ -23,6 +23,12 @@ class Estimate:
     low: float | None = None
     high: float | None = None
 
+    def times(self, factor: float) -> Estimate:
+        """The figure and its interval in another unit."""
+        low = None if self.low is None else self.low * factor
+        high = None if self.high is None else self.high * factor
+        return Estimate(value=self.value * factor, low=low, high=high)
+
 
 @record(frozen=True, slots=True, kw_only=True)
 class Config:

@@ -111,8 +111,10 @@ def _count(estimate: Estimate) -> str:
 def _notes(run: Run, feed: Feed) -> Iterator[str]:
     asked, allowed = percent_text(feed.asked_wait_fraction), percent_text(feed.max_wait_fraction)
     if feed.max_wait_fraction > feed.asked_wait_fraction:
+        beyond = feed.least_wait_fraction > feed.asked_wait_fraction
+        loaders = "No loader keeps" if beyond else "Only a loader without end would keep"
         yield (
-            f"No loader keeps the wait below {asked}: taking a batch in makes the step wait "
+            f"{loaders} the wait below {asked}: taking a batch in makes the step wait "
             f"{percent_text(feed.least_wait_fraction)} of the time. Reckoned with {allowed}."
         )
     else:

@@ -59,11 +59,13 @@ def calibration_configs(cells: Sequence[Config]) -> tuple[Config, ...]:
     and what it spares the copies follows from nothing else.
 
     Args:
-        cells: What is to be predicted; only of these, and with the fewest workers where the user
-            names more than two.
+        cells: What is to be predicted; only of these, and with the fewest workers there are where
+            that is more than two.
     """
     counts = {cell.num_workers for cell in cells}
-    chosen = [count for count in _WORKERS if count in counts] or sorted(counts)[:1]
+    chosen = [count for count in _WORKERS if count in counts]
+    if not any(chosen):  # without workers nothing is handed over
+        chosen += sorted(counts - {0})[:1]
     plain = [
         min((cell for cell in cells if cell.num_workers == count), key=_plainness)
         for count in chosen

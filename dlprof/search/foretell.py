@@ -32,16 +32,14 @@ def foretell(
     conditions: Conditions,
     *,
     present: Config | None = None,
-    batches_per_epoch: float | None = None,
 ) -> SweepPrediction:
     """Predict all configurations, and choose which to measure.
 
     Args:
         calibration: What batches cost.
         cells: Canonical configurations, at least one.
-        conditions: Where they run.
+        conditions: Where they run, and how long an epoch is, where that is known.
         present: What the target's own DataLoader is set to now, if it is among the cells.
-        batches_per_epoch: Length of an epoch, where it is known.
 
     Raises:
         ValueError: The calibration tells nothing of such batches.
@@ -51,7 +49,7 @@ def foretell(
     found = predict_all(calibration, ordered, conditions, method=method)
     if not all(0 < each.batches_per_s.value < math.inf for each in found):
         raise ValueError("the calibrated batches cost no time at all")
-    speeds = [_over_epochs(each, batches_per_epoch) for each in found]
+    speeds = [each.epoch_batches_per_s or each.batches_per_s.value for each in found]
     best = max(speeds)
     predicted = tuple(
         PredictedCell(
@@ -61,7 +59,7 @@ def foretell(
             bound=each.bound,
             epoch_samples_per_s=(
                 None
-                if batches_per_epoch is None
+                if each.epoch_batches_per_s is None
                 else _samples(each).value * speed / each.batches_per_s.value
             ),
         )
@@ -196,11 +194,3 @@ def _more(cells: Sequence[PredictedCell], least: int) -> PredictedCell | None:
 
 def _samples(prediction: Prediction) -> Estimate:
     return prediction.samples_per_s or prediction.batches_per_s
-
-
-def _over_epochs(prediction: Prediction, batches: float | None) -> float:
-    """Batches per second over whole epochs, each of which begins with a turnover."""
-    rate = prediction.batches_per_s.value
-    if batches is None:
-        return rate
-    return batches / (batches / rate + (prediction.turnover_s or 0.0))

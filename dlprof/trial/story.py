@@ -190,13 +190,7 @@ def _copies(fields: Mapping[str, Any] | None) -> Copies | None:
 
 
 def _scaled(rate: Estimate | None, factor: float | None) -> Estimate | None:
-    if rate is None or factor is None:
-        return None
-    return Estimate(
-        value=rate.value * factor,
-        low=None if rate.low is None else rate.low * factor,
-        high=None if rate.high is None else rate.high * factor,
-    )
+    return None if rate is None or factor is None else rate.times(factor)
 
 
 def _unavailable(story: Story, request: TrialRequest, result: Message) -> dict[str, str]:

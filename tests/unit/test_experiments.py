@@ -130,6 +130,39 @@ def test_blocks_turn_about() -> None:
     assert roles[1] == list(reversed(roles[2]))
 
 
+def test_a_block_that_is_cut_short_keeps_what_is_most_telling() -> None:
+    seen = _start()
+    done = tuple(_run(each, {}, n) for n, each in enumerate(propose(seen, ROOMY)))
+    seen = dataclasses.replace(seen, observations=done)
+    whole = propose(seen, ROOMY)
+    assert len(whole) > 2
+    assert whole[-1].role == "present"
+    window_s = max(each.trial_s for each in whole)
+    room = dataclasses.replace(ROOMY, budget_s=_spent(seen.trials()) + 2.5 * (window_s + 0.4))
+    cut = propose(seen, room)
+    assert cut == whole[-2:]
+
+
+def test_a_longer_look_at_memory_that_failed_is_not_taken_again() -> None:
+    seen = _start()
+    done = [_growing(each, n) for n, each in enumerate(propose(seen, ROOMY))]
+    seen = dataclasses.replace(seen, observations=tuple(done))
+    longer = propose(seen, ROOMY)
+    assert [each.name for each in longer] == ["longer, to see whether memory grows"]
+    lost = Observation(experiment=longer[0], trial=failed(PRESENT, repetition=2))
+    after = dataclasses.replace(seen, observations=(*seen.observations, lost))
+    assert longer[0].name not in [each.name for each in propose(after, ROOMY)]
+
+
+def _growing(asked: Experiment, number: int) -> Observation:
+    """Of trials whose memory grows with the batches that they load."""
+    made = _run(asked, {}, number)
+    batches = round(asked.trial_s * BLOCKED.rate)
+    usage = dataclasses.replace(made.trial.usage, pss_peak_bytes=batches << 21)
+    grown = dataclasses.replace(made.trial, usage=usage, window_batches=batches)
+    return dataclasses.replace(made, trial=grown)
+
+
 def test_slow_batches_leave_out_what_the_budget_does_not_hold() -> None:
     slow = Allowance(budget_s=10.0, cost=TrialCost(overhead_s=0.4, batch_s=1.0))
     block = propose(_start(), slow)

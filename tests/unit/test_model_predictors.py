@@ -231,12 +231,39 @@ def test_short_epochs_pay_for_their_turnover() -> None:
     calibration = constant(io=10 * MS, turnover_s={"persistent": 0.1, "default": 1.0})
     stays = fed(2, persistent_workers=True)
     endless = rate(calibration, stays)
-    found = [rate(calibration, stays, epoch_batches=n) for n in (20, 200, 2000, 200_000)]
+    found = [over_epochs(calibration, stays, n) for n in (20, 200, 2000, 200_000)]
     assert found == sorted(found)
     assert found[0] == pytest.approx(20 / 0.19, rel=0.05)  # the first batch is in the turnover
     assert found[-1] == pytest.approx(endless, rel=0.01)
-    anew = rate(calibration, fed(2), epoch_batches=200)
-    assert anew == pytest.approx(200 / 2, rel=0.02)
+    assert over_epochs(calibration, fed(2), 200) == pytest.approx(200 / 2, rel=0.02)
+
+
+@pytest.mark.parametrize("method", ["closed", "maxplus", "simulation"])
+def test_the_first_batch_of_an_epoch_is_waited_for_once(method: str) -> None:
+    calibration = constant(io=100 * MS, turnover_s={"main": 0.1, "persistent": 0.1})
+    assert over_epochs(calibration, Config(), 4, method) == pytest.approx(10, rel=0.01)
+    assert over_epochs(calibration, Config(), 1, method) == pytest.approx(10, rel=0.01)
+    found = over_epochs(calibration, fed(8, persistent_workers=True), 32, method)
+    assert found == pytest.approx(80, rel=0.03)
+
+
+def test_workers_that_stay_load_a_first_batch_where_no_turn_was_timed() -> None:
+    calibration = constant(io=500 * MS, turnover_s={"default": 0.6})
+    stays = prediction(calibration, fed(8, persistent_workers=True), epoch_batches=100)
+    anew = prediction(calibration, fed(8), epoch_batches=100)
+    assert stays.turnover_s == pytest.approx(0.5)
+    assert stays.epoch_batches_per_s is not None
+    assert anew.epoch_batches_per_s is not None
+    assert stays.epoch_batches_per_s < 1.02 * anew.epoch_batches_per_s
+
+
+def over_epochs(
+    calibration: Calibration, config: Config, batches: int, method: str = "simulation"
+) -> float:
+    """Predicted batches per second of one rank, the turns between epochs included."""
+    found = prediction(calibration, config, method, epoch_batches=batches).epoch_batches_per_s
+    assert found is not None
+    return found
 
 
 def test_ranks_left_out_of_the_simulation_change_nothing() -> None:

@@ -80,3 +80,15 @@ def test_workers_that_seem_to_take_less_than_nothing_take_nothing() -> None:
         for w, size in sizes.items()
     ]
     assert memory_of(whole) == pytest.approx((250, 0))
+
+
+def test_queues_that_were_not_full_take_no_more_off_than_they_held() -> None:
+    trials = [
+        trial(Config(), usage=Usage(pss_peak_bytes=100, shm_peak_bytes=0), batch_bytes=10.0),
+        trial(
+            Config(num_workers=2, prefetch_factor=2),
+            usage=Usage(pss_peak_bytes=230, shm_peak_bytes=30),
+            batch_bytes=10.0,
+        ),
+    ]
+    assert memory_of(trials) == pytest.approx((100, 50))

@@ -65,6 +65,14 @@ def test_what_taking_batches_in_costs_is_added_to_what_is_asked() -> None:
     assert found.reached
 
 
+def test_a_wait_that_only_loaders_without_end_would_keep_is_told_as_such() -> None:
+    found = fed_by(calibration(cpu=0.02, receive=0.00018), step_s=0.01)
+    assert found.least_wait_fraction < 0.02 < found.max_wait_fraction
+    text = " ".join(drawn(render_feed(calibrated(), found), 200).split())
+    assert "Only a loader without end would keep the wait below 2 %" in text
+    assert "No loader" not in text
+
+
 def test_storage_that_is_too_slow_is_told() -> None:
     found = fed_by(calibration(cpu=1e-4), step_s=0.01, storage_bytes_per_s=2e7)
     # 2 MB a batch, 10 batches a second instead of 100

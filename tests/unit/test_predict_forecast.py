@@ -6,7 +6,8 @@ import json
 import math
 
 import pytest
-from builders import config, trial
+from builders import config, machine, target, trial
+from golden import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_calibrations import constant, fed
@@ -15,7 +16,7 @@ from predicted_runs import calibrated, calibration, elsewhere
 from dlprof.advise.predict import Forecast, Question, forecast, wanted_configs
 from dlprof.errors import UsageError
 from dlprof.records import Calibration, Config, Run, Usage
-from dlprof.report.prediction import forecast_document
+from dlprof.report.prediction import forecast_document, render_forecast
 
 
 def predicted(run: Run, question: Question | None = None, method: str = "maxplus") -> Forecast:
@@ -61,13 +62,13 @@ def test_the_pick_is_never_worse_than_the_default(
 ) -> None:
     run = calibrated(calibration(cpu=cpu, io=io, receive=receive, put=put))
     found = predicted(run, Question(cores=cores, ranks=ranks, step_s=step_s))
-    best = max(row.rate for row in found.rows)
+    speeds = {row.config: row.speed for row in found.rows}
     assert found.pick is not None
-    picked = rate_of(found, found.pick)
-    assert picked >= rate_of(found, Config())
+    picked, best = speeds[found.pick], max(speeds.values())
+    assert picked >= speeds[Config()]
     assert picked >= 0.98 * best
-    cheaper = [row for row in found.rows if row.config.cost_key < found.pick.cost_key]
-    assert all(row.rate < 0.98 * best for row in cheaper)
+    cheaper = [config for config in speeds if config.cost_key < found.pick.cost_key]
+    assert all(speeds[config] < 0.98 * best for config in cheaper)
 
 
 def test_data_that_waits_wants_more_workers_than_cores() -> None:
@@ -115,6 +116,29 @@ def test_a_model_that_contradicts_the_run_is_not() -> None:
     found = predicted(calibrated(trials=[trial(config(2), 300.0, spread=0.02)]))
     assert found.confidence == "low"
     assert "measured configurations" in found.confidence_reason
+
+
+def test_rates_over_whole_epochs_are_held_against_such() -> None:
+    """Twenty batches take 0.44 s, and starting workers anew half as long."""
+    of = target(batches_per_epoch=20, length=640)
+    steady, whole = (
+        predicted(calibrated(target=of, trials=[trial(config(2), rate, whole_epochs=over)]))
+        for rate, over in ((1440.0, False), (20 * 32 / 0.6, True))
+    )
+    for found in (steady, whole):
+        assert found.agreement is not None
+        assert found.agreement.outside == 0
+    text = drawn(render_forecast(calibrated(target=of), whole), 80)
+    assert "measured: over whole epochs" in text
+
+
+def test_open_files_are_reckoned_with_for_what_was_not_measured() -> None:
+    here = machine(8, open_files_limit=256)
+    tensors = target(batch_tensors=20)
+    found = predicted(calibrated(machine=here, target=tensors))
+    beyond = {row.config for row in found.rows if "open files" in row.beyond}
+    assert beyond
+    assert {Config(), found.pick}.isdisjoint(beyond)
 
 
 def test_neighbours_that_were_there_explain_a_low_rate() -> None:

@@ -70,7 +70,7 @@ def test_a_speed_that_nobody_knows_is_a_graver_doubt() -> None:
 def test_unless_told_otherwise_it_is_as_it_was() -> None:
     run = calibrated(settings={"step_s": 0.02})
     place = place_of(run, Question())
-    assert place.conditions == Conditions(cores=8.0, step_s=0.02)
+    assert place.conditions == Conditions(cores=8.0, step_s=0.02, epoch_batches=1000)
     assert place.as_measured
     assert not place.extrapolated
 

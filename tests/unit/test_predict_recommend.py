@@ -216,6 +216,28 @@ def test_persistence_follows_from_what_an_epoch_s_end_costs() -> None:
     assert not recommend(long, limits).config.persistent_workers
 
 
+def test_workers_beyond_an_epoch_s_batches_are_not_recommended() -> None:
+    waits = calibration(cpu=0.001, io=0.1, receive=0.001)
+    answer = recommend(
+        calibrated(waits, target=target(batches_per_epoch=4, length=128)), Constraints(cores=8.0)
+    )
+    assert 1 < answer.config.num_workers <= 4
+    assert all(each.config.num_workers <= 4 for each in answer.alternatives)
+    default = [each.speed for each in answer.alternatives if each.relation == "default"]
+    assert len(default) == 1
+    assert default[0] > 0.25  # four batches at once, and starting the workers
+
+
+def test_the_cheapest_that_keeps_the_step_fed_is_enough() -> None:
+    """Three workers would feed 97 of 100 steps, within 2 % of what four feed."""
+    answer = recommend(
+        calibrated(calibration(cpu=0.0, io=0.0308, receive=0.0)), Constraints(step_s=0.01)
+    )
+    assert answer.config.num_workers == 4
+    claims = [reason.claim for reason in answer.reasons]
+    assert any("cheapest configuration that would keep a step" in claim for claim in claims)
+
+
 def test_a_fast_loader_keeps_pytorch_s_default() -> None:
     tiny = calibration(cpu=1e-4, receive=0.001)
     answer = recommend(calibrated(tiny), Constraints(cores=64.0))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from dlprof.advise.predict.question import Place, Question, neighbours_seen, place_of
 from dlprof.model import predict_all
-from dlprof.records import Calibration, Config, Estimate, Run, Trial
+from dlprof.records import Calibration, Config, Estimate, Prediction, Run, Trial
 from dlprof.stats import fit_blocks, observe
 
 _MANY_DISAGREE = 0.5
@@ -22,11 +22,13 @@ class Measured:
         samples_per_s: Of the trial; of several as a sweep tells it, without the blocks' drift.
         wait_fraction: Mean over those that tell.
         trials: Their ids.
+        whole_epochs: Whether that is over whole epochs, their turnovers included.
     """
 
     samples_per_s: Estimate
     wait_fraction: float | None
     trials: tuple[str, ...]
+    whole_epochs: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,7 @@ def _measured(rate: Estimate, trials: Sequence[Trial]) -> Measured:
         samples_per_s=trials[0].samples_per_s or rate if len(trials) == 1 else rate,
         wait_fraction=sum(waits) / len(waits) if waits else None,
         trials=tuple(trial.id for trial in trials),
+        whole_epochs=any(trial.whole_epochs for trial in trials),
     )
 
 
@@ -86,9 +89,9 @@ def agreement(run: Run, calibration: Calibration) -> Agreement | None:
     there: Place = place_of(run, Question(neighbours=others))
     predicted = predict_all(calibration, list(measured), there.conditions)
     pairs = [
-        (found.samples_per_s, each.samples_per_s)
+        (found.samples_per_s, model)
         for found, each in zip(measured.values(), predicted, strict=True)
-        if each.samples_per_s is not None and each.samples_per_s.value > 0
+        if (model := _comparable(each, found)) is not None and model.value > 0
     ]
     if not pairs:
         return None
@@ -99,6 +102,14 @@ def agreement(run: Run, calibration: Calibration) -> Agreement | None:
         worst=max(ratios, key=lambda ratio: max(ratio, 1 / ratio)),
         neighbours=others,
     )
+
+
+def _comparable(prediction: Prediction, found: Measured) -> Estimate | None:
+    """The predicted rate of what was measured: steady, or over whole epochs."""
+    steady, over = prediction.samples_per_s, prediction.epoch_batches_per_s
+    if not found.whole_epochs or steady is None or over is None:
+        return None if found.whole_epochs else steady
+    return steady.times(over / prediction.batches_per_s.value)
 
 
 def _overlap(one: Estimate, two: Estimate) -> bool:

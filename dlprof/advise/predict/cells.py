@@ -101,7 +101,7 @@ def auto_workers(
 ) -> tuple[int, ...]:
     """Those of ``spread_workers`` to where more workers can't gain.
 
-    That is twice the cores of a rank, or more where batches wait.
+    That is twice the cores of a rank, or more where batches wait; no more than an epoch's batches.
 
     Args:
         calibration: What batches cost.
@@ -110,7 +110,9 @@ def auto_workers(
         most: At most so many.
     """
     last = max(_LEAST, most_workers(calibration, base, conditions))
-    last = min(last, _MOST_WORKERS, _MOST_WORKERS if most is None else most)
+    # Workers beyond an epoch's batches have nothing to load.
+    caps = (_MOST_WORKERS, most, conditions.epoch_batches)
+    last = min(last, *(cap for cap in caps if cap is not None))
     return tuple(sorted({*spread_workers(last), *_per_core(conditions, last)}))
 
 

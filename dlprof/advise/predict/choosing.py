@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 
 from dlprof.advise.choice import SAME_SPEED
@@ -11,6 +12,7 @@ from dlprof.advise.predict.forecast import Row
 from dlprof.advise.predict.question import Place
 from dlprof.model import needs
 from dlprof.records import Calibration, Config, Estimate, Expected, Reason
+from dlprof.stats import epoch_rate
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +25,7 @@ class Chosen:
         calibration: What is predicted from.
         rows: All that keep the limits, cheapest first.
         rules: What rules of thumb say, by their names; ``None`` where one says nothing.
-        pick: The cheapest within 2 % of the best.
+        pick: The cheapest within 2 % of the best, over whole epochs where their length is known.
         best: The fastest.
         default: PyTorch's own, if it keeps the limits.
         present: What the target's own DataLoader is set to now, likewise.
@@ -56,15 +58,22 @@ class Chosen:
 
         ``None`` where the epoch's length or the cost of its end isn't known.
         """
-        config = self.pick.config
-        batches = self.situation.epoch_batches(config)
-        anew = self.pick.prediction.turnover_s
+        config, found = self.pick.config, self.pick.prediction
+        batches, anew = self.situation.epoch_batches(config), found.turnover_s
         if not config.num_workers or batches is None or anew is None or config.persistent_workers:
             return None
-        loading = batches / self.pick.rate
         kept = dataclasses.replace(config, persistent_workers=True)
-        reset = needs(self.calibration, kept).turnover_s or 0.0
-        return (loading + anew) / (loading + min(reset, anew))
+        reset = needs(self.calibration, kept).turnover_s
+        if reset is None:
+            return None
+        over = functools.partial(
+            epoch_rate,
+            self.pick.rate,
+            batches,
+            workers=config.num_workers,
+            wait=1.0 if found.wait_fraction is None else found.wait_fraction,
+        )
+        return over(min(reset, anew)) / over(anew)
 
     def row_of(self, config: Config) -> Row | None:
         """The prediction of a configuration, if it keeps the limits."""

@@ -39,8 +39,8 @@ def _evidence(chosen: Chosen, **figures: Any) -> dict[str, Any]:
 
 
 def _compare(chosen: Chosen, one: Row, two: Row, claim: str) -> Reason:
-    """A claim about two configurations; ``{}`` in it is the ratio of their rates."""
-    ratio = one.rate / two.rate
+    """A claim about two configurations; ``{}`` in it is the ratio of their speeds."""
+    ratio = one.speed / two.speed
     figures = {"value": ratio, "low": None, "high": None}
     evidence = _evidence(chosen, configs=[one.key, two.key], ratio=figures)
     return Reason(claim=claim.format(f"{ratio:.2f}x"), evidence=evidence)
@@ -56,10 +56,12 @@ def _feeding(chosen: Chosen) -> Reason | None:
     waits = f"with {name} it would wait {percent(wait)} of the time"
     least = min(row.prediction.wait_fraction or 0.0 for row in chosen.rows)
     claim = f"No configuration would keep a step of {step} fed; {waits}"
-    if least < wait:
-        claim += f", the least is {percent(least)}"
-    if wait <= FED_WAIT_FRACTION:
+    if chosen.pick.is_fed:
         claim = f"The cheapest configuration that would keep a step of {step} fed: {waits}"
+    elif least <= FED_WAIT_FRACTION:
+        claim = f"Keeping a step of {step} fed costs more between epochs than it saves; {waits}"
+    elif least < wait:
+        claim += f", the least is {percent(least)}"
     return Reason(claim=claim, evidence=_evidence(chosen, wait_fraction=wait))
 
 
@@ -91,7 +93,7 @@ def _default(chosen: Chosen) -> Reason | None:
     others = [row for row in chosen.rows if row.config.num_workers]
     if not others:
         return None
-    rival = max(others, key=lambda row: row.rate)
+    rival = max(others, key=lambda row: row.speed)
     claim = f"num_workers=0 is enough: the best with workers, {rival.name}, would give {{}} of it"
     return _compare(chosen, rival, pick, claim)
 
@@ -102,7 +104,7 @@ def _fewer(chosen: Chosen) -> Reason | None:
     fewer = [row for row in chosen.rows if 0 < row.config.num_workers < most]
     if not fewer:
         return None
-    rival = max(fewer, key=lambda row: row.rate)
+    rival = max(fewer, key=lambda row: row.speed)
     claim = f"Fewer workers would be slower: {rival.name} would give {{}} of it"
     return _compare(chosen, rival, chosen.pick, claim)
 
@@ -113,7 +115,7 @@ def _more(chosen: Chosen) -> Reason | None:
     more = [row for row in chosen.rows if row.config.num_workers > pick.config.num_workers]
     if not more or not pick.config.num_workers:
         return None
-    rival = max(more, key=lambda row: row.rate)
+    rival = max(more, key=lambda row: row.speed)
     claim = f"More workers would not pay: {rival.name} would give {{}} of it"
     return _compare(chosen, rival, pick, claim)
 

@@ -134,7 +134,8 @@ def feed(
     config = search.config(workers, prefetch)
     there = _with(place, cores=float(cores))
     prediction = predicted_rows(run, calibration, [config], there, method=method)[0].prediction
-    unfed = predicted_rows(run, calibration, [config], _with(there, step_s=0.0, step_cpu_s=0.0))
+    endless = _with(there, step_s=0.0, step_cpu_s=0.0)
+    unfed = predicted_rows(run, calibration, [config], endless, method=method)
     own_rate = unfed[0].prediction.batches_per_s
     confidence, reason = judge(run, calibration, place, own_rate, agreement(run, calibration))
     machine_cores = place.conditions.cores

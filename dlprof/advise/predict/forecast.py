@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
-from dlprof.advise.choice import SAME_SPEED
+from dlprof.advise.choice import FED_WAIT_FRACTION, SAME_SPEED
 from dlprof.advise.effective import Situation
 from dlprof.advise.limits import breach
 from dlprof.advise.predict.beside import Agreement, Measured, agreement, measured_beside
@@ -44,6 +44,17 @@ class Row:
     def rate(self) -> float:
         """Predicted batches per second of one rank."""
         return self.prediction.batches_per_s.value
+
+    @property
+    def is_fed(self) -> bool:
+        """Whether the step waits as little as one that is kept fed does."""
+        wait = self.prediction.wait_fraction
+        return wait is not None and wait <= FED_WAIT_FRACTION
+
+    @property
+    def speed(self) -> float:
+        """The same over whole epochs, where their length is known."""
+        return self.prediction.epoch_batches_per_s or self.rate
 
     @property
     def key(self) -> str:
@@ -218,15 +229,17 @@ def _beyond(row: Row, situation: Situation) -> str:
 
 
 def cheapest(rows: Sequence[Row]) -> Row | None:
-    """The cheapest within 2 % of the best, so never one that is worse than another of them.
+    """The cheapest within 2 % of the best over whole epochs, so never one that is worse.
+
+    With a step, of those that keep it fed, where any of them does.
 
     Args:
         rows: Cheapest first; those that are allowed.
     """
-    if not rows:
-        return None
-    best = max(row.rate for row in rows)
-    return next(row for row in rows if row.rate >= SAME_SPEED * best)
+    best = max((row.speed for row in rows), default=0.0)
+    near = [row for row in rows if row.speed >= SAME_SPEED * best]
+    fed = (row for row in near if row.is_fed)
+    return next(fed, near[0] if near else None)
 
 
 def _speed_doubts(

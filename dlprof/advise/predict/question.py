@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 
 from dlprof.advise.effective import Situation
@@ -123,6 +124,7 @@ def place_of(run: Run, question: Question) -> Place:
             speed=speed.value,
             copy_scale=_copy_scale(header.machine, there),
             neighbours=question.neighbours or 0.0,
+            epoch_batches=_epoch_batches(run, question.ranks),
         )
     except ValueError as error:
         raise UsageError(f"Nothing can be predicted: {error}") from None
@@ -136,6 +138,13 @@ def place_of(run: Run, question: Question) -> Place:
         speed=speed,
         notes=tuple(_notes(run, question, there, conditions)),
     )
+
+
+def _epoch_batches(run: Run, ranks: int) -> int | None:
+    """Batches of one rank's epoch; ``None`` where the target doesn't tell."""
+    size = run.calibration.batch_size if run.calibration is not None else None
+    batches = run.header.target.epoch_batches(size)
+    return None if batches is None else max(1, math.ceil(batches / max(1, ranks)))
 
 
 def _copy_scale(here: Machine, there: Machine) -> float:
@@ -199,8 +208,9 @@ def neighbours_seen(run: Run) -> float | None:
 
 
 def _is_as_measured(run: Run, where: Conditions) -> bool:
-    step_s, _ = measured_step(run)
-    same_step = abs(where.step_s - step_s) <= _SAME_STEP * max(step_s, where.step_s)
+    step_s, step_cpu_s = measured_step(run)
+    pairs = ((where.step_s, step_s), (where.step_cpu_s, step_cpu_s))
+    same_step = all(abs(one - two) <= _SAME_STEP * max(one, two) for one, two in pairs)
     same_cores = abs(where.cores - run.header.machine.usable_cores) <= _SAME_CORES
     alone = where.ranks == 1 and where.storage_bytes_per_s is None and where.speed == 1.0
     return same_step and same_cores and alone
@@ -238,7 +248,7 @@ def _notes(run: Run, question: Question, there: Machine, where: Conditions) -> l
             "the calibrated batches came from the page cache, so the storage limit holds nothing "
             "back: calibrate with dlprof profile --cold-cache"
         )
-    if where.step_s:
+    if where.step_s and not where.step_cpu_s:
         notes.append(f"the step takes {format_duration(where.step_s)} and no CPU time")
     if where.copy_scale != 1.0 and run.calibration is not None and run.calibration.copy_s:
         notes.append(

@@ -162,7 +162,7 @@ def _choose(
         rows=tuple(allowed),
         rules={name: None if each is None else found[each] for name, each in rules.items()},
         pick=pick,
-        best=max(allowed, key=lambda row: row.rate),
+        best=max(allowed, key=lambda row: row.speed),
         default=next((row for row in allowed if row.config == plain), None),
         present=next((row for row in allowed if row.config == present), None),
         limit_reasons=tuple(reasons),
@@ -187,8 +187,8 @@ def _cases(
             found = choose(place, chosen.situation.constraints)
         mine = found.row_of(chosen.pick.config)
         if mine is None:
-            rows = predicted_rows(run, calibration, [chosen.pick.config], found.place)
-            mine = rows[0]
+            asked = [chosen.pick.config]
+            mine = predicted_rows(run, calibration, asked, found.place, method=chosen.method)[0]
         yield PredictedCase(
             name=name,
             neighbours=neighbours,
@@ -206,7 +206,7 @@ def _alternatives(chosen: Chosen) -> Iterator[Alternative]:
     related = (
         (chosen.present, "present"),
         (chosen.best, "fastest"),
-        (max(fewer, key=lambda row: row.rate) if fewer else None, "slower"),
+        (max(fewer, key=lambda row: row.speed) if fewer else None, "slower"),
         (chosen.default, "default"),
     )
     seen = {chosen.pick.config}
@@ -218,7 +218,7 @@ def _alternatives(chosen: Chosen) -> Iterator[Alternative]:
             config=row.config,
             expected=chosen.expected(row),
             relation=relation,  # type: ignore[arg-type] # the literals above
-            speed=row.rate / chosen.pick.rate,
+            speed=row.speed / chosen.pick.speed,
         )
 
 

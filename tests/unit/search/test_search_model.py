@@ -88,6 +88,7 @@ def test_it_calibrates_with_few_workers_and_all_else_plain() -> None:
 
 def test_where_more_than_two_workers_are_named_the_fewest_calibrate() -> None:
     assert calibration_configs([config(4), config(8), config(16, 8)]) == (config(4),)
+    assert calibration_configs([config(0), config(8), config(4)]) == (config(0), config(4))
     assert calibration_configs([]) == ()
 
 
@@ -178,7 +179,7 @@ def test_no_workers_where_handing_over_costs_more_than_loading() -> None:
 
 
 def test_the_pick_is_the_cheapest_within_two_percent_of_the_best() -> None:
-    found = foretell(WAITS, NET, Conditions(cores=2.0), batches_per_epoch=1000)
+    found = foretell(WAITS, NET, Conditions(cores=2.0, epoch_batches=1000))
     speeds = {cell.config: cell.speed for cell in found.cells}
     assert max(speeds.values()) == 1.0
     cheaper = [each for each in NET if each.cost_key < found.pick.cost_key]
@@ -186,14 +187,14 @@ def test_the_pick_is_the_cheapest_within_two_percent_of_the_best() -> None:
 
 
 def test_workers_are_kept_where_epochs_are_short() -> None:
-    short = foretell(COMPUTES, NET, Conditions(cores=2.0), batches_per_epoch=20)
+    short = foretell(COMPUTES, NET, Conditions(cores=2.0, epoch_batches=20))
     assert short.pick.persistent_workers
-    long = foretell(COMPUTES, NET, Conditions(cores=2.0), batches_per_epoch=1_000_000)
+    long = foretell(COMPUTES, NET, Conditions(cores=2.0, epoch_batches=1_000_000))
     assert not long.pick.persistent_workers
 
 
 def test_rates_over_epochs_are_predicted_beside_steady_ones() -> None:
-    short = foretell(COMPUTES, NET, Conditions(cores=8.0), batches_per_epoch=20)
+    short = foretell(COMPUTES, NET, Conditions(cores=8.0, epoch_batches=20))
     cells = {cell.config: cell for cell in short.cells}
     turned, kept = cells[config(8)], cells[config(8, persistent_workers=True)]
     assert turned.samples_per_s == kept.samples_per_s
