@@ -164,7 +164,10 @@ def report(answers: Sequence[Answer], gains: Sequence[TrueGain], *, beside: bool
         tables.append(gains_table(gains))
     notes = [
         f"{sum(a.right for a in planted)} of {len(planted)} planted causes came first",
-        f"{false} of {len(healthy)} healthy loaders raised another finding than `consumer`",
+        (
+            f"{false} of {len(healthy)} healthy loaders raised a finding but `consumer`, or "
+            "`cpu.neighbours` where there was one"
+        ),
     ]
     if honest:
         notes.append(f"{sum(honest)} of {len(honest)} gains lie within 0.8 to 1.25 of the true one")

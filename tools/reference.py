@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dlprof.cli.app import program
-from dlprof.settings import SweepSettings, by_key
+from dlprof.machine.profiles import GpuProfile, MachineProfile
+from dlprof.settings import Option, SweepSettings, by_key
 from dlprof.store.format import RECORD_TYPES
 from dlprof.targets.builtin.options import options_of
 from dlprof.targets.grammar import BUILTINS, TargetSpec
@@ -39,6 +40,10 @@ _UNITS = {
     "_hz": "Hz",
     "_w": "W",
 }
+_DEFAULT = re.compile(r" (?:\(default: (?P<told>.*)\)|Default: (?P<said>.+?))\.?$")
+_ONE_CONFIGURATION = ("profile", "check", "baseline update", "transfer")
+"""Commands that load a single configuration."""
+
 _PLAIN = {str: "text", int: "whole number", float: "number", bool: "true or false", Any: "anything"}
 
 
@@ -77,16 +82,24 @@ def _option_row(command: str, parameter: Any) -> list[str]:
     if parameter.param_type_name == "argument":
         names = [parameter.metavar]
     option = by_key().get(parameter.name)
-    takes = default = ""
+    takes = ""
     if not getattr(parameter, "is_flag", False):
-        takes = option.kind.allowed if option else parameter.metavar
+        takes = _takes(command, option) if option else parameter.metavar
+    text, told = _parted(parameter.help or "")
+    default = f"`{parameter.default}`" if isinstance(parameter.default, str) else told
     if option and command == "sweep":
         value = getattr(SweepSettings(), option.field)
         default = _default(option.unset if value is None else value)
-    elif isinstance(parameter.default, str):
-        default = f"`{parameter.default}`"
+        told = told.removeprefix("auto").removeprefix(", ")
+        default += f": {told}" if told and default == "`auto`" else ""
     listed = ", ".join(f"`{each}`" for each in names)
-    return [listed, _cell(takes), default, _cell(_without_default(parameter.help or ""))]
+    return [listed, _cell(takes), _cell(default), _cell(text)]
+
+
+def _takes(command: str, option: Option) -> str:
+    """What an option may be set to; several values only where they are compared."""
+    once = command in _ONE_CONFIGURATION and option.kind.allowed_once
+    return once or option.kind.allowed
 
 
 def _default(value: object) -> str:
@@ -97,11 +110,12 @@ def _default(value: object) -> str:
     return f"`{value:g}s`" if isinstance(value, float) else f"`{value}`"
 
 
-def _without_default(text: str) -> str:
-    """The help without its last sentence where that repeats the column beside it."""
-    return re.sub(r" (?:\(default: .*\)|Default: (?:[\w.]+|[^.]*))\.?$", ".", text).replace(
-        "..", "."
-    )
+def _parted(text: str) -> tuple[str, str]:
+    """The help without what it says of the default, which has a column of its own; and that."""
+    found = _DEFAULT.search(text)
+    if found is None:
+        return text, ""
+    return f"{text[: found.start()]}.".replace("..", "."), found["told"] or found["said"]
 
 
 def builtin_table(name: str) -> str:
@@ -142,6 +156,25 @@ def record_tables() -> str:
             parts.append(f"{title}\n\n{_summary(found)}\n\n{_record_table(found)}")
             waiting = [*_held_by(found), *waiting]
     return "\n".join(parts)
+
+
+def profile_tables() -> str:
+    """The keys of a machine profile, and those of its GPUs."""
+    parts = {"": MachineProfile, "Each table `[[gpus]]` has:\n\n": GpuProfile}
+    return "\n".join(intro + _key_table(found) for intro, found in parts.items())
+
+
+def _key_table(profile: type) -> str:
+    texts = _described(profile)
+    rows = (
+        [
+            f"`{field.name}`",
+            "yes" if field.default is dataclasses.MISSING else "",
+            _cell(texts[field.name]).replace("; `None` if not known", ""),
+        ]
+        for field in dataclasses.fields(profile)
+    )
+    return _table(("key", "required", "meaning"), rows)
 
 
 def _summary(record_type: type) -> str:
@@ -210,7 +243,7 @@ def rendered(page: str) -> str:
     Raises:
         KeyError: For a table that there is none of.
     """
-    makers = {"records": record_tables}
+    makers = {"records": record_tables, "machine profile": profile_tables}
 
     def make(match: re.Match[str]) -> str:
         what, _, name = match["name"].partition(" ")

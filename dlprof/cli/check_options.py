@@ -54,7 +54,7 @@ Budget = Annotated[
     typer.Option(
         "--budget",
         metavar="TIME",
-        help="How long the whole check may take. Default: 60s.",
+        help="How long it may take in all. Default: 60s.",
         rich_help_panel=_RULE,
     ),
 ]
@@ -72,7 +72,7 @@ Confidence = Annotated[
     typer.Option(
         "--confidence",
         metavar="SHARE",
-        help="That code which isn't slower doesn't fail. Default: 99.",
+        help="How surely code that is slower by just that doesn't fail. Default: 99.",
         rich_help_panel=_RULE,
     ),
 ]

@@ -54,7 +54,11 @@ def transfer(  # noqa: PLR0913 - a command has as many parameters as it has opti
     ] = None,
     timeout: Annotated[
         str | None,
-        typer.Option("--timeout", metavar="TIME", help="End it after this time. Default: 300s."),
+        typer.Option(
+            "--timeout",
+            metavar="TIME",
+            help="How much longer than --budget it may take. Default: 300s.",
+        ),
     ] = None,
     seed: options.Seed = None,
     as_json: options.Json = False,

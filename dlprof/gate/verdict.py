@@ -149,8 +149,9 @@ def _notes(plan: CheckPlan, quads: Sequence[Quad]) -> tuple[str, ...]:
     notes = []
     if any(not block.corrected for quad in quads for block in quad.blocks):
         notes.append(
-            "How long processes waited for a core can't be read here, so times are wall times "
-            f"and a metric fails only beyond {UNCORRECTED_FACTOR:g} times its limit."
+            "How long processes waited for a core can't be read here, so times are wall times: "
+            f"service time and receiving fail only beyond {UNCORRECTED_FACTOR:g} times their "
+            "limits, and wall time fails nothing."
         )
     notes += [_failed(side, found) for side in SIDES.values() if (found := _failures(quads, side))]
     judged = len(plan.rules)

@@ -33,10 +33,13 @@ class Kind:
     Attributes:
         read: Makes the value, or raises a ``UsageError`` that quotes what was given.
         allowed: Ends the sentence "this option takes ...".
+        allowed_once: The same where a command takes one value of those that others may try; empty
+            where there is no difference.
     """
 
     read: Callable[[object], Any]
     allowed: str
+    allowed_once: str = ""
 
 
 def _wrong(raw: object, what: str) -> UsageError:
@@ -75,7 +78,10 @@ def integers(low: int, high: int) -> Kind:
             _within(value, low, high, value)
         return _unique(raw, values)
 
-    return Kind(read, f"whole numbers from {low} to {high}, such as 4, 2,4,8 or 2:16:2")
+    limits = f"from {low} to {high}"
+    return Kind(
+        read, f"whole numbers {limits}, such as 4, 2,4,8 or 2:16:2", f"a whole number {limits}"
+    )
 
 
 def switches() -> Kind:
@@ -89,7 +95,7 @@ def switches() -> Kind:
             raise _wrong(raw, "a switch")
         return _unique(raw, values)
 
-    return Kind(read, "on, off or both")
+    return Kind(read, "on, off or both", "on or off")
 
 
 def names(*choices: str) -> Kind:
@@ -101,7 +107,8 @@ def names(*choices: str) -> Kind:
             raise _wrong(raw, "a list of names")
         return _unique(raw, [_choose(value, choices) for value in values])
 
-    return Kind(read, f"{_either(choices)}, or several of them with commas between")
+    one = _either(choices)
+    return Kind(read, f"{one}, or several of them with commas between", one)
 
 
 def name(*choices: str) -> Kind:
