@@ -21,10 +21,11 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from common import RESULTS, parser, publish, surroundings
+from common import RESULTS, Report, parser, publish, surroundings
 from crowd import neighbours
 from peers import PeerError, run_dlprof, run_loadtune
 from picks_told import (
@@ -251,6 +252,21 @@ def _notes(design: Design, cells: int) -> list[str]:
     ]
 
 
+def told_of(
+    found: Sequence[Outcome], design: Design, kept: Mapping[str, Any], *, beside: bool
+) -> Report:
+    """The tables.
+
+    Args:
+        found: By data set.
+        design: Whose grid and windows they have.
+        kept: The design as it is kept with the figures.
+        beside: Whether neighbours were about while all chose.
+    """
+    cells = len(grid(design.workers))
+    return report(found, _notes(design, cells), {"design": kept}, cells=cells, beside=beside)
+
+
 def _options() -> argparse.ArgumentParser:
     options = parser(__doc__)
     options.add_argument("names", nargs="*", metavar="NAME", help="data sets, or beginnings")
@@ -291,9 +307,7 @@ def main(*, beside: bool = False) -> None:
     warnings.filterwarnings("ignore", category=UserWarning)  # more workers than real cores
     before = surroundings()
     found = known + play_all(worlds, design, given.loadtune, beside=beside)
-    data = {"design": dataclasses.asdict(design)}
-    cells = len(grid(design.workers))
-    told = report(found, _notes(design, cells), data, cells=cells, beside=beside)
+    told = told_of(found, design, dataclasses.asdict(design), beside=beside)
     publish(told, before, quick=given.quick or (bool(given.names) and not given.more))
 
 

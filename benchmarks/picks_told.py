@@ -64,6 +64,13 @@ class Outcome:
         """What was the fastest in the last comparison."""
         return min(self.regrets, key=self.regrets.__getitem__)
 
+    def error(self, config: str) -> float:
+        """Standard error of the logarithm of its rate over the best one's, turn by turn."""
+        mine, best = compared(config), compared(self.best)
+        pairs = [(turn[best], turn[mine]) for turn in self.finals if {mine, best} <= turn.keys()]
+        logs = [math.log(one / two) for one, two in pairs if one > 0 and two > 0]
+        return statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else math.nan
+
     def gain(self, config: str) -> float:
         """Its rate over that of PyTorch's default."""
         return (1 - self.regrets[config]) / (1 - self.regrets[DEFAULT.key])
@@ -81,6 +88,11 @@ class Outcome:
         """
         costs_s = [cost_s for _, cost_s in self.picks(GRID)]
         return _WHOLE_GRID * statistics.fmean(costs_s) / cells if costs_s else math.nan
+
+
+def compared(key: str) -> str:
+    """What was measured in the place of a configuration: persisting doesn't touch a steady rate."""
+    return key.removesuffix("-persistent")
 
 
 def name_of(*, beside: bool) -> str:
@@ -182,6 +194,7 @@ def _world_row(outcome: Outcome, cells: int) -> list[str]:
         f"{outcome.gain(outcome.best):.2f}",
         ", ".join(dict.fromkeys(config for config, _ in own)) or "-",
         ", ".join(f"{100 * outcome.regrets[config]:.1f}" for config, _ in own) or "-",
+        ", ".join(f"{100 * outcome.error(config):.1f}" for config, _ in own) or "-",
         ", ".join(f"{cost_s:.0f}" for _, cost_s in own) or "-",
         f"{outcome.whole_grid_s(cells):.0f}",
         "-" if outcome.noise is None else f"{100 * outcome.noise:.0f}",
@@ -194,7 +207,8 @@ _SCORE_COLUMNS = (
     *("slower than the default", "seconds: median", "% of 257 s", "% of 257 cells here"),
 )
 _WORLD_COLUMNS = (
-    *("", "best", "over the default", "dlprof's picks", "regret, %", "seconds"),
+    *("", "best", "over the default", "dlprof's picks", "regret, %"),
+    *("its standard error, %", "seconds"),
     *("257 cells, s", "spread of a repeat, %", "last comparison, turns"),
 )
 
