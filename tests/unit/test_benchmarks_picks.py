@@ -136,7 +136,7 @@ def test_scores_count_failures_and_what_is_slower_than_the_default(told: Any) ->
         outcome(told, {"a": None}),
         outcome(told, {"b": ONE}),
     ]
-    one = told.score(found, "a")
+    one = told.score(found, "a", 4)
     assert one.near == pytest.approx(1 / 3)
     assert (one.worse, one.failed, one.regrets) == (1, 1, [0.02, 0.6])
     assert found[0].gain(SIX.key) == 2.0
@@ -154,8 +154,8 @@ def test_scores_count_failures_and_what_is_slower_than_the_default(told: Any) ->
 )
 def test_goals(told: Any, own: Config | None, grid: Config, *, beside: bool, passed: Any) -> None:
     found = [outcome(told, {told.DLPROF: own, told.GRID: grid})]
-    assert told.reached(found, beside=beside) is passed
-    report = told.report(found, ["n"], {}, beside=beside)
+    assert told.reached(found, 4, beside=beside) is passed
+    report = told.report(found, ["n"], {}, cells=4, beside=beside)
     assert report.passed is passed
     assert report.name == ("picks_beside" if beside else "picks")
     assert all(len(row) == len(table.columns) for table in report.tables for row in table.rows)
@@ -163,11 +163,59 @@ def test_goals(told: Any, own: Config | None, grid: Config, *, beside: bool, pas
 
 def test_what_was_found_is_read_again_as_it_was(told: Any, tmp_path: Path) -> None:
     found = [outcome(told, {"a": TWO, "b": None}, finals=[{"w0": 1.5}], noise=0.1)]
-    report = told.report(found, [], {}, beside=False)
+    report = told.report(found, [], {}, cells=4, beside=False)
     path = tmp_path / "picks.json"
     assert told.earlier(path) == []
     path.write_text(json.dumps({"data": report.data}))
     assert told.earlier(path) == found
+
+
+def test_a_whole_grid_costs_what_its_cells_cost(told: Any) -> None:
+    found = outcome(told, {told.GRID: SIX, told.DLPROF: SIX})
+    assert found.whole_grid_s(4) == pytest.approx(5 * 257)
+    assert told.score([found], told.DLPROF, 4).shares == [pytest.approx(20 / (5 * 257))]
+
+
+def test_how_sure_a_regret_is_follows_from_its_turns(told: Any) -> None:
+    steady = [{SIX.key: 30.0, TWO.key: 20.0}] * 4
+    assert outcome(told, {"a": TWO}, finals=steady).error(TWO.key) == pytest.approx(0)
+    turns = [{SIX.key: 30.0, TWO.key: rate} for rate in (20.0, 22.0, 20.0, 22.0)]
+    expected = math.log(1.1) / math.sqrt(3) / math.sqrt(4)
+    assert outcome(told, {"a": TWO}, finals=turns).error(TWO.key) == pytest.approx(expected)
+
+
+def test_what_is_judged_again_is_what_may_be_near(
+    told: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four short turns let one seem the best that is not; many more show it."""
+    judged, rivals = (importlib.import_module(name) for name in ("picks_judged", "rivals"))
+    kept = TWO.key, f"{TWO.key}-persistent"
+    before = outcome(
+        told,
+        {told.DLPROF: dataclasses.replace(TWO, persistent_workers=True)},
+        regrets={SIX.key: 0.0, kept[0]: 0.1, kept[1]: 0.1, NONE.key: 0.6},
+        finals=[{SIX.key: 22.0, TWO.key: 20.0, NONE.key: 9.0}] * 2,
+    )
+    asked: list[Config] = []
+
+    def measure(config: Config, _s: float) -> Any:
+        asked.append(config)
+        return rivals.Shot(rate=RATES[TWO if config == SIX else SIX], cost_s=1.0)
+
+    world = SimpleNamespace(opened=lambda _machine: contextlib.nullcontext(measure))
+    found = judged.judged(before, world, 20, 1.0)
+    assert set(asked) == {SIX, TWO}
+    assert len(found.finals) == 22
+    assert found.best in kept
+    assert found.regrets[kept[0]] == found.regrets[kept[1]] == pytest.approx(0, abs=1e-9)
+    assert found.regrets[NONE.key] == 0.6
+
+
+@pytest.mark.parametrize("config", [NONE, TWO, SIX, Config(num_workers=32, prefetch_factor=8)])
+def test_a_compared_configuration_is_found_by_its_key(config: Config) -> None:
+    judged = importlib.import_module("picks_judged")
+    assert judged.config_of(config.key) == config.canonical()
+    assert judged.config_of(f"{config.key}-unordered") is None
 
 
 def test_a_pick_loses_what_its_steady_settings_lose(monkeypatch: pytest.MonkeyPatch) -> None:
