@@ -297,6 +297,7 @@ def _whole(value: float | None) -> int | None:
 
 _REASONS = {
     "samples_per_s": "the run doesn't tell how many samples a batch has",
+    "epoch_batches_per_s": "how many batches an epoch has isn't known",
     "wait_fraction": "there is no step to wait: give --step-time",
     "pss_bytes": "memory was not measured with two values of num_workers",
     "shm_bytes": "the size of a batch is not known",
