@@ -42,10 +42,10 @@ def config_of(key: str) -> Config | None:
 
 def contenders(outcome: Outcome) -> list[Config]:
     """What may be near the best."""
-    near = [key for key, loss in outcome.regrets.items() if loss < _HOPELESS]
-    best = sorted(near, key=outcome.regrets.__getitem__)[:_BEST]
-    chosen = [key for who in _MEASURING for key, _ in outcome.picks(who) if key in near]
-    configs = map(config_of, map(compared, (*best, *chosen)))
+    near = {compared(key): loss for key, loss in outcome.regrets.items() if loss < _HOPELESS}
+    best = sorted(near, key=near.__getitem__)[:_BEST]
+    picked = (compared(key) for who in _MEASURING for key, _ in outcome.picks(who))
+    configs = map(config_of, (*best, *(key for key in picked if key in near)))
     return list(dict.fromkeys(config for config in configs if config is not None))
 
 

@@ -64,7 +64,8 @@ class Candidate:
     def _unfilled_bytes(self, trial: Trial) -> int:
         """What queues could have held beyond what they did when memory was read."""
         full, seen = self._queued_bytes(trial), trial.usage.shm_peak_bytes
-        return 0 if full is None or seen is None else max(0, full - seen)
+        # Batches that aren't shared, as those of numpy arrays, wait in the workers' own memory.
+        return max(0, full - seen) if full and seen else 0
 
     @property
     def startup_s(self) -> float | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dlprof.advise.candidates import Candidate
 from dlprof.advise.choice import WITHIN, Choice, is_tie, surely_differs
 from dlprof.advise.wording import percent, times
-from dlprof.records import Confidence, Run, Trial
+from dlprof.records import Confidence, Config, Run, Trial
 from dlprof.units import counted, format_duration
 
 _SHORT_WINDOW_BATCHES = 20
@@ -90,14 +90,18 @@ def _is_short(trial: Trial) -> bool:
     return rate is None or rate.low is None or trial.window_batches < _SHORT_WINDOW_BATCHES
 
 
-def _outrun_explained(choice: Choice, run: Run) -> Iterator[str]:
-    """That an explained trial, which is slower if anything, gave more than what is recommended.
+def outran(choice: Choice, run: Run) -> tuple[float, Config] | None:
+    """By how much an explained trial, which is slower if anything, outran what was chosen.
 
-    Of those with no more workers, which keep whatever limits the recommended settings keep.
+    Of those with no more workers, which keep whatever limits the chosen settings keep; not where a
+    step limits them all.
+
+    Returns:
+        Its rate over that of the choice, and its configuration; ``None`` where none did.
     """
     told, pick = choice.speeds.steady.rate(choice.pick.key).value, choice.pick.config
     rates = [
-        (t.samples_per_s.value, t)
+        (t.samples_per_s.value / told, t.config)
         for t in run.trials
         if t.purpose == "explain"
         and t.samples_per_s is not None
@@ -105,9 +109,18 @@ def _outrun_explained(choice: Choice, run: Run) -> Iterator[str]:
         and t.config.num_workers <= pick.num_workers
     ]
     best = max(rates, key=lambda each: each[0], default=None)
-    if best is not None and best[0] > _OUTRUN * told and not choice.situation.constraints.step_s:
-        name = f"num_workers={best[1].config.num_workers}"
-        yield f"{name} gave {best[0] / told:.1f}x of it while it was explained: measure for longer"
+    if best is None or best[0] <= _OUTRUN or choice.situation.constraints.step_s:
+        return None
+    return best
+
+
+def _outrun_explained(choice: Choice, run: Run) -> Iterator[str]:
+    """That an explained trial outran what is recommended."""
+    found = outran(choice, run)
+    if found is not None:
+        gain, config = found
+        name = f"num_workers={config.num_workers}"
+        yield f"{name} gave {gain:.1f}x of it while it was explained: measure for longer"
 
 
 def _is_at_the_edge(choice: Choice, run: Run) -> bool:

@@ -11,7 +11,7 @@ import math
 
 from dlprof.errors import UsageError
 from dlprof.records import Config, Constraints, Machine, Run, Trial
-from dlprof.stats import Expected, epoch_rate
+from dlprof.stats import Expected
 from dlprof.units import format_duration
 
 SAME_STEP = 0.05
@@ -90,12 +90,12 @@ class Situation:
         """The step to reckon with where it was not measured."""
         return None if self.step_measured else self.constraints.step_s
 
-    def epoch_batches(self, config: Config) -> float | None:
+    def epoch_batches(self, config: Config) -> int | None:
         """Batches that one rank loads in an epoch."""
-        batches: float | None = self.batches_per_epoch
+        batches = self.batches_per_epoch
         if config.batch_size is not None and self.length is not None:
             batches = math.ceil(self.length / config.batch_size)
-        return None if batches is None else max(1.0, batches / self.constraints.ranks)
+        return None if batches is None else max(1, math.ceil(batches / self.constraints.ranks))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,18 +177,14 @@ def _positive(value: object) -> float | None:
 def _epoch_factor(
     trial: Trial,
     batches_per_s: float,
-    epoch_batches: float | None,
+    epoch_batches: int | None,
     turnover_s: float | None,
     wait: float | None,
 ) -> float:
     """Rate over whole epochs over the steady one; 1 where the trial's own counts turnovers."""
     if epoch_batches is None or turnover_s is None or trial.whole_epochs:
         return 1.0
-    whole = epoch_rate(
-        batches_per_s,
-        epoch_batches,
-        turnover_s,
-        workers=trial.config.num_workers,
-        wait=1.0 if wait is None else wait,
-    )
-    return whole / batches_per_s
+    # The first batch is loaded in the turnover.
+    first_s = (1.0 if wait is None else wait) / batches_per_s
+    loading_s = epoch_batches / batches_per_s
+    return loading_s / (loading_s + max(0.0, turnover_s - first_s))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from dlprof.advise.choice import SAME_SPEED, Choice
 from dlprof.advise.effective import Situation
@@ -39,14 +40,16 @@ def _seen(run: Run) -> list[Observation]:
 
 
 def better_foretold(run: Run, limits: Constraints) -> frozenset[Config]:
-    """What a limit on workers leaves of the predicted, where that foretells a faster one.
+    """What was predicted, where that foretells a faster one than any that was measured.
 
-    Empty where what was measured within the limit is as fast as any of it, or the predictions are
-    surely wrong. What failed, or asks for as much as what failed, is left out.
+    Because a limit on workers leaves out the best that was raced, or the budget was spent before
+    that was measured. Empty where what was measured is as fast as any of it, or the predictions
+    are surely wrong. What failed, or asks for as much as what failed, is left out.
     """
-    prediction, most = run.prediction, limits.max_workers
-    if prediction is None or most is None or all(c.num_workers <= most for c in prediction.race):
+    prediction = run.prediction
+    if prediction is None or not run.completed:
         return frozenset()
+    most = math.inf if limits.max_workers is None else limits.max_workers
     failed = {trial.config for trial in run.trials if trial.failure is not None}
     speeds = {
         cell.config: cell.speed

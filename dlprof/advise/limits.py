@@ -184,6 +184,6 @@ def _name(machine: Machine) -> str:
 
 def _used(candidate: Needing, used: int, ranks: int) -> str:
     if ranks == 1:
-        verb = "used" if candidate.trial_ids else "would need"
+        verb = "needs" if candidate.trial_ids else "would need"
         return f"{verb} {format_bytes(used)}"
     return f"needs {ranks} x {format_bytes(used)}"

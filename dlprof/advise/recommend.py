@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from typing import Literal
 
 from dlprof.advise.candidates import Candidate, gather
 from dlprof.advise.choice import SAME_SPEED, Choice, choose
-from dlprof.advise.confidence import judge
+from dlprof.advise.confidence import judge, outran
 from dlprof.advise.effective import SAME_STEP, Situation
 from dlprof.advise.foretold import believed, better_foretold, foretold, levers
 from dlprof.advise.limits import within_limits
 from dlprof.advise.reasons import default_of, explain, failures, neighbours
 from dlprof.advise.rules import rules_of_thumb
 from dlprof.errors import NothingMeasuredError
-from dlprof.records import Alternative, Constraints, Expected, Machine, Recommendation, Run
+from dlprof.records import (
+    Alternative,
+    Config,
+    Constraints,
+    Expected,
+    Machine,
+    Reason,
+    Recommendation,
+    Run,
+)
+
+_FAR_OUTRUN = 2.0
+"""Beyond what neighbours that come and go explain of several trials."""
 
 _Relation = Literal["present", "tie", "fastest", "default", "slower"]
 
@@ -66,6 +79,8 @@ def recommend(
     steady = [candidate for candidate in measured if not candidate.failures] or measured
     allowed, limit_reasons = within_limits(steady, situation)
     choice = choose(measured, allowed, situation)
+    if (answer := _from_explained(choice, run, limits)) is not None:
+        return answer
     confidence, confidence_reason = judge(choice, run)
     trusted = believed(run, situation)
     return Recommendation(
@@ -94,6 +109,41 @@ def recommend(
         ),
         findings=() if situation.extrapolated else run.findings,
         extrapolated=situation.extrapolated,
+    )
+
+
+def _from_explained(choice: Choice, run: Run, limits: Constraints) -> Recommendation | None:
+    """The model's answer among what was explained, where that far outran what was measured.
+
+    As where a budget held one measured trial, and that was of a bad one: an explained trial is
+    slower than a measured one, if anything.
+    """
+    found = outran(choice, run)
+    once = choice.speeds.steady.blocks(choice.pick.key) == 1
+    if found is None or not (once or found[0] >= _FAR_OUTRUN):
+        return None
+    from dlprof.advise.predict.recommending import can_answer, recommend_by_model  # noqa: PLC0415
+
+    if not can_answer(run, limits):
+        return None
+    gain, config = found
+    claim = (
+        f"{choice.pick.name} is the best that was measured, but num_workers={config.num_workers} "
+        f"gave {gain:.1f}x of it while it was explained"
+    )
+    told = Reason(claim=claim, evidence={"trials": choice.pick.trial_ids})
+    answer = recommend_by_model(run, limits, among=_explained(run, choice.pick.config))
+    return dataclasses.replace(answer, reasons=(told, *answer.reasons))
+
+
+def _explained(run: Run, pick: Config) -> frozenset[Config]:
+    """What was explained, with no more workers than were to be used."""
+    trials = (t for t in run.trials if t.purpose == "explain" and t.samples_per_s is not None)
+    found = (trial.config for trial in trials)
+    return frozenset(
+        each
+        for each in found
+        if each.num_workers <= pick.num_workers and each.batch_size == pick.batch_size
     )
 
 

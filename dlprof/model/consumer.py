@@ -93,7 +93,6 @@ class FedConsumer(Consumer):
         "_arrived",
         "_asking",
         "_in_order",
-        "_last",
         "_next",
         "_now",
         "_put_by",
@@ -109,7 +108,6 @@ class FedConsumer(Consumer):
         *,
         wanted: int,
         in_order: bool,
-        last: int | None = None,
     ) -> None:
         """Get ready to begin.
 
@@ -119,12 +117,10 @@ class FedConsumer(Consumer):
             workers: Of this rank, at rest.
             wanted: Batches after which this rank is no longer open.
             in_order: As torch has it.
-            last: Batches in the epoch; ``None`` for one without end.
         """
         super().__init__(clock, costs, wanted=wanted)
         self._workers = workers
         self._in_order = in_order
-        self._last = last
         self._arrived: deque[tuple[int, Worker]] = deque()
         self._put_by: dict[int, Worker] = {}
         self._now: tuple[int, Worker] | None = None
@@ -148,9 +144,8 @@ class FedConsumer(Consumer):
         self._seek()
 
     def _send(self, worker: Worker) -> None:
-        if self._last is None or self._sent < self._last:
-            worker.give(self._sent)
-            self._sent += 1
+        worker.give(self._sent)
+        self._sent += 1
 
     def _seek(self) -> None:
         due = self._put_by.pop(self._next, None) if self._put_by else None

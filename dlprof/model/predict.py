@@ -10,6 +10,7 @@ from dlprof.model import maxplus, simulate
 from dlprof.model.bounds import Bound, binding, cpu_per_batch, own_cores
 from dlprof.model.conditions import Conditions
 from dlprof.model.deck import Deck
+from dlprof.model.epochs import over_epochs
 from dlprof.model.interval import (
     REPLICATES,
     Resampled,
@@ -22,7 +23,6 @@ from dlprof.model.predictor import Predictor, Steady
 from dlprof.model.resources import needs
 from dlprof.model.work import Cell, Work, cell_of, work_of
 from dlprof.records import Calibration, Config, Prediction
-from dlprof.stats import epoch_rate
 
 _SEED = 20260101
 _FEW = 64
@@ -242,13 +242,14 @@ class _Many:
             method=self._predictor.method,
         )
         where, samples = self._conditions, calibration.samples_per_batch
+        bound = _bound(cell, steady)
         wait = max(0.0, 1.0 - rate * cell.whole_step_s)
         return Prediction(
             batches_per_s=estimate,
             samples_per_s=None if samples is None else estimate.times(samples),
-            epoch_batches_per_s=self._over_epochs(cell, rate, needed.turnover_s),
+            epoch_batches_per_s=over_epochs(cell, rate, bound, needed.turnover_s),
             wait_fraction=wait if where.step_s or where.step_cpu_s else None,
-            bound=_bound(cell, steady),
+            bound=bound,
             cores=rate * cpu_per_batch(cell) if math.isfinite(rate) else None,
             pss_bytes=needed.pss_bytes,
             shm_bytes=needed.shm_bytes,
@@ -257,22 +258,6 @@ class _Many:
             turnover_s=needed.turnover_s,
             method=self._predictor.method,
         )
-
-    def _over_epochs(self, cell: Cell, rate: float, turnover_s: float | None) -> float | None:
-        """The rate over whole epochs; one that nobody has timed ends without costing anything.
-
-        Short epochs are simulated to their end, where the last batches leave workers idle.
-        """
-        count = self._conditions.epoch_batches
-        if count is None or rate <= 0 or not math.isfinite(rate):
-            return None
-        turn_s = turnover_s or 0.0
-        short = count <= 4 * cell.workers * cell.prefetch or count <= _SHORT
-        if cell.workers and short and self._predictor.method == "simulation":
-            first_s, last_s = simulate.epoch_s(cell, self._deck, count)
-            return count / (max(turn_s, first_s) + last_s - first_s + cell.whole_step_s)
-        wait = max(0.0, 1.0 - rate * cell.whole_step_s)
-        return epoch_rate(rate, count, turn_s, workers=cell.workers, wait=wait)
 
 
 def _redrawn(cell: Cell, work: Work) -> tuple[Cell, Deck]:

@@ -68,25 +68,6 @@ def steady_rate(cell: Cell, deck: Deck, *, batches: int) -> Steady:
     )
 
 
-def epoch_s(cell: Cell, deck: Deck, epoch_batches: int) -> tuple[float, float]:
-    """Seconds from an epoch's begin to its first and to its last batch, workers being ready.
-
-    Args:
-        cell: What to predict.
-        deck: Deals batches.
-        epoch_batches: Batches of one rank.
-
-    Returns:
-        Means over the ranks.
-    """
-    ranks = _ranks(cell)
-    network = _network(cell, deck, ranks, measured=epoch_batches, last=epoch_batches)
-    network.clock.run()
-    firsts = [consumer.yields_s[0] for consumer in network.consumers]
-    lasts = [consumer.yields_s[epoch_batches - 1] for consumer in network.consumers]
-    return math.fsum(firsts) / ranks, math.fsum(lasts) / ranks
-
-
 def _is_crowded(cell: Cell, deck: Deck) -> bool:
     """Whether there is so much more work than cores that all of them are busy all the time."""
     limit = cores_bound(cell)
@@ -118,8 +99,7 @@ def _network(
     ranks: int,
     *,
     measured: int,
-    warm_up: int = 0,
-    last: int | None = None,
+    warm_up: int,
 ) -> _Network:
     where = cell.conditions
     share = ranks / where.ranks
@@ -144,14 +124,14 @@ def _network(
             storage=storage,
         )
         # In-order batches come in bursts of W: whole rounds are measured.
-        count = measured if last is not None else _whole_rounds(cell, len(rows))
+        count = _whole_rounds(cell, len(rows))
         counts.append(count)
         if not cell.workers:
             consumers.append(LoadingConsumer(clock, costs, wanted=warm_up + count))
             continue
         mine = [Worker(clock, costs) for _ in range(cell.workers)]
         workers += mine
-        consumers.append(_fed(cell, clock, costs, mine, wanted=warm_up + count, last=last))
+        consumers.append(_fed(cell, clock, costs, mine, wanted=warm_up + count))
     for consumer in consumers:
         consumer.ask()
     return _Network(clock=clock, consumers=consumers, workers=workers, counts=counts)
@@ -191,9 +171,8 @@ def _fed(
     workers: Sequence[Worker],
     *,
     wanted: int,
-    last: int | None,
 ) -> FedConsumer:
-    consumer = FedConsumer(clock, costs, workers, wanted=wanted, in_order=cell.in_order, last=last)
+    consumer = FedConsumer(clock, costs, workers, wanted=wanted, in_order=cell.in_order)
     sink = PinThread(clock, costs, consumer) if cell.work.pinned else consumer
     for worker in workers:
         worker.connect(sink)

@@ -13,7 +13,7 @@ def memory_of(trials: Iterable[Trial]) -> tuple[float | None, float | None]:
     """Bytes of the main process, and of one more worker, queued batches left out.
 
     The line through the proportional set sizes over ``num_workers``, after full queues of
-    ``W * P + 1`` batches have been taken off, or as much of them as was filled.
+    ``W * P + 1`` batches have been taken off, or as much of them as was seen in shared memory.
 
     Returns:
         ``None`` for what the trials don't tell: a worker's share needs two values of
@@ -26,8 +26,7 @@ def memory_of(trials: Iterable[Trial]) -> tuple[float | None, float | None]:
             continue
         workers = trial.config.num_workers
         full = (trial.config.batches_in_flight + 1) * (trial.batch_bytes or 0.0)
-        filled = trial.usage.shm_peak_bytes
-        queued = full if filled is None else min(full, filled)
+        queued = min(full, trial.usage.shm_peak_bytes or full)
         points.append((float(workers), whole - (queued if workers else 0.0)))
     if len({workers for workers, _ in points}) > 1:
         first, slope = _rising(points)

@@ -112,10 +112,11 @@ def _notes(run: Run, feed: Feed) -> Iterator[str]:
     asked, allowed = percent_text(feed.asked_wait_fraction), percent_text(feed.max_wait_fraction)
     if feed.max_wait_fraction > feed.asked_wait_fraction:
         beyond = feed.least_wait_fraction > feed.asked_wait_fraction
-        loaders = "No loader keeps" if beyond else "Only a loader without end would keep"
+        loaders = "No loader keeps" if beyond else "Hardly any loader keeps"
         yield (
-            f"{loaders} the wait below {asked}: taking a batch in makes the step wait "
-            f"{percent_text(feed.least_wait_fraction)} of the time. Reckoned with {allowed}."
+            f"{loaders} the wait below {asked}: with workers and cores in plenty the step still "
+            f"waits {percent_text(feed.least_wait_fraction)} of the time, as batches are taken in. "
+            f"Reckoned with {allowed}."
         )
     else:
         yield f"Fed: the step waits less than {asked} of the time."

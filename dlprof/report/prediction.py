@@ -228,25 +228,12 @@ def _notes(run: Run, forecast: Forecast, rows: Sequence[Row]) -> Iterator[Text]:
     yield Text(f"Run file: {clean(run.path)}")
 
 
-def _about_epochs(forecast: Forecast) -> Iterator[str]:
-    """That the pick is not the cheapest of the fastest within an epoch, where it isn't."""
-    batches = forecast.conditions.epoch_batches
-    fastest = max((row.rate for row in forecast.rows if not row.beyond), default=0.0)
-    picked = next((row.rate for row in forecast.rows if row.config == forecast.pick), fastest)
-    if batches is not None and picked < SAME_SPEED * fastest:
-        yield (
-            f"epochs: {batches:,} batches each. The pick counts what they begin with, as starting "
-            "workers; rates are those within an epoch."
-        )
-
-
 def _about_rows(forecast: Forecast, rows: Sequence[Row]) -> Iterator[str]:
     trials = [trial for row in rows if row.measured for trial in row.measured.trials]
     if trials:
         yield f"measured: what this run's trials gave, mean of {counted(len(trials), 'trial')}."
     if any(row.measured is not None and row.measured.whole_epochs for row in rows):
         yield "measured: over whole epochs, as they are too short for a steady rate."
-    yield from _about_epochs(forecast)
     beyond = next((row for row in rows if row.beyond), None)
     if beyond is not None:
         yield f"too much: {clean(beyond.name)} does not keep {clean(beyond.beyond)}."

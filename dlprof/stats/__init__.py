@@ -5,14 +5,13 @@ from __future__ import annotations
 from dlprof.stats.blocks import BlockFit, Observation, fit_blocks, observe
 from dlprof.stats.expected import Expected, belied, fit_expecting, is_contradicted
 from dlprof.stats.student import mean_interval, t_quantile
-from dlprof.stats.turnover import epoch_rate, turnovers
+from dlprof.stats.turnover import turnovers
 
 __all__ = [
     "BlockFit",
     "Expected",
     "Observation",
     "belied",
-    "epoch_rate",
     "fit_blocks",
     "fit_expecting",
     "is_contradicted",

@@ -23,22 +23,3 @@ def turnovers(trials: Iterable[Trial]) -> dict[Config, float]:
         elif trial.startup_s is not None and not trial.config.persistent_workers:
             started.setdefault(group, []).append(trial.startup_s)
     return {group: statistics.median(values) for group, values in (started | timed).items()}
-
-
-def epoch_rate(
-    rate: float, batches: float, turnover_s: float, *, workers: int, wait: float = 1.0
-) -> float:
-    """Batches per second over whole epochs, each of which begins with a turnover.
-
-    While the first batch is loaded, as it is in the turnover, each other worker loads one, too:
-    that much of the turnover is no loss.
-
-    Args:
-        rate: Steady batches per second, above 0.
-        batches: In an epoch, at least 1.
-        turnover_s: From asking for a batch behind an epoch's last to the first of the next.
-        workers: That load them; 0 for the main process.
-        wait: Share of the steady time that is waiting for batches; 1 without a step.
-    """
-    first_s = min(max(1, workers), batches) * wait / rate
-    return batches / (batches / rate + max(0.0, turnover_s - first_s))

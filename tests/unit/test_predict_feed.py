@@ -65,11 +65,11 @@ def test_what_taking_batches_in_costs_is_added_to_what_is_asked() -> None:
     assert found.reached
 
 
-def test_a_wait_that_only_loaders_without_end_would_keep_is_told_as_such() -> None:
+def test_a_wait_that_hardly_any_loader_keeps_is_told_as_such() -> None:
     found = fed_by(calibration(cpu=0.02, receive=0.00018), step_s=0.01)
     assert found.least_wait_fraction < 0.02 < found.max_wait_fraction
     text = " ".join(drawn(render_feed(calibrated(), found), 200).split())
-    assert "Only a loader without end would keep the wait below 2 %" in text
+    assert "Hardly any loader keeps the wait below 2 %" in text
     assert "No loader" not in text
 
 

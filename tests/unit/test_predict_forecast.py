@@ -62,13 +62,13 @@ def test_the_pick_is_never_worse_than_the_default(
 ) -> None:
     run = calibrated(calibration(cpu=cpu, io=io, receive=receive, put=put))
     found = predicted(run, Question(cores=cores, ranks=ranks, step_s=step_s))
-    speeds = {row.config: row.speed for row in found.rows}
-    assert found.pick is not None
-    picked, best = speeds[found.pick], max(speeds.values())
-    assert picked >= speeds[Config()]
-    assert picked >= 0.98 * best
-    cheaper = [config for config in speeds if config.cost_key < found.pick.cost_key]
-    assert all(speeds[config] < 0.98 * best for config in cheaper)
+    best = max(row.rate for row in found.rows)
+    picked = next(row for row in found.rows if row.config == found.pick)
+    assert picked.rate >= rate_of(found, Config())
+    assert picked.rate >= 0.98 * best
+    cheaper = [row for row in found.rows if row.config.cost_key < picked.config.cost_key]
+    near = [row for row in cheaper if row.rate >= 0.98 * best]
+    assert all(picked.is_fed and not row.is_fed for row in near)
 
 
 def test_data_that_waits_wants_more_workers_than_cores() -> None:

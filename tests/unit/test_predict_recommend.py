@@ -224,8 +224,32 @@ def test_workers_beyond_an_epoch_s_batches_are_not_recommended() -> None:
     assert 1 < answer.config.num_workers <= 4
     assert all(each.config.num_workers <= 4 for each in answer.alternatives)
     default = [each.speed for each in answer.alternatives if each.relation == "default"]
-    assert len(default) == 1
-    assert default[0] > 0.25  # four batches at once, and starting the workers
+    assert default == [pytest.approx(0.25)]  # four batches at once
+    assert answer.config.persistent_workers
+
+
+@pytest.mark.parametrize(("starts_s", "kept"), [(4.0, True), (0.03, True), (0.0, False)])
+def test_workers_that_are_dear_to_start_are_kept_not_left_out(
+    starts_s: float, *, kept: bool
+) -> None:
+    waits = calibration(
+        cpu=0.0001,
+        io=0.04,
+        receive=0.0,
+        put=0.0,
+        startup_s={"main": (0.0,), "default": (starts_s, starts_s / 3)},
+        turnover_s={},
+    )
+    answer = recommend(
+        calibrated(waits, target=target(batches_per_epoch=50, length=1600)),
+        Constraints(cores=16.0),
+    )
+    assert answer.config.num_workers > 8
+    assert answer.config.persistent_workers is kept
+    told = [
+        claim for reason in answer.reasons if "persistent_workers=True" in (claim := reason.claim)
+    ]
+    assert bool(told) == kept
 
 
 def test_the_cheapest_that_keeps_the_step_fed_is_enough() -> None:

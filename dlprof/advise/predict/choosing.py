@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 
-from dlprof.advise.choice import SAME_SPEED
 from dlprof.advise.effective import Situation
 from dlprof.advise.predict.forecast import Row
 from dlprof.advise.predict.question import Place
-from dlprof.model import needs
 from dlprof.records import Calibration, Config, Estimate, Expected, Reason
-from dlprof.stats import epoch_rate
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,34 +42,11 @@ class Chosen:
     method: str
 
     @property
-    def config(self) -> Config:
-        """The pick, its workers kept between epochs where starting them anew would cost time."""
-        kept = dataclasses.replace(self.pick.config, persistent_workers=True)
-        gain = self.gain_of_persistence
-        return kept if gain is not None and gain * SAME_SPEED > 1 else self.pick.config
-
-    @property
-    def gain_of_persistence(self) -> float | None:
-        """Rate over whole epochs with workers that persist over that without.
-
-        ``None`` where the epoch's length or the cost of its end isn't known.
-        """
-        config, found = self.pick.config, self.pick.prediction
-        batches, anew = self.situation.epoch_batches(config), found.turnover_s
-        if not config.num_workers or batches is None or anew is None or config.persistent_workers:
-            return None
-        kept = dataclasses.replace(config, persistent_workers=True)
-        reset = needs(self.calibration, kept).turnover_s
-        if reset is None:
-            return None
-        over = functools.partial(
-            epoch_rate,
-            self.pick.rate,
-            batches,
-            workers=config.num_workers,
-            wait=1.0 if found.wait_fraction is None else found.wait_fraction,
-        )
-        return over(min(reset, anew)) / over(anew)
+    def anew(self) -> Row | None:
+        """The pick with workers that each epoch starts anew; ``None`` where its own are that."""
+        config = self.pick.config
+        other = dataclasses.replace(config, persistent_workers=False)
+        return self.row_of(other) if config.persistent_workers else None
 
     def row_of(self, config: Config) -> Row | None:
         """The prediction of a configuration, if it keeps the limits."""

@@ -106,6 +106,8 @@ def _fewer(chosen: Chosen) -> Reason | None:
         return None
     rival = max(fewer, key=lambda row: row.speed)
     claim = f"Fewer workers would be slower: {rival.name} would give {{}} of it"
+    if chosen.pick.is_fed and not rival.is_fed:
+        claim = f"Fewer workers would not keep the step fed: {rival.name} would give {{}} of it"
     return _compare(chosen, rival, chosen.pick, claim)
 
 
@@ -122,14 +124,13 @@ def _more(chosen: Chosen) -> Reason | None:
 
 def _persistent(chosen: Chosen) -> Reason | None:
     """What keeping workers between epochs would earn."""
-    gain = chosen.gain_of_persistence
-    if gain is None or not chosen.config.persistent_workers:
+    anew, batches = chosen.anew, chosen.situation.epoch_batches(chosen.pick.config)
+    gain = 1.0 if anew is None else chosen.pick.speed / anew.speed
+    if anew is None or batches is None or gain * SAME_SPEED <= 1:
         return None
-    batches = chosen.situation.epoch_batches(chosen.pick.config)
-    anew = format_duration(chosen.pick.prediction.turnover_s)
     claim = (
-        f"persistent_workers=True would give {gain:.2f}x over epochs of {batches:,.0f} batches, "
-        f"as starting workers anew takes {anew}"
+        f"persistent_workers=True would give {gain:.2f}x over epochs of {batches:,} batches, as "
+        f"starting workers anew takes {format_duration(anew.prediction.turnover_s)}"
     )
     return Reason(claim=claim, evidence=_evidence(chosen, gain=gain))
 

@@ -68,8 +68,8 @@ class Row:
 
     @property
     def trial_ids(self) -> list[str]:
-        """None: its needs are predicted."""
-        return []
+        """The trials that measured it under the same conditions; its needs are predicted."""
+        return [] if self.measured is None else list(self.measured.trials)
 
     @property
     def pss_bytes(self) -> int | None:
@@ -228,18 +228,23 @@ def _beyond(row: Row, situation: Situation) -> str:
     return "" if found is None else f"{found.limit}: it {found.need}"
 
 
-def cheapest(rows: Sequence[Row]) -> Row | None:
-    """The cheapest within 2 % of the best over whole epochs, so never one that is worse.
+def cheapest(
+    rows: Sequence[Row], *, epochs: bool = False, within: float = SAME_SPEED
+) -> Row | None:
+    """The cheapest within 2 % of the best; with a step, of those that keep it fed, if any does.
 
-    With a step, of those that keep it fed, where any of them does.
+    Never one that is slower than something cheaper within the 2 %.
 
     Args:
         rows: Cheapest first; those that are allowed.
+        epochs: Whether to count what epochs begin with.
+        within: Share of the best rate that is enough.
     """
-    best = max((row.speed for row in rows), default=0.0)
-    near = [row for row in rows if row.speed >= SAME_SPEED * best]
-    fed = (row for row in near if row.is_fed)
-    return next(fed, near[0] if near else None)
+    speeds = [row.speed if epochs else row.rate for row in rows]
+    best = max(speeds, default=0.0)
+    near = [(row, s) for row, s in zip(rows, speeds, strict=True) if s >= within * best]
+    fed = (row for row, s in near if row.is_fed and s >= near[0][1])
+    return next(fed, near[0][0] if near else None)
 
 
 def _speed_doubts(

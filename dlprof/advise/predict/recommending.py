@@ -24,7 +24,7 @@ from dlprof.advise.predict.question import (
 from dlprof.advise.predict.there import checks
 from dlprof.advise.predict.trust import judge
 from dlprof.advise.rules import NO_GPU, workers_by_rule
-from dlprof.model import describe, needs
+from dlprof.model import describe
 from dlprof.records import (
     Alternative,
     Calibration,
@@ -36,6 +36,9 @@ from dlprof.records import (
     RuleOfThumb,
     Run,
 )
+
+_ALIKE = 0.995
+"""Of what is this close to the fastest, the cheapest is told as that."""
 
 
 def can_answer(run: Run, constraints: Constraints) -> bool:
@@ -85,13 +88,11 @@ def recommend_by_model(
     rate, seen = chosen.pick.prediction.batches_per_s, chosen.pick.measured is not None
     confidence, why = judge(run, calibration, place, rate, agreed, seen=seen)
     cases = tuple(_cases(run, calibration, chosen, choose))
-    config = chosen.config
+    config = chosen.pick.config
     return Recommendation(
         config=config,
         dataloader_kwargs=config.dataloader_kwargs(),
-        expected=dataclasses.replace(
-            chosen.expected(chosen.pick), epoch_turnover_s=needs(calibration, config).turnover_s
-        ),
+        expected=chosen.expected(chosen.pick),
         confidence=confidence,
         confidence_reason=why,
         reasons=(*claims(chosen, cases), *chosen.limit_reasons),
@@ -139,7 +140,11 @@ def _choose(
     base = base_config(run)
     plain = Config(batch_size=calibration.batch_size)
     workers = auto_workers(calibration, base, place.conditions, limits.max_workers)
-    axes = {"num_workers": workers, "prefetch_factor": auto_prefetch(calibration)}
+    axes = {
+        "num_workers": workers,
+        "prefetch_factor": auto_prefetch(calibration),
+        "persistent_workers": (False, True),
+    }
     situation = situation_of(run, limits, place)
     configs = set(among) or {*configs_of(base, axes), plain}
     present = situation.present
@@ -154,7 +159,7 @@ def _choose(
     candidates = [row for config, row in found.items() if config in configs]
     allowed, reasons = within_limits(candidates, situation)
     # There is one: within_limits raises where none is left.
-    pick = cheapest(allowed) or allowed[0]
+    pick = cheapest(allowed, epochs=True) or allowed[0]
     return Chosen(
         place=place,
         situation=situation,
@@ -162,7 +167,7 @@ def _choose(
         rows=tuple(allowed),
         rules={name: None if each is None else found[each] for name, each in rules.items()},
         pick=pick,
-        best=max(allowed, key=lambda row: row.speed),
+        best=cheapest(allowed, epochs=True, within=_ALIKE) or pick,
         default=next((row for row in allowed if row.config == plain), None),
         present=next((row for row in allowed if row.config == present), None),
         limit_reasons=tuple(reasons),
@@ -194,7 +199,7 @@ def _cases(
             neighbours=neighbours,
             expected=found.expected(mine),
             bound=describe(mine.prediction.bound),
-            best=found.config,
+            best=found.pick.config,
             best_samples_per_s=found.samples(found.pick),
         )
 

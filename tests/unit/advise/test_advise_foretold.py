@@ -7,7 +7,7 @@ import math
 
 import pytest
 from builders import around, blocks, config, failed, run, trial
-from predicted_runs import calibrated
+from predicted_runs import calibrated, calibration
 
 from dlprof.advise.recommend import recommend
 from dlprof.records import Config, Constraints, PredictedCell, Run, SweepPrediction, Trial
@@ -231,3 +231,34 @@ def test_what_only_the_forecast_makes_the_fastest_is_not_called_so() -> None:
     assert answer.config == TWO
     assert [other.relation for other in answer.alternatives] == ["tie"]
     assert "num_workers=4 is foretold to be the fastest, at 0.99x" in claims(found)
+
+
+TINY = calibration(cpu=1e-4, put=0.0005, receive=0.001)
+"""Batches that are dearer to hand over than to load: without workers 10,000 a second."""
+
+
+def test_a_budget_that_ended_before_the_best_was_measured_leaves_it_to_the_model() -> None:
+    prediction = foretold({NONE: 320_000.0, TWO: 32_000.0}, race=(NONE, TWO), pick=NONE)
+    cut_short = calibrated(TINY, blocks({TWO: [31_000.0]}))
+    answer = recommend(dataclasses.replace(cut_short, prediction=prediction))
+    assert (answer.config, answer.basis) == (NONE, "predicted")
+    whole = calibrated(TINY, blocks({TWO: [31_000.0] * 2, NONE: [310_000.0] * 2}))
+    answer = recommend(dataclasses.replace(whole, prediction=prediction))
+    assert (answer.config, answer.basis) == (NONE, "measured")
+
+
+def test_what_an_explained_trial_far_outran_is_not_recommended() -> None:
+    explained = trial(NONE, 300_000.0, purpose="explain")
+    slow = blocks({TWO: [31_000.0, 30_000.0]})
+    answer = recommend(calibrated(TINY, [explained, *slow]))
+    assert (answer.config, answer.basis) == (NONE, "predicted")
+    text = "\n".join(reason.claim for reason in answer.reasons)
+    assert "num_workers=0 gave 9.8x of it while it was explained" in text
+    without = recommend(dataclasses.replace(calibrated(TINY, [explained, *slow]), calibration=None))
+    assert (without.config, without.confidence) == (TWO, "low")
+
+
+def test_a_little_faster_while_explained_is_no_reason_to_leave_what_was_measured() -> None:
+    explained = trial(NONE, 45_000.0, purpose="explain")
+    answer = recommend(calibrated(TINY, [explained, *blocks({TWO: [31_000.0, 30_000.0]})]))
+    assert (answer.config, answer.confidence) == (TWO, "low")

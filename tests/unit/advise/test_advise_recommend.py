@@ -202,7 +202,7 @@ def test_persistent_workers_pay_where_epochs_are_short() -> None:
     ]
     short = recommend(run(trials, target=target(length=320, batches_per_epoch=10)))
     assert short.config == keep
-    assert "persistent_workers=True gave 3.72x" in claims(short)
+    assert "persistent_workers=True gave 4.02x" in claims(short)
     assert "epochs of 10 batches, as starting workers anew takes 1" in claims(short)
     long = recommend(run(trials, target=target(batches_per_epoch=10_000)))
     assert long.config == W4
@@ -274,7 +274,7 @@ def test_a_limit_on_workers_is_kept_and_told() -> None:
 
 
 def test_nothing_within_limits_says_which_limit() -> None:
-    with pytest.raises(UsageError, match=r"max_ram \(1.0 MiB\), and num_workers=0 used 500"):
+    with pytest.raises(UsageError, match=r"max_ram \(1.0 MiB\), and num_workers=0 needs 500"):
         recommend(run(blocks(RISING)), Constraints(max_ram_bytes=1 << 20))
 
 
