@@ -62,8 +62,8 @@ class GridSearch:
     The first block holds every configuration, but for the least important ones where trials cost
     more than was planned; a later one every surviving configuration, but that those that differ
     only in ``persistent_workers`` take turns (``Plan.take_turns``). Within a block the order is
-    random, but where time may not suffice: there the most important come first, and in a later
-    block the fastest.
+    random, but that a model's best is measured first of all, and where time may not suffice: there
+    the most important come first, and in a later block the fastest.
 
     It keeps no state: what comes next follows from the trials so far alone, so that a sweep that
     was cut off anywhere goes on as if it had not been.
@@ -113,10 +113,18 @@ class GridSearch:
                 reason = "budget"
                 break
             sure = room.surely_new(new, tried) if block == 0 else room.surely(todo)
+            if not tried and (first := self._foretold_best(sure)) is not None:
+                sure = [first]
             return self._next(todo, sure, block, room)
         if any(map(room.fits, untried)):  # better one more seen once than time left over
             return self._next(untried, (), current, room)
         return Stop(reason="budget" if untried else reason)
+
+    def _foretold_best(self, configs: Sequence[Config]) -> Config | None:
+        """What is measured first, lest the budget be spent on others; ``None`` without a model."""
+        known = self.expected.log_rates if self.expected is not None else {}
+        rates = {each: known[each.key] for each in configs if each.key in known}
+        return max(rates, key=rates.__getitem__, default=None)
 
     def _members(self, earlier: Sequence[Trial], block: int) -> list[Config]:
         """Configurations that work and are not ruled out by the blocks so far, fastest first.

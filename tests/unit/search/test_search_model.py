@@ -374,3 +374,14 @@ def test_a_race_that_goes_on_keeps_what_raced() -> None:
     assert wider is not None
     assert set(wider.race) == {*told.race, config(16)}
     assert with_workers(told, 99, told) is None
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_was_foretold_as_the_best_is_measured_first(seed: int) -> None:
+    found = foretell(COMPUTES, NET, Conditions(cores=8.0))
+    raced = race_plan(led(), found.race)
+    expected = Expected.of(found)
+    first = GridSearch(plan=raced, seed=seed, expected=expected).propose([], remaining_s=60.0)
+    assert isinstance(first, Proposal)
+    best = max(found.race, key=lambda each: expected.log_rates[each.key])
+    assert first.config == best
