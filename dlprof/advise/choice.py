@@ -21,6 +21,12 @@ LEAST_TIE = 0.95
 """Slower than this by its best estimate is no tie, however unsure: the evidence leans against it.
 The recommendation then says that more repeats could settle it."""
 
+_RISK = 0.8
+"""PyTorch's default, loading without workers, is not left for what may be this much slower."""
+
+_WORTH = 1.5
+"""Unless that seems to be this much faster: of less, trials that are so noisy say little."""
+
 FED_WAIT_FRACTION = 0.02
 """A step that waits for data this little counts as fed."""
 
@@ -42,7 +48,7 @@ class Choice:
         best: The fastest of the pool.
         pool: What the choice was between: those that feed the step, where some do.
         allowed: All that keep the limits.
-        ties: Those of the pool that can't be told apart from the best, ``pick`` among them.
+        ties: Those of the pool that can't be told apart from the best, and ``pick``.
         undecided: Cheaper than ``pick``, slower by the best estimate, but not surely.
         fed: Whether the pool keeps the step fed; ``None`` without a step.
         speeds: What the choice rests on.
@@ -80,7 +86,8 @@ def choose(
     pool = fed or list(allowed)
     best = speeds.fastest(pool)
     ties = [each for each in pool if is_tie(speeds.ratio(each, best))]
-    pick = ties[0]
+    pick = _safe(ties[0], pool, speeds)
+    ties = ties if pick in ties else [pick, *ties]
     return Choice(
         situation=situation,
         pick=pick,
@@ -94,6 +101,16 @@ def choose(
         fed=bool(fed) if _has_step(situation) else None,
         speeds=speeds,
     )
+
+
+def _safe(pick: Candidate, pool: Sequence[Candidate], speeds: Speeds) -> Candidate:
+    """The pick, or loading without workers where too little is known to leave that for it."""
+    plain = next((each for each in pool if not each.config.num_workers), None)
+    if plain is None or not pick.config.num_workers:
+        return pick
+    gain = speeds.ratio(pick, plain)
+    risky = gain.low is not None and gain.low < _RISK and gain.value < _WORTH
+    return plain if risky else pick
 
 
 def is_tie(ratio: Estimate) -> bool:

@@ -409,3 +409,17 @@ def test_what_an_explained_trial_outran_is_of_low_confidence() -> None:
     limited = recommend(run([trial(W4, 800.0, purpose="explain"), *blocks(RISING)]), LIMITED)
     assert limited.config == W2  # within a limit on workers, which the explained one is beyond
     assert limited.confidence == "high"
+
+
+@pytest.mark.parametrize(
+    ("rates", "pick"),
+    [
+        ([109.0, 160.0, 80.0], W0),  # 1.1x, but perhaps half as fast
+        ([180.0, 250.0, 130.0], W2),  # 1.8x: worth it
+        ([110.0, 111.0, 109.0], W2),  # little, but sure
+    ],
+)
+def test_the_default_is_not_left_for_what_may_be_far_slower(
+    rates: list[float], pick: Config
+) -> None:
+    assert recommend(run(blocks({W0: [100.0, 99.0, 101.0], W2: rates}))).config == pick
