@@ -65,6 +65,11 @@ class Choice:
     speeds: Speeds
 
     @property
+    def known_ties(self) -> list[Candidate]:
+        """The ties without a pick that is one for want of knowledge alone."""
+        return [each for each in self.ties if is_tie(self.speeds.ratio(each, self.best))]
+
+    @property
     def present(self) -> Candidate | None:
         """What the target's own DataLoader is set to now, if measured and within the limits."""
         config = self.situation.present

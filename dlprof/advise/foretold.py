@@ -15,6 +15,8 @@ from dlprof.units import counted, format_duration, format_rate
 _PAYS = 1.05
 """A lever that gains less than this is not worth a sentence."""
 
+_CUT_SHORT = ("budget", "interrupted")
+
 _CAVEATS = {
     "in_order": (
         "but batches then come in another order in every run, so that runs can't be repeated "
@@ -42,14 +44,17 @@ def _seen(run: Run) -> list[Observation]:
 def better_foretold(run: Run, limits: Constraints) -> frozenset[Config]:
     """What was predicted, where that foretells a faster one than any that was measured.
 
-    Because a limit on workers leaves out the best that was raced, or the budget was spent before
+    Because a limit on workers leaves out the best that was raced, or the sweep was cut short before
     that was measured. Empty where what was measured is as fast as any of it, or the predictions
     are surely wrong. What failed, or asks for as much as what failed, is left out.
     """
     prediction = run.prediction
     if prediction is None or not run.completed:
         return frozenset()
+    cut_short = run.end is not None and run.end.reason in _CUT_SHORT
     most = math.inf if limits.max_workers is None else limits.max_workers
+    if not cut_short and all(config.num_workers <= most for config in prediction.race):
+        return frozenset()
     failed = {trial.config for trial in run.trials if trial.failure is not None}
     speeds = {
         cell.config: cell.speed

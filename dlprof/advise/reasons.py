@@ -148,6 +148,8 @@ def _present(choice: Choice) -> Reason | None:
         return None
     rival = choice.speeds.fastest(others)
     claim = f"{as_good}: the fastest of the others, {rival.name}, gave {{}} of them"
+    if present not in choice.known_ties:
+        claim = f"Too little is known to leave the present settings: {rival.name} gave {{}} of it"
     return _compare(choice, rival, present, claim)
 
 
@@ -165,6 +167,8 @@ def _default(choice: Choice) -> Reason | None:
         return None
     rival = choice.speeds.fastest(others)
     claim = f"num_workers=0 is enough: the fastest with workers, {rival.name}, gave {{}} of it"
+    if pick not in choice.known_ties:
+        claim = f"Too little is known to leave num_workers=0: {rival.name} gave {{}} of it"
     return _compare(choice, rival, pick, claim)
 
 

@@ -15,7 +15,7 @@ from dlprof.advise.foretold import believed, better_foretold, foretold, levers
 from dlprof.advise.limits import within_limits
 from dlprof.advise.reasons import default_of, explain, failures, neighbours
 from dlprof.advise.rules import rules_of_thumb
-from dlprof.errors import NothingMeasuredError
+from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.records import (
     Alternative,
     Config,
@@ -69,7 +69,11 @@ def recommend(
         from dlprof.advise.predict.recommending import can_answer, recommend_by_model  # noqa: PLC0415
 
         if can_answer(run, limits):
-            return recommend_by_model(run, limits, machine, ghz, among=among)
+            try:
+                return recommend_by_model(run, limits, machine, ghz, among=among)
+            except UsageError:
+                if elsewhere:  # else what was measured may keep the limits
+                    raise
     situation = Situation.of(run, limits, machine)
     candidates = gather(run)
     measured = [candidate for candidate in candidates if candidate.trials]
@@ -132,7 +136,10 @@ def _from_explained(choice: Choice, run: Run, limits: Constraints) -> Recommenda
         f"gave {gain:.1f}x of it while it was explained"
     )
     told = Reason(claim=claim, evidence={"trials": choice.pick.trial_ids})
-    answer = recommend_by_model(run, limits, among=_explained(run, choice.pick.config))
+    try:
+        answer = recommend_by_model(run, limits, among=_explained(run, choice.pick.config))
+    except UsageError:  # none of them keeps the limits, as what was measured does
+        return None
     return dataclasses.replace(answer, reasons=(told, *answer.reasons))
 
 

@@ -25,9 +25,9 @@ alike, and there such runs were foreseen as well as others; real ones are not.""
 
 HANDSHAKE_ERROR = 0.12
 """Standard deviation of the logarithm of what handing batches over and taking them in costs, from
-the few workers of a calibration to any number: on real data sets of tiny tensors, which cost little
-else, predictions are off by 0.12 to 0.23 where the machine keeps its speed
-(``benchmarks/real_data.py``), on others by 0.02 to 0.11, the calibration's luck included."""
+the few workers of a calibration to any number. Of real data sets those of tiny tensors, which cost
+little else, are foreseen worst: off by 17 % in the median, others by 2 to 13 %
+(``benchmarks/real_data.py``, each with the machine's own drift)."""
 
 DOUBT_ERROR = 0.15
 """What adds to it for each doubt about the calibration: wide enough that no choice rests on it."""

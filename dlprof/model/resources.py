@@ -71,7 +71,8 @@ def turnover_s(calibration: Calibration, config: Config) -> float | None:
     if not config.num_workers:
         return known.get("main")
     if config.persistent_workers:
-        return known.get("persistent", _first_batch_s(calibration))
+        timed = known.get("persistent")
+        return _first_batch_s(calibration) if timed is None else timed
     found = (known.get(config.start_method or DEFAULT), startup_s(calibration, config))
     return max((each for each in found if each is not None), default=None)
 

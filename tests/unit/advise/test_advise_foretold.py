@@ -10,7 +10,16 @@ from builders import around, blocks, config, failed, run, trial
 from predicted_runs import calibrated, calibration
 
 from dlprof.advise.recommend import recommend
-from dlprof.records import Config, Constraints, PredictedCell, Run, SweepPrediction, Trial
+from dlprof.records import (
+    Config,
+    Constraints,
+    Cost,
+    PredictedCell,
+    Run,
+    RunEnd,
+    SweepPrediction,
+    Trial,
+)
 from dlprof.report.summary import summarise
 
 NONE, TWO, FOUR = config(0), config(2), config(4)
@@ -240,8 +249,14 @@ TINY = calibration(cpu=1e-4, put=0.0005, receive=0.001)
 def test_a_budget_that_ended_before_the_best_was_measured_leaves_it_to_the_model() -> None:
     prediction = foretold({NONE: 320_000.0, TWO: 32_000.0}, race=(NONE, TWO), pick=NONE)
     cut_short = calibrated(TINY, blocks({TWO: [31_000.0]}))
-    answer = recommend(dataclasses.replace(cut_short, prediction=prediction))
+    end = RunEnd(ended_at="", reason="budget", cost_s=Cost(measured=1.0, overhead=1.0, total=2.0))
+    answer = recommend(dataclasses.replace(cut_short, prediction=prediction, end=end))
     assert (answer.config, answer.basis) == (NONE, "predicted")
+    least = Constraints(max_ram_bytes=550 << 20)  # less than the model foretells without workers
+    tight = dataclasses.replace(TINY, main_bytes=600e6)
+    held = dataclasses.replace(cut_short, prediction=prediction, end=end, calibration=tight)
+    answer = recommend(held, least)
+    assert (answer.config, answer.basis) == (TWO, "measured")
     whole = calibrated(TINY, blocks({TWO: [31_000.0] * 2, NONE: [310_000.0] * 2}))
     answer = recommend(dataclasses.replace(whole, prediction=prediction))
     assert (answer.config, answer.basis) == (NONE, "measured")

@@ -422,4 +422,6 @@ def test_what_an_explained_trial_outran_is_of_low_confidence() -> None:
 def test_the_default_is_not_left_for_what_may_be_far_slower(
     rates: list[float], pick: Config
 ) -> None:
-    assert recommend(run(blocks({W0: [100.0, 99.0, 101.0], W2: rates}))).config == pick
+    answer = recommend(run(blocks({W0: [100.0, 99.0, 101.0], W2: rates})))
+    assert answer.config == pick
+    assert ("Too little is known to leave num_workers=0" in claims(answer)) == (pick == W0)
