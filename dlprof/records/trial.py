@@ -29,6 +29,7 @@ FailureKind = Literal[
     "start_failed",
     "cuda_fork",
     "empty",
+    "duplicated",
     "truncated",
     "inconsistent_batches",
 ]
@@ -185,7 +186,11 @@ class Trial:
         wall_s: Whole cost of the trial, process start to process end.
         window_batches: Batches in the measured window.
         batch_bytes: Mean bytes of tensor data per batch.
-        samples_per_batch: Mean samples per full batch in the window.
+        samples_per_batch: Mean samples per batch in the window.
+        epoch_samples: Samples in a whole epoch that it saw, first to last batch; ``None`` where
+            none ended or they can't be counted.
+        transient_s: Seconds that the batches before the window took beyond what they take at the
+            steady rate: paid once a training. ``None`` where there is no steady rate.
         whole_epochs: Whether the epochs were too short for a steady state, so that the rates
             cover whole epochs, turnover included.
         copies: Copying batches to the device; ``None`` where they stayed on the CPU.
@@ -213,5 +218,7 @@ class Trial:
     window_batches: int = 0
     batch_bytes: float | None = None
     samples_per_batch: float | None = None
+    epoch_samples: int | None = None
+    transient_s: float | None = None
     whole_epochs: bool = False
     copies: Copies | None = None

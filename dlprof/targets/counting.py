@@ -3,14 +3,64 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 _DEEPEST = 16  # a batch that contains itself must not hang the count
+_SHALLOW = 3  # how deep a length is looked for that equals the loader's batch size
+_LOOKED_AT = 256  # values of a tensor's row by which samples are told apart
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Place:
+    """Where in a batch its number of samples is read, the same in all batches of a loader.
+
+    Attributes:
+        path: Keys, indices and (for dataclasses) names of attributes that lead there.
+        read: Reads the number from what stands there.
+    """
+
+    path: tuple[tuple[bool, Any], ...]
+    read: Callable[[Any], int | None]
+
+    def count(self, batch: Any) -> int | None:
+        """The samples of a batch; raises whatever a batch of another structure does."""
+        for by_key, key in self.path:
+            batch = batch[key] if by_key else getattr(batch, key)
+        return self.read(batch)
+
+    def below(self, by_key: bool, key: Any) -> _Place:  # noqa: FBT001 - a step of a path
+        """The same place, seen from the structure that holds it under a key."""
+        return _Place(((by_key, key), *self.path), self.read)
+
+
+class SampleCounter:
+    """Counts the samples of one loader's batches, by shape or length alone.
+
+    Where to read the number is found in the first batch, once: what it costs is a step or two a
+    batch, and a last batch of one sample is not taken for something else.
+
+    Args:
+        batch_size: The loader's own, where it is known; see :func:`count_samples`.
+    """
+
+    def __init__(self, batch_size: int | None = None) -> None:
+        self._batch_size = batch_size
+        self._place: _Place | None = None
+
+    def __call__(self, batch: object) -> int | None:
+        """The samples in a batch; ``None`` where its structure doesn't say."""
+        if self._place is not None:
+            try:
+                return self._place.count(batch)
+            except Exception:  # noqa: BLE001, S110 - a batch of another structure than the first
+                pass
+        self._place = _locate(batch, self._batch_size)
+        return None if self._place is None else self._place.count(batch)
 
 
 def count_samples(batch: object, batch_size: int | None = None) -> int | None:
-    """How many samples a batch holds, as far as its structure tells.
+    """How many samples a batch holds, as far as its structure says.
 
     Args:
         batch: What the loader yielded.
@@ -18,12 +68,26 @@ def count_samples(batch: object, batch_size: int | None = None) -> int | None:
             has that length, because a list of images and a list of collated tensors look alike.
 
     Returns:
-        The leading dimension of the first tensor, or the length of the first list of samples;
-        ``None`` where there is neither (a single number, text or scalar tensor).
+        The leading dimension of the first tensor, or the length of the first list of samples; 1
+        for a tuple or a dictionary with a single number, text or scalar tensor in it, where the
+        loader doesn't batch; ``None`` where there is neither (a single number, text or scalar
+        tensor).
     """
-    if batch_size is not None and batch_size in _lengths(batch, 0):
-        return batch_size
-    return _samples(batch, 0)
+    return SampleCounter(batch_size)(batch)
+
+
+def sample_digests(batch: object, samples: int) -> list[int]:
+    """A number for each sample of a batch, the same for the same content.
+
+    Of a tensor's row up to 256 values count, taken evenly. Only parts of the batch that have one
+    entry for each sample are looked at.
+
+    Args:
+        batch: What the loader yielded.
+        samples: How many it holds.
+    """
+    columns = list(_columns(batch, samples, 0))
+    return [hash(tuple(_content(column[row], 0) for column in columns)) for row in range(samples)]
 
 
 def count_bytes(batch: object) -> int:
@@ -36,16 +100,36 @@ def count_tensors(batch: object) -> int:
     return sum(1 for _ in _arrays(batch, 0))
 
 
-def same_content(one: object, two: object) -> bool:
-    """Whether two batches hold the same tensors; false where every sample is like any other."""
-    arrays, others = list(_arrays(one, 0)), list(_arrays(two, 0))
-    if not arrays or len(arrays) != len(others):
-        return False
-    if any(
-        a.shape != b.shape or not bool((a == b).all()) for a, b in zip(arrays, others, strict=True)
-    ):
-        return False
-    return any(len(a) > 1 and not bool((a[0] == a[1]).all()) for a in arrays if a.shape)
+def _columns(batch: object, samples: int, depth: int) -> Iterator[Any]:
+    """The parts of a batch that hold one entry for each sample."""
+    if depth > _DEEPEST or isinstance(batch, str | bytes):
+        return
+    if _is_array(batch):
+        if _leading(batch) == samples:
+            yield batch
+        return
+    if isinstance(batch, list | tuple) and len(batch) == samples and not _fields_of(batch, samples):
+        yield batch
+        return
+    for part in _parts(batch):
+        yield from _columns(part, samples, depth + 1)
+
+
+def _fields_of(batch: Sequence[object], samples: int) -> bool:
+    """Whether a list is one of collated fields, of which there are as many as samples."""
+    return all(_is_array(entry) and _leading(entry) == samples for entry in batch)
+
+
+def _content(found: object, depth: int) -> object:
+    """Something to compare the content of one sample by."""
+    if depth > _DEEPEST:
+        return None
+    if _is_array(found):
+        flat: Any = found.reshape(-1)  # type: ignore[attr-defined]
+        return tuple(flat[:: max(1, len(flat) // _LOOKED_AT)].tolist())
+    if isinstance(found, str | bytes | int | float):
+        return found
+    return tuple(_content(part, depth + 1) for part in _parts(found))
 
 
 def _arrays(batch: object, depth: int) -> Iterator[Any]:
@@ -58,36 +142,76 @@ def _arrays(batch: object, depth: int) -> Iterator[Any]:
         yield from _arrays(part, depth + 1)
 
 
-def _samples(batch: object, depth: int) -> int | None:
+def _locate(batch: object, batch_size: int | None) -> _Place | None:
+    """Where the samples of batches like this one are counted."""
+    if batch_size is not None:
+        for place, size in _lengths(batch, 0):
+            if size == batch_size:
+                return place
+    elif _is_one_sample(batch):
+        return _Place((), _one)
+    return _samples(batch, 0)
+
+
+def _is_one_sample(batch: object) -> bool:
+    """Whether this is a sample as data sets yield them: torch would have made lists and tensors."""
+    if not isinstance(batch, tuple | Mapping):
+        return False
+    return any(
+        (isinstance(part, str | bytes | int | float) and not isinstance(part, bool))
+        or (_is_array(part) and _leading(part) is None)
+        for part in _parts(batch)
+    )
+
+
+def _one(_sample: object) -> int:
+    return 1
+
+
+def _packed(batch: Any) -> int:
+    return int(batch.batch_sizes[0])
+
+
+def _samples(batch: object, depth: int) -> _Place | None:
     if depth > _DEEPEST or isinstance(batch, str | bytes):
         return None
     packed = _attribute(batch, "batch_sizes")  # PackedSequence: samples per time step
     if packed is not None and _leading(packed):
-        return int(packed[0])
+        return _Place((), _packed)
     if _is_array(batch):
-        return _leading(batch)
+        return None if _leading(batch) is None else _Place((), _leading)
     if isinstance(batch, list):
         return _samples_of_list(batch, depth)
-    return next(
-        (found for part in _parts(batch) if (found := _samples(part, depth + 1)) is not None), None
-    )
+    for by_key, key, part in _keyed(batch):
+        found = _samples(part, depth + 1)
+        if found is not None:
+            return found.below(by_key, key)
+    return None
 
 
-def _samples_of_list(batch: list[Any], depth: int) -> int | None:
+def _samples_of_list(batch: list[Any], depth: int) -> _Place | None:
     """A list is either one collated tensor per field, or one entry per sample."""
     if not batch:
         return None
-    if not all(_is_array(entry) for entry in batch):
-        if any(_is_array(entry) for entry in batch):
-            return _samples(next(entry for entry in batch if _is_array(entry)), depth + 1)
+    whole = _Place((), len)
+    arrays = [number for number, entry in enumerate(batch) if _is_array(entry)]
+    if arrays and len(arrays) < len(batch):
+        found = _samples(batch[arrays[0]], depth + 1)
+        return None if found is None else found.below(True, arrays[0])
+    if not arrays:
         # Fields that are structures of collated tensors, or samples such as {"boxes": ...}.
-        inner = {_samples(entry, depth + 1) for entry in batch}
-        return inner.pop() or len(batch) if len(inner) == 1 and _is_collated(batch) else len(batch)
+        inner = [_samples(entry, depth + 1) for entry in batch]
+        sizes = {None if at is None else at.count(batch[i]) for i, at in enumerate(inner)}
+        first = inner[0]
+        if len(sizes) == 1 and _is_collated(batch) and first is not None and sizes.pop():
+            return first.below(True, 0)
+        return whole
     leading = {_leading(entry) for entry in batch}
-    if len(leading) > 1 or None in leading:
-        return len(batch)  # ragged, or scalars: one entry per sample
-    # Equal leading dimensions: fields of n samples, or samples of c channels; n is the larger.
-    return max(len(batch), *(size for size in leading if size is not None), 0)
+    # Unequal leading dimensions, or scalars: one entry per sample. Equal ones: fields of n samples,
+    # or samples of c channels; n is the larger.
+    if len(leading) > 1 or len(batch) > (leading.pop() or 0):
+        return whole
+    return _Place(((True, 0),), _leading)
 
 
 def _is_collated(batch: list[Any]) -> bool:
@@ -95,19 +219,20 @@ def _is_collated(batch: list[Any]) -> bool:
     return len(batch) == 1 or len({type(entry) for entry in batch}) > 1
 
 
-def _lengths(batch: object, depth: int) -> Iterator[int]:
-    """Every length in the batch that could be its number of samples."""
-    if depth > 3 or isinstance(batch, str | bytes):
+def _lengths(batch: object, depth: int) -> Iterator[tuple[_Place, int]]:
+    """Every place in the batch where its number of samples could be read, and what stands there."""
+    if depth > _SHALLOW or isinstance(batch, str | bytes):
         return
     if _is_array(batch):
         size = _leading(batch)
         if size is not None:
-            yield size
+            yield _Place((), _leading), size
         return
-    if isinstance(batch, list | tuple):
-        yield len(batch)
-    for part in _parts(batch):
-        yield from _lengths(part, depth + 1)
+    if isinstance(batch, list | tuple) and not _fields_of(batch, len(batch)):
+        yield _Place((), len), len(batch)
+    for by_key, key, part in _keyed(batch):
+        for place, size in _lengths(part, depth + 1):
+            yield place.below(by_key, key), size
 
 
 def _bytes(batch: object, depth: int) -> int:
@@ -121,13 +246,20 @@ def _bytes(batch: object, depth: int) -> int:
 
 
 def _parts(batch: object) -> Iterator[object]:
+    return (part for _, _, part in _keyed(batch))
+
+
+def _keyed(batch: object) -> Iterator[tuple[bool, Any, object]]:
+    """The parts of a structure, each with its key or index, or the name of its attribute."""
     if isinstance(batch, Mapping):
-        yield from batch.values()
+        for key, part in batch.items():
+            yield True, key, part
     elif isinstance(batch, list | tuple):
-        yield from batch
+        for index, part in enumerate(batch):
+            yield True, index, part
     elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
         for field in dataclasses.fields(batch):
-            yield _attribute(batch, field.name)
+            yield False, field.name, _attribute(batch, field.name)
 
 
 def _is_array(found: object) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
@@ -26,23 +26,29 @@ class EpochGate:
         attached: Whether the loader asks this gate for its indices.
         reason: Why not, one sentence; empty when attached.
         batches: Index batches handed out in this epoch.
-        sizes: Samples asked for by each of them, in order; empty where they can't be counted
-            (an iterable data set with ``batch_size=None``). With ``in_order=True`` the n-th batch
-            that the loader yields has the n-th size.
-        exact: Whether ``sizes`` is exactly what the batches hold. False for an iterable data
-            set, whose last batches may hold fewer samples than were asked for, and for a sampler
-            whose index batches have no length.
-        exhausted: Whether the user's own sampler ended the epoch, not the gate.
+        exact: Whether each of them has to come back as a batch. False for an iterable data set,
+            which may end before.
     """
 
     def __init__(self) -> None:
         self.attached = False
         self.reason = _NOT_ATTACHED
         self.batches = 0
-        self.sizes: array[int] = array("q")
+        self._sizes: array[int] = array("q")
         self.exact = False
-        self.exhausted = False
         self._limit: float = math.inf
+
+    @property
+    def sizes(self) -> Sequence[int] | None:
+        """Samples in each of this epoch's batches, in the order of their indices.
+
+        With ``in_order=True`` the n-th batch that the loader yields has the n-th size. ``None``
+        where the indices don't say: those of an iterable data set, whose batches may hold fewer
+        than were asked for; index batches without a length; and single indices with
+        ``batch_size=None``, for which a data set may give a whole batch.
+        """
+        known = self.exact and self.batches == len(self._sizes)
+        return self._sizes if known else None
 
     @property
     def closed(self) -> bool:
@@ -58,8 +64,7 @@ class EpochGate:
         """
         self._limit = limit
         self.batches = 0
-        self.sizes = array("q")
-        self.exhausted = False
+        self._sizes = array("q")
 
     def attach(self, loader: object) -> None:
         """Put the gate between a loader and its own index source.
@@ -97,6 +102,10 @@ class EpochGate:
             self._detach(_BYPASSED)
         return self.attached
 
+    def handed(self, samples: int) -> None:
+        """Note the samples of an index batch that is handed out."""
+        self._sizes.append(samples)
+
     def _detach(self, reason: str) -> None:
         self.attached, self.reason = False, reason
 
@@ -127,14 +136,11 @@ class GatedIndices:
         for index in indices:
             gate.batches += 1
             size = size_of(index)
-            if size is None:
-                gate.exact = False
-            else:
-                gate.sizes.append(size)
+            if size is not None:
+                gate.handed(size)
             yield index
             if gate.closed:
                 return
-        gate.exhausted = True
 
     def __len__(self) -> int:
         return len(self._source)
@@ -147,20 +153,12 @@ class GatedIndices:
 
 def size_of_indices(loader: DataLoader[Any]) -> Callable[[Any], int | None]:
     """How many samples one element of the loader's index source asks for."""
-    if loader.batch_sampler is not None:
-        return _length
-    if isinstance(loader.dataset, IterableDataset):
-        return _unknown
-    return _length_or_one
+    return _length if loader.batch_sampler is not None else _length_of_list
 
 
 def _length(index: Any) -> int | None:
     return len(index) if isinstance(index, Sized) else None
 
 
-def _length_or_one(index: Any) -> int:
-    return len(index) if isinstance(index, list | tuple) else 1
-
-
-def _unknown(_index: Any) -> None:
-    return None
+def _length_of_list(index: Any) -> int | None:
+    return len(index) if isinstance(index, list | tuple) else None

@@ -25,8 +25,8 @@ from dlprof.trial.consumer import make_consumer
 from dlprof.trial.explaining import Explainer, take_rested
 from dlprof.trial.guard import guard_of
 from dlprof.trial.measure import Loop, Plan, measure
-from dlprof.trial.oddities import Seen, length_warning
-from dlprof.trial.probing import probe, samples_per_batch, try_workers
+from dlprof.trial.oddities import Seen, check_length
+from dlprof.trial.probing import probe, try_workers
 from dlprof.trial.processes import tie_forked
 from dlprof.trial.protocol import (
     BuildRequest,
@@ -195,12 +195,13 @@ def _run(request: TrialRequest, builder: Callable[[], BuiltTarget], session: Ses
 def _measure(
     request: TrialRequest, built: BuiltTarget, session: Session
 ) -> tuple[Loop, dict[str, Any]]:
-    from dlprof.targets.counting import count_bytes  # noqa: PLC0415
+    from dlprof.targets.counting import SampleCounter, count_bytes  # noqa: PLC0415
     from dlprof.targets.loader import EpochGate, make_loader  # noqa: PLC0415
 
     copies = _copies(request)
     consume = copies.consume if copies else make_consumer(request.step_s, request.step_callable)
-    gate, seen = EpochGate(), Seen(built.target.kind)
+    gate, count = EpochGate(), SampleCounter(request.config.batch_size or built.target.batch_size)
+    seen = Seen(built.target, request.config, count)
     in_worker = guard_of(request.config, built.target.own_config)
     loader = make_loader(built, request.config, gate=gate, in_worker=in_worker)
     computes = request.step_callable is not None or copies is not None
@@ -213,6 +214,7 @@ def _measure(
         beat=session.beat,
         confirm=gate.confirm,
         inspect=seen.inspect,
+        count=count,
     )
     session.loop = loop
     plan = Plan(config=request.config, window_s=request.trial_s, turnover=request.turnover)
@@ -227,14 +229,8 @@ def _measure(
     return loop, {
         "measured": dataclasses.asdict(measured),
         "batch_bytes": sum(sizes) / len(sizes),
-        "samples_per_batch": (
-            _samples_per_epoch_batch(loop, request.config.batch_size, built)
-            if measured.whole_epochs
-            else None
-        )
-        or samples_per_batch(gate, loop.batch, built),
         "no_turnover": gate.reason,
-        "warnings": [*seen.warnings, *length_warning(loop, built)],
+        "warnings": check_length(loop, built.target),
         **({} if copies is None else {"copies": dataclasses.asdict(copies.told())}),
         **({} if explainer is None else explainer.told(request.config, copies)),
     }
@@ -247,20 +243,6 @@ def _copies(request: TrialRequest) -> CopyWatch | None:
     from dlprof.trial.copies import watch_copies  # noqa: PLC0415 - of use with a device only
 
     return watch_copies(request)
-
-
-def _samples_per_epoch_batch(
-    loop: Loop, batch_size: int | None, built: BuiltTarget
-) -> float | None:
-    """Mean samples of a batch over a whole epoch, whose last batch may be smaller."""
-    target = built.target
-    size = batch_size or target.batch_size
-    samples, batches = target.length, loop.promised() or target.epoch_batches(size)
-    if not samples or not batches:
-        return None
-    if size is not None:  # with drop_last=True some samples are in no batch
-        samples = min(samples, batches * size)
-    return samples / batches
 
 
 def _evict(built: BuiltTarget) -> None:

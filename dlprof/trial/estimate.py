@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dlprof.records import Config, Estimate
 from dlprof.stats import mean_interval
@@ -21,6 +21,8 @@ from dlprof.stats import mean_interval
 _MIN_BLOCK_BATCHES = 10
 _MAX_BLOCKS = 20
 _MIN_BLOCKS = 3
+_MIN_QUARTER_BATCHES = 4
+_RISE = 1.25
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +35,7 @@ class Epoch:
         warm_up: Yields at the beginning that belong to the warm-up.
         whole: Whether the loader came to the end of its epoch by itself.
         last_partial: Whether the last batch may be smaller than the others.
+        samples: Samples in each of these batches; empty where they can't be counted.
     """
 
     began_s: float
@@ -40,6 +43,12 @@ class Epoch:
     warm_up: int = 0
     whole: bool = False
     last_partial: bool = False
+    samples: Sequence[int] = ()
+
+    @property
+    def counted(self) -> bool:
+        """Whether the samples of all its batches are known."""
+        return len(self.samples) >= len(self.yields_s)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,16 +57,21 @@ class Throughput:
 
     Attributes:
         batches_per_s: The rate; without an interval where its upper end would have no bound.
-        spread: Half-width of the interval of the seconds for a batch, over their mean; ``None``
-            where too few blocks came to say.
+        samples_per_s: The same in samples, of which batches may hold changing numbers; ``None``
+            where they can't be counted.
+        spread: Half-width of the interval of the seconds for a sample (for a batch where samples
+            can't be counted), over their mean; ``None`` where too few blocks came to say.
         batches: Batches that it rests on.
+        samples: Samples in these.
         measured_s: Seconds that it rests on.
         whole_epochs: Whether it covers whole epochs, because no steady state was reached.
     """
 
     batches_per_s: Estimate
+    samples_per_s: Estimate | None
     spread: float | None
     batches: int
+    samples: int | None
     measured_s: float
     whole_epochs: bool
 
@@ -67,69 +81,139 @@ def warm_up_batches(config: Config) -> int:
     return config.batches_in_flight + config.num_workers
 
 
-def steady_gaps(epoch: Epoch, config: Config) -> list[float]:
-    """Seconds per round of W batches in the epoch's steady segment; empty if there is none."""
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """Some batches in a row: a round of W of them, a block of rounds, or a whole epoch.
+
+    Attributes:
+        seconds: That they took.
+        batches: How many.
+        samples: In them; 0 where they can't be counted.
+    """
+
+    seconds: float
+    batches: int
+    samples: int
+
+    @classmethod
+    def joined(cls, parts: Sequence[Stretch]) -> Stretch:
+        """Several as one."""
+        return cls(
+            seconds=math.fsum(part.seconds for part in parts),
+            batches=sum(part.batches for part in parts),
+            samples=sum(part.samples for part in parts),
+        )
+
+
+def steady_rounds(epoch: Epoch, config: Config) -> list[Stretch]:
+    """The rounds of W batches in the epoch's steady segment; empty if there is none."""
     last = len(epoch.yields_s) - 1
     if epoch.whole:
         last -= config.batches_in_flight + epoch.last_partial
     stride = max(config.num_workers, 1)
-    marks = epoch.yields_s[epoch.warm_up : max(last + 1, 0) : stride]
-    return [after - before for before, after in itertools.pairwise(marks)]
+    marks = range(epoch.warm_up, max(last + 1, 0), stride)
+    times, samples = epoch.yields_s, epoch.samples
+    return [
+        Stretch(
+            seconds=times[after] - times[before],
+            batches=stride,
+            # A batch took the time before it came.
+            samples=sum(samples[before + 1 : after + 1]),
+        )
+        for before, after in itertools.pairwise(marks)
+    ]
 
 
-def blocks_of_rounds(gaps: Sequence[float], config: Config) -> list[float]:
-    """Mean seconds per round over equal blocks of rounds, as independent as can be had.
+def blocks_of_rounds(rounds: Sequence[Stretch], config: Config) -> list[Stretch]:
+    """Equal blocks of rounds, as independent of each other as can be had.
 
     A block holds at least ``max(W*P, 10)`` batches where there are enough for three such
     blocks, and at most 20 blocks are made; rounds beyond the last whole block join none.
     """
     stride = max(config.num_workers, 1)
     wanted = math.ceil(max(config.batches_in_flight, _MIN_BLOCK_BATCHES) / stride)
-    if len(gaps) < wanted * _MIN_BLOCKS:
-        wanted = max(1, len(gaps) // _MIN_BLOCKS)
-    size = max(wanted, math.ceil(len(gaps) / _MAX_BLOCKS))
-    starts = range(0, len(gaps) - size + 1, size)
-    return [math.fsum(gaps[start : start + size]) / size for start in starts]
+    if len(rounds) < wanted * _MIN_BLOCKS:
+        wanted = max(1, len(rounds) // _MIN_BLOCKS)
+    size = max(wanted, math.ceil(len(rounds) / _MAX_BLOCKS))
+    starts = range(0, len(rounds) - size + 1, size)
+    return [Stretch.joined(rounds[start : start + size]) for start in starts]
 
 
-def _rate(mean_s: Estimate, batches: int) -> Estimate:
-    """Batches per second from the mean seconds for ``batches`` batches."""
-    low = batches / mean_s.high if mean_s.high else None
-    high = batches / mean_s.low if mean_s.low is not None and mean_s.low > 0 else None
+def is_rising(rounds: Sequence[Stretch]) -> bool:
+    """Whether the first quarter of some rounds was the slowest, by a quarter and more.
+
+    Then the loader was not steady yet: its queues touched their memory for the first time, say,
+    or files were read into the page cache.
+    """
+    size = len(rounds) // 4
+    if size * min((each.batches for each in rounds), default=0) < _MIN_QUARTER_BATCHES:
+        return False
+    first, *rest, third, fourth = (
+        math.fsum(each.seconds for each in rounds[part * size : (part + 1) * size])
+        for part in range(4)
+    )
+    return first > max(*rest, third, fourth) and first > _RISE * (third + fourth) / 2
+
+
+def _rate(mean_s: Estimate) -> Estimate:
+    """A rate per second from the mean seconds."""
+    low = 1 / mean_s.high if mean_s.high else None
+    high = 1 / mean_s.low if mean_s.low is not None and mean_s.low > 0 else None
     if low is None or high is None:
         low = high = None
-    return Estimate(value=batches / mean_s.value, low=low, high=high)
+    return Estimate(value=1 / mean_s.value, low=low, high=high)
 
 
-def _spread(blocks: Sequence[float]) -> float | None:
-    """Half-width of the mean's interval over the mean.
+def _seconds_each(
+    parts: Sequence[Stretch], whole: Stretch, count: Callable[[Stretch], int]
+) -> tuple[Estimate, float | None] | None:
+    """Mean seconds for one of what is counted, and the half-width of its interval over that mean.
 
-    Not of two blocks: 12.7 standard errors to each side, as two ask for, are no sign of anything.
+    The mean is that of the whole, a ratio of two sums; its interval is that of the linearized
+    ratio over the parts (Cochran, Sampling Techniques, 1977, section 2.11), which where all parts
+    count the same is that of their means. The half-width is ``None`` for two parts: 12.7 standard
+    errors to each side, as two ask for, are no sign of anything.
     """
-    mean = mean_interval(blocks)
-    if len(blocks) < _MIN_BLOCKS or mean.low is None or mean.high is None or mean.value <= 0:
+    total, average = count(whole), math.fsum(map(count, parts)) / max(1, len(parts))
+    if not total or average <= 0:
         return None
-    return (mean.high - mean.low) / 2 / mean.value
+    mean = whole.seconds / total
+    center = math.fsum(part.seconds for part in parts) / math.fsum(map(count, parts))
+    seen = mean_interval(
+        [center + (part.seconds - center * count(part)) / average for part in parts]
+    )
+    if seen.low is None or seen.high is None:
+        return Estimate(value=mean), None
+    half = (seen.high - seen.low) / 2
+    estimate = Estimate(value=mean, low=mean - half, high=mean + half)
+    return estimate, half / mean if len(parts) >= _MIN_BLOCKS else None
+
+
+def _throughput(
+    parts: Sequence[Stretch], whole: Stretch, *, counted: bool, whole_epochs: bool
+) -> Throughput | None:
+    """What some independent parts, and all that was seen, say of the rate."""
+    in_batches = _seconds_each(parts, whole, lambda part: part.batches)
+    if whole.seconds <= 0 or in_batches is None:
+        return None
+    in_samples = _seconds_each(parts, whole, lambda part: part.samples) if counted else None
+    return Throughput(
+        batches_per_s=_rate(in_batches[0]),
+        samples_per_s=_rate(in_samples[0]) if in_samples else None,
+        spread=(in_samples or in_batches)[1],
+        batches=whole.batches,
+        samples=whole.samples if counted else None,
+        measured_s=whole.seconds,
+        whole_epochs=whole_epochs,
+    )
 
 
 def _steady(epochs: Sequence[Epoch], config: Config) -> Throughput | None:
-    segments = [steady_gaps(epoch, config) for epoch in epochs]
-    gaps = [gap for segment in segments for gap in segment]
-    total_s = math.fsum(gaps)
-    if not gaps or total_s <= 0:
-        return None
-    stride = max(config.num_workers, 1)
-    blocks = blocks_of_rounds(gaps, config)
-    interval = mean_interval(blocks)
-    mean_s = Estimate(value=total_s / len(gaps))
-    if interval.low is not None and interval.high is not None:
-        half = (interval.high - interval.low) / 2
-        mean_s = Estimate(value=mean_s.value, low=mean_s.value - half, high=mean_s.value + half)
-    return Throughput(
-        batches_per_s=_rate(mean_s, stride),
-        spread=_spread(blocks),
-        batches=len(gaps) * stride,
-        measured_s=total_s,
+    rounds = [each for epoch in epochs for each in steady_rounds(epoch, config)]
+    return _throughput(
+        blocks_of_rounds(rounds, config),
+        Stretch.joined(rounds),
+        counted=all(epoch.counted for epoch in epochs),
         whole_epochs=False,
     )
 
@@ -137,30 +221,26 @@ def _steady(epochs: Sequence[Epoch], config: Config) -> Throughput | None:
 def _over_epochs(epochs: Sequence[Epoch]) -> Throughput | None:
     """The rate from the beginning of one epoch to that of the next."""
     spans = [
-        (after.began_s - epoch.began_s, len(epoch.yields_s))
+        Stretch(
+            seconds=after.began_s - epoch.began_s,
+            batches=len(epoch.yields_s),
+            samples=sum(epoch.samples),
+        )
         for epoch, after in itertools.pairwise(epochs)
     ]
     if len(spans) > 1:
         spans = spans[1:]  # the first epoch also pays for what is paid once a training
     if not spans:
-        spans = [(epochs[0].yields_s[-1] - epochs[0].began_s, len(epochs[0].yields_s))]
-    batches = sum(count for _, count in spans)
-    total_s = math.fsum(span for span, _ in spans)
-    if total_s <= 0:
-        return None
-    per_batch = [span / count for span, count in spans]
-    interval = mean_interval(per_batch)
-    mean_s = total_s / batches
-    low = high = None
-    if interval.low is not None and interval.high is not None and interval.value > 0:
-        low, high = (mean_s * end / interval.value for end in (interval.low, interval.high))
-    return Throughput(
-        batches_per_s=_rate(Estimate(value=mean_s, low=low, high=high), 1),
-        spread=_spread(per_batch),
-        batches=batches,
-        measured_s=total_s,
-        whole_epochs=True,
-    )
+        first = epochs[0]
+        spans = [
+            Stretch(
+                seconds=first.yields_s[-1] - first.began_s,
+                batches=len(first.yields_s),
+                samples=sum(first.samples),
+            )
+        ]
+    counted = all(epoch.counted for epoch in epochs)
+    return _throughput(spans, Stretch.joined(spans), counted=counted, whole_epochs=True)
 
 
 def throughput(epochs: Sequence[Epoch], config: Config, *, enough_s: float) -> Throughput | None:

@@ -12,7 +12,7 @@ from dlprof.errors import TargetError
 from dlprof.records import Failure, Outcome
 from dlprof.targets.faults import user_traceback
 from dlprof.trial import remedies
-from dlprof.trial.measure import EmptyLoaderError, TruncatedEpochError
+from dlprof.trial.measure import EmptyLoaderError, WrongDataError
 from dlprof.trial.room import remedy
 from dlprof.trial.signs import SIGNS, Sign
 
@@ -168,13 +168,8 @@ def _of_ours(error: BaseException) -> Failure | None:
             message="The loader yielded no batch.",
             hint="Check the data set's length, the sampler, and drop_last with the batch size.",
         )
-    if isinstance(error, TruncatedEpochError):
-        return Failure(
-            kind="truncated",
-            message=f"An epoch ended early without an error: {error}.",
-            hint="Look for a StopIteration, such as next() on an empty iterator, in __getitem__ or "
-            "collate_fn: torch takes it for the end of the epoch.",
-        )
+    if isinstance(error, WrongDataError):
+        return Failure(kind=error.kind, message=str(error), hint=error.hint)
     return None
 
 

@@ -11,17 +11,30 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from dlprof.records import Config, Estimate
-from dlprof.trial.estimate import Epoch, throughput, warm_up_batches
+from dlprof.trial.estimate import (
+    Epoch,
+    Throughput,
+    is_rising,
+    steady_rounds,
+    throughput,
+    warm_up_batches,
+)
+from dlprof.units import format_duration
 
 _MIN_ROUNDS = 3
-_PATIENCE = 3.0  # a window may last this many times its length to gather _MIN_ROUNDS
+_PATIENCE = 3.0
+"""The warm-up, and a window that gathers ``_MIN_ROUNDS``, may last this many windows each; so many
+windows at most are given to a loader that is still getting faster."""
+
+_FELT = 0.1
+"""Share of the time until a loader is steady that it must lose there to be worth a word."""
+
 _FILL_CAP_S = 0.25
 _STRETCH_S = 1.0
 _ONE_BATCH = -math.inf
-_INSPECTED = 2  # the first batches that are kept to be inspected: one each of two workers
 
 
 class Gate(Protocol):
@@ -38,6 +51,10 @@ class Gate(Protocol):
     @property
     def batches(self) -> int:
         """Index batches handed out in this epoch."""
+
+    @property
+    def sizes(self) -> Sequence[int] | None:
+        """Samples in each of them; ``None`` where that isn't known."""
 
     def reopen(self, *, limit: float = ...) -> None:
         """Make ready for an epoch of at most ``limit`` batches."""
@@ -66,8 +83,13 @@ class Measured:
     Attributes:
         startup_s: ``iter(loader)`` plus the first ``next()``.
         batches_per_s: Steady rate; ``None`` if too few batches came.
+        samples_per_s: The same in samples; ``None`` also where they can't be counted.
         spread: How uncertain that rate is, as a share of it; ``None`` if too few blocks came.
         batches: Batches in the window.
+        samples: Samples in them; ``None`` where they can't be counted.
+        epoch_samples: Samples in a whole epoch; ``None`` where none was seen from end to end.
+        transient_s: Seconds that the batches before the window took beyond what they take at the
+            steady rate; ``None`` without one.
         measured_s: Seconds in the window.
         whole_epochs: Whether the rate covers whole epochs.
         wait_fraction: Share of the window spent in ``next()``.
@@ -77,8 +99,12 @@ class Measured:
 
     startup_s: float
     batches_per_s: Estimate | None
+    samples_per_s: Estimate | None
     spread: float | None
     batches: int
+    samples: int | None
+    epoch_samples: int | None
+    transient_s: float | None
     measured_s: float
     whole_epochs: bool
     wait_fraction: float
@@ -90,8 +116,31 @@ class EmptyLoaderError(Exception):
     """The loader ended before its first batch."""
 
 
-class TruncatedEpochError(Exception):
-    """An epoch ended without an error before all its batches had come."""
+class WrongDataError(Exception):
+    """The loader gave other data than it should, without an error.
+
+    Args:
+        kind: What is wrong with it.
+        message: The same in a sentence.
+        hint: What to change, in a sentence.
+    """
+
+    def __init__(
+        self, kind: Literal["duplicated", "truncated"], message: str, *, hint: str
+    ) -> None:
+        super().__init__(message)
+        self.kind: Literal["duplicated", "truncated"] = kind
+        self.hint = hint
+
+
+def ended_early(came: int, wanted: int) -> WrongDataError:
+    """The error of an epoch of which fewer batches came than indices were handed out."""
+    return WrongDataError(
+        "truncated",
+        f"An epoch ended early without an error: {came} of {wanted} batches came.",
+        hint="Look for a StopIteration, such as next() on an empty iterator, in __getitem__ or "
+        "collate_fn: torch takes it for the end of the epoch.",
+    )
 
 
 @dataclasses.dataclass(slots=True)
@@ -101,6 +150,7 @@ class _Log:
     began_s: float
     warm_up: int
     yields_s: array.array[float] = dataclasses.field(default_factory=lambda: array.array("d"))
+    samples: array.array[int] = dataclasses.field(default_factory=lambda: array.array("q"))
     asked_s: float = 0.0  # when the consumer asked for one more batch than the epoch had
     whole: bool = False
 
@@ -111,7 +161,14 @@ class _Log:
             warm_up=self.warm_up,
             whole=self.whole,
             last_partial=self.whole,
+            samples=self.samples,
         )
+
+    @property
+    def epoch_samples(self) -> int | None:
+        """Samples in this epoch, if it came to its end and they are known."""
+        counted = self.whole and len(self.samples) == len(self.yields_s)
+        return sum(self.samples) if counted else None
 
 
 class Loop:
@@ -124,7 +181,8 @@ class Loop:
         clock: Monotonic seconds.
         beat: Called now and then, with the time at which the last batch came.
         confirm: Called once, after the very first batch.
-        inspect: Called once, with the first batches of the loader, which are then let go.
+        inspect: Called with each batch that comes before the window, and its position in its epoch.
+        count: Samples in a batch; called for each one until :meth:`count_no_more`.
     """
 
     def __init__(
@@ -136,7 +194,8 @@ class Loop:
         clock: Callable[[], float],
         beat: Callable[[float], object],
         confirm: Callable[[], object] = lambda: None,
-        inspect: Callable[[Sequence[Any]], object] = lambda _batches: None,
+        inspect: Callable[[int, Any], object] = lambda _position, _batch: None,
+        count: Callable[[Any], int | None] | None = None,
     ) -> None:
         self._loader = loader
         self._config = config
@@ -145,9 +204,9 @@ class Loop:
         self._beat = beat
         self._confirm = confirm
         self._inspect = inspect
+        self._count = count
         self._iterator: Iterator[Any] = iter(())
         self.batch: Any = None
-        self._first_batches: list[Any] = []
         self.wait_s = 0.0
         self.logs: list[_Log] = []
         self.turnovers_s: list[float] = []
@@ -188,10 +247,29 @@ class Loop:
             self.wait_s += self.turnovers_s[-1]
         else:
             self._confirm()
-            self._first_batches.append(self.batch)
         self.logs.append(log)
+        self._note(self.batch)
+        self._inspect(0, self.batch)
         self._consume(self.batch)
         self._beat(log.yields_s[0])
+
+    def count_no_more(self) -> None:
+        """Leave counting to what hands the samples out."""
+        self._count = None
+
+    def _note(self, batch: Any) -> None:
+        """Count the samples of a batch, where that is done by looking at it."""
+        if self._count is not None:
+            samples = self._count(batch)
+            if samples is not None:  # else fewer are counted than came, which says so
+                self.now.samples.append(samples)
+
+    def warm_up(self) -> bool:
+        """Take, inspect and consume one batch; False if the epoch ended instead."""
+        if not self.run(_ONE_BATCH):
+            return False
+        self._inspect(len(self.now.yields_s) - 1, self.batch)
+        return True
 
     def run(self, until_s: float) -> bool:
         """Take and consume batches until one comes at ``until_s`` or later; at least one.
@@ -201,6 +279,7 @@ class Loop:
         """
         log, clock, consume = self.logs[-1], self._clock, self._consume
         write, advance = log.yields_s.append, self._iterator.__next__
+        note = self._note if self._count is not None else None
         wait_s = 0.0
         while True:
             asked_s = clock()
@@ -212,6 +291,8 @@ class Loop:
             came_s = clock()
             wait_s += came_s - asked_s
             write(came_s)
+            if note is not None:
+                note(batch)
             consume(batch)
             if came_s >= until_s:
                 break
@@ -224,22 +305,17 @@ class Loop:
         log = self.logs[-1]
         log.asked_s = self._clock()
         for batch in self._iterator:
-            if len(self._first_batches) < _INSPECTED:
-                self._first_batches.append(batch)
             self.batch = batch
+            log.yields_s.append(self._clock())
+            self._beat(log.yields_s[-1])
+            self._note(batch)
+            self._inspect(len(log.yields_s) - 1, batch)
             log.asked_s = self._clock()
-            log.yields_s.append(log.asked_s)
-            self._beat(log.asked_s)
         log.whole = True
 
     def take(self, count: int) -> bool:
         """Take some batches of this epoch and let them go; False where it has no more."""
         return sum(1 for _ in itertools.islice(self._iterator, count)) == count
-
-    def let_go(self) -> None:
-        """Show the first batches, and hold them no longer: they take shared memory."""
-        self._inspect(self._first_batches)
-        self._first_batches = []
 
     def shut_down(self) -> None:
         """End the workers, as torch does when its iterator is collected."""
@@ -253,7 +329,7 @@ def _warm_up(loop: Loop, plan: Plan, gate: Gate, clock: Callable[[], float]) -> 
     """Pass the warm-up; returns a warning if it had to be cut short."""
     wanted = warm_up_batches(plan.config)
     least = plan.config.num_workers + 1
-    deadline = clock() + plan.window_s / 2
+    deadline = clock() + _PATIENCE * plan.window_s
     while len(loop.now.yields_s) <= wanted:
         if clock() > deadline and len(loop.now.yields_s) > least:
             loop.now.warm_up = len(loop.now.yields_s) - 1
@@ -261,7 +337,7 @@ def _warm_up(loop: Loop, plan: Plan, gate: Gate, clock: Callable[[], float]) -> 
                 f"the warm-up was cut short at {loop.now.warm_up} of {wanted} batches, "
                 "because they are slow; a longer --trial-time measures better"
             )
-        if not loop.run(_ONE_BATCH):
+        if not loop.warm_up():
             _next_epoch(loop, gate)
             break
     return ""
@@ -269,7 +345,7 @@ def _warm_up(loop: Loop, plan: Plan, gate: Gate, clock: Callable[[], float]) -> 
 
 def _next_epoch(loop: Loop, gate: Gate) -> None:
     """Go on after an epoch that ended by itself."""
-    _check_whole(loop, gate)
+    _close_epoch(loop, gate)
     gate.reopen()
     loop.begin_epoch()
 
@@ -301,6 +377,30 @@ def _window(loop: Loop, plan: Plan, gate: Gate) -> None:
         _next_epoch(loop, gate)
 
 
+def _settle(loop: Loop, plan: Plan, gate: Gate, start: Callable[[], float]) -> float:
+    """Measure windows until the loader is steady: one in which it still got faster was warm-up.
+
+    Args:
+        loop: Past its warm-up.
+        plan: What and how long.
+        gate: Ends epochs.
+        start: Marks the beginning of a window; returns the time.
+
+    Returns:
+        When the window began that counts.
+    """
+    for left in range(round(_PATIENCE), -1, -1):
+        began_s = start()
+        _window(loop, plan, gate)
+        log = loop.now
+        if left == 0 or len(loop.logs) > 1 or log.whole:
+            break
+        if not is_rising(steady_rounds(log.frozen(), plan.config)):
+            break
+        log.warm_up = len(log.yields_s) - 1
+    return began_s
+
+
 def _begin(loop: Loop, plan: Plan, gate: Gate) -> None:
     """Start the loader; first through an epoch of one batch per worker, to time an epoch's end.
 
@@ -311,24 +411,39 @@ def _begin(loop: Loop, plan: Plan, gate: Gate) -> None:
     if limited:
         gate.reopen(limit=max(1, plan.config.num_workers))
     loop.begin_epoch()
+    if gate.attached and gate.sizes is not None:
+        loop.count_no_more()
     if limited and gate.attached:
         loop.drain()
         _check_whole(loop, gate)
-        loop.let_go()
         gate.reopen()
         loop.begin_epoch()
-    else:
-        loop.let_go()
+
+
+def _close_epoch(loop: Loop, gate: Gate) -> None:
+    """Take down what an epoch held that ended by itself, and see that it is whole."""
+    _check_whole(loop, gate)
+    _take_sizes(loop, gate)
+
+
+def _take_sizes(loop: Loop, gate: Gate) -> None:
+    """The samples of this epoch's batches, where the indices say it."""
+    sizes = gate.sizes if gate.attached else None
+    if sizes is not None:
+        loop.now.samples = array.array("q", sizes[: len(loop.now.yields_s)])
 
 
 def _check_whole(loop: Loop, gate: Gate) -> None:
     """Notice an epoch that was cut short: torch takes a ``StopIteration`` for its end."""
     came = len(loop.now.yields_s)
     if gate.attached and gate.exact and came < gate.batches:
-        raise TruncatedEpochError(f"{came} of {gate.batches} batches came")
+        raise ended_early(came, gate.batches)
 
 
-def _middle(values: Sequence[float]) -> float | None:
+_N = TypeVar("_N", int, float)
+
+
+def _middle(values: Sequence[_N]) -> _N | None:
     """The lower median; ``None`` of nothing."""
     return sorted(values)[(len(values) - 1) // 2] if values else None
 
@@ -360,17 +475,22 @@ def measure(
 
     Raises:
         EmptyLoaderError: The loader gave nothing.
-        TruncatedEpochError: An epoch ended early.
+        WrongDataError: An epoch ended early, or what was inspected is wrong.
     """
     _begin(loop, plan, gate)
     startup_s = loop.logs[0].yields_s[0] - loop.logs[0].began_s
     del loop.logs[:-1]
     warning = _warm_up(loop, plan, gate, clock)
-    window("start", 0.0)
-    loop.wait_s, began_s = 0.0, clock()
-    _window(loop, plan, gate)
+
+    def start() -> float:
+        window("start", 0.0)
+        loop.wait_s = 0.0
+        return clock()
+
+    began_s = _settle(loop, plan, gate, start)
     lasted_s = clock() - began_s
     wait_fraction = min(1.0, loop.wait_s / lasted_s) if lasted_s > 0 else 1.0
+    _take_sizes(loop, gate)
     epochs = [log.frozen() for log in loop.logs]
     rate = throughput(epochs, plan.config, enough_s=plan.window_s / 2)
     window("end", fill_s(rate.batches_per_s.value if rate else 0.0, plan.config))
@@ -380,14 +500,39 @@ def measure(
             f"an epoch has only {len(epochs[0].yields_s)} batches: the rate is that of whole "
             "epochs, turnover included"
         )
+    warned, transient_s = _transient(loop, plan, rate)
     return Measured(
         startup_s=startup_s,
         batches_per_s=rate.batches_per_s if rate else None,
+        samples_per_s=rate.samples_per_s if rate else None,
         spread=rate.spread if rate else None,
         batches=rate.batches if rate else 0,
+        samples=rate.samples if rate else None,
+        epoch_samples=_middle([e for log in loop.logs if (e := log.epoch_samples) is not None]),
+        transient_s=transient_s,
         measured_s=rate.measured_s if rate else 0.0,
         whole_epochs=rate.whole_epochs if rate else False,
         wait_fraction=wait_fraction,
         epoch_turnover_s=_middle(loop.turnovers_s),
-        warnings=tuple(warnings),
+        warnings=(*warnings, *warned),
     )
+
+
+def _transient(
+    loop: Loop, plan: Plan, rate: Throughput | None
+) -> tuple[tuple[str, ...], float | None]:
+    """What the batches before the steady segment took beyond the steady rate: paid once."""
+    log = loop.logs[0]
+    if rate is None or rate.whole_epochs or not 0 < log.warm_up < len(log.yields_s):
+        return (), None
+    took_s = log.yields_s[log.warm_up] - log.yields_s[0]
+    transient_s = max(0.0, took_s - log.warm_up / rate.batches_per_s.value)
+    if log.warm_up <= warm_up_batches(plan.config) or transient_s < _FELT * took_s:
+        return (), transient_s
+    still = is_rising(steady_rounds(log.frozen(), plan.config))
+    text = (
+        f"the loader got faster for {format_duration(took_s)} before its rate was steady, which "
+        f"cost {format_duration(transient_s)} once"
+    )
+    more = "; it was still getting faster: a longer --trial-time measures better" if still else ""
+    return (text + more,), transient_s

@@ -50,7 +50,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     middle_s, middle_cpu_s, batch = _clock(), time.process_time(), next(iterator, first)
     ended_s, ended_cpu_s = _clock(), time.process_time()
     sent = _sent(first, batch)
-    size, samples = count_bytes(batch), samples_per_batch(gate, batch, built)
+    size, samples = count_bytes(batch), _samples_per_batch(gate, batch, built)
     least_bytes = min(size, count_bytes(first))
     # Last, because the user's step may change the batch.
     there = batch if request.device == "cpu" else _brought(batch, request.device)
@@ -88,14 +88,12 @@ def try_workers(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     return {"failure": None if failure is None else dataclasses.asdict(failure)}
 
 
-def samples_per_batch(gate: EpochGate, batch: object, built: BuiltTarget) -> float | None:
-    """Mean samples of a full batch, from the indices handed out or else from the batch itself."""
+def _samples_per_batch(gate: EpochGate, batch: object, built: BuiltTarget) -> float | None:
+    """Samples of the second batch, from the indices handed out or else from the batch itself."""
     from dlprof.targets.counting import count_samples  # noqa: PLC0415
 
-    full = gate.sizes[:-1] if gate.exhausted and len(gate.sizes) > 1 else gate.sizes
-    if gate.attached and full:
-        return sum(full) / len(full)
-    counted = count_samples(batch, built.target.batch_size)
+    sizes = gate.sizes if gate.attached else None
+    counted = sizes[-1] if sizes else count_samples(batch, built.target.batch_size)
     return None if counted is None else float(counted)
 
 

@@ -155,7 +155,7 @@ def completed(blank: Trial, story: Story, request: TrialRequest, limits: Limits)
         disturbed += (_STOPPED.format(time=format_duration(story.stopped_s)),)
     return dataclasses.replace(
         blank,
-        samples_per_s=_scaled(rate, result["samples_per_batch"]),
+        samples_per_s=_estimate(measured["samples_per_s"]),
         batches_per_s=rate,
         bytes_per_s=_scaled(rate, result["batch_bytes"]),
         startup_s=measured["startup_s"],
@@ -168,7 +168,9 @@ def completed(blank: Trial, story: Story, request: TrialRequest, limits: Limits)
         measured_s=measured["measured_s"],
         window_batches=measured["batches"],
         batch_bytes=result["batch_bytes"],
-        samples_per_batch=result["samples_per_batch"],
+        samples_per_batch=_each(measured["samples"], measured["batches"]),
+        epoch_samples=measured["epoch_samples"],
+        transient_s=measured["transient_s"],
         whole_epochs=measured["whole_epochs"],
         copies=_copies(result.get("copies")),
     )
@@ -193,6 +195,10 @@ def _scaled(rate: Estimate | None, factor: float | None) -> Estimate | None:
     return None if rate is None or factor is None else rate.times(factor)
 
 
+def _each(samples: int | None, batches: int) -> float | None:
+    return None if samples is None or not batches else samples / batches
+
+
 def _unavailable(story: Story, request: TrialRequest, result: Message) -> dict[str, str]:
     """Reasons for every figure of the trial that is missing."""
     reasons: dict[str, str] = {}
@@ -214,6 +220,6 @@ def _unavailable(story: Story, request: TrialRequest, result: Message) -> dict[s
     if result["measured"]["batches_per_s"] is None:
         for name in ("batches_per_s", "samples_per_s", "bytes_per_s"):
             reasons[name] = "too few batches came within the trial"
-    elif result["samples_per_batch"] is None:
+    elif result["measured"]["samples_per_s"] is None:
         reasons["samples_per_s"] = "the samples in a batch can't be counted"
     return reasons

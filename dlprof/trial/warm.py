@@ -26,7 +26,7 @@ from dlprof.records import Config
 from dlprof.trial import child, failures
 from dlprof.trial.burden import burden
 from dlprof.trial.guard import guard_of
-from dlprof.trial.measure import EmptyLoaderError, Loop, TruncatedEpochError
+from dlprof.trial.measure import EmptyLoaderError, Loop, ended_early
 from dlprof.trial.processes import die_with_parent, tie_forked
 from dlprof.trial.protocol import BlockRequest, Channel, Message, build_request
 from dlprof.trial.stacks import answer_with_stacks
@@ -79,11 +79,13 @@ class Warm:
 
     def __init__(self, built: BuiltTarget, config: Config, burden_s: float = 0.0) -> None:
         from dlprof.machine.portable import open_tree  # noqa: PLC0415 - torch comes first
+        from dlprof.targets.counting import SampleCounter  # noqa: PLC0415
         from dlprof.targets.loader import EpochGate  # noqa: PLC0415
         from dlprof.tracing.tracer import Tracer  # noqa: PLC0415
 
         self._built, self._config = built, config
         self._gate = EpochGate()
+        self._counter = SampleCounter(built.target.batch_size)
         self._loader = _lasting_loader(built, config, self._gate)
         burden(self._loader, burden_s)
         self._tracer = Tracer(self._loader, capacity=MOST_BATCHES)
@@ -121,7 +123,7 @@ class Warm:
             self._gate.reopen(limit=batches - came)
             for batch in iter(self._tracer):
                 seen.times_s.append(_clock())
-                if not self._gate.exact:
+                if self._gate.sizes is None:
                     seen.samples.append(self._count(batch))
                 if len(seen.times_s) == seen.undisturbed:
                     seen.memory = self._hold(seen, held)
@@ -137,16 +139,14 @@ class Warm:
             raise EmptyLoaderError
         if not before:
             self._gate.confirm()
-        if self._gate.exact:
-            if came < self._gate.batches:
-                raise TruncatedEpochError(f"{came} of {self._gate.batches} batches came")
-            seen.samples.extend(self._gate.sizes[:came])
+        if self._gate.exact and came < self._gate.batches:
+            raise ended_early(came, self._gate.batches)
+        sizes = self._gate.sizes
+        if sizes is not None:
+            seen.samples.extend(sizes[:came])
 
     def _count(self, batch: object) -> int:
-        from dlprof.targets.counting import count_samples  # noqa: PLC0415
-
-        size = self._built.target.batch_size
-        return count_samples(batch, size) or size or 1
+        return self._counter(batch) or self._built.target.batch_size or 1
 
     def _hold(self, seen: _Seen, held: int | None) -> Message:
         """Take nothing until the queues are full, and look what is held then."""

@@ -37,7 +37,7 @@ if __name__ == "__main__":
             seen += 1
         epoch_lengths.append(seen)
     first = [part.tolist() if hasattr(part, "tolist") else part for part in first]
-    print(json.dumps([epoch_lengths, first, gate.confirm(), gate.exhausted]))
+    print(json.dumps([epoch_lengths, first, gate.confirm(), gate.closed]))
 """
 
 
@@ -60,26 +60,26 @@ def load(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    lengths, first, attached, exhausted = json.loads(done.stdout)
-    return lengths, first, attached, exhausted
+    lengths, first, attached, closed = json.loads(done.stdout)
+    return lengths, first, attached, closed
 
 
 @pytest.mark.parametrize("method", [pytest.param("fork", marks=FORK), "spawn"])
 def test_a_file_target_reaches_its_workers(tmp_path: Path, method: str) -> None:
-    lengths, first, attached, exhausted = load(
+    lengths, first, attached, closed = load(
         tmp_path, "user_data.py:make_loader", {"num_workers": 1, "start_method": method}
     )
     assert lengths == [4]
     assert first == [[0, 1], [10, 11]]  # the user's own worker_init_fn set the offset of 10
     assert attached
-    assert exhausted
+    assert not closed
 
 
 @FORK
 @pytest.mark.parametrize("text", ["user_data.py:Endless", "synthetic:iterable=true", "synthetic"])
 @pytest.mark.parametrize("persistent", [True, False])
 def test_an_epoch_ends_on_demand(tmp_path: Path, text: str, persistent: bool) -> None:  # noqa: FBT001
-    lengths, _, attached, exhausted = load(
+    lengths, _, attached, closed = load(
         tmp_path,
         text,
         {"num_workers": 2, "prefetch_factor": 2, "persistent_workers": persistent},
@@ -88,7 +88,7 @@ def test_an_epoch_ends_on_demand(tmp_path: Path, text: str, persistent: bool) ->
     )
     assert lengths == [5, 5]  # more than the queues were primed with, and all of them came
     assert attached
-    assert not exhausted
+    assert closed
 
 
 @FORK

@@ -85,5 +85,9 @@ class FakeGate:
     def batches(self) -> int:
         return self._loader.handed_out
 
+    @property
+    def sizes(self) -> None:
+        return None
+
     def reopen(self, *, limit: float = math.inf) -> None:
         self._loader.limit = limit

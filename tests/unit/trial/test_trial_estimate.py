@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlprof.records import Config, Usage
-from dlprof.trial.estimate import Epoch, blocks_of_rounds, steady_gaps, throughput, warm_up_batches
+from dlprof.trial.estimate import (
+    Epoch,
+    Stretch,
+    blocks_of_rounds,
+    is_rising,
+    steady_rounds,
+    throughput,
+    warm_up_batches,
+)
 from dlprof.trial.noise import disturbances
 
 
@@ -30,8 +38,8 @@ def test_the_end_of_an_epoch_is_left_out() -> None:
     whole = Epoch(began_s=0.0, yields_s=times, warm_up=6, whole=True, last_partial=True)
     cut = Epoch(began_s=0.0, yields_s=times, warm_up=6)
 
-    assert len(steady_gaps(cut, config)) == (40 - 1 - 6) // 2
-    assert len(steady_gaps(whole, config)) == (40 - 1 - 6 - 4 - 1) // 2
+    assert len(steady_rounds(cut, config)) == (40 - 1 - 6) // 2
+    assert len(steady_rounds(whole, config)) == (40 - 1 - 6 - 4 - 1) // 2
 
 
 @given(
@@ -58,10 +66,13 @@ def test_perfect_bursts_have_an_exact_rate(
 @given(count=st.integers(0, 2000), workers=st.integers(0, 16), prefetch=st.integers(1, 8))
 def test_blocks_are_equal_few_and_never_empty(count: int, workers: int, prefetch: int) -> None:
     config = Config(num_workers=workers, prefetch_factor=prefetch).canonical()
-    blocks = blocks_of_rounds([1.0] * count, config)
+    rounds = [Stretch(seconds=1.0, batches=2, samples=6)] * count
+    blocks = blocks_of_rounds(rounds, config)
 
     assert len(blocks) <= 20
-    assert all(block == pytest.approx(1.0) for block in blocks)
+    assert len({block.batches for block in blocks}) <= 1
+    assert all(block.samples == 3 * block.batches for block in blocks)
+    assert all(block.seconds == pytest.approx(block.batches / 2) for block in blocks)
     assert bool(blocks) == bool(count)
 
 
@@ -137,3 +148,66 @@ def test_whole_epochs_leave_out_the_first() -> None:
     assert found is not None
     assert found.whole_epochs
     assert found.batches_per_s.value == pytest.approx(4 / 2.0)
+
+
+def test_samples_are_counted_batch_by_batch_where_sizes_vary() -> None:
+    """Nine batches of 32 and one of 12 at a time, each taking as long as it is large."""
+    sizes = ([32] * 9 + [12]) * 30
+    times = list(itertools.accumulate(0.001 * size for size in sizes))
+    epoch = Epoch(began_s=0.0, yields_s=times, samples=sizes)
+    found = throughput([epoch], Config(), enough_s=0.0)
+
+    assert found is not None
+    assert found.samples_per_s is not None
+    assert found.samples_per_s.value == pytest.approx(1000.0)
+    assert found.samples == sum(sizes[1:])  # the time of the first is not known
+    assert found.spread == pytest.approx(0.0, abs=1e-9)
+
+
+def test_batches_of_one_size_have_the_same_rate_either_way() -> None:
+    draw = random.Random(1)
+    times = list(itertools.accumulate(draw.uniform(0.5, 1.5) for _ in range(200)))
+    found = throughput(
+        [Epoch(began_s=0.0, yields_s=times, samples=[8] * 200)], Config(), enough_s=0.0
+    )
+
+    assert found is not None
+    assert found.samples_per_s is not None
+    assert found.samples_per_s == found.batches_per_s.times(8)
+
+
+def test_samples_that_were_not_all_counted_have_no_rate() -> None:
+    times = [float(moment) for moment in range(50)]
+    epoch = Epoch(began_s=0.0, yields_s=times, samples=[8] * 49)
+    found = throughput([epoch], Config(), enough_s=0.0)
+
+    assert found is not None
+    assert found.samples_per_s is None
+    assert found.samples is None
+
+
+def test_whole_epochs_count_their_partial_batches() -> None:
+    epochs = [
+        Epoch(began_s=float(n), yields_s=[n + 0.4, n + 0.5], whole=True, samples=[8, 3])
+        for n in range(4)
+    ]
+    config = Config(num_workers=2, prefetch_factor=1)
+    found = throughput(epochs, config, enough_s=1.0)
+
+    assert found is not None
+    assert found.whole_epochs
+    assert found.samples_per_s is not None
+    assert found.samples_per_s.value == pytest.approx(11.0)
+
+
+def of_seconds(*seconds: float) -> list[Stretch]:
+    return [Stretch(seconds=each, batches=2, samples=0) for each in seconds]
+
+
+def test_only_a_slow_beginning_is_rising() -> None:
+    assert is_rising(of_seconds(4, 4, 3, 3, 2, 2, 1, 1))
+    assert is_rising(of_seconds(4, 4, 1, 1, 1, 1, 1, 1))
+    assert not is_rising(of_seconds(2, 2, 3, 3, 1, 1, 1, 1))
+    assert not is_rising(of_seconds(1, 1, 2, 2, 3, 3, 4, 4))
+    assert not is_rising(of_seconds(1.06, 1.06, 1.04, 1.04, 1.02, 1.02, 1, 1))
+    assert not is_rising(of_seconds(4, 3, 2, 1))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import pytest
 from fake_loader import FakeGate, FakeLoader, VirtualClock
 
@@ -11,7 +13,7 @@ from dlprof.trial.measure import (
     Loop,
     Measured,
     Plan,
-    TruncatedEpochError,
+    WrongDataError,
     fill_s,
     measure,
 )
@@ -25,6 +27,7 @@ def run(
     step_s: float = 0.0,
     gate: FakeGate | None = None,
     turnover: bool = True,
+    count: Callable[[int], int | None] | None = None,
 ) -> tuple[Measured, list[str]]:
     clock = loader.clock
     edges: list[str] = []
@@ -34,6 +37,7 @@ def run(
         consume=lambda _batch: clock.pass_by(step_s),
         clock=clock,
         beat=lambda _now: None,
+        count=count,
     )
     measured = measure(
         loop,
@@ -136,7 +140,7 @@ def test_the_turnover_is_left_out_on_request() -> None:
 
 
 def test_an_epoch_that_ends_early_is_noticed() -> None:
-    with pytest.raises(TruncatedEpochError, match="25 of 26 batches"):
+    with pytest.raises(WrongDataError, match="25 of 26 batches"):
         run(FakeLoader(VirtualClock(), length=30, lost=5), Config(), window_s=60.0)
 
 
@@ -151,3 +155,70 @@ def test_the_queues_get_time_to_fill_but_not_for_ever() -> None:
     assert fill_s(100.0, config) == pytest.approx(0.06)
     assert fill_s(0.1, config) == pytest.approx(0.25)
     assert fill_s(100.0, Config()) == 0.0
+
+
+def test_batches_of_changing_size_are_counted_one_by_one() -> None:
+    measured, _ = run(FakeLoader(VirtualClock()), Config(), count=lambda n: 12 if n % 10 else 32)
+
+    assert measured.samples_per_s is not None
+    assert measured.samples_per_s.value == pytest.approx(10.0 * 14, rel=0.06)
+    assert measured.batches_per_s is not None
+    assert measured.samples is not None
+    assert measured.samples_per_s.value == pytest.approx(
+        measured.batches_per_s.value * measured.samples / measured.batches
+    )
+
+
+def test_an_epoch_that_was_seen_whole_has_its_samples() -> None:
+    loader = FakeLoader(VirtualClock(), length=15)
+    measured, _ = run(loader, Config(), count=lambda n: 3 if n == 14 else 8, window_s=4.0)
+
+    assert measured.epoch_samples == 14 * 8 + 3
+
+
+def test_a_batch_that_can_t_be_counted_leaves_no_rate_of_samples() -> None:
+    measured, _ = run(FakeLoader(VirtualClock()), Config(), count=lambda n: None if n > 5 else 8)
+
+    assert measured.samples_per_s is None
+    assert measured.batches_per_s is not None
+
+
+def warming(clock: VirtualClock, slow: int) -> FakeLoader:
+    """Batches that take less and less time, from eight times as long, until ``slow`` came."""
+
+    class Warming(FakeLoader):
+        def __iter__(self) -> Iterator[int]:
+            for number in super().__iter__():
+                clock.pass_by(self.batch_s * 7 * max(0.0, 1 - number / slow))
+                yield number
+
+    return Warming(clock, batch_s=0.01)
+
+
+def test_what_the_first_batches_cost_is_no_part_of_the_rate() -> None:
+    loader = warming(VirtualClock(), 30)
+    measured, edges = run(loader, Config(), window_s=1.0, turnover=False)
+
+    assert measured.batches_per_s is not None
+    assert measured.batches_per_s.value == pytest.approx(100.0, rel=0.05)
+    assert measured.transient_s == pytest.approx(0.01 * 7 * 30 / 2, rel=0.1)
+    assert any("got faster for" in warning for warning in measured.warnings)
+    assert edges.count("start") > 1
+    assert edges[-1] == "end"
+
+
+def test_a_loader_that_never_gets_steady_is_measured_all_the_same_and_named() -> None:
+    loader = warming(VirtualClock(), 10_000)
+    measured, edges = run(loader, Config(), window_s=1.0, turnover=False)
+
+    assert measured.batches_per_s is not None
+    assert edges.count("start") <= 4
+
+
+def test_a_steady_loader_has_one_window_and_no_transient() -> None:
+    config = Config(num_workers=2, prefetch_factor=2)
+    measured, edges = run(FakeLoader(VirtualClock(), workers=2), config)
+
+    assert edges == ["start", "end"]
+    assert measured.transient_s == pytest.approx(0.0, abs=1e-6)
+    assert not measured.warnings
