@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 
 from dlprof.errors import UsageError
 from dlprof.records import Config, Constraints, Machine, Run, Trial
@@ -68,6 +69,7 @@ class Situation:
             has_step = measured is not None and math.isclose(asked, measured, rel_tol=SAME_STEP)
             as_run = has_step
         other = machine is not None and machine.fingerprint != header.machine.fingerprint
+        length, batches = _epoch_of(run)
         foretold = run.prediction if not other and constraints.ranks == 1 else None
         return cls(
             constraints=dataclasses.replace(
@@ -78,8 +80,8 @@ class Situation:
             machine=machine or header.machine,
             extrapolated=other,
             step_measured=has_step,
-            length=header.target.length,
-            batches_per_epoch=header.target.batches_per_epoch,
+            length=length,
+            batches_per_epoch=batches,
             batch_tensors=header.target.batch_tensors,
             present=header.target.present_settings(has_accelerator=header.accelerator is not None),
             expected=Expected.of(foretold) if foretold is not None and as_run else None,
@@ -167,6 +169,17 @@ def cores_share(trial: Trial, situation: Situation) -> float:
     if own is None or own <= 0 or (ranks == 1 and not situation.extrapolated):
         return 1.0
     return min(1.0, situation.machine.usable_cores / (ranks * own))
+
+
+def _epoch_of(run: Run) -> tuple[int | None, int | None]:
+    """Samples and batches of an epoch: as the target says, else as trials saw whole ones."""
+    target = run.header.target
+    seen = [trial for trial in run.completed if trial.epoch_samples and trial.samples_per_batch]
+    if target.length is not None or target.batches_per_epoch is not None or not seen:
+        return target.length, target.batches_per_epoch
+    length = statistics.median_low([trial.epoch_samples or 0 for trial in seen])
+    each = statistics.median([trial.samples_per_batch or 1.0 for trial in seen])
+    return length, max(1, round(length / each))
 
 
 def _positive(value: object) -> float | None:

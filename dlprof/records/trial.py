@@ -185,6 +185,8 @@ class Trial:
         measured_s: Length of the measured window.
         wall_s: Whole cost of the trial, process start to process end.
         window_batches: Batches in the measured window.
+        window_samples: Samples in them, counted batch by batch; ``None`` where they can't be
+            counted, and in files of dlprof before 0.2, which took one batch's size for all.
         batch_bytes: Mean bytes of tensor data per batch.
         samples_per_batch: Mean samples per batch in the window.
         epoch_samples: Samples in a whole epoch that it saw, first to last batch; ``None`` where
@@ -216,6 +218,7 @@ class Trial:
     measured_s: float = 0.0
     wall_s: float = 0.0
     window_batches: int = 0
+    window_samples: int | None = None
     batch_bytes: float | None = None
     samples_per_batch: float | None = None
     epoch_samples: int | None = None

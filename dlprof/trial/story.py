@@ -168,6 +168,7 @@ def completed(blank: Trial, story: Story, request: TrialRequest, limits: Limits)
         measured_s=measured["measured_s"],
         window_batches=measured["batches"],
         batch_bytes=result["batch_bytes"],
+        window_samples=measured["samples"],
         samples_per_batch=_each(measured["samples"], measured["batches"]),
         epoch_samples=measured["epoch_samples"],
         transient_s=measured["transient_s"],

@@ -89,18 +89,29 @@ def test_an_iterable_that_every_worker_gives_whole(make_bench: Make, *, persiste
     trial = bench.run("unsharded", config(2, "fork", persistent=persistent))
     sharded = bench.run("none", config(2, "fork", persistent=persistent))
 
-    assert trial.outcome == sharded.outcome == "completed"
-    assert any("get_worker_info" in warning for warning in trial.warnings)
-    assert not any("get_worker_info" in warning for warning in sharded.warnings)
+    assert trial.failure is not None
+    assert trial.failure.kind == "duplicated"
+    assert "get_worker_info" in trial.failure.hint
+    assert trial.samples_per_s is None
+    assert sharded.outcome == "completed", sharded.failure
 
 
-@pytest.mark.parametrize("fault", ["says_too_few", "ends_early"])
 @pytest.mark.usefixtures("clean")
-def test_an_iterable_whose_length_lies(make_bench: Make, fault: str) -> None:
-    trial = make_bench("stream").run(fault, config(1, "fork"), trial_s=0.3)
+def test_an_iterable_that_gives_more_than_it_promises(make_bench: Make) -> None:
+    trial = make_bench("stream").run("says_too_few", config(1, "fork"), trial_s=0.3)
 
     assert trial.outcome == "completed", trial.failure
     assert any("__len__" in warning for warning in trial.warnings), trial.warnings
+
+
+@pytest.mark.usefixtures("clean")
+def test_an_iterable_that_gives_less_than_it_promises(make_bench: Make) -> None:
+    trial = make_bench("stream").run("ends_early", config(1, "fork"), trial_s=0.3)
+
+    assert trial.failure is not None
+    assert trial.failure.kind == "truncated"
+    assert "__len__" in trial.failure.message
+    assert trial.samples_per_s is None
 
 
 @pytest.mark.usefixtures("clean")

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
 
-from dlprof.targets.counting import count_bytes, count_samples, count_tensors
+from dlprof.targets.counting import (
+    SampleCounter,
+    count_bytes,
+    count_samples,
+    count_tensors,
+    sample_digests,
+)
 
 Pair = collections.namedtuple("Pair", "image label")  # noqa: PYI024 - what users return
 
@@ -64,6 +71,52 @@ BOXES = [{"boxes": torch.zeros(n, 4), "labels": torch.zeros(n)} for n in (1, 3, 
 )
 def test_samples(batch: object, samples: int | None) -> None:
     assert count_samples(batch) == samples
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        (torch.zeros(3, 8, 8), 4),
+        {"image": torch.zeros(3, 8, 8), "label": torch.tensor(4)},
+        {"__key__": "a", "txt": "words"},
+    ],
+)
+def test_a_single_sample_of_a_loader_that_does_not_batch(sample: object) -> None:
+    assert count_samples(sample) == 1
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: torch.zeros(n, 3),
+        lambda n: [torch.zeros(n, 3), torch.zeros(n)],
+        lambda n: (torch.zeros(n, 3), torch.zeros(n)),
+        lambda n: {"x": [torch.zeros(n, 3)], "y": torch.zeros(n)},
+        lambda n: ([torch.zeros(3, 5, 4 + i) for i in range(n)], BOXES[:1] * n),
+        lambda n: Batch(tokens=torch.zeros(n, 9)),
+        lambda n: pack_sequence([torch.zeros(3)] * n),
+    ],
+)
+@pytest.mark.parametrize("batch_size", [None, 8])
+def test_a_loader_s_batches_are_all_counted_in_the_same_place(
+    make: Callable[[int], object], batch_size: int | None
+) -> None:
+    count = SampleCounter(batch_size)
+    assert [count(make(n)) for n in (8, 8, 1, 3, 2)] == [8, 8, 1, 3, 2]
+
+
+def test_batches_that_change_their_structure_are_counted_all_the_same() -> None:
+    count = SampleCounter()
+    assert count({"x": torch.zeros(4, 3)}) == 4
+    assert count([torch.zeros(5, 3)]) == 5
+
+
+def test_samples_of_the_same_content_have_the_same_digest() -> None:
+    images, labels = torch.rand(4, 3, 50, 50), torch.arange(4)
+    digests = sample_digests([images, labels, ["a", "b", "c", "d"]], 4)
+    assert len(set(digests)) == 4
+    assert sample_digests([images[2:], labels[2:], ["c", "d"]], 2) == digests[2:]
+    assert sample_digests([{"boxes": torch.ones(2)}, {"boxes": torch.ones(3)}], 2)[0] != 0
 
 
 def test_the_known_batch_size_wins_where_it_fits() -> None:

@@ -1,0 +1,112 @@
+"""What a loader shows to be wrong with its data without failing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlprof.records import Config, Target
+from dlprof.targets.counting import SampleCounter
+from dlprof.trial.measure import Loop, WrongDataError
+from dlprof.trial.oddities import Seen, are_duplicates, check_length
+
+
+def looked_at(workers: int, batches: list[torch.Tensor], *, kind: str = "iterable") -> None:
+    target = Target(spec="x", kind="map" if kind == "map" else "iterable", dataset="X")
+    seen = Seen(target, Config(num_workers=workers), SampleCounter())
+    for position, batch in enumerate(batches):
+        seen.inspect(position, batch)
+
+
+def batch(*samples: int) -> torch.Tensor:
+    return torch.tensor(samples, dtype=torch.float32).repeat_interleave(3).reshape(-1, 3)
+
+
+def test_workers_that_give_the_same_batches_are_found() -> None:
+    with pytest.raises(WrongDataError, match="3 workers holds each sample 3 times") as found:
+        looked_at(3, [batch(1, 2, 3)] * 3)
+    assert found.value.kind == "duplicated"
+
+
+def test_samples_one_by_one_are_compared_over_several_rounds() -> None:
+    with pytest.raises(WrongDataError):
+        looked_at(2, [batch(n) for n in (1, 1, 2, 2, 3, 3)])
+
+
+@pytest.mark.parametrize(
+    ("workers", "batches", "kind"),
+    [
+        (2, [batch(1, 2, 3), batch(4, 5, 6)], "iterable"),
+        (2, [batch(1, 2, 3), batch(1, 2, 3)], "map"),
+        (1, [batch(1, 2, 3), batch(1, 2, 3)], "iterable"),
+        (2, [batch(0, 0, 0), batch(0, 0, 0)], "iterable"),  # all samples are alike
+        (2, [batch(1, 2, 1), batch(1, 2, 2)], "iterable"),  # drawn with replacement
+    ],
+)
+def test_what_says_nothing_of_duplicates(
+    workers: int, batches: list[torch.Tensor], kind: str
+) -> None:
+    looked_at(workers, batches, kind=kind)
+
+
+def test_a_new_epoch_is_no_repetition() -> None:
+    target = Target(spec="x", kind="iterable", dataset="X")
+    seen = Seen(target, Config(num_workers=2), SampleCounter())
+    for _ in range(2):
+        for position, numbers in enumerate([(1, 2, 3), (4, 5, 6)]):
+            seen.inspect(position, batch(*numbers))
+
+
+@given(st.lists(st.lists(st.integers(), unique=True, min_size=1), min_size=2, max_size=5))
+def test_streams_without_a_common_sample_are_never_duplicates(streams: list[list[int]]) -> None:
+    apart = [[hash((number, n)) for n in stream] for number, stream in enumerate(streams)]
+    assert not are_duplicates(apart)
+
+
+class Epoch:
+    """Batches that come one by one, under a promise of its own."""
+
+    def __init__(self, came: int, promised: int) -> None:
+        self.came, self.promised = came, promised
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.came))
+
+    def __len__(self) -> int:
+        return self.promised
+
+
+def checked(came: int, promised: int, kind: str = "iterable") -> list[str]:
+    loop = Loop(
+        Epoch(came, promised),
+        Config(),
+        consume=lambda _batch: None,
+        clock=lambda: 0.0,
+        beat=lambda _now_s: None,
+    )
+    loop.begin_epoch()
+    loop.drain()
+    return check_length(
+        cast("Loop", loop),
+        Target(spec="x", kind="map" if kind == "map" else "iterable", dataset="X"),
+    )
+
+
+def test_fewer_batches_than_promised_are_an_error() -> None:
+    with pytest.raises(WrongDataError, match="gave 20 batches where __len__ promises 157") as found:
+        checked(20, 157)
+    assert found.value.kind == "truncated"
+
+
+def test_more_batches_than_promised_are_a_warning() -> None:
+    assert "__len__ promises 20" in checked(157, 20)[0]
+
+
+@pytest.mark.parametrize(("came", "promised", "kind"), [(20, 20, "iterable"), (20, 157, "map")])
+def test_a_promise_that_is_kept_or_checked_elsewhere(came: int, promised: int, kind: str) -> None:
+    assert checked(came, promised, kind) == []
