@@ -195,7 +195,7 @@ def _run(request: TrialRequest, builder: Callable[[], BuiltTarget], session: Ses
 def _measure(
     request: TrialRequest, built: BuiltTarget, session: Session
 ) -> tuple[Loop, dict[str, Any]]:
-    from dlprof.targets.counting import SampleCounter, count_bytes  # noqa: PLC0415
+    from dlprof.targets.counting import SampleCounter  # noqa: PLC0415
     from dlprof.targets.loader import EpochGate, make_loader  # noqa: PLC0415
 
     copies = _copies(request)
@@ -225,10 +225,11 @@ def _measure(
     measured = measure(loop, plan, gate, clock=_clock, window=window)
     if explainer is not None and measured.batches_per_s is not None:
         take_rested(loop, request.config, measured.batches_per_s.value)
-    sizes = [*seen.sizes, count_bytes(loop.batch)]
+    seen.weigh(loop.batch)
+    each = measured.samples / measured.batches if measured.samples and measured.batches else None
     return loop, {
         "measured": dataclasses.asdict(measured),
-        "batch_bytes": sum(sizes) / len(sizes),
+        "batch_bytes": seen.batch_bytes(each),
         "no_turnover": gate.reason,
         "warnings": check_length(loop, built.target),
         **({} if copies is None else {"copies": dataclasses.asdict(copies.told())}),

@@ -28,6 +28,9 @@ _ROUNDS = 4
 _FEWEST = 3
 """Samples that have to differ from each other before equal ones say anything."""
 
+_WEIGHED = 2
+"""Batches before the window whose bytes are counted."""
+
 _SAME = 0.9
 """Share of the samples that another worker gave too, from which they are duplicates."""
 
@@ -46,7 +49,9 @@ class Seen:
         self._workers = config.num_workers if shared else 0
         self._count = count
         self._streams: list[list[int]] = []
-        self.sizes: list[int] = []
+        self._seen = 0
+        self._bytes = 0
+        self._samples: int | None = 0
 
     def inspect(self, position: int, batch: Any) -> None:
         """Look at a batch, whose position in its epoch says which worker it came from.
@@ -54,10 +59,10 @@ class Seen:
         Raises:
             WrongDataError: The workers give the same samples.
         """
-        from dlprof.targets.counting import count_bytes, sample_digests  # noqa: PLC0415
+        from dlprof.targets.counting import sample_digests  # noqa: PLC0415
 
-        if len(self.sizes) < 2:
-            self.sizes.append(count_bytes(batch))
+        if self._seen < _WEIGHED:
+            self.weigh(batch)
         if position >= _ROUNDS * self._workers:
             return
         if position == 0:
@@ -67,6 +72,27 @@ class Seen:
         if worker == self._workers - 1 and are_duplicates(self._streams):
             message = _DUPLICATED.format(workers=self._workers)
             raise WrongDataError("duplicated", message, hint=_SHARD)
+
+    def weigh(self, batch: Any) -> None:
+        """Count the bytes of a batch."""
+        from dlprof.targets.counting import count_bytes  # noqa: PLC0415
+
+        samples = self._count(batch)
+        self._seen += 1
+        self._bytes += count_bytes(batch)
+        self._samples = (
+            None if samples is None or self._samples is None else self._samples + samples
+        )
+
+    def batch_bytes(self, samples: float | None) -> float:
+        """Mean bytes of a batch.
+
+        Args:
+            samples: In the mean batch; ``None`` where batches can't be counted.
+        """
+        if samples is None or not self._samples:
+            return self._bytes / max(1, self._seen)
+        return self._bytes / self._samples * samples
 
 
 def are_duplicates(streams: Sequence[Sequence[int]]) -> bool:

@@ -257,3 +257,14 @@ def test_a_rule_takes_the_plainest_of_as_many_workers() -> None:
 def test_the_yolo_rule_looks_at_the_batch(batch_size: int | None, workers: int) -> None:
     measured = run(blocks({W0: [100, 100]}), target=target(batch_size=batch_size))
     assert rule("YOLO", measured).config.num_workers == workers
+
+
+def test_an_epoch_that_trials_saw_has_a_length_where_the_target_does_not_say() -> None:
+    seen = [trial(config(0), trial_id="t1", epoch_samples=600, samples_per_batch=30.0)]
+    endless = dataclasses.replace(
+        run(seen).header.target, kind="iterable", length=None, batches_per_epoch=None
+    )
+    found = run(seen)
+    found = dataclasses.replace(found, header=dataclasses.replace(found.header, target=endless))
+    situation = Situation.of(found, Constraints(), None)
+    assert (situation.length, situation.batches_per_epoch) == (600, 20)

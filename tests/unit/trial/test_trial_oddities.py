@@ -54,6 +54,15 @@ def test_what_says_nothing_of_duplicates(
     looked_at(workers, batches, kind=kind)
 
 
+def test_bytes_follow_the_samples_where_batches_have_changing_sizes() -> None:
+    seen = Seen(Target(spec="x", kind="iterable", dataset="X"), Config(), SampleCounter())
+    for position, numbers in enumerate([(1, 2, 3), (1, 2, 3)]):
+        seen.inspect(position, batch(*numbers))
+    seen.weigh(batch(1))  # the last, of one sample
+    assert seen.batch_bytes(2.5) == pytest.approx(2.5 * 3 * 4)
+    assert seen.batch_bytes(None) == pytest.approx(7 * 3 * 4 / 3)
+
+
 def test_a_new_epoch_is_no_repetition() -> None:
     target = Target(spec="x", kind="iterable", dataset="X")
     seen = Seen(target, Config(num_workers=2), SampleCounter())
