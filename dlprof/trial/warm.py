@@ -193,7 +193,10 @@ class Warm:
 
     def close(self) -> None:
         """End the workers that live on."""
-        shut_down = getattr(getattr(self._loader, "_iterator", None), "_shutdown_workers", None)
+        from dlprof.targets.inner import core_of  # noqa: PLC0415
+
+        iterator = getattr(core_of(self._loader), "_iterator", None)
+        shut_down = getattr(iterator, "_shutdown_workers", None)
         if shut_down is not None:
             shut_down()
 
@@ -218,7 +221,9 @@ def _seed_all(loader: Any, seed: int) -> None:
     torch.manual_seed(seed)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed % 2**32)
-    for generator in _generators(loader):
+    from dlprof.targets.inner import core_of  # noqa: PLC0415 - likewise
+
+    for generator in _generators(core_of(loader)):
         if isinstance(generator, torch.Generator):
             generator.manual_seed(seed)
 
