@@ -44,7 +44,7 @@ class Chain(IterableDataset[Any]):
         source = iter(self.pipeline[0])
         for stage in self.pipeline[1:]:
             source = stage(source)
-        return source
+        yield from source
 
 
 class Wrapper:
