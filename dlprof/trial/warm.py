@@ -17,7 +17,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import dlprof.tracing.clocks  # noqa: F401 - which keeps them from targets that patch time
@@ -35,6 +35,7 @@ from dlprof.trial.temporary import keep_sockets_in
 if TYPE_CHECKING:
     from dlprof.targets.build import BuiltTarget
     from dlprof.targets.loader import EpochGate
+    from dlprof.tracing.trace import Row
 
 MOST_BATCHES = 4096
 """A block has no more, so that all its rows are kept."""
@@ -79,6 +80,7 @@ class Warm:
 
     def __init__(self, built: BuiltTarget, config: Config, burden_s: float = 0.0) -> None:
         from dlprof.machine.portable import open_tree  # noqa: PLC0415 - torch comes first
+        from dlprof.targets.inner import core_of  # noqa: PLC0415
         from dlprof.targets.loader import EpochGate  # noqa: PLC0415
         from dlprof.tracing.tracer import Tracer  # noqa: PLC0415
 
@@ -87,9 +89,14 @@ class Warm:
         self._loader = _lasting_loader(built, config, self._gate)
         burden(self._loader, burden_s)
         self._tracer = Tracer(self._loader, capacity=MOST_BATCHES)
-        self._tracer.install()
+        inner = core_of(self._loader)
+        # What is made around a DataLoader is followed through that one, where it has as many rows.
+        within = [] if inner is self._loader else [Tracer(inner, capacity=MOST_BATCHES)]
+        self._tracers = (*within, self._tracer)
+        for tracer in self._tracers:
+            tracer.install()
         self._tree = open_tree(os.getpid())
-        self._rows = 0
+        self._rows = [0 for _ in self._tracers]
 
     def load(self, request: BlockRequest) -> Message:
         """Load one block, and give its figures as fields of a ``Block``."""
@@ -99,19 +106,27 @@ class Warm:
         before, held = self._tree.read(), _shared_bytes()
         seen = self._take(min(request.batches, MOST_BATCHES), held)
         after = self._tree.read()
-        trace = self._tracer.trace()
-        new = trace.dropped + len(trace.rows) - self._rows
-        self._rows += new
+        rows, names = self._new_rows(len(seen.samples))
         figures = block_figures(
-            trace.rows[len(trace.rows) - new :],
+            rows,
             samples=seen.samples,
             times_s=seen.times_s[: seen.undisturbed],
-            transforms=trace.names,
+            transforms=names,
         )
         waited, ran = _growth(before.wait_ns, after.wait_ns), _growth(before.run_ns, after.run_ns)
         if waited is not None and ran is not None and waited + ran > 0:
             figures["run_queue_wait_fraction"] = waited / (waited + ran)
         return {**figures, **seen.memory}
+
+    def _new_rows(self, batches: int) -> tuple[Sequence[Row], Sequence[str]]:
+        """The rows of the last block and the transforms' names: one row a batch, if any has it."""
+        found = []
+        for place, tracer in enumerate(self._tracers):
+            trace = tracer.trace()
+            new = trace.dropped + len(trace.rows) - self._rows[place]
+            self._rows[place] += new
+            found.append((trace.rows[max(0, len(trace.rows) - new) :], trace.names))
+        return next((each for each in found if len(each[0]) == batches), found[-1])
 
     def _take(self, batches: int, held: int | None) -> _Seen:
         """Take the batches of a block, through as many epochs as that needs."""
