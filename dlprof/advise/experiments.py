@@ -108,15 +108,16 @@ def _opening(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
     return [
         plain,
         explained,
-        *_calibrations(config, allowance),
+        *_calibrations(evidence, allowance),
         dataclasses.replace(
             plain, repetition=1, turnover=False, trial_s=_LONGER * allowance.trial_s
         ),
     ]
 
 
-def _calibrations(config: Config, allowance: Allowance) -> list[Experiment]:
+def _calibrations(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
     """None, one and two workers, instrumented, where that is not what is explained anyway."""
+    config = evidence.config
     counts = [count for count in _CALIBRATED_WORKERS if count != config.num_workers]
     most = allowance.workers
     return [
@@ -128,7 +129,7 @@ def _calibrations(config: Config, allowance: Allowance) -> list[Experiment]:
             trial_s=_CALIBRATION_SHARE * allowance.trial_s,
         )
         for count in counts
-        if most is None or count <= most
+        if (most is None or count <= most) and not evidence.why_fixed(_with_workers(config, count))
     ]
 
 

@@ -79,6 +79,7 @@ def levers_of(run: Run, pick: Config) -> tuple[Config, ...]:
     if calibration is None:
         return ()
     swept = [name for name, value in run.header.settings.items() if value is not None]
+    swept += run.header.target.fixed
     explained = [trial for trial in run.trials if trial.purpose == "explain"]
     try:
         place = place_of(run, as_shared(run, Question()))

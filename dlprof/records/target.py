@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from dlprof.records.config import Config
 from dlprof.records.record import record
@@ -30,6 +30,8 @@ class Target:
         own_config: The settings that the target's own DataLoader was built with, canonical;
             ``None`` for a bare data set or a built-in. Its ``in_order`` and ``start_method`` are
             what "keep the target's own" means.
+        fixed: Settings that can't be changed on this target, by their names in ``Config``, each
+            with the reason in words; they are as ``own_config`` has them, or at torch's defaults.
         batch_bytes: Tensor data of one batch, from a disposable probe.
         batch_tensors: Tensors in one batch, from the probe.
         batch_s: Loading one batch in the main process, second batch of the probe.
@@ -50,6 +52,7 @@ class Target:
     fork_safe: bool = True
     import_s: float | None = None
     own_config: Config | None = None
+    fixed: Mapping[str, str] = dataclasses.field(default_factory=dict)
     batch_bytes: int | None = None
     batch_tensors: int | None = None
     batch_s: float | None = None
@@ -77,3 +80,16 @@ class Target:
             return None
         pins = self.own_config.pin_memory and has_accelerator
         return dataclasses.replace(self.own_config, start_method=None, pin_memory=pins)
+
+    def attainable(self, config: Config, *, has_accelerator: bool) -> Config:
+        """A configuration with every setting that can't be changed as the target has it.
+
+        Args:
+            config: What is wanted; canonical afterwards.
+            has_accelerator: As for ``present_settings``.
+        """
+        if not self.fixed:
+            return config
+        own = self.present_settings(has_accelerator=has_accelerator) or Config()
+        kept: dict[str, Any] = {name: getattr(own, name) for name in self.fixed}
+        return dataclasses.replace(config, **kept).canonical()

@@ -10,8 +10,9 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+from dlprof.errors import UsageError
 from dlprof.records import Config, LeftOut, Target, Trial
-from dlprof.settings import SweepSettings
+from dlprof.settings import SweepSettings, by_key
 
 _TARGETS_OWN = ("target_error", "worker_exception")
 _ENOUGH = 3
@@ -68,6 +69,20 @@ def explain(rows: Sequence[tuple[Config, str]], kept: Sequence[Config]) -> LeftO
     names = [f"num_workers={', '.join(map(str, whole))}"] if whole else []
     names += [f"num_workers={w} with prefetch_factor={p}" for w, p in partly]
     return LeftOut(setting="; ".join(names), reason=rows[0][1])
+
+
+def cant_be_set(name: str, values: Sequence[object], reason: str) -> UsageError:
+    """The error for values that the user named of a setting which the target fixes.
+
+    Args:
+        name: The setting.
+        values: What he asked for.
+        reason: See ``Target.fixed``.
+    """
+    return UsageError(
+        f"{name}={', '.join(map(str, values))} can't be measured: {reason}",
+        hint=f"Leave {by_key()[name].flag} out, or have the target take {name}.",
+    )
 
 
 def fails_everywhere(trials: Sequence[Trial], configs: Sequence[Config]) -> bool:

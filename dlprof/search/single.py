@@ -6,6 +6,7 @@ import dataclasses
 
 from dlprof.errors import UsageError
 from dlprof.records import Config, Target
+from dlprof.search.exclusions import cant_be_set
 from dlprof.settings import SweepSettings, by_key
 
 
@@ -38,4 +39,9 @@ def single_config(settings: SweepSettings, target: Target, *, has_accelerator: b
                 hint="Give one value, or use dlprof sweep to compare several.",
             )
         changes[field.name] = values[0]
-    return dataclasses.replace(config, **changes).canonical()
+    config = dataclasses.replace(config, **changes).canonical()
+    kept = target.attainable(config, has_accelerator=has_accelerator)
+    for name, value in changes.items():
+        if getattr(kept, name) != getattr(config, name):
+            raise cant_be_set(name, [value], target.fixed[name])
+    return kept

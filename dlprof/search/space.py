@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from dlprof.errors import UsageError
 from dlprof.model import spread_workers
 from dlprof.records import Config, LeftOut, Machine, Target
-from dlprof.search.exclusions import Limits, excluded, explain
+from dlprof.search.exclusions import Limits, cant_be_set, excluded, explain
 from dlprof.search.pinning import pin_hazard
 from dlprof.settings import MAX_CONFIGS, SweepSettings
 
@@ -23,6 +23,16 @@ often gives as much, but it leaves a training step that varies nothing to live o
 
 _PREDICTED_WORKERS = 32
 """So many at least are predicted on any machine: loaders that wait on storage gain by them."""
+
+_OF_WORKERS = (
+    "prefetch_factor",
+    "persistent_workers",
+    "in_order",
+    "start_method",
+    "sharing_strategy",
+    "worker_threads",
+)
+"""Settings that mean nothing at ``num_workers=0``."""
 
 _OVERSUBSCRIBED_WORKERS = 64
 """Four workers per core are tried up to this many; beyond, twice the cores has to show it."""
@@ -67,6 +77,7 @@ def build_space(
     pins, pin_left_out = _pins(settings, machine, has_accelerator=has_accelerator)
     wanted = _wanted(settings, target, _workers(settings, machine), pins)
     wanted += _present(settings, target, has_accelerator=has_accelerator)
+    wanted, fixed_left_out = _attainable(wanted, settings, target, has_accelerator=has_accelerator)
     given = {_canonical(config) for config in wanted}
     left: dict[str, list[tuple[Config, str]]] = {}
     kept = []
@@ -77,7 +88,7 @@ def build_space(
         else:
             kind, reason = found
             left.setdefault(kind, []).append((config, reason))
-    left_out = [*pin_left_out, *_merged(wanted, settings)]
+    left_out = [*pin_left_out, *fixed_left_out, *_merged(wanted, settings)]
     left_out += [explain(rows, kept) for rows in left.values()]
     if not kept:
         reasons = "; ".join(f"{each.setting}: {each.reason}" for each in left_out)
@@ -114,6 +125,7 @@ def build_cells(
     pins, _ = _pins(settings, machine, has_accelerator=has_accelerator)
     limits = Limits.of(settings, target)
     wanted = _wanted(finer, target, finer.num_workers or (), pins)
+    wanted, _ = _attainable(wanted, settings, target, has_accelerator=has_accelerator)
     cells = {_canonical(config) for config in wanted if excluded(config, limits) is None}
     return tuple(sorted(cells.union(space.configs), key=lambda config: config.cost_key))
 
@@ -195,6 +207,31 @@ def _present(settings: SweepSettings, target: Target, *, has_accelerator: bool) 
     if present is None or settings.num_workers is not None or settings.batch_size is not None:
         return []
     return [present]
+
+
+def _attainable(
+    wanted: Sequence[Config], settings: SweepSettings, target: Target, *, has_accelerator: bool
+) -> tuple[list[Config], list[LeftOut]]:
+    """What can be set of what is wanted, and for each reason which settings stay as they are.
+
+    Raises:
+        UsageError: The user named values of a setting, none of which the target can have.
+    """
+    kept = [target.attainable(each, has_accelerator=has_accelerator) for each in wanted]
+    names: dict[str, list[str]] = {}
+    for name, reason in target.fixed.items():
+        pairs = [
+            (getattr(asked.canonical(), name), getattr(own, name))
+            for asked, own in zip(wanted, kept, strict=True)
+            if own.num_workers or name not in _OF_WORKERS
+        ]
+        if all(asked == own for asked, own in pairs):
+            continue
+        named = getattr(settings, name)
+        if named is not None and not {own for _, own in pairs}.intersection(named):
+            raise cant_be_set(name, named, reason)
+        names.setdefault(reason, []).append(name)
+    return kept, [LeftOut(setting=", ".join(each), reason=reason) for reason, each in names.items()]
 
 
 def _product(axes: dict[str, tuple[object, ...]]) -> Iterator[Config]:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from dlprof.errors import TargetError
-from dlprof.records import Target
+from dlprof.records import Config, Target
 from dlprof.targets import builtin
 from dlprof.targets.describe import describe_loader, own_config, type_name
 from dlprof.targets.factory import Factory
 from dlprof.targets.grammar import TargetSpec
 from dlprof.targets.importing import import_object
+from dlprof.targets.inner import dataloader_of, inner_loaders, with_inner
 from dlprof.targets.parts import LoaderParts, order_sampler, take_apart
 
 DEFAULT_BATCH_SIZE = 32
@@ -32,11 +33,13 @@ class BuiltTarget:
         target: What the run file tells of it.
         parts: What loaders are rebuilt from; ``None`` where only ``factory`` can make one.
         factory: The target's own callable; ``None`` where there is none that makes loaders.
+        own: The target's own loader, where it can only be taken as it is; ``None`` else.
     """
 
     target: Target
     parts: LoaderParts | None
     factory: Factory | None
+    own: Iterable[Any] | None = None
 
 
 def build_target(
@@ -115,17 +118,41 @@ def build_from_object(
     parts = _parts_of(found, factory, source, batch_size)
     if parts is not None and shuffle is not None:
         parts = parts.with_order(shuffle=shuffle, seed=seed)
-    loader = found if parts is None else parts.build({"num_workers": 0})
+    loader: Any = found if parts is None else parts.build({"num_workers": 0})
     target = describe_loader(loader, text=text, arguments=arguments)
-    if isinstance(found, DataLoader):
-        own = own_config(found, {} if factory is None else factory.replaced)
-        target = dataclasses.replace(target, own_config=own)
-    notes = (*_factory_notes(parts, factory, shuffle=shuffle), *(parts.notes if parts else ()))
+    inner = dataloader_of(found)
+    if inner is not None:
+        settings = own_config(inner, {} if factory is None else factory.replaced)
+        target = dataclasses.replace(target, own_config=settings)
+    if factory is not None and not factory.takes_workers:
+        factory = None  # it has made what there is
+    notes = (*_notes(loader, parts, factory, shuffle=shuffle), *(parts.notes if parts else ()))
     return BuiltTarget(
-        target=dataclasses.replace(target, notes=notes),
+        target=dataclasses.replace(target, notes=notes, fixed=_fixed(found, parts, factory)),
         parts=parts,
-        factory=factory if factory is not None and factory.takes_workers else None,
+        factory=factory,
+        own=loader if parts is None and factory is None else None,
     )
+
+
+def _fixed(found: object, parts: LoaderParts | None, factory: Factory | None) -> Mapping[str, str]:
+    """Settings that can't be changed, each with the reason."""
+    if parts is not None:
+        fixed = dict(parts.fixed)
+        if factory is not None and factory.takes("batch_size"):
+            fixed.pop("batch_size", None)
+        return fixed
+    name = type(found).__name__
+    if factory is None:
+        reason = (
+            f"{name} can't be built again with other settings; a function that takes num_workers "
+            "and the other settings and returns the loader can be swept"
+        )
+        return {field.name: reason for field in dataclasses.fields(Config)}
+    if dataloader_of(found) is not None:
+        return factory.fixed
+    reason = f"{name} is no torch.utils.data.DataLoader"
+    return {**factory.fixed, "sharing_strategy": reason, "worker_threads": reason}
 
 
 def _parts_of(
@@ -134,21 +161,48 @@ def _parts_of(
     """The parts to rebuild loaders from; ``None`` where the factory must make each of them."""
     own_way = factory is not None and factory.takes_workers
     if isinstance(found, DataLoader):
-        if type(found) is DataLoader:
-            return take_apart(found)
-        if factory is not None and "num_workers" in factory.named:
-            return None
-        try:
-            return take_apart(found)
-        except TargetError:
-            if own_way:
-                return None
-            raise
+        return _parts_of_loader(found, factory)
+    held = inner_loaders(found)
+    if held:
+        return _parts_around(found, held, factory, source)
     if _is_dataset(found):
         return _bare_parts(found, source, batch_size)
     if own_way and isinstance(found, Iterable) and not isinstance(found, str | bytes):
         return None
     raise TargetError(f"{source} no Dataset and no DataLoader: {_told(found)}.", hint=_WANTED)
+
+
+def _parts_of_loader(found: DataLoader[Any], factory: Factory | None) -> LoaderParts | None:
+    if type(found) is not DataLoader and factory is not None and "num_workers" in factory.named:
+        return None
+    try:
+        return take_apart(found)
+    except TargetError:
+        if factory is not None and factory.takes_workers:
+            return None
+        raise
+
+
+def _parts_around(
+    found: object, held: Sequence[DataLoader[Any]], factory: Factory | None, source: str
+) -> LoaderParts | None:
+    """The same of a loader that is made around DataLoaders; ``None`` also to take it as it is."""
+    if factory is not None and "num_workers" in factory.named:
+        return None
+    if len(held) == 1:
+        try:
+            parts = take_apart(held[0], found)
+            with_inner(found, held[0], held[0])
+        except Exception:  # noqa: BLE001 - classes of the user's own refuse in their own ways
+            return None
+        return parts
+    if factory is not None and factory.takes_workers:
+        return None
+    raise TargetError(
+        f"{source} {type_name(found)}, which holds {len(held)} DataLoaders; "
+        "the settings of one can be measured.",
+        hint=_WANTED,
+    )
 
 
 def _bare_parts(dataset: Any, source: str, batch_size: int) -> LoaderParts:
@@ -200,7 +254,10 @@ def _told(found: object) -> str:
 
 def _is_callable(found: object) -> TypeGuard[Callable[..., Any]]:
     return (
-        callable(found) and not isinstance(found, Dataset | DataLoader) and not _is_dataset(found)
+        callable(found)
+        and not isinstance(found, Dataset | DataLoader)
+        and not _is_dataset(found)
+        and not inner_loaders(found)
     )
 
 
@@ -209,13 +266,17 @@ def _callable_name(found: Callable[..., Any], text: str) -> str:
     return f"{name}()" if text == "<object>" else f"{text.rpartition(':')[2]}()"
 
 
-def _factory_notes(
-    parts: LoaderParts | None, factory: Factory | None, *, shuffle: bool | None
+def _notes(
+    loader: object, parts: LoaderParts | None, factory: Factory | None, *, shuffle: bool | None
 ) -> tuple[str, ...]:
-    if factory is None or parts is not None:
+    if parts is not None:
         return ()
-    notes = [f"Every loader is made by {factory.name}."]
+    name = type(loader).__name__ if factory is None else factory.name
+    made = (
+        f"{name} is measured as it is." if factory is None else f"Every loader is made by {name}."
+    )
+    notes = [made]
     if shuffle is not None:
         option = "--shuffle" if shuffle else "--no-shuffle"
-        notes.append(f"{option} is left out: {factory.name} decides the order.")
+        notes.append(f"{option} is left out: {name} decides the order.")
     return tuple(notes)

@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from dlprof.errors import TargetError
 from dlprof.records import Config, Target
+from dlprof.targets.inner import core_of, inner_loaders
 
 
 def describe_loader(loader: Any, *, text: str, arguments: Mapping[str, str]) -> Target:
@@ -23,9 +24,10 @@ def describe_loader(loader: Any, *, text: str, arguments: Mapping[str, str]) -> 
     Raises:
         TargetError: An epoch has no batch at all.
     """
-    dataset = getattr(loader, "dataset", loader)
+    dataset = getattr(core_of(loader), "dataset", loader)
     batches = length_of(loader)
-    length = _samples(loader, dataset)
+    # What is made around a DataLoader need not pass on all that the dataset holds.
+    length = None if inner_loaders(loader) else _samples(loader, dataset)
     if batches == 0:
         raise TargetError(
             f"An epoch of {text!r} has no batch: {type_name(dataset)} has "

@@ -9,7 +9,16 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
+from dlprof.errors import TargetError
+from dlprof.targets.inner import dataloader_of
+
 _NOT_ATTACHED = "no loader has been made with this gate"
+_OUTER = "{name} passes on what a DataLoader loads, and its epochs can't be ended early"
+_UNUSED = "{name} holds a DataLoader, but its batches don't come from that one."
+_UNUSED_HINT = (
+    "Name a function that takes num_workers, prefetch_factor, pin_memory and persistent_workers "
+    "and returns the loader."
+)
 _BYPASSED = (
     "the loader's class keeps an iterator of its own over the indices, made before the gate, "
     "so an epoch can't be ended early"
@@ -37,6 +46,8 @@ class EpochGate:
         self._sizes: array[int] = array("q")
         self.exact = False
         self._limit: float = math.inf
+        self._inner: EpochGate | None = None
+        self._outer_name = ""
 
     @property
     def sizes(self) -> Sequence[int] | None:
@@ -73,7 +84,7 @@ class EpochGate:
         Sets ``attached`` and ``reason``; a loader that can't be gated is left as it was.
         """
         if not isinstance(loader, DataLoader):
-            self._detach(f"{type(loader).__name__} is not a torch.utils.data.DataLoader")
+            self._attach_within(loader)
             return
         slot = "sampler" if loader.batch_sampler is None else "batch_sampler"
         gated = GatedIndices(getattr(loader, slot), self, size_of_indices(loader))
@@ -81,13 +92,26 @@ class EpochGate:
             # Past DataLoader.__setattr__, which guards against half-changed loaders of a user.
             object.__setattr__(loader, slot, gated)
         except AttributeError:
-            self._detach(f"{type(loader).__name__}.{slot} can't be replaced")
+            self.detach(f"{type(loader).__name__}.{slot} can't be replaced")
             return
         if getattr(loader, "_index_sampler", None) is not gated:
-            self._detach(f"{type(loader).__name__} takes its indices from elsewhere")
+            self.detach(f"{type(loader).__name__} takes its indices from elsewhere")
             return
         self.attached, self.reason = True, ""
         self.exact = not isinstance(loader.dataset, IterableDataset)
+
+    def _attach_within(self, loader: object) -> None:
+        """Count what the DataLoader that a loader holds is asked for, and never end its epochs.
+
+        The outer one may begin the next by itself, or make no batch of so few.
+        """
+        name, inner = type(loader).__name__, dataloader_of(loader)
+        if inner is None:
+            self.detach(f"{name} is not a torch.utils.data.DataLoader")
+            return
+        self._inner, self._outer_name = EpochGate(), name
+        self._inner.attach(inner)
+        self.detach(_OUTER.format(name=name))
 
     def confirm(self) -> bool:
         """Check, once the first batch came, that indices went through the gate.
@@ -97,16 +121,27 @@ class EpochGate:
 
         Returns:
             ``attached``.
+
+        Raises:
+            TargetError: The loader holds a DataLoader that it does not load from, so that what was
+                set on that one has no effect.
         """
+        if self._inner is not None and self._inner.attached and self._inner.batches == 0:
+            raise TargetError(_UNUSED.format(name=self._outer_name), hint=_UNUSED_HINT)
         if self.attached and self.batches == 0:
-            self._detach(_BYPASSED)
+            self.detach(_BYPASSED)
         return self.attached
 
     def handed(self, samples: int) -> None:
         """Note the samples of an index batch that is handed out."""
         self._sizes.append(samples)
 
-    def _detach(self, reason: str) -> None:
+    def detach(self, reason: str) -> None:
+        """Say why there is no gate.
+
+        Args:
+            reason: One sentence.
+        """
         self.attached, self.reason = False, reason
 
 

@@ -11,6 +11,7 @@ from dlprof.errors import TargetError
 from dlprof.records import Config
 from dlprof.targets.arguments import bind_arguments, named_parameters, signature_of, takes_any
 from dlprof.targets.faults import one_line, user_traceback
+from dlprof.targets.parts import KEYWORDS
 
 SWEPT: Mapping[str, Any] = {
     "num_workers": 0,
@@ -85,6 +86,15 @@ class Factory:
         """Whether a swept setting can be passed to it."""
         return setting in self.named or (self.open and setting not in self.arguments)
 
+    @property
+    def fixed(self) -> Mapping[str, str]:
+        """Settings that can't be passed to it, by their names in ``Config``, with the reason."""
+        return {
+            field: f"--arg sets {key}" if key in self.arguments else f"{self.name} takes no {key}"
+            for field, key in KEYWORDS.items()
+            if not self.takes(key)
+        }
+
     def first_call(self) -> Any:
         """Call it as the user would, but without workers where it lets that be chosen.
 
@@ -94,8 +104,12 @@ class Factory:
         wanted = [*self._required(), *self.replaced]
         return self._call({key: SWEPT[key] for key in wanted})
 
-    def loader(self, config: Config) -> Any:
+    def loader(self, config: Config, own: Config | None = None) -> Any:
         """Call it for one configuration.
+
+        Args:
+            config: What to set.
+            own: What it sets where it isn't asked; that need not be passed to it.
 
         Raises:
             TargetError: It doesn't take a setting that the configuration needs, or it raised.
@@ -105,16 +119,16 @@ class Factory:
             # A default of the callable's own would be illegal without workers.
             settings |= {key: SWEPT[key] for key in ("prefetch_factor", "persistent_workers")}
         settings |= {"in_order": config.in_order}
-        accepted = {key: value for key, value in settings.items() if self._passes(key, value)}
+        accepted = {key: value for key, value in settings.items() if self._passes(key, value, own)}
         return self._call({key: SWEPT[key] for key in self._required()} | accepted)
 
     def _required(self) -> list[str]:
         return [key for key, default in self.named.items() if default is inspect.Parameter.empty]
 
-    def _passes(self, key: str, value: Any) -> bool:
+    def _passes(self, key: str, value: Any, own: Config | None) -> bool:
         if key in self.named:
             return True
-        if value in _HARMLESS.get(key, ()):
+        if value in _HARMLESS.get(key, ()) or value == getattr(own, key, None):
             return False
         if self.takes(key):
             return True

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from torch.utils.data import DataLoader
-
 from dlprof.errors import TargetError
 from dlprof.records import Config
 from dlprof.targets.build import BuiltTarget
 from dlprof.targets.epoch import EpochGate
 from dlprof.targets.factory import Factory
+from dlprof.targets.inner import core_of, dataloader_of
 from dlprof.targets.parts import LoaderParts
 from dlprof.targets.workers import WorkerSetup
 
@@ -34,21 +33,25 @@ def make_loader(
         config: What to set. ``batch_size=None`` keeps the target's own; ``in_order`` is taken as
             it stands.
         gate: Ends an epoch on demand; see its ``attached`` and ``reason`` afterwards.
-        in_worker: Called first in each worker; must pickle. Only a plain ``DataLoader`` has it.
+        in_worker: Called first in each worker; must pickle. Only a ``DataLoader`` has it.
         any_size: Whether an epoch without one full batch will do, as for a look at a batch.
 
     Returns:
-        A ``DataLoader`` (of the target's own class), or whatever iterable a callable of the
-        target makes.
+        A ``DataLoader`` (of the target's own class), a copy of what the target has made around
+        one, or whatever iterable a callable of the target makes.
 
     Raises:
         TargetError: The target can't be loaded with this configuration.
     """
     config = config.canonical()
+    if built.own is not None:
+        if gate is not None:
+            gate.detach(built.target.fixed["num_workers"])
+        return built.own
     if built.parts is not None and not _needs_factory(built.parts, built.factory, config):
         loader: Any = _rebuild(built.parts, config)
     elif built.factory is not None:
-        loader = _from_factory(built.factory, config)
+        loader = _from_factory(built.factory, config, built.target.own_config)
     else:
         raise AssertionError("a built target has parts or a factory")
     if not any_size:
@@ -70,7 +73,7 @@ def _needs_factory(parts: LoaderParts, factory: Factory | None, config: Config) 
     )
 
 
-def _rebuild(parts: LoaderParts, config: Config) -> DataLoader[Any]:
+def _rebuild(parts: LoaderParts, config: Config) -> Iterable[Any]:
     if config.batch_size is not None:
         parts = parts.with_batch_size(config.batch_size)
     settings = config.dataloader_kwargs()
@@ -78,9 +81,9 @@ def _rebuild(parts: LoaderParts, config: Config) -> DataLoader[Any]:
     return parts.build(settings)
 
 
-def _from_factory(factory: Factory, config: Config) -> Any:
-    loader = factory.loader(config)
-    made = getattr(loader, "num_workers", config.num_workers)
+def _from_factory(factory: Factory, config: Config, own: Config | None) -> Any:
+    loader = factory.loader(config, own)
+    made = getattr(core_of(loader), "num_workers", config.num_workers)
     if made != config.num_workers:
         raise TargetError(
             f"{factory.name} was asked for num_workers={config.num_workers} and returned a "
@@ -105,15 +108,16 @@ def _refuse_partial_epochs(loader: Any, built: BuiltTarget) -> None:
 
 def _set_up_workers(loader: Any, config: Config, in_worker: Callable[[], object] | None) -> None:
     asked = config.sharing_strategy is not None or config.worker_threads is not None
-    if not asked and (in_worker is None or not isinstance(loader, DataLoader)):
+    made = dataloader_of(loader)
+    if not asked and (in_worker is None or made is None):
         return
-    if not isinstance(loader, DataLoader):
+    if made is None:
         raise TargetError(
             f"sharing_strategy and worker_threads can't be set on {type(loader).__name__}, "
             "which is no torch.utils.data.DataLoader.",
             hint="Leave them out for this target.",
         )
     # worker_init_fn is read at iter(); the target's own one is called last.
-    loader.worker_init_fn = WorkerSetup(
-        loader.worker_init_fn, config.sharing_strategy, config.worker_threads, in_worker
+    made.worker_init_fn = WorkerSetup(
+        made.worker_init_fn, config.sharing_strategy, config.worker_threads, in_worker
     )

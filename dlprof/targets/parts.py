@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Mapping, Sized
+from collections.abc import Iterable, Mapping, Sized
 from typing import Any
 
 import torch
@@ -19,8 +19,20 @@ from torch.utils.data import (
 from dlprof.errors import TargetError
 from dlprof.targets.arguments import named_parameters, signature_of, takes_any
 from dlprof.targets.faults import one_line, user_traceback
+from dlprof.targets.inner import with_inner
 
 _SWEPT_ALWAYS = ("num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
+KEYWORDS: Mapping[str, str] = {
+    "num_workers": "num_workers",
+    "prefetch_factor": "prefetch_factor",
+    "pin_memory": "pin_memory",
+    "persistent_workers": "persistent_workers",
+    "batch_size": "batch_size",
+    "in_order": "in_order",
+    "start_method": "multiprocessing_context",
+}
+"""Fields of ``Config`` that are arguments of a DataLoader, with the arguments' names."""
+
 _DEFAULTS: Mapping[str, Any] = {
     name: parameter.default for name, parameter in inspect.signature(DataLoader).parameters.items()
 }
@@ -42,6 +54,8 @@ class LoaderParts:
             ``sampler``.
         kept: collate_fn, timeout, worker_init_fn, generator and the like.
         multiprocessing_context: The loader's own; illegal without workers.
+        around: An iterable that the batches pass through, and the DataLoader that it holds;
+            ``None`` where the DataLoader itself is the loader.
         notes: What could not be kept, for the user.
     """
 
@@ -50,6 +64,7 @@ class LoaderParts:
     batching: Mapping[str, Any]
     kept: Mapping[str, Any]
     multiprocessing_context: Any = None
+    around: tuple[Any, DataLoader[Any]] | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -57,7 +72,26 @@ class LoaderParts:
         """Whether the data set is iterable-style."""
         return isinstance(self.dataset, IterableDataset)
 
-    def build(self, settings: Mapping[str, Any]) -> DataLoader[Any]:
+    @property
+    def fixed(self) -> Mapping[str, str]:
+        """Settings that can't be changed, by their names in ``Config``, each with the reason."""
+        known = _parameters(self.loader_class)
+        name = self.loader_class.__qualname__
+        missing = [] if known is None else [key for key in KEYWORDS if KEYWORDS[key] not in known]
+        found = {key: f"{name} takes no {KEYWORDS[key]}" for key in missing if key != "batch_size"}
+        if not self._takes_batch_size:
+            found["batch_size"] = f"the target makes its batches itself ({self.batch_source})"
+        return found
+
+    @property
+    def _takes_batch_size(self) -> bool:
+        try:
+            self.with_batch_size(1)
+        except TargetError:
+            return False
+        return True
+
+    def build(self, settings: Mapping[str, Any]) -> Iterable[Any]:
         """Make a loader with these settings and everything else as it was.
 
         Args:
@@ -72,7 +106,7 @@ class LoaderParts:
         elif self.multiprocessing_context is not None:
             arguments.setdefault("multiprocessing_context", self.multiprocessing_context)
         try:
-            return self.loader_class(self.dataset, **self._accepted(arguments))
+            made = self.loader_class(self.dataset, **self._accepted(arguments))
         except (TypeError, ValueError, AssertionError, RuntimeError) as error:
             name = self.loader_class.__qualname__
             raise TargetError(
@@ -80,6 +114,11 @@ class LoaderParts:
                 hint="" if self.loader_class is DataLoader else _OWN_LOADER_HINT,
                 traceback=user_traceback(error),
             ) from error
+        if self.around is None:
+            return made
+        outer, inner = self.around
+        rebuilt: Iterable[Any] = with_inner(outer, inner, made)
+        return rebuilt
 
     def _accepted(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Leave out what is DataLoader's default anyway, where a subclass doesn't take it."""
@@ -98,11 +137,11 @@ class LoaderParts:
         Raises:
             TargetError: The batches are made by code of the target's own.
         """
-        if self.batching.get("batch_size") is not None:
+        if self.around is None and self.batching.get("batch_size") is not None:
             return dataclasses.replace(self, batching={**self.batching, "batch_size": size})
         for slot in ("batch_sampler", "sampler"):
             own = self.batching.get(slot)
-            if type(own) is BatchSampler:
+            if self.around is None and type(own) is BatchSampler:
                 resized = BatchSampler(own.sampler, size, own.drop_last)
                 return dataclasses.replace(self, batching={**self.batching, slot: resized})
         raise TargetError(
@@ -115,6 +154,8 @@ class LoaderParts:
     @property
     def batch_source(self) -> str:
         """What decides how batches are made, in words."""
+        if self.around is not None:
+            return type(self.around[0]).__name__
         if "batch_sampler" in self.batching:
             return f"batch_sampler {type(self.batching['batch_sampler']).__name__}"
         size = self.batching["batch_size"]
@@ -155,8 +196,12 @@ def order_sampler(dataset: Sized, *, shuffle: bool, seed: int) -> Any:
     return RandomSampler(dataset, generator=torch.Generator().manual_seed(seed))
 
 
-def take_apart(loader: DataLoader[Any]) -> LoaderParts:
+def take_apart(loader: DataLoader[Any], outer: Any = None) -> LoaderParts:
     """Find the arguments that build a loader again.
+
+    Args:
+        loader: The DataLoader.
+        outer: The iterable that holds it and is to be loaded from, if there is one.
 
     Raises:
         TargetError: The loader is of a class whose arguments can't be told from the loader.
@@ -175,6 +220,7 @@ def take_apart(loader: DataLoader[Any]) -> LoaderParts:
         batching=_batching(loader),
         kept={**kept, **extra},
         multiprocessing_context=loader.multiprocessing_context,
+        around=None if outer is None else (outer, loader),
         notes=notes,
     )
 

@@ -33,4 +33,7 @@ class BurdenedCollate:
 def burden(loader: Any, burden_s: float) -> None:
     """Make a loader slower by so much CPU time a batch, in whichever process makes its batches."""
     if burden_s > 0:
-        loader.collate_fn = BurdenedCollate(loader.collate_fn, burden_s)
+        from dlprof.targets.inner import core_of  # noqa: PLC0415 - torch.utils.data with it
+
+        made = core_of(loader)
+        made.collate_fn = BurdenedCollate(made.collate_fn, burden_s)

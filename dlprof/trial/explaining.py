@@ -12,18 +12,26 @@ from typing import TYPE_CHECKING, Any
 from dlprof.records import Config
 
 if TYPE_CHECKING:
+    from dlprof.tracing.trace import Trace
     from dlprof.trial.copies import CopyWatch
     from dlprof.trial.measure import Loop
 
 _FILLED = 1.5
 """The queues are taken to be full after so many times the time that loading as many takes."""
 
+_REBATCHED = (
+    "{name} makes other batches of those of the DataLoader that it holds, "
+    "so only the wait in next() is timed"
+)
 _MOST_RESTING_S = 0.5
 _ROUNDS = 3
 
 
 class Explainer:
     """Follows the batches of a loader while it is measured.
+
+    A loader that is made around a DataLoader is followed through that one, where each batch of the
+    one is a batch of the other.
 
     Args:
         loader: From ``make_loader``.
@@ -34,10 +42,16 @@ class Explainer:
     def __init__(
         self, loader: Any, window: Callable[[str, float], object], *, computes: bool
     ) -> None:
+        from dlprof.targets.inner import dataloader_of  # noqa: PLC0415
         from dlprof.tracing.tracer import Tracer  # noqa: PLC0415
 
         self.tracer = Tracer(loader)
         self.tracer.install()
+        inner = dataloader_of(loader)
+        self._outer_name = type(loader).__name__
+        self._inner = None if inner is None or inner is loader else Tracer(inner)
+        if self._inner is not None:
+            self._inner.install()
         self._window = window
         self._computes = computes
         self._began_ns = self._ended_ns = 0
@@ -50,6 +64,21 @@ class Explainer:
         if edge == "start":
             self._began_ns = time.perf_counter_ns()
 
+    def _trace(self, edges: tuple[int, int]) -> Trace:
+        from dlprof.tracing.explain import in_window  # noqa: PLC0415
+
+        self.tracer.remove()
+        trace = self.tracer.trace()
+        if self._inner is None:
+            return trace
+        self._inner.remove()
+        within = self._inner.trace()
+        more = len(in_window(within, edges)) - len(in_window(trace, edges))
+        if within.hooked and abs(more) <= 1:  # one may have come at an edge
+            return within
+        reason = _REBATCHED.format(name=self._outer_name)
+        return dataclasses.replace(trace, unavailable={"hooks": reason})
+
     def told(self, config: Config, copies: CopyWatch | None = None) -> dict[str, Any]:
         """The explanation and the timeline as plain values; the trial's id is not known here.
 
@@ -60,11 +89,11 @@ class Explainer:
         from dlprof.tracing.explain import explain, with_copies  # noqa: PLC0415
         from dlprof.tracing.timeline import timeline  # noqa: PLC0415
 
-        self.tracer.remove()
-        trace, edges = self.tracer.trace(), (self._began_ns, self._ended_ns)
-        explanation = explain(
-            trace, trial_id="", config=config, window=edges, computes=self._computes
-        )
+        edges = (self._began_ns, self._ended_ns)
+        trace = self._trace(edges)
+        # What a chain does behind the DataLoader is work between two batches.
+        computes = self._computes or self._inner is not None
+        explanation = explain(trace, trial_id="", config=config, window=edges, computes=computes)
         if copies is not None:
             explanation = with_copies(explanation, copies.held_s(), copies.exposed_times())
         return {

@@ -47,6 +47,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     first = next(iterator, _NOTHING)
     if first is _NOTHING:
         raise EmptyLoaderError
+    gate.confirm()
     middle_s, middle_cpu_s, batch = _clock(), time.process_time(), next(iterator, first)
     ended_s, ended_cpu_s = _clock(), time.process_time()
     sent = _sent(first, batch)
@@ -80,11 +81,12 @@ def try_workers(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     Returns:
         ``failure``, or ``None`` for it.
     """
+    from dlprof.targets.inner import core_of  # noqa: PLC0415
     from dlprof.targets.loader import make_loader  # noqa: PLC0415
 
     config = request.config
     guard = guard_of(config, built.target.own_config)
-    failure = try_start(make_loader(built, config, in_worker=guard), config)
+    failure = try_start(core_of(make_loader(built, config, in_worker=guard)), config)
     return {"failure": None if failure is None else dataclasses.asdict(failure)}
 
 
@@ -129,6 +131,8 @@ def _sent(first: object, second: object) -> Parcel:
 def _sharing_strategy(loader: Any) -> str | None:
     import torch.multiprocessing  # noqa: PLC0415
 
-    if getattr(loader, "worker_init_fn", None) is not None:
+    from dlprof.targets.inner import core_of  # noqa: PLC0415
+
+    if getattr(core_of(loader), "worker_init_fn", None) is not None:
         return None
     return str(torch.multiprocessing.get_sharing_strategy())  # type: ignore[no-untyped-call]

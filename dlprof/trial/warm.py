@@ -17,7 +17,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import dlprof.tracing.clocks  # noqa: F401 - which keeps them from targets that patch time
@@ -35,6 +35,7 @@ from dlprof.trial.temporary import keep_sockets_in
 if TYPE_CHECKING:
     from dlprof.targets.build import BuiltTarget
     from dlprof.targets.loader import EpochGate
+    from dlprof.tracing.trace import Row
 
 MOST_BATCHES = 4096
 """A block has no more, so that all its rows are kept."""
@@ -80,6 +81,7 @@ class Warm:
     def __init__(self, built: BuiltTarget, config: Config, burden_s: float = 0.0) -> None:
         from dlprof.machine.portable import open_tree  # noqa: PLC0415 - torch comes first
         from dlprof.targets.counting import SampleCounter  # noqa: PLC0415
+        from dlprof.targets.inner import core_of  # noqa: PLC0415
         from dlprof.targets.loader import EpochGate  # noqa: PLC0415
         from dlprof.tracing.tracer import Tracer  # noqa: PLC0415
 
@@ -89,9 +91,14 @@ class Warm:
         self._loader = _lasting_loader(built, config, self._gate)
         burden(self._loader, burden_s)
         self._tracer = Tracer(self._loader, capacity=MOST_BATCHES)
-        self._tracer.install()
+        inner = core_of(self._loader)
+        # What is made around a DataLoader is followed through that one, where it has as many rows.
+        within = [] if inner is self._loader else [Tracer(inner, capacity=MOST_BATCHES)]
+        self._tracers = (*within, self._tracer)
+        for tracer in self._tracers:
+            tracer.install()
         self._tree = open_tree(os.getpid())
-        self._rows = 0
+        self._rows = [0 for _ in self._tracers]
 
     def load(self, request: BlockRequest) -> Message:
         """Load one block, and give its figures as fields of a ``Block``."""
@@ -101,19 +108,27 @@ class Warm:
         before, held = self._tree.read(), _shared_bytes()
         seen = self._take(min(request.batches, MOST_BATCHES), held)
         after = self._tree.read()
-        trace = self._tracer.trace()
-        new = trace.dropped + len(trace.rows) - self._rows
-        self._rows += new
+        rows, names = self._new_rows(len(seen.samples))
         figures = block_figures(
-            trace.rows[len(trace.rows) - new :],
+            rows,
             samples=seen.samples,
             times_s=seen.times_s[: seen.undisturbed],
-            transforms=trace.names,
+            transforms=names,
         )
         waited, ran = _growth(before.wait_ns, after.wait_ns), _growth(before.run_ns, after.run_ns)
         if waited is not None and ran is not None and waited + ran > 0:
             figures["run_queue_wait_fraction"] = waited / (waited + ran)
         return {**figures, **seen.memory}
+
+    def _new_rows(self, batches: int) -> tuple[Sequence[Row], Sequence[str]]:
+        """The rows of the last block and the transforms' names: one row a batch, if any has it."""
+        found = []
+        for place, tracer in enumerate(self._tracers):
+            trace = tracer.trace()
+            new = trace.dropped + len(trace.rows) - self._rows[place]
+            self._rows[place] += new
+            found.append((trace.rows[max(0, len(trace.rows) - new) :], trace.names))
+        return next((each for each in found if len(each[0]) == batches), found[-1])
 
     def _take(self, batches: int, held: int | None) -> _Seen:
         """Take the batches of a block, through as many epochs as that needs."""
@@ -193,7 +208,10 @@ class Warm:
 
     def close(self) -> None:
         """End the workers that live on."""
-        shut_down = getattr(getattr(self._loader, "_iterator", None), "_shutdown_workers", None)
+        from dlprof.targets.inner import core_of  # noqa: PLC0415
+
+        iterator = getattr(core_of(self._loader), "_iterator", None)
+        shut_down = getattr(iterator, "_shutdown_workers", None)
         if shut_down is not None:
             shut_down()
 
@@ -218,7 +236,9 @@ def _seed_all(loader: Any, seed: int) -> None:
     torch.manual_seed(seed)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seed % 2**32)
-    for generator in _generators(loader):
+    from dlprof.targets.inner import core_of  # noqa: PLC0415 - likewise
+
+    for generator in _generators(core_of(loader)):
         if isinstance(generator, torch.Generator):
             generator.manual_seed(seed)
 

@@ -83,6 +83,20 @@ def test_no_more_workers_than_allowed() -> None:
     assert max(each.config.num_workers for each in block) == 1
 
 
+def test_nothing_is_tried_that_the_target_cannot_be_set_to() -> None:
+    fixed = {"in_order": "make() takes no in_order"}
+    seen = _start(target=target(fixed=fixed))
+    names = _play(seen, ROOMY, {FREE: 1.6, DEEP: 1.2})
+    assert "trying prefetch_factor=8" in names
+    assert "trying in_order=False" not in names
+
+
+def test_a_target_that_is_taken_as_it_is_is_not_calibrated_with_fewer_workers() -> None:
+    fixed = dict.fromkeys(Config.__dataclass_fields__, "it can't be built again")
+    block = propose(_start(target=target(fixed=fixed, own_config=PRESENT)), ROOMY)
+    assert {each.config for each in block} == {PRESENT}
+
+
 def test_remedies_are_tried_beside_the_present_and_repeated_where_they_pay() -> None:
     names = _play(_start(), ROOMY, {FREE: 1.6, DEEP: 1.2})
     tried = [name for name in names if name.startswith("trying")]

@@ -414,3 +414,16 @@ def test_configs_of_fixes_are_canonical() -> None:
                 assert workers or not {"prefetch_factor", "persistent_workers"} & set(kwargs)
                 known = {field.name for field in dataclasses.fields(Config)}
                 assert set(kwargs) <= known | {"multiprocessing_context"}
+
+
+def test_a_fix_that_the_target_does_not_take_names_no_arguments() -> None:
+    seen = _shallow()
+    free = next(each for each in find(seen) if each.code == "prefetch.shallow").fix
+    target = dataclasses.replace(seen.target, fixed={"prefetch_factor": "make() takes none"})
+    fixed = dataclasses.replace(seen, target=target)
+    kept = next(each for each in find(fixed) if each.code == "prefetch.shallow").fix
+    assert free is not None
+    assert free.dataloader_kwargs == {"prefetch_factor": 8}
+    assert kept is not None
+    assert not kept.dataloader_kwargs
+    assert "make() takes none" in kept.text

@@ -198,3 +198,13 @@ def test_what_was_measured_is_predicted_too() -> None:
     assert odd not in wanted_configs(run, Question(ranks=2), {})
     assert odd not in wanted_configs(run, Question(), {"num_workers": (1, 2)})
     assert {each.num_workers for each in wanted_configs(run, Question(), {"num_workers": (1, 2)})}
+
+
+def test_only_what_the_target_can_be_set_to_is_predicted() -> None:
+    run = calibrated()
+    fixed = {"prefetch_factor": "make() takes no prefetch_factor"}
+    target = dataclasses.replace(run.header.target, fixed=fixed)
+    run = dataclasses.replace(run, header=dataclasses.replace(run.header, target=target))
+    assert {each.prefetch_factor for each in wanted_configs(run, Question(), {})} <= {None, 2}
+    with pytest.raises(UsageError, match="prefetch_factor=4, 8 can't be predicted: make"):
+        wanted_configs(run, Question(), {"num_workers": (2,), "prefetch_factor": (4, 8)})

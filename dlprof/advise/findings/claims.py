@@ -107,7 +107,13 @@ def severity_of(cost: float) -> Severity:
 
 
 def settings_fix(view: View, config: Config, text: str) -> Fix:
-    """The fix that another configuration is: the arguments in which it differs."""
+    """The fix that another configuration is: the arguments in which it differs.
+
+    Where the target can't be set so from outside, the fix says why and names no arguments.
+    """
+    reasons = view.evidence.why_fixed(config)
+    if reasons:
+        return Fix(text=f"{text} It can't be set as the code is: {'; '.join(reasons)}.")
     now = view.config.dataloader_kwargs()
     after = config.dataloader_kwargs()
     changed = {name: value for name, value in after.items() if now.get(name, None) != value}

@@ -100,6 +100,12 @@ class Evidence:
     reads_files: bool | None = None
     conditions: tuple[str, ...] = ()
 
+    def why_fixed(self, config: Config) -> tuple[str, ...]:
+        """Why the target can't be set to a configuration, a reason each; empty where it can."""
+        own = self.target.attainable(config, has_accelerator=self.accelerator is not None)
+        wrong = (name for name in self.target.fixed if getattr(own, name) != getattr(config, name))
+        return tuple(dict.fromkeys(self.target.fixed[name] for name in wrong))
+
     def trials(self, *roles: Role) -> tuple[Trial, ...]:
         """All trials of some roles, failed and instrumented ones too; of none, all."""
         return tuple(o.trial for o in self.observations if not roles or o.experiment.role in roles)

@@ -75,10 +75,10 @@ TABLE: tuple[Row, ...] = (
 
 
 def remedies(view: View) -> Iterator[tuple[FindingCode, Config]]:
-    """Configurations worth a trial, the gravest cause first, each once."""
+    """Configurations worth a trial that the target can have, the gravest cause first, each once."""
     seen = {view.config}
     for row in TABLE:
         config = row.remedy(view)
-        if config is not None and config not in seen:
+        if config is not None and config not in seen and not view.evidence.why_fixed(config):
             seen.add(config)
             yield row.code, config

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from dlprof.advise.predict.question import Question, place_of, usable_calibration
 from dlprof.errors import UsageError
@@ -54,22 +54,49 @@ def wanted_configs(
         axes: Values by setting, as far as he named them.
 
     Raises:
-        UsageError: There is no calibration, or there are more than ``MOST_CELLS``.
+        UsageError: There is no calibration, there are more than ``MOST_CELLS``, or he names what
+            the target can't be set to.
     """
     calibration = usable_calibration(run)
     base = base_config(run)
     depths = {"prefetch_factor": auto_prefetch(calibration)}
     if "num_workers" in axes:
-        return configs_of(base, {**depths, **axes})
+        return attainable(run, configs_of(base, {**depths, **axes}), axes)
     shallow = configs_of(base, {name: axes[name][:1] for name in axes if name != "prefetch_factor"})
     place = place_of(run, question)
     workers = auto_workers(calibration, shallow[0], place.conditions)
-    made = configs_of(base, {"num_workers": workers, **depths, **axes})
+    made = attainable(run, configs_of(base, {"num_workers": workers, **depths, **axes}), axes)
     if axes or not place.as_measured:
         return made
     sizes = {None, calibration.batch_size}
     measured = {trial.config for trial in run.completed if trial.config.batch_size in sizes}
     return tuple(sorted({*made, *measured}, key=lambda config: config.cost_key))
+
+
+def attainable(
+    run: Run, configs: Iterable[Config], axes: Mapping[str, Sequence[object]]
+) -> tuple[Config, ...]:
+    """Configurations with what the target can't be set to as it has it, distinct.
+
+    Args:
+        run: Whose target it is.
+        configs: What is wanted.
+        axes: Values by setting, as far as the user named them.
+
+    Raises:
+        UsageError: The target can have none of the values that he named of a setting.
+    """
+    header = run.header
+    accelerated = header.accelerator is not None
+    kept = {header.target.attainable(each, has_accelerator=accelerated) for each in configs}
+    for name, reason in header.target.fixed.items():
+        named = axes.get(name)
+        if named and not any(getattr(each, name) in named for each in kept):
+            raise UsageError(
+                f"{name}={', '.join(map(str, named))} can't be predicted: {reason}",
+                hint=f"Leave {name} out.",
+            )
+    return tuple(sorted(kept, key=lambda config: config.cost_key))
 
 
 def configs_of(base: Config, axes: Mapping[str, Sequence[object]]) -> tuple[Config, ...]:

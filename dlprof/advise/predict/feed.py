@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dlprof.advise.choice import FED_WAIT_FRACTION
 from dlprof.advise.predict.beside import agreement
-from dlprof.advise.predict.cells import base_config, saturating_workers
+from dlprof.advise.predict.cells import attainable, base_config, saturating_workers
 from dlprof.advise.predict.forecast import Calibrated, predicted_rows
 from dlprof.advise.predict.question import Place, Question, place_of, usable_calibration
 from dlprof.advise.predict.trust import judge
@@ -127,7 +127,11 @@ def feed(
         raise UsageError(
             "There is no training step to feed", hint="Give its length, as with --step-time 12ms."
         )
-    search = _Search(calibration, base or base_config(run), place.conditions, method)
+    base = base or base_config(run)
+    deepest = dataclasses.replace(base, num_workers=1, prefetch_factor=_DEPTHS[-1])
+    free = attainable(run, [deepest], {})[0].prefetch_factor == _DEPTHS[-1]
+    depths = _DEPTHS if free else _DEPTHS[:1]
+    search = _Search(calibration, base, place.conditions, method, depths)
     least = search.least_wait()
     allowed = max_wait if least <= max_wait * (1 - _SLACK) else least + max_wait * (1 - least)
     workers, prefetch, cores = search.fewest(allowed)
@@ -212,8 +216,14 @@ class _Search:
     """How long a step waits, by workers and cores; each answer is reckoned once."""
 
     def __init__(
-        self, calibration: Calibration, base: Config, conditions: Conditions, method: str
+        self,
+        calibration: Calibration,
+        base: Config,
+        conditions: Conditions,
+        method: str,
+        depths: Sequence[int],
     ) -> None:
+        self._depths = depths
         self._calibration = calibration
         self._base = base
         self._conditions = conditions
@@ -251,7 +261,7 @@ class _Search:
         that computes is dear.
         """
         most = self._most()
-        fed = min(self.wait(most, depth, self._ample(most)) for depth in _DEPTHS)
+        fed = min(self.wait(most, depth, self._ample(most)) for depth in self._depths)
         return min(fed, self.wait(0, 0, self._ample(0)))
 
     def fewest(self, allowed: float) -> tuple[int, int, int]:
@@ -265,7 +275,7 @@ class _Search:
         """
         if self.wait(0, 0, self._ample(0)) <= allowed:
             return 0, 0, self._cores(0, 0, allowed)
-        few, depth = min((self._workers(depth, allowed), depth) for depth in _DEPTHS)
+        few, depth = min((self._workers(depth, allowed), depth) for depth in self._depths)
         more = min(_MORE_WORKERS * few, max(few, self._most()))
         cores = min(self._cores(few, depth, allowed), self._cores(more, depth, allowed))
         workers = _first(lambda w: self.wait(w, depth, float(cores)) <= allowed, few, more)

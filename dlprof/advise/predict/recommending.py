@@ -8,7 +8,13 @@ from collections.abc import Callable, Collection, Iterator
 
 from dlprof.advise.limits import within_limits
 from dlprof.advise.predict.beside import agreement
-from dlprof.advise.predict.cells import auto_prefetch, auto_workers, base_config, configs_of
+from dlprof.advise.predict.cells import (
+    attainable,
+    auto_prefetch,
+    auto_workers,
+    base_config,
+    configs_of,
+)
 from dlprof.advise.predict.choosing import Chosen
 from dlprof.advise.predict.claims import claims
 from dlprof.advise.predict.forecast import cheapest, predicted_rows
@@ -146,7 +152,7 @@ def _choose(
         "persistent_workers": (False, True),
     }
     situation = situation_of(run, limits, place)
-    configs = set(among) or {*configs_of(base, axes), plain}
+    configs = set(among) or {*attainable(run, [*configs_of(base, axes), plain], {})}
     present = situation.present
     if not among and present is not None and present.batch_size in {None, calibration.batch_size}:
         configs.add(present)

@@ -45,3 +45,12 @@ def test_without_workers_what_belongs_to_them_goes() -> None:
 def test_several_values_are_refused() -> None:
     with pytest.raises(UsageError, match="--num-workers has 2 values"):
         single_config(SweepSettings(num_workers=(0, 2)), BARE, has_accelerator=False)
+
+
+def test_what_the_target_does_not_take_is_refused() -> None:
+    fixed = dataclasses.replace(OWN, fixed={"prefetch_factor": "make() takes no prefetch_factor"})
+    found = single_config(SweepSettings(num_workers=(2,)), fixed, has_accelerator=False)
+    assert (found.num_workers, found.prefetch_factor) == (2, 3)
+    asked = SweepSettings(prefetch_factor=(4,))
+    with pytest.raises(UsageError, match="prefetch_factor=4 can't be measured: make"):
+        single_config(asked, fixed, has_accelerator=False)

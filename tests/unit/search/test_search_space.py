@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dlprof.errors import UsageError
 from dlprof.records import LeftOut, Machine, Target
-from dlprof.search.space import Space, auto_workers, build_space
+from dlprof.search.space import Space, auto_workers, build_cells, build_space
 from dlprof.settings import SweepSettings
 
 
@@ -203,3 +203,49 @@ def test_every_space_is_canonical_distinct_ordered_and_has_the_reference(
     assert all(each == each.canonical() for each in found.configs)
     if most is not None:
         assert max(workers(found)) <= most
+
+
+FIXED = {
+    "prefetch_factor": "make() takes no prefetch_factor",
+    "in_order": "make() takes no in_order",
+}
+
+
+def test_what_the_target_does_not_take_is_not_tried() -> None:
+    found = space(of=target(fixed=FIXED))
+    assert {each.prefetch_factor for each in found.configs} == {None, 2}
+    assert {each.persistent_workers for each in found.configs} == {False, True}
+    assert reason(found, "prefetch_factor").reason == "make() takes no prefetch_factor"
+    assert not any("in_order" in each.setting for each in found.left_out)  # nobody would vary it
+
+
+def test_what_the_target_does_not_take_is_as_it_is_there() -> None:
+    own = config(4, 6, in_order=False)
+    found = space(of=target(fixed=FIXED, own_config=own))
+    assert {(c.prefetch_factor, c.in_order) for c in found.configs if c.num_workers} == {(6, False)}
+    assert own in found.configs
+
+
+def test_values_that_the_target_cannot_have_are_refused_where_they_are_named() -> None:
+    with pytest.raises(UsageError, match="prefetch_factor=4, 8 can't be measured: make"):
+        space(of=target(fixed=FIXED), prefetch_factor=(4, 8))
+    found = space(of=target(fixed=FIXED), prefetch_factor=(2, 4), num_workers=(1,))
+    assert {each.prefetch_factor for each in found.configs} == {2}
+    assert reason(found, "prefetch_factor").reason == "make() takes no prefetch_factor"
+
+
+def test_a_target_that_is_taken_as_it_is_has_one_configuration() -> None:
+    own = config(4, 6, start_method="spawn")
+    fixed = dict.fromkeys(type(own).__dataclass_fields__, "it can't be built again")
+    found = space(of=target(fixed=fixed, own_config=own))
+    assert found.configs == (config(4, 6),)
+    assert [each.reason for each in found.left_out].count("it can't be built again") == 1
+    with pytest.raises(UsageError, match="num_workers=0, 2 can't be measured"):
+        space(of=target(fixed=fixed, own_config=own), num_workers=(0, 2))
+
+
+@pytest.mark.parametrize("fixed", [{}, FIXED])
+def test_only_what_can_be_set_is_predicted(fixed: dict[str, str]) -> None:
+    cells = build_cells(SweepSettings(), target(fixed=fixed), machine(), has_accelerator=False)
+    depths = {each.prefetch_factor for each in cells if each.num_workers}
+    assert depths == ({2} if fixed else {2, 4, 8})
