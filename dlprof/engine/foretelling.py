@@ -10,7 +10,8 @@ from dlprof.advise.predict import Question, as_shared, most_workers, place_of
 from dlprof.engine.telling import sensible
 from dlprof.errors import UsageError
 from dlprof.model import Conditions, fit, is_usable, needs
-from dlprof.records import Calibration, Config, Run, SweepPrediction
+from dlprof.records import Calibration, Config, Integrity, Run, SweepPrediction
+from dlprof.search.exclusions import still_useful
 from dlprof.search.foretell import foretell, with_workers, workers_beyond
 from dlprof.search.levers import levers
 
@@ -51,7 +52,7 @@ def foretold(run: Run, *, workers: int = 0) -> SweepPrediction | None:
         place = place_of(run, as_shared(run, Question()))
         return foretell(
             calibration,
-            _worth_predicting(run, calibration, plan.cells, place.conditions, workers),
+            _worth_predicting(run, calibration, _useful_cells(run), place.conditions, workers),
             place.conditions,
             present=plan.present,
         )
@@ -68,9 +69,14 @@ def foretold_beyond(run: Run) -> SweepPrediction | None:
     plan, before = run.header.plan, run.prediction
     if plan is None or before is None:
         return None
-    workers = workers_beyond(before, plan.cells, run.completed)
+    workers = workers_beyond(before, _useful_cells(run), run.completed)
     wider = foretold(run, workers=workers) if workers is not None else None
     return None if wider is None or workers is None else with_workers(wider, workers, before)
+
+
+def _useful_cells(run: Run) -> tuple[Config, ...]:
+    plan = run.header.plan
+    return () if plan is None else still_useful(plan, Integrity.of(run)).cells
 
 
 def levers_of(run: Run, pick: Config) -> tuple[Config, ...]:
@@ -103,6 +109,8 @@ def _worth_predicting(
     settings = run.header.settings
     if settings.get("num_workers") is not None:
         return list(cells)
+    if not cells:
+        return []
     alone = dataclasses.replace(conditions, neighbours=0.0)
     most = max(workers, most_workers(calibration, cells[-1], alone))
     budget_s = settings.get("budget_s")

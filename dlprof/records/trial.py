@@ -30,6 +30,7 @@ FailureKind = Literal[
     "cuda_fork",
     "empty",
     "truncated",
+    "duplicated",
     "inconsistent_batches",
 ]
 
@@ -188,6 +189,8 @@ class Trial:
         samples_per_batch: Mean samples per full batch in the window.
         whole_epochs: Whether the epochs were too short for a steady state, so that the rates
             cover whole epochs, turnover included.
+        epoch_samples: Samples in a whole epoch that it saw, first to last batch; `None` where none
+            ended or they can't be counted.
         copies: Copying batches to the device; ``None`` where they stayed on the CPU.
     """
 
@@ -214,4 +217,5 @@ class Trial:
     batch_bytes: float | None = None
     samples_per_batch: float | None = None
     whole_epochs: bool = False
+    epoch_samples: int | None = None
     copies: Copies | None = None

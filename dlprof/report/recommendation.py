@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from dlprof.advise.findings.content import said_first
 from dlprof.records import (
     Alternative,
     Config,
@@ -37,7 +38,12 @@ _CONFIDENCE_STYLES = {"high": "green", "medium": "yellow", "low": "red"}
 
 
 def render_recommendation(
-    run: Run, recommendation: Recommendation, *, saved: bool = False, again: str = ""
+    run: Run,
+    recommendation: Recommendation,
+    *,
+    saved: bool = False,
+    again: str = "",
+    first: bool = True,
 ) -> RenderableType:
     """The whole recommendation for a terminal or a pipe.
 
@@ -46,8 +52,10 @@ def render_recommendation(
         recommendation: What to show.
         saved: Whether it has just been saved, so that saving is no next step.
         again: Options that it was asked with, for commands that are to give the same answer.
+        first: Whether it stands alone, so that it begins with what is wrong.
     """
     parts: list[RenderableType] = [
+        *(warnings(run) if first else ()),
         Hanging("", Text(_title(run, recommendation), style="bold")),
         *_code(loader_call(recommendation.dataloader_kwargs)),
         *_beside_the_loader(recommendation),
@@ -62,6 +70,13 @@ def render_recommendation(
     steps = _next_steps(run, recommendation.constraints, saved=saved, again=again)
     parts += _section("Next", steps)
     return Group(*parts)
+
+
+def warnings(run: Run) -> list[RenderableType]:
+    """What is said before all else: settings whose data is wrong, or that fail."""
+    told = said_first(run)
+    lines: list[RenderableType] = [Hanging("", Text(clean(text), style="red")) for text in told]
+    return [*lines, Text()] if lines else []
 
 
 def _title(run: Run, recommendation: Recommendation) -> str:

@@ -13,7 +13,7 @@ from dlprof.advise.foretold import believed
 from dlprof.records import Constraints, Failure, Run, Trial
 from dlprof.report.labels import END_TEXTS, percent_text, settings_text
 from dlprof.report.plot import ThroughputPlot, bars
-from dlprof.report.recommendation import render_recommendation
+from dlprof.report.recommendation import render_recommendation, warnings
 from dlprof.report.summary import PICK, PRESENT, TIE, Row, summarise
 from dlprof.report.table import RunTable
 from dlprof.report.text import clean
@@ -39,7 +39,7 @@ def render_sweep(run: Run) -> RenderableType:
         run: The finished run.
     """
     rows = summarise(run)
-    parts: list[RenderableType] = [Text(_headline(run), style="bold")]
+    parts: list[RenderableType] = [*warnings(run), Text(_headline(run), style="bold")]
     if rows:
         parts += [Text(), RunTable(rows)]
     shown = bars(rows)
@@ -54,7 +54,7 @@ def render_sweep(run: Run) -> RenderableType:
     ]
     parts += [Text(), *(Text(note) for note in notes)]
     if run.recommendation is not None:
-        parts += [Text(), render_recommendation(run, run.recommendation)]
+        parts += [Text(), render_recommendation(run, run.recommendation, first=False)]
     return Group(*parts)
 
 

@@ -10,10 +10,10 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from dlprof.records import Config, LeftOut, Target, Trial
+from dlprof.records import Config, Integrity, LeftOut, Plan, Target, Trial
 from dlprof.settings import SweepSettings
 
-_TARGETS_OWN = ("target_error", "worker_exception")
+_TARGETS_OWN = ("target_error", "worker_exception", "truncated")
 _ENOUGH = 3
 
 
@@ -70,8 +70,29 @@ def explain(rows: Sequence[tuple[Config, str]], kept: Sequence[Config]) -> LeftO
     return LeftOut(setting="; ".join(names), reason=rows[0][1])
 
 
+def still_useful(plan: Plan, found: Integrity) -> Plan:
+    """The plan without what is known by now to give wrong data, to fail, or to feed no worker.
+
+    The present settings stay in it while they work: every gain is compared with them.
+    """
+
+    def kept(configs: Sequence[Config]) -> tuple[Config, ...]:
+        return tuple(
+            config
+            for config in configs
+            if not found.is_useless(config)
+            or (config == plan.present and found.fault(config) is None)
+        )
+
+    return dataclasses.replace(
+        plan, configs=kept(plan.configs), calibration=kept(plan.calibration), cells=kept(plan.cells)
+    )
+
+
 def fails_everywhere(trials: Sequence[Trial], configs: Sequence[Config]) -> bool:
-    """Whether the target's own code raises whatever the settings: without workers and with.
+    """Whether the target's own code raises, or ends early, whatever the settings.
+
+    Without workers and with.
 
     A few trials that all end so tell enough: the rest would only raise the same. Not where batches
     of several sizes are planned, of which some may be too large.

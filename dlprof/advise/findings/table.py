@@ -76,9 +76,9 @@ TABLE: tuple[Row, ...] = (
 
 def remedies(view: View) -> Iterator[tuple[FindingCode, Config]]:
     """Configurations worth a trial, the gravest cause first, each once."""
-    seen = {view.config}
+    seen, found = {view.config}, view.evidence.integrity
     for row in TABLE:
         config = row.remedy(view)
-        if config is not None and config not in seen:
+        if config is not None and config not in seen and found.fault(config) is None:
             seen.add(config)
             yield row.code, config
