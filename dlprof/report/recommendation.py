@@ -9,7 +9,6 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from dlprof.advise.findings.content import said_first
 from dlprof.records import (
     Alternative,
     Config,
@@ -19,6 +18,7 @@ from dlprof.records import (
     Recommendation,
     Run,
 )
+from dlprof.report.findings import first_lines
 from dlprof.report.labels import percent_text, rate_text, ratio_text, settings_text
 from dlprof.report.layout import INDENT, Hanging, bullet
 from dlprof.report.snippets import loader_call
@@ -55,7 +55,7 @@ def render_recommendation(
         first: Whether it stands alone, so that it begins with what is wrong.
     """
     parts: list[RenderableType] = [
-        *(warnings(run) if first else ()),
+        *(first_lines(run) if first else ()),
         Hanging("", Text(_title(run, recommendation), style="bold")),
         *_code(loader_call(recommendation.dataloader_kwargs)),
         *_beside_the_loader(recommendation),
@@ -70,13 +70,6 @@ def render_recommendation(
     steps = _next_steps(run, recommendation.constraints, saved=saved, again=again)
     parts += _section("Next", steps)
     return Group(*parts)
-
-
-def warnings(run: Run) -> list[RenderableType]:
-    """What is said before all else: settings whose data is wrong, or that fail."""
-    told = said_first(run)
-    lines: list[RenderableType] = [Hanging("", Text(clean(text), style="red")) for text in told]
-    return [*lines, Text()] if lines else []
 
 
 def _title(run: Run, recommendation: Recommendation) -> str:

@@ -71,21 +71,24 @@ def explain(rows: Sequence[tuple[Config, str]], kept: Sequence[Config]) -> LeftO
 
 
 def still_useful(plan: Plan, found: Integrity) -> Plan:
-    """The plan without what is known by now to give wrong data, to fail, or to feed no worker.
+    """The plan without what gives wrong data, fails, or has more workers than are fed.
 
-    The present settings stay in it while they work: every gain is compared with them.
+    The present settings are still measured while they work, as every gain is compared with them,
+    but no longer predicted: a model knows of no worker that idles.
     """
+    if plan.present is not None and found.fault(plan.present) is not None:
+        plan = dataclasses.replace(plan, present=None)
 
     def kept(configs: Sequence[Config]) -> tuple[Config, ...]:
-        return tuple(
-            config
-            for config in configs
-            if not found.is_useless(config)
-            or (config == plan.present and found.fault(config) is None)
-        )
+        return tuple(each for each in configs if not found.is_useless(each))
 
     return dataclasses.replace(
-        plan, configs=kept(plan.configs), calibration=kept(plan.calibration), cells=kept(plan.cells)
+        plan,
+        configs=tuple(
+            each for each in plan.configs if each == plan.present or not found.is_useless(each)
+        ),
+        calibration=kept(plan.calibration),
+        cells=kept(plan.cells),
     )
 
 
@@ -94,7 +97,7 @@ def fails_everywhere(trials: Sequence[Trial], configs: Sequence[Config]) -> bool
 
     Without workers and with.
 
-    A few trials that all end so tell enough: the rest would only raise the same. Not where batches
+    A few trials that all end so are enough: the rest would only raise the same. Not where batches
     of several sizes are planned, of which some may be too large.
 
     Args:

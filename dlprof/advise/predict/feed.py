@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dlprof.advise.choice import FED_WAIT_FRACTION
-from dlprof.advise.findings.content import said_first
 from dlprof.advise.predict.beside import agreement
 from dlprof.advise.predict.cells import base_config, saturating_workers, useful
 from dlprof.advise.predict.forecast import Calibrated, predicted_rows
@@ -165,7 +164,7 @@ def feed(
         confidence=confidence,
         confidence_reason=reason,
         calibrated=Calibrated.of(run, calibration),
-        notes=(*said_first(run), *place.notes),
+        notes=place.notes,
     )
 
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 
 from dlprof.advise.choice import FED_WAIT_FRACTION, SAME_SPEED
 from dlprof.advise.effective import Situation
-from dlprof.advise.findings.content import said_first
 from dlprof.advise.limits import breach
 from dlprof.advise.predict.beside import Agreement, Measured, agreement, measured_beside
 from dlprof.advise.predict.cells import useful
@@ -186,7 +185,7 @@ def forecast(
         bounds={name: describe(name) for name in sorted({r.prediction.bound for r in rows})},
         confidence=confidence,
         confidence_reason=reason,
-        notes=(*said_first(run), *place.notes),
+        notes=place.notes,
         agreement=agreed,
         unavailable=_unavailable(rows),
     )
