@@ -29,8 +29,8 @@ FailureKind = Literal[
     "start_failed",
     "cuda_fork",
     "empty",
-    "truncated",
     "duplicated",
+    "truncated",
     "inconsistent_batches",
 ]
 
@@ -187,10 +187,10 @@ class Trial:
         window_batches: Batches in the measured window.
         batch_bytes: Mean bytes of tensor data per batch.
         samples_per_batch: Mean samples per full batch in the window.
+        epoch_samples: Samples in a whole epoch that it saw, first to last batch; ``None`` where
+            none ended or they can't be counted.
         whole_epochs: Whether the epochs were too short for a steady state, so that the rates
             cover whole epochs, turnover included.
-        epoch_samples: Samples in a whole epoch that it saw, first to last batch; `None` where none
-            ended or they can't be counted.
         copies: Copying batches to the device; ``None`` where they stayed on the CPU.
     """
 
@@ -216,6 +216,6 @@ class Trial:
     window_batches: int = 0
     batch_bytes: float | None = None
     samples_per_batch: float | None = None
-    whole_epochs: bool = False
     epoch_samples: int | None = None
+    whole_epochs: bool = False
     copies: Copies | None = None

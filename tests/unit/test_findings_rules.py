@@ -11,7 +11,16 @@ from finding_cases import QUIET, Loader, codes, evidence, failing
 
 from dlprof.advise.findings import Evidence, find
 from dlprof.advise.findings.table import TABLE
-from dlprof.records import Config, Failure, FindingCode, GpuInfo, GpuUsage, TransformCost, Usage
+from dlprof.records import (
+    LENGTH_SIGN,
+    Config,
+    Failure,
+    FindingCode,
+    GpuInfo,
+    GpuUsage,
+    TransformCost,
+    Usage,
+)
 from dlprof.trial import oddities
 
 CPU = Loader(fetch_cpu=0.019, rate=100.0)
@@ -263,8 +272,7 @@ def test_the_table_has_every_code_once() -> None:
     assert sorted([*listed, "workers.unfed"]) == sorted(get_args(FindingCode))
 
 
-def test_signs_are_those_of_the_warnings_of_trials() -> None:
-    assert DUPLICATED_SIGN in oddities.DUPLICATED
+def test_the_sign_of_a_length_is_that_of_the_warnings_of_trials() -> None:
     assert LENGTH_SIGN in oddities.LENGTH
 
 
