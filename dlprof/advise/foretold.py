@@ -8,7 +8,16 @@ import math
 from dlprof.advise.choice import SAME_SPEED, Choice
 from dlprof.advise.effective import Situation
 from dlprof.advise.wording import factor, figures
-from dlprof.records import Config, Constraints, Estimate, Reason, Run, SweepPrediction, Trial
+from dlprof.records import (
+    Config,
+    Constraints,
+    Estimate,
+    Integrity,
+    Reason,
+    Run,
+    SweepPrediction,
+    Trial,
+)
 from dlprof.stats import Observation, belied, fit_blocks, is_contradicted, observe
 from dlprof.units import counted, format_duration, format_rate
 
@@ -56,10 +65,12 @@ def better_foretold(run: Run, limits: Constraints) -> frozenset[Config]:
     if not cut_short and all(config.num_workers <= most for config in prediction.race):
         return frozenset()
     failed = {trial.config for trial in run.trials if trial.failure is not None}
+    found = Integrity.of(run)
     speeds = {
         cell.config: cell.speed
         for cell in prediction.cells
         if cell.config.num_workers <= most
+        and not found.is_useless(cell.config)
         and not any(cell.config.asks_as_much_as(each) for each in failed)
     }
     seen = {trial.config for trial in run.completed if trial.samples_per_s is not None}

@@ -11,16 +11,19 @@ from dlprof.advise.candidates import Candidate, gather
 from dlprof.advise.choice import SAME_SPEED, Choice, choose
 from dlprof.advise.confidence import judge, outran
 from dlprof.advise.effective import SAME_STEP, Situation
+from dlprof.advise.findings.content import failing_present, findings_of
 from dlprof.advise.foretold import believed, better_foretold, foretold, levers
 from dlprof.advise.limits import within_limits
 from dlprof.advise.reasons import default_of, explain, failures, neighbours
-from dlprof.advise.rules import rules_of_thumb
+from dlprof.advise.rules import rules_of_thumb, without_wrong
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.records import (
+    DATA_FAULTS,
     Alternative,
     Config,
     Constraints,
     Expected,
+    Integrity,
     Machine,
     Reason,
     Recommendation,
@@ -94,6 +97,7 @@ def recommend(
         confidence=confidence,
         confidence_reason=confidence_reason,
         reasons=(
+            *failing_present(run),
             *explain(choice),
             *levers(run, choice.pick.config),
             *foretold(run, choice, trusted),
@@ -103,15 +107,18 @@ def recommend(
         ),
         alternatives=tuple(_alternatives(choice)),
         constraints=situation.constraints,
-        rules_of_thumb=rules_of_thumb(
-            situation.machine,
-            run.header.target,
-            situation.constraints.ranks,
-            candidates,
-            choice.speeds.steady,
-            trusted,
+        rules_of_thumb=without_wrong(
+            rules_of_thumb(
+                situation.machine,
+                run.header.target,
+                situation.constraints.ranks,
+                candidates,
+                choice.speeds.steady,
+                trusted,
+            ),
+            Integrity.of(run),
         ),
-        findings=() if situation.extrapolated else run.findings,
+        findings=findings_of(run, extrapolated=situation.extrapolated),
         extrapolated=situation.extrapolated,
     )
 
@@ -226,10 +233,17 @@ def _fastest(choice: Choice) -> Candidate:
 
 
 def _nothing_measured(run: Run) -> NothingMeasuredError:
-    failed = next((trial.failure for trial in run.trials if trial.failure is not None), None)
+    faults = [trial.failure for trial in run.trials if trial.failure is not None]
+    failed = next(iter(faults), None)
     if not run.trials:
         return NothingMeasuredError(
             "The run holds no trials", hint="Run the sweep again, or go on with --resume."
+        )
+    wrong = next((each for each in faults if each.kind in DATA_FAULTS), None)
+    if wrong is not None and all(trial.failure is not None for trial in run.trials):
+        return NothingMeasuredError(
+            f"No settings give the right data, so there are none to recommend: {wrong.message}",
+            hint=wrong.hint,
         )
     if failed is None and any(trial.purpose == "explain" for trial in run.trials):
         from dlprof.advise.predict.question import is_calibrated  # noqa: PLC0415 - as above

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from dlprof.advise.candidates import Candidate
-from dlprof.records import Config, Machine, RuleOfThumb, SweepPrediction, Target
+from dlprof.records import Config, Integrity, Machine, RuleOfThumb, SweepPrediction, Target
 from dlprof.stats import BlockFit
 
 _YOLO_MOST = 8
@@ -53,6 +53,18 @@ def _foretold(
         return rule
     rate = cell.samples_per_s.value
     return dataclasses.replace(rule, expected_samples_per_s=rate, unavailable="", predicted=True)
+
+
+def without_wrong(rules: Iterable[RuleOfThumb], found: Integrity) -> tuple[RuleOfThumb, ...]:
+    """The rules, those that name settings of wrong data without a rate."""
+    return tuple(
+        rule
+        if (fault := found.fault(rule.config)) is None
+        else dataclasses.replace(
+            rule, expected_samples_per_s=None, unavailable=fault.message, predicted=False
+        )
+        for rule in rules
+    )
 
 
 def workers_by_rule(machine: Machine, target: Target, ranks: int) -> dict[str, int | None]:

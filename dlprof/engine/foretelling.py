@@ -10,7 +10,8 @@ from dlprof.advise.predict import Question, as_shared, most_workers, place_of
 from dlprof.engine.telling import sensible
 from dlprof.errors import UsageError
 from dlprof.model import Conditions, fit, is_usable, needs
-from dlprof.records import Calibration, Config, Run, SweepPrediction
+from dlprof.records import Calibration, Config, Integrity, Plan, Run, SweepPrediction
+from dlprof.search.exclusions import still_useful
 from dlprof.search.foretell import foretell, with_workers, workers_beyond
 from dlprof.search.levers import levers
 
@@ -44,12 +45,12 @@ def foretold(run: Run, *, workers: int = 0) -> SweepPrediction | None:
     Returns:
         ``None`` where the model can say nothing of them.
     """
-    plan, calibration = run.header.plan, run.calibration
+    plan, calibration = _useful_plan(run), run.calibration
     if plan is None or calibration is None:
         return None
     try:
         place = place_of(run, as_shared(run, Question()))
-        return foretell(
+        found = foretell(
             calibration,
             _worth_predicting(run, calibration, plan.cells, place.conditions, workers),
             place.conditions,
@@ -57,6 +58,10 @@ def foretold(run: Run, *, workers: int = 0) -> SweepPrediction | None:
         )
     except (UsageError, ValueError):
         return None
+    if plan.present is None or plan.present not in plan.configs or plan.present in plan.cells:
+        return found
+    race = sorted({*found.race, plan.present}, key=lambda config: config.cost_key)
+    return dataclasses.replace(found, race=tuple(race))
 
 
 def foretold_beyond(run: Run) -> SweepPrediction | None:
@@ -65,12 +70,17 @@ def foretold_beyond(run: Run) -> SweepPrediction | None:
     Returns:
         ``None`` where the race looked far enough.
     """
-    plan, before = run.header.plan, run.prediction
+    plan, before = _useful_plan(run), run.prediction
     if plan is None or before is None:
         return None
     workers = workers_beyond(before, plan.cells, run.completed)
     wider = foretold(run, workers=workers) if workers is not None else None
     return None if wider is None or workers is None else with_workers(wider, workers, before)
+
+
+def _useful_plan(run: Run) -> Plan | None:
+    plan = run.header.plan
+    return None if plan is None else still_useful(plan, Integrity.of(run))
 
 
 def levers_of(run: Run, pick: Config) -> tuple[Config, ...]:
@@ -104,6 +114,8 @@ def _worth_predicting(
     settings = run.header.settings
     if settings.get("num_workers") is not None:
         return list(cells)
+    if not cells:
+        return []
     alone = dataclasses.replace(conditions, neighbours=0.0)
     most = max(workers, most_workers(calibration, cells[-1], alone))
     budget_s = settings.get("budget_s")

@@ -219,19 +219,23 @@ def plan_sweep(
     present = outlook.target.present_settings(has_accelerator=outlook.accelerator is not None)
     plan, no_room = plan_trials(outlook.workable, settings, cost, spent_s=spent_s, present=present)
     left_s = settings.budget_s - spent_s
-    led = _led_by_model(plan, outlook.cells, settings, left_s)
+    looked_at = present if outlook.target.kind == "iterable" else None
+    led = _led_by_model(plan, outlook.cells, settings, left_s, looked_at)
     if outlook.cells and has_room(led, cost, left_s):
         return led, ()
     return plan, no_room
 
 
 def _led_by_model(
-    plan: Plan, cells: tuple[Config, ...], settings: SweepSettings, left_s: float
+    plan: Plan,
+    cells: tuple[Config, ...],
+    settings: SweepSettings,
+    left_s: float,
+    iterable_present: Config | None,
 ) -> Plan:
     """The plan of a sweep that predicts all and measures few, for longer than it could all."""
-    led = dataclasses.replace(
-        plan, search="model", cells=cells, calibration=calibration_configs(cells)
-    )
+    calibration = calibration_configs(cells, iterable_present)
+    led = dataclasses.replace(plan, search="model", cells=cells, calibration=calibration)
     trial_s = settings.trial_s or race_trial_s(led, left_s)
     return dataclasses.replace(led, trial_s=trial_s)
 

@@ -32,6 +32,7 @@ from dlprof.records import (
     Timeline,
     Trial,
     TrialCost,
+    checked,
 )
 from dlprof.settings import OPTIONS, SweepSettings, by_key
 from dlprof.store import RunWriter, check_output
@@ -194,7 +195,7 @@ class _Profile:
             path=str(self.writer.path),
             header=self.header,
             trials=evidence.trials(),
-            explanations=tuple(o.explanation for o in self.observations if o.explanation),
+            explanations=tuple(o.explanation for o in evidence.observations if o.explanation),
             timelines=tuple(self.timelines),
             calibration=evidence.calibration,
             diagnosis=diagnosis,
@@ -218,7 +219,7 @@ class _Profile:
             for experiment in block:
                 if not self._try(experiment):
                     return "budget"
-                if self.observations[0].trial.failure is not None:
+                if self._evidence().observations[0].trial.failure is not None:
                     return "complete"  # how it failed is all that there is to say
         return "complete"
 
@@ -293,7 +294,7 @@ class _Profile:
             target=target,
             config=self.config,
             accelerator=self.header.accelerator,
-            observations=tuple(self.observations),
+            observations=self._checked(),
             step_s=settings.step_s or 0.0,
             has_step=settings.step_s is not None or settings.step_callable is not None,
             reads_files=target.reads_files and not settings.cold_cache,
@@ -303,6 +304,23 @@ class _Profile:
             return evidence
         predict = self._foresight(calibration, evidence)
         return dataclasses.replace(evidence, calibration=calibration, predict=predict)
+
+    def _checked(self) -> tuple[Observation, ...]:
+        """The observations, those of wrong data as failed ones."""
+        explained = (each.explanation for each in self.observations)
+        run = checked(
+            Run(
+                path="",
+                header=self.header,
+                trials=tuple(each.trial for each in self.observations),
+                explanations=tuple(each for each in explained if each is not None),
+            )
+        )
+        right = {each.trial_id: each for each in run.explanations}
+        return tuple(
+            dataclasses.replace(each, trial=trial, explanation=right.get(trial.id))
+            for each, trial in zip(self.observations, run.trials, strict=True)
+        )
 
     def _foresight(self, calibration: Calibration, evidence: Evidence) -> Foresight:
         """The model at the step that was stated; one that is a function as it was timed."""

@@ -20,6 +20,7 @@ from dlprof.records import (
     Cost,
     Explanation,
     Failure,
+    Integrity,
     Plan,
     Purpose,
     Recommendation,
@@ -28,9 +29,10 @@ from dlprof.records import (
     RunHeader,
     SweepPrediction,
     Trial,
+    checked,
 )
 from dlprof.search.calibrating import next_calibration, race_plan
-from dlprof.search.exclusions import fails_everywhere
+from dlprof.search.exclusions import fails_everywhere, still_useful
 from dlprof.search.foretell import race_without
 from dlprof.search.grid import GridSearch, Proposal
 from dlprof.search.levers import next_lever
@@ -45,7 +47,8 @@ _NO_MODEL = (
     "The explained trials tell too little to predict from, so the configurations are measured"
 )
 _RAISES = (
-    "Without workers and with, the target's own code raises, so the other settings are not tried"
+    "Without workers and with, the target's own code raises or ends an epoch early, so the other "
+    "settings are not tried"
 )
 _CONTRADICTED = (
     "What was measured is not what the model predicted, so all configurations are measured"
@@ -148,34 +151,49 @@ class Sweep:
     def _next_id(self) -> str:
         return f"t{len(self.trials) + 1:04d}"
 
-    def _keep(self, trial: Trial) -> None:
-        """Append a trial to the file, then remember it."""
+    def _keep(self, trial: Trial, explanation: Explanation | None = None) -> None:
+        """Append a trial to the file, then remember it, and what it shows of all others' data."""
         self.writer.append(trial)
         self.trials.append(trial)
+        if explanation is not None:
+            self.writer.append(explanation)
+            self.explanations.append(explanation)
+        run = checked(self._so_far())
+        self.trials, self.explanations = [*run.trials], [*run.explanations]
+        self.calibration, self.prediction = run.calibration, run.prediction
 
     def _measure(self) -> EndReason:
         self._skip()
         if self.plan.search != "model":
             return self._search(self.plan)
-        if self.prediction is None:
-            if not self._calibrate():
-                return "budget"
-            self._foretell()
-        if self.prediction is None:
-            if not self._is_hopeless:
-                self.listener.message(_NO_MODEL)
-            return self._search(self.plan)
-        reason = self._race(self.prediction)
-        while reason != "budget" and (wider := foretold_beyond(self._so_far())) is not None:
-            self._predicted(wider)
-            reason = self._race(wider)
-        if reason != "budget" and self._is_contradicted(Expected.of(self.prediction)):
+        while True:
+            if self.prediction is None:
+                if not self._calibrate():
+                    return "budget"
+                self._foretell()
+            if self.prediction is None:
+                if not self._is_hopeless:
+                    self.listener.message(_NO_MODEL)
+                return self._search(self.plan)
+            reason = self._races(self.prediction)
+            if reason == "budget":
+                return reason
+            if self.prediction is not None:  # else what it chose, or rests on, is wrong data
+                break
+        if self._is_contradicted(Expected.of(self.prediction)):
             self.listener.message(_CONTRADICTED)
             every = {*self.plan.configs, *self.prediction.race}
             configs = tuple(sorted(every, key=lambda config: config.cost_key))
             return self._search(dataclasses.replace(self.plan, configs=configs))
-        if reason != "budget":
-            self._try_levers()
+        self._try_levers()
+        return reason
+
+    def _races(self, prediction: SweepPrediction) -> EndReason:
+        """Measure what a prediction leaves, and more workers as long as they outrun it."""
+        reason = self._race(prediction)
+        while reason != "budget" and (wider := foretold_beyond(self._so_far())) is not None:
+            self._predicted(wider)
+            reason = self._race(wider)
         return reason
 
     def _race(self, prediction: SweepPrediction) -> EndReason:
@@ -183,6 +201,9 @@ class Sweep:
         race, expected = prediction.race, Expected.of(prediction)
         while True:
             reason = self._search(race_plan(self.plan, race, self.trials), expected)
+            if self.prediction is None:
+                return reason
+            prediction = self.prediction
             measured = [trial for trial in self.trials if trial.purpose == "measure"]
             failed = {trial.config for trial in measured if trial.failure is not None}
             more = race_without(prediction, failed, self.plan.present)
@@ -206,7 +227,9 @@ class Sweep:
         try:
             while True:
                 self.calibration = calibrated(self._so_far())
-                proposal = next_calibration(self.plan, self._explained(), self.calibration)
+                proposal = next_calibration(
+                    self._useful(self.plan), self._explained(), self.calibration
+                )
                 if proposal is None:
                     return True
                 if proposal.repetition and proposal.expected_rest_s > self.deadline.left_s:
@@ -245,14 +268,17 @@ class Sweep:
         return is_contradicted(seen, expected)
 
     def _search(self, plan: Plan, expected: Expected | None = None) -> EndReason:
-        search = GridSearch(plan=plan, seed=self.settings.seed, expected=expected)
-        while not self._is_hopeless:
+        while not self._is_hopeless and (useful := self._useful(plan)).configs:
+            search = GridSearch(plan=useful, seed=self.settings.seed, expected=expected)
             proposal = search.propose(self.trials, remaining_s=self.deadline.left_s)
             if not isinstance(proposal, Proposal):
                 return proposal.reason
             if not self._try(proposal):
                 return "budget"
         return "complete"
+
+    def _useful(self, plan: Plan) -> Plan:
+        return still_useful(plan, Integrity.of(self._so_far()))
 
     @property
     def _is_hopeless(self) -> bool:
@@ -279,13 +305,11 @@ class Sweep:
         if cut and self.trials and trial.outcome == "timed_out":
             return False
         trial = dataclasses.replace(trial, purpose=purpose)
-        self._keep(trial)
-        if (explanation := explanation_of(told, trial.id)) is not None:
-            self.writer.append(explanation)
-            self.explanations.append(explanation)
-        elif purpose == "explain":
+        explanation = explanation_of(told, trial.id)
+        self._keep(trial, explanation)
+        if explanation is None and purpose == "explain":
             self.mute.add(trial.id)
-        self.listener.trial_ended(trial)
+        self.listener.trial_ended(self.trials[-1])
         return True
 
     def _request(self, proposal: Proposal, *, explain: bool) -> TrialRequest:

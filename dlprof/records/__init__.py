@@ -28,6 +28,15 @@ from dlprof.records.calibration import (
 from dlprof.records.config import Config, Estimate
 from dlprof.records.copies import Copies, PinCosts, PinGain
 from dlprof.records.findings import Diagnosis, Finding, FindingCode, Fix, Severity, Stalls
+from dlprof.records.integrity import (
+    DATA_FAULTS,
+    DUPLICATED_SIGN,
+    LENGTH_SIGN,
+    SHARE_OUT,
+    WHOLE_EPOCHS,
+    Integrity,
+    checked,
+)
 from dlprof.records.machine import GpuInfo, Machine
 from dlprof.records.plan import LeftOut, Plan, TrialCost
 from dlprof.records.run import SCHEMA_VERSION, Cost, Run, RunEnd, RunHeader
@@ -54,8 +63,13 @@ from dlprof.records.watched import (
 
 __all__ = [
     "AGE_STAGES",
+    "DATA_FAULTS",
+    "DUPLICATED_SIGN",
+    "LENGTH_SIGN",
     "SCHEMA_VERSION",
     "SCRIPT_SPEC",
+    "SHARE_OUT",
+    "WHOLE_EPOCHS",
     "Alternative",
     "BatchCosts",
     "Calibration",
@@ -76,6 +90,7 @@ __all__ = [
     "Fix",
     "GpuInfo",
     "GpuUsage",
+    "Integrity",
     "LeftOut",
     "Machine",
     "Outcome",
@@ -109,4 +124,5 @@ __all__ = [
     "WatchedLoader",
     "WatchedScript",
     "WorkerCosts",
+    "checked",
 ]

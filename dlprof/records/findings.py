@@ -33,6 +33,7 @@ FindingCode = Literal[
     "memory.shm",
     "data.duplicated",
     "data.truncated",
+    "workers.unfed",
     "transfer.pageable",
     "transfer.link",
     "gpu.neighbours",

@@ -34,6 +34,9 @@ AGE_STAGES: tuple[StageName, ...] = (
 )
 """The stages whose times add up to a batch's age: from a worker's taking it up to its yield."""
 
+_SEVERAL = 3
+"""Batches that each of the others has made, before a worker without any counts as idle."""
+
 
 @record(frozen=True, slots=True, kw_only=True)
 class Stage:
@@ -204,6 +207,13 @@ class Explanation:
     rested_receive_s: float | None = None
     hooked: bool = True
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def fed_workers(self) -> int:
+        """Workers that made batches; all, unless each of these made several and others none."""
+        made = [worker.batches for worker in self.workers if worker.batches]
+        clear = min(made, default=0) >= _SEVERAL
+        return len(made) if clear else self.config.num_workers
 
     def stage(self, name: StageName) -> Stage | None:
         """One stage; ``None`` if this configuration does not have it."""

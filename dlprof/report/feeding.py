@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from dlprof.advise.findings.content import data_findings
 from dlprof.advise.predict import Feed
 from dlprof.records import SCHEMA_VERSION, Estimate, Run
+from dlprof.report.findings import findings_json, first_lines
 from dlprof.report.labels import cores_text, percent_text, rate_text
 from dlprof.report.layout import INDENT, Hanging
 from dlprof.report.prediction import calibrated_text
@@ -30,6 +32,7 @@ def feed_document(run: Run, feed: Feed) -> str:
         "schema_version": SCHEMA_VERSION,
         "run_file": run.path,
         "target": run.header.target.spec,
+        "findings": findings_json(data_findings(run)),
         "answer": answer_text(feed),
         **to_json(feed),
     }
@@ -61,6 +64,7 @@ def render_feed(run: Run, feed: Feed) -> RenderableType:
     rows = list(_rows(feed))
     width = max(len(name) for name, _ in rows)
     return Group(
+        *first_lines(run),
         Hanging("", Text(f"{answer_text(feed)}.", style="bold")),
         Text(),
         *(Hanging(f"{INDENT}{name:<{width}}  ", Text(text)) for name, text in rows),

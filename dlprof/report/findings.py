@@ -8,7 +8,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from dlprof.records import Estimate, Finding, Fix
+from dlprof.advise.findings.content import said_first
+from dlprof.records import Estimate, Finding, Fix, Run
 from dlprof.report.labels import cores_text, percent_text
 from dlprof.report.layout import INDENT, Hanging
 from dlprof.report.text import clean, clean_lines
@@ -29,6 +30,13 @@ _NO_FIGURES = frozenset({"trials", "gain_from", "gain_trials", "seen_in"})
 def findings_json(findings: Sequence[Finding]) -> list[dict[str, Any]]:
     """The findings as the contract writes them, in their order."""
     return [to_json(finding) for finding in findings]
+
+
+def first_lines(run: Run) -> list[RenderableType]:
+    """What is said before all else: settings whose data is wrong, or that fail."""
+    told = said_first(run)
+    lines: list[RenderableType] = [Hanging("", Text(clean(text), style="red")) for text in told]
+    return [*lines, Text()] if lines else []
 
 
 def render_findings(findings: Sequence[Finding]) -> RenderableType:

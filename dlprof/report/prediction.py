@@ -9,8 +9,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from dlprof.advise.choice import SAME_SPEED, WITHIN
+from dlprof.advise.findings.content import data_findings
 from dlprof.advise.predict import Calibrated, Forecast, Row
 from dlprof.records import SCHEMA_VERSION, Config, Estimate, Run
+from dlprof.report.findings import findings_json, first_lines
 from dlprof.report.fitting import FittingTable, TextColumn
 from dlprof.report.labels import cores_text, interval_text, percent_text, rate_text
 from dlprof.report.layout import Hanging
@@ -57,6 +59,7 @@ def forecast_document(run: Run, forecast: Forecast) -> str:
         "schema_version": SCHEMA_VERSION,
         "run_file": run.path,
         "target": run.header.target.spec,
+        "findings": findings_json(data_findings(run)),
         **to_json(forecast),
     }
     return json.dumps(document, allow_nan=False, indent=2)
@@ -72,6 +75,7 @@ def render_forecast(run: Run, forecast: Forecast, *, whole: bool = False) -> Ren
     """
     rows = _shown(forecast, whole=whole)
     parts: list[RenderableType] = [
+        *first_lines(run),
         Hanging("", Text(_headline(run, forecast), style="bold")),
         Hanging("", Text(_conditions(forecast))),
         Text(),

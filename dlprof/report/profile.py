@@ -42,7 +42,8 @@ def render_profile(run: Run) -> RenderableType:
     diagnosis = run.diagnosis
     if diagnosis is None:
         return Text("The run holds no diagnosis.")
-    if not run.completed and not run.explanations:
+    wrong = any(each.code.startswith("data.") for each in diagnosis.findings)
+    if not run.completed and not run.explanations and not wrong:
         # Findings need figures: that there are none must not read as "nothing is wrong".
         return Group(
             Hanging("", Text("Nothing could be measured, so no cause can be told.")),

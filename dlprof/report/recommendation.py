@@ -18,6 +18,7 @@ from dlprof.records import (
     Recommendation,
     Run,
 )
+from dlprof.report.findings import first_lines
 from dlprof.report.labels import percent_text, rate_text, ratio_text, settings_text
 from dlprof.report.layout import INDENT, Hanging, bullet
 from dlprof.report.snippets import loader_call
@@ -37,7 +38,12 @@ _CONFIDENCE_STYLES = {"high": "green", "medium": "yellow", "low": "red"}
 
 
 def render_recommendation(
-    run: Run, recommendation: Recommendation, *, saved: bool = False, again: str = ""
+    run: Run,
+    recommendation: Recommendation,
+    *,
+    saved: bool = False,
+    again: str = "",
+    first: bool = True,
 ) -> RenderableType:
     """The whole recommendation for a terminal or a pipe.
 
@@ -46,8 +52,10 @@ def render_recommendation(
         recommendation: What to show.
         saved: Whether it has just been saved, so that saving is no next step.
         again: Options that it was asked with, for commands that are to give the same answer.
+        first: Whether it stands alone, so that it begins with what is wrong.
     """
     parts: list[RenderableType] = [
+        *(first_lines(run) if first else ()),
         Hanging("", Text(_title(run, recommendation), style="bold")),
         *_code(loader_call(recommendation.dataloader_kwargs)),
         *_beside_the_loader(recommendation),

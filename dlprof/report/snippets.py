@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dlprof.advise.findings.content import said_first
 from dlprof.records import Config, Recommendation, Run
 from dlprof.report.labels import rate_text
 from dlprof.report.text import clean
@@ -123,6 +124,7 @@ def _comment_lines(run: Run, recommendation: Recommendation) -> list[str]:
     if recommendation.basis == "predicted":
         rate += ", predicted"
     return [
+        *(f"# {clean(text)}" for text in said_first(run)),
         f"# dlprof {version}: {target} on {machine}, {clean(run.header.started_at)[:10]}",
         f"# expect {rate}, confidence {recommendation.confidence}",
     ]

@@ -10,7 +10,8 @@ from rich.text import Text
 from dlprof.advise.choice import WITHIN
 from dlprof.advise.effective import Situation
 from dlprof.advise.foretold import believed
-from dlprof.records import Constraints, Failure, Run, Trial
+from dlprof.records import Constraints, Failure, Integrity, Run, Trial
+from dlprof.report.findings import first_lines
 from dlprof.report.labels import END_TEXTS, percent_text, settings_text
 from dlprof.report.plot import ThroughputPlot, bars
 from dlprof.report.recommendation import render_recommendation
@@ -39,7 +40,7 @@ def render_sweep(run: Run) -> RenderableType:
         run: The finished run.
     """
     rows = summarise(run)
-    parts: list[RenderableType] = [Text(_headline(run), style="bold")]
+    parts: list[RenderableType] = [*first_lines(run), Text(_headline(run), style="bold")]
     if rows:
         parts += [Text(), RunTable(rows)]
     shown = bars(rows)
@@ -54,7 +55,7 @@ def render_sweep(run: Run) -> RenderableType:
     ]
     parts += [Text(), *(Text(note) for note in notes)]
     if run.recommendation is not None:
-        parts += [Text(), render_recommendation(run, run.recommendation)]
+        parts += [Text(), render_recommendation(run, run.recommendation, first=False)]
     return Group(*parts)
 
 
@@ -118,7 +119,9 @@ def _left_out(run: Run) -> list[str]:
 
 def _unmeasured(run: Run) -> list[str]:
     """How many configurations of the plan the sweep never came to, and why."""
-    planned = set(run.header.plan.configs) if run.header.plan is not None else set()
+    found, plan = Integrity.of(run), run.header.plan
+    configs = plan.configs if plan is not None else ()
+    planned = {config for config in configs if not found.is_useless(config)}
     missing = planned - {trial.config for trial in run.trials if trial.purpose == "measure"}
     if not missing or _is_led(run):
         return []

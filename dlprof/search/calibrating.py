@@ -52,7 +52,9 @@ def wants_model(settings: SweepSettings, grid: Sequence[Config]) -> bool:
     return len(grid) > _FEW and settings.repeats is None and not several
 
 
-def calibration_configs(cells: Sequence[Config]) -> tuple[Config, ...]:
+def calibration_configs(
+    cells: Sequence[Config], iterable_present: Config | None = None
+) -> tuple[Config, ...]:
     """The configurations to calibrate by: none, one and two workers, everything else plain.
 
     Where pinning is compared, the last of them is calibrated with it as well: what pinning costs
@@ -61,6 +63,8 @@ def calibration_configs(cells: Sequence[Config]) -> tuple[Config, ...]:
     Args:
         cells: What is to be predicted; only of these, and with the fewest workers there are where
             that is more than two.
+        iterable_present: The settings as they are of an iterable dataset, which alone decides how
+            many workers it feeds: with more of them than two, it is looked at as well.
     """
     counts = {cell.num_workers for cell in cells}
     chosen = [count for count in _WORKERS if count in counts]
@@ -71,8 +75,10 @@ def calibration_configs(cells: Sequence[Config]) -> tuple[Config, ...]:
         for count in chosen
     ]
     pinned = [dataclasses.replace(each, pin_memory=True) for each in plain[-1:]]
+    present = [] if iterable_present is None else [iterable_present]
     return (
         *plain[:-1],
+        *(each for each in present if each in cells and each.num_workers > max(_WORKERS)),
         *(each for each in pinned if each in cells and each not in plain),
         *plain[-1:],
     )

@@ -11,10 +11,10 @@ import math
 from collections.abc import Sequence
 
 from dlprof.errors import UsageError
-from dlprof.records import Config, LeftOut, Target, Trial
+from dlprof.records import Config, Integrity, LeftOut, Plan, Target, Trial
 from dlprof.settings import SweepSettings, by_key
 
-_TARGETS_OWN = ("target_error", "worker_exception")
+_TARGETS_OWN = ("target_error", "worker_exception", "truncated")
 _ENOUGH = 3
 
 
@@ -85,10 +85,34 @@ def cant_be_set(name: str, values: Sequence[object], reason: str) -> UsageError:
     )
 
 
-def fails_everywhere(trials: Sequence[Trial], configs: Sequence[Config]) -> bool:
-    """Whether the target's own code raises whatever the settings: without workers and with.
+def still_useful(plan: Plan, found: Integrity) -> Plan:
+    """The plan without what gives wrong data, fails, or has more workers than are fed.
 
-    A few trials that all end so tell enough: the rest would only raise the same. Not where batches
+    The present settings are still measured while they work, as every gain is compared with them,
+    but no longer predicted: a model knows of no worker that idles.
+    """
+    if plan.present is not None and found.fault(plan.present) is not None:
+        plan = dataclasses.replace(plan, present=None)
+
+    def kept(configs: Sequence[Config]) -> tuple[Config, ...]:
+        return tuple(each for each in configs if not found.is_useless(each))
+
+    return dataclasses.replace(
+        plan,
+        configs=tuple(
+            each for each in plan.configs if each == plan.present or not found.is_useless(each)
+        ),
+        calibration=kept(plan.calibration),
+        cells=kept(plan.cells),
+    )
+
+
+def fails_everywhere(trials: Sequence[Trial], configs: Sequence[Config]) -> bool:
+    """Whether the target's own code raises, or ends early, whatever the settings.
+
+    Without workers and with.
+
+    A few trials that all end so are enough: the rest would only raise the same. Not where batches
     of several sizes are planned, of which some may be too large.
 
     Args:

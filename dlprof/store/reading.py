@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, TypeVar
 from dlprof import records
 from dlprof.errors import FileError
 from dlprof.files import check_plain
-from dlprof.records import Run, RunHeader, WatchedLoader
+from dlprof.records import Run, RunHeader, WatchedLoader, checked
 from dlprof.store import format as run_format
 from dlprof.store.codec import MismatchError, from_json
 
@@ -60,11 +60,13 @@ class RunContent:
 def read_run(path: Path | str) -> Run:
     """A saved run, also one that was cut off at any byte after its first line.
 
+    Trials whose data is wrong are failed ones in it, whatever the file says (``checked``).
+
     Raises:
         FileError: If the file can't be read, is no run file, is damaged in the middle, or was
             written by a newer version of dlprof.
     """
-    return read_content(Path(path)).run
+    return checked(read_content(Path(path)).run)
 
 
 def read_content(path: Path) -> RunContent:

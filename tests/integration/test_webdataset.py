@@ -53,7 +53,10 @@ def place(tmp_path: Path) -> Path:
     for shard in range(SHARDS):
         with tarfile.open(tmp_path / "shards" / f"{shard:03}.tar", "w") as tar:
             for index in range(SAMPLES):
-                member, data = tarfile.TarInfo(f"{shard}-{index:04}.txt"), str(SAMPLES * shard + index).encode()
+                member, data = (
+                    tarfile.TarInfo(f"{shard}-{index:04}.txt"),
+                    str(SAMPLES * shard + index).encode(),
+                )
                 member.size = len(data)
                 tar.addfile(member, io.BytesIO(data))
     return tmp_path

@@ -39,8 +39,6 @@ _FAR_TOO_MANY = 4
 """Times the workers needed from which a loader that keeps up is worth a word."""
 
 _MANY = 8
-_SEVERAL = 3
-"""Batches that each of the others has made, before one without any counts as idle."""
 
 
 def consumer(view: View) -> Claim | None:
@@ -194,8 +192,7 @@ def idle_workers(view: View) -> int:
     """Workers that made no batch while others did."""
     if view.explained is None:
         return 0
-    made = [worker.batches for worker in view.explained.workers if worker.batches]
-    return view.workers - len(made) if min(made, default=0) >= _SEVERAL else 0
+    return view.workers - view.explained.fed_workers
 
 
 def with_workers(config: Config, count: int) -> Config:

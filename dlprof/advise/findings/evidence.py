@@ -5,7 +5,16 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal, Protocol
 
-from dlprof.records import Calibration, Config, Explanation, Machine, Prediction, Target, Trial
+from dlprof.records import (
+    Calibration,
+    Config,
+    Explanation,
+    Integrity,
+    Machine,
+    Prediction,
+    Target,
+    Trial,
+)
 
 Role = Literal["present", "calibration", "cold", "variant"]
 """``present``: the configuration that is explained; ``calibration``: few workers, for the model;
@@ -109,6 +118,11 @@ class Evidence:
     def trials(self, *roles: Role) -> tuple[Trial, ...]:
         """All trials of some roles, failed and instrumented ones too; of none, all."""
         return tuple(o.trial for o in self.observations if not roles or o.experiment.role in roles)
+
+    @property
+    def integrity(self) -> Integrity:
+        """What its trials say of the data of any configuration."""
+        return Integrity.of_trials(self.trials(), self.explanations(), self.target)
 
     def plain(self, *roles: Role) -> tuple[Trial, ...]:
         """Uninstrumented trials with a rate."""

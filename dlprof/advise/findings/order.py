@@ -39,7 +39,12 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
         evidence: Of one configuration.
     """
     view = View.of(evidence)
-    found = [claim for row in TABLE if (claim := row.rule(view)) is not None]
+    integrity = evidence.integrity
+    found = [
+        claim
+        for row in TABLE
+        if (claim := row.rule(view)) is not None and integrity.allows(claim.finding, view.config)
+    ]
     if any(claim.finding.code == "consumer" for claim in found):
         copies = any(claim.finding.code in _COPIES for claim in found)
         told = (_BESIDE_CONSUMER | _COPIES) - ({"consumer"} if copies else set())

@@ -76,9 +76,11 @@ TABLE: tuple[Row, ...] = (
 
 def remedies(view: View) -> Iterator[tuple[FindingCode, Config]]:
     """Configurations worth a trial that the target can have, the gravest cause first, each once."""
-    seen = {view.config}
+    seen, found = {view.config}, view.evidence.integrity
     for row in TABLE:
         config = row.remedy(view)
-        if config is not None and config not in seen and not view.evidence.why_fixed(config):
+        if config is None or config in seen or view.evidence.why_fixed(config):
+            continue
+        if found.fault(config) is None:
             seen.add(config)
             yield row.code, config

@@ -224,6 +224,8 @@ def more_workers(view: View) -> Config | None:
     )
     most = max(_MOST_WORKERS, round(_PER_CORE * view.cores))
     count = min(most, _slots(own_s / held_s), _useful(view))
+    fed = view.evidence.integrity.most_workers
+    count = count if fed is None else min(count, fed)
     more = with_workers(view.config, count)
     while count > max(1, view.workers) and not fits_shared_memory(view, more):
         count -= 1

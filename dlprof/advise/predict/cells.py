@@ -8,9 +8,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from dlprof.advise.predict.question import Question, place_of, usable_calibration
-from dlprof.errors import UsageError
+from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.model import Conditions, bounds, cell_of, spread_workers
-from dlprof.records import Calibration, Config, Run
+from dlprof.records import DATA_FAULTS, Calibration, Config, Integrity, Run
 
 MOST_CELLS = 10_000
 _MOST_WORKERS = 128
@@ -116,6 +116,30 @@ def configs_of(base: Config, axes: Mapping[str, Sequence[object]]) -> tuple[Conf
         for values in itertools.product(*axes.values())
     )
     return tuple(sorted(set(made), key=lambda config: config.cost_key))
+
+
+def useful(run: Run, configs: Iterable[Config]) -> tuple[Config, ...]:
+    """Those of some configurations whose data is right, and that feed all of their workers.
+
+    Raises:
+        NothingMeasuredError: There are none.
+    """
+    found, wanted = Integrity.of(run), tuple(configs)
+    kept = tuple(config for config in wanted if not found.is_useless(config))
+    if kept or not wanted:
+        return kept
+    fault = next((each for each in map(found.fault, wanted) if each is not None), None)
+    if fault is None:
+        raise NothingMeasuredError(
+            f"More than {found.fed} workers get no data, so nothing is predicted of them",
+            hint=f"Ask for num_workers={found.fed} or fewer.",
+        )
+    raise NothingMeasuredError(
+        f"No rate can be predicted of settings whose data is wrong: {fault.message}"
+        if fault.kind in DATA_FAULTS
+        else f"No rate can be predicted of settings that fail: {fault.message}",
+        hint=fault.hint,
+    )
 
 
 def auto_prefetch(calibration: Calibration) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from dlprof.advise.choice import FED_WAIT_FRACTION
 from dlprof.advise.predict.beside import agreement
-from dlprof.advise.predict.cells import attainable, base_config, saturating_workers
+from dlprof.advise.predict.cells import attainable, base_config, saturating_workers, useful
 from dlprof.advise.predict.forecast import Calibrated, predicted_rows
 from dlprof.advise.predict.question import Place, Question, place_of, usable_calibration
 from dlprof.advise.predict.trust import judge
@@ -17,7 +17,7 @@ from dlprof.errors import UsageError
 from dlprof.model import Conditions, Predictor, cell_of, predictor_of
 from dlprof.model.deck import Deck
 from dlprof.model.work import work_of
-from dlprof.records import Calibration, Confidence, Config, Estimate, Prediction, Run
+from dlprof.records import Calibration, Confidence, Config, Estimate, Integrity, Prediction, Run
 
 _SEED = 20260102
 _DEPTHS = (2, 4, 8)
@@ -119,6 +119,7 @@ def feed(
         method: ``simulation``, ``maxplus`` or ``closed``.
 
     Raises:
+        NothingMeasuredError: The data with such workers is wrong.
         UsageError: There is no step or no calibration, or a figure is out of range.
     """
     calibration = usable_calibration(run)
@@ -131,11 +132,12 @@ def feed(
     deepest = dataclasses.replace(base, num_workers=1, prefetch_factor=_DEPTHS[-1])
     free = attainable(run, [deepest], {})[0].prefetch_factor == _DEPTHS[-1]
     depths = _DEPTHS if free else _DEPTHS[:1]
-    search = _Search(calibration, base, place.conditions, method, depths)
+    most = Integrity.of(run).most_workers
+    search = _Search(calibration, base, place.conditions, method, depths, most)
     least = search.least_wait()
     allowed = max_wait if least <= max_wait * (1 - _SLACK) else least + max_wait * (1 - least)
     workers, prefetch, cores = search.fewest(allowed)
-    config = search.config(workers, prefetch)
+    (config,) = useful(run, [search.config(workers, prefetch)])
     there = _with(place, cores=float(cores))
     prediction = predicted_rows(run, calibration, [config], there, method=method)[0].prediction
     endless = _with(there, step_s=0.0, step_cpu_s=0.0)
@@ -222,8 +224,10 @@ class _Search:
         conditions: Conditions,
         method: str,
         depths: Sequence[int],
+        most: int | None,
     ) -> None:
         self._depths = depths
+        self._limit = _MOST_WORKERS if most is None else most
         self._calibration = calibration
         self._base = base
         self._conditions = conditions
@@ -273,7 +277,7 @@ class _Search:
         Returns:
             Workers, ``prefetch_factor`` and cores.
         """
-        if self.wait(0, 0, self._ample(0)) <= allowed:
+        if self.wait(0, 0, self._ample(0)) <= allowed or not self._most():
             return 0, 0, self._cores(0, 0, allowed)
         few, depth = min((self._workers(depth, allowed), depth) for depth in self._depths)
         more = min(_MORE_WORKERS * few, max(few, self._most()))
@@ -293,7 +297,7 @@ class _Search:
         """Workers beyond which nothing more can be gained."""
         ample = dataclasses.replace(self._conditions, cores=float(_MOST_WORKERS), ranks=1)
         useful = saturating_workers(self._calibration, self._base, ample)
-        return min(_MOST_WORKERS, max(8, math.ceil(_PLENTY * useful)))
+        return min(_MOST_WORKERS, self._limit, max(8, math.ceil(_PLENTY * useful)))
 
     def _ample(self, workers: int) -> float:
         """Cores that are never short, whatever runs at once."""

@@ -10,6 +10,7 @@ from dlprof.advise.choice import FED_WAIT_FRACTION, SAME_SPEED
 from dlprof.advise.effective import Situation
 from dlprof.advise.limits import breach
 from dlprof.advise.predict.beside import Agreement, Measured, agreement, measured_beside
+from dlprof.advise.predict.cells import useful
 from dlprof.advise.predict.question import (
     Place,
     Question,
@@ -161,12 +162,14 @@ def forecast(
         method: ``simulation``, ``maxplus`` or ``closed``.
 
     Raises:
+        NothingMeasuredError: The data of all of them is wrong.
         UsageError: There is no calibration to predict from, a figure is out of range, or the
             calibration is for another batch size.
     """
     calibration = usable_calibration(run)
     place = place_of(run, question)
-    rows = predicted_rows(run, calibration, configs, place, method=method)
+    kept = useful(run, configs)
+    rows = predicted_rows(run, calibration, kept, place, method=method)
     pick = cheapest([row for row in rows if not row.beyond])
     agreed = agreement(run, calibration)
     shown = pick or rows[0]

@@ -10,7 +10,7 @@ from dlprof.advise.effective import Situation
 from dlprof.advise.predict.speed import CoreSpeed, core_speed
 from dlprof.errors import UsageError
 from dlprof.model import Conditions, is_usable
-from dlprof.records import Calibration, Constraints, Machine, Run
+from dlprof.records import DATA_FAULTS, Calibration, Constraints, Machine, Run
 from dlprof.units import format_duration
 
 _SAME_CORES = 0.01
@@ -91,7 +91,8 @@ def _want_of_calibration(run: Run) -> str | None:
     """What a run holds instead of a calibration to predict from; ``None`` if it holds one."""
     found = run.calibration
     if found is None:
-        return "no calibration"
+        wrong = (t.failure is not None and t.failure.kind in DATA_FAULTS for t in run.trials)
+        return "no calibration by right data" if any(wrong) else "no calibration"
     if not is_usable(found):
         return "a calibration without a single batch"
     calibrating = (trial for trial in run.trials if trial.id in found.trials)

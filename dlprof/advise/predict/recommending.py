@@ -6,6 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterator
 
+from dlprof.advise.findings.content import failing_present, findings_of
 from dlprof.advise.limits import within_limits
 from dlprof.advise.predict.beside import agreement
 from dlprof.advise.predict.cells import (
@@ -14,6 +15,7 @@ from dlprof.advise.predict.cells import (
     auto_workers,
     base_config,
     configs_of,
+    useful,
 )
 from dlprof.advise.predict.choosing import Chosen
 from dlprof.advise.predict.claims import claims
@@ -29,13 +31,14 @@ from dlprof.advise.predict.question import (
 )
 from dlprof.advise.predict.there import checks
 from dlprof.advise.predict.trust import judge
-from dlprof.advise.rules import NO_GPU, workers_by_rule
+from dlprof.advise.rules import NO_GPU, without_wrong, workers_by_rule
 from dlprof.model import describe
 from dlprof.records import (
     Alternative,
     Calibration,
     Config,
     Constraints,
+    Integrity,
     Machine,
     PredictedCase,
     Recommendation,
@@ -101,11 +104,11 @@ def recommend_by_model(
         expected=chosen.expected(chosen.pick),
         confidence=confidence,
         confidence_reason=why,
-        reasons=(*claims(chosen, cases), *chosen.limit_reasons),
+        reasons=(*failing_present(run), *claims(chosen, cases), *chosen.limit_reasons),
         alternatives=tuple(_alternatives(chosen)),
         constraints=limits,
-        rules_of_thumb=tuple(_rules(chosen)),
-        findings=() if place.extrapolated else run.findings,
+        rules_of_thumb=without_wrong(_rules(chosen), Integrity.of(run)),
+        findings=findings_of(run, extrapolated=place.extrapolated),
         extrapolated=place.extrapolated,
         basis="predicted",
         cases=cases,
@@ -156,6 +159,7 @@ def _choose(
     present = situation.present
     if not among and present is not None and present.batch_size in {None, calibration.batch_size}:
         configs.add(present)
+    configs = set(useful(run, configs))
     rules = _rule_configs(run, calibration, place)
     # At once, so that what they have in common is reckoned once.
     both = list(configs.union(config for config in rules.values() if config is not None))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
+from dlprof.advise.findings.content import said_first
 from dlprof.advise.recommend import recommend
 from dlprof.errors import DlprofError
 from dlprof.records import Finding, GpuInfo, Recommendation, Run
@@ -46,6 +47,7 @@ def sections(run: Run) -> list[Section]:
         run: From ``with_recommendation``.
     """
     found = [
+        Section(title="Before all else", blocks=tuple(_first(run))),
         Section(title="Recommended settings", blocks=tuple(_recommended(run.recommendation))),
         Section(title="Findings", blocks=tuple(_findings(run))),
         Section(title="Loaders of the script", blocks=tuple(watched(run))),
@@ -56,6 +58,11 @@ def sections(run: Run) -> list[Section]:
         Section(title="Machine and run", blocks=tuple(_facts(run))),
     ]
     return [section for section in found if section.blocks]
+
+
+def _first(run: Run) -> Iterator[Block]:
+    for text in said_first(run):
+        yield Text(text=clean(text))
 
 
 def _recommended(advice: Recommendation | None) -> Iterator[Block]:

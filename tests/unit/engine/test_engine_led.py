@@ -9,8 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import config
-from led_sweeps import CALIBRATING, GRID, PretendedBench, Quiet, Told, rate, swept
+from builders import config, failed, machine, target
+from led_sweeps import (
+    CALIBRATING,
+    CORES,
+    GRID,
+    PretendedBench,
+    Quiet,
+    Told,
+    led_header,
+    led_plan,
+    rate,
+    swept,
+)
 
 from dlprof.errors import FileError, NothingMeasuredError
 from dlprof.records import Config, Failure, Run
@@ -202,3 +213,74 @@ def test_what_raises_whatever_the_settings_is_tried_once_more_where_it_is_resume
         with pytest.raises(NothingMeasuredError, match="first failed"):
             swept(path, raising)
         assert len(read_run(path).trials) == trials
+
+
+class WrongData(PretendedBench):
+    """One on which some trials end as a real one's do."""
+
+    def __init__(self, faults: dict[int, Failure], **rest: Any) -> None:
+        super().__init__(**rest)
+        self.faults = faults
+
+    def explain(self, *request: Any, **about: Any) -> Told:
+        """A trial with its figures, or the fault of so many workers."""
+        done, told = super().explain(*request, **about)
+        fault = self.faults.get(done.config.num_workers)
+        if fault is None:
+            return done, told
+        fields = {"trial_id": done.id, "repetition": done.repetition, "wall_s": done.wall_s}
+        return failed(done.config, failure=fault, **fields), {}
+
+
+DOUBLED = Failure(kind="duplicated", message="Every worker yields the same samples.", hint="Fix.")
+
+
+def workers_of(run: Run) -> list[int]:
+    return [trial.config.num_workers for trial in run.trials]
+
+
+def test_with_duplicated_data_only_none_and_one_worker_are_measured_further(tmp_path: Path) -> None:
+    bench = WrongData(dict.fromkeys((2, 4, 8), DOUBLED))
+    run = swept(tmp_path / "run", bench)
+    assert workers_of(run)[:3] == [0, 1, 2]
+    assert set(workers_of(run)[3:]) == {0, 1}
+    assert run.prediction is not None
+    assert {cell.config.num_workers for cell in run.prediction.cells} == {0, 1}
+    assert run.recommendation is not None
+    assert run.recommendation.config.num_workers < 2
+    assert run.recommendation.findings[0].code == "data.duplicated"
+    assert read_run(tmp_path / "run").recommendation == run.recommendation
+
+
+def test_wrong_data_of_the_choice_has_all_predicted_again(tmp_path: Path) -> None:
+    four = {4: dataclasses.replace(DOUBLED, kind="truncated", message="It ended early.")}
+    run = swept(tmp_path / "run", WrongData(four))
+    assert FOUR in measured(run)
+    assert run.prediction is not None
+    assert FOUR not in run.prediction.race
+    assert run.recommendation is not None
+    assert run.recommendation.config not in {FOUR, config(4, persistent_workers=True)}
+    assert workers_of(run).count(4) == 1
+
+
+def test_where_all_data_is_wrong_it_ends_soon_and_says_so(tmp_path: Path) -> None:
+    short = dataclasses.replace(DOUBLED, kind="truncated", message="It ended early.")
+    with pytest.raises(NothingMeasuredError, match=r"the right data.*: It ended early"):
+        swept(tmp_path / "run", WrongData(dict.fromkeys(range(64), short)))
+    assert workers_of(read_run(tmp_path / "run")) == [0, 1, 2]
+
+
+def test_more_workers_than_an_iterable_takes_are_not_tried(tmp_path: Path) -> None:
+    raised = Failure(kind="worker_exception", message="No samples found.", hint="Fix.")
+    present = config(3)
+    about = led_header(
+        target=target(kind="iterable", own_config=present),
+        plan=led_plan(calibration=(*CALIBRATING[:2], present, CALIBRATING[2]), present=present),
+        machine=machine(CORES),
+    )
+    run = swept(tmp_path / "run", WrongData(dict.fromkeys(range(3, 64), raised)), about=about)
+    assert workers_of(run)[:4] == [0, 1, 3, 2]
+    assert set(workers_of(run)[4:]) <= {0, 1, 2}
+    assert run.recommendation is not None
+    assert run.recommendation.config.num_workers == 2
+    assert run.recommendation.reasons[0].claim.startswith("Your settings (num_workers=3) fail:")

@@ -1,0 +1,261 @@
+"""Which configurations give wrong data, too little of it, or none to some workers.
+
+A rate of wrong data is no rate. So a run is ``checked`` once, where it is read and while a sweep
+goes on, and all that is drawn from it sees failed trials in the place of wrong ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+
+from dlprof.records.calibration import SweepPrediction
+from dlprof.records.config import Config
+from dlprof.records.findings import Diagnosis, Finding
+from dlprof.records.record import record
+from dlprof.records.run import Run
+from dlprof.records.stages import Explanation
+from dlprof.records.target import Target
+from dlprof.records.trial import Failure, FailureKind, Trial
+
+DATA_FAULTS: tuple[FailureKind, ...] = ("duplicated", "truncated")
+"""Kinds of failures in which a loader works and its data is wrong."""
+
+SHARE_OUT = (
+    "Let each worker yield its own share of the samples, by torch.utils.data.get_worker_info()."
+)
+"""What to do about samples that come once per worker."""
+
+WHOLE_EPOCHS = (
+    "Look for a StopIteration, such as next() on an empty iterator, in __getitem__ or collate_fn, "
+    "which torch takes for the end of the epoch, and make __len__ say how many samples come."
+)
+"""What to do about epochs that end early."""
+
+DUPLICATED_SIGN = "each comes once per worker"
+"""In the warning of a trial of an earlier version whose workers gave the same batches."""
+
+LENGTH_SIGN = "where __len__ promises"
+"""In the warning of one whose epoch was not as long as promised."""
+
+_PROMISE = re.compile(r"gave (\d{1,18}) batches where __len__ promises (\d{1,18})")
+
+_MORE = 1.5
+"""Samples of an epoch over those of one without workers from which they come more than once."""
+
+_FEWER = 0.02
+"""Share of an epoch's samples that may be missing beside a batch of each worker."""
+
+_RAISED = ("target_error", "worker_exception")
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class Integrity:
+    """What the trials of a run say of the data of any configuration.
+
+    Attributes:
+        duplicated: How several workers give each sample several times; ``None`` if they don't.
+        truncated: How epochs end early, by ``num_workers``.
+        refused: How an iterable raises with more workers than others that work, by the fewest
+            such ``num_workers``; mostly empty.
+        fed: Workers that get batches, however many more there are; ``None`` if all do.
+        unfed_of: The ``num_workers`` with which that was seen.
+    """
+
+    duplicated: Failure | None = None
+    truncated: Mapping[int, Failure] = dataclasses.field(default_factory=dict)
+    refused: Mapping[int, Failure] = dataclasses.field(default_factory=dict)
+    fed: int | None = None
+    unfed_of: int = 0
+
+    @classmethod
+    def of(cls, run: Run) -> Integrity:
+        """What a run says."""
+        return cls.of_trials(run.trials, run.explanations, run.header.target)
+
+    @classmethod
+    def of_trials(
+        cls, trials: Sequence[Trial], explanations: Sequence[Explanation], target: Target
+    ) -> Integrity:
+        """What some trials of a target, and what the traced ones among them showed, say."""
+        faults = [(trial, fault) for trial in trials if (fault := _fault(trial))]
+        faults += _miscounted(trials)
+        doubled = [fault for _, fault in faults if fault.kind == "duplicated"]
+        short = {t.config.num_workers: f for t, f in faults if f.kind == "truncated"}
+        iterable = target.kind == "iterable"
+        unfed = [each for each in explanations if each.fed_workers < each.config.num_workers]
+        least = min(unfed, key=lambda each: each.fed_workers, default=None) if iterable else None
+        return cls(
+            duplicated=doubled[0] if doubled else None,
+            truncated=short,
+            refused=_refused(trials) if iterable else {},
+            fed=None if least is None else least.fed_workers,
+            unfed_of=0 if least is None else least.config.num_workers,
+        )
+
+    @property
+    def most_workers(self) -> int | None:
+        """With more workers the data is wrong, they fail or get none; ``None`` for no such limit.
+
+        Epochs that end early with fewer than that are left to ``fault``.
+        """
+        caps = [count - 1 for count in self.refused]
+        caps += [1] if self.duplicated is not None else []
+        caps += [self.fed] if self.fed is not None else []
+        return min(caps, default=None)
+
+    def fault(self, config: Config) -> Failure | None:
+        """Why a configuration's data is wrong, or there is none; ``None`` if nothing is known."""
+        workers = config.num_workers
+        if self.duplicated is not None and workers > 1:
+            return _doubled(workers, self.duplicated)
+        if workers in self.truncated:
+            return self.truncated[workers]
+        return next((f for least, f in self.refused.items() if workers >= least), None)
+
+    def is_useless(self, config: Config) -> bool:
+        """Whether it need not be tried: its data is wrong, or more workers than these get none."""
+        most = self.most_workers
+        return self.fault(config) is not None or (most is not None and config.num_workers > most)
+
+    def allows(self, finding: Finding, config: Config) -> bool:
+        """Whether a finding for a configuration holds: not if it promises by, or of, wrong data."""
+        if finding.code.startswith("data."):
+            return True
+        asked = finding.fix.dataloader_kwargs if finding.fix is not None else {}
+        count = asked.get("num_workers", config.num_workers)
+        fixed = dataclasses.replace(config, num_workers=count) if isinstance(count, int) else config
+        promises = bool(asked) or finding.predicted_gain is not None
+        return not promises or not any(map(self.fault, (config, fixed)))
+
+
+def checked(run: Run) -> Run:
+    """The run with trials of wrong data as failed ones, and without what was drawn from those.
+
+    A calibration by them goes, and the predictions by it; so does a recommendation that knew
+    nothing of it.
+    """
+    found = Integrity.of(run)
+    trials = tuple(_judged(trial, found) for trial in run.trials)
+    wrong = {one.id for one, other in zip(trials, run.trials, strict=True) if one is not other}
+    calibration, advice = run.calibration, run.recommendation
+    if calibration is not None and not wrong.isdisjoint(calibration.trials):
+        calibration = None
+    lost = calibration is None and run.calibration is not None
+    if advice is not None:
+        knew = any(each.code.startswith("data.") for each in advice.findings)
+        if found.fault(advice.config) is not None or (wrong and not knew):
+            advice = None
+    return dataclasses.replace(
+        run,
+        trials=trials,
+        explanations=tuple(each for each in run.explanations if each.trial_id not in wrong),
+        calibration=calibration,
+        prediction=None if lost else _possible(run.prediction, found),
+        recommendation=advice,
+        diagnosis=_held(run.diagnosis, found),
+    )
+
+
+def _judged(trial: Trial, found: Integrity) -> Trial:
+    """A trial, without rates if its data is wrong."""
+    fault = found.fault(trial.config) if trial.failure is None else None
+    if fault is None:
+        return trial
+    return dataclasses.replace(
+        trial,
+        outcome="crashed",
+        failure=fault,
+        samples_per_s=None,
+        batches_per_s=None,
+        bytes_per_s=None,
+        startup_s=None,
+        epoch_turnover_s=None,
+        wait_fraction=None,
+        copies=None,
+    )
+
+
+def _possible(prediction: SweepPrediction | None, found: Integrity) -> SweepPrediction | None:
+    """A prediction of those that may work; ``None`` if its choice is none of them."""
+    if prediction is None or found.fault(prediction.pick) is not None:
+        return None
+    cells = tuple(cell for cell in prediction.cells if found.fault(cell.config) is None)
+    race = tuple(config for config in prediction.race if found.fault(config) is None)
+    return dataclasses.replace(prediction, cells=cells, race=race) if cells else None
+
+
+def _held(diagnosis: Diagnosis | None, found: Integrity) -> Diagnosis | None:
+    if diagnosis is None:
+        return None
+    kept = tuple(each for each in diagnosis.findings if found.allows(each, diagnosis.config))
+    return dataclasses.replace(diagnosis, findings=kept)
+
+
+def _fault(trial: Trial) -> Failure | None:
+    """What a trial by itself says of its data."""
+    workers = trial.config.num_workers
+    if trial.failure is not None:
+        return trial.failure if trial.failure.kind in DATA_FAULTS else None
+    if workers > 1 and any(DUPLICATED_SIGN in text for text in trial.warnings):
+        return _doubled(workers)
+    promises = (_PROMISE.search(text) for text in trial.warnings)
+    for came, promised in (map(int, found.groups()) for found in promises if found):
+        if came < promised:
+            message = f"An epoch gave {came:,} batches where __len__ promises {promised:,}."
+            return Failure(kind="truncated", message=message, hint=WHOLE_EPOCHS)
+    return None
+
+
+def _miscounted(trials: Sequence[Trial]) -> Iterable[tuple[Trial, Failure]]:
+    """Trials whose epochs have other samples than those with no worker or one."""
+    counted = [
+        (trial, trial.epoch_samples)
+        for trial in trials
+        if trial.failure is None and trial.epoch_samples is not None and trial.epoch_samples > 0
+    ]
+    for trial, count in counted:
+        workers, size = trial.config.num_workers, trial.config.batch_size
+        plain = [
+            n
+            for each, n in counted
+            if each.config.num_workers < 2 and each.config.batch_size == size
+        ]
+        if workers < 2 or not plain:
+            continue
+        usual = statistics.median(plain)
+        if count > _MORE * usual:
+            yield trial, _doubled(workers)
+        spare = workers * (trial.samples_per_batch or usual) + _FEWER * usual
+        if count < usual - spare:
+            message = (
+                f"An epoch has {count:,} samples with num_workers={workers}, and {usual:,.0f} with "
+                "fewer workers."
+            )
+            yield trial, Failure(kind="truncated", message=message, hint=WHOLE_EPOCHS)
+
+
+def _doubled(workers: int, seen: Failure | None = None) -> Failure:
+    message = (
+        f"Every worker yields the same samples: with num_workers={workers} each comes {workers} "
+        "times an epoch."
+    )
+    return Failure(kind="duplicated", message=message, hint=seen.hint if seen else SHARE_OUT)
+
+
+def _refused(trials: Iterable[Trial]) -> dict[int, Failure]:
+    """The fewest workers with which an iterable raises, where fewer work and no more do."""
+    run = [trial for trial in trials if trial.outcome != "skipped"]
+    working = [trial.config.num_workers for trial in run if trial.failure is None]
+    if not working:
+        return {}
+    raised = {
+        trial.config.num_workers: trial.failure
+        for trial in reversed(run)
+        if trial.failure is not None
+        and trial.failure.kind in _RAISED
+        and trial.config.num_workers > max(working)
+    }
+    return {min(raised): raised[min(raised)]} if raised else {}

@@ -1,0 +1,238 @@
+"""Which configurations give wrong data, from made runs: failures, counts, and old warnings."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import around, config, failed, plan, run, target, trial
+from finding_cases import Loader, explanation
+from predicted_runs import calibration
+
+from dlprof.records import (
+    Config,
+    Diagnosis,
+    Expected,
+    Failure,
+    FailureKind,
+    Finding,
+    Fix,
+    Integrity,
+    PredictedCell,
+    Recommendation,
+    Run,
+    SweepPrediction,
+    Trial,
+    checked,
+)
+from dlprof.search.exclusions import still_useful
+from dlprof.store import RunWriter, read_run
+
+OLD_DUPLICATED = (
+    "two workers gave the same first batch: an iterable data set must share its samples among "
+    "workers by torch.utils.data.get_worker_info(), or each comes once per worker"
+)
+OLD_LENGTH = (
+    "an epoch gave {} batches where __len__ promises {}: what counts steps by len(loader), such "
+    "as a learning rate schedule, goes wrong"
+)
+
+
+def wrong(chosen: Config, kind: FailureKind, message: str = "It is wrong.") -> Trial:
+    return failed(chosen, failure=Failure(kind=kind, message=message, hint="Fix it."))
+
+
+def raising(chosen: Config) -> Trial:
+    return wrong(chosen, "worker_exception", "No samples found.")
+
+
+def faulty(found: Run, *workers: int) -> list[int]:
+    """Those ``num_workers`` whose data is wrong."""
+    known = Integrity.of(found)
+    return [count for count in workers if known.fault(config(count)) is not None]
+
+
+def iterable(trials: list[Trial], **rest: Any) -> Run:
+    return run(trials, target=target(kind="iterable", **rest))
+
+
+def test_one_duplicated_trial_says_it_of_every_several_workers() -> None:
+    found = iterable([trial(config(0)), wrong(config(2), "duplicated"), trial(config(4))])
+    assert faulty(found, 0, 1, 2, 4, 64) == [2, 4, 64]
+    fault = Integrity.of(found).fault(config(4))
+    assert fault is not None
+    assert fault.kind == "duplicated"
+    assert "num_workers=4 each comes 4 times" in fault.message
+    assert fault.hint == "Fix it."
+    assert Integrity.of(found).most_workers == 1
+
+
+def test_a_truncated_trial_says_it_of_as_many_workers_only() -> None:
+    found = iterable([trial(config(0)), wrong(config(4), "truncated"), trial(config(4, 4))])
+    assert faulty(found, 0, 1, 2, 4, 8) == [4]
+    assert Integrity.of(found).fault(config(4, 8, persistent_workers=True)) is not None
+    assert Integrity.of(found).most_workers is None
+
+
+@pytest.mark.parametrize(
+    ("samples", "kind"),
+    [
+        (1600, None),
+        (3200, "duplicated"),
+        (2500, "duplicated"),
+        (2300, None),  # more, and not as many times: nobody knows why
+        (1510, None),  # a batch of each worker, and 2 % beside
+        (1400, "truncated"),
+        (800, "truncated"),
+    ],
+)
+def test_samples_of_whole_epochs_are_compared(samples: int, kind: str | None) -> None:
+    plain = trial(config(0), epoch_samples=1600)
+    found = Integrity.of(iterable([plain, trial(config(2), epoch_samples=samples)]))
+    fault = found.fault(config(2))
+    assert (fault.kind if fault is not None else None) == kind
+    assert found.fault(config(0)) is None
+
+
+def test_epochs_are_compared_at_one_batch_size_and_where_they_were_counted() -> None:
+    big = trial(config(2, batch_size=64), epoch_samples=3200)
+    unseen = trial(config(0, batch_size=64))
+    assert not faulty(iterable([trial(config(0), epoch_samples=1600), big, unseen]), 2)
+
+
+@pytest.mark.parametrize(
+    ("warning", "workers", "kind"),
+    [
+        (OLD_DUPLICATED, 2, "duplicated"),
+        (OLD_LENGTH.format(20, 157), 1, "truncated"),
+        (OLD_LENGTH.format(200, 157), 1, None),
+        ("other processes kept 2.0 of the usable cores busy", 2, None),
+    ],
+)
+def test_warnings_of_earlier_versions_count(warning: str, workers: int, kind: str | None) -> None:
+    found = Integrity.of(iterable([trial(config(workers), warnings=(warning,))]))
+    fault = found.fault(config(workers))
+    assert (fault.kind if fault is not None else None) == kind
+
+
+def test_an_iterable_that_raises_with_more_workers_sets_a_ceiling() -> None:
+    trials = [trial(config(0)), trial(config(2)), raising(config(8)), raising(config(4))]
+    found = Integrity.of(iterable(trials))
+    assert found.most_workers == 3
+    assert found.fault(config(3)) is None
+    assert found.fault(config(5)) is not None
+    assert Integrity.of(run(trials)).most_workers is None  # a sampler knows of all workers
+    assert Integrity.of(iterable([*trials, trial(config(16))])).most_workers is None
+    assert Integrity.of(iterable([raising(config(0)), raising(config(2))])).most_workers is None
+
+
+def test_idle_workers_set_a_ceiling_and_are_no_fault() -> None:
+    loader = Loader(config=config(8), idle_workers=6)
+    found = dataclasses.replace(
+        iterable([trial(config(8), purpose="explain")]),
+        explanations=(explanation(loader, "t0001"),),
+    )
+    known = Integrity.of(found)
+    assert (known.fed, known.unfed_of, known.most_workers) == (2, 8, 2)
+    assert known.fault(config(8)) is None
+    assert known.is_useless(config(4))
+    assert not known.is_useless(config(2))
+
+
+def test_what_is_useless_is_planned_no_more_but_the_present_while_it_works() -> None:
+    counts = tuple(map(config, (0, 1, 2, 4, 8)))
+    planned = plan(counts, cells=counts, calibration=counts[:3], present=config(8))
+    unfed = still_useful(planned, Integrity(fed=2, unfed_of=8))
+    assert unfed.configs == (*counts[:3], config(8))
+    assert unfed.cells == counts[:3]
+    doubled = Integrity(duplicated=Failure(kind="duplicated", message="It is wrong."))
+    left = still_useful(planned, doubled)
+    assert left.configs == left.cells == left.calibration == counts[:2]
+    assert left.present is None
+
+
+def prediction(pick: Config) -> SweepPrediction:
+    configs = (config(0), config(1), config(2))
+    cells = tuple(PredictedCell(config=c, samples_per_s=around(100.0), speed=1.0) for c in configs)
+    return SweepPrediction(cells=cells, race=configs, pick=pick, cores=8.0)
+
+
+def advice(pick: Config) -> Recommendation:
+    return Recommendation(
+        config=pick,
+        dataloader_kwargs=pick.dataloader_kwargs(),
+        expected=Expected(samples_per_s=around(100.0)),
+        confidence="high",
+        confidence_reason="Measured.",
+    )
+
+
+def old(**rest: Any) -> Run:
+    """A run of yesterday, whose second trial duplicates with a rate."""
+    trials = [trial(config(1)), trial(config(2), 2000.0, warnings=(OLD_DUPLICATED,))]
+    return dataclasses.replace(iterable(trials), **rest)
+
+
+def test_a_checked_run_has_no_rate_of_wrong_data() -> None:
+    found = checked(old())
+    assert [each.outcome for each in found.trials] == ["completed", "crashed"]
+    gone = found.trials[1]
+    assert gone.failure is not None
+    assert gone.failure.kind == "duplicated"
+    figures = (gone.samples_per_s, gone.batches_per_s, gone.startup_s, gone.epoch_turnover_s)
+    assert figures == (None,) * 4
+    assert checked(found) == found
+
+
+def test_what_was_drawn_from_wrong_data_goes() -> None:
+    by_both = dataclasses.replace(calibration(), trials=("t0001", "t0002"))
+    by_one = dataclasses.replace(calibration(), trials=("t0001",))
+    found = checked(old(calibration=by_both, prediction=prediction(config(0))))
+    assert found.calibration is None
+    assert found.prediction is None
+    found = checked(old(calibration=by_one, prediction=prediction(config(0))))
+    assert found.calibration == by_one
+    assert found.prediction is not None
+    assert [cell.config for cell in found.prediction.cells] == [config(0), config(1)]
+    assert found.prediction.race == (config(0), config(1))
+    assert checked(old(calibration=by_one, prediction=prediction(config(2)))).prediction is None
+    told = (explanation(Loader(), "t0002"), explanation(Loader(), "t0001"))
+    assert [each.trial_id for each in checked(old(explanations=told)).explanations] == ["t0001"]
+
+
+def test_a_recommendation_that_knew_nothing_of_it_goes() -> None:
+    assert checked(old(recommendation=advice(config(2)))).recommendation is None
+    assert checked(old(recommendation=advice(config(1)))).recommendation is None
+    finding = Finding(code="data.duplicated", severity="info", title="", explanation="")
+    knew = dataclasses.replace(advice(config(1)), findings=(finding,))
+    assert checked(old(recommendation=knew)).recommendation == knew
+    right = dataclasses.replace(iterable([trial(config(2))]), recommendation=advice(config(2)))
+    assert checked(right) == right
+
+
+def test_findings_of_an_old_profile_promise_nothing_by_wrong_data() -> None:
+    finding = Finding(code="data.duplicated", severity="info", title="", explanation="")
+    more = dataclasses.replace(
+        finding,
+        code="too_few_workers",
+        predicted_gain=around(7.57),
+        fix=Fix(text="Set it.", dataloader_kwargs={"num_workers": 16}),
+    )
+    other = dataclasses.replace(finding, code="collate", predicted_gain=around(1.2))
+    told = (finding, more, other)
+    plain = checked(old(diagnosis=Diagnosis(config=config(0), findings=told)))
+    assert plain.findings == (finding, other)
+    assert checked(old(diagnosis=Diagnosis(config=config(2), findings=told))).findings == (finding,)
+
+
+def test_a_file_is_checked_as_it_is_read(tmp_path: Path) -> None:
+    written = old()
+    with RunWriter.create(tmp_path / "run", written.header) as writer:
+        for each in written.trials:
+            writer.append(each)
+        writer.append(advice(config(2)))
+    found = read_run(tmp_path / "run")
+    assert found.recommendation is None
+    assert found.trials == checked(written).trials

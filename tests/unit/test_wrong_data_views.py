@@ -1,0 +1,224 @@
+"""Settings whose data is wrong are never the answer, and every view says so before all else."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from builders import blocks, config, failed, run, target, trial
+from finding_cases import Loader, codes, evidence, explanation
+from golden import drawn
+from predicted_runs import calibrated, elsewhere
+from test_records_integrity import OLD_DUPLICATED, raising, wrong
+
+from dlprof.advise.findings import find
+from dlprof.advise.findings.content import said_first
+from dlprof.advise.findings.table import remedies
+from dlprof.advise.findings.view import View
+from dlprof.advise.predict import Question, feed, forecast, wanted_configs
+from dlprof.advise.recommend import recommend
+from dlprof.errors import NothingMeasuredError
+from dlprof.records import Constraints, Diagnosis, Run, Trial, checked
+from dlprof.report.documents import recommend_document
+from dlprof.report.export.markdown import render_markdown
+from dlprof.report.export.page import render_html
+from dlprof.report.export.rows import render_csv
+from dlprof.report.feeding import feed_document, render_feed
+from dlprof.report.prediction import forecast_document, render_forecast
+from dlprof.report.profile import render_profile
+from dlprof.report.recommendation import render_recommendation
+from dlprof.report.snippets import render_lightning, render_python, render_toml
+from dlprof.report.sweep import render_sweep
+
+SAME = "Every worker yields the same samples."
+YOURS = "Your settings (num_workers=2) are wrong: every worker yields the same samples."
+
+
+def doubled(present: int | None = 2) -> Run:
+    """A run of which two workers seem twice as fast, and give everything twice."""
+    trials = blocks({config(0): [1000, 1010], config(1): [1005, 995]})
+    trials += [trial(config(2), 2000.0, warnings=(OLD_DUPLICATED,)), trial(config(4), 4000.0)]
+    own = None if present is None else config(present)
+    return checked(run(trials, target=target(kind="iterable", own_config=own)))
+
+
+def with_calibration(trials: list[Trial], **about: Any) -> Run:
+    fields = {"kind": "iterable", "length": None, "batches_per_epoch": None} | about
+    return checked(calibrated(trials=trials, target=target(**fields)))
+
+
+def test_wrong_data_is_never_recommended() -> None:
+    advice = recommend(doubled())
+    assert advice.config == config(0)
+    assert [each.code for each in advice.findings] == ["data.duplicated"]
+    assert advice.findings[0].severity == "high"
+    assert advice.reasons[0].claim == YOURS
+    assert all(other.config.num_workers < 2 for other in advice.alternatives)
+    rules = {rule.config.num_workers: rule for rule in advice.rules_of_thumb}
+    assert rules[8].expected_samples_per_s is None
+    assert "num_workers=8 each comes 8 times" in rules[8].unavailable
+
+
+def test_screens_say_it_before_all_else() -> None:
+    found = doubled()
+    advice = recommend(found)
+    found = dataclasses.replace(found, recommendation=advice)
+    for screen in (render_recommendation(found, advice), render_sweep(found)):
+        lines = drawn(screen, 120).splitlines()
+        assert lines[0] == YOURS
+        assert lines[1].startswith(SAME)
+    assert drawn(render_sweep(found), 120).count(YOURS) == 2  # first, and among the reasons
+
+
+@pytest.mark.parametrize("render", [render_python, render_toml, render_lightning])
+def test_snippets_begin_with_it_as_a_comment(render: Any) -> None:
+    found = doubled()
+    text: str = render(found, recommend(found))
+    assert text.startswith(f"# {YOURS}\n# {SAME}")
+
+
+def test_documents_hold_it_first() -> None:
+    found = doubled()
+    assert json.loads(recommend_document(found, recommend(found)))["findings"][0]["code"] == (
+        "data.duplicated"
+    )
+    page, text = render_html(found), render_markdown(found)
+    assert page.index("are wrong") < page.index("Recommended settings")
+    assert text.index("are wrong") < text.index("Recommended settings")
+    assert ",2000" not in render_csv(found)
+    assert render_csv(found).count("duplicated") == 2
+
+
+def test_settings_that_are_right_are_not_called_wrong() -> None:
+    assert said_first(doubled(0))[0].startswith(SAME)
+    assert said_first(doubled(None))[0].startswith(SAME)
+    assert recommend(doubled(0)).findings[0].severity == "info"
+    assert not said_first(run(blocks({config(0): [1000], config(2): [1900]})))
+
+
+def test_where_all_is_wrong_one_sentence_says_so() -> None:
+    found = checked(run([trial(config(2), 2000.0, warnings=(OLD_DUPLICATED,)), trial(config(4))]))
+    with pytest.raises(NothingMeasuredError, match="No settings give the right data") as raised:
+        recommend(found)
+    assert "get_worker_info" in raised.value.hint
+    assert drawn(render_sweep(found), 120).startswith(SAME)
+
+
+def test_present_settings_that_fail_are_said_first_whatever_the_failure() -> None:
+    own = target(own_config=config(4))
+    found = run([*blocks({config(0): [1000, 1010]}), failed(config(4))], target=own)
+    assert said_first(found) == ["Your settings (num_workers=4) fail: The worker was killed."]
+    assert recommend(found).reasons[0].evidence["trials"] == ["t0003"]
+    once = run([*blocks({config(4): [1000, 1010]}), failed(config(4))], target=own)
+    assert not said_first(once)
+    skipped = run([trial(config(0)), failed(config(4), outcome="skipped")], target=own)
+    assert said_first(skipped)[0].startswith("Your settings (num_workers=4) can't work here:")
+
+
+def test_truncated_settings_are_named_with_what_came() -> None:
+    short = wrong(config(2), "truncated", "An epoch gave 20 batches where __len__ promises 157.")
+    found = run([trial(config(0)), short], target=target(own_config=config(2)))
+    first, second = said_first(found)
+    assert first == (
+        "Your settings (num_workers=2) are wrong: an epoch gave 20 batches where __len__ promises "
+        "157."
+    )
+    assert "with num_workers=2" in second
+    assert recommend(found).config == config(0)
+
+
+def test_idle_workers_are_said_of_a_sweep() -> None:
+    loader = Loader(config=config(8), idle_workers=6)
+    trials = blocks({config(2): [1000, 1000], config(8): [990, 1000]})
+    found = dataclasses.replace(
+        run(trials, target=target(kind="iterable", own_config=config(8))),
+        explanations=(explanation(loader, "t0009"),),
+    )
+    advice = recommend(found)
+    assert advice.config == config(2)
+    assert advice.findings[0].code == "workers.unfed"
+    assert said_first(found)[0].startswith(
+        "6 of 8 workers get no data. num_workers=2 does as well:"
+    )
+
+
+def test_no_machine_cores_or_ranks_are_predicted_wrong_data() -> None:
+    found = with_calibration([wrong(config(2), "duplicated")], own_config=config(2))
+    for limits in (Constraints(cores=16.0), Constraints(ranks=2)):
+        advice = recommend(found, limits)
+        assert advice.basis == "predicted"
+        assert advice.config.num_workers < 2
+        assert all(case.best.num_workers < 2 for case in advice.cases)
+        assert all(other.config.num_workers < 2 for other in advice.alternatives)
+        assert advice.findings[0].code == "data.duplicated"
+        assert advice.reasons[0].claim == YOURS
+    there = recommend(found, machine=elsewhere())
+    assert there.config.num_workers < 2
+    assert [each.code for each in there.findings] == ["data.duplicated"]
+    # Without the fault, many workers are predicted to pay.
+    assert recommend(with_calibration([]), Constraints(cores=16.0)).config.num_workers > 2
+
+
+def test_predictions_leave_wrong_data_out() -> None:
+    found = with_calibration([wrong(config(2), "duplicated")], own_config=config(2))
+    answer = forecast(found, wanted_configs(found, Question(), {}), Question())
+    assert {row.config.num_workers for row in answer.rows} == {0, 1}
+    assert drawn(render_forecast(found, answer), 120).startswith(YOURS)
+    assert json.loads(forecast_document(found, answer))["findings"][0]["code"] == "data.duplicated"
+    with pytest.raises(NothingMeasuredError, match="data is wrong: Every worker") as raised:
+        forecast(found, [config(4)], Question())
+    assert raised.value.hint == "Fix it."
+    assert len(forecast(found, [config(1), config(4)], Question()).rows) == 1
+
+
+def test_a_step_is_not_fed_by_wrong_data() -> None:
+    found = with_calibration([wrong(config(2), "duplicated")])
+    answer = feed(found, Question(step_s=0.01))
+    assert answer.config.num_workers < 2
+    assert not answer.reached
+    assert drawn(render_feed(found, answer), 120).startswith(SAME)
+    assert json.loads(feed_document(found, answer))["findings"][0]["code"] == "data.duplicated"
+    assert feed(with_calibration([]), Question(step_s=0.01)).config.num_workers > 2
+
+
+def test_more_workers_than_an_iterable_takes_are_not_predicted_either() -> None:
+    found = with_calibration([trial(config(2)), raising(config(4))])
+    answer = forecast(found, wanted_configs(found, Question(), {}), Question())
+    assert max(row.config.num_workers for row in answer.rows) <= 3
+    with pytest.raises(NothingMeasuredError, match="settings that fail: No samples"):
+        forecast(found, [config(8)], Question())
+
+
+@pytest.mark.parametrize("told_by", ["failure", "warning"])
+def test_a_profile_promises_nothing_of_more_workers_by_wrong_data(told_by: str) -> None:
+    loader = Loader(config=config(0), fetch_io=0.02, rate=49)
+    seen = evidence(loader, variants={config(16): 6.0}, target_fields={"kind": "iterable"})
+    assert {"too_few_workers", "fetch.io"} <= set(codes(find(seen)))
+    assert list(remedies(View.of(seen)))
+    kept = []
+    for each in seen.observations:
+        if each.experiment.role != "variant":
+            kept.append(each)
+        elif told_by == "failure":
+            kept.append(dataclasses.replace(each, trial=wrong(config(16), "duplicated")))
+        else:
+            told = dataclasses.replace(each.trial, warnings=(OLD_DUPLICATED,))
+            kept.append(dataclasses.replace(each, trial=told))
+    seen = dataclasses.replace(seen, observations=tuple(kept))
+    found = find(seen)
+    assert found[0].code == "data.duplicated"
+    assert "too_few_workers" not in codes(found)
+    assert not any(f.fix and f.fix.dataloader_kwargs.get("num_workers", 0) > 1 for f in found)
+    assert all(config.num_workers < 2 for _, config in remedies(View.of(seen)))
+
+
+def test_a_profile_of_wrong_data_shows_what_is_wrong() -> None:
+    found = checked(run([trial(config(2), warnings=(OLD_DUPLICATED,))]))
+    seen = evidence(Loader())
+    only = dataclasses.replace(seen.observations[0], trial=found.trials[0])
+    told = find(dataclasses.replace(seen, observations=(only,)))
+    assert codes(told) == ["data.duplicated"]
+    profile = dataclasses.replace(found, diagnosis=Diagnosis(config=config(2), findings=told))
+    assert "Every worker yields the same samples" in drawn(render_profile(profile), 120)
