@@ -216,16 +216,15 @@ def _miscounted(trials: Sequence[Trial]) -> Iterable[tuple[Trial, Failure]]:
         for trial in trials
         if trial.failure is None and trial.epoch_samples is not None and trial.epoch_samples > 0
     ]
+    plain: dict[int | None, list[int]] = {}
     for trial, count in counted:
-        workers, size = trial.config.num_workers, trial.config.batch_size
-        plain = [
-            n
-            for each, n in counted
-            if each.config.num_workers < 2 and each.config.batch_size == size
-        ]
-        if workers < 2 or not plain:
+        if trial.config.num_workers < 2:
+            plain.setdefault(trial.config.batch_size, []).append(count)
+    of_few = {size: statistics.median(counts) for size, counts in plain.items()}
+    for trial, count in counted:
+        workers, usual = trial.config.num_workers, of_few.get(trial.config.batch_size)
+        if workers < 2 or usual is None:
             continue
-        usual = statistics.median(plain)
         if count > _MORE * usual:
             yield trial, _doubled(workers)
         spare = workers * (trial.samples_per_batch or usual) + _FEWER * usual
