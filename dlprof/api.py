@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import io
 import os
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from dlprof.errors import UsageError
@@ -239,22 +241,37 @@ def _named(target: object) -> tuple[dict[str, str], bytes | None]:
     kind = target if isinstance(target, type) else type(target)
     name = getattr(target, "__qualname__", kind.__qualname__)
     hint = "Put it into a module and pass 'file.py:name', or install cloudpickle."
-    pickler = _pickler()
     try:
-        pickled: bytes = pickler.dumps(target)
+        return {"target": f"<{name}>"}, _pickled(target)
+    except _InScriptError as error:
+        message = f"{error} is defined in a script, not in a module"
+        raise UsageError(message, hint=hint) from None
     except Exception as error:
         raise UsageError(f"{name} can't be sent to another process: {error}", hint=hint) from error
-    if pickler is pickle and b"__main__" in pickled:  # by name, which another process can't import
-        raise UsageError(f"{name} is defined in a script, not in a module", hint=hint)
-    return {"target": f"<{name}>"}, pickled
 
 
-def _pickler() -> Any:
-    """Cloudpickle where it is installed: it also takes what is defined in a notebook."""
+def _pickled(target: object) -> bytes:
+    """By cloudpickle where it is installed: it also takes what is defined in a notebook."""
     try:
-        return importlib.import_module("cloudpickle")
+        dumps: Callable[[object], bytes] = importlib.import_module("cloudpickle").dumps
     except ImportError:
-        return pickle
+        file = io.BytesIO()
+        _ByName(file).dump(target)
+        return file.getvalue()
+    return dumps(target)
+
+
+class _InScriptError(Exception):
+    """What a script defines is pickled by a name in ``__main__``, which no child can import."""
+
+
+class _ByName(pickle.Pickler):
+    """A pickler that refuses classes and functions of ``__main__``, and them alone."""
+
+    def reducer_override(self, obj: object) -> Any:
+        if isinstance(obj, type | FunctionType) and obj.__module__ == "__main__":
+            raise _InScriptError(obj.__qualname__)
+        return NotImplemented
 
 
 def load_run(path: str | os.PathLike[str]) -> Run:
