@@ -157,8 +157,8 @@ def check(
     *,
     against: str | None = None,
     baseline: str | os.PathLike[str] | None = None,
-    fail_above: float = 0.05,
-    confidence: float = 0.99,
+    fail_above: float | str = 0.05,
+    confidence: float | str = 0.99,
     allow_regression: str = "",
     directory: str | os.PathLike[str] | None = None,
     progress: bool = True,
@@ -172,8 +172,9 @@ def check(
             goes to.
         baseline: A stored history to compare with instead; it only advises, so that the report's
             ``warn_only`` is true.
-        fail_above: What the service time may grow by, as a fraction.
-        confidence: That code which isn't slower doesn't fail.
+        fail_above: How much slower loading may get, from 0.1 % to 1000 %: a fraction below 1, such
+            as 0.05, or a text as on the command line, such as ``"5%"``.
+        confidence: How sure a failing check is, from 0.5 to 0.99999; likewise.
         allow_regression: Why a failure may pass; it is kept in the report.
         directory: The working directory of the code; that of this process by default.
         progress: Whether to show progress on standard error.
@@ -195,10 +196,10 @@ def check(
             "A live object can't be checked: the base's code doesn't have it",
             hint="Name what makes it, as in 'file.py:make_loader'.",
         )
-    from dlprof.settings.percent import check_fraction
+    from dlprof.settings.percent import confidence_of, fail_above_of
 
-    fail_above = check_fraction(fail_above, "fail_above", low=0.001, high=1.0)
-    confidence = check_fraction(confidence, "confidence", low=0.5, high=0.99999)
+    limit = fail_above_of(fail_above, "fail_above")
+    sure = confidence_of(confidence, "confidence")
     if against is not None and baseline is not None:
         raise UsageError("against and baseline exclude each other", hint="Leave one of them out.")
     folder = Path.cwd() if directory is None else Path(directory)
@@ -207,8 +208,8 @@ def check(
         settings,
         origins,
         against=against,
-        fail_above=fail_above,
-        confidence=confidence,
+        fail_above=limit,
+        confidence=sure,
         override=allow_regression,
     )
     with open_check_listener(quiet=not progress) as listener:
