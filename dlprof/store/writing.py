@@ -123,6 +123,25 @@ class RunWriter:
         """
         self._write(encode_line(record))
 
+    def try_append(self, *records: object | None) -> FileError | None:
+        """Write records as far as they can be written.
+
+        Their figures are in memory, so a full disk costs the file its end, and the user no result.
+
+        Args:
+            records: As for ``append``; ``None`` is left out.
+
+        Returns:
+            Why the rest isn't in the file.
+        """
+        try:
+            for record in records:
+                if record is not None:
+                    self.append(record)
+        except FileError as error:
+            return error
+        return None
+
     def _write(self, line: bytes) -> None:
         """One write and one sync; a line that could be written only in part is taken back."""
         before, written = os.fstat(self._descriptor).st_size, 0
