@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import io
 import os
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from dlprof.errors import UsageError
@@ -155,8 +157,8 @@ def check(
     *,
     against: str | None = None,
     baseline: str | os.PathLike[str] | None = None,
-    fail_above: float = 0.05,
-    confidence: float = 0.99,
+    fail_above: float | str = 0.05,
+    confidence: float | str = 0.99,
     allow_regression: str = "",
     directory: str | os.PathLike[str] | None = None,
     progress: bool = True,
@@ -170,8 +172,9 @@ def check(
             goes to.
         baseline: A stored history to compare with instead; it only advises, so that the report's
             ``warn_only`` is true.
-        fail_above: What the service time may grow by, as a fraction.
-        confidence: That code which isn't slower doesn't fail.
+        fail_above: How much slower loading may get, from 0.1 % to 1000 %: a fraction below 1, such
+            as 0.05, or a text as on the command line, such as ``"5%"``.
+        confidence: How sure a failing check is, from 0.5 to 0.99999; likewise.
         allow_regression: Why a failure may pass; it is kept in the report.
         directory: The working directory of the code; that of this process by default.
         progress: Whether to show progress on standard error.
@@ -193,10 +196,10 @@ def check(
             "A live object can't be checked: the base's code doesn't have it",
             hint="Name what makes it, as in 'file.py:make_loader'.",
         )
-    from dlprof.settings.percent import check_fraction
+    from dlprof.settings.percent import confidence_of, fail_above_of
 
-    fail_above = check_fraction(fail_above, "fail_above", low=0.001, high=1.0)
-    confidence = check_fraction(confidence, "confidence", low=0.5, high=0.99999)
+    limit = fail_above_of(fail_above, "fail_above")
+    sure = confidence_of(confidence, "confidence")
     if against is not None and baseline is not None:
         raise UsageError("against and baseline exclude each other", hint="Leave one of them out.")
     folder = Path.cwd() if directory is None else Path(directory)
@@ -205,8 +208,8 @@ def check(
         settings,
         origins,
         against=against,
-        fail_above=fail_above,
-        confidence=confidence,
+        fail_above=limit,
+        confidence=sure,
         override=allow_regression,
     )
     with open_check_listener(quiet=not progress) as listener:
@@ -239,22 +242,37 @@ def _named(target: object) -> tuple[dict[str, str], bytes | None]:
     kind = target if isinstance(target, type) else type(target)
     name = getattr(target, "__qualname__", kind.__qualname__)
     hint = "Put it into a module and pass 'file.py:name', or install cloudpickle."
-    pickler = _pickler()
     try:
-        pickled: bytes = pickler.dumps(target)
+        return {"target": f"<{name}>"}, _pickled(target)
+    except _InScriptError as error:
+        message = f"{error} is defined in a script, not in a module"
+        raise UsageError(message, hint=hint) from None
     except Exception as error:
         raise UsageError(f"{name} can't be sent to another process: {error}", hint=hint) from error
-    if pickler is pickle and b"__main__" in pickled:  # by name, which another process can't import
-        raise UsageError(f"{name} is defined in a script, not in a module", hint=hint)
-    return {"target": f"<{name}>"}, pickled
 
 
-def _pickler() -> Any:
-    """Cloudpickle where it is installed: it also takes what is defined in a notebook."""
+def _pickled(target: object) -> bytes:
+    """By cloudpickle where it is installed: it also takes what is defined in a notebook."""
     try:
-        return importlib.import_module("cloudpickle")
+        dumps: Callable[[object], bytes] = importlib.import_module("cloudpickle").dumps
     except ImportError:
-        return pickle
+        file = io.BytesIO()
+        _ByName(file).dump(target)
+        return file.getvalue()
+    return dumps(target)
+
+
+class _InScriptError(Exception):
+    """What a script defines is pickled by a name in ``__main__``, which no child can import."""
+
+
+class _ByName(pickle.Pickler):
+    """A pickler that refuses classes and functions of ``__main__``, and them alone."""
+
+    def reducer_override(self, obj: object) -> Any:
+        if isinstance(obj, type | FunctionType) and obj.__module__ == "__main__":
+            raise _InScriptError(obj.__qualname__)
+        return NotImplemented
 
 
 def load_run(path: str | os.PathLike[str]) -> Run:

@@ -59,7 +59,7 @@ class Candidate:
         """What full queues hold; ``None`` without workers, or where batches have no known size."""
         if trial.batch_bytes is None or not self.config.num_workers:
             return None
-        return round((self.config.batches_in_flight + 1) * trial.batch_bytes)
+        return round(self.config.queued_batches * trial.batch_bytes)
 
     def _unfilled_bytes(self, trial: Trial) -> int:
         """What queues could have held beyond what they did when memory was read."""

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from dlprof.advise.effective import Situation
 from dlprof.errors import UsageError
+from dlprof.model import open_files
 from dlprof.records import Config, Constraints, Machine, Reason
 from dlprof.units import format_bytes
 
@@ -16,9 +17,6 @@ _TENSORS_PER_BATCH = 2
 
 _OTHER_FILES = 64
 """Files and sockets that a training process has open beside its batches."""
-
-_FILES_PER_WORKER = 6
-"""Queues, pipes and the sentinel that the main process holds for each worker."""
 
 
 class Needing(Protocol):
@@ -169,12 +167,12 @@ def _open_files(candidate: Needing, situation: Situation) -> Breach | None:
     if limit is None or not config.num_workers or shares_by_name or worked:
         return None
     tensors = situation.batch_tensors or _TENSORS_PER_BATCH
-    need = tensors * (config.batches_in_flight + 1) + _FILES_PER_WORKER * config.num_workers
+    need = open_files(config, tensors)
     if need + _OTHER_FILES <= limit:
         return None
     return Breach(
         limit=f"{limit} open files on {_name(situation.machine)}",
-        need=f"needs about {need + _OTHER_FILES}",
+        need=f"needs {need} beside about {_OTHER_FILES} others",
     )
 
 

@@ -137,11 +137,11 @@ def _reason(given: str | None) -> str:
 
 def _shares(fail_above: str | None, confidence: str | None) -> dict[str, Any]:
     """The limit and the confidence, as far as they were given."""
-    from dlprof.settings.percent import parse_share
+    from dlprof.settings.percent import confidence_of, fail_above_of
 
     found: dict[str, Any] = {}
     if fail_above is not None:
-        found["fail_above"] = parse_share(fail_above, "--fail-above", low=0.001, high=10.0)
+        found["fail_above"] = fail_above_of(fail_above, "--fail-above")
     if confidence is not None:
-        found["confidence"] = parse_share(confidence, "--confidence", low=0.5, high=0.99999)
+        found["confidence"] = confidence_of(confidence, "--confidence")
     return found

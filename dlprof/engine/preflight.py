@@ -11,10 +11,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from dlprof.model import open_files
 from dlprof.records import Config, Failure, Machine, Target
 from dlprof.settings import SweepSettings
 from dlprof.trial import remedies
-from dlprof.units import format_bytes
+from dlprof.units import counted, format_bytes
 
 FORKED_WORKER_BYTES = 11_000_000
 """Least memory of a forked worker of its own: 11 to 45 MB were measured with torch 2.13."""
@@ -22,9 +23,6 @@ FORKED_WORKER_BYTES = 11_000_000
 SPAWNED_WORKER_BYTES = 100_000_000
 """The same for spawn and forkserver, where each worker imports torch anew: 155 MB were measured,
 and smaller builds of torch are about."""
-
-DESCRIPTORS_OF_WORKER = 3
-"""In the main process: both ends of the pipe of its indices, and what tells its end."""
 
 _BY_COPY = ("spawn", "forkserver")
 
@@ -137,7 +135,7 @@ def _shared_memory(config: Config, known: Preflight) -> Failure | None:
     batch = _at_batch_size(known.shared_bytes, config, known)
     if batch is None or known.shared_memory is None:
         return None
-    need = (config.batches_in_flight + 1) * batch
+    need = config.queued_batches * batch
     if need <= known.shared_memory.size:
         return None
     return Failure(
@@ -155,7 +153,7 @@ def _memory(config: Config, known: Preflight) -> Failure | None:
     forked = known.method(config) == "fork"
     each = FORKED_WORKER_BYTES if forked else SPAWNED_WORKER_BYTES
     batch = _at_batch_size(known.batch_bytes, config, known) or 0.0
-    need = config.num_workers * each + (config.batches_in_flight + 1) * batch
+    need = config.num_workers * each + config.queued_batches * batch
     if need <= known.memory.size:
         return None
     return Failure(
@@ -177,14 +175,14 @@ def _descriptors(config: Config, known: Preflight) -> Failure | None:
     certain = strategy == "file_descriptor" and known.sharing_strategy is not None
     if not certain or other_size or known.descriptors is None or known.open_files is None:
         return None
-    need = 2 * known.descriptors + DESCRIPTORS_OF_WORKER * config.num_workers
+    need = open_files(config, known.descriptors, batches=2)
     if need <= known.open_files:
         return None
     return Failure(
         kind="file_descriptors",
-        message=f"2 batches of {known.descriptors:,} tensors and {DESCRIPTORS_OF_WORKER} x "
-        f"{config.num_workers} for the workers need {need:,} file descriptors, and a process may "
-        f"have {known.open_files:,}.",
+        message=f"2 batches of {known.descriptors:,} tensors and the queues of "
+        f"{counted(config.num_workers, 'worker')} need {need:,} file descriptors, and a process "
+        f"may have {known.open_files:,}.",
         hint=remedies.MORE_FILES,
     )
 

@@ -19,7 +19,7 @@ from dlprof.engine.opening import opened_bench
 from dlprof.engine.preparation import Outlook, look_at_one, new_header, now, trial_cost
 from dlprof.engine.telling import explanation_of, sensible, timeline_of
 from dlprof.engine.workplace import check_folder
-from dlprof.errors import UsageError
+from dlprof.errors import DlprofError, UsageError
 from dlprof.machine import inspect_machine
 from dlprof.model import fit
 from dlprof.records import (
@@ -38,7 +38,7 @@ from dlprof.settings import OPTIONS, SweepSettings, by_key
 from dlprof.store import RunWriter, check_output
 from dlprof.trial.bench import Bench
 from dlprof.trial.protocol import Message, TrialRequest
-from dlprof.units import format_duration
+from dlprof.units import format_duration, with_hint
 
 DEFAULT_BUDGET_S = 30.0
 """Of a profile, where the user names none."""
@@ -52,7 +52,7 @@ _NOT_FOLLOWED = (
     "told. Give a longer --budget."
 )
 
-_EndReason = Literal["complete", "budget", "interrupted"]
+_EndReason = Literal["complete", "budget", "interrupted", "failed"]
 
 
 def for_one(settings: SweepSettings, origins: Mapping[str, str]) -> SweepSettings:
@@ -174,23 +174,30 @@ class _Profile:
 
     def run(self, outlook: Outlook) -> Run:
         """Measure, diagnose, and write down both."""
+        notes = list(self.header.target.notes)
         try:
             reason: _EndReason = self._observe(outlook)
         except KeyboardInterrupt:
             reason = "interrupted"
+        except DlprofError as error:
+            if not self._evidence().trials():  # nothing that could be diagnosed
+                raise
+            reason = "failed"
+            notes.append(with_hint(f"Nothing more was measured: {error.message}", error.hint))
         evidence = self._evidence()
-        cut = reason == "budget" and evidence.explained(self.config) is None
-        notes = [*self.header.target.notes, *((_NOT_FOLLOWED,) if cut else ())]
-        if reason != "interrupted" and (untried := left_out(evidence, self._allowance())):
+        if reason == "budget" and evidence.explained(self.config) is None:
+            notes.append(_NOT_FOLLOWED)
+        ended = reason in {"complete", "budget"}
+        if ended and (untried := left_out(evidence, self._allowance())):
             notes.append(f"Not tried within the budget: {'; '.join(untried)}.")
         diagnosis = diagnose(evidence, notes)
         total = self.deadline.elapsed_s
         measured = sum(trial.measured_s for trial in evidence.trials())
         cost = Cost(measured=measured, overhead=max(0.0, total - measured), total=total)
         end = RunEnd(ended_at=now(), reason=reason, cost_s=cost)
-        for record in (evidence.calibration, diagnosis, end):
-            if record is not None:
-                self.writer.append(record)
+        fault = self.writer.try_append(evidence.calibration, diagnosis, end)
+        if fault is not None and reason != "failed":
+            self.listener.message(with_hint(fault.message, fault.hint))
         return Run(
             path=str(self.writer.path),
             header=self.header,
@@ -273,18 +280,17 @@ class _Profile:
         return f"t{len(self.observations) + 1:04d}"
 
     def _keep(self, experiment: Experiment, trial: Trial, told: Message) -> None:
-        """Append a trial and what it told to the file, then remember them."""
+        """Append a trial and what it told to the file, and remember them even if it is full."""
         trial = dataclasses.replace(trial, purpose=_purpose(experiment))
-        self.writer.append(trial)
         explanation = explanation_of(told, trial.id)
-        if explanation is not None:
-            self.writer.append(explanation)
-        timeline = timeline_of(told, trial.id)
-        if timeline is not None and experiment.role == "present":
-            self.writer.append(timeline)
+        timeline = timeline_of(told, trial.id) if experiment.role == "present" else None
+        fault = self.writer.try_append(trial, explanation, timeline)
+        if timeline is not None:
             self.timelines.append(timeline)
         observation = Observation(experiment=experiment, trial=trial, explanation=explanation)
         self.observations.append(observation)
+        if fault is not None:
+            raise fault
 
     def _evidence(self) -> Evidence:
         """All that is known so far, and the model that it makes."""

@@ -110,10 +110,14 @@ class Sweep:
         cost = Cost(measured=measured, overhead=max(0.0, total - measured), total=total)
         end = RunEnd(ended_at=now(), reason=reason, cost_s=cost)
         run = dataclasses.replace(self._so_far(), end=end)
+        found: Recommendation | None = None
         try:
-            return dataclasses.replace(run, recommendation=self._recommend(run, reason))
+            found = self._recommend(run, reason)
         finally:  # what was measured is kept, whether or not there is something to recommend
-            self.writer.append(end)
+            fault = self.writer.try_append(found, end)
+            if fault is not None and reason != "failed":
+                self.listener.message(with_hint(fault.message, fault.hint))
+        return dataclasses.replace(run, recommendation=found)
 
     def _so_far(self) -> Run:
         return Run(
@@ -332,10 +336,8 @@ class Sweep:
     def _recommend(self, run: Run, reason: EndReason) -> Recommendation | None:
         """What the trials so far recommend; an interrupted sweep may have too few of them."""
         try:
-            recommendation = recommend(run, constraints_of(self.settings))
+            return recommend(run, constraints_of(self.settings))
         except NothingMeasuredError:
             if reason == "interrupted":
                 return None
             raise
-        self.writer.append(recommendation)
-        return recommendation

@@ -166,7 +166,7 @@ def _process(
         inbox = Inbox()
         try:
             channel.send(dataclasses.asdict(request))
-            inbox.listen(_SOURCE, channel.receive)
+            inbox.listen(_SOURCE, channel.hear)
             yield inbox, TrialLog(file), process
         finally:
             channel.close_writing()

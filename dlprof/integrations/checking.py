@@ -47,8 +47,8 @@ class Checker:
         self,
         target: object,
         *,
-        fail_above: float = 0.05,
-        confidence: float = 0.99,
+        fail_above: float | str = 0.05,
+        confidence: float | str = 0.99,
         arguments: Mapping[str, str] | None = None,
         **settings: object,
     ) -> CheckReport:
@@ -60,8 +60,8 @@ class Checker:
         Args:
             target: A function at the top of a module that gives a DataLoader or a Dataset, such a
                 class, or a TARGET as ``dlprof check`` takes it.
-            fail_above: What the service time may grow by, as a fraction.
-            confidence: That equally fast code doesn't fail.
+            fail_above: As for :func:`dlprof.check`.
+            confidence: Likewise.
             arguments: Passed to the target's callable, as texts.
             settings: Further settings under their keys in a configuration file, such as
                 ``num_workers=2``.

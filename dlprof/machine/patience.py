@@ -6,6 +6,7 @@ thread of its own, which is left behind; the rest goes on without figures, and s
 
 from __future__ import annotations
 
+import dataclasses
 import queue
 import sys
 import threading
@@ -18,6 +19,8 @@ from dlprof.machine.gpus import GpuNeighbours, GpuReader, Gpus, NoGpus
 from dlprof.records import GpuInfo, GpuUsage
 
 _T = TypeVar("_T")
+
+_SILENT = "the GPUs' driver gave no answer in time: it may hang"
 
 LIMIT_S = 5.0
 """Seconds for one call."""
@@ -55,7 +58,7 @@ class PatientGpus:
     """The machine's GPUs, asked with a limit of time.
 
     Args:
-        limit_s: For one call. After one that ran over it, none is made any more.
+        limit_s: For one call. After one that ran over it, or failed, none is made any more.
         opener: Opens the driver.
         opening_s: For that.
 
@@ -71,10 +74,10 @@ class PatientGpus:
         opening_s: float = OPENING_S,
     ) -> None:
         self._limit_s = opening_s
-        self._is_silent = False
-        nothing: Gpus = NoGpus({"gpus": "the GPUs' driver gave no answer in time: it may hang"})
-        self._nothing = nothing
-        self._gpus = self._within(opener, nothing)
+        self._gpus: Gpus = NoGpus({})
+        opened = self._within(opener, None)
+        if opened is not None:
+            self._gpus = opened
         self._limit_s = limit_s
 
     @property
@@ -103,16 +106,39 @@ class PatientGpus:
         self._within(self._gpus.close, None)
 
     def _within(self, work: Callable[[], _T], otherwise: _T) -> _T:
-        """What ``work`` gives; ``otherwise`` where it gives nothing in time, and ever after."""
-        found: queue.SimpleQueue[_T] = queue.SimpleQueue()
-        worker = threading.Thread(target=lambda: found.put(work()), daemon=True)
+        """What ``work`` gives; ``otherwise`` where it fails or gives nothing in time.
+
+        After that, nothing is asked any more.
+        """
+        found: queue.SimpleQueue[_T | _Fault] = queue.SimpleQueue()
+
+        def ask() -> None:
+            try:
+                found.put(work())
+            except Exception as error:  # noqa: BLE001 - a driver's binding may raise anything
+                found.put(_Fault(f"the GPUs' driver can't be asked: {_named(error)}"))
+
+        worker = threading.Thread(target=ask, daemon=True)
         worker.start()
         try:
-            return found.get(timeout=self._limit_s)
+            answer = found.get(timeout=self._limit_s)
         except queue.Empty:
-            self._is_silent = True
-            self._gpus = self._nothing
+            self._gpus = NoGpus({"gpus": _SILENT})
             return otherwise
-        finally:
-            if not self._is_silent:  # it ends at once; whoever forks next finds no thread
-                worker.join(self._limit_s)
+        worker.join(self._limit_s)  # it ends at once; whoever forks next finds no thread
+        if isinstance(answer, _Fault):
+            self._gpus = NoGpus({"gpus": answer.reason})
+            return otherwise
+        return answer
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Fault:
+    """Why a driver gave no answer, though it came back."""
+
+    reason: str
+
+
+def _named(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

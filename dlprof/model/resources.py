@@ -9,11 +9,11 @@ from dlprof.model.spread import fetch_s
 from dlprof.model.work import DEFAULT
 from dlprof.records import Calibration, Config
 
-_PIPES_OF_MAIN = 4
-"""Descriptors of main's data queue and of its own end of what its workers share."""
+_FILES_OF_MAIN = 2
+"""Descriptors of the main process for the queue of results: counted with torch 2.13."""
 
-_FILES_PER_WORKER = 3
-"""Both ends of a worker's index queue, and the pipe by which its end is noticed."""
+_FILES_PER_WORKER = 4
+"""The same for each worker: both ends of its index queue, and two pipes that tell its end."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +45,22 @@ def needs(calibration: Calibration, config: Config) -> Needs:
         startup_s=startup_s(calibration, config),
         turnover_s=turnover_s(calibration, config),
     )
+
+
+def open_files(config: Config, tensors: float, *, batches: int | None = None) -> int:
+    """Descriptors that a loader takes in the main process.
+
+    By ``file_descriptor``, each tensor of a batch that the main process holds takes one.
+
+    Args:
+        config: Of the loader.
+        tensors: In a batch; 0 where they are shared by name.
+        batches: That it holds; ``None`` for full queues, which is the most.
+    """
+    if not config.num_workers:
+        return 0
+    held = config.queued_batches if batches is None else batches
+    return _FILES_OF_MAIN + _FILES_PER_WORKER * config.num_workers + round(held * tensors)
 
 
 def startup_s(calibration: Calibration, config: Config) -> float | None:
@@ -83,11 +99,6 @@ def _first_batch_s(calibration: Calibration) -> float | None:
     return statistics.fmean(fetch_s(costs)) if costs is not None and costs.cpu_s else None
 
 
-def _queued(config: Config) -> int:
-    """Batches that lie in shared memory when the queues are full: those in flight, and main's."""
-    return config.batches_in_flight + 1 if config.num_workers else 0
-
-
 def _pss_bytes(calibration: Calibration, config: Config) -> float | None:
     main, worker = calibration.main_bytes, calibration.worker_bytes
     queued = _shm_bytes(calibration, config)
@@ -102,14 +113,10 @@ def _shm_bytes(calibration: Calibration, config: Config) -> float | None:
     if not config.num_workers:
         return 0.0
     batch = calibration.batch_bytes
-    return None if batch is None else _queued(config) * batch
+    return None if batch is None else config.queued_batches * batch
 
 
 def _open_files(calibration: Calibration, config: Config) -> int | None:
-    if not config.num_workers:
-        return 0
-    pipes = _PIPES_OF_MAIN + _FILES_PER_WORKER * config.num_workers
-    if config.sharing_strategy == "file_system":
-        return pipes
-    tensors = calibration.batch_tensors
-    return None if tensors is None else pipes + round(_queued(config) * tensors)
+    by_name = not config.num_workers or config.sharing_strategy == "file_system"
+    tensors = 0.0 if by_name else calibration.batch_tensors
+    return None if tensors is None else open_files(config, tensors)

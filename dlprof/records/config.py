@@ -63,6 +63,14 @@ class Config:
         """Batches that can be loading or queued at once: ``num_workers * prefetch_factor``."""
         return self.num_workers * (self.prefetch_factor or 0)
 
+    @property
+    def queued_batches(self) -> int:
+        """Batches that lie in shared memory when the queues are full; 0 without workers.
+
+        Those in flight, and the one that the main process holds.
+        """
+        return self.batches_in_flight + 1 if self.num_workers else 0
+
     def asks_as_much_as(self, other: Config) -> bool:
         """Whether it needs at least the workers, and the batches in flight, of one with workers."""
         more = self.num_workers >= other.num_workers > 0

@@ -85,16 +85,18 @@ class PlainListener(QuietListener):
         """
         self._stream: TextIO | None = stream
         self._verbose = verbose
+        self._header: RunHeader | None = None
         self._percent = 0
         self._told: tuple[str, int] | None = None
 
     def planned(self, header: RunHeader, configs: Sequence[Config], repeats: int | None) -> None:
         """Say how much there is to measure."""
+        self._header = header
         self._say(f"{clean(header.target.spec)}: {planned_text(header, configs, repeats)}")
 
     def predicted(self, prediction: SweepPrediction) -> None:
         """Say how many were, and how many of them will be measured."""
-        self._say(predicted_text(prediction))
+        self._say(predicted_text(prediction, self._header))
 
     def trial_started(
         self, config: Config, repetition: int, elapsed_s: float, expected_total_s: float
@@ -102,7 +104,8 @@ class PlainListener(QuietListener):
         """Remember how far the sweep is."""
         del config, repetition  # the line comes when the trial ends
         if expected_total_s > 0:
-            self._percent = round(100 * min(1.0, elapsed_s / expected_total_s))
+            percent = round(100 * min(1.0, elapsed_s / expected_total_s))
+            self._percent = max(self._percent, percent)  # never back
 
     def trial_ended(self, trial: Trial) -> None:
         """Say what came out of it."""
@@ -187,7 +190,7 @@ class LiveListener(QuietListener):
 
     def predicted(self, prediction: SweepPrediction) -> None:
         """Show that it goes on with few."""
-        self._state.planned = predicted_text(prediction)
+        self._state.planned = predicted_text(prediction, self._state.header)
         self._draw(self._live.refresh)
 
     def trial_started(
@@ -196,8 +199,7 @@ class LiveListener(QuietListener):
         """Show the trial and set the clock right."""
         state = self._state
         state.current, state.repetition = config, repetition
-        state.elapsed_s, state.expected_s = elapsed_s, expected_total_s
-        state.heard_at = self._clock()
+        state.expect(elapsed_s, expected_total_s, self._clock())
         state.preparing = None
         self._draw(self._live.refresh)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import statistics
 from collections.abc import Sequence
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -25,6 +27,9 @@ _PURPOSES = {
 }
 _LABEL_WIDTH = len("machine ")
 
+_LEAST_FOR_INTERVAL = 3
+"""Trials of a configuration from which on their mean has an interval."""
+
 _NAMED_CARDS = 2
 """Cards beyond which a line has no room for each one's name."""
 
@@ -42,6 +47,7 @@ class SweepState:
         elapsed_s: Time since the sweep's start, at ``heard_at``.
         expected_s: Length of the whole sweep, as far as it can be told.
         heard_at: The clock when ``elapsed_s`` was true.
+        reached: How much of the sweep was over by then, 0 to 1, as it was shown.
         usage: The last look at the machine.
         preparing: What is being made, how much of it is done, and of how much (0: not known).
     """
@@ -54,8 +60,14 @@ class SweepState:
     elapsed_s: float = 0.0
     expected_s: float = 0.0
     heard_at: float = 0.0
+    reached: float = 0.0
     usage: Usage | None = None
     preparing: tuple[str, int, int] | None = None
+
+    def expect(self, elapsed_s: float, expected_s: float, now: float) -> None:
+        """Set the clock right; a sweep that takes longer than it seemed holds still, never back."""
+        self.reached = self.fraction_at(now)
+        self.elapsed_s, self.expected_s, self.heard_at = elapsed_s, expected_s, now
 
     def elapsed_at(self, now: float) -> float:
         """Seconds since the sweep's start."""
@@ -64,12 +76,16 @@ class SweepState:
     def fraction_at(self, now: float) -> float:
         """How much of the sweep is over, 0 to 1."""
         if self.expected_s <= 0:
-            return 0.0
-        return min(1.0, self.elapsed_at(now) / self.expected_s)
+            return self.reached
+        return max(self.reached, min(1.0, self.elapsed_at(now) / self.expected_s))
 
 
 def best_so_far(trials: Sequence[Trial]) -> tuple[Config, Estimate] | None:
-    """The configuration of the highest mean rate; ``None`` before any trial has figures."""
+    """The configuration of the highest mean rate; ``None`` before any trial has figures.
+
+    The mean is that of logarithms, whose interval is never below 0, and from three trials on has
+    one: two hardly say how far a third may lie.
+    """
     rates: dict[Config, list[Estimate]] = {}
     for trial in trials:
         compared = trial.outcome == "completed" and trial.purpose == "measure"
@@ -83,22 +99,37 @@ def best_so_far(trials: Sequence[Trial]) -> tuple[Config, Estimate] | None:
 
 
 def _mean(found: Sequence[Estimate]) -> Estimate:
-    return found[0] if len(found) == 1 else mean_interval([rate.value for rate in found])
+    values = [rate.value for rate in found]
+    if len(found) == 1:
+        return found[0]
+    if min(values) <= 0:
+        return Estimate(value=statistics.fmean(values))
+    if len(found) < _LEAST_FOR_INTERVAL:
+        return Estimate(value=statistics.geometric_mean(values))
+    logs = mean_interval([math.log(value) for value in values])
+    low, high = (None if end is None else math.exp(end) for end in (logs.low, logs.high))
+    return Estimate(value=math.exp(logs.value), low=low, high=high)
 
 
 def planned_text(header: RunHeader, configs: Sequence[Config], repeats: int | None) -> str:
     """What a run sets out to measure."""
     plan = header.plan
     if plan is not None and plan.search == "model":
-        return f"{counted(len(plan.cells), 'configuration')} to predict"
+        return f"up to {counted(len(plan.cells), 'configuration')} to predict"
     times = f" x {repeats}" if repeats else ""
     return f"{counted(len(configs), 'configuration')}{times}"
 
 
-def predicted_text(prediction: SweepPrediction) -> str:
-    """What a model has left to measure."""
-    cells = counted(len(prediction.cells), "configuration")
-    return f"{cells} predicted, {len(prediction.race)} to measure"
+def predicted_text(prediction: SweepPrediction, header: RunHeader | None) -> str:
+    """What a model has left to measure; what it left out has more workers than could gain."""
+    planned = 0 if header is None or header.plan is None else len(header.plan.cells)
+    predicted, measured = len(prediction.cells), len(prediction.race)
+    if predicted >= planned:
+        return f"{counted(predicted, 'configuration')} predicted, {measured} to measure"
+    return (
+        f"{predicted} of {counted(planned, 'configuration')} predicted (the others have more "
+        f"workers than can help), {measured} to measure"
+    )
 
 
 def trial_line(trial: Trial) -> str:

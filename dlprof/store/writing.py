@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -78,8 +79,11 @@ class RunWriter:
         # Through a symbolic link to the file that it names.
         path = Path(os.path.realpath(path))
         if path.exists() and (force or not path.stat().st_size):
-            cls(path, _open_locked(path, _APPEND)).close()
-            replace_file(path, line)
+            with cls(path, _open_locked(path, _APPEND)) as replaced:
+                check_output(path, force=force)  # again: it may have been written until now
+                if sys.platform == "win32":  # an open file can't be replaced; it has no locks
+                    replaced.close()
+                replace_file(path, line)
             return cls(path, _open_locked(path, _APPEND))
         writer = cls(path, _open_locked(path, _APPEND | os.O_CREAT | os.O_EXCL))
         try:
@@ -123,6 +127,25 @@ class RunWriter:
         """
         self._write(encode_line(record))
 
+    def try_append(self, *records: object | None) -> FileError | None:
+        """Write records as far as they can be written.
+
+        Their figures are in memory, so a full disk costs the file its end, and the user no result.
+
+        Args:
+            records: As for ``append``; ``None`` is left out.
+
+        Returns:
+            Why the rest isn't in the file.
+        """
+        try:
+            for record in records:
+                if record is not None:
+                    self.append(record)
+        except FileError as error:
+            return error
+        return None
+
     def _write(self, line: bytes) -> None:
         """One write and one sync; a line that could be written only in part is taken back."""
         before, written = os.fstat(self._descriptor).st_size, 0
@@ -159,11 +182,22 @@ class RunWriter:
 
 def _open_locked(path: Path, flags: int) -> int:
     """A descriptor of the file with its lock held, so that two sweeps never mix their records."""
-    try:
-        descriptor = os.open(path, flags, _MODE)
-    except OSError as error:
-        raise write_fault(path, error) from None
-    if not lock(descriptor, wait=False):
+    while True:
+        try:
+            descriptor = os.open(path, flags, _MODE)
+        except OSError as error:
+            raise write_fault(path, error) from None
+        if not lock(descriptor, wait=False):
+            os.close(descriptor)
+            raise FileError(f"Another sweep is writing {path}", hint=_BUSY_HINT)
+        if _is_at(path, descriptor):
+            return descriptor
         os.close(descriptor)
-        raise FileError(f"Another sweep is writing {path}", hint=_BUSY_HINT)
-    return descriptor
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    """Whether the path still names the open file, which another sweep may have replaced."""
+    try:
+        return sys.platform == "win32" or os.path.samestat(path.stat(), os.fstat(descriptor))
+    except OSError:
+        return False

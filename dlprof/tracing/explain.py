@@ -109,7 +109,7 @@ def with_copies(explanation: Explanation, held_s: float, exposed_s: Sequence[flo
         name="copy",
         mean_s=statistics.fmean(ordered),
         median_s=statistics.median(ordered),
-        p95_s=ordered[math.ceil(0.95 * len(ordered)) - 1],
+        p95_s=quantile(ordered, 0.95),
         max_s=ordered[-1],
     )
     stages: list[Stage] = []

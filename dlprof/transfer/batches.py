@@ -128,11 +128,12 @@ def _tensor(
 
 def _times(ways: dict[CopyWay, Any], runtime: Runtime, clock: _Clock) -> tuple[WayTime, ...]:
     """Each way, round after round in a new order; the first round only warms up."""
+    order = random.Random()  # the global one, a target may have seeded
     copies: dict[CopyWay, list[float]] = {way: [] for way in ways}
     pins: list[float] = []
     began_s = clock()
     for _ in range(_ROUNDS + 1):
-        for way in random.sample(list(ways), len(ways)):
+        for way in order.sample(list(ways), len(ways)):
             if way == "pinned_by_caller":
                 pins.append(_timed(pinned, ways["pageable"], runtime, clock))
             copies[way].append(_timed(bring, ways[way], runtime, clock))

@@ -121,8 +121,8 @@ class Nursery:
             self._stuck = True
             stacks.collect([self._process.pid], self._log)
             raise too_slow(patience_s, self._log)
-        built = _build_answer(self._channel.receive(), self._process, self._log)
-        self._inbox.listen(LAUNCHER, self._channel.receive)
+        built = _build_answer(self._channel.hear(), self._process, self._log)
+        self._inbox.listen(LAUNCHER, self._channel.hear)
         return built
 
     def _answers(self, patience_s: float) -> bool:
@@ -141,7 +141,7 @@ class Nursery:
     def preload(self, request: BuildRequest) -> None:
         """Only import torch: each trial then builds the target for itself."""
         self._channel.send({"preload": dataclasses.asdict(request)})
-        self._inbox.listen(LAUNCHER, self._channel.receive)
+        self._inbox.listen(LAUNCHER, self._channel.hear)
 
     def launch(self, request: TrialRequest, log: IO[bytes]) -> Handle:
         """Fork a trial."""
@@ -154,7 +154,7 @@ class Nursery:
         order = json.dumps({"trial": dataclasses.asdict(request)}).encode() + b"\n"
         with theirs:
             # First, because without a listener there must be no trial.
-            self._inbox.listen(handle.source, channel.receive)
+            self._inbox.listen(handle.source, channel.hear)
             with contextlib.suppress(OSError):  # of a dead nursery, the inbox tells
                 socket.send_fds(self._link, [order], [theirs.fileno(), log.fileno()])
         return handle
@@ -203,7 +203,7 @@ class FreshProcesses:
         self._request = request
         with open_log(self._directory / "build.log") as log:
             process, channel = self._start(log)
-            built = _build_answer(channel.receive(), process, TrialLog(log))
+            built = _build_answer(channel.hear(), process, TrialLog(log))
             channel.close()
             _end_process(process, patience_s=_QUIT_S)
         return built
@@ -215,7 +215,7 @@ class FreshProcesses:
         self._process = process
         self._count += 1
         handle = Handle(channel, f"trial-{self._count}")
-        self._inbox.listen(handle.source, channel.receive)
+        self._inbox.listen(handle.source, channel.hear)
         threading.Thread(target=self._await_exit, args=[process], daemon=True).start()
         return handle
 

@@ -452,7 +452,7 @@ def fill_s(rate: float, config: Config) -> float:
     """Seconds to wait for the queues to fill once nothing is consumed any more."""
     if config.num_workers == 0 or rate <= 0:
         return 0.0
-    return min(_FILL_CAP_S, 1.2 * (config.batches_in_flight + 1) / rate)
+    return min(_FILL_CAP_S, 1.2 * config.queued_batches / rate)
 
 
 def measure(

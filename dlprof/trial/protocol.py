@@ -134,6 +134,16 @@ class Channel:
                     return message
         return None
 
+    def hear(self) -> Message | None:
+        """The next event of a process that may run the user's code, or ``None`` at the end.
+
+        What names none is left out: a data set may write JSON of its own there.
+        """
+        while (message := self.receive()) is not None:
+            if isinstance(message.get("event"), str):
+                return message
+        return None
+
     def close_writing(self) -> None:
         """Tell the other end that nothing more will come; what it says is still received."""
         with contextlib.suppress(OSError):

@@ -220,7 +220,7 @@ class _Running:
         reader, writer = self._process.stdout, self._process.stdin
         self._channel = Channel(cast(BinaryIO, reader), cast(BinaryIO, writer))
         self._inbox = Inbox()
-        self._inbox.listen(_SOURCE, self._channel.receive)
+        self._inbox.listen(_SOURCE, self._channel.hear)
 
     def send(self, message: Message) -> None:
         self._channel.send(message)

@@ -237,7 +237,7 @@ class Supervisor:
             self._take_from_observer(event.message, handle, story)
 
     def _take_from_child(self, message: Message, handle: Handle, story: Story) -> None:
-        match message.get("event"):  # a data set may have written there too
+        match message["event"]:
             case "born":
                 story.pid = message["pid"]
                 self._watcher.watch(

@@ -88,7 +88,7 @@ class Watcher:
         self._channel = Channel(reader, cast(BinaryIO, self._process.stdin))
         self._starts += 1
         self._silent = False
-        self._inbox.listen(self.source, self._channel.receive)
+        self._inbox.listen(self.source, self._channel.hear)
 
 
 def usage_of(message: Message) -> Usage:

@@ -11,6 +11,7 @@ from check_fakes import Opened
 import dlprof
 from dlprof.engine.checking.settings import CheckSettings
 from dlprof.errors import UsageError
+from dlprof.settings.percent import fail_above_of
 
 
 @pytest.fixture
@@ -75,21 +76,42 @@ def test_a_live_object_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    ("given", "fault"),
     [
-        {"fail_above": 5},
-        {"fail_above": 0},
-        {"fail_above": "5%"},
-        {"confidence": 99},
-        {"confidence": 1.0},
-        {"confidence": float("nan")},
-        {"confidence": True},
+        ({"fail_above": 5}, "fail_above: 5 may mean 5% or 500%"),
+        ({"fail_above": 1}, "fail_above: 1 may mean 1% or 100%"),
+        ({"fail_above": 0}, "fail_above: 0 is out of range"),
+        ({"fail_above": "1001%"}, "fail_above: '1001%' is out of range"),
+        ({"confidence": 99}, "confidence: 99 may mean 99% or 9900%"),
+        ({"confidence": 1.0}, "confidence: 1.0 may mean 1% or 100%"),
+        ({"confidence": float("nan")}, "confidence: nan is out of range"),
+        ({"confidence": True}, "confidence: True is no share"),
+        ({"fail_above": None}, "fail_above: None is no share"),
+        ({"fail_above": float("inf")}, "fail_above: inf is out of range"),
     ],
 )
-def test_what_is_no_fraction_is_refused_at_once(
-    asked: list[tuple[CheckSettings, Any]], given: dict[str, Any]
+def test_what_is_no_share_or_may_be_two_is_refused_at_once(
+    asked: list[tuple[CheckSettings, Any]], given: dict[str, Any], fault: str
 ) -> None:
-    with pytest.raises(UsageError, match="is no fraction") as caught:
+    with pytest.raises(UsageError) as caught:
         dlprof.check("data.py:make", progress=False, **given)
+    assert fault in caught.value.message
     assert caught.value.hint
     assert not asked
+
+
+@pytest.mark.parametrize(
+    ("given", "share"),
+    [(0.05, 0.05), ("5%", 0.05), ("5", 0.05), ("0.05", 0.05), ("1", 0.01), ("1000%", 10.0)],
+)
+def test_a_share_is_one_whether_python_or_the_command_line_gives_it(
+    asked: list[tuple[CheckSettings, Any]], given: float | str, share: float
+) -> None:
+    dlprof.check("data.py:make", progress=False, fail_above=given)
+    assert asked[0][0].limits.service == pytest.approx(share)
+    assert fail_above_of(str(given), "--fail-above") == pytest.approx(share)
+
+
+def test_what_python_takes_as_a_number_is_the_same_as_a_text() -> None:
+    for number in (0.001, 0.05, 0.5, 0.999):
+        assert fail_above_of(number, "") == fail_above_of(f"{number}", "")

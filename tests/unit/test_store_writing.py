@@ -6,6 +6,8 @@ import dataclasses
 import errno
 import math
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,8 @@ from sample_run import (
 )
 
 from dlprof.errors import FileError
-from dlprof.store import RunWriter, check_output, read_run, to_json
+from dlprof.files import replace_file
+from dlprof.store import RunWriter, check_output, read_run, to_json, writing
 
 
 @pytest.fixture
@@ -90,6 +93,103 @@ def test_force_writes_through_a_link(saved: Path) -> None:
 def test_force_creates_what_is_not_there(tmp_path: Path) -> None:
     RunWriter.create(tmp_path / "new", HEADER, force=True).close()
     assert read_run(tmp_path / "new").header == HEADER
+
+
+def test_nobody_goes_on_with_a_file_that_is_being_replaced(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def replace_while_another_resumes(path: Path, content: bytes) -> None:
+        with pytest.raises(FileError, match="Another sweep is writing"):
+            RunWriter.resume(path)
+        replace_file(path, content)
+
+    monkeypatch.setattr(writing, "replace_file", replace_while_another_resumes)
+    with RunWriter.create(saved, HEADER, force=True) as writer:
+        writer.append(TRIALS[1])
+    assert read_run(saved).trials == TRIALS[1:]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="an open file can't be replaced there")
+def test_what_is_written_goes_into_the_file_of_that_name(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Replaced between being opened and being locked, it is opened again."""
+    lock_really, new = writing.lock, [True]
+
+    def replaced_first(descriptor: int, *, wait: bool) -> bool:
+        if new and new.pop():
+            RunWriter.create(saved, HEADER, force=True).close()
+        return lock_really(descriptor, wait=wait)
+
+    monkeypatch.setattr(writing, "lock", replaced_first)
+    with RunWriter.resume(saved) as writer:
+        writer.append(TRIALS[1])
+    assert not new
+    assert read_run(saved).trials == TRIALS[1:]
+
+
+def test_an_empty_file_that_another_sweep_has_written_by_now_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.dlprof.jsonl"
+    path.touch()
+    lock_really, empty = writing.lock, [True]
+
+    def written_first(descriptor: int, *, wait: bool) -> bool:
+        if empty and empty.pop():
+            write(path)
+        return lock_really(descriptor, wait=wait)
+
+    monkeypatch.setattr(writing, "lock", written_first)
+    with pytest.raises(FileError, match="already exists"):
+        RunWriter.create(path, HEADER)
+    assert read_run(path).trials == TRIALS
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs locks")
+def test_two_processes_that_replace_and_go_on_never_write_into_a_file_without_a_name(
+    saved: Path,
+) -> None:
+    """Each holds the lock of the very file that has the name, as long as it writes."""
+    script = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from dlprof.errors import FileError\n"
+        "from dlprof.store import RunWriter, read_run\n"
+        "path = Path(sys.argv[1])\n"
+        "header, done = read_run(path).header, 0\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.readline()\n"
+        "for turn in range(200):\n"
+        "    try:\n"
+        "        with (RunWriter.resume(path) if turn % 2 else\n"
+        "              RunWriter.create(path, header, force=True)) as writer:\n"
+        "            here = os.fstat(writer._descriptor)\n"
+        "            assert os.path.samestat(here, os.stat(path)), turn\n"
+        "            done += 1\n"
+        "    except FileError as error:\n"
+        "        assert 'Another sweep' in error.message, error.message\n"
+        "print(done)\n"
+    )
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, str(saved)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    for process in both:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+
+    for process in both:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    told = [int(process.communicate(timeout=60)[0]) for process in both]
+    assert sum(told) > 0
 
 
 @pytest.mark.parametrize("force", [False, True])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dlprof.records import Config
 from dlprof.records.stages import AGE_STAGES, Explanation
 from dlprof.tracing.clocks import MISSING
-from dlprof.tracing.explain import explain, quantile
+from dlprof.tracing.explain import explain, quantile, with_copies
 from dlprof.tracing.timeline import timeline
 from dlprof.tracing.trace import Facts, Made, Ring, Row, Trace
 
@@ -192,6 +192,18 @@ def test_reasons_of_the_tracer_are_kept() -> None:
     found = explained(row(0, made=None), hooked=False, unavailable={"hooks": "why"})
     assert not found.hooked
     assert found.unavailable == {"hooks": "why"}
+
+
+def test_percentiles_of_copies_are_those_of_all_stages() -> None:
+    """Of the same times, the same figures: linear between the two about it."""
+    times = [3 * MS, 5 * MS, 4 * MS, 9 * MS]
+    rows = [row(i, made=made(fetched=2 * MS + each)) for i, each in enumerate(times)]
+    found = with_copies(explained(*rows), 0.0, [each * 1e-9 for each in times])
+    fetch, copy = (found.stage(name) for name in ("fetch", "copy"))
+    assert fetch is not None
+    assert copy is not None
+    assert copy.p95_s == pytest.approx(fetch.p95_s)
+    assert copy.p95_s == pytest.approx(0.0084)
 
 
 def samples(*ns: int, **given: Any) -> Made:

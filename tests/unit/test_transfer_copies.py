@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -233,6 +234,13 @@ def test_a_batch_is_copied_together_and_tensor_by_tensor() -> None:
     ]
     assert [way.way for way in found.together] == ["pageable"]
     assert set(found.unavailable) == {"pinned_by_caller", "pinned_by_loader", "device"}
+
+
+def test_the_targets_random_numbers_are_left_alone() -> None:
+    random.seed(7)
+    before = random.getstate()
+    measure_batch(_batch, FakeDevice(), "mine.py:data")
+    assert random.getstate() == before
 
 
 def test_a_batch_that_the_loader_did_not_pin_is_no_figure_of_pinning() -> None:

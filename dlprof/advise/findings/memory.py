@@ -231,7 +231,7 @@ def shm_need(view: View) -> float | None:
     batch = batch_bytes(view)
     if batch is None or not view.workers:
         return None
-    return (view.config.batches_in_flight + 1) * batch
+    return view.config.queued_batches * batch
 
 
 def batch_bytes(view: View) -> float | None:

@@ -229,7 +229,7 @@ def fits_shared_memory(view: View, config: Config) -> bool:
     """Whether full queues of a configuration find room in /dev/shm."""
     room = view.evidence.machine.shm_available_bytes
     batch = view.evidence.target.batch_bytes
-    return room is None or batch is None or (config.batches_in_flight + 1) * batch <= 0.8 * room
+    return room is None or batch is None or config.queued_batches * batch <= 0.8 * room
 
 
 def lock(view: View) -> Claim | None:

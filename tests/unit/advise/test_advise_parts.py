@@ -137,6 +137,8 @@ def test_open_files_limit_another_machine_only() -> None:
     measured = run(blocks({W2: [100, 100], deep: [900, 900]}))
     strict = machine(64, open_files_limit=256, fingerprint="other", hostname="other")
     assert recommend(measured, machine=strict).config == W2
+    with pytest.raises(UsageError, match="needs 772 beside about 64 others"):
+        recommend(run(blocks({deep: [900, 900]})), machine=strict)
     by_name = config(64, 4, sharing_strategy="file_system")
     measured = run(blocks({W2: [100, 100], by_name: [900, 900]}))
     assert recommend(measured, machine=strict).config == by_name

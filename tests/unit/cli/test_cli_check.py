@@ -16,7 +16,7 @@ from dlprof.errors import FileError, UsageError
 from dlprof.records.gate import CheckReport
 from dlprof.report.gate.files import RENDERERS
 from dlprof.report.gate.live import CheckProgress, open_check_listener
-from dlprof.settings.percent import parse_share
+from dlprof.settings.percent import fail_above_of
 
 
 @pytest.mark.parametrize(
@@ -49,13 +49,13 @@ def test_bad_options_are_refused(
     ("text", "expected"), [("5%", 0.05), ("0.05", 0.05), ("5", 0.05), ("0.5 %", 0.005), ("1", 0.01)]
 )
 def test_shares_are_read_as_people_write_them(text: str, expected: float) -> None:
-    assert parse_share(text, "--fail-above", low=0.001, high=10.0) == pytest.approx(expected)
+    assert fail_above_of(text, "--fail-above") == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("text", ["", "nan", "inf", "-5%", "5%%", "1e400"])
 def test_what_is_no_share_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
-        parse_share(text, "--fail-above", low=0.001, high=10.0)
+        fail_above_of(text, "--fail-above")
 
 
 @pytest.fixture

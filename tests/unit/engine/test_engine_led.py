@@ -25,7 +25,7 @@ from led_sweeps import (
 
 from dlprof.errors import FileError, NothingMeasuredError
 from dlprof.records import Config, Failure, Run
-from dlprof.store import read_run
+from dlprof.store import RunWriter, read_run
 
 FOUR = config(4)
 
@@ -91,6 +91,25 @@ def test_a_fault_that_ends_it_is_told_and_what_was_measured_is_kept(tmp_path: Pa
     with pytest.raises(FileError, match="disk is full"):  # not that nothing was compared
         swept(tmp_path / "explained", FullDisk(stop_after=3))
     assert len(read_run(tmp_path / "explained").trials) == 3
+
+
+@pytest.mark.parametrize("records", range(10, 16))
+def test_a_full_disk_costs_the_file_its_end_and_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records: int
+) -> None:
+    write, calls = RunWriter._write, iter(range(1000))
+
+    def full(writer: RunWriter, line: bytes) -> None:
+        if next(calls) >= records:
+            raise FileError("The disk is full", hint="Free some space.")
+        write(writer, line)
+
+    monkeypatch.setattr(RunWriter, "_write", full)
+    listener = Quiet()
+    run = swept(tmp_path / "run", PretendedBench(), listener)
+    assert run.recommendation is not None
+    assert listener.messages.count("The disk is full. Free some space.") == 1
+    assert read_run(tmp_path / "run").trials == run.trials
 
 
 def test_a_budget_that_ends_while_calibrating_says_what_to_do(tmp_path: Path) -> None:

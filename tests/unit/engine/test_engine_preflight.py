@@ -127,10 +127,10 @@ def test_ranks_share_the_limit_of_memory() -> None:
 
 
 def test_tensors_need_descriptors() -> None:
-    found = preflight(open_files_limit=1024, probe={"descriptors": 510})
+    found = preflight(open_files_limit=1024, probe={"descriptors": 509})
     failure = fault(found, config(2))
     assert failure.kind == "file_descriptors"
-    assert "2 batches of 510 tensors and 3 x 2 for the workers need 1,026" in failure.message
+    assert "2 batches of 509 tensors and the queues of 2 workers need 1,028" in failure.message
     assert "may have 1,024" in failure.message
     assert "ulimit -n" in failure.hint
     assert found.fault(config(1)) is None

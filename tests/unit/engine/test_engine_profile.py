@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from builders import header
+from led_sweeps import PretendedBench, Quiet
 
 from dlprof.engine.deadline import Deadline
-from dlprof.engine.profile import DEFAULT_BUDGET_S, for_one, refuse_spent
-from dlprof.errors import UsageError
-from dlprof.records import Config, TrialCost
+from dlprof.engine.preparation import Outlook
+from dlprof.engine.profile import DEFAULT_BUDGET_S, _Profile, for_one, refuse_spent
+from dlprof.errors import FileError, NothingMeasuredError, UsageError
+from dlprof.records import Config, Run, Trial, TrialCost
 from dlprof.settings import SweepSettings, resolve_settings
+from dlprof.store import RunWriter, read_run
+from dlprof.trial.bench import Bench
 
 
 def resolved(flags: dict[str, str], environ: dict[str, str]) -> SweepSettings:
@@ -46,3 +54,70 @@ def test_a_budget_that_building_the_target_used_up_is_refused_with_one_that_hold
     refuse(8.8)
     with pytest.raises(UsageError, match="can't hold a single trial"):
         refuse(9.8)  # half a second is left, and the first trial takes 1.4
+
+
+class DeadNursery(PretendedBench):
+    """One that no trial can be had from after some."""
+
+    def explain(self, *request: Any, **about: Any) -> tuple[Trial, Mapping[str, Any]]:
+        """A trial, or the fault."""
+        if self.calls == self.stop_after:
+            raise NothingMeasuredError("The target's process ended", hint="Look at its output.")
+        return super().explain(*request, **about)
+
+
+def profiled(path: Path, bench: PretendedBench, listener: Quiet | None = None) -> Run:
+    about = header()
+    with RunWriter.create(path, about) as writer:
+        return _Profile(
+            header=about,
+            settings=SweepSettings(budget_s=60.0),
+            config=Config(num_workers=1),
+            cost=TrialCost(overhead_s=0.1),
+            bench=cast(Bench, bench),
+            writer=writer,
+            listener=listener or Quiet(),
+            deadline=Deadline(budget_s=60.0, began_s=0.0, clock=lambda: bench.now_s),
+        ).run(cast(Outlook, SimpleNamespace(faults={})))
+
+
+def test_a_fault_that_ends_a_profile_leaves_the_diagnosis_of_what_was_measured(
+    tmp_path: Path,
+) -> None:
+    run = profiled(tmp_path / "run", DeadNursery(stop_after=3))
+    assert run.end is not None
+    assert run.end.reason == "failed"
+    assert len(run.trials) == 3
+    assert run.diagnosis is not None
+    assert run.diagnosis.notes == (
+        "Nothing more was measured: The target's process ended. Look at its output.",
+    )
+    kept = read_run(tmp_path / "run")
+    assert (kept.trials, kept.diagnosis, kept.end) == (run.trials, run.diagnosis, run.end)
+
+
+def test_a_fault_before_the_first_trial_is_the_profiles(tmp_path: Path) -> None:
+    with pytest.raises(NothingMeasuredError, match="process ended"):
+        profiled(tmp_path / "run", DeadNursery(stop_after=0))
+
+
+@pytest.mark.parametrize("records", [2, 3, 4, 1000])
+def test_a_disk_that_is_full_costs_a_profile_its_file_and_not_its_diagnosis(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records: int
+) -> None:
+    write, calls = RunWriter._write, iter(range(10_000))
+
+    def full(writer: RunWriter, line: bytes) -> None:
+        if next(calls) >= records or b'"diagnosis"' in line[:30]:
+            raise FileError("The disk is full", hint="Free some space.")
+        write(writer, line)
+
+    monkeypatch.setattr(RunWriter, "_write", full)
+    listener = Quiet()
+    run = profiled(tmp_path / "run", PretendedBench(), listener)
+    assert run.diagnosis is not None
+    assert run.trials
+    told = [*listener.messages, *run.diagnosis.notes]
+    assert sum("The disk is full. Free some space." in text for text in told) == 1
+    kept = read_run(tmp_path / "run").trials
+    assert kept == run.trials[: len(kept)]

@@ -14,6 +14,7 @@ from fake_nvml import FakeNvml
 from dlprof.machine.amd_gpus import AmdReader
 from dlprof.machine.gpus import Gpus, NoGpus
 from dlprof.machine.patience import PatientGpus, open_gpus
+from dlprof.records import GpuUsage
 
 
 class _AmdSmiError(Exception):
@@ -126,6 +127,35 @@ def test_a_driver_that_never_answers_is_given_up() -> None:
     assert gpus.list_gpus() == ()
     assert "it may hang" in gpus.unavailable["gpus"]
     never.set()
+
+
+def test_a_driver_that_raises_is_reported_at_once_as_what_it_is(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def opener() -> Gpus:
+        raise OSError("libnvidia-ml.so.1:\n wrong ELF class")
+
+    began = time.monotonic()
+    gpus = PatientGpus(opener=opener, opening_s=600.0)
+    assert gpus.list_gpus() == ()
+    assert time.monotonic() - began < 60.0
+    assert gpus.unavailable == {
+        "gpus": "the GPUs' driver can't be asked: OSError: libnvidia-ml.so.1: wrong ELF class"
+    }
+    assert capfd.readouterr().err == ""
+
+
+def test_a_call_that_raises_is_the_last() -> None:
+    class Sick(NoGpus):
+        """Lists cards, and fails to read them."""
+
+        def sample(self, *, pcie: bool = False) -> tuple[GpuUsage, ...]:
+            raise AttributeError
+
+    gpus = PatientGpus(limit_s=600.0, opener=lambda: Sick({}))
+    assert gpus.unavailable == {}
+    assert gpus.sample() == ()
+    assert gpus.unavailable == {"gpus": "the GPUs' driver can't be asked: AttributeError"}
 
 
 def test_a_driver_that_wakes_many_cards_is_given_longer_than_a_call() -> None:

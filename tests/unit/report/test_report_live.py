@@ -4,11 +4,13 @@ import io
 from collections.abc import Iterable
 
 import pytest
+from builders import around, config, header, plan, trial
 from example_runs import example_run
 from golden import check_golden, drawn
 from rich.console import Console
 
-from dlprof.records import Usage
+from dlprof.records import PredictedCell, SweepPrediction, Usage
+from dlprof.report.labels import rate_text
 from dlprof.report.live import LiveListener, PlainListener, QuietListener, open_listener
 from dlprof.report.progress import ProgressView, SweepState, best_so_far, usage_text
 
@@ -95,6 +97,57 @@ def test_the_best_so_far_is_the_best_mean() -> None:
     assert found is not None
     assert run.recommendation is not None
     assert found[0] == run.recommendation.config
+
+
+@pytest.mark.parametrize(
+    ("rates", "interval"), [((100, 1000), False), ((100, 1000, 120), True), ((0, 0, 0), False)]
+)
+def test_no_interval_of_a_rate_goes_below_zero(rates: tuple[float, ...], interval: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    found = best_so_far([trial(config(2), rate) for rate in rates])
+    assert found is not None
+    best = found[1]
+    assert (best.low is not None) is interval
+    assert best.low is None or best.low > 0
+    assert min(rates) <= best.value <= max(rates)
+    assert "-" not in rate_text(best) or interval
+
+
+def test_progress_never_runs_back() -> None:
+    state = SweepState()
+    shown = []
+    for elapsed_s, expected_s in ((9.0, 20.0), (10.0, 24.0), (11.0, 100.0), (90.0, 100.0)):
+        state.expect(elapsed_s, expected_s, now=elapsed_s)
+        shown += [state.fraction_at(elapsed_s), state.fraction_at(elapsed_s + 0.5)]
+    assert shown == sorted(shown)
+    assert (shown[0], shown[-2]) == (0.45, 0.9)
+
+    stream, run = io.StringIO(), example_run()
+    listener = PlainListener(stream)
+    for expected_s in (20.0, 100.0):
+        listener.trial_started(run.trials[0].config, 0, 9.0, expected_s)
+        listener.trial_ended(run.trials[0])
+    assert [line[:5] for line in stream.getvalue().splitlines()] == [" 45 %", " 45 %"]
+
+
+def test_what_was_planned_and_what_was_predicted_agree() -> None:
+    cells = tuple(config(workers) for workers in range(8))
+    about = header(plan=plan(cells, search="model", cells=cells, calibration=()))
+    stream = io.StringIO()
+    listener = PlainListener(stream)
+    listener.planned(about, cells, None)
+    for count in (3, 8):
+        rate = around(100.0)
+        predicted = tuple(
+            PredictedCell(config=cell, samples_per_s=rate, speed=rate) for cell in cells[:count]
+        )
+        race = tuple(cells[:2])
+        listener.predicted(SweepPrediction(cells=predicted, race=race, pick=cells[0], cores=4.0))
+    first, fewer, every = stream.getvalue().splitlines()
+    assert first.endswith(": up to 8 configurations to predict")
+    assert fewer == (
+        "3 of 8 configurations predicted (the others have more workers than can help), 2 to measure"
+    )
+    assert every == "8 configurations predicted, 2 to measure"
 
 
 def test_usage_that_is_not_known_is_not_shown_as_zero() -> None:
