@@ -316,7 +316,9 @@ def test_waiting_that_scales_with_workers_is_no_lock() -> None:
     loader = Loader(config=config(4), fetch_io=0.03, rate=130)
     alone = Loader(config=config(1), fetch_io=0.03, rate=33)
     seen = evidence(loader, calibrations=[alone], variants={config(16): 3.5})
-    assert codes(find(seen))[:2] == ["fetch.io", "too_few_workers"]
+    found = find(seen)[0]
+    assert found.code == "fetch.io"
+    assert "num_workers=16 gives 3.50x" in found.explanation
 
 
 def test_deeper_queues_that_do_more_than_giving_up_the_order() -> None:

@@ -116,6 +116,18 @@ def settings_fix(view: View, config: Config, text: str) -> Fix:
     return Fix(text=text, dataloader_kwargs=changed, code=code_of(view.config, config))
 
 
+def fixed(now: Config, fix: Fix | None) -> Config | None:
+    """The configuration that a fix asks for; ``None`` for one that is more than settings."""
+    if fix is None or not fix.dataloader_kwargs or fix.code:
+        return None
+    asked = dict(fix.dataloader_kwargs)
+    if "multiprocessing_context" in asked:
+        asked["start_method"] = asked.pop("multiprocessing_context")
+    known = {field.name for field in dataclasses.fields(Config)}
+    changed = {name: value for name, value in asked.items() if name in known}
+    return dataclasses.replace(now, **changed).canonical()
+
+
 def code_of(now: Config, config: Config) -> str:
     """Lines for what is no argument of DataLoader."""
     lines = []
