@@ -18,8 +18,10 @@ from dlprof.advise.findings.startup import RESET_S
 from dlprof.advise.findings.view import View
 from dlprof.records import Config, Estimate, WatchedLoader
 
-_STARTS_S: Final = {"fork": (0.025, 0.008), "forkserver": (0.0, 1.3), "spawn": (0.35, 0.8)}
-"""Seconds to start workers: once, and for each, by start method (FIELD section 1)."""
+_STARTS_S: Final = {"fork": (0.02, 0.015), "forkserver": (0.0, 1.3), "spawn": (0.35, 0.8)}
+"""Seconds to start workers: once, and for each, by start method (FIELD section 1; of a script with
+more in memory than an empty one a fork takes twice as long as there). Beside others it takes as
+much longer as they leave less of the cores."""
 
 _START_FACTOR = 2.0
 """How far off the time of a start may be, to either side."""
@@ -98,9 +100,7 @@ def _wanted(view: View, config: Config, costs: Costs) -> float:
         return min(demand(view), view.cores)
     making = costs.making
     busy = making.cpu_s / making.own_s if making.own_s > 0 else 1.0
-    # No more than it takes to make as many batches as the step can use.
-    needed = making.cpu_s / costs.step_s if costs.step_s > 0 else math.inf
-    return min(config.num_workers * busy, needed, view.cores)
+    return min(config.num_workers * busy, view.cores)
 
 
 def _adds_up(script: Script) -> bool:
@@ -163,11 +163,13 @@ def _start_s(view: View, script: Script, config: Config) -> float:
         return 0.0
     after, now = (each.start_method or script.start_method for each in (config, view.config))
     once_s, each_s = _STARTS_S.get(after, _STARTS_S["spawn"])
-    expected_s = once_s + each_s * config.num_workers
+    left = view.usage.available_cpu_cores or view.cores
+    expected_s = (once_s + each_s * config.num_workers) * max(1.0, view.cores / left)
     if not view.workers or after != now or script.loader.startup_s is None:
         return expected_s
     seen_s = max(RESET_S, script.loader.startup_s - _first_s(view))
-    return seen_s * expected_s / (once_s + each_s * view.workers)
+    alike = (once_s + each_s * config.num_workers) / (once_s + each_s * view.workers)
+    return seen_s * alike
 
 
 def _epoch_s(view: View, loader: WatchedLoader, config: Config, loop: float) -> float:
