@@ -23,7 +23,7 @@ _SOURCES = {
     "model": "by the model",
     "bound": "by reckoning",
 }
-_NO_FIGURES = frozenset({"trials", "gain_from", "gain_trials", "seen_in"})
+_NO_FIGURES = frozenset({"trials", "gain_from", "gain_at", "gain_trials", "seen_in"})
 
 
 def findings_json(findings: Sequence[Finding]) -> list[dict[str, Any]]:
@@ -154,4 +154,7 @@ def gain_text(gain: Estimate | None, evidence: Mapping[str, Any]) -> str:
     trials = evidence.get("gain_trials")
     ids = [clean(str(trial)) for trial in trials] if isinstance(trials, list | tuple) else []
     told = f" [{', '.join(ids)}]" if ids else ""
-    return f"{_ratio_text(gain)} of the throughput now{', ' + source if source else ''}{told}"
+    at = clean(str(evidence.get("gain_at") or ""))
+    where = f" {at}" if at else ""
+    known = f", {source}" if source else ""
+    return f"{_ratio_text(gain)} of the throughput now{where}{known}{told}"

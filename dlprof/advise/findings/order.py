@@ -94,7 +94,10 @@ def _joined(first: Claim, second: Claim) -> Claim:
         one,
         title=title,
         explanation=f"{one.explanation} {two.explanation}",
-        evidence={**two.evidence, **one.evidence},
+        evidence={
+            **one.evidence,
+            **{k: v for k, v in two.evidence.items() if k not in one.evidence},
+        },
     )
     return dataclasses.replace(first, finding=finding)
 
