@@ -120,14 +120,18 @@ def test_a_step_of_several_threads_promises_nothing_to_workers_that_compute() ->
 
 
 def test_a_step_of_one_thread_shares_the_cores_with_workers() -> None:
-    """Two workers at 30 ms a batch and a step of 10 ms on two cores: 20 ms a batch, not 15."""
+    """Two workers at 30 ms a batch and a step of 10 ms on two cores: 20 ms a batch, not 15.
+
+    With all cores busy each computes for a third longer, as measured, or not.
+    """
     alone = dataclasses.replace(CONFIG, num_workers=0, prefetch_factor=None)
     loader = dataclasses.replace(LOADER, config=alone)
     told = dataclasses.replace(computing(0.030, step_cpu_s=0.010), config=alone, workers=())
     first = diagnosed(loader, told).findings[0]
     assert first.code == "too_few_workers"
     assert first.predicted_gain is not None
-    assert first.predicted_gain.value == pytest.approx(40 / 20, rel=0.07)
+    assert first.predicted_gain.value == pytest.approx(40 / 20 / 1.33, rel=0.07)
+    assert (first.predicted_gain.high or 0.0) >= 40 / 20
     assert first.script_gain is not None
 
 

@@ -26,8 +26,8 @@ much longer as they leave less of the cores."""
 _START_FACTOR = 2.0
 """How far off the time of a start may be, to either side."""
 
-_LEAST_LOG = 0.1
-"""How far off a promise is at least: two runs of one script differ by that on a quiet machine."""
+_LEAST_LOG = 0.15
+"""How far off a promise is at least: two runs of one script differ by as much."""
 
 _LIMITED = 0.9
 """Share of a loop's period that making a batch takes, from which making batches is the limit."""
