@@ -47,6 +47,10 @@ class FirstBatches:
             return None
         return cls(config.num_workers) if config.num_workers > 1 and config.in_order else None
 
+    def again(self) -> FirstBatches:
+        """The same for another epoch."""
+        return FirstBatches(self._workers)
+
     def look(self, batch: Any) -> None:
         """Take notice of the next batch."""
         if self._came < min(self._workers, _MOST_WORKERS):

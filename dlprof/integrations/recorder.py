@@ -215,6 +215,8 @@ class Recorder:
         with self._guarded("how many batches a loader promises could not be seen"):
             seen.promised = promised_batches(loader)
         if seen.first is not None and not seen.first.over:
+            # Each epoch has its own until one of them shows something.
+            seen.first = seen.first.again()
             plainly = functools.partial(_read_by, weakref.ref(iterator))
             noticed = LookingReading(noticed, seen.first, plainly)
         setattr(iterator, _READING, noticed)

@@ -32,7 +32,12 @@ class Stream(IterableDataset):
 loader = DataLoader(Stream(sys.argv[1]), batch_size=8, num_workers=2)
 if sys.argv[1] == "short":
     print(len(loader), "batches are promised")
+if sys.argv[1] == "zipped":
+    for one, other in zip(loader, loader):
+        pass
 for epoch in range(2):
+    if sys.argv[1] == "broken off":
+        next(iter(loader))  # worker 0's first batch, and the same once more
     for batch in loader:
         batch.mul_(0)  # in place: what is compared later must not be the script's own
 """
@@ -62,7 +67,14 @@ def test_data_that_every_worker_gives_is_said_first(
 
 
 @pytest.mark.parametrize(
-    ("kind", "codes"), [("shared", []), ("constant", []), ("short", ["data.truncated"])]
+    ("kind", "codes"),
+    [
+        ("shared", []),
+        ("constant", []),
+        ("broken off", []),
+        ("zipped", []),
+        ("short", ["data.truncated"]),
+    ],
 )
 def test_only_what_is_wrong_is_called_so(kind: str, codes: list[str], tmp_path: Path) -> None:
     document, _ = watched(kind, tmp_path)
