@@ -18,10 +18,12 @@ from dlprof.advise.findings.startup import RESET_S
 from dlprof.advise.findings.view import View
 from dlprof.records import Config, Estimate, WatchedLoader
 
-_STARTS_S: Final = {"fork": (0.02, 0.015), "forkserver": (0.0, 1.3), "spawn": (0.35, 0.8)}
-"""Seconds to start workers: once, and for each, by start method (FIELD section 1; of a script with
-more in memory than an empty one a fork takes twice as long as there). Beside others it takes as
-much longer as they leave less of the cores."""
+_STARTS_CPU_S: Final = {"fork": 0.035, "forkserver": 1.8, "spawn": 1.4}
+"""CPU seconds to start a worker and to end it, by start method: a fork as ``os.times`` has it, of a
+script that has loaded torch; the others from FIELD section 1, where torch is imported once more."""
+
+_MOST_STARTING = 4
+"""Workers that start at once: the main process starts one after the other."""
 
 _START_FACTOR = 2.0
 """How far off the time of a start may be, to either side."""
@@ -159,17 +161,21 @@ def _first_s(view: View) -> float:
 
 def _start_s(view: View, script: Script, config: Config) -> float:
     """Seconds to start workers, their first batch left out; as seen, where workers were started."""
-    if not config.num_workers:
-        return 0.0
+    expected_s = _expected_start_s(view, script, config)
     after, now = (each.start_method or script.start_method for each in (config, view.config))
-    once_s, each_s = _STARTS_S.get(after, _STARTS_S["spawn"])
-    left = view.usage.available_cpu_cores or view.cores
-    expected_s = (once_s + each_s * config.num_workers) * max(1.0, view.cores / left)
     if not view.workers or after != now or script.loader.startup_s is None:
         return expected_s
     seen_s = max(RESET_S, script.loader.startup_s - _first_s(view))
-    alike = (once_s + each_s * config.num_workers) / (once_s + each_s * view.workers)
-    return seen_s * alike
+    return seen_s * expected_s / _expected_start_s(view, script, view.config)
+
+
+def _expected_start_s(view: View, script: Script, config: Config) -> float:
+    """Seconds to start so many workers on the cores that others leave."""
+    workers = config.num_workers
+    method = config.start_method or script.start_method
+    each_s = _STARTS_CPU_S.get(method, _STARTS_CPU_S["spawn"])
+    left = max(0.1, view.usage.available_cpu_cores or view.cores)
+    return workers * each_s / max(0.1, min(left, workers, _MOST_STARTING)) if workers else 0.0
 
 
 def _epoch_s(view: View, loader: WatchedLoader, config: Config, loop: float) -> float:
