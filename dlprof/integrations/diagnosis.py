@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from dlprof.advise.diagnose import diagnose
-from dlprof.advise.findings import Evidence, Experiment, Observation
+from dlprof.advise.findings import WRONG_DATA, Evidence, Experiment, Observation, Script, find
+from dlprof.advise.findings.claims import fixed
 from dlprof.advise.foresight import Foresight
+from dlprof.integrations.oddities import OF_ITERABLES
 from dlprof.model import fit
 from dlprof.records import (
+    LENGTH_SIGN,
     Config,
     Diagnosis,
     Estimate,
     Explanation,
+    Failure,
+    Finding,
     Machine,
     Target,
     Trial,
     Usage,
     WatchedLoader,
 )
-
-_OF_ITERABLES = "_InfiniteConstantSampler"
-"""What torch puts in a sampler's place for an iterable data set."""
 
 _WORTH_TELLING = 0.05
 """Share of the script's time that a loader and copies of its batches take, from which its causes
@@ -40,7 +43,7 @@ _ROLE: Final = "present"
 _MAKE_ONCE = "make it once, before the first epoch, or its workers can't persist."
 
 
-def diagnose_script(
+def diagnose_script(  # noqa: PLR0913 - all that was seen of a script
     loaders: Sequence[WatchedLoader],
     explanations: Sequence[Explanation],
     machine: Machine,
@@ -50,6 +53,7 @@ def diagnose_script(
     refused: Mapping[str, str] | None = None,
     usage: Usage | None = None,
     local_ranks: int = 1,
+    start_method: str = "fork",
 ) -> Diagnosis | None:
     """What is known of the cause, for the loader that costs the script the most with its copies.
 
@@ -64,26 +68,88 @@ def diagnose_script(
         refused: Why batches could not be followed, by the loader's name.
         usage: What the script and others used of the machine; ``None`` where that isn't known.
         local_ranks: Processes of the job on this machine: each counts on its share of the cores.
+        start_method: How workers start where a loader doesn't say so.
 
     Returns:
         ``None`` where no loader costs time to speak of; without findings and with notes where
         none of them tells a cause.
     """
+    wrong = {
+        each.name: findings for each in loaders if (findings := _wrong_data(each, machine, target))
+    }
     machine = _share_of(machine, local_ranks)
     costly = [each for each in loaders if _cost_s(each) >= _WORTH_TELLING * wall_s and each.batches]
     costly.sort(key=_cost_s, reverse=True)
     told = {each.trial_id: each for each in explanations}
     notes: list[str] = []
     for loader in costly:
+        if loader.name in wrong:  # what would make wrong data come faster is no advice
+            break
         explanation = told.get(loader.name)
         missing = _missing(explanation, (refused or {}).get(loader.name, ""))
         if explanation is not None and not missing and loader.wait and loader.step:
             evidence = _evidence(loader, explanation, machine, target, usage or Usage())
-            return _diagnosed(evidence, loader, notes)
+            script = _script(loader, explanation, wall_s, start_method)
+            evidence = dataclasses.replace(evidence, script=script)
+            return _with_wrong(_diagnosed(evidence, loader, notes), wrong)
         if missing and len(notes) < _MOST_UNTOLD:
             notes.append(f"Why {loader.name} is waited for can't be told: {missing}.")
     config = next((each.config for each in costly if each.config is not None), Config())
-    return Diagnosis(config=config, findings=(), notes=tuple(notes)) if notes else None
+    found = Diagnosis(config=config, findings=(), notes=tuple(notes))
+    return _with_wrong(found, wrong) if notes or wrong else None
+
+
+def _with_wrong(found: Diagnosis, wrong: Mapping[str, Sequence[Finding]]) -> Diagnosis:
+    """A diagnosis behind what is wrong with the data of any loader."""
+    first = tuple(itertools.chain.from_iterable(wrong.values()))
+    trials = tuple(name for name in wrong if name not in found.trials)
+    return dataclasses.replace(
+        found, findings=(*first, *found.findings), trials=(*found.trials, *trials)
+    )
+
+
+def _wrong_data(loader: WatchedLoader, machine: Machine, target: Target) -> tuple[Finding, ...]:
+    """Findings on the data of a loader, which no rate can outweigh."""
+    seen = _data_trial(loader)
+    if seen is None or loader.config is None:
+        return ()
+    experiment = Experiment(name="the script", role=_ROLE, config=loader.config)
+    found = find(
+        Evidence(
+            machine=machine,
+            target=target,
+            config=loader.config,
+            observations=(Observation(experiment=experiment, trial=seen),),
+        )
+    )
+    return tuple(
+        dataclasses.replace(each, explanation=f"{loader.name}: {each.explanation}")
+        for each in found
+        if each.code in WRONG_DATA
+    )
+
+
+def _data_trial(loader: WatchedLoader) -> Trial | None:
+    """What is wrong with a loader's data, as a trial would have it; ``None`` if nothing is."""
+    if loader.config is None:
+        return None
+    whole = Trial(id=loader.name, config=loader.config, repetition=0, outcome="completed")
+    failed = dataclasses.replace(whole, outcome="crashed")
+    if loader.duplicated:
+        failure = Failure(kind="duplicated", message="Every worker yields the same samples.")
+        return dataclasses.replace(failed, failure=failure)
+    promised, epochs = loader.promised_batches, loader.epochs
+    if promised is None or not epochs or loader.epochs_completed != epochs:
+        return None
+    came = loader.batches / epochs
+    spare = 0
+    if loader.sampler == OF_ITERABLES:
+        spare = loader.config.num_workers  # each may end with a batch that is not full
+    text = f"n epoch gave {came:,.0f} batches {LENGTH_SIGN} {promised:,}"
+    if came < promised - spare:
+        failure = Failure(kind="truncated", message=f"A{text}.")
+        return dataclasses.replace(failed, failure=failure)
+    return dataclasses.replace(whole, warnings=(f"a{text}",)) if came > promised + spare else None
 
 
 def _share_of(machine: Machine, ranks: int) -> Machine:
@@ -134,17 +200,17 @@ def _made_anew(found: Diagnosis, loader: WatchedLoader) -> Iterator[str]:
 
 def _outlook(found: Diagnosis, evidence: Evidence) -> tuple[str, ...]:
     """What the model says of the wait with the settings that the first cause asks for."""
-    fix = found.findings[0].fix
-    if fix is None or evidence.predict is None or not fix.dataloader_kwargs:
+    first = found.findings[0]
+    config = fixed(evidence.config, first.fix)
+    if config is None or first.predicted_gain is None or evidence.predict is None:
         return ()
-    known = {field.name for field in dataclasses.fields(Config)}
-    changed = {name: each for name, each in fix.dataloader_kwargs.items() if name in known}
-    config = dataclasses.replace(evidence.config, **changed).canonical()
+    if config.num_workers == evidence.config.num_workers:
+        return ()  # how workers start changes nothing between batches
     told = evidence.predict(config, cores=_cores(evidence))
     if told is None or told.wait_fraction is None:
         return ()
-    settings = ", ".join(f"{name}={each}" for name, each in changed.items())
-    return (f"With {settings} the model says {told.wait_fraction * 100:.0f} % waiting.",)
+    waits = f"{told.wait_fraction * 100:.0f} % waiting"
+    return (f"With num_workers={config.num_workers} the model predicts {waits} between batches.",)
 
 
 def _cores(evidence: Evidence) -> float:
@@ -172,7 +238,7 @@ def _evidence(
         target=dataclasses.replace(
             target,
             dataset=loader.dataset,
-            kind="iterable" if loader.sampler == _OF_ITERABLES else "map",
+            kind="iterable" if loader.sampler == OF_ITERABLES else "map",
             sampler=loader.sampler or None,
             batches_per_epoch=_batches_per_epoch(loader),
             batch_size=config.batch_size,
@@ -199,7 +265,29 @@ def _evidence(
     if step is None or (calibration.in_main is None and calibration.in_workers is None):
         return evidence
     return dataclasses.replace(
-        evidence, calibration=calibration, predict=Foresight.at_step(calibration, step)
+        evidence,
+        calibration=calibration,
+        predict=Foresight.at_step(calibration, step, whole_cpu_s=explanation.step_cpu_s),
+    )
+
+
+def _script(
+    loader: WatchedLoader, explanation: Explanation, wall_s: float, start_method: str
+) -> Script:
+    """The script with what its step computes."""
+    step, whole_s = explanation.stage("step"), explanation.step_cpu_s
+    cores = threads = None
+    if step is not None and whole_s is not None and step.mean_s > 0:
+        cores = whole_s / step.mean_s
+        # Threads that hand work to a device take turns, whatever they add up to.
+        threads = cores if loader.copies is not None else whole_s / max(1e-9, step.cpu_s or whole_s)
+        threads = max(cores, threads)
+    return Script(
+        wall_s=wall_s,
+        loader=loader,
+        step_cores=cores,
+        step_threads=threads,
+        start_method=start_method,
     )
 
 

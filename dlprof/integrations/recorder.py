@@ -17,6 +17,7 @@ from typing import Any, Final
 from dlprof.integrations.following import Follower
 from dlprof.integrations.ledger import NS, Clock, Ledger, Pace, Reading
 from dlprof.integrations.loaders import describe
+from dlprof.integrations.oddities import FirstBatches, LookingReading, promised_batches
 from dlprof.integrations.patches import Method, wrap_methods
 from dlprof.integrations.places import Place, place_of
 from dlprof.records import Explanation, Timeline, WatchedLoader
@@ -39,6 +40,8 @@ class _Seen:
         dataset: Its data set, while that lives; ``None`` where that can't be told, as of a list.
         made: Loader objects that count as this one.
         follower: Follows its first batches; ``None`` where that isn't done.
+        first: Compares the first batches of its workers; ``None`` where that isn't done.
+        promised: Batches that ``len(loader)`` promised; ``None`` where nobody asked.
     """
 
     ledger: Ledger
@@ -46,6 +49,8 @@ class _Seen:
     dataset: weakref.ref[Any] | None
     made: int = 0
     follower: Follower | None = None
+    first: FirstBatches | None = None
+    promised: int | None = None
 
     def is_over(self, dataset: object) -> bool:
         """Whether it is over this data set, or over one that may have given way to it."""
@@ -126,7 +131,12 @@ class Recorder:
         return tuple(self._record(seen) for seen in every)
 
     def _record(self, seen: _Seen) -> WatchedLoader:
-        record = dataclasses.replace(seen.ledger.fill(seen.known), made=seen.made)
+        record = dataclasses.replace(
+            seen.ledger.fill(seen.known),
+            made=seen.made,
+            promised_batches=seen.promised,
+            duplicated=None if seen.first is None else seen.first.duplicated,
+        )
         with self._guarded(f"the copies of {seen.known.name} could not be told"):
             return record if seen.follower is None else seen.follower.copies.fill(record)
         return record
@@ -201,9 +211,15 @@ class Recorder:
         if new and follower is not None and not follower.over:
             make = functools.partial(follower.make, loader, iterator, make)
         reading, _ = seen.ledger.open(make)
-        setattr(
-            iterator, _READING, reading if follower is None else follower.copies.noticed(reading)
-        )
+        noticed: Any = reading if follower is None else follower.copies.noticed(reading)
+        with self._guarded("how many batches a loader promises could not be seen"):
+            seen.promised = promised_batches(loader)
+        if seen.first is not None and not seen.first.over:
+            # Each epoch has its own until one of them shows something.
+            seen.first = seen.first.again()
+            plainly = functools.partial(_read_by, weakref.ref(iterator))
+            noticed = LookingReading(noticed, seen.first, plainly)
+        setattr(iterator, _READING, noticed)
 
     def _note_made(self, loader: Any, frame: FrameType) -> None:
         with self._guarded("a loader's place could not be told"):
@@ -246,7 +262,7 @@ class Recorder:
         named = dataclasses.replace(
             known, name=self._free_name(first or known.kind), place=first, called_from=called
         )
-        seen = _Seen(self._new_ledger(), named, _reference(dataset))
+        seen = _Seen(self._new_ledger(), named, _reference(dataset), first=FirstBatches.of(named))
         if self._follow and named.config is not None:
             seen.follower = Follower(named.name, named.config)
         group.append(seen)
@@ -288,6 +304,13 @@ class Recorder:
             fault = f"{what}: {type(error).__name__}: {error}"
             if fault not in self.faults[:_MOST_LOADERS]:
                 self.faults.append(fault)
+
+
+def _read_by(iterator: weakref.ref[Any], reading: Any) -> None:
+    """Take an iterator's batches by this reading from now on."""
+    alive = iterator()
+    if alive is not None:
+        setattr(alive, _READING, reading)
 
 
 def _around_next(method: Method) -> Method:

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import dataclasses
 import importlib.metadata
+import multiprocessing
 import os
 import platform
 import secrets
@@ -263,6 +264,7 @@ class _Watching:
                 refused=self._recorder.refusals(),
                 usage=self._meanwhile.usage(),
                 local_ranks=1 if self._plan.rank is None else self._plan.rank.local_size,
+                start_method=_start_method(),
             )
         except Exception as error:  # noqa: BLE001 - the rest of the report is worth having
             fault = f"no cause could be found: {type(error).__name__}: {error}"
@@ -315,6 +317,12 @@ class _Watching:
                 total=script.wall_s,
             ),
         )
+
+
+def _start_method() -> str:
+    """How workers start unless a loader says otherwise; asking sets nothing."""
+    chosen = multiprocessing.get_start_method(allow_none=True)
+    return chosen or multiprocessing.get_all_start_methods()[0]
 
 
 def _end_as_interrupted() -> None:

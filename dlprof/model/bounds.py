@@ -77,7 +77,8 @@ def cpu_per_batch(cell: Cell) -> float:
     means, where = cell.work.means, cell.conditions
     loading = means.cpu * (1.0 + cell.work.helpers)
     receiving = means.receive_cpu + means.main_cpu + (means.pin if cell.work.pinned else 0.0)
-    consuming = where.step_cores * cell.step_s + where.step_cpu_s / where.speed
+    consuming = where.step_cores * cell.step_s
+    consuming += where.step_threads * where.step_cpu_s / where.speed
     return loading + receiving + consuming
 
 

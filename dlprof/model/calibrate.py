@@ -172,13 +172,21 @@ def _disagreement(some: Sequence[Explanation], clean: Mapping[str, BatchCosts]) 
 
 
 def _helpers(some: Sequence[Explanation]) -> float:
-    """CPU seconds a batch of main's other threads, without workers."""
+    """CPU seconds a batch of main's other threads, without workers; those of a step left out."""
     alone = [
-        each.main_threads_cpu_cores * each.window_s / each.batches
+        max(0.0, each.main_threads_cpu_cores * each.window_s / each.batches - _beside_step(each))
         for each in some
         if not each.config.num_workers and each.main_threads_cpu_cores and each.batches
     ]
     return statistics.fmean(alone) if alone else 0.0
+
+
+def _beside_step(explanation: Explanation) -> float:
+    """CPU seconds a batch of main's other threads in the consumer's step."""
+    step = explanation.stage("step")
+    if step is None or explanation.step_cpu_s is None:
+        return 0.0
+    return max(0.0, explanation.step_cpu_s - (step.cpu_s or 0.0))
 
 
 def _copied(some: Sequence[Explanation], *, pinned: bool) -> float | None:

@@ -27,6 +27,7 @@ class Conditions:
         step_cores: Cores that the step keeps busy while it waits: 1 for one that spins, 0 for
             one that sleeps.
         step_cpu_s: CPU work of the consumer a step, which slows down where cores are short.
+        step_threads: Threads that compute at once in that work.
         storage_bytes_per_s: What the storage gives to all ranks together; ``None`` for no limit
             beyond the waiting that was calibrated.
         speed: Speed of a core relative to that where the calibration was taken.
@@ -45,6 +46,7 @@ class Conditions:
     step_samples: tuple[float, ...] = ()
     step_cores: float = 0.0
     step_cpu_s: float = 0.0
+    step_threads: float = 1.0
     storage_bytes_per_s: float | None = None
     speed: float = 1.0
     speed_error: float = SPEED_ERROR
@@ -72,6 +74,7 @@ class Conditions:
             "step_s": self.step_s,
             "step_cores": self.step_cores,
             "step_cpu_s": self.step_cpu_s,
+            "step_threads": self.step_threads,
             "neighbours": self.neighbours,
         }
         for name, value in (*rest.items(), *(("step_samples", s) for s in self.step_samples)):

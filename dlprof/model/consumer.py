@@ -43,9 +43,14 @@ class Consumer:
         if count + 1 == self._wanted:
             self._clock.open -= 1
         if self._costs.step_cpu:
-            self._clock.compute(self._costs.step_cpu, self._step)
+            self._clock.others += self._costs.step_threads - 1
+            self._clock.compute(self._costs.step_cpu, self._stepped)
         else:
             self._step()
+
+    def _stepped(self) -> None:
+        self._clock.others -= self._costs.step_threads - 1
+        self._step()
 
     def _step(self) -> None:
         steps = self._costs.steps

@@ -53,6 +53,7 @@ class Costs:
         steps: The consumer's steps.
         step_cores: Cores that a step keeps busy.
         step_cpu: CPU work in a step.
+        step_threads: Threads that do it at once, each as much.
         storage: Shared by all; ``None`` for one without a limit.
     """
 
@@ -66,6 +67,7 @@ class Costs:
     steps: Sequence[float] = (0.0,)
     step_cores: float = 0.0
     step_cpu: float = 0.0
+    step_threads: float = 1.0
     storage: Storage | None = None
 
     def compute_s(self, batch: int, turn: int) -> float:

@@ -121,6 +121,7 @@ def _network(
             steps=deck.steps(cell, len(rows), rank),
             step_cores=where.step_cores,
             step_cpu=where.step_cpu_s / where.speed,
+            step_threads=where.step_threads,
             storage=storage,
         )
         # In-order batches come in bursts of W: whole rounds are measured.

@@ -63,7 +63,8 @@ class Finding:
     Attributes:
         code: Which cause.
         severity: By what it costs: ``high`` from a quarter of the throughput, ``medium`` from a
-            twentieth, ``low`` below; ``info`` costs nothing now.
+            twentieth, ``low`` below; ``info`` costs nothing now. What neither ends the run nor
+            spoils its data is ``high`` only where its gain is known to be one.
         title: The cause in a few words.
         explanation: How it slows this loader down, in a sentence or two with the figures.
         evidence: The figures that show it, by name with unit, and ids of trials.
@@ -71,6 +72,8 @@ class Finding:
         predicted_gain: Throughput with the fix over throughput now (1.4: 40 % more): measured
             where the fix was tried, else from the model or a bound (``gain_from`` in the evidence);
             ``None`` where it can't be told.
+        script_gain: Time of the whole script now over its time with the fix, of a script that was
+            watched; ``None`` elsewhere, and where it can't be computed.
         cost: Share of the run's time that the cause takes, 0 to 1, by which findings are ordered.
         doubtful: Why the finding may be wrong, such as a noisy window; empty where nothing is
             known against it.
@@ -83,6 +86,7 @@ class Finding:
     evidence: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     fix: Fix | None = None
     predicted_gain: Estimate | None = None
+    script_gain: Estimate | None = None
     cost: float = 0.0
     doubtful: str = ""
 

@@ -183,6 +183,8 @@ class Explanation:
         waiting_batches: Mean batches at each place, by stage (Little's law: rate x mean time).
         wait_fraction: Share of the window in which the consumer waited in ``next()``.
         main_threads_cpu_cores: CPU seconds a second of the main process's other threads.
+        step_cpu_s: Mean CPU seconds of the main process in a step, all of its threads together;
+            ``None`` where no step was timed.
         rested_receive_s: Waiting in receiving a batch while all workers rest, for a core included:
             the lower median of some that were taken behind the window; ``None`` of fewer than
             three.
@@ -204,6 +206,7 @@ class Explanation:
     waiting_batches: Mapping[str, float] = dataclasses.field(default_factory=dict)
     wait_fraction: float | None = None
     main_threads_cpu_cores: float | None = None
+    step_cpu_s: float | None = None
     rested_receive_s: float | None = None
     hooked: bool = True
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)

@@ -73,6 +73,10 @@ class WatchedLoader:
         step: Between a batch's arrival and the next ``next()`` on the same iterator and thread.
         copies: What its consumers copied to the device between its first batches, as far as that
             was followed; ``None`` where they copied nothing, or it was not.
+        promised_batches: ``len(loader)`` when it was last iterated, where torch's own samplers or
+            the script had asked for it; ``None`` elsewhere.
+        duplicated: Whether two workers of an iterable dataset gave the same first batch; ``None``
+            where that could not be seen.
         failures: ``next()`` or ``iter()`` that raised an error: neither the end of an epoch, nor
             Ctrl-C or ``sys.exit``.
         failure: The class of the last exception; empty without one.
@@ -105,6 +109,8 @@ class WatchedLoader:
     wait: Durations | None = None
     step: Durations | None = None
     copies: Copies | None = None
+    promised_batches: int | None = None
+    duplicated: bool | None = None
     failures: int = 0
     failure: str = ""
     first_s: float | None = None

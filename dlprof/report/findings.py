@@ -24,7 +24,7 @@ _SOURCES = {
     "model": "by the model",
     "bound": "by reckoning",
 }
-_NO_FIGURES = frozenset({"trials", "gain_from", "gain_trials", "seen_in"})
+_NO_FIGURES = frozenset({"trials", "gain_from", "gain_at", "gain_trials", "seen_in"})
 
 
 def findings_json(findings: Sequence[Finding]) -> list[dict[str, Any]]:
@@ -65,6 +65,7 @@ def _finding(number: int, finding: Finding) -> list[RenderableType]:
     if finding.fix is not None:
         lines += _fix(finding.fix)
     lines += _labelled("gain", gain_text(finding.predicted_gain, finding.evidence))
+    lines += _labelled("script", _script_text(finding.script_gain))
     lines += _labelled("doubt", clean(finding.doubtful), style="yellow")
     return lines
 
@@ -137,6 +138,19 @@ def _figure(name: str, value: object) -> str:
     return f"{value:,.2f}" if isinstance(value, float) else f"{value:,}"
 
 
+def _script_text(gain: Estimate | None) -> str:
+    """What the fix would bring to the whole script."""
+    return "" if gain is None else f"{_ratio_text(gain)} as fast as now, from start to end"
+
+
+def _ratio_text(gain: Estimate) -> str:
+    unsure = gain.low is not None and gain.high is not None and gain.low < 1 <= gain.high
+    text = f"{'no sure gain, ' if unsure else ''}{gain.value:.2f}x"
+    if gain.low is not None and gain.high is not None:
+        text += f" ({gain.low:.2f}-{gain.high:.2f})"
+    return text
+
+
 def gain_text(gain: Estimate | None, evidence: Mapping[str, Any]) -> str:
     """What the fix would bring, and how that is known; empty where it isn't.
 
@@ -144,12 +158,11 @@ def gain_text(gain: Estimate | None, evidence: Mapping[str, Any]) -> str:
     """
     if gain is None:
         return ""
-    unsure = gain.low is not None and gain.high is not None and gain.low < 1 <= gain.high
-    text = f"{'no sure gain, ' if unsure else ''}{gain.value:.2f}x"
-    if gain.low is not None and gain.high is not None:
-        text += f" ({gain.low:.2f}-{gain.high:.2f})"
     source = _SOURCES.get(str(evidence.get("gain_from")), "")
     trials = evidence.get("gain_trials")
     ids = [clean(str(trial)) for trial in trials] if isinstance(trials, list | tuple) else []
     told = f" [{', '.join(ids)}]" if ids else ""
-    return f"{text} of the throughput now{', ' + source if source else ''}{told}"
+    at = clean(str(evidence.get("gain_at") or ""))
+    where = f" {at}" if at else ""
+    known = f", {source}" if source else ""
+    return f"{_ratio_text(gain)} of the throughput now{where}{known}{told}"

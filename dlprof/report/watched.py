@@ -74,7 +74,7 @@ def render_script(run: Run) -> RenderableType:
         parts += [Text(), Text(f"{len(shown) - _MOST_SHOWN} more loaders are in the run file.")]
     parts.append(Text())
     if run.watched:
-        told = " ".join([verdict(run.watched, run.script), *_cause(run)])
+        told = " ".join([*_wrong_data(run), verdict(run.watched, run.script), *_cause(run)])
         parts.append(Hanging("", Text(told, style="bold")))
     if run.diagnosis is not None:
         parts += [Hanging("", Text(clean(note))) for note in run.diagnosis.notes]
@@ -150,12 +150,24 @@ def _is_harmless(loaders: Sequence[WatchedLoader], script: WatchedScript | None)
     return worst.wait_fraction is not None and worst.wait_fraction < _HARDLY
 
 
+def _wrong_data(run: Run) -> Iterator[str]:
+    """What is wrong with the data, before anything on its speed."""
+    for finding in run.diagnosis.findings if run.diagnosis is not None else ():
+        if finding.code.startswith("data."):
+            seen = finding.evidence.get("seen_in") or ["a loader"]
+            what = f"{clean(finding.title)} ({clean(finding.code)})"
+            yield f"The data of {clean(str(seen[0]))} is wrong: {what}."
+
+
 def _cause(run: Run) -> Iterator[str]:
     """The first finding, where it is of the loader that the verdict names."""
     diagnosis = run.diagnosis
     if diagnosis is None or not diagnosis.findings:
         return
-    first, worst = diagnosis.findings[0], _worst(run.watched)
+    causes = [each for each in diagnosis.findings if not each.code.startswith("data.")]
+    if not causes:
+        return
+    first, worst = causes[0], _worst(run.watched)
     if _is_harmless(run.watched, run.script):
         if first.code.startswith("transfer."):
             yield f"What costs time: {clean(first.title)} ({clean(first.code)})."

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 _DEEPEST = 16  # a batch that contains itself must not hang the count
 _SHALLOW = 3  # how deep a length is looked for that equals the loader's batch size
 _LOOKED_AT = 256  # values of a tensor's row by which samples are told apart
+_ROUNDS = 4  # batches of each worker that are compared with those of the others
+_FEWEST = 3  # samples that have to differ from each other before equal ones say anything
+_SAME = 0.9  # share of the samples that another worker gave too, from which they are duplicates
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -57,6 +61,53 @@ class SampleCounter:
                 pass
         self._place = _locate(batch, self._batch_size)
         return None if self._place is None else self._place.count(batch)
+
+
+class WorkerSamples:
+    """The samples that each worker of an iterable dataset gave first, compared with each other.
+
+    Args:
+        workers: ``num_workers``, with batches in the order of their indices.
+        count: Samples in a batch.
+
+    Attributes:
+        duplicated: Whether the workers gave the same samples.
+    """
+
+    def __init__(self, workers: int, count: Callable[[Any], int | None]) -> None:
+        self.duplicated = False
+        self._workers = workers
+        self._count = count
+        self._streams: list[list[int]] = [[] for _ in range(workers)]
+
+    def look(self, position: int, batch: Any) -> None:
+        """Take note of a batch, whose position in its epoch says which worker it is from."""
+        if self.is_past(position):
+            return
+        if position == 0:
+            self._streams = [[] for _ in range(self._workers)]
+        worker = position % self._workers
+        self._streams[worker] += sample_digests(batch, self._count(batch) or 0)
+        self.duplicated |= worker == self._workers - 1 and are_duplicates(self._streams)
+
+    def is_past(self, position: int) -> bool:
+        """Whether enough batches of each worker came before this position."""
+        return position >= _ROUNDS * self._workers
+
+
+def are_duplicates(streams: Sequence[Sequence[int]]) -> bool:
+    """Whether workers gave the same samples, by a number for each sample of each worker.
+
+    Where a worker repeats itself, samples are drawn with replacement or hardly differ, and equal
+    ones say nothing.
+    """
+    sets = [set(stream) for stream in streams]
+    if any(len(one) != len(stream) for one, stream in zip(sets, streams, strict=True)):
+        return False
+    distinct = set(itertools.chain(*sets))
+    again = sum(map(len, sets)) - len(distinct)
+    others = sum(map(len, sets)) - max(map(len, sets), default=0)
+    return len(distinct) >= _FEWEST and others > 0 and again >= _SAME * others
 
 
 def count_samples(batch: object, batch_size: int | None = None) -> int | None:

@@ -88,6 +88,7 @@ def explain(
         waiting_batches=_waiting_batches(stages, rate),
         wait_fraction=_wait_fraction(rows, window, window_s),
         main_threads_cpu_cores=_other_threads(rows),
+        step_cpu_s=_step_cpu_s(rows),
         rested_receive_s=None if window is None else _rested_receive_s(trace, window[1]),
         hooked=trace.hooked,
         unavailable=unavailable,
@@ -197,6 +198,16 @@ def _other_threads(rows: Sequence[Row]) -> float | None:
     first, last = rows[0], rows[-1]
     process, own = last.process_cpu - first.process_cpu, last.thread_cpu - first.thread_cpu
     return max(0.0, (process - own) / (last.yielded - first.yielded))
+
+
+def _step_cpu_s(rows: Sequence[Row]) -> float | None:
+    """CPU of the whole main process between a batch and the next that is asked for."""
+    used = [
+        max(0, after.asked_process_cpu - row.process_cpu)
+        for row, after in itertools.pairwise(rows)
+        if after.epoch == row.epoch and MISSING not in (after.asked_process_cpu, row.process_cpu)
+    ]
+    return statistics.fmean(used) * _NS if used else None
 
 
 def _rested_receive_s(trace: Trace, ended_ns: int) -> float | None:

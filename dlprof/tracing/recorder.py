@@ -49,7 +49,7 @@ class Recorder:
         self._ready: list[int] = []
         self._epoch = MISSING
         self._drawing = MISSING
-        self._asked_ns = self._asked_cpu = MISSING
+        self._asked_ns = self._asked_cpu = self._asked_process_cpu = MISSING
         self._asked_by = MISSING
         self._other_cpu = 0
         self._rebuilt: Reading | None = None
@@ -152,6 +152,7 @@ class Recorder:
         """The consumer asks for a batch."""
         self._other_cpu = 0
         self._asked_by = threading.get_ident()
+        self._asked_process_cpu = process_cpu_ns()
         self._asked_cpu = cpu_ns()
         self._asked_ns = now_ns()
 
@@ -176,6 +177,7 @@ class Recorder:
         if self.stamper is not None:
             self._finish_own(row, self.stamper)
         row.asked, row.asked_cpu, row.yielded = self._asked_ns, self._asked_cpu, yielded_ns
+        row.asked_process_cpu = self._asked_process_cpu
         row.next_cpu, row.other_cpu = spent_ns - self._asked_cpu, self._other_cpu
         row.process_cpu, row.thread_cpu = process_cpu_ns(), cpu_ns()
         row.left = now_ns()

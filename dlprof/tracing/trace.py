@@ -100,6 +100,7 @@ class Row:
         pin_cpu: CPU of the pin thread for that.
         asked: The consumer asked for it.
         asked_cpu: CPU of the consumer's thread so far, at that time.
+        asked_process_cpu: CPU of the main process so far, at that time.
         yielded: The consumer had it.
         next_cpu: CPU of the consumer's thread in ``next()``.
         other_cpu: The part of it in taking batches, fetching and collating.
@@ -125,6 +126,7 @@ class Row:
     pin_cpu: int = MISSING
     asked: int = MISSING
     asked_cpu: int = MISSING
+    asked_process_cpu: int = MISSING
     yielded: int = MISSING
     next_cpu: int = MISSING
     other_cpu: int = 0

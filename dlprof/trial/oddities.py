@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from dlprof.records import Config, Target
@@ -22,17 +21,8 @@ _SHARD = (
     "or use num_workers=0 or 1."
 )
 _PROMISE = "Make __len__ return the batches that come, and let each worker yield all of its share."
-_ROUNDS = 4
-"""Batches of each worker that are compared with those of the others."""
-
-_FEWEST = 3
-"""Samples that have to differ from each other before equal ones say anything."""
-
 _WEIGHED = 2
 """Batches before the window whose bytes are counted."""
-
-_SAME = 0.9
-"""Share of the samples that another worker gave too, from which they are duplicates."""
 
 
 class Seen:
@@ -45,10 +35,12 @@ class Seen:
     """
 
     def __init__(self, target: Target, config: Config, count: Callable[[Any], int | None]) -> None:
+        from dlprof.targets.counting import WorkerSamples  # noqa: PLC0415
+
         shared = target.kind == "iterable" and config.num_workers > 1 and config.in_order
-        self._workers = config.num_workers if shared else 0
+        self._workers = config.num_workers
+        self._compared = WorkerSamples(config.num_workers, count) if shared else None
         self._count = count
-        self._streams: list[list[int]] = []
         self._seen = 0
         self._bytes = 0
         self._samples: int | None = 0
@@ -59,17 +51,12 @@ class Seen:
         Raises:
             WrongDataError: The workers give the same samples.
         """
-        from dlprof.targets.counting import sample_digests  # noqa: PLC0415
-
         if self._seen < _WEIGHED:
             self.weigh(batch)
-        if position >= _ROUNDS * self._workers:
+        if self._compared is None:
             return
-        if position == 0:
-            self._streams = [[] for _ in range(self._workers)]
-        worker = position % self._workers
-        self._streams[worker] += sample_digests(batch, self._count(batch) or 0)
-        if worker == self._workers - 1 and are_duplicates(self._streams):
+        self._compared.look(position, batch)
+        if self._compared.duplicated:
             message = _DUPLICATED.format(workers=self._workers)
             raise WrongDataError("duplicated", message, hint=_SHARD)
 
@@ -93,21 +80,6 @@ class Seen:
         if samples is None or not self._samples:
             return self._bytes / max(1, self._seen)
         return self._bytes / self._samples * samples
-
-
-def are_duplicates(streams: Sequence[Sequence[int]]) -> bool:
-    """Whether workers gave the same samples, by a number for each sample of each worker.
-
-    Where a worker repeats itself, samples are drawn with replacement or hardly differ, and equal
-    ones say nothing.
-    """
-    sets = [set(stream) for stream in streams]
-    if any(len(one) != len(stream) for one, stream in zip(sets, streams, strict=True)):
-        return False
-    distinct = set(itertools.chain(*sets))
-    again = sum(map(len, sets)) - len(distinct)
-    others = sum(map(len, sets)) - max(map(len, sets), default=0)
-    return len(distinct) >= _FEWEST and others > 0 and again >= _SAME * others
 
 
 def check_length(loop: Loop, target: Target) -> list[str]:

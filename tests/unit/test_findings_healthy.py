@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 from builders import config
-from finding_cases import Loader, codes, evidence
+from finding_cases import QUIET, Loader, codes, evidence
 
 from dlprof.advise.findings import find
 from dlprof.advise.findings.view import View
@@ -72,8 +72,11 @@ def test_a_disturbed_machine_has_a_wider_limit_for_a_consumer_that_keeps_up() ->
 
 def test_the_doubt_says_what_was_seen_of_the_disturbance() -> None:
     computes = Loader(fetch_cpu=0.019, rate=100.0)
-    flagged = find(evidence(computes, noisy=True))[0]
-    assert "others kept 0.1 of 2 cores busy" in flagged.doubtful
+    uneven = find(evidence(computes, noisy=True))[0]
+    assert uneven.doubtful == "Batches came unevenly while this was measured."
+    crowded = dataclasses.replace(QUIET, other_cpu_cores=0.9)
+    flagged = find(evidence(computes, noisy=True, usage=crowded))[-1]
+    assert "others kept 0.9 of 2 cores busy" in flagged.doubtful
     seen = evidence(computes)
     slow = dataclasses.replace(
         seen.observations[0], trial=evidence(dataclasses.replace(computes, rate=50.0)).trials()[0]

@@ -161,8 +161,9 @@ def _out_of_memory() -> Evidence:
 
 
 def _duplicated() -> Evidence:
-    fields = {"warnings": (oddities.DUPLICATED,)}
-    return evidence(CPU, usage=FULL, trial_fields=fields)
+    chosen = config(2)
+    lost = failed(chosen, failure=Failure(kind="duplicated", message="Each sample comes twice."))
+    return failing(chosen, lost)
 
 
 def _truncated() -> Evidence:
@@ -324,7 +325,9 @@ def test_waiting_that_scales_with_workers_is_no_lock() -> None:
     loader = Loader(config=config(4), fetch_io=0.03, rate=130)
     alone = Loader(config=config(1), fetch_io=0.03, rate=33)
     seen = evidence(loader, calibrations=[alone], variants={config(16): 3.5})
-    assert codes(find(seen))[:2] == ["fetch.io", "too_few_workers"]
+    found = find(seen)[0]
+    assert found.code == "fetch.io"
+    assert "num_workers=16 gives 3.50x" in found.explanation
 
 
 def test_deeper_queues_that_do_more_than_giving_up_the_order() -> None:

@@ -350,6 +350,14 @@ def test_threads_of_main_are_its_helpers() -> None:
     assert fit([told], []).helper_cpu_s == pytest.approx(0.5 * 1.0 / 50)
 
 
+def test_threads_of_a_step_help_with_no_loading() -> None:
+    """Half a second in a second of 50 batches, 2 ms of each in the step."""
+    told = dataclasses.replace(explained(0), main_threads_cpu_cores=0.5, step_cpu_s=0.003)
+    step = Stage(name="step", mean_s=0.002, median_s=0.002, p95_s=0.002, max_s=0.002, cpu_s=0.001)
+    stepped = dataclasses.replace(told, stages=(*told.stages, step))
+    assert fit([stepped], []).helper_cpu_s == pytest.approx(0.5 * 1.0 / 50 - 0.002)
+
+
 def test_long_calibrations_are_thinned() -> None:
     made = fit([explained(0, cpu=(0.01,) * 9000)], [])
     assert made.in_main is not None

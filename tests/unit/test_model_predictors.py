@@ -178,6 +178,17 @@ def test_work_of_the_consumer_slows_down_where_cores_are_short() -> None:
     assert found == pytest.approx(50, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("config", "cores", "expected"),
+    [(fed(4), 2.0, 2 / 0.030), (Config(), 2.0, 1 / 0.020), (Config(), 1.0, 1 / 0.030)],
+)
+def test_each_thread_of_a_step_wants_a_core(config: Config, cores: float, expected: float) -> None:
+    """A step of 10 ms in two threads, and batches of 10 ms of one core."""
+    calibration = constant(cpu=10 * MS)
+    found = rate(calibration, config, cores=cores, step_cpu_s=10 * MS, step_threads=2.0)
+    assert found == pytest.approx(expected, rel=0.02)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_receiving_is_dearer_while_workers_compute(method: str) -> None:
     """Two workers that are just fast enough; while they compute, main waits for them besides."""

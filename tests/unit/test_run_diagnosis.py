@@ -112,7 +112,7 @@ def test_the_costliest_loader_is_explained() -> None:
     assert codes[0] in {"fetch.io", "too_few_workers"}
     assert "train.py:3" in found.notes[0]
     assert found.notes[-1].startswith("With num_workers=")
-    assert found.notes[-1].endswith("% waiting.")
+    assert found.notes[-1].endswith("% waiting between batches.")
 
 
 EPOCHS = dataclasses.replace(
@@ -239,7 +239,7 @@ def test_without_a_timed_step_there_is_no_outlook() -> None:
     stages = tuple(each for each in TOLD.stages if each.name != "step")
     found = diagnosed(told=dataclasses.replace(TOLD, stages=stages))
     assert found is not None
-    assert not any("the model says" in note for note in found.notes)
+    assert not any("the model predicts" in note for note in found.notes)
 
 
 def test_others_that_take_the_cores_are_told() -> None:

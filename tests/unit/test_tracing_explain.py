@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from array import array
 from typing import Any
 
@@ -250,6 +251,20 @@ def worker_rows(**given: Any) -> list[Row]:
         own = made(start=start, ordinal=number, process_cpu=start // 2, facts=facts, **given)
         rows.append(row(number, start=start, made=own))
     return rows
+
+
+def test_a_step_has_the_cpu_of_all_threads_of_its_process() -> None:
+    """3 ms between a batch and the next that is asked for; between epochs there is no step."""
+    rows = [
+        row(number, start=number * 20 * MS, epoch=number // 3, process_cpu=number * 10 * MS)
+        for number in range(6)
+    ]
+    for before, after in itertools.pairwise(rows):
+        after.asked_process_cpu = before.process_cpu + (
+            3 * MS if before.epoch == after.epoch else MS
+        )
+    assert explained(*rows).step_cpu_s == pytest.approx(0.003)
+    assert explained(row(0), row(1, start=20 * MS)).step_cpu_s is None
 
 
 def test_what_a_worker_does() -> None:

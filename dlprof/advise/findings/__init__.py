@@ -4,10 +4,10 @@
 ask for, ``limit`` says who holds the others up, ``gains`` what a change would bring. The rules
 stand in ``consumer``, ``content``, ``cores``, ``device``, ``main_side``, ``memory``, ``startup``,
 ``threads``, ``waiting`` and ``workers``; ``table`` lists them, one for each code, and ``order``
-sorts what they find.
+sorts what they find. ``whole`` says what a fix would bring to a whole script.
 """
 
-from dlprof.advise.findings.evidence import Evidence, Experiment, Observation, Predict
-from dlprof.advise.findings.order import find
+from dlprof.advise.findings.evidence import Evidence, Experiment, Observation, Predict, Script
+from dlprof.advise.findings.order import WRONG_DATA, find
 
-__all__ = ["Evidence", "Experiment", "Observation", "Predict", "find"]
+__all__ = ["WRONG_DATA", "Evidence", "Experiment", "Observation", "Predict", "Script", "find"]

@@ -10,6 +10,7 @@ from typing import Any
 from dlprof.advise.findings.gains import Gain
 from dlprof.advise.findings.view import View
 from dlprof.records import Config, Finding, FindingCode, Fix, Severity
+from dlprof.units import format_duration
 
 _HIGH = 0.25
 _MEDIUM = 0.05
@@ -83,6 +84,7 @@ def claim(
     if gain is not None:
         evidence["gain_from"] = gain.source
         evidence["gain_trials"] = list(gain.trials)
+        evidence["gain_at"] = _gain_at(view)
     cost = min(1.0, max(0.0, cost))
     finding = Finding(
         code=code,
@@ -95,6 +97,18 @@ def claim(
         cost=cost,
     )
     return Claim(finding=finding, place=place)
+
+
+def _gain_at(view: View) -> str:
+    """Where a gain is one."""
+    evidence = view.evidence
+    if evidence.script is not None:
+        return "in this loop"
+    if not evidence.has_step:
+        return "without a step"
+    if evidence.step_s > 0:
+        return f"at a step of {format_duration(evidence.step_s)}"
+    return "with this step"
 
 
 def severity_of(cost: float) -> Severity:
@@ -120,6 +134,18 @@ def settings_fix(view: View, config: Config, text: str) -> Fix:
     if not config.in_order and not view.config.in_order:
         changed.pop("in_order", None)
     return Fix(text=text, dataloader_kwargs=changed, code=code_of(view.config, config))
+
+
+def fixed(now: Config, fix: Fix | None) -> Config | None:
+    """The configuration that a fix asks for; ``None`` for one that is more than settings."""
+    if fix is None or not fix.dataloader_kwargs or fix.code:
+        return None
+    asked = dict(fix.dataloader_kwargs)
+    if "multiprocessing_context" in asked:
+        asked["start_method"] = asked.pop("multiprocessing_context")
+    known = {field.name for field in dataclasses.fields(Config)}
+    changed = {name: value for name, value in asked.items() if name in known}
+    return dataclasses.replace(now, **changed).canonical()
 
 
 def code_of(now: Config, config: Config) -> str:

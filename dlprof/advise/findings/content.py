@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dlprof.advise.findings.claims import Claim, Place, Words, claim, severity_of
 from dlprof.advise.findings.view import View
 from dlprof.records import (
-    DUPLICATED_SIGN,
     LENGTH_SIGN,
     SHARE_OUT,
     WHOLE_EPOCHS,
@@ -38,7 +37,7 @@ _TRUNCATED_TITLE = "An epoch is not as long as it should be"
 def duplicated(view: View) -> Claim | None:
     """An iterable data set is not shared out among workers."""
     trials = view.evidence.trials()
-    found = [*_failed(trials, "duplicated"), *_warned(trials, DUPLICATED_SIGN)]
+    found = _failed(trials, "duplicated")
     if not found:
         return None
     return claim(
@@ -67,7 +66,7 @@ def truncated(view: View) -> Claim | None:
     """An epoch ended early."""
     trials = view.evidence.trials()
     failed = _failed(trials, "truncated")
-    warned = _warned(trials, LENGTH_SIGN)
+    warned = _promised_less(trials)
     if not failed and not warned:
         return None
     return claim(
@@ -88,10 +87,10 @@ def _failed(trials: Sequence[Trial], kind: FailureKind) -> list[Trial]:
     return [each for each in trials if each.failure is not None and each.failure.kind == kind]
 
 
-def _warned(trials: Sequence[Trial], sign: str) -> list[Trial]:
-    """Trials that went on, of a script or an epoch that is too long."""
+def _promised_less(trials: Sequence[Trial]) -> list[Trial]:
+    """Those that gave more batches than they promised."""
     going = (trial for trial in trials if trial.failure is None)
-    return [trial for trial in going if any(sign in text for text in trial.warnings)]
+    return [trial for trial in going if any(LENGTH_SIGN in text for text in trial.warnings)]
 
 
 def _message(trial: Trial) -> str:

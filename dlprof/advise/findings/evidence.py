@@ -14,6 +14,7 @@ from dlprof.records import (
     Prediction,
     Target,
     Trial,
+    WatchedLoader,
 )
 
 Role = Literal["present", "calibration", "cold", "variant"]
@@ -79,6 +80,30 @@ class Predict(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """The script that a loader was watched in.
+
+    Attributes:
+        wall_s: How long it took.
+        loader: What was seen of the loader, by the clock around ``next()``.
+        step_cores: Cores that the main process keeps busy in a step; ``None`` if that isn't known.
+        step_threads: Threads that compute in a step; ``None`` likewise.
+        start_method: How workers start where the loader doesn't say so.
+    """
+
+    wall_s: float
+    loader: WatchedLoader
+    step_cores: float | None = None
+    step_threads: float | None = None
+    start_method: str = "fork"
+
+    @property
+    def epochs_per_start(self) -> float:
+        """Epochs that are served by workers that persist."""
+        return max(1.0, self.loader.epochs / max(1, self.loader.made))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """Everything that is known of one configuration of one target.
 
@@ -95,6 +120,7 @@ class Evidence:
             length); without, it only waits, and its share of waiting says nothing.
         reads_files: Whether the data set reads files; ``None`` where that isn't known.
         conditions: What makes the figures doubtful as a whole, one sentence each.
+        script: Where it was watched; ``None`` for a loader that was measured by itself.
     """
 
     machine: Machine
@@ -108,6 +134,7 @@ class Evidence:
     has_step: bool = False
     reads_files: bool | None = None
     conditions: tuple[str, ...] = ()
+    script: Script | None = None
 
     def why_fixed(self, config: Config) -> tuple[str, ...]:
         """Why the target can't be set to a configuration, a reason each; empty where it can."""

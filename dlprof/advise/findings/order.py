@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from dlprof.advise.findings.claims import Claim, Place, severity_of
+from dlprof.advise.findings.claims import Claim, Place, fixed, severity_of
 from dlprof.advise.findings.evidence import Evidence
 from dlprof.advise.findings.table import TABLE
 from dlprof.advise.findings.view import View
-from dlprof.records import Finding, FindingCode
+from dlprof.advise.findings.whole import competes, crowds, script_gain
+from dlprof.records import Config, Finding, FindingCode
 
 _CERTAIN: frozenset[FindingCode] = frozenset(
     {
@@ -19,6 +20,7 @@ _CERTAIN: frozenset[FindingCode] = frozenset(
 )
 """Causes that a disturbed machine doesn't put in doubt, or that are the disturbance itself."""
 
+WRONG_DATA: frozenset[FindingCode] = frozenset({"data.duplicated", "data.truncated"})
 _CLEARLY = 1.1
 _OTHERS = 0.3
 """Cores of others, below which it is not they who disturb."""
@@ -49,8 +51,12 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
         copies = any(claim.finding.code in _COPIES for claim in found)
         told = (_BESIDE_CONSUMER | _COPIES) - ({"consumer"} if copies else set())
         found = [c for c in found if c.place is Place.BROKEN or c.finding.code in told]
+    elif any(claim.finding.code in WRONG_DATA for claim in found):
+        # Rates of wrong data are none: what would make it come faster is no advice.
+        found = [claim for claim in found if claim.place is Place.BROKEN]
     claims = sorted(_agreeing(found), key=lambda each: (each.place, -each.finding.cost))
-    return tuple(_doubted(finding, view) for finding in _falling(claims))
+    placed = [(claim.place, finding) for claim, finding in _falling(_merged(claims))]
+    return tuple(_doubted(_graded(each, view, place), view) for place, each in placed)
 
 
 def _agreeing(claims: Sequence[Claim]) -> list[Claim]:
@@ -66,29 +72,109 @@ def _agreeing(claims: Sequence[Claim]) -> list[Claim]:
     return [claim for claim in claims if claim.finding.code != wrong]
 
 
-def _falling(claims: Iterable[Claim]) -> list[Finding]:
+def _merged(claims: Sequence[Claim]) -> list[Claim]:
+    """The claims with each change of settings once: what asks for the same is one finding."""
+    kept: list[Claim] = []
+    for claim in claims:
+        place = next((n for n, each in enumerate(kept) if _same_fix(each, claim)), None)
+        if place is None:
+            kept.append(claim)
+        else:
+            kept[place] = _joined(kept[place], claim)
+    return kept
+
+
+def _same_fix(one: Claim, two: Claim) -> bool:
+    first, second = one.finding.fix, two.finding.fix
+    if first is None or second is None or not first.dataloader_kwargs:
+        return False
+    return first.dataloader_kwargs == second.dataloader_kwargs
+
+
+def _joined(first: Claim, second: Claim) -> Claim:
+    """The first with what the second says; that workers are too few is no cause by itself."""
+    one, two = first.finding, second.finding
+    title = two.title if one.code == "too_few_workers" else one.title
+    finding = dataclasses.replace(
+        one,
+        title=title,
+        explanation=f"{one.explanation} {two.explanation}",
+        evidence={
+            **one.evidence,
+            **{k: v for k, v in two.evidence.items() if k not in one.evidence},
+        },
+    )
+    return dataclasses.replace(first, finding=finding)
+
+
+def _falling(claims: Iterable[Claim]) -> list[tuple[Claim, Finding]]:
     """The findings with the costs that are left to them behind those before."""
-    findings: list[Finding] = []
+    findings: list[tuple[Claim, Finding]] = []
     for claim in claims:
         finding = claim.finding
-        if findings and finding.cost > findings[-1].cost > 0:
-            cost = findings[-1].cost
-            finding = dataclasses.replace(finding, cost=cost, severity=severity_of(cost))
-        findings.append(finding)
+        before = findings[-1][1].cost if findings else 0.0
+        if finding.cost > before > 0:
+            finding = dataclasses.replace(finding, cost=before, severity=severity_of(before))
+        findings.append((claim, finding))
     return findings
 
 
+def _graded(finding: Finding, view: View, place: Place) -> Finding:
+    """The finding with what it brings to the whole script, and as grave as its gain is sure."""
+    config = fixed(view.config, finding.fix)
+    gain, script, doubt = finding.predicted_gain, None, ""
+    if view.evidence.script is not None and config is not None:
+        script = script_gain(view, config)
+        if script is None:
+            gain = None if competes(view, config) else gain
+            doubt = _unknown(view, config)
+    severity = finding.severity
+    known = [each for each in (gain, script) if each is not None]
+    sure = bool(known) and all(each.value > 1 and (each.low or each.value) > 1 for each in known)
+    if severity == "high" and place is not Place.BROKEN and (not sure or doubt or crowds(view)):
+        severity = "medium"
+    return dataclasses.replace(
+        finding, severity=severity, predicted_gain=gain, script_gain=script, doubtful=doubt
+    )
+
+
+def _unknown(view: View, config: Config) -> str:
+    """Why nobody can compute what a change brings to a script, and how to find out."""
+    kwargs = config.dataloader_kwargs()
+    now = view.config.dataloader_kwargs()
+    told = ", ".join(f"{name}={each!r}" for name, each in kwargs.items() if now.get(name) != each)
+    if competes(view, config):
+        why = (
+            "The step computes in several threads on the cores that workers would take, so it "
+            "slows down by what can't be computed: this is about loading alone"
+        )
+        also = ", once as it is and once with torch.set_num_threads(1)"
+    else:
+        why = "Waits for this loader are not a part of the script's time by themselves"
+        also = ""
+    return f"{why}. Run the script with {told}{also}, and compare how long it takes."
+
+
 def _how(view: View) -> str:
-    if view.others < _OTHERS and view.disagrees:
-        return f"trials of the same settings differ by {view.unsteady:.1f}x"
-    return f"others kept {view.others:.1f} of {view.cores:g} cores busy"
+    """What was seen of a disturbance."""
+    if view.others >= _OTHERS:
+        return (
+            "The machine was disturbed while this was measured: others kept "
+            f"{view.others:.1f} of {view.cores:g} cores busy."
+        )
+    if view.disagrees:
+        return (
+            "The machine was disturbed while this was measured: trials of the same settings "
+            f"differ by {view.unsteady:.1f}x."
+        )
+    return "Batches came unevenly while this was measured."
 
 
 def _doubted(finding: Finding, view: View) -> Finding:
-    """The finding with what speaks against it, where nothing has been said yet."""
-    if finding.doubtful or finding.code in _CERTAIN:
+    """The finding with what speaks against it."""
+    if finding.code in _CERTAIN:
         return finding
-    doubts = list(view.evidence.conditions)
+    doubts = [*filter(None, [finding.doubtful]), *view.evidence.conditions]
     if view.is_noisy:
-        doubts.append(f"The machine was disturbed while this was measured: {_how(view)}.")
+        doubts.append(_how(view))
     return dataclasses.replace(finding, doubtful=" ".join(doubts)) if doubts else finding

@@ -16,8 +16,11 @@ _SHARE = 0.15
 """Share of an epoch's time that goes to starting workers, from which it is worth a word."""
 
 _LEADS = 0.3
-_RESET_S = 0.002
+RESET_S = 0.002
 """Turn of an epoch with workers that persist: 0.3 to 2 ms (FIELD section 1)."""
+
+_FORK_S = 0.05
+"""Start of a few workers by fork (FIELD section 1)."""
 
 _SLOW_START_S = 2.0
 """A start that takes longer is worth a word even where workers persist."""
@@ -32,13 +35,17 @@ def startup(view: View) -> Claim | None:
     gain = None if _is_forked(view) else _gain(view, kept, share, turn_s)
     batches = view.epoch_batches
     once = " once" if view.config.persistent_workers else " at every epoch"
+    epochs = _epochs(view)
+    several = (
+        f"{epochs:.0f} epochs" if view.config.persistent_workers and epochs > 1 else "an epoch"
+    )
     return claim(
         view,
         "startup",
         Words(
             title="Starting workers costs more than it earns",
             explanation=f"Starting {view.workers} workers takes {format_duration(turn_s)}{once}, "
-            f"{percent(share)} of the time of an epoch of {batches or 0:,} batches.",
+            f"{percent(share)} of the time of {several} of {batches or 0:,} batches.",
         ),
         place=Place.FAULT if starting_leads(view) else Place.BEHIND,
         cost=share,
@@ -88,13 +95,24 @@ def _median_turn(trials: tuple[Trial, ...]) -> float | None:
 
 
 def turn_share(view: View) -> float | None:
-    """Share of an epoch that its turn takes; ``None`` where its length isn't known."""
+    """Share of the time that turns of epochs take; ``None`` where an epoch's length isn't known.
+
+    Workers that persist start once: of all epochs that a script ran, else of the first.
+    """
     epoch_s, turn_s = view.epoch_s(), turn_of(view)
     if epoch_s is None or turn_s is None:
         return None
+    if view.config.persistent_workers:  # one start serves all epochs
+        epoch_s *= _epochs(view)
     if any(trial.whole_epochs for trial in view.evidence.plain("present")):
         return min(1.0, turn_s / epoch_s)
     return turn_s / (epoch_s + turn_s)
+
+
+def _epochs(view: View) -> float:
+    """Epochs that a start of workers that persist serves; 1 where nobody knows how many."""
+    script = view.evidence.script
+    return 1.0 if script is None else script.epochs_per_start
 
 
 def starting_leads(view: View) -> bool:
@@ -123,9 +141,18 @@ def _gain(view: View, kept: Config, share: float, turn_s: float) -> Gain:
     tried = measured_gain(view, kept) if whole else None
     if tried is not None:
         return tried
-    trials = [t for t in view.evidence.plain("variant") if t.config == kept]
-    left_s = _median_turn(tuple(trials)) if trials else _RESET_S
-    if view.config.persistent_workers or left_s is None:
-        left_s = _RESET_S
-    left = share * min(1.0, left_s / turn_s) if turn_s > 0 else share
+    left = share * min(1.0, _left_s(view, kept) / turn_s) if turn_s > 0 else share
+    script = view.evidence.script
+    if script is not None and not view.config.persistent_workers:
+        left += (share - left) / max(1, script.loader.epochs)  # the first start is left
     return bound(1 / max(0.02, 1 - share + left))
+
+
+def _left_s(view: View, kept: Config) -> float:
+    """Seconds of a turn with the remedy: forked workers' start, or a batch of running ones."""
+    if view.config.persistent_workers:
+        return _FORK_S
+    timed = _median_turn(tuple(t for t in view.evidence.plain("variant") if t.config == kept))
+    if timed is not None:
+        return timed
+    return RESET_S + (view.costs.making.own_s if view.costs else 0.0)

@@ -18,6 +18,7 @@ from dlprof.advise.findings.gains import (
 from dlprof.advise.findings.limit import limit_of
 from dlprof.advise.findings.view import View
 from dlprof.advise.findings.waiting import fits_shared_memory, is_locked
+from dlprof.advise.findings.whole import competes
 from dlprof.advise.wording import percent
 from dlprof.records import Config, Fix, TransformCost
 from dlprof.units import format_duration
@@ -175,13 +176,16 @@ def too_few_workers(view: View) -> Claim | None:
         return None
     now = "without workers" if not view.workers else f"with {view.workers} of them"
     waits = costs.fetch.io_s > costs.fetch.cpu_s
+    effect = f"{gain.verb} {gain.value:.2f}x"
+    if competes(view, more):
+        effect = f"loads {gain.value:.2f}x as fast while no step computes"
     return claim(
         view,
         "too_few_workers",
         Words(
             title="More workers would pay",
             explanation=f"Making a batch takes {format_duration(costs.making.wall_s)} {now}; "
-            f"num_workers={more.num_workers} {gain.verb} {gain.value:.2f}x.",
+            f"num_workers={more.num_workers} {effect}.",
         ),
         place=Place.BEHIND if waits and view.workers > 1 else Place.SETTING,
         cost=gain.saved,

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlprof.records import Config, Target
-from dlprof.targets.counting import SampleCounter
+from dlprof.targets.counting import SampleCounter, are_duplicates
 from dlprof.trial.measure import Loop, WrongDataError
-from dlprof.trial.oddities import Seen, are_duplicates, check_length
+from dlprof.trial.oddities import Seen, check_length
 
 
 def looked_at(workers: int, batches: list[torch.Tensor], *, kind: str = "iterable") -> None:

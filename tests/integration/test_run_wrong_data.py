@@ -1,0 +1,86 @@
+"""``dlprof run`` on loaders whose data is wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = """
+import sys
+import time
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+class Stream(IterableDataset):
+    def __init__(self, kind):
+        self.kind = kind
+    def __len__(self):
+        return 320
+    def __iter__(self):
+        info = get_worker_info()
+        shared = self.kind != "duplicated"
+        first, step = (info.id, info.num_workers) if shared else (0, 1)
+        for i in range(first, 160 if self.kind == "short" else 320, step):
+            time.sleep(0.001)
+            yield torch.full((8,), 1.0 if self.kind == "constant" else float(i))
+
+loader = DataLoader(Stream(sys.argv[1]), batch_size=8, num_workers=2)
+if sys.argv[1] == "short":
+    print(len(loader), "batches are promised")
+if sys.argv[1] == "zipped":
+    for one, other in zip(loader, loader):
+        pass
+for epoch in range(2):
+    if sys.argv[1] == "broken off":
+        next(iter(loader))  # worker 0's first batch, and the same once more
+    for batch in loader:
+        batch.mul_(0)  # in place: what is compared later must not be the script's own
+"""
+
+
+def watched(kind: str, folder: Path, *options: str) -> tuple[dict[str, Any], str]:
+    (folder / "train.py").write_text(SCRIPT)
+    words = [sys.executable, "-m", "dlprof", "run", *options]
+    words += ["-o", "run.dlprof.jsonl", "--json", "run.json", "train.py", kind]
+    done = subprocess.run(
+        words, capture_output=True, text=True, cwd=folder, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads((folder / "run.json").read_text()), done.stderr
+
+
+@pytest.mark.parametrize("options", [(), ("--no-follow",)], ids=["followed", "not followed"])
+def test_data_that_every_worker_gives_is_said_first(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    document, screen = watched("duplicated", tmp_path, *options)
+    assert [each["code"] for each in document["findings"]] == ["data.duplicated"]
+    assert document["loaders"][0]["duplicated"] is True
+    assert document["loaders"][0]["batches"] == 160  # 2 x 2 epochs of 40
+    said = "The data of train.py:20 is wrong: Every worker gives the same samples"
+    assert said in " ".join(screen.split())
+
+
+@pytest.mark.parametrize(
+    ("kind", "codes"),
+    [
+        ("shared", []),
+        ("constant", []),
+        ("broken off", []),
+        ("zipped", []),
+        ("short", ["data.truncated"]),
+    ],
+)
+def test_only_what_is_wrong_is_called_so(kind: str, codes: list[str], tmp_path: Path) -> None:
+    document, _ = watched(kind, tmp_path)
+    found = [each["code"] for each in document["findings"]]
+    assert [each for each in found if each.startswith("data.")] == codes
+    assert document["loaders"][0]["duplicated"] is False
+    if kind == "short":
+        assert found == codes
+        assert document["loaders"][0]["promised_batches"] == 40

@@ -1,0 +1,62 @@
+"""No finding is grave whose fix may bring nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from builders import config
+from finding_cases import Loader, evidence
+
+from dlprof.advise.findings import find
+from dlprof.advise.findings.claims import Place
+from dlprof.advise.findings.order import _graded
+from dlprof.advise.findings.view import View
+from dlprof.records import Estimate, Finding, Fix
+from dlprof.report.findings import gain_text
+
+STEP = Loader(fetch_cpu=0.038, rate=45.0, step=0.002, wait=0.02)
+FINDING = Finding(
+    code="too_few_workers",
+    severity="high",
+    title="More workers would pay",
+    explanation="",
+    fix=Fix(text="Set num_workers=4.", dataloader_kwargs={"num_workers": 4}),
+    cost=0.5,
+)
+
+
+@pytest.mark.parametrize(
+    ("gain", "severity"),
+    [
+        (Estimate(value=2.0, low=1.5, high=2.7), "high"),
+        (Estimate(value=0.94, low=0.58, high=1.54), "medium"),
+        (Estimate(value=1.5, low=0.9, high=2.5), "medium"),
+        (None, "medium"),
+    ],
+)
+def test_a_gain_that_may_be_none_is_not_high(gain: Estimate | None, severity: str) -> None:
+    view = View.of(evidence(STEP))
+    found = _graded(dataclasses.replace(FINDING, predicted_gain=gain), view, Place.SETTING)
+    assert found.severity == severity
+
+
+def test_what_ends_the_run_needs_no_gain_to_be_high() -> None:
+    assert _graded(FINDING, View.of(evidence(STEP)), Place.BROKEN).severity == "high"
+
+
+def test_wrong_data_is_given_no_speed() -> None:
+    """Each worker gives every sample: sixteen of them give sixteen times as many of each."""
+    warning = "two workers gave the same first batch, so each comes once per worker"
+    loader = Loader(fetch_io=0.02, rate=100)
+    seen = evidence(loader, trial_fields={"warnings": (warning,)}, variants={config(16): 7.5})
+    assert [each.code for each in find(seen)] == ["data.duplicated"]
+
+
+@pytest.mark.parametrize(
+    ("step", "where"), [(0.0, "without a step"), (0.002, "at a step of 2.0 ms")]
+)
+def test_a_gain_says_at_which_step_it_is_one(step: float, where: str) -> None:
+    loader = dataclasses.replace(STEP, step=step)
+    (first, *_) = [each for each in find(evidence(loader)) if each.predicted_gain is not None]
+    assert f"of the throughput now {where}, " in gain_text(first.predicted_gain, first.evidence)

@@ -1,0 +1,197 @@
+"""What a fix would bring to a whole script, and where nobody can say so."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import builders
+import pytest
+from test_run_diagnosis import BATCHES, CONFIG, LOADER, TOLD, durations, stage
+
+from dlprof.integrations.diagnosis import diagnose_script
+from dlprof.records import Diagnosis, Explanation, WatchedLoader
+
+WAITING = dataclasses.replace(TOLD, step_cpu_s=0.001)
+
+
+def diagnosed(
+    loader: WatchedLoader = LOADER,
+    told: Explanation = WAITING,
+    *,
+    wall_s: float = 16.0,
+    **rest: Any,
+) -> Diagnosis:
+    found = diagnose_script(
+        [loader], [told], builders.machine(2), builders.target(), wall_s=wall_s, **rest
+    )
+    assert found is not None
+    return found
+
+
+def computing(cpu_s: float, *, step_cpu_s: float | None) -> Explanation:
+    """Batches that cost CPU alone, and a step of 10 ms in the consumer's thread."""
+    rest = tuple(each for each in TOLD.stages if each.name != "fetch")
+    costs = dataclasses.replace(TOLD.costs, cpu_s=(cpu_s,) * BATCHES, io_s=(0.0,) * BATCHES)
+    return dataclasses.replace(
+        TOLD,
+        stages=(stage("fetch", cpu_s, cpu_s), *rest),
+        costs=costs,
+        step_cpu_s=step_cpu_s,
+    )
+
+
+def test_a_script_gains_less_than_its_loop() -> None:
+    """6 of 16 s are the loop: 150 batches of 30 ms of waiting and 10 ms of step."""
+    first = diagnosed().findings[0]
+    assert first.predicted_gain is not None
+    assert first.script_gain is not None
+    assert first.predicted_gain.value > 2.5
+    after_s = 10.0 + 6.0 / first.predicted_gain.value
+    assert first.script_gain.value == pytest.approx(16.0 / after_s, rel=0.03)
+    assert first.script_gain.low is not None
+    assert 1 < first.script_gain.low < first.script_gain.value
+
+
+def test_one_change_of_settings_is_one_finding() -> None:
+    """Waiting is why more workers pay; the same fix is not given twice."""
+    findings = diagnosed().findings
+    assert [each.code for each in findings if each.fix and each.fix.dataloader_kwargs] == [
+        "too_few_workers"
+    ]
+    assert findings[0].title == "__getitem__ waits for storage or network"
+    assert "num_workers=4" in findings[0].explanation
+    assert "wait 37 ms without using a core" in findings[0].explanation
+
+
+SPAWNED = dataclasses.replace(CONFIG, num_workers=2, persistent_workers=True, start_method="spawn")
+
+
+def spawned(epochs: int, *, made: int = 1) -> Diagnosis:
+    """3 s to start two workers by spawn; an epoch takes 2 s."""
+    batches = 50 * epochs
+    loader = dataclasses.replace(
+        LOADER,
+        config=SPAWNED,
+        epochs=epochs,
+        epochs_completed=epochs,
+        made=made,
+        batches=batches,
+        waited_s=3.0 * made + 1.5 * epochs,
+        stepped_s=0.5 * epochs,
+        startup_s=3.0,
+        turnover=durations(3.0 if made > 1 else 0.04, epochs - 1),
+        wait=durations(0.03, batches - epochs),
+        step=durations(0.01, batches),
+    )
+    told = dataclasses.replace(WAITING, config=SPAWNED)
+    return diagnosed(loader, told, wall_s=4.0 + 3.0 * made + 2.0 * epochs)
+
+
+def test_a_start_that_is_paid_once_is_not_counted_for_each_epoch() -> None:
+    cause = next(each for each in spawned(5).findings if each.code == "startup")
+    assert cause.evidence["share_of_epoch"] == pytest.approx(3 / 13, rel=0.01)
+    assert "5 epochs" in cause.explanation
+    assert cause.predicted_gain is not None
+    assert cause.predicted_gain.value == pytest.approx(13 / 10.05, rel=0.02)
+    assert cause.script_gain is not None
+    assert cause.script_gain.value == pytest.approx(17 / 14, rel=0.02)
+    assert cause.severity != "high"
+
+
+def test_a_start_by_another_method_says_nothing_of_the_wait_between_batches() -> None:
+    found = spawned(3)
+    assert found.findings[0].fix is not None
+    assert found.findings[0].fix.dataloader_kwargs == {"multiprocessing_context": "fork"}
+    assert not any("the model" in note for note in found.notes)
+
+
+def test_a_step_of_several_threads_promises_nothing_to_workers_that_compute() -> None:
+    alone = dataclasses.replace(CONFIG, num_workers=0, prefetch_factor=None)
+    loader = dataclasses.replace(LOADER, config=alone)
+    told = dataclasses.replace(computing(0.030, step_cpu_s=0.020), config=alone, workers=())
+    first = diagnosed(loader, told).findings[0]
+    assert first.code == "too_few_workers"
+    assert (first.predicted_gain, first.script_gain) == (None, None)
+    assert first.severity != "high"
+    assert "this is about loading alone" in first.doubtful
+    assert "Run the script with num_workers=2" in first.doubtful
+    assert "while no step computes" in first.explanation
+
+
+def test_a_step_of_one_thread_shares_the_cores_with_workers() -> None:
+    """Two workers at 30 ms a batch and a step of 10 ms on two cores: 20 ms a batch, not 15.
+
+    With all cores busy each computes for a third longer, as measured, or not.
+    """
+    alone = dataclasses.replace(CONFIG, num_workers=0, prefetch_factor=None)
+    loader = dataclasses.replace(LOADER, config=alone)
+    told = dataclasses.replace(computing(0.030, step_cpu_s=0.010), config=alone, workers=())
+    first = diagnosed(loader, told).findings[0]
+    assert first.code == "too_few_workers"
+    assert first.predicted_gain is not None
+    assert first.predicted_gain.value == pytest.approx(40 / 20 / 1.33, rel=0.07)
+    assert (first.predicted_gain.high or 0.0) >= 40 / 20
+    assert first.script_gain is not None
+
+
+@pytest.mark.parametrize("step_cpu_s", [None, 0.018])
+def test_nothing_is_high_beside_a_step_that_takes_the_cores(step_cpu_s: float | None) -> None:
+    told = dataclasses.replace(TOLD, step_cpu_s=step_cpu_s)
+    findings = diagnosed(LOADER, told).findings
+    assert findings
+    assert "high" not in {each.severity for each in findings}
+
+
+def test_waits_beside_the_main_thread_are_no_part_of_the_scripts_time() -> None:
+    aside = dataclasses.replace(LOADER, background_s=4.0)
+    first = diagnosed(aside).findings[0]
+    assert first.script_gain is None
+    assert first.severity != "high"
+    assert "Run the script with num_workers=" in first.doubtful
+
+
+ITERABLE = dataclasses.replace(
+    LOADER,
+    sampler="_InfiniteConstantSampler",
+    config=dataclasses.replace(CONFIG, num_workers=2),
+    epochs=2,
+    epochs_completed=2,
+)
+
+
+def test_duplicated_data_comes_first_and_no_speed_of_it_is_promised() -> None:
+    found = diagnosed(dataclasses.replace(ITERABLE, duplicated=True))
+    assert [each.code for each in found.findings] == ["data.duplicated"]
+    assert found.findings[0].severity == "high"
+    assert "train.py:3" in found.findings[0].explanation
+
+
+def test_wrong_data_of_a_cheap_loader_comes_before_the_cause_of_another() -> None:
+    cheap = dataclasses.replace(ITERABLE, name="val.py:9", waited_s=0.01, duplicated=True)
+    found = diagnose_script(
+        [LOADER, cheap], [WAITING], builders.machine(2), builders.target(), wall_s=16.0
+    )
+    assert found is not None
+    assert [each.code for each in found.findings][:2] == ["data.duplicated", "too_few_workers"]
+    assert "val.py:9" in found.findings[0].explanation
+
+
+@pytest.mark.parametrize(
+    ("promised", "completed", "says_so"),
+    [
+        (100, 2, True),
+        (75, 2, False),
+        (76, 2, False),
+        (40, 2, True),
+        (100, 1, False),
+        (None, 2, False),
+    ],
+)
+def test_epochs_that_are_not_as_long_as_promised(
+    promised: int | None, completed: int, *, says_so: bool
+) -> None:
+    """75 batches an epoch; each of two workers may end with one that is not full."""
+    loader = dataclasses.replace(ITERABLE, promised_batches=promised, epochs_completed=completed)
+    codes = [each.code for each in diagnosed(loader).findings]
+    assert (codes == ["data.truncated"]) is says_so
