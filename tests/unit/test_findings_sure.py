@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from builders import config
 from finding_cases import Loader, evidence
 
 from dlprof.advise.findings import find
@@ -43,14 +42,6 @@ def test_a_gain_that_may_be_none_is_not_high(gain: Estimate | None, severity: st
 
 def test_what_ends_the_run_needs_no_gain_to_be_high() -> None:
     assert _graded(FINDING, View.of(evidence(STEP)), Place.BROKEN).severity == "high"
-
-
-def test_wrong_data_is_given_no_speed() -> None:
-    """Each worker gives every sample: sixteen of them give sixteen times as many of each."""
-    warning = "two workers gave the same first batch, so each comes once per worker"
-    loader = Loader(fetch_io=0.02, rate=100)
-    seen = evidence(loader, trial_fields={"warnings": (warning,)}, variants={config(16): 7.5})
-    assert [each.code for each in find(seen)] == ["data.duplicated"]
 
 
 @pytest.mark.parametrize(

@@ -247,7 +247,11 @@ class WrongData(PretendedBench):
         fault = self.faults.get(done.config.num_workers)
         if fault is None:
             return done, told
-        fields = {"trial_id": done.id, "repetition": done.repetition, "wall_s": done.wall_s}
+        fields: dict[str, Any] = {
+            "trial_id": done.id,
+            "repetition": done.repetition,
+            "wall_s": done.wall_s,
+        }
         return failed(done.config, failure=fault, **fields), {}
 
 

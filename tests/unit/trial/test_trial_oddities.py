@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import cast
 
 import pytest
 import torch
@@ -101,7 +100,7 @@ def checked(came: int, promised: int, kind: str = "iterable") -> list[str]:
     loop.begin_epoch()
     loop.drain()
     return check_length(
-        cast("Loop", loop),
+        loop,
         Target(spec="x", kind="map" if kind == "map" else "iterable", dataset="X"),
     )
 
