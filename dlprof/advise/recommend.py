@@ -11,11 +11,11 @@ from dlprof.advise.candidates import Candidate, gather
 from dlprof.advise.choice import SAME_SPEED, Choice, choose
 from dlprof.advise.confidence import judge, outran
 from dlprof.advise.effective import SAME_STEP, Situation
-from dlprof.advise.findings.content import failing_present, findings_of
 from dlprof.advise.foretold import believed, better_foretold, foretold, levers
 from dlprof.advise.limits import within_limits
 from dlprof.advise.reasons import default_of, explain, failures, neighbours
 from dlprof.advise.rules import rules_of_thumb, without_wrong
+from dlprof.advise.wrong_data import failing_present, findings_of
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.records import (
     DATA_FAULTS,

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from dlprof.advise.findings.content import said_first
+from dlprof.advise.wrong_data import said_first
 from dlprof.records import Estimate, Finding, Fix, Run
 from dlprof.report.labels import cores_text, percent_text
 from dlprof.report.layout import INDENT, Hanging

@@ -9,8 +9,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from dlprof.advise.choice import SAME_SPEED, WITHIN
-from dlprof.advise.findings.content import data_findings
 from dlprof.advise.predict import Calibrated, Forecast, Row
+from dlprof.advise.wrong_data import data_findings
 from dlprof.records import SCHEMA_VERSION, Config, Estimate, Run
 from dlprof.report.findings import findings_json, first_lines
 from dlprof.report.fitting import FittingTable, TextColumn

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dlprof.advise.findings.content import said_first
+from dlprof.advise.wrong_data import said_first
 from dlprof.records import Config, Recommendation, Run
 from dlprof.report.labels import rate_text
 from dlprof.report.text import clean

@@ -12,6 +12,7 @@ from finding_cases import QUIET, Loader, codes, evidence, failing
 from dlprof.advise.findings import Evidence, find
 from dlprof.advise.findings.table import TABLE
 from dlprof.records import (
+    DUPLICATED_SIGN,
     LENGTH_SIGN,
     Config,
     Failure,
@@ -161,7 +162,7 @@ def _out_of_memory() -> Evidence:
 
 
 def _duplicated() -> Evidence:
-    fields = {"warnings": (oddities.DUPLICATED,)}
+    fields = {"warnings": (f"two workers gave the same first batch: {DUPLICATED_SIGN}",)}
     return evidence(CPU, usage=FULL, trial_fields=fields)
 
 

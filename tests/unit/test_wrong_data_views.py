@@ -14,11 +14,11 @@ from predicted_runs import calibrated, elsewhere
 from test_records_integrity import OLD_DUPLICATED, raising, wrong
 
 from dlprof.advise.findings import find
-from dlprof.advise.findings.content import said_first
 from dlprof.advise.findings.table import remedies
 from dlprof.advise.findings.view import View
 from dlprof.advise.predict import Question, feed, forecast, wanted_configs
 from dlprof.advise.recommend import recommend
+from dlprof.advise.wrong_data import said_first
 from dlprof.errors import NothingMeasuredError
 from dlprof.records import Constraints, Diagnosis, Run, Trial, checked
 from dlprof.report.documents import recommend_document

@@ -1,72 +1,44 @@
-"""Data that comes more often, or less often, than it should, and workers that get none of it."""
+"""Data that comes more often, or less often, than it should."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from dlprof.advise.findings.claims import Claim, Place, Words, claim, severity_of
+from dlprof.advise.findings.claims import Claim, Place, Words, claim
 from dlprof.advise.findings.view import View
-from dlprof.records import (
-    DUPLICATED_SIGN,
-    LENGTH_SIGN,
-    SHARE_OUT,
-    WHOLE_EPOCHS,
-    Config,
-    Failure,
-    FailureKind,
-    Finding,
-    Fix,
-    Integrity,
-    Reason,
-    Run,
-    Trial,
+from dlprof.advise.wrong_data import (
+    DUPLICATED_TITLE,
+    SHARDED,
+    TRUNCATED_TITLE,
+    WHOLE,
+    duplicated_cost,
+    failed_by,
+    several_times,
 )
-
-_SHARDED = Fix(
-    text=SHARE_OUT,
-    code="""def __iter__(self):
-    worker = torch.utils.data.get_worker_info()
-    first, step = (worker.id, worker.num_workers) if worker else (0, 1)
-    for sample in itertools.islice(self.samples(), first, None, step):
-        yield sample""",
-)
-_WHOLE = Fix(text=WHOLE_EPOCHS)
-_DUPLICATED_TITLE = "Every worker yields the same samples"
-_TRUNCATED_TITLE = "An epoch is not as long as it should be"
+from dlprof.records import DUPLICATED_SIGN, LENGTH_SIGN, Trial
 
 
 def duplicated(view: View) -> Claim | None:
     """An iterable data set is not shared out among workers."""
     trials = view.evidence.trials()
-    found = [*_failed(trials, "duplicated"), *_warned(trials, DUPLICATED_SIGN)]
+    found = [*failed_by(trials, "duplicated"), *_warned(trials, DUPLICATED_SIGN)]
     if not found:
         return None
     return claim(
         view,
         "data.duplicated",
-        Words(title=_DUPLICATED_TITLE, explanation=_several_times(max(2, view.workers))),
+        Words(title=DUPLICATED_TITLE, explanation=several_times(max(2, view.workers))),
         place=Place.BROKEN,
-        cost=_duplicated_cost(view.workers),
+        cost=duplicated_cost(view.workers),
         figures={"num_workers": view.workers, "seen_in": [trial.id for trial in found]},
-        fix=_SHARDED,
+        fix=SHARDED,
     )
-
-
-def _several_times(workers: int) -> str:
-    return (
-        f"With {workers} workers an epoch holds each sample {workers} times: the iterable dataset "
-        "does not share them out."
-    )
-
-
-def _duplicated_cost(workers: int) -> float:
-    return 1 - 1 / workers if workers > 1 else 0.0
 
 
 def truncated(view: View) -> Claim | None:
     """An epoch ended early."""
     trials = view.evidence.trials()
-    failed = _failed(trials, "truncated")
+    failed = failed_by(trials, "truncated")
     warned = _warned(trials, LENGTH_SIGN)
     if not failed and not warned:
         return None
@@ -74,18 +46,14 @@ def truncated(view: View) -> Claim | None:
         view,
         "data.truncated",
         Words(
-            title=_TRUNCATED_TITLE,
+            title=TRUNCATED_TITLE,
             explanation=_message(failed[0]) if failed else _warning(warned[0]),
         ),
         place=Place.BROKEN,
         cost=1.0 if failed else 0.5,
         figures={"seen_in": [trial.id for trial in failed or warned]},
-        fix=_WHOLE,
+        fix=WHOLE,
     )
-
-
-def _failed(trials: Sequence[Trial], kind: FailureKind) -> list[Trial]:
-    return [each for each in trials if each.failure is not None and each.failure.kind == kind]
 
 
 def _warned(trials: Sequence[Trial], sign: str) -> list[Trial]:
@@ -101,125 +69,3 @@ def _message(trial: Trial) -> str:
 def _warning(trial: Trial) -> str:
     text = next(text for text in trial.warnings if LENGTH_SIGN in text)
     return text[:1].upper() + text[1:] + "."
-
-
-def findings_of(run: Run, *, extrapolated: bool) -> tuple[Finding, ...]:
-    """What a recommendation from a run has to say: of its data first, then what a profile found.
-
-    Args:
-        run: ``checked``.
-        extrapolated: Whether it is for another machine: its data is the same there.
-    """
-    found = data_findings(run)
-    codes = {each.code for each in found}
-    others = () if extrapolated else run.findings
-    return (*found, *(each for each in others if each.code not in codes))
-
-
-def data_findings(run: Run) -> tuple[Finding, ...]:
-    """What a run shows of wrong data, and of workers without any."""
-    return tuple(_data_findings(run, Integrity.of(run), present_of(run)))
-
-
-def failing_present(run: Run) -> tuple[Reason, ...]:
-    """That the settings as they are give wrong data or fail, as the first of all reasons."""
-    found = present_failure(run)
-    return () if found is None else (Reason(claim=found[0], evidence={"trials": found[1]}),)
-
-
-def _data_findings(run: Run, found: Integrity, present: Config | None) -> Iterator[Finding]:
-    now = present.num_workers if present is not None else 0
-    if found.duplicated is not None:
-        seen = _failed(run.trials, "duplicated")
-        workers = now if now > 1 else max((t.config.num_workers for t in seen), default=2)
-        cost = _duplicated_cost(now)
-        yield Finding(
-            code="data.duplicated",
-            severity=severity_of(cost),
-            title=_DUPLICATED_TITLE,
-            explanation=_several_times(workers),
-            evidence={"trials": [trial.id for trial in seen]},
-            fix=_SHARDED,
-            cost=cost,
-        )
-    if found.truncated:
-        seen = _failed(run.trials, "truncated")
-        counts = ", ".join(map(str, sorted(found.truncated)))
-        cost = 1.0 if now in found.truncated else 0.0
-        yield Finding(
-            code="data.truncated",
-            severity=severity_of(cost),
-            title=f"{_TRUNCATED_TITLE} with num_workers={counts}",
-            explanation=found.truncated.get(now, next(iter(found.truncated.values()))).message,
-            evidence={"trials": [trial.id for trial in seen]},
-            fix=_WHOLE,
-            cost=cost,
-        )
-    if found.fed is not None:
-        yield Finding(
-            code="workers.unfed",
-            severity="info",
-            title=f"{found.unfed_of - found.fed} of {found.unfed_of} workers get no data",
-            explanation=f"num_workers={found.fed} does as well: the dataset has too few shards for "
-            "more.",
-            evidence={"num_workers": found.unfed_of, "fed_workers": found.fed},
-            fix=Fix(
-                text=f"Set num_workers={found.fed}, or cut the data into more shards.",
-                dataloader_kwargs={"num_workers": found.fed},
-            ),
-        )
-
-
-def said_first(run: Run) -> list[str]:
-    """What has to be known before any recommendation, one paragraph each.
-
-    That the settings as they are give wrong data, or fail; then what is wrong.
-
-    Args:
-        run: ``checked``.
-    """
-    present = present_failure(run)
-    told = [] if present is None else [present[0]]
-    for each in data_findings(run):
-        fix = f" Fix: {each.fix.text}" if each.fix is not None else ""
-        told.append(f"{each.title}. {each.explanation}{fix}")
-    return told
-
-
-def present_failure(run: Run) -> tuple[str, list[str]] | None:
-    """That the target's own settings give wrong data, or fail, and the trials that show it.
-
-    Returns:
-        ``None`` if they work, or nothing is known of them.
-    """
-    present = present_of(run)
-    if present is None:
-        return None
-    own = [trial for trial in run.trials if trial.config == present]
-    fault = Integrity.of(run).fault(present)
-    if fault is None and not any(trial.failure is None for trial in own):
-        fault = next((trial.failure for trial in own if trial.failure is not None), None)
-    if fault is None:
-        return None
-    tried = any(trial.outcome != "skipped" for trial in own) or not own
-    return f"Your settings ({present.text}) {_verdict(fault, tried=tried)}", [t.id for t in own]
-
-
-def _verdict(fault: Failure, *, tried: bool) -> str:
-    if fault.kind == "duplicated":
-        return f"are wrong: {_uncapitalised(_DUPLICATED_TITLE)}."
-    if fault.kind == "truncated":
-        return f"are wrong: {_uncapitalised(fault.message)}"
-    return f"fail: {fault.message}" if tried else f"can't work here: {fault.message}"
-
-
-def _uncapitalised(text: str) -> str:
-    return text[:1].lower() + text[1:]
-
-
-def present_of(run: Run) -> Config | None:
-    """What the target's own loader is set to; of a profile, what it looked at."""
-    if run.diagnosis is not None:
-        return run.diagnosis.config
-    header = run.header
-    return header.target.present_settings(has_accelerator=header.accelerator is not None)

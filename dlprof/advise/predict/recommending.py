@@ -6,7 +6,6 @@ import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterator
 
-from dlprof.advise.findings.content import failing_present, findings_of
 from dlprof.advise.limits import within_limits
 from dlprof.advise.predict.beside import agreement
 from dlprof.advise.predict.cells import (
@@ -31,6 +30,7 @@ from dlprof.advise.predict.question import (
 from dlprof.advise.predict.there import checks
 from dlprof.advise.predict.trust import judge
 from dlprof.advise.rules import NO_GPU, without_wrong, workers_by_rule
+from dlprof.advise.wrong_data import failing_present, findings_of
 from dlprof.model import describe
 from dlprof.records import (
     Alternative,

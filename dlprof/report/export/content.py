@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from dlprof.advise.findings.content import said_first
 from dlprof.advise.recommend import recommend
+from dlprof.advise.wrong_data import said_first
 from dlprof.errors import DlprofError
 from dlprof.records import Finding, GpuInfo, Recommendation, Run
 from dlprof.report.cards import CARD_HEAD, card_rows

@@ -1,0 +1,174 @@
+"""What has to be known before any recommendation: wrong data, idle workers, settings that fail.
+
+Apart from the rules of profiles, which load the model: a recommendation from trials does without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dlprof.records import (
+    SHARE_OUT,
+    WHOLE_EPOCHS,
+    Config,
+    Failure,
+    FailureKind,
+    Finding,
+    Fix,
+    Integrity,
+    Reason,
+    Run,
+    Trial,
+)
+
+SHARDED = Fix(
+    text=SHARE_OUT,
+    code="""def __iter__(self):
+    worker = torch.utils.data.get_worker_info()
+    first, step = (worker.id, worker.num_workers) if worker else (0, 1)
+    for sample in itertools.islice(self.samples(), first, None, step):
+        yield sample""",
+)
+WHOLE = Fix(text=WHOLE_EPOCHS)
+DUPLICATED_TITLE = "Every worker yields the same samples"
+TRUNCATED_TITLE = "An epoch is not as long as it should be"
+
+
+def several_times(workers: int) -> str:
+    """What duplicated data is, with so many workers."""
+    return (
+        f"With {workers} workers an epoch holds each sample {workers} times: the iterable dataset "
+        "does not share them out."
+    )
+
+
+def duplicated_cost(workers: int) -> float:
+    """Share of the loading that yields nothing new."""
+    return 1 - 1 / workers if workers > 1 else 0.0
+
+
+def failed_by(trials: Sequence[Trial], kind: FailureKind) -> list[Trial]:
+    """The trials that failed in one way."""
+    return [each for each in trials if each.failure is not None and each.failure.kind == kind]
+
+
+def findings_of(run: Run, *, extrapolated: bool) -> tuple[Finding, ...]:
+    """What a recommendation from a run has to say: of its data first, then what a profile found.
+
+    Args:
+        run: ``checked``.
+        extrapolated: Whether it is for another machine: its data is the same there.
+    """
+    found = data_findings(run)
+    codes = {each.code for each in found}
+    others = () if extrapolated else run.findings
+    return (*found, *(each for each in others if each.code not in codes))
+
+
+def data_findings(run: Run) -> tuple[Finding, ...]:
+    """What a run shows of wrong data, and of workers without any."""
+    return tuple(_data_findings(run, Integrity.of(run), present_of(run)))
+
+
+def failing_present(run: Run) -> tuple[Reason, ...]:
+    """That the settings as they are give wrong data or fail, as the first of all reasons."""
+    found = present_failure(run)
+    return () if found is None else (Reason(claim=found[0], evidence={"trials": found[1]}),)
+
+
+def _data_findings(run: Run, found: Integrity, present: Config | None) -> Iterator[Finding]:
+    now = present.num_workers if present is not None else 0
+    if found.duplicated is not None:
+        seen = failed_by(run.trials, "duplicated")
+        workers = now if now > 1 else max((t.config.num_workers for t in seen), default=2)
+        cost = duplicated_cost(now)
+        yield Finding(
+            code="data.duplicated",
+            severity="high" if cost else "info",
+            title=DUPLICATED_TITLE,
+            explanation=several_times(workers),
+            evidence={"trials": [trial.id for trial in seen]},
+            fix=SHARDED,
+            cost=cost,
+        )
+    if found.truncated:
+        seen = failed_by(run.trials, "truncated")
+        counts = ", ".join(map(str, sorted(found.truncated)))
+        cost = 1.0 if now in found.truncated else 0.0
+        yield Finding(
+            code="data.truncated",
+            severity="high" if cost else "info",
+            title=f"{TRUNCATED_TITLE} with num_workers={counts}",
+            explanation=found.truncated.get(now, next(iter(found.truncated.values()))).message,
+            evidence={"trials": [trial.id for trial in seen]},
+            fix=WHOLE,
+            cost=cost,
+        )
+    if found.fed is not None:
+        yield Finding(
+            code="workers.unfed",
+            severity="info",
+            title=f"{found.unfed_of - found.fed} of {found.unfed_of} workers get no data",
+            explanation=f"num_workers={found.fed} does as well: the dataset has too few shards for "
+            "more.",
+            evidence={"num_workers": found.unfed_of, "fed_workers": found.fed},
+            fix=Fix(
+                text=f"Set num_workers={found.fed}, or cut the data into more shards.",
+                dataloader_kwargs={"num_workers": found.fed},
+            ),
+        )
+
+
+def said_first(run: Run) -> list[str]:
+    """What has to be known before any recommendation, one paragraph each.
+
+    That the settings as they are give wrong data, or fail; then what is wrong.
+
+    Args:
+        run: ``checked``.
+    """
+    present = present_failure(run)
+    told = [] if present is None else [present[0]]
+    for each in data_findings(run):
+        fix = f" Fix: {each.fix.text}" if each.fix is not None else ""
+        told.append(f"{each.title}. {each.explanation}{fix}")
+    return told
+
+
+def present_failure(run: Run) -> tuple[str, list[str]] | None:
+    """That the target's own settings give wrong data, or fail, and the trials that show it.
+
+    Returns:
+        ``None`` if they work, or nothing is known of them.
+    """
+    present = present_of(run)
+    if present is None:
+        return None
+    own = [trial for trial in run.trials if trial.config == present]
+    fault = Integrity.of(run).fault(present)
+    if fault is None and not any(trial.failure is None for trial in own):
+        fault = next((trial.failure for trial in own if trial.failure is not None), None)
+    if fault is None:
+        return None
+    tried = any(trial.outcome != "skipped" for trial in own) or not own
+    return f"Your settings ({present.text}) {_verdict(fault, tried=tried)}", [t.id for t in own]
+
+
+def _verdict(fault: Failure, *, tried: bool) -> str:
+    if fault.kind == "duplicated":
+        return f"are wrong: {_uncapitalised(DUPLICATED_TITLE)}."
+    if fault.kind == "truncated":
+        return f"are wrong: {_uncapitalised(fault.message)}"
+    return f"fail: {fault.message}" if tried else f"can't work here: {fault.message}"
+
+
+def _uncapitalised(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def present_of(run: Run) -> Config | None:
+    """What the target's own loader is set to; of a profile, what it looked at."""
+    if run.diagnosis is not None:
+        return run.diagnosis.config
+    header = run.header
+    return header.target.present_settings(has_accelerator=header.accelerator is not None)
