@@ -1,4 +1,7 @@
-"""What a run shows of wrong data, and of workers without any: said first, whoever asks."""
+"""What has to be known before any recommendation: wrong data, idle workers, settings that fail.
+
+Apart from the rules of profiles, which load the model: a recommendation from trials does without.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,6 @@ from dlprof.records import (
     Reason,
     Run,
     Trial,
-    severity_of,
 )
 
 SHARDED = Fix(
@@ -33,7 +35,7 @@ TRUNCATED_TITLE = "An epoch is not as long as it should be"
 
 
 def several_times(workers: int) -> str:
-    """What several workers make of an iterable dataset that is not shared out."""
+    """What duplicated data is, with so many workers."""
     return (
         f"With {workers} workers an epoch holds each sample {workers} times: the iterable dataset "
         "does not share them out."
@@ -41,11 +43,11 @@ def several_times(workers: int) -> str:
 
 
 def duplicated_cost(workers: int) -> float:
-    """Share of the time that goes to samples which came already."""
+    """Share of the loading that yields nothing new."""
     return 1 - 1 / workers if workers > 1 else 0.0
 
 
-def failed(trials: Sequence[Trial], kind: FailureKind) -> list[Trial]:
+def failed_by(trials: Sequence[Trial], kind: FailureKind) -> list[Trial]:
     """The trials that failed in one way."""
     return [each for each in trials if each.failure is not None and each.failure.kind == kind]
 
@@ -77,12 +79,12 @@ def failing_present(run: Run) -> tuple[Reason, ...]:
 def _data_findings(run: Run, found: Integrity, present: Config | None) -> Iterator[Finding]:
     now = present.num_workers if present is not None else 0
     if found.duplicated is not None:
-        seen = failed(run.trials, "duplicated")
+        seen = failed_by(run.trials, "duplicated")
         workers = now if now > 1 else max((t.config.num_workers for t in seen), default=2)
         cost = duplicated_cost(now)
         yield Finding(
             code="data.duplicated",
-            severity=severity_of(cost),
+            severity="high" if cost else "info",
             title=DUPLICATED_TITLE,
             explanation=several_times(workers),
             evidence={"trials": [trial.id for trial in seen]},
@@ -90,12 +92,12 @@ def _data_findings(run: Run, found: Integrity, present: Config | None) -> Iterat
             cost=cost,
         )
     if found.truncated:
-        seen = failed(run.trials, "truncated")
+        seen = failed_by(run.trials, "truncated")
         counts = ", ".join(map(str, sorted(found.truncated)))
         cost = 1.0 if now in found.truncated else 0.0
         yield Finding(
             code="data.truncated",
-            severity=severity_of(cost),
+            severity="high" if cost else "info",
             title=f"{TRUNCATED_TITLE} with num_workers={counts}",
             explanation=found.truncated.get(now, next(iter(found.truncated.values()))).message,
             evidence={"trials": [trial.id for trial in seen]},

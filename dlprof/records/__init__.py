@@ -27,15 +27,7 @@ from dlprof.records.calibration import (
 )
 from dlprof.records.config import Config, Estimate
 from dlprof.records.copies import Copies, PinCosts, PinGain
-from dlprof.records.findings import (
-    Diagnosis,
-    Finding,
-    FindingCode,
-    Fix,
-    Severity,
-    Stalls,
-    severity_of,
-)
+from dlprof.records.findings import Diagnosis, Finding, FindingCode, Fix, Severity, Stalls
 from dlprof.records.integrity import (
     DATA_FAULTS,
     DUPLICATED_SIGN,
@@ -133,5 +125,4 @@ __all__ = [
     "WatchedScript",
     "WorkerCosts",
     "checked",
-    "severity_of",
 ]

@@ -40,18 +40,6 @@ FindingCode = Literal[
 ]
 Severity = Literal["high", "medium", "low", "info"]
 
-_HIGH = 0.25
-_MEDIUM = 0.05
-
-
-def severity_of(cost: float) -> Severity:
-    """By what a cause costs, as a share of the time."""
-    if cost >= _HIGH:
-        return "high"
-    if cost >= _MEDIUM:
-        return "medium"
-    return "low" if cost > 0 else "info"
-
 
 @record(frozen=True, slots=True, kw_only=True)
 class Fix:

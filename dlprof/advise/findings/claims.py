@@ -9,8 +9,11 @@ from typing import Any
 
 from dlprof.advise.findings.gains import Gain
 from dlprof.advise.findings.view import View
-from dlprof.records import Config, Finding, FindingCode, Fix, severity_of
+from dlprof.records import Config, Finding, FindingCode, Fix, Severity
 from dlprof.units import format_duration
+
+_HIGH = 0.25
+_MEDIUM = 0.05
 
 
 class Place(enum.IntEnum):
@@ -106,6 +109,15 @@ def _gain_at(view: View) -> str:
     if evidence.step_s > 0:
         return f"at a step of {format_duration(evidence.step_s)}"
     return "with this step"
+
+
+def severity_of(cost: float) -> Severity:
+    """By what a cause costs."""
+    if cost >= _HIGH:
+        return "high"
+    if cost >= _MEDIUM:
+        return "medium"
+    return "low" if cost > 0 else "info"
 
 
 def settings_fix(view: View, config: Config, text: str) -> Fix:

@@ -12,7 +12,7 @@ from dlprof.advise.wrong_data import (
     TRUNCATED_TITLE,
     WHOLE,
     duplicated_cost,
-    failed,
+    failed_by,
     several_times,
 )
 from dlprof.records import LENGTH_SIGN, Trial
@@ -21,7 +21,7 @@ from dlprof.records import LENGTH_SIGN, Trial
 def duplicated(view: View) -> Claim | None:
     """An iterable data set is not shared out among workers."""
     trials = view.evidence.trials()
-    found = failed(trials, "duplicated")
+    found = failed_by(trials, "duplicated")
     if not found:
         return None
     return claim(
@@ -38,7 +38,7 @@ def duplicated(view: View) -> Claim | None:
 def truncated(view: View) -> Claim | None:
     """An epoch ended early."""
     trials = view.evidence.trials()
-    short = failed(trials, "truncated")
+    short = failed_by(trials, "truncated")
     warned = _promised_less(trials)
     if not short and not warned:
         return None

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from dlprof.advise.findings.claims import Claim, Place, fixed
+from dlprof.advise.findings.claims import Claim, Place, fixed, severity_of
 from dlprof.advise.findings.evidence import Evidence
 from dlprof.advise.findings.table import TABLE
 from dlprof.advise.findings.view import View
 from dlprof.advise.findings.whole import competes, crowds, script_gain
-from dlprof.records import Config, Finding, FindingCode, severity_of
+from dlprof.records import Config, Finding, FindingCode
 
 _CERTAIN: frozenset[FindingCode] = frozenset(
     {
