@@ -134,8 +134,5 @@ def failures(run: Run) -> list[str]:
         notes.setdefault((trial.config.key, failure.kind), f"{note} [{clean(trial.id)}]")
     found = list(notes.values())
     more = len(found) - _MOST_FAILURES
-    return (
-        found
-        if more <= 0
-        else [*found[:_MOST_FAILURES], f"{more} more that failed or were skipped"]
-    )
+    rest = [f"{more} more that failed or were skipped"] if more > 0 else []
+    return [*found[:_MOST_FAILURES], *rest]
