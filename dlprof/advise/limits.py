@@ -8,7 +8,6 @@ from typing import Any, Protocol, TypeVar
 
 from dlprof.advise.effective import Situation
 from dlprof.errors import UsageError
-from dlprof.model import open_files
 from dlprof.records import Config, Constraints, Machine, Reason
 from dlprof.units import format_bytes
 
@@ -167,7 +166,7 @@ def _open_files(candidate: Needing, situation: Situation) -> Breach | None:
     if limit is None or not config.num_workers or shares_by_name or worked:
         return None
     tensors = situation.batch_tensors or _TENSORS_PER_BATCH
-    need = open_files(config, tensors)
+    need = config.open_files(tensors)
     if need + _OTHER_FILES <= limit:
         return None
     return Breach(

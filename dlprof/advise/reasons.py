@@ -15,8 +15,8 @@ from dlprof.advise.choice import SAME_SPEED, WITHIN, Choice, surely_differs
 from dlprof.advise.effective import cores_share
 from dlprof.advise.pinning import gain_words, pin_gains, typical
 from dlprof.advise.wording import factor, figures, percent
-from dlprof.records import Config, Reason, Run
-from dlprof.units import format_duration, format_rate
+from dlprof.records import Config, Reason, Run, Trial
+from dlprof.units import counted, format_duration, format_rate
 
 _CORES_ARE_THE_LIMIT = 0.9
 """Own cores over available ones from which a loader counts as bound by the CPU."""
@@ -52,21 +52,47 @@ def neighbours(run: Run) -> list[Reason]:
 
 
 def failures(candidates: Sequence[Candidate]) -> list[Reason]:
-    """What failed, and why, in the words of the failure itself."""
-    failed = [each for each in candidates if each.failures]
-    reasons = []
-    for each in failed[:_MOST_FAILURES]:
-        trial = each.failures[0]
-        why = trial.failure.message if trial.failure is not None else trial.outcome
-        ids = [failure.id for failure in each.failures]
-        verb = "was skipped" if trial.outcome == "skipped" else "failed"
-        reasons.append(Reason(claim=f"{each.name} {verb}: {why}", evidence={"trials": ids}))
+    """What failed or was skipped, and why, in the words of the failure itself."""
+    skipped: dict[str, list[Candidate]] = {}
+    failed: list[Candidate] = []
+    for each in candidates:
+        first = next(iter(each.failures), None)
+        if first is not None and first.outcome == "skipped":
+            kind = "" if first.failure is None else first.failure.kind
+            skipped.setdefault(kind, []).append(each)
+        elif first is not None:
+            failed.append(each)
+    reasons = [_failure([each]) for each in failed[:_MOST_FAILURES]]
     more = failed[_MOST_FAILURES:]
     if more:
-        ids = [trial.id for each in more for trial in each.failures]
-        claim = f"{len(more)} more configurations failed"
-        reasons.append(Reason(claim=claim, evidence={"trials": ids}))
-    return reasons
+        claim = f"{counted(len(more), 'more configuration')} failed"
+        reasons.append(Reason(claim=claim, evidence={"trials": _failed_trials(more)}))
+    return reasons + [_failure(group) for group in skipped.values()]
+
+
+def _failure(alike: Sequence[Candidate]) -> Reason:
+    """Why the first of some failed or was skipped, and how many more for the same."""
+    first = alike[0].failures[0]
+    why = first.outcome if first.failure is None else first.failure.message
+    more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
+    claim = f"{alike[0].name}{more} {failed_or_skipped(first, count=len(alike))}: {why}"
+    return Reason(claim=claim, evidence={"trials": _failed_trials(alike)})
+
+
+def _failed_trials(candidates: Sequence[Candidate]) -> list[str]:
+    return [trial.id for each in candidates for trial in each.failures]
+
+
+def failed_or_skipped(trial: Trial, *, count: int = 1) -> str:
+    """The verb of a trial without figures: what can't work here was not tried.
+
+    Args:
+        trial: The trial.
+        count: Of how many configurations it stands.
+    """
+    if trial.outcome != "skipped":
+        return "failed"
+    return "was skipped" if count == 1 else "were skipped"
 
 
 def default_of(candidates: Sequence[Candidate], config: Config) -> Candidate | None:

@@ -13,7 +13,7 @@ from dlprof.advise.confidence import judge, outran
 from dlprof.advise.effective import SAME_STEP, Situation
 from dlprof.advise.foretold import believed, better_foretold, foretold, levers
 from dlprof.advise.limits import within_limits
-from dlprof.advise.reasons import default_of, explain, failures, neighbours
+from dlprof.advise.reasons import default_of, explain, failed_or_skipped, failures, neighbours
 from dlprof.advise.rules import rules_of_thumb, without_wrong
 from dlprof.advise.wrong_data import failing_present, findings_of
 from dlprof.errors import NothingMeasuredError, UsageError
@@ -233,12 +233,13 @@ def _fastest(choice: Choice) -> Candidate:
 
 
 def _nothing_measured(run: Run) -> NothingMeasuredError:
-    faults = [trial.failure for trial in run.trials if trial.failure is not None]
-    failed = next(iter(faults), None)
+    first = next((trial for trial in run.trials if trial.failure is not None), None)
+    failed = None if first is None else first.failure
     if not run.trials:
         return NothingMeasuredError(
             "The run holds no trials", hint="Run the sweep again, or go on with --resume."
         )
+    faults = (trial.failure for trial in run.trials if trial.failure is not None)
     wrong = next((each for each in faults if each.kind in DATA_FAULTS), None)
     if wrong is not None and all(trial.failure is not None for trial in run.trials):
         return NothingMeasuredError(
@@ -253,13 +254,13 @@ def _nothing_measured(run: Run) -> NothingMeasuredError:
             "The run holds explained trials only, which are calibrated by, not compared",
             hint=f"Go on with dlprof sweep --resume{foretells}.",
         )
-    if failed is None:
+    if first is None or failed is None:
         return NothingMeasuredError(
             f"None of the run's {len(run.trials)} trials gave a rate",
             hint="Give the sweep more time with --budget.",
         )
     return NothingMeasuredError(
-        f"None of the run's {len(run.trials)} trials gave a rate; the first failed: "
-        f"{failed.message}",
+        f"None of the run's {len(run.trials)} trials gave a rate; the first "
+        f"{failed_or_skipped(first)}: {failed.message}",
         hint=failed.hint,
     )

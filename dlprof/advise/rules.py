@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Collection, Iterable, Sequence
 
 from dlprof.advise.candidates import Candidate
+from dlprof.advise.reasons import failed_or_skipped
 from dlprof.records import Config, Integrity, Machine, RuleOfThumb, SweepPrediction, Target
 from dlprof.stats import BlockFit
 
@@ -94,8 +95,8 @@ def _rule(
     if with_rate:
         rate = fit.rate(with_rate[0].key).value
         return RuleOfThumb(name=name, config=config, expected_samples_per_s=rate)
-    failures = [trial.failure for each in same for trial in each.failures if trial.failure]
     unavailable = f"num_workers={workers} was not measured"
-    if failures:
-        unavailable = f"num_workers={workers} failed: {failures[0].message}"
+    first = next((trial for each in same for trial in each.failures if trial.failure), None)
+    if first is not None and first.failure is not None:
+        unavailable = f"num_workers={workers} {failed_or_skipped(first)}: {first.failure.message}"
     return RuleOfThumb(name=name, config=config, unavailable=unavailable)

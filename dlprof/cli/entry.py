@@ -31,7 +31,7 @@ def main() -> None:
         # A name that the terminal's encoding lacks must not end the program; but a script that is
         # run finds its streams as Python hands them over.
         if isinstance(stream, io.TextIOWrapper) and not runs_script:
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors=streams.IN_ASCII)
     code = run(sys.argv[1:], os.environ)
     with contextlib.suppress(OSError):
         sys.stderr.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
 import sys
@@ -11,6 +12,23 @@ from dlprof.errors import FileError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+
+_ASCII_FORMS = {"µ": "u", "μ": "u", "±": "+/-", "…": "..."}
+"""For characters of dlprof's own texts, where an encoding lacks them."""
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str | bytes, int]:
+    """An error handler: dlprof's own characters in ASCII, any other as its number."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = "".join(_ASCII_FORMS.get(each, each) for each in error.object[error.start : error.end])
+    return text.encode("ascii", "backslashreplace").decode(), error.end
+
+
+IN_ASCII = "dlprof-in-ascii"
+"""Name of the error handler for streams whose encoding lacks a character."""
+codecs.register_error(IN_ASCII, _in_ascii)
 
 
 def write_result(text: str) -> None:
@@ -54,9 +72,12 @@ def print_report(renderable: RenderableType) -> None:
         OSError: It takes no more.
         ValueError: It is closed.
     """
-    if sys.__stderr__ is not None:
-        sys.__stderr__.write(f"\n{_rendered(renderable, sys.__stderr__)}\n")
-        sys.__stderr__.flush()
+    stream = sys.__stderr__
+    if stream is not None:
+        encoding = _encoding(stream)
+        text = _rendered(renderable, stream).encode(encoding, IN_ASCII).decode(encoding)
+        stream.write(f"\n{text}\n")
+        stream.flush()
 
 
 def _rendered(renderable: RenderableType, stream: TextIO) -> str:
@@ -67,7 +88,8 @@ def _rendered(renderable: RenderableType, stream: TextIO) -> str:
     # Rich itself ends the program with 1 where the reader has gone, and fails where a stream is
     # full: it renders for the stream, but not to it.
     console = Console(
-        file=io.StringIO(),
+        # By whose encoding Rich and dlprof choose blocks or ASCII.
+        file=io.TextIOWrapper(io.BytesIO(), encoding=_encoding(stream)),
         width=there.width,
         color_system="auto" if there.color_system else None,
         force_terminal=there.is_terminal,
@@ -82,6 +104,10 @@ def _rendered(renderable: RenderableType, stream: TextIO) -> str:
         console.print(renderable, crop=False)
     # Rich fills lines up with blanks, which only disturb in a file or a copied snippet.
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def _encoding(stream: TextIO) -> str:
+    return getattr(stream, "encoding", None) or "utf-8"
 
 
 def flush_stdout() -> None:

@@ -11,7 +11,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from dlprof.model import open_files
 from dlprof.records import Config, Failure, Machine, Target
 from dlprof.settings import SweepSettings
 from dlprof.trial import remedies
@@ -175,7 +174,7 @@ def _descriptors(config: Config, known: Preflight) -> Failure | None:
     certain = strategy == "file_descriptor" and known.sharing_strategy is not None
     if not certain or other_size or known.descriptors is None or known.open_files is None:
         return None
-    need = open_files(config, known.descriptors, batches=2)
+    need = config.open_files(known.descriptors, batches=2)
     if need <= known.open_files:
         return None
     return Failure(

@@ -45,6 +45,13 @@ VIEW_NAMES: Mapping[str, str] = MappingProxyType(
 """What people read for each view; empty where there is only one."""
 
 
+_LONG_S = 99.95
+"""From which on times are shown in minutes and more."""
+
+_SCALES = ((0.9995e-3, 1e6, "µs"), (0.9995, 1e3, "ms"), (_LONG_S, 1.0, "s"))
+"""Of times below so many seconds: how often their unit goes into a second, and its name."""
+
+
 def percent(fraction: float, *, signed: bool = True) -> str:
     """A fraction as ``+9.8 %``; whole where it is large.
 
@@ -63,14 +70,24 @@ def seconds_text(seconds: float) -> str:
     """A time with three digits, since differences of a few percent are to be seen.
 
     >>> seconds_text(0.0123456), seconds_text(4.2e-06), seconds_text(2), seconds_text(100)
-    ('12.3 ms', '4.20 us', '2.00 s', '1 min 40 s')
+    ('12.3 ms', '4.20 µs', '2.00 s', '1 min 40 s')
     """
-    for below, factor, unit in ((0.9995e-3, 1e6, "us"), (0.9995, 1e3, "ms"), (99.95, 1, "s")):
-        if 0 < abs(seconds) < below:
-            scaled = factor * seconds
-            decimals = max(0, 2 - math.floor(math.log10(max(1, abs(scaled) * 1.0005))))
-            return f"{scaled:.{decimals}f} {unit}"
-    return format_duration(seconds)
+    if not 0 < abs(seconds) < _LONG_S:
+        return format_duration(seconds)
+    factor, unit, decimals = _scale(seconds, "seconds")
+    return f"{factor * seconds:.{decimals}f} {unit}"
+
+
+def _scale(largest: float, unit: str) -> tuple[float, str, int]:
+    """What figures up to some size are shown in: their factor, its name, and decimals."""
+    size = abs(largest)
+    if unit == "bytes":
+        for power, name in enumerate(("B", "KiB", "MiB", "GiB", "TiB", "PiB")):
+            shown = size / 1024**power
+            if shown < 1023.5 or name == "PiB":
+                return 1 / 1024**power, name, 0 if name == "B" or shown >= 99.95 else 1
+    factor, name = next(((f, n) for below, f, n in _SCALES if 0 < size < below), (1.0, "s"))
+    return factor, name, max(0, 2 - math.floor(math.log10(max(1, factor * size * 1.0005))))
 
 
 def figure_text(value: float | None, unit: str) -> str:
@@ -91,7 +108,7 @@ def amount(value: float, unit: str) -> str:
 def figures_text(
     shift: float, low: float, high: float, *, unit: str | None, base: float | None
 ) -> str:
-    """A shift with its interval: ``+9.8 % (+8.1 to +11.6 %)``.
+    """A shift with its interval: ``+9.8 % (+8.1 to +11.6 %)``, ``+1.0 MiB (-1.1 to +2.5 MiB)``.
 
     Args:
         shift: The estimate.
@@ -103,12 +120,21 @@ def figures_text(
     if unit is None:
         ends = f"{percent(low).removesuffix(' %')} to {percent(high)}"
         return f"{percent(shift)} ({ends})" if _known(low, high) else percent(shift)
-    text = amount(shift, unit)
-    if _known(low, high):
-        text += f" ({amount(low, unit)} to {amount(high, unit)})"
+    text = _amounts(shift, low, high, unit) if _known(low, high) else amount(shift, unit)
     if base is not None and base > 0 and math.isfinite(shift / base):
         text += f", {percent(shift / base)}"
     return text
+
+
+def _amounts(shift: float, low: float, high: float, unit: str) -> str:
+    """A difference with its interval, all in the unit of the largest of them."""
+    largest = max(abs(each) for each in (shift, low, high))
+    if largest >= _LONG_S and unit != "bytes":
+        return f"{amount(shift, unit)} ({amount(low, unit)} to {amount(high, unit)})"
+    factor, name, decimals = _scale(largest, unit)
+    texts = [f"{factor * each:+.{decimals}f}" for each in (shift, low, high)]
+    one, least, most = (text if float(text) else "0" for text in texts)
+    return f"{one} {name} ({least} to {most} {name})"
 
 
 def _known(low: float, high: float) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
+import sys
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,11 +69,44 @@ def _is_machinery(path: str) -> bool:
 
 
 def _is_library(path: str) -> bool:
-    return path.startswith(_STANDARD) or any(part in path for part in _INSTALLED)
+    return path.startswith(_STANDARD) or bool(_installed_under(path))
 
 
 def _is_torch(path: str) -> bool:
-    return path.startswith(_STANDARD) or any(f"{part}torch{os.sep}" in path for part in _INSTALLED)
+    folder = _installed_under(path)
+    return path.startswith(_STANDARD) or (bool(folder) and f"{folder}torch{os.sep}" in path)
+
+
+def _installed_under(path: str) -> str:
+    """The folder that a file was installed into, with its separator; empty for the user's own.
+
+    Such a folder has a name that Python gives it, or is one for ``pip install --target``: where
+    modules are found beside what pip knows of them. Where the script lies, or is run from, is never
+    one.
+    """
+    named = next((part for part in _INSTALLED if part in path), "")
+    if named:
+        return named
+    entries = [f"{entry}".rstrip(os.sep) + os.sep for entry in sys.path]
+    nearest = max((entry for entry in entries if path.startswith(entry)), key=len, default="")
+    if not nearest or nearest in (*entries[:1], _here()) or not _has_packages(nearest):
+        return ""
+    return nearest
+
+
+def _here() -> str:
+    try:
+        return f"{Path.cwd()}{os.sep}"
+    except OSError:  # it is gone
+        return ""
+
+
+@functools.cache
+def _has_packages(folder: str) -> bool:
+    try:
+        return any(entry.name.endswith(".dist-info") for entry in os.scandir(folder))
+    except OSError:
+        return False
 
 
 def _short(path: str, folder: str) -> str:

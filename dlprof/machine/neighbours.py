@@ -140,7 +140,7 @@ def watch(
 
 
 def look(*, root: Path = Path("/"), clock: Callable[[], int] = time.monotonic_ns) -> Look:
-    """Read every process and the machine's totals once; about 10 us per process."""
+    """Read every process and the machine's totals once; about 10 µs per process."""
     stat = read_text(root / "proc/stat") or ""
     cpus = parse_cpu_ticks(stat)
     mask = parse_allowed_cpus(read_text(root / "proc/self/status") or "") or frozenset(cpus)

@@ -20,7 +20,7 @@ from dlprof.model.predict import (
     spread_workers,
 )
 from dlprof.model.predictor import Predictor, Steady
-from dlprof.model.resources import Needs, needs, open_files
+from dlprof.model.resources import Needs, needs
 from dlprof.model.work import Cell, cell_of, is_usable
 
 __all__ = [
@@ -38,7 +38,6 @@ __all__ = [
     "fit",
     "is_usable",
     "needs",
-    "open_files",
     "predict_all",
     "predictor_of",
     "relative_error",

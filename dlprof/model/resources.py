@@ -9,12 +9,6 @@ from dlprof.model.spread import fetch_s
 from dlprof.model.work import DEFAULT
 from dlprof.records import Calibration, Config
 
-_FILES_OF_MAIN = 2
-"""Descriptors of the main process for the queue of results: counted with torch 2.13."""
-
-_FILES_PER_WORKER = 4
-"""The same for each worker: both ends of its index queue, and two pipes that tell its end."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
@@ -45,22 +39,6 @@ def needs(calibration: Calibration, config: Config) -> Needs:
         startup_s=startup_s(calibration, config),
         turnover_s=turnover_s(calibration, config),
     )
-
-
-def open_files(config: Config, tensors: float, *, batches: int | None = None) -> int:
-    """Descriptors that a loader takes in the main process.
-
-    By ``file_descriptor``, each tensor of a batch that the main process holds takes one.
-
-    Args:
-        config: Of the loader.
-        tensors: In a batch; 0 where they are shared by name.
-        batches: That it holds; ``None`` for full queues, which is the most.
-    """
-    if not config.num_workers:
-        return 0
-    held = config.queued_batches if batches is None else batches
-    return _FILES_OF_MAIN + _FILES_PER_WORKER * config.num_workers + round(held * tensors)
 
 
 def startup_s(calibration: Calibration, config: Config) -> float | None:
@@ -119,4 +97,4 @@ def _shm_bytes(calibration: Calibration, config: Config) -> float | None:
 def _open_files(calibration: Calibration, config: Config) -> int | None:
     by_name = not config.num_workers or config.sharing_strategy == "file_system"
     tensors = 0.0 if by_name else calibration.batch_tensors
-    return None if tensors is None else open_files(config, tensors)
+    return None if tensors is None else config.open_files(tensors)

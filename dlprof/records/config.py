@@ -7,6 +7,12 @@ from typing import Any
 
 from dlprof.records.record import record
 
+_FILES_OF_MAIN = 2
+"""Descriptors of the main process for the queue of results: counted with torch 2.13."""
+
+_FILES_PER_WORKER = 4
+"""The same for each worker: both ends of its index queue, and two pipes that tell its end."""
+
 
 @record(frozen=True, slots=True, kw_only=True)
 class Estimate:
@@ -70,6 +76,20 @@ class Config:
         Those in flight, and the one that the main process holds.
         """
         return self.batches_in_flight + 1 if self.num_workers else 0
+
+    def open_files(self, tensors: float, *, batches: int | None = None) -> int:
+        """Descriptors that the loader takes in the main process.
+
+        By ``file_descriptor``, each tensor of a batch that the main process holds takes one.
+
+        Args:
+            tensors: In a batch; 0 where they are shared by name.
+            batches: That it holds; ``None`` for full queues, which is the most.
+        """
+        if not self.num_workers:
+            return 0
+        held = self.queued_batches if batches is None else batches
+        return _FILES_OF_MAIN + _FILES_PER_WORKER * self.num_workers + round(held * tensors)
 
     def asks_as_much_as(self, other: Config) -> bool:
         """Whether it needs at least the workers, and the batches in flight, of one with workers."""

@@ -159,7 +159,7 @@ def duration(low: float, high: float, example: str) -> Kind:
 
 def _least_text(seconds: float) -> str:
     """A lower limit as it may be given: figures for people end at a hundredth of a millisecond."""
-    return f"{seconds * 1e6:g} us" if seconds < 1e-5 else format_duration(seconds)
+    return f"{seconds * 1e6:g} µs" if seconds < 1e-5 else format_duration(seconds)
 
 
 def _seconds(raw: Any) -> float:

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from dlprof.model import open_files
 from dlprof.records import Config
 
 FD = Path("/proc/self/fd")
@@ -44,10 +43,10 @@ def test_descriptors_are_those_of_torch(workers: int) -> None:
     )
     config = Config(num_workers=workers, prefetch_factor=2)
     batches = iter(loader)
-    assert count() - before == open_files(config, 0)
+    assert count() - before == config.open_files(0)
     held = next(batches)
     there = count() - before
-    least, most = open_files(config, TENSORS, batches=1), open_files(config, TENSORS)
+    least, most = config.open_files(TENSORS, batches=1), config.open_files(TENSORS)
     assert least <= there <= most
     assert len(held) == TENSORS
     del batches, held

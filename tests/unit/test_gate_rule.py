@@ -23,7 +23,7 @@ from dlprof.gate import (
     sights,
 )
 from dlprof.gate.plan import ALL_GATES, LOOKS, Limits
-from dlprof.gate.wording import seconds_text
+from dlprof.gate.wording import figures_text, seconds_text
 from dlprof.records import Config
 from dlprof.records.gate import Block, Compared, GateName, Quad, ReasonCode
 from dlprof.report.gate.document import check_document, read_check
@@ -350,7 +350,7 @@ def test_a_failure_says_which_stage_got_slower() -> None:
         {"stages_s": {**base, "collate": 0.032}, "service_s": (0.012,) * BATCHES},
     )
     explanation = judge(make_plan(), slower).explanation
-    assert explanation.endswith("The most of it is in collate: +500 us a sample.")
+    assert explanation.endswith("The most of it is in collate: +500 µs a sample.")
 
 
 def test_a_failure_says_which_transform_got_slower() -> None:
@@ -359,7 +359,7 @@ def test_a_failure_says_which_transform_got_slower() -> None:
     quads = quads_of(11, {"stages_s": base}, {"stages_s": more, "service_s": (0.012,) * BATCHES})
     verdict = judge(make_plan(), quads)
     assert verdict.explanation.endswith(
-        "The most of it is in fetch: +500 us a sample, +500 us of which in Resize."
+        "The most of it is in fetch: +500 µs a sample, +500 µs of which in Resize."
     )
     assert {stage.stage for stage in verdict.stages} == set(base)
 
@@ -380,8 +380,8 @@ def test_what_a_look_can_see_is_what_it_catches() -> None:
     ("seconds", "text"),
     [
         (0.0, "0 s"),
-        (9.9949e-6, "9.99 us"),
-        (9.996e-6, "10.0 us"),
+        (9.9949e-6, "9.99 µs"),
+        (9.996e-6, "10.0 µs"),
         (0.00123456, "1.23 ms"),
         (0.9996, "1.00 s"),
         (12.34, "12.3 s"),
@@ -391,6 +391,23 @@ def test_what_a_look_can_see_is_what_it_catches() -> None:
 )
 def test_times_have_three_digits(seconds: float, text: str) -> None:
     assert seconds_text(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("shift", "low", "high", "unit", "text"),
+    [
+        (1019 * 1024, -1.1 * 2**20, 2.5 * 2**20, "bytes", "+1.0 MiB (-1.1 to +2.5 MiB)"),
+        (990e-6, -1.2e-3, 2.1e-3, "seconds", "+0.99 ms (-1.20 to +2.10 ms)"),
+        (4e-6, 1e-6, 12e-6, "seconds", "+4.0 µs (+1.0 to +12.0 µs)"),
+        (0.0, 0.0, 0.0, "seconds", "0 s (0 to 0 s)"),
+        (0.0, -1e-9, 3e-3, "seconds", "0 ms (0 to +3.00 ms)"),
+        (200.0, 1.0, 300.0, "seconds", "+3 min 20 s (+1.00 s to +5 min)"),
+    ],
+)
+def test_a_difference_and_its_interval_are_in_one_unit(
+    shift: float, low: float, high: float, unit: str, text: str
+) -> None:
+    assert figures_text(shift, low, high, unit=unit, base=None) == text
 
 
 FIGURES = st.one_of(

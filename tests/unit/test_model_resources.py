@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from builders import trial
 
-from dlprof.model import needs, open_files
+from dlprof.model import needs
 from dlprof.model.trials import memory_of, startups_of
 from dlprof.records import Calibration, Config, Usage
 
@@ -46,9 +46,9 @@ def test_open_files_are_the_same_sum_whoever_asks() -> None:
     """``predict`` shows it, limits refuse by it, a sweep skips by the least of it."""
     config = Config(num_workers=3, prefetch_factor=2)
     shown = needs(KNOWN, config).open_files
-    assert shown == open_files(config, 2.0) == open_files(config, 0) + config.queued_batches * 2
-    assert open_files(config, 2.0, batches=2) == open_files(config, 0) + 2 * 2
-    assert open_files(Config(), 1000.0) == 0
+    assert shown == config.open_files(2.0) == config.open_files(0) + config.queued_batches * 2
+    assert config.open_files(2.0, batches=2) == config.open_files(0) + 2 * 2
+    assert Config().open_files(1000.0) == 0
 
 
 def test_queued_batches_are_those_in_flight_and_the_one_in_hand() -> None:

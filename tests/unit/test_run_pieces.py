@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import os
+import runpy
 import sys
 import types
 from pathlib import Path
@@ -20,7 +21,7 @@ from dlprof.cli.commands import _end_options_at_module
 from dlprof.cli.entry import run
 from dlprof.integrations.imports import AfterImport
 from dlprof.integrations.ledger import Ledger
-from dlprof.integrations.places import Place, place_of
+from dlprof.integrations.places import Place, _has_packages, place_of
 from dlprof.integrations.ranks import Rank, read_rank
 from dlprof.integrations.recorder import DATALOADER_MODULE
 from dlprof.integrations.script import show_fault
@@ -113,6 +114,56 @@ def test_the_users_frames_make_the_place() -> None:
     assert place.callers[0][0] == __file__
     assert all("site-packages" not in path for path, _ in place.callers)
     assert place.line(0, str(Path(__file__).parent)).startswith("test_run_pieces.py:")
+
+
+@pytest.mark.parametrize("name", ["timm", "torch"])
+def test_a_package_on_a_target_path_is_no_place_of_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """As ``pip install --target`` leaves it, also within the folder of the project."""
+    installed, project = tmp_path / "project" / "deps", tmp_path / "project"
+    (installed / name / "data").mkdir(parents=True)
+    (installed / f"{name}-1.0.dist-info").mkdir()
+    module = installed / name / "data" / "loader.py"
+    module.write_text("def make(look):\n    return look()\n")
+    for folder in ("bin", "own"):
+        (project / folder).mkdir()
+    mine = project / "own" / "mine.py"
+    mine.write_text("def call(make, look):\n    return make(look)\n")
+    paths = [project / "bin", project / "own", installed, tmp_path]
+    monkeypatch.setattr(sys, "path", [str(path) for path in paths] + sys.path)
+
+    def look() -> Place:
+        return place_of(sys._getframe().f_back)
+
+    make = runpy.run_path(str(module))["make"]
+    assert place_of_files(runpy.run_path(str(mine))["call"](make, look))[0] == str(mine)
+    (installed / f"{name}-1.0.dist-info").rmdir()
+    _has_packages.cache_clear()
+    assert place_of_files(make(look))[0] == str(module)  # it may be the user's own
+
+
+def place_of_files(place: Place) -> list[str]:
+    return [path for path, _ in place.callers]
+
+
+def test_what_lies_beside_the_script_is_the_users_whatever_is_installed_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "timm-1.0.dist-info").mkdir()
+    script = tmp_path / "train.py"
+    script.write_text("def call(look):\n    return look()\n")
+    call = runpy.run_path(str(script))["call"]
+
+    def look() -> Place:
+        return place_of(sys._getframe().f_back)
+
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    assert place_of_files(call(look))[0] == str(script)
+    monkeypatch.setattr(sys, "path", ["/nowhere", str(tmp_path), *sys.path])
+    assert place_of_files(call(look))[0] != str(script)
+    monkeypatch.chdir(tmp_path)
+    assert place_of_files(call(look))[0] == str(script)
 
 
 def test_a_place_outside_the_folder_is_named_in_full() -> None:

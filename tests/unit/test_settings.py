@@ -214,7 +214,7 @@ def test_a_bad_value_names_its_option_and_what_is_allowed(key: str, raw: object)
 def test_the_shortest_step_is_told_as_it_may_be_given() -> None:
     with pytest.raises(UsageError) as caught:
         resolve({"step_time": "0"})
-    assert "from 1 us to 1 h" in f"{caught.value.message} {caught.value.hint}"
+    assert "from 1 µs to 1 h" in f"{caught.value.message} {caught.value.hint}"
 
 
 def test_a_bad_value_in_the_environment_names_the_variable() -> None:

@@ -215,7 +215,7 @@ def test_who_is_asked_for_single_samples() -> None:
 
 
 def stamped(count: int, index: Any, *, slow: int | None = None) -> Any:
-    """What a stamper says of samples of 1 us each; one may take 1 s."""
+    """What a stamper says of samples of 1 µs each; one may take 1 s."""
     stamper = Stamper(0, None)
     stamper.picked(index)
     at = stamper.ends[0]

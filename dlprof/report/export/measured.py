@@ -16,7 +16,7 @@ from dlprof.report.labels import (
 )
 from dlprof.report.summary import PICK, Row, summarise
 from dlprof.report.text import clean
-from dlprof.units import MISSING, format_bytes, format_duration, format_rate
+from dlprof.units import MISSING, format_bytes, format_duration, format_rate, with_hint
 
 _MOST_BARS = 24
 _MOST_FAILURES = 50
@@ -119,14 +119,20 @@ def _cores(row: Row) -> str:
 
 
 def failures(run: Run) -> list[str]:
-    """Each kind of failure once for each configuration, with what to do about it."""
+    """Each kind of failure once for each configuration, with what to do about it.
+
+    What was skipped as it can't work here is among them.
+    """
     notes: dict[tuple[str, str], str] = {}
     for trial in run.trials:
         failure = trial.failure
         if failure is None:
             continue
-        note = f"{settings_text(trial.config)}: {clean(failure.message)} {clean(failure.hint)}"
+        how = "Skipped" if trial.outcome == "skipped" else "Failed"
+        told = with_hint(clean(failure.message), clean(failure.hint))
+        note = f"{how}: {settings_text(trial.config)}: {told}"
         notes.setdefault((trial.config.key, failure.kind), f"{note} [{clean(trial.id)}]")
     found = list(notes.values())
     more = len(found) - _MOST_FAILURES
-    return found if more <= 0 else [*found[:_MOST_FAILURES], f"{more} more failures"]
+    rest = [f"{more} more that failed or were skipped"] if more > 0 else []
+    return [*found[:_MOST_FAILURES], *rest]

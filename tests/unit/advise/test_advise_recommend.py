@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from typing import Any
 
 import pytest
 from builders import blocks, config, failed, machine, run, target, trial
@@ -11,7 +12,16 @@ from predicted_runs import calibration
 
 from dlprof.advise.recommend import recommend
 from dlprof.errors import NothingMeasuredError, UsageError
-from dlprof.records import Config, Constraints, Estimate, Recommendation, Target, Usage
+from dlprof.records import (
+    Config,
+    Constraints,
+    Estimate,
+    Failure,
+    Recommendation,
+    Target,
+    Trial,
+    Usage,
+)
 
 W0, W1, W2, W4, W8 = (config(w) for w in (0, 1, 2, 4, 8))
 RISING = {
@@ -231,6 +241,39 @@ def test_many_failures_are_counted_after_the_first_few() -> None:
     reasons = recommend(run(trials)).reasons
     assert reasons[-1].claim == "4 more configurations failed"
     assert len(reasons[-1].evidence["trials"]) == 4
+
+
+def skipped(chosen: Config, message: str = "Too little shared memory.", **rest: Any) -> Trial:
+    failure = Failure(kind="shared_memory", message=message, hint="")
+    return failed(chosen, outcome="skipped", failure=failure, **rest)
+
+
+def test_what_was_skipped_is_not_called_failed() -> None:
+    """Client 8: /dev/shm holds no worker's batches, and a lambda can't be spawned."""
+    spawned = config(2, start_method="spawn")
+    unstartable = Failure(kind="not_picklable", message="A lambda.", hint="")
+    trials = [
+        trial(W0, 100),
+        failed(W8),
+        *(skipped(config(workers)) for workers in range(1, 8)),
+        failed(spawned, outcome="skipped", failure=unstartable),
+    ]
+    answer = recommend(run(trials))
+    found = [reason.claim for reason in answer.reasons]
+    assert found[-3:] == [
+        "num_workers=8 failed: The worker was killed.",
+        "num_workers=1 and 6 more were skipped: Too little shared memory.",
+        "num_workers=2, start_method=spawn was skipped: A lambda.",
+    ]
+    assert len(answer.reasons[-2].evidence["trials"]) == 7
+    rules = [rule.unavailable for rule in answer.rules_of_thumb if rule.unavailable]
+    assert "num_workers=7 was skipped: Too little shared memory." in rules
+    assert not any("7 failed" in text for text in rules)
+
+
+def test_where_all_was_skipped_nothing_is_called_failed() -> None:
+    with pytest.raises(NothingMeasuredError, match="the first was skipped: Too little"):
+        recommend(run([skipped(W4)]))
 
 
 def test_where_everything_failed_once_the_rest_still_counts_with_low_confidence() -> None:
