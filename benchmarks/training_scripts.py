@@ -224,7 +224,7 @@ def sharded() -> None:
 
 def cheap_samples() -> None:
     """Samples that cost nothing, in two workers, and a small step that computes."""
-    data = Train(48_000)
+    data = Train(20_000)
     loader = DataLoader(data, **settings(data, batch_size=8, num_workers=2))
     epochs(loader, stepper(32), 2)
 
