@@ -128,7 +128,7 @@ class Cell:
 
     @property
     def ratio(self) -> float | None:
-        """dlprof's median over that by hand; ``None`` where that isn't known well enough."""
+        """The median of dlprof over that by hand; ``None`` where that isn't known well enough."""
         plain = self.plain(whole=self.whole)
         if not self.dlprof or not plain or self.error > SURE:
             return None

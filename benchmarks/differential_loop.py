@@ -109,6 +109,7 @@ def rates(epochs: Sequence[Epoch], workers: int, in_flight: int) -> dict[str, fl
         "steady_s": steady_s,
         "whole": in_whole / whole_s if whole_s else None,
         "epoch_samples": sum(whole[-1].samples) if whole else None,
+        "epoch_batches": len(whole[-1].samples) if whole else None,
         "batches": sum(len(epoch.samples) for epoch in epochs),
         "samples": sum(sum(epoch.samples) for epoch in epochs),
     }
@@ -134,7 +135,7 @@ def answer(
         steady = len(now.came_s) - 1 - in_flight - workers
         if steady < _ROUNDS * stride or steady % stride:
             return False
-        return now.came_s[-1] - now.came_s[in_flight + workers] >= seconds
+        return bool(now.came_s[-1] - now.came_s[in_flight + workers] >= seconds)
 
     return rates(loop(make(**settings), count, is_enough), workers, in_flight)
 

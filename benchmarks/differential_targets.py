@@ -443,7 +443,10 @@ def stateful_shards(**settings: Any) -> Any:
 def _monai(transforms: list[str], data_class: str, length: int, settings: Mapping[str, Any]) -> Any:
     monai: Any = importlib.import_module("monai.data")
     made: Any = importlib.import_module("monai.transforms")
-    options = {"RandGaussianNoised": {"keys": "image", "prob": 1.0}, "Flipd": {"keys": "image"}}
+    options: dict[str, dict[str, Any]] = {
+        "RandGaussianNoised": {"keys": "image", "prob": 1.0},
+        "Flipd": {"keys": "image"},
+    }
     steps = made.Compose([getattr(made, name)(**options[name]) for name in transforms])
     images = [{"image": torch.full((1, 48, 48), float(number))} for number in range(length)]
     data = getattr(monai, data_class)(images, steps)
