@@ -107,14 +107,16 @@ class Drawn:
         return self.length // self.batch_size * self.batch_size
 
 
-def draw(rng: random.Random, *, longest_s: float = 20.0) -> Drawn:
+def draw(rng: random.Random, *, kind: Kind | None = None, longest_s: float = 20.0) -> Drawn:
     """Draw a loader.
 
     Args:
         rng: What draws.
+        kind: Of the data set; drawn, too, if left out.
         longest_s: About how long an epoch in the main process may take at most.
     """
-    kind: Kind = rng.choice(("map", "map", "map", "iterable", "endless", "batching"))
+    drawn_kind: Kind = rng.choice(("map", "map", "map", "iterable", "endless", "batching"))
+    kind = kind or drawn_kind
     computes = rng.random() < 0.3
     sample_s = 0.0 if computes else rng.choice((0.0005, 0.001, 0.002, 0.005))
     rounds = rng.choice((2_000, 6_000, 20_000)) if computes else 0
