@@ -172,11 +172,16 @@ def publish(report: Report, before: Mapping[str, Any], *, quick: bool) -> None:
         before: From ``surroundings``, taken before the benchmark began.
         quick: Whether the figures mean nothing; then they are kept apart.
     """
+    print(markdown(keep(report, before, quick=quick)))
+
+
+def keep(report: Report, before: Mapping[str, Any], *, quick: bool) -> dict[str, Any]:
+    """Keep a report as ``publish`` does, without a word: so that one cut off can go on."""
     made = document(report, before, quick=quick)
-    print(markdown(made))
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{report.name}{'.quick' if quick else ''}.json"
     path.write_text(json.dumps(made, indent=1) + "\n")
+    return made
 
 
 def markdown(made: Mapping[str, Any]) -> str:

@@ -1,0 +1,580 @@
+"""Are the figures and the promises of ``dlprof sweep`` those of a loop by hand, on any loader?
+
+Loaders of many kinds, some written down (``differential_targets.py``) and some drawn at random
+(``drawn_loaders.py``), are swept by the command that users run. ``differential_loop.py``, which
+knows nothing of dlprof, times the same settings before the sweep and after it, and whether the
+recommended ones bring there what the recommendation says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import random
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import differential_targets
+import drawn_loaders
+from common import (
+    DLPROF,
+    RESULTS,
+    CommandError,
+    Report,
+    Table,
+    keep,
+    parser,
+    publish,
+    run_command,
+    surroundings,
+)
+from trainings import is_there, surroundings_of
+
+NAME = "differential"
+DRAWN = 32
+"""Loaders that are drawn at random."""
+GOAL, WORST = 0.05, 0.15
+SURE = 0.02
+"""Standard error of the loop by hand, as a share of its rate, from which a cell counts."""
+_HELD, _NARROW, _NARROW_RATIO = 0.9, 0.8, 1.5
+_LIMIT_S = 60.0
+_PROGRAM = Path(__file__).with_name("differential_loop.py")
+_TOLD = ("PyTorch's default", "present settings", "num_workers=0 is enough", "Too little is known")
+_PICK_FIRST = re.compile(r"^num_workers=[^:]* gave |is cheaper and gave ")
+
+Settings = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Design:
+    """How long it all takes.
+
+    Attributes:
+        budget_s: Of each sweep.
+        seconds: Of each loop by hand.
+        rounds: Loops of each configuration at least.
+        most: At most, where they don't agree.
+    """
+
+    budget_s: float = 12.0
+    seconds: float = 1.0
+    rounds: int = 3
+    most: int = 8
+
+
+QUICK = Design(budget_s=8.0, seconds=0.3, rounds=2, most=2)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Loader:
+    """What is measured.
+
+    Attributes:
+        name: In the table.
+        kind: ``written`` or ``drawn``.
+        function: In its file.
+        workers: That are tried beside none.
+        prefetch: Batches sent ahead to each.
+        text: Of its file; empty for those of ``differential_targets.py``.
+        wrong: Whether its data is wrong with workers, so that there is no rate.
+    """
+
+    name: str
+    kind: str
+    function: str
+    workers: int = 2
+    prefetch: int = 2
+    text: str = ""
+    wrong: bool = False
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Cell:
+    """One configuration of a loader.
+
+    Attributes:
+        settings: Arguments of DataLoader.
+        dlprof: Samples per second of dlprof's trials.
+        whole: Whether those are over whole epochs.
+        answers: Of the loop by hand.
+    """
+
+    settings: Settings
+    dlprof: list[float] = dataclasses.field(default_factory=list)
+    whole: bool = False
+    answers: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+
+    def plain(self, *, whole: bool) -> list[float]:
+        """Rates of the loop by hand, of whole epochs or of steady stretches."""
+        rates = (answer.get("whole" if whole else "steady") for answer in self.answers)
+        return [rate for rate in rates if rate is not None]
+
+    @property
+    def error(self) -> float:
+        """Standard error of the loop by hand, as a share of its mean."""
+        return standard_error(self.plain(whole=self.whole))
+
+    @property
+    def ratio(self) -> float | None:
+        """The median of dlprof over that by hand; ``None`` where that isn't known well enough."""
+        plain = self.plain(whole=self.whole)
+        if not self.dlprof or not plain or self.error > SURE:
+            return None
+        return statistics.median(self.dlprof) / statistics.median(plain)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """What a recommendation says of two configurations.
+
+    Attributes:
+        one: The settings that are so many times as fast.
+        two: As these.
+        value: How many times.
+        low: Lower end of its interval.
+        high: Upper end.
+    """
+
+    one: Settings
+    two: Settings
+    value: float
+    low: float | None
+    high: float | None
+
+    @property
+    def narrow(self) -> bool:
+        """Whether the interval says something."""
+        return bool(self.low and self.high and self.high / self.low <= _NARROW_RATIO)
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Outcome:
+    """One loader.
+
+    Attributes:
+        loader: Its name.
+        kind: Its kind.
+        cells: Its configurations.
+        promise: Of the recommendation; ``None`` where it compares nothing.
+        pick: The recommended settings.
+        wrong: Whether settings with which its data is wrong have a rate or are recommended.
+        error: What failed.
+        took_s: Seconds for all of it.
+    """
+
+    loader: str
+    kind: str
+    cells: list[Cell] = dataclasses.field(default_factory=list)
+    promise: Promise | None = None
+    pick: Settings | None = None
+    wrong: bool = False
+    error: str = ""
+    took_s: float = 0.0
+
+    @property
+    def ratios(self) -> list[float]:
+        """Of the cells that tell."""
+        return [cell.ratio for cell in self.cells if cell.ratio is not None]
+
+    @property
+    def true(self) -> tuple[float, float] | None:
+        """The promised gain as the loop by hand has it, with its standard error."""
+        if self.promise is None:
+            return None
+        one, two = (self.cell(each) for each in (self.promise.one, self.promise.two))
+        # Recommendations weigh whole epochs wherever epochs end.
+        whole = bool(one.plain(whole=True) and two.plain(whole=True))
+        sides = [cell.plain(whole=whole) for cell in (one, two)]
+        errors = [standard_error(side) for side in sides]
+        if not all(sides) or max(errors) > SURE:
+            return None
+        return statistics.median(sides[0]) / statistics.median(sides[1]), math.hypot(*errors)
+
+    @property
+    def held(self) -> bool | None:
+        """Whether the true gain lies in the promised interval, by what is known of it."""
+        true, promise = self.true, self.promise
+        if true is None or promise is None or not promise.low or not promise.high:
+            return None
+        gain, error = true
+        return promise.low * (1 - 2 * error) <= gain <= promise.high * (1 + 2 * error)
+
+    def cell(self, settings: Settings) -> Cell:
+        """The cell of some settings; makes one where there is none."""
+        for cell in self.cells:
+            if cell.settings == settings:
+                return cell
+        self.cells.append(Cell(settings=settings))
+        return self.cells[-1]
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Standard error of the mean over the mean; infinite of fewer than two values."""
+    if len(values) < 2:
+        return math.inf
+    return statistics.stdev(values) / math.sqrt(len(values)) / statistics.fmean(values)
+
+
+def settings_of(config: Mapping[str, Any]) -> Settings:
+    """The arguments of DataLoader that a person would write down for a configuration.
+
+    The start method is the loader's own, which the loop by hand has from the loader itself.
+    """
+    workers = config["num_workers"]
+    settings: Settings = {"num_workers": workers}
+    if workers:
+        settings["prefetch_factor"] = config["prefetch_factor"]
+        if config["persistent_workers"]:
+            settings["persistent_workers"] = True
+        if not config["in_order"]:
+            settings["in_order"] = False
+    return settings
+
+
+def promise_of(found: Mapping[str, Any]) -> Promise | None:
+    """What a sweep's JSON promises over the present settings, or over PyTorch's default."""
+    recommendation = found.get("recommendation")
+    if recommendation is None:
+        return None
+    pick = settings_of(recommendation["config"])
+    configs = {trial["id"]: settings_of(trial["config"]) for trial in found["trials"]}
+    for reason in recommendation["reasons"]:
+        ratio = reason["evidence"].get("ratio")
+        if ratio is None or not any(words in reason["claim"] for words in _TOLD):
+            continue
+        sides = [configs[name] for name in reason["evidence"]["trials"] if name in configs]
+        other = next((each for each in sides if each != pick), None)
+        if other is None or pick not in sides:
+            continue
+        first = _PICK_FIRST.search(reason["claim"]) is not None
+        one, two = (pick, other) if first else (other, pick)
+        return Promise(one=one, two=two, **{end: ratio[end] for end in ("value", "low", "high")})
+    return None
+
+
+class ByHand:
+    """The loop by hand over one loader.
+
+    Args:
+        path: Its file.
+        function: In that file.
+        environ: Added to the environment.
+    """
+
+    def __init__(self, path: Path, function: str, environ: Mapping[str, str]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", str(_PROGRAM), str(path), function],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, **environ},
+            start_new_session=True,
+        )
+
+    def ask(self, settings: Settings, seconds: float) -> dict[str, Any]:
+        """One loop.
+
+        Raises:
+            CommandError: It failed, or did not end.
+        """
+        stdin, stdout = cast(Any, self._process.stdin), cast(Any, self._process.stdout)
+        timer = threading.Timer(_LIMIT_S, self.kill)
+        timer.start()
+        try:
+            print(json.dumps({"settings": settings, "seconds": seconds}), file=stdin, flush=True)
+            line = stdout.readline()
+        finally:
+            timer.cancel()
+        answer: dict[str, Any] = json.loads(line) if line else {"error": "it gave no answer"}
+        if "error" in answer:
+            raise CommandError(f"the loop by hand with {settings}: {answer['error']}")
+        return answer
+
+    def kill(self) -> None:
+        """End it and all that it started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, 9)
+
+    def close(self) -> None:
+        """Let it end by itself, which it does at once."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.communicate(timeout=5)
+        self.kill()
+        self._process.wait()
+
+
+def swept(loader: Loader, path: Path, environ: Mapping[str, str], budget_s: float) -> Any:
+    """What ``dlprof sweep`` says of a loader, as JSON.
+
+    Raises:
+        CommandError: It failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="dlprof-benchmark-") as folder:
+        flags = [
+            *("--num-workers", f"0,{loader.workers}", "--prefetch-factor", str(loader.prefetch)),
+            *("--budget", f"{budget_s:g}s", "-o", f"{folder}/run.dlprof.jsonl", "--json", "-q"),
+        ]
+        target = f"{path}:{loader.function}"
+        done = run_command([*DLPROF, "sweep", target, *flags], environ=environ)
+    return json.loads(done.stdout)
+
+
+def measure(loader: Loader, path: Path, environ: Mapping[str, str], design: Design) -> Outcome:
+    """One loader: by hand, by dlprof, and by hand until that is known."""
+    outcome, began_s = Outcome(loader=loader.name, kind=loader.kind), time.monotonic()
+    rng = random.Random(loader.name)
+    with contextlib.closing(ByHand(path, loader.function, environ)) as by_hand:
+        try:
+            outcome.cell({"num_workers": 0})
+            if not loader.wrong:
+                outcome.cell({"num_workers": loader.workers, "prefetch_factor": loader.prefetch})
+            by_hand.ask(outcome.cells[0].settings, 0.0)
+            import_s = time.monotonic() - began_s
+            _round(outcome.cells, by_hand, design, rng)
+            # A sweep's budget counts its imports, and some packages take seconds.
+            found = swept(loader, path, environ, design.budget_s + 3 * import_s)
+            add_sweep(outcome, loader, found)
+            for _ in range(1, design.most):
+                unsure = [each for each in outcome.cells if not is_known(each, design.rounds)]
+                if not unsure:
+                    break
+                _round(unsure, by_hand, design, rng)
+        except CommandError as error:
+            outcome.error = str(error)[-300:]
+    outcome.took_s = time.monotonic() - began_s
+    return outcome
+
+
+def _round(cells: Sequence[Cell], by_hand: ByHand, design: Design, rng: random.Random) -> None:
+    for cell in rng.sample(list(cells), len(cells)):
+        cell.answers.append(by_hand.ask(cell.settings, design.seconds))
+
+
+def is_known(cell: Cell, rounds: int) -> bool:
+    """Whether a cell was looped over often enough."""
+    both = [cell.plain(whole=whole) for whole in (cell.whole, True)]
+    errors = [standard_error(rates) for rates in both if rates]
+    return len(cell.answers) >= rounds and bool(errors) and max(errors) <= SURE
+
+
+def add_sweep(outcome: Outcome, loader: Loader, found: Mapping[str, Any]) -> None:
+    """Add what a sweep measured of the cells, and of what it recommends and compares that with."""
+    recommendation, promise = found.get("recommendation"), promise_of(found)
+    if recommendation is not None:
+        outcome.pick = settings_of(recommendation["config"])
+    rated = [
+        (settings_of(trial["config"]), trial)
+        for trial in found["trials"]
+        if trial["purpose"] == "measure" and trial["samples_per_s"] is not None
+    ]
+    if loader.wrong:
+        outcome.wrong = any(settings["num_workers"] > 1 for settings, _ in rated)
+        rated = [each for each in rated if not each[0]["num_workers"]]
+        promise = None
+    outcome.promise = promise
+    asked = [cell.settings for cell in outcome.cells]
+    asked += [promise.one, promise.two] if promise is not None else []
+    asked += [outcome.pick] if outcome.pick is not None and not loader.wrong else []
+    for settings, trial in rated:
+        if settings in asked:
+            cell = outcome.cell(settings)
+            cell.dlprof.append(trial["samples_per_s"]["value"])
+            cell.whole = bool(trial["whole_epochs"])
+
+
+def loaders(drawn: int) -> list[Loader]:
+    """All of them, written and drawn ones by turns."""
+    written = [
+        Loader(
+            name=name,
+            kind="written",
+            function=name,
+            wrong=name in differential_targets.WRONG_WITH_WORKERS,
+        )
+        for name in differential_targets.LOADERS
+    ]
+    made = [_drawn(seed) for seed in range(drawn)]
+    every = max(1, len(written) // max(1, len(made)))
+    mixed: list[Loader] = []
+    while written or made:
+        mixed += [*written[:every], *made[:1]]
+        del written[:every], made[:1]
+    return mixed
+
+
+def _drawn(seed: int) -> Loader:
+    drawn = drawn_loaders.draw(random.Random(seed))
+    cost = "computes" if drawn.computes else f"{1000 * drawn.sample_s:g} ms"
+    details = [drawn.kind, cost, f"{drawn.length:,} by {drawn.batch_size}"]
+    details += [each for each in (drawn.sampler, drawn.collate) if each not in ("order", "default")]
+    return Loader(
+        name=f"drawn {seed}: {', '.join(details)}",
+        kind="drawn",
+        function="make_loader",
+        workers=drawn.workers,
+        prefetch=drawn.prefetch,
+        text=drawn_loaders.module_text(drawn),
+    )
+
+
+@contextlib.contextmanager
+def files(made: Sequence[Loader]) -> Iterator[dict[str, Path]]:
+    """The loaders' files, and the data that they read, under ``DIFFERENTIAL_DATA``."""
+    with tempfile.TemporaryDirectory(prefix="dlprof-benchmark-") as folder:
+        os.environ[differential_targets.FILES] = folder
+        differential_targets.write_shards(Path(folder))
+        paths = {}
+        for number, loader in enumerate(made):
+            paths[loader.name] = Path(differential_targets.__file__)
+            if loader.text:
+                paths[loader.name] = Path(folder) / f"drawn_{number}.py"
+                paths[loader.name].write_text(loader.text)
+        yield paths
+
+
+def report(found: Sequence[Outcome], left_out: Mapping[str, str]) -> Report:
+    """The tables."""
+    told = [each for each in found if each.ratios]
+    near = [each for each in told if abs(statistics.median(each.ratios) - 1) <= GOAL]
+    far = [each for each in told if any(abs(ratio - 1) > WORST for ratio in each.ratios)]
+    judged = [each for each in found if each.held is not None]
+    held, narrow = (
+        _share(each.held for each in judged),
+        _share(each.promise is not None and each.promise.narrow for each in judged),
+    )
+    wrong = [each for each in found if each.wrong]
+    failed = [each for each in found if each.error]
+    columns = ("loader", "settings", "dlprof / by hand", "promised", "true", "holds")
+    return Report(
+        name=NAME,
+        title="The figure and the promise are true, on any loader",
+        goal=(
+            f"the median ratio of each loader within {GOAL:.0%} of 1 and none beyond {WORST:.0%}; "
+            f"the recommended gain within its interval in {_HELD:.0%}, where high/low <= "
+            f"{_NARROW_RATIO:g} in {_NARROW:.0%}; no rate where the data is wrong"
+        ),
+        passed=(
+            len(near) == len(told)
+            and not (far or wrong or failed)
+            and held >= _HELD
+            and narrow >= _NARROW
+        ),
+        tables=[Table("", columns, [_row(each) for each in found])],
+        notes=[
+            (
+                f"{len(found)} loaders, {sum(each.kind == 'drawn' for each in found)} of them "
+                f"drawn. {len(told)} can be told: {len(near)} within {GOAL:.0%} in the median, "
+                f"{len(far)} with a ratio beyond {WORST:.0%}. In {len(found) - len(told)} nothing "
+                f"could be compared; cells whose loops by hand have a standard error above "
+                f"{SURE:.0%} say nothing (?)."
+            ),
+            (
+                f"Of {len(judged)} promised gains that can be judged {held:.0%} hold, by twice "
+                f"the standard error of the loops by hand, and {narrow:.0%} have high/low <= "
+                f"{_NARROW_RATIO:g}."
+            ),
+            (
+                f"{len(wrong)} loaders have a rate with settings that make their data wrong, "
+                f"{len(failed)} failed."
+            ),
+            *(f"{each.loader}: {each.error.strip()}" for each in failed),
+            *(f"{name} was left out: {why}." for name, why in left_out.items()),
+        ],
+        data={"outcomes": [dataclasses.asdict(each) for each in found]},
+    )
+
+
+def _share(values: Any) -> float:
+    known = [bool(value) for value in values]
+    return sum(known) / len(known) if known else 0.0
+
+
+def _row(outcome: Outcome) -> tuple[str, ...]:
+    cells = [cell for cell in outcome.cells if cell.dlprof]
+    ratios = ["?" if cell.ratio is None else f"{cell.ratio:.3f}" for cell in cells]
+    promise, true = outcome.promise, outcome.true
+    ends = "" if promise is None or not promise.low else f" ({promise.low:.2f}-{promise.high:.2f})"
+    return (
+        outcome.loader,
+        ", ".join(_short(cell.settings) + (" whole" if cell.whole else "") for cell in cells),
+        ", ".join(ratios) or "-",
+        "-" if promise is None else f"{promise.value:.2f}{ends}",
+        "?" if true is None and promise else "-" if true is None else f"{true[0]:.2f}",
+        "**wrong data**" if outcome.wrong else {None: "-", True: "yes"}.get(outcome.held, "**no**"),
+    )
+
+
+def _short(settings: Settings) -> str:
+    rest = "p" if settings.get("persistent_workers") else ""
+    return f"{settings['num_workers']}{rest}"
+
+
+def earlier(path: Path) -> list[Outcome]:
+    """What an earlier run kept."""
+    if not path.exists():
+        return []
+    return [outcome_of(kept) for kept in json.loads(path.read_text())["data"]["outcomes"]]
+
+
+def outcome_of(kept: Mapping[str, Any]) -> Outcome:
+    """An outcome as it was kept."""
+    promise = kept["promise"] and Promise(**kept["promise"])
+    return Outcome(
+        **{**kept, "cells": [Cell(**cell) for cell in kept["cells"]], "promise": promise}
+    )
+
+
+def main() -> None:
+    """Measure and publish."""
+    options: argparse.ArgumentParser = parser(__doc__)
+    options.add_argument("names", nargs="*", metavar="NAME", help="loaders, or beginnings")
+    options.add_argument("--more", action="store_true", help="only what was not measured yet")
+    options.add_argument("--minutes", type=float, default=45.0, help="none is begun after them")
+    options.add_argument("--drawn", type=int, default=DRAWN, help="loaders drawn at random")
+    options.add_argument(
+        "--site", type=Path, help="where the packages were put by `pip install --target SITE`"
+    )
+    given = options.parse_args()
+    made = [each for each in loaders(given.drawn) if each.name.startswith(tuple(given.names) or "")]
+    if given.quick and not given.names:
+        made = [each for each in made if each.name in ("waits", "partial_batches", "short")]
+    packages = differential_targets.PACKAGES
+    left_out = {
+        each.name: f"{packages[each.name]} is not installed"
+        for each in made
+        if each.name in packages and not is_there(packages[each.name], given.site)
+    }
+    quick = given.quick or (bool(given.names) and not given.more)
+    known = earlier(RESULTS / f"{NAME}.json") if given.more else []
+    found = {each.loader: each for each in known if not each.error}
+    design, before, began_s = QUICK if given.quick else Design(), surroundings(), time.monotonic()
+    with files(made) as paths:
+        for loader in made:
+            if loader.name in found or loader.name in left_out:
+                continue
+            if time.monotonic() - began_s > 60 * given.minutes:
+                left_out[loader.name] = "no time was left"
+                continue
+            path, environ = paths[loader.name], surroundings_of(given.site)
+            found[loader.name] = outcome = measure(loader, path, environ, design)
+            took = f"{outcome.took_s:.0f} s"
+            print(" | ".join(_row(outcome)), took, outcome.error, file=sys.stderr, flush=True)
+            keep(report(list(found.values()), left_out), before, quick=quick)
+    publish(report(list(found.values()), left_out), before, quick=quick)
+
+
+if __name__ == "__main__":
+    main()
