@@ -43,7 +43,7 @@ from common import (
 from trainings import is_there, surroundings_of
 
 NAME = "differential"
-DRAWN = 32
+DRAWN = 30
 """Loaders that are drawn at random."""
 GOAL, WORST = 0.05, 0.15
 SURE = 0.02
@@ -62,19 +62,19 @@ class Design:
     """How long it all takes.
 
     Attributes:
-        budget_s: Of each sweep.
+        budget_s: Of each sweep, beside what its imports take.
         seconds: Of each loop by hand.
         rounds: Loops of each configuration at least.
         most: At most, where they don't agree.
     """
 
-    budget_s: float = 12.0
-    seconds: float = 1.0
+    budget_s: float = 8.0
+    seconds: float = 0.8
     rounds: int = 3
     most: int = 8
 
 
-QUICK = Design(budget_s=8.0, seconds=0.3, rounds=2, most=2)
+QUICK = Design(budget_s=5.0, seconds=0.3, rounds=2, most=2)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
