@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dlprof.advise.candidates import Candidate
+from dlprof.advise.candidates import Candidate, rest_on_one_batch
 from dlprof.advise.choice import WITHIN, Choice, is_tie, surely_differs
 from dlprof.advise.wording import percent, times
 from dlprof.records import Confidence, Config, Run, Trial
@@ -40,6 +40,8 @@ def _grave_doubts(choice: Choice, run: Run) -> Iterator[str]:
             f"it was measured on {run.header.machine.hostname}, not on "
             f"{situation.machine.hostname}: only the limits are known there"
         )
+    if rest_on_one_batch(run, pick.trials):
+        yield "its rate rests on the size of one batch"
     if ranks > 1:
         yield f"one loader was measured, not {ranks} at once"
     if pick.failures:

@@ -10,7 +10,7 @@ import dataclasses
 import statistics
 from collections.abc import Callable, Sequence
 
-from dlprof.advise.candidates import Candidate, evidence_ids
+from dlprof.advise.candidates import Candidate, evidence_ids, rest_on_one_batch
 from dlprof.advise.choice import SAME_SPEED, WITHIN, Choice, surely_differs
 from dlprof.advise.effective import cores_share
 from dlprof.advise.pinning import gain_words, pin_gains, typical
@@ -31,12 +31,34 @@ _WORTH_TELLING = 0.1
 """Share of the cores that neighbours keep busy from which it is worth a sentence."""
 
 _MOST_FAILURES = 5
+_TRANSIENT_S = 1.0
 
 
 def explain(choice: Choice) -> list[Reason]:
     """All reasons that apply, the most telling first."""
     found = (reason(choice) for reason in REASONS)
     return [each for each in found if each is not None]
+
+
+def conditions(run: Run, choice: Choice) -> list[Reason]:
+    """What the figures of the pick rest on, where that is not what they seem to."""
+    trials, ids = choice.pick.trials, {"trials": choice.pick.trial_ids}
+    found = []
+    if rest_on_one_batch(run, trials):
+        claim = (
+            "The rates rest on the size of one batch, which an older dlprof took for that of all: "
+            "sweep again"
+        )
+        found.append(Reason(claim=claim, evidence=ids))
+    paid = [trial.transient_s for trial in trials if trial.transient_s is not None]
+    once_s = statistics.median(paid) if paid else 0.0
+    if once_s >= _TRANSIENT_S:
+        claim = (
+            "Its first batches are slower than its steady rate: that costs a training "
+            f"{format_duration(once_s)} once"
+        )
+        found.append(Reason(claim=claim, evidence={**ids, "transient_s": once_s}))
+    return found
 
 
 def neighbours(run: Run) -> list[Reason]:

@@ -13,7 +13,14 @@ from dlprof.advise.confidence import judge, outran
 from dlprof.advise.effective import SAME_STEP, Situation
 from dlprof.advise.foretold import believed, better_foretold, foretold, levers
 from dlprof.advise.limits import within_limits
-from dlprof.advise.reasons import default_of, explain, failed_or_skipped, failures, neighbours
+from dlprof.advise.reasons import (
+    conditions,
+    default_of,
+    explain,
+    failed_or_skipped,
+    failures,
+    neighbours,
+)
 from dlprof.advise.rules import rules_of_thumb, without_wrong
 from dlprof.advise.wrong_data import failing_present, findings_of
 from dlprof.errors import NothingMeasuredError, UsageError
@@ -98,6 +105,7 @@ def recommend(
         confidence_reason=confidence_reason,
         reasons=(
             *failing_present(run),
+            *conditions(run, choice),
             *explain(choice),
             *levers(run, choice.pick.config),
             *foretold(run, choice, trusted),

@@ -165,6 +165,12 @@ def _parts_of(
     held = inner_loaders(found)
     if held:
         return _parts_around(found, held, factory, source)
+    if (
+        isinstance(found, IterableDataset)
+        and factory is not None
+        and "num_workers" in factory.named
+    ):
+        return None  # what takes the workers of a loader returns one, whatever its class
     if _is_dataset(found):
         return _bare_parts(found, source, batch_size)
     if own_way and isinstance(found, Iterable) and not isinstance(found, str | bytes):

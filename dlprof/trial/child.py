@@ -25,7 +25,7 @@ from dlprof.trial.consumer import make_consumer
 from dlprof.trial.explaining import Explainer, take_rested
 from dlprof.trial.guard import guard_of
 from dlprof.trial.measure import Loop, Plan, measure
-from dlprof.trial.oddities import Seen, check_length
+from dlprof.trial.oddities import Seen, check_length, is_resampled
 from dlprof.trial.probing import probe, try_workers
 from dlprof.trial.processes import tie_forked
 from dlprof.trial.protocol import (
@@ -223,6 +223,8 @@ def _measure(
     if copies is not None:
         window = copies.window(window)
     measured = measure(loop, plan, gate, clock=_clock, window=window)
+    if is_resampled(getattr(loader, "dataset", None)):
+        measured = dataclasses.replace(measured, epoch_samples=None)
     if explainer is not None and measured.batches_per_s is not None:
         take_rested(loop, request.config, measured.batches_per_s.value)
     seen.weigh(loop.batch)

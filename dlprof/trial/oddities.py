@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from dlprof.records import Config, Target
@@ -21,6 +22,9 @@ _SHARD = (
     "or use num_workers=0 or 1."
 )
 _PROMISE = "Make __len__ return the batches that come, and let each worker yield all of its share."
+_DEEPEST, _LONGEST = 8, 64
+"""Stages of a pipeline that hold each other, and in a list; a longer one holds the data."""
+
 _WEIGHED = 2
 """Batches before the window whose bytes are counted."""
 
@@ -80,6 +84,24 @@ class Seen:
         if samples is None or not self._samples:
             return self._bytes / max(1, self._seen)
         return self._bytes / self._samples * samples
+
+
+def is_resampled(dataset: object, depth: int = 0) -> bool:
+    """Whether an iterable draws its shards with replacement, as webdataset's resampled shards do.
+
+    Then an epoch has no samples of its own, and each worker gives as many as one alone would.
+    """
+    from torch.utils.data import IterableDataset  # noqa: PLC0415
+
+    if "resampl" in type(dataset).__name__.lower():
+        return True
+    if depth > _DEEPEST:
+        return False
+    stages: Iterable[Any] = getattr(dataset, "__dict__", {}).values()
+    if isinstance(dataset, list | tuple):
+        stages = dataset
+    held = (each for each in stages if isinstance(each, IterableDataset | list | tuple))
+    return any(is_resampled(each, depth + 1) for each in itertools.islice(held, _LONGEST))
 
 
 def check_length(loop: Loop, target: Target) -> list[str]:

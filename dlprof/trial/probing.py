@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import multiprocessing
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from dlprof.errors import TargetError
 from dlprof.records import Config
 from dlprof.trial.consumer import make_consumer, try_consumer
 from dlprof.trial.guard import guard_of
@@ -43,11 +46,18 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
 
     gate = EpochGate()
     loader = make_loader(built, Config(), gate=gate, any_size=True)
-    iterator = iter(loader)
-    first = next(iterator, _NOTHING)
+    with _loaders_started() as started:
+        iterator = iter(loader)
+        first = next(iterator, _NOTHING)
     if first is _NOTHING:
         raise EmptyLoaderError
     gate.confirm()
+    if built.parts is not None and len(started) > 1:
+        raise TargetError(
+            f"{built.target.dataset} makes a DataLoader of its own when it is iterated: it is a "
+            "loader, whose batches would be batched again.",
+            hint="Name a function that takes num_workers and returns it with so many workers.",
+        )
     middle_s, middle_cpu_s, batch = _clock(), time.process_time(), next(iterator, first)
     ended_s, ended_cpu_s = _clock(), time.process_time()
     sent = _sent(first, batch)
@@ -73,6 +83,24 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         "start_method": multiprocessing.get_start_method(),
         "sharing_strategy": _sharing_strategy(loader),
     }
+
+
+@contextlib.contextmanager
+def _loaders_started() -> Iterator[list[Any]]:
+    """The DataLoaders that are iterated meanwhile, in this disposable process."""
+    from torch.utils.data import DataLoader  # noqa: PLC0415
+
+    plain, started = DataLoader._get_iterator, []  # noqa: SLF001 - the one place they all pass
+
+    def noted(loader: Any) -> Any:
+        started.append(loader)
+        return plain(loader)
+
+    DataLoader._get_iterator = noted  # type: ignore[method-assign,assignment] # noqa: SLF001
+    try:
+        yield started
+    finally:
+        DataLoader._get_iterator = plain  # type: ignore[method-assign] # noqa: SLF001
 
 
 def try_workers(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:

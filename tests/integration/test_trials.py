@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import time
 from collections.abc import Iterator
@@ -248,3 +249,34 @@ def test_without_fork_each_trial_is_a_process_of_its_own(place: Path) -> None:
     assert built.target.length == 4096
     assert trial.outcome == "completed", trial.failure
     assert trial.samples_per_s is not None
+
+
+def test_a_dataset_that_makes_its_own_loader_is_not_batched_again(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "import torch\n"
+        "from torch.utils.data import DataLoader, IterableDataset, TensorDataset\n"
+        "class Own(IterableDataset):\n"
+        "    def __init__(self, workers=0):\n"
+        "        self.workers = workers\n"
+        "    def __iter__(self):\n"
+        "        data = TensorDataset(torch.arange(400.0))\n"
+        "        return iter(DataLoader(data, batch_size=4, num_workers=self.workers))\n"
+        "def make(num_workers=0):\n"
+        "    return Own(num_workers)\n"
+    )
+    request = BuildRequest(target=f"{tmp_path}/own.py:Own", seed=0)
+    bench = Bench(request, directory=tmp_path)
+    try:
+        with pytest.raises(TargetError, match="makes a DataLoader of its own"):
+            Running(bench)
+    finally:
+        bench.close()
+    bench = Bench(
+        dataclasses.replace(request, target=f"{tmp_path}/own.py:make"), directory=tmp_path
+    )
+    try:
+        trial = Running(bench).run(config(2))
+    finally:
+        bench.close()
+    assert trial.outcome == "completed", trial.failure
+    assert trial.samples_per_batch == 4

@@ -8,11 +8,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.data import IterableDataset
 
 from dlprof.records import Config, Target
 from dlprof.targets.counting import SampleCounter, are_duplicates
 from dlprof.trial.measure import Loop, WrongDataError
-from dlprof.trial.oddities import Seen, check_length
+from dlprof.trial.oddities import Seen, check_length, is_resampled
 
 
 def looked_at(workers: int, batches: list[torch.Tensor], *, kind: str = "iterable") -> None:
@@ -118,3 +119,30 @@ def test_more_batches_than_promised_are_a_warning() -> None:
 @pytest.mark.parametrize(("came", "promised", "kind"), [(20, 20, "iterable"), (20, 157, "map")])
 def test_a_promise_that_is_kept_or_checked_elsewhere(came: int, promised: int, kind: str) -> None:
     assert checked(came, promised, kind) == []
+
+
+class ResampledStage(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(())
+
+
+class Chain(IterableDataset[int]):
+    def __init__(self, *stages: object) -> None:
+        self.pipeline = list(stages)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(())
+
+
+def test_draws_with_replacement_have_no_epoch() -> None:
+    assert is_resampled(Chain(Chain(ResampledStage()), 3))
+    assert not is_resampled(Chain(Chain(), [1, 2]))
+    holder = Chain()
+    holder.pipeline.append(holder)
+    assert not is_resampled(holder)
+
+
+def test_webdataset_s_resampled_shards_are_known() -> None:
+    webdataset = pytest.importorskip("webdataset")
+    assert is_resampled(webdataset.WebDataset("x.tar", resampled=True).batched(4))
+    assert not is_resampled(webdataset.WebDataset("x.tar", shardshuffle=False).batched(4))
