@@ -95,6 +95,7 @@ def look_at(bench: Bench, settings: SweepSettings, machine: Machine, deadline: D
             f"No configuration that was asked for can work here: {first.message}",
             hint=first.hint,
             traceback=first.stderr_tail,
+            failures=[(fault.kind, fault.message) for fault in faults.values()],
         )
     cells: tuple[Config, ...] = ()
     if wants_model(settings, [config for config in space.configs if config not in faults]):
