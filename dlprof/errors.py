@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import collections
 import enum
+from collections.abc import Iterable, Mapping
 
 
 class ExitCode(enum.IntEnum):
@@ -28,8 +30,10 @@ class DlprofError(Exception):
         message: What is wrong, one sentence, naming the value that the user gave.
         hint: What to do about it, one sentence; empty where the message says it already.
         traceback: What the user's own code, or the processes that it ran in, wrote; mostly empty.
+        failures: Kind and message of each trial that failed or was skipped, where that is why.
 
     Attributes:
+        failures: Each different one once, most frequent first: ``kind``, ``message``, ``count``.
         shows_traceback: Whether ``traceback`` is the user's own code's, which shows where the fault
             lies, so that it is shown without being asked for.
     """
@@ -38,11 +42,28 @@ class DlprofError(Exception):
     exit_code = ExitCode.INTERNAL
     shows_traceback = False
 
-    def __init__(self, message: str, *, hint: str = "", traceback: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        traceback: str = "",
+        failures: Iterable[tuple[str, str]] = (),
+    ) -> None:
         super().__init__(message)
+        self.failures: tuple[Mapping[str, str | int], ...] = tuple(
+            {"kind": kind, "message": text, "count": count}
+            for (kind, text), count in collections.Counter(failures).most_common()
+        )
         self.message = message
         self.hint = hint
         self.traceback = traceback
+
+    @property
+    def document(self) -> dict[str, object]:
+        """As scripts read it: ``kind``, ``message``, ``hint``, and ``failures`` where there are."""
+        found: dict[str, object] = {"kind": self.kind, "message": self.message, "hint": self.hint}
+        return found | ({"failures": list(self.failures)} if self.failures else {})
 
 
 class UsageError(DlprofError):

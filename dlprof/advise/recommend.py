@@ -271,4 +271,7 @@ def _nothing_measured(run: Run) -> NothingMeasuredError:
         f"None of the run's {len(run.trials)} trials gave a rate; the first "
         f"{failed_or_skipped(first)}: {failed.message}",
         hint=failed.hint,
+        failures=[
+            (trial.failure.kind, trial.failure.message) for trial in run.trials if trial.failure
+        ],
     )

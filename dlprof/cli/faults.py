@@ -7,6 +7,7 @@ import json
 import sys
 import tempfile
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 
 import typer
@@ -29,6 +30,7 @@ class Fault:
         hint: What to do about it; may be empty.
         exit_code: What the program ends with.
         details: A traceback that helps the user; may be empty.
+        failures: See ``DlprofError``.
     """
 
     kind: str
@@ -36,6 +38,7 @@ class Fault:
     hint: str
     exit_code: int
     details: str = ""
+    failures: tuple[Mapping[str, str | int], ...] = ()
 
 
 def describe(error: BaseException, *, verbose: bool) -> Fault:
@@ -55,6 +58,7 @@ def describe(error: BaseException, *, verbose: bool) -> Fault:
             hint=error.hint,
             exit_code=error.exit_code,
             details=error.traceback if verbose or error.shows_traceback else "",
+            failures=error.failures,
         )
     if isinstance(error, _ParserError):
         return _describe_parser_error(error)
@@ -140,5 +144,11 @@ def error_document(fault: Fault) -> str:
     # All records are loaded with it, which takes longer than the rest of --help.
     from dlprof.records import SCHEMA_VERSION  # noqa: PLC0415
 
-    error = {"kind": fault.kind, "message": fault.message, "hint": fault.hint}
+    error: dict[str, object] = {
+        "kind": fault.kind,
+        "message": fault.message,
+        "hint": fault.hint,
+    }
+    if fault.failures:
+        error["failures"] = fault.failures
     return json.dumps({"schema_version": SCHEMA_VERSION, "error": error})

@@ -73,7 +73,7 @@ def _show(run: Run, *, as_json: bool) -> None:
     if as_json:
         from dlprof.report.documents import profile_document
 
-        streams.write_result(profile_document(run))
+        streams.write_result(profile_document(run, _fault(run)))
         return
     from dlprof.report.profile import render_profile
 
@@ -89,9 +89,21 @@ def _exit(run: Run, path: Path, *, as_json: bool) -> None:
             f"The profile was interrupted; {len(run.trials)} trials are kept in {path}",
             hint="Run it again for a diagnosis that rests on more.",
         )
+    fault = _fault(run)
+    if fault is not None:
+        raise typer.Exit(fault.exit_code) if as_json else fault
+
+
+def _fault(run: Run) -> NothingMeasuredError | None:
+    """Why nothing could be measured; ``None`` where something was."""
     failure = run.trials[0].failure if run.trials else None
     if failure is None:
-        return
-    if as_json:
-        raise typer.Exit(ExitCode.NOTHING_MEASURED)
-    raise NothingMeasuredError(failure.message, hint=failure.hint, traceback=failure.stderr_tail)
+        return None
+    return NothingMeasuredError(
+        failure.message,
+        hint=failure.hint,
+        traceback=failure.stderr_tail,
+        failures=[
+            (trial.failure.kind, trial.failure.message) for trial in run.trials if trial.failure
+        ],
+    )

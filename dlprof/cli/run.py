@@ -8,7 +8,6 @@ import dataclasses
 import os
 import sys
 import time
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -83,7 +82,7 @@ def run(
             "There is no script to run", hint="Give one: dlprof run train.py, or -m and a module."
         )
     # Everything that dlprof needs is imported before the script can put other modules in its way.
-    from dlprof.integrations.ranks import read_rank
+    from dlprof.integrations.ranks import job_moment, read_rank
     from dlprof.integrations.running import Plan, new_header, run_program
     from dlprof.integrations.script import load_module, load_script, set_path
     from dlprof.store import check_output
@@ -100,7 +99,7 @@ def run(
         on_screen=not quiet and (rank is None or rank.rank == 0),
     )
     header = new_header(name)
-    path = _ranked(output or Path(run_file_name(name, datetime.now().astimezone())), rank)
+    path = _ranked(output or Path(run_file_name(name, job_moment(os.environ, os.getppid()))), rank)
     if output is not None:
         check_output(path, force=force)
     set_path(folder)

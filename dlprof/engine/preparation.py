@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
+from dlprof.engine.deadline import Deadline
 from dlprof.engine.device import place_of
 from dlprof.engine.preflight import Preflight
 from dlprof.errors import NothingMeasuredError, TargetError, UsageError
@@ -72,13 +73,19 @@ class Outlook:
         return tuple(config for config in self.space.configs if config not in self.faults)
 
 
-def look_at(bench: Bench, settings: SweepSettings, machine: Machine) -> Outlook:
+def look_at(bench: Bench, settings: SweepSettings, machine: Machine, deadline: Deadline) -> Outlook:
     """Build the target, probe it, and see what can work.
+
+    Args:
+        bench: Where it is built.
+        settings: What is asked for.
+        machine: Where it is to work.
+        deadline: Which a target that hangs keeps, too.
 
     Raises:
         DlprofError: The target can't be built or loaded from, or nothing of it can work here.
     """
-    target, accelerator, probe = _probed(bench, settings, machine)
+    target, accelerator, probe = _probed(bench, settings, machine, deadline)
     space = build_space(settings, target, machine, has_accelerator=accelerator is not None)
     preflight = _asked(Preflight.of(settings, target, machine, probe), space, bench)
     faults = _faults(space.configs, preflight)
@@ -88,6 +95,7 @@ def look_at(bench: Bench, settings: SweepSettings, machine: Machine) -> Outlook:
             f"No configuration that was asked for can work here: {first.message}",
             hint=first.hint,
             traceback=first.stderr_tail,
+            failures=[(fault.kind, fault.message) for fault in faults.values()],
         )
     cells: tuple[Config, ...] = ()
     if wants_model(settings, [config for config in space.configs if config not in faults]):
@@ -96,13 +104,15 @@ def look_at(bench: Bench, settings: SweepSettings, machine: Machine) -> Outlook:
     return Outlook(target=target, accelerator=accelerator, space=space, faults=faults, cells=cells)
 
 
-def look_at_one(bench: Bench, settings: SweepSettings, machine: Machine) -> Outlook:
+def look_at_one(
+    bench: Bench, settings: SweepSettings, machine: Machine, deadline: Deadline
+) -> Outlook:
     """The same for the one configuration that the settings name; it may be one that can't work.
 
     Raises:
         DlprofError: The target can't be built or loaded from, or several are named.
     """
-    target, accelerator, probe = _probed(bench, settings, machine)
+    target, accelerator, probe = _probed(bench, settings, machine, deadline)
     config = single_config(settings, target, has_accelerator=accelerator is not None)
     space = Space(configs=(config,), left_out=())
     preflight = _asked(Preflight.of(settings, target, machine, probe), space, bench)
@@ -111,7 +121,7 @@ def look_at_one(bench: Bench, settings: SweepSettings, machine: Machine) -> Outl
 
 
 def _probed(
-    bench: Bench, settings: SweepSettings, machine: Machine
+    bench: Bench, settings: SweepSettings, machine: Machine, deadline: Deadline
 ) -> tuple[Target, str | None, Message]:
     """The target as built and probed, torch's name of the device, and all that the probe told."""
     built = bench.build(_limits(settings, machine))
@@ -123,7 +133,8 @@ def _probed(
             cold_cache=settings.cold_cache,
             # Only a step of the user's own has to find the batch where it will be.
             device="cpu" if settings.step_callable is None else settings.device,
-        )
+        ),
+        left_s=deadline.cut_s,
     )
     accelerator = _device(settings.device, probe["accelerator"])
     place_of(settings, accelerator)  # refuses what needs a device before anything is measured

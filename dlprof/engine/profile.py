@@ -135,7 +135,7 @@ def run_profile(
     check_folder(output.parent)
     with opened_bench(settings, listener, pickled=pickled) as bench:
         machine = inspect_machine()
-        outlook = look_at_one(bench, settings, machine)
+        outlook = look_at_one(bench, settings, machine, deadline)
         config, cost = outlook.space.configs[0], trial_cost(machine, outlook.target, bench)
         if config not in outlook.faults:
             refuse_spent(settings, config, cost, deadline)

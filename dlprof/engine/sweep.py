@@ -65,7 +65,7 @@ def run_sweep(
     deadline = dataclasses.replace(deadline, budget_s=settings.budget_s)
     with opened_bench(settings, listener, pickled=pickled) as bench:
         machine = inspect_machine()
-        outlook = look_at(bench, settings, machine)
+        outlook = look_at(bench, settings, machine, deadline)
         if before is None:
             gone_s = settings.budget_s - deadline.left_s
             plan, no_room = plan_sweep(settings, machine, outlook, bench, gone_s)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import datetime
 from pathlib import Path
 
+from dlprof.machine.portable import began_at
 from dlprof.store.naming import SUFFIX
+
+_ATTEMPTS = 7
+"""Attempts of a job that never share a name with another's of the next process number."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +52,31 @@ def read_rank(environ: Mapping[str, str]) -> Rank | None:
     if size <= 1 or not 0 <= rank < size:
         return None
     return Rank(rank=rank, world_size=size, local_size=_local_size(environ, size))
+
+
+def job_moment(
+    environ: Mapping[str, str],
+    parent: int,
+    *,
+    began_at: Callable[[int], float | None] = began_at,
+) -> datetime:
+    """What the run files of this job are named after: the same moment for all ranks of a machine.
+
+    torchrun starts all of them, so it is when torchrun began. The fraction of its second tells jobs
+    apart that began together, and the attempts of one. Without torchrun it is now.
+
+    Args:
+        environ: Environment variables.
+        parent: The process that started this one.
+        began_at: When a process began, in seconds since the epoch.
+    """
+    began_s = began_at(parent) if "TORCHELASTIC_RUN_ID" in environ else None
+    if began_s is None:
+        return datetime.now().astimezone()
+    told = environ.get("TORCHELASTIC_RESTART_COUNT", "")
+    attempt = int(told) if told.isdecimal() else 0
+    apart = (_ATTEMPTS * parent + attempt) % 1_000_000
+    return datetime.fromtimestamp(int(began_s)).astimezone().replace(microsecond=apart)
 
 
 def _local_size(environ: Mapping[str, str], world_size: int) -> int:

@@ -12,6 +12,14 @@ from dlprof.machine.tree import ProcessTree, TreeUsage
 _SECOND = 1_000_000_000
 
 
+def began_at(pid: int) -> float | None:
+    """When a process began, in seconds since the epoch; ``None`` where that can't be had."""
+    try:
+        return psutil.Process(pid).create_time()
+    except (psutil.Error, OSError):
+        return None
+
+
 class PortableTree:
     """Reads one process tree through psutil; ended processes stay counted as last seen.
 

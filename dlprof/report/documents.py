@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
+from dlprof.errors import DlprofError
 from dlprof.records import SCHEMA_VERSION, BatchCosts, Cost, Recommendation, Run
 from dlprof.store.codec import to_json
 
@@ -34,11 +35,12 @@ def sweep_document(run: Run) -> str:
     return json.dumps(to_json(document), allow_nan=False, indent=2)
 
 
-def profile_document(run: Run) -> str:
+def profile_document(run: Run, fault: DlprofError | None = None) -> str:
     """What ``dlprof profile --json`` prints; what each single batch cost stays in the run file.
 
     Args:
         run: The finished profile.
+        fault: Why nothing could be measured, where that is so.
     """
     diagnosis = run.diagnosis
     explanations = [dataclasses.replace(each, costs=BatchCosts()) for each in run.explanations]
@@ -57,6 +59,8 @@ def profile_document(run: Run) -> str:
         "ended": run.end.reason if run.end is not None else None,
         "cost_s": run.end.cost_s if run.end is not None else _cost_of_trials(run),
     }
+    if fault is not None:
+        document["error"] = fault.document
     return json.dumps(to_json(document), allow_nan=False, indent=2)
 
 

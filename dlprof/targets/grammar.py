@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import shlex
 from collections.abc import Mapping
 from typing import Literal
 
@@ -53,6 +54,12 @@ def parse_target(text: str) -> TargetSpec:
     if name in BUILTINS:
         return TargetSpec(
             text=text, kind="builtin", source=name, parameters=_parse_parameters(text, name, rest)
+        )
+    if text.lower().endswith(".jsonl"):
+        is_one = "is" if text.lower().endswith(".dlprof.jsonl") else "looks like"
+        raise UsageError(
+            f"{text!r} {is_one} a run file, not a target.",
+            hint=f"Use dlprof recommend {shlex.quote(text)}, or dlprof report with it.",
         )
     source, attr = _split_attribute(text)
     if source.lower().endswith(".py"):

@@ -24,6 +24,8 @@ from dlprof.trial.watch import Watcher
 _REBUILT = "each trial builds the target for itself, because {reason}"
 _SLOWEST_BATCH = 20.0  # batches may take so many times as long as the probe's
 _SPAWN_S = 4.0  # one interpreter that imports torch, on a busy core
+_LEAST_PROBE_S = 3.0  # for two batches, however little is left of a budget
+_JUDGING_S = 1.0
 _HANGS = "a process forked after building it hangs, or takes very long to load two batches"
 
 _Outcome = TypeVar("_Outcome")
@@ -100,26 +102,34 @@ class Bench:
             self._build_in_each_trial(built.fork_hazard)
         return built.target
 
-    def probe(self, request: TrialRequest) -> Message:
+    def probe(self, request: TrialRequest, *, left_s: float = math.inf) -> Message:
         """Load two batches in a disposable process; see ``probing.probe``.
 
         A target whose constructor ran torch operations leaves thread pools that a fork breaks;
         the probe then hangs, and from then on each trial builds the target for itself.
+
+        Args:
+            request: How to load them.
+            left_s: What is left of the budget, for both probes where the first one hangs.
         """
-        probe = self._persist(lambda _left_s: self._probe(request), self._limits.wall_s)
+        until_s = self._clock() + left_s
+        probe = self._persist(lambda _left_s: self._probe(request, until_s), self._limits.wall_s)
         self._batch_s = probe["batch_s"]
         self._start_method = self._start_method or probe["start_method"]
         return probe
 
-    def _probe(self, request: TrialRequest) -> Message:
+    def _probe(self, request: TrialRequest, until_s: float) -> Message:
+        limits = self._limits
         if self.fork_safe:
-            impatient = dataclasses.replace(
-                self._limits, wall_s=min(self._first_probe_s, self._limits.wall_s)
-            )
+            half_s = max(_LEAST_PROBE_S, (until_s - self._clock()) / 2)
+            wall_s = min(self._first_probe_s, half_s, limits.wall_s)
             with contextlib.suppress(ProbeTimeoutError):
-                return self._supervisor(impatient).probe(request)
+                return self._supervisor(dataclasses.replace(limits, wall_s=wall_s)).probe(request)
             self._build_in_each_trial(_HANGS)
-        return self._supervisor(self._limits).probe(request)
+        # A hang is judged by where it stands, for which its end leaves a moment.
+        stall_s = max(_LEAST_PROBE_S, until_s - self._clock() - _JUDGING_S)
+        limits = dataclasses.replace(limits, stall_s=min(limits.stall_s, stall_s))
+        return self._supervisor(limits).probe(request)
 
     def try_workers(self, config: Config) -> Failure | None:
         """Try in a disposable process whether workers of a configuration can be started.

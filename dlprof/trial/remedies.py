@@ -39,7 +39,7 @@ UNLOCKED = (
     "were forked (--start-method spawn avoids both), or for storage or a server that doesn't "
     "answer."
 )
-MORE_TIME = "Raise --timeout if batches are that slow; otherwise that line doesn't end."
+MORE_TIME = "Raise --budget or --timeout if batches are that slow; otherwise that line doesn't end."
 NO_CUDA = "Keep CUDA out of the data set, or use --start-method spawn."
 DEVICE_FULL = "The device's memory is full: dlprof machine shows who is on it; or use --device cpu."
 NOT_PINNED = "Only memory of the CPU can be pinned: use --pin-memory off, or yield CPU tensors."

@@ -309,10 +309,17 @@ class Supervisor:
 
 def _no_batch(failure: Failure) -> DlprofError:
     """What a probe that failed is raised as."""
-    if failure.kind == "target_error":
-        return TargetError(failure.message, hint=failure.hint, traceback=failure.stderr_tail)
     message = f"The target gives no batch, even without workers: {failure.message}"
-    if failure.kind in ("timeout", "deadlock"):
-        return ProbeTimeoutError(message, hint=failure.hint, traceback=failure.stderr_tail)
-    kind = TargetError if failure.kind in _TARGETS_OWN else NothingMeasuredError
-    return kind(message, hint=failure.hint, traceback=failure.stderr_tail)
+    kind: type[DlprofError] = NothingMeasuredError
+    if failure.kind == "target_error":
+        kind, message = TargetError, failure.message
+    elif failure.kind in ("timeout", "deadlock"):
+        kind = ProbeTimeoutError
+    elif failure.kind in _TARGETS_OWN:
+        kind = TargetError
+    return kind(
+        message,
+        hint=failure.hint,
+        traceback=failure.stderr_tail,
+        failures=[(failure.kind, failure.message)],
+    )

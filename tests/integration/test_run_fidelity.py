@@ -129,6 +129,16 @@ def test_each_rank_writes_its_file_and_the_first_shows_it(tmp_path: Path) -> Non
         assert (tmp_path / f"run.rank{rank}.json").exists()
 
 
+def test_ranks_that_torchrun_starts_have_files_of_one_name(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    job = {"WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0"}
+    for rank in ("0", "1"):
+        assert ran([*DLPROF, "train.py"], tmp_path, RANK=rank, **job).returncode == 0
+    stems = {path.name.partition(".rank")[0] for path in tmp_path.glob("*.jsonl")}
+    assert len(stems) == 1
+    assert len(list(tmp_path.glob("*.jsonl"))) == 2
+
+
 def test_a_default_file_that_cannot_be_written_is_no_reason_not_to_run(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("print('ran')")

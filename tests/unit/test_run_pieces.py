@@ -9,6 +9,7 @@ import os
 import runpy
 import sys
 import types
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from dlprof.cli.entry import run
 from dlprof.integrations.imports import AfterImport
 from dlprof.integrations.ledger import Ledger
 from dlprof.integrations.places import Place, _has_packages, place_of
-from dlprof.integrations.ranks import Rank, read_rank
+from dlprof.integrations.ranks import Rank, job_moment, read_rank
 from dlprof.integrations.recorder import DATALOADER_MODULE
 from dlprof.integrations.script import show_fault
 from dlprof.records import (
@@ -38,6 +39,7 @@ from dlprof.records import (
 from dlprof.report.export.markdown import render_markdown
 from dlprof.report.watched import render_script, script_document, verdict
 from dlprof.store import RunWriter, read_run
+from dlprof.store.naming import run_file_name
 
 
 @pytest.mark.parametrize(
@@ -213,6 +215,28 @@ def test_ranks_come_from_the_environment() -> None:
     for environ in ({}, {"RANK": "0", "WORLD_SIZE": "1"}, {"RANK": "x", "WORLD_SIZE": "2"},
                     {"RANK": "2", "WORLD_SIZE": "2"}, {"RANK": "1"}):  # fmt: skip
         assert read_rank(environ) is None
+
+
+def test_the_files_of_a_job_share_all_but_the_rank() -> None:
+    """And no other job's, nor those of another attempt."""
+    job = {"TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0"}
+
+    def name(environ: dict[str, str], parent: int = 4711, began_s: float = 1.8e9) -> str:
+        return run_file_name("t.py", job_moment(environ, parent, began_at=lambda _: began_s))
+
+    assert name(job) == name(job) == name(job, began_s=1.8e9 + 0.3)
+    again = job | {"TORCHELASTIC_RESTART_COUNT": "1"}
+    others = {name(job, 4712), name(job, began_s=1.8e9 + 1), name(again), name(again, 4710)}
+    assert len(others) == 4
+    assert name(job) not in others
+
+
+def test_without_torchrun_a_file_is_named_after_now() -> None:
+    before = datetime.now().astimezone()
+    alone = job_moment({}, 1, began_at=lambda _: 1.0)
+    unknown = job_moment({"TORCHELASTIC_RUN_ID": "none"}, 1, began_at=lambda _: None)
+    assert before <= alone <= unknown <= datetime.now().astimezone()
+    assert job_moment({"TORCHELASTIC_RUN_ID": "none"}, os.getpid()) < before
 
 
 def test_each_rank_has_a_file() -> None:

@@ -56,6 +56,9 @@ def test_module_and_file_targets(text: str, kind: str, source: str, attr: str) -
         ("   ", "empty"),
         ("a\0b:c", "null"),
         ("imagse", "no built-in"),
+        ("images-20260131.dlprof.jsonl", "is a run file, not a target"),
+        ("runs/a.DLPROF.jsonl", "is a run file, not a target"),
+        ("dir/loading.jsonl", "looks like a run file, not a target"),
         ("pkg.data", "names no attribute"),
         ("pkg.data:", "names no attribute"),
         (":make", "names no attribute"),
@@ -74,6 +77,12 @@ def test_a_wrong_target_says_what_is_wrong(text: str, part: str) -> None:
     with pytest.raises(UsageError, match=part) as caught:
         parse_target(text)
     assert caught.value.hint
+
+
+def test_a_run_file_is_shown_what_to_do_with_it() -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_target("my run.dlprof.jsonl")
+    assert caught.value.hint.startswith("Use dlprof recommend 'my run.dlprof.jsonl', or dlprof rep")
 
 
 def test_a_misspelt_built_in_is_guessed() -> None:

@@ -18,7 +18,7 @@ from dlprof.trial.launch import Handle
 from dlprof.trial.log import TrialLog, open_log
 from dlprof.trial.protocol import BuildRequest, Message, TrialRequest
 from dlprof.trial.story import Limits
-from dlprof.trial.supervisor import LauncherDiedError
+from dlprof.trial.supervisor import LauncherDiedError, ProbeTimeoutError
 
 LIMITS = Limits(wall_s=30.0, stall_s=20.0, usable_cores=2.0)
 TARGET = Target(spec="data.py:make", kind="map", dataset="data.Set", import_s=1.0)
@@ -145,6 +145,28 @@ def test_a_trial_that_goes_well_has_all_its_time(make: Make) -> None:
     assert trial.wall_s == 2.0
     assert world.left_s == [10.0]
     assert world.launchers == 1
+
+
+@pytest.mark.parametrize(
+    ("left_s", "took_s"), [(27.0, 26.0), (10.0, 9.0), (100.0, 15.0 + 20.0), (0.0, 3.0 + 3.0)]
+)
+def test_a_target_that_hangs_keeps_the_budget(
+    make: Make, monkeypatch: pytest.MonkeyPatch, left_s: float, took_s: float
+) -> None:
+    """It is probed twice, since the fork may be what hangs."""
+    bench, world = make()
+
+    def hang(supervisor: FakeSupervisor, request: TrialRequest) -> Message:
+        world.clock.now_s += min(supervisor.limits.wall_s, supervisor.limits.stall_s)
+        raise ProbeTimeoutError("The target gives no batch.")
+
+    monkeypatch.setattr(FakeSupervisor, "probe", hang)
+    monkeypatch.setattr(FakeNursery, "preload", lambda *_: None)
+    bench.build(LIMITS)
+    began_s = world.clock()
+    with pytest.raises(ProbeTimeoutError):
+        bench.probe(REQUEST, left_s=left_s)
+    assert world.clock() - began_s == pytest.approx(took_s)
 
 
 def test_a_second_attempt_has_what_is_left(make: Make) -> None:

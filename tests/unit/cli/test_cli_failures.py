@@ -1,0 +1,73 @@
+"""What ``--json`` says of runs in which everything failed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import config, failed, header, run, trial
+
+from dlprof.advise.recommend import recommend
+from dlprof.cli.entry import run as dlprof
+from dlprof.cli.profile import _exit, _show
+from dlprof.errors import NothingMeasuredError, UsageError
+from dlprof.records import Failure
+from dlprof.store import RunWriter
+
+SHM = Failure(kind="shared_memory", message="Too little shared memory.", hint="Give more.")
+TRIALS = (
+    failed(config(0), "KeyError: 3", trial_id="t0001"),
+    failed(config(1), outcome="skipped", failure=SHM, trial_id="t0002"),
+    failed(config(2), outcome="skipped", failure=SHM, trial_id="t0003"),
+)
+FAILURES = [
+    {"kind": "shared_memory", "message": "Too little shared memory.", "count": 2},
+    {"kind": "worker_signal", "message": "KeyError: 3", "count": 1},
+]
+
+
+def shown(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return document
+
+
+def test_recommend_carries_the_failures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.dlprof.jsonl"
+    with RunWriter.create(path, header()) as writer:
+        for each in TRIALS:
+            writer.append(each)
+    assert dlprof(["recommend", str(path), "--json"], {}) == 6
+    error = shown(capsys)["error"]
+    assert error["kind"] == "nothing_measured"
+    assert error["failures"] == FAILURES
+
+
+def test_a_profile_is_shown_with_the_failures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = run(TRIALS[:1])
+    _show(profile, as_json=True)
+    document = shown(capsys)
+    assert document["error"]["failures"] == FAILURES[1:]
+    assert document["error"]["kind"] == "nothing_measured"
+    assert len(document["trials"]) == 1
+    with pytest.raises(NothingMeasuredError) as caught:
+        _exit(profile, tmp_path, as_json=False)
+    assert list(caught.value.failures) == FAILURES[1:]
+
+    _show(run([trial(config(0), 100.0)]), as_json=True)
+    assert "error" not in shown(capsys)
+
+
+def test_other_faults_have_no_failures(capsys: pytest.CaptureFixture[str]) -> None:
+    assert dlprof(["sweep", "imagse", "--json"], {}) == 2
+    assert set(shown(capsys)["error"]) == {"kind", "message", "hint"}
+    assert UsageError("No.").document == {"kind": "usage", "message": "No.", "hint": ""}
+
+
+def test_from_python_too() -> None:
+    with pytest.raises(NothingMeasuredError) as caught:
+        recommend(run(TRIALS))
+    assert list(caught.value.failures) == FAILURES
