@@ -12,7 +12,7 @@ from dlprof.advise.diagnose import diagnose
 from dlprof.advise.findings import WRONG_DATA, Evidence, Experiment, Observation, Script, find
 from dlprof.advise.findings.claims import fixed
 from dlprof.advise.foresight import Foresight
-from dlprof.integrations.oddities import OF_ITERABLES
+from dlprof.integrations.first_batches import OF_ITERABLES
 from dlprof.model import fit
 from dlprof.records import (
     LENGTH_SIGN,
@@ -21,6 +21,7 @@ from dlprof.records import (
     Estimate,
     Explanation,
     Failure,
+    FailureKind,
     Finding,
     Machine,
     Target,
@@ -28,6 +29,7 @@ from dlprof.records import (
     Usage,
     WatchedLoader,
 )
+from dlprof.units import counted
 
 _WORTH_TELLING = 0.05
 """Share of the script's time that a loader and copies of its batches take, from which its causes
@@ -133,23 +135,25 @@ def _data_trial(loader: WatchedLoader) -> Trial | None:
     """What is wrong with a loader's data, as a trial would have it; ``None`` if nothing is."""
     if loader.config is None:
         return None
-    whole = Trial(id=loader.name, config=loader.config, repetition=0, outcome="completed")
-    failed = dataclasses.replace(whole, outcome="crashed")
-    if loader.duplicated:
-        failure = Failure(kind="duplicated", message="Every worker yields the same samples.")
-        return dataclasses.replace(failed, failure=failure)
-    promised, epochs = loader.promised_batches, loader.epochs
-    if promised is None or not epochs or loader.epochs_completed != epochs:
-        return None
-    came = loader.batches / epochs
-    spare = 0
+    spare, message = 0, "Every worker yields the same samples."
     if loader.sampler == OF_ITERABLES:
         spare = loader.config.num_workers  # each may end with a batch that is not full
-    text = f"n epoch gave {came:,.0f} batches {LENGTH_SIGN} {promised:,}"
-    if came < promised - spare:
-        failure = Failure(kind="truncated", message=f"A{text}.")
-        return dataclasses.replace(failed, failure=failure)
-    return dataclasses.replace(whole, warnings=(f"a{text}",)) if came > promised + spare else None
+    promised, epochs = loader.promised_batches, loader.epochs
+    whole = epochs > 0 and loader.epochs_completed == epochs
+    short = promised is not None and whole and loader.batches < promised - spare * epochs
+    if not loader.duplicated and not short:
+        return None
+    if not loader.duplicated:
+        message = f"{counted(epochs, 'epoch')} gave {loader.batches:,} batches {LENGTH_SIGN} "
+        message += f"{promised:,}."
+    kind: FailureKind = "duplicated" if loader.duplicated else "truncated"
+    return Trial(
+        id=loader.name,
+        config=loader.config,
+        repetition=0,
+        outcome="crashed",
+        failure=Failure(kind=kind, message=message),
+    )
 
 
 def _share_of(machine: Machine, ranks: int) -> Machine:

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType
 from typing import Any, Final
 
+from dlprof.integrations.first_batches import FirstBatches, LookingReading, promised_batches
 from dlprof.integrations.following import Follower
 from dlprof.integrations.ledger import NS, Clock, Ledger, Pace, Reading
 from dlprof.integrations.loaders import describe
-from dlprof.integrations.oddities import FirstBatches, LookingReading, promised_batches
 from dlprof.integrations.patches import Method, wrap_methods
 from dlprof.integrations.places import Place, place_of
 from dlprof.records import Explanation, Timeline, WatchedLoader
@@ -41,7 +41,8 @@ class _Seen:
         made: Loader objects that count as this one.
         follower: Follows its first batches; ``None`` where that isn't done.
         first: Compares the first batches of its workers; ``None`` where that isn't done.
-        promised: Batches that ``len(loader)`` promised; ``None`` where nobody asked.
+        promised: Batches that ``len(loader)`` promised, over all epochs; ``None`` where nobody
+            asked for it in one of them.
     """
 
     ledger: Ledger
@@ -50,11 +51,16 @@ class _Seen:
     made: int = 0
     follower: Follower | None = None
     first: FirstBatches | None = None
-    promised: int | None = None
+    promised: int | None = 0
 
     def is_over(self, dataset: object) -> bool:
         """Whether it is over this data set, or over one that may have given way to it."""
         return self.dataset is None or self.dataset() is None or self.dataset() is dataset
+
+    def promise(self, batches: int | None) -> None:
+        """Add what one more epoch promises."""
+        known = self.promised is not None and batches is not None
+        self.promised = (self.promised or 0) + (batches or 0) if known else None
 
 
 @dataclasses.dataclass(slots=True)
@@ -213,7 +219,7 @@ class Recorder:
         reading, _ = seen.ledger.open(make)
         noticed: Any = reading if follower is None else follower.copies.noticed(reading)
         with self._guarded("how many batches a loader promises could not be seen"):
-            seen.promised = promised_batches(loader)
+            seen.promise(promised_batches(loader))
         if seen.first is not None and not seen.first.over:
             # Each epoch has its own until one of them shows something.
             seen.first = seen.first.again()

@@ -33,9 +33,11 @@ from dlprof.records.integrity import (
     DUPLICATED_SIGN,
     LENGTH_SIGN,
     SHARE_OUT,
+    SHARED_SIGN,
     WHOLE_EPOCHS,
     Integrity,
     checked,
+    doubled,
 )
 from dlprof.records.machine import GpuInfo, Machine
 from dlprof.records.plan import LeftOut, Plan, TrialCost
@@ -68,6 +70,7 @@ __all__ = [
     "LENGTH_SIGN",
     "SCHEMA_VERSION",
     "SCRIPT_SPEC",
+    "SHARED_SIGN",
     "SHARE_OUT",
     "WHOLE_EPOCHS",
     "Alternative",
@@ -125,4 +128,5 @@ __all__ = [
     "WatchedScript",
     "WorkerCosts",
     "checked",
+    "doubled",
 ]

@@ -40,6 +40,9 @@ DUPLICATED_SIGN = "each comes once per worker"
 LENGTH_SIGN = "where __len__ promises"
 """In the warning of one whose epoch was not as long as promised."""
 
+SHARED_SIGN = "workers gave some of the same samples"
+"""In the warning of a trial that saw so, which alone is no fault: they may be drawn at random."""
+
 _PROMISE = re.compile(r"gave (\d{1,18}) batches where __len__ promises (\d{1,18})")
 
 _MORE = 1.5
@@ -81,7 +84,7 @@ class Integrity:
     ) -> Integrity:
         """What some trials of a target, and what the traced ones among them showed, say."""
         faults = [(trial, fault) for trial in trials if (fault := _fault(trial))]
-        faults += _miscounted(trials)
+        faults += _miscounted(trials) if target.kind == "iterable" else []
         doubled = [fault for _, fault in faults if fault.kind == "duplicated"]
         short = {t.config.num_workers: f for t, f in faults if f.kind == "truncated"}
         iterable = target.kind == "iterable"
@@ -110,7 +113,7 @@ class Integrity:
         """Why a configuration's data is wrong, or there is none; ``None`` if nothing is known."""
         workers = config.num_workers
         if self.duplicated is not None and workers > 1:
-            return _doubled(workers, self.duplicated)
+            return doubled(workers, self.duplicated)
         if workers in self.truncated:
             return self.truncated[workers]
         return next((f for least, f in self.refused.items() if workers >= least), None)
@@ -182,8 +185,8 @@ def _possible(prediction: SweepPrediction | None, found: Integrity) -> SweepPred
     """A prediction of those that may work; ``None`` if its choice is none of them."""
     if prediction is None or found.fault(prediction.pick) is not None:
         return None
-    cells = tuple(cell for cell in prediction.cells if found.fault(cell.config) is None)
-    race = tuple(config for config in prediction.race if found.fault(config) is None)
+    cells = tuple(cell for cell in prediction.cells if not found.is_useless(cell.config))
+    race = tuple(config for config in prediction.race if not found.is_useless(config))
     return dataclasses.replace(prediction, cells=cells, race=race) if cells else None
 
 
@@ -200,7 +203,7 @@ def _fault(trial: Trial) -> Failure | None:
     if trial.failure is not None:
         return trial.failure if trial.failure.kind in DATA_FAULTS else None
     if workers > 1 and any(DUPLICATED_SIGN in text for text in trial.warnings):
-        return _doubled(workers)
+        return doubled(workers)
     promises = (_PROMISE.search(text) for text in trial.warnings)
     for came, promised in (map(int, found.groups()) for found in promises if found):
         if came < promised:
@@ -225,8 +228,8 @@ def _miscounted(trials: Sequence[Trial]) -> Iterable[tuple[Trial, Failure]]:
         workers, usual = trial.config.num_workers, of_few.get(trial.config.batch_size)
         if workers < 2 or usual is None:
             continue
-        if count > _MORE * usual:
-            yield trial, _doubled(workers)
+        if count > _MORE * usual and any(SHARED_SIGN in text for text in trial.warnings):
+            yield trial, doubled(workers)
         spare = workers * (trial.samples_per_batch or usual) + _FEWER * usual
         if count < usual - spare:
             message = (
@@ -236,7 +239,8 @@ def _miscounted(trials: Sequence[Trial]) -> Iterable[tuple[Trial, Failure]]:
             yield trial, Failure(kind="truncated", message=message, hint=WHOLE_EPOCHS)
 
 
-def _doubled(workers: int, seen: Failure | None = None) -> Failure:
+def doubled(workers: int, seen: Failure | None = None) -> Failure:
+    """The failure of an iterable dataset that so many workers each yield whole."""
     message = (
         f"Every worker yields the same samples: with num_workers={workers} each comes {workers} "
         "times an epoch."

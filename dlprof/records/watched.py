@@ -73,7 +73,7 @@ class WatchedLoader:
         step: Between a batch's arrival and the next ``next()`` on the same iterator and thread.
         copies: What its consumers copied to the device between its first batches, as far as that
             was followed; ``None`` where they copied nothing, or it was not.
-        promised_batches: ``len(loader)`` when it was last iterated, where torch's own samplers or
+        promised_batches: ``len(loader)`` of each epoch, summed, where torch's own samplers or
             the script had asked for it; ``None`` elsewhere.
         duplicated: Whether two workers of an iterable dataset gave the same first batch; ``None``
             where that could not be seen.

@@ -10,6 +10,7 @@ from typing import Any
 _DEEPEST = 16  # a batch that contains itself must not hang the count
 _SHALLOW = 3  # how deep a length is looked for that equals the loader's batch size
 _LOOKED_AT = 256  # values of a tensor's row by which samples are told apart
+_MOST_CHANNELS = 4  # that two images of one sample have in common
 _ROUNDS = 4  # batches of each worker that are compared with those of the others
 _FEWEST = 3  # samples that have to differ from each other before equal ones say anything
 _SAME = 0.9  # share of the samples that another worker gave too, from which they are duplicates
@@ -59,8 +60,11 @@ class SampleCounter:
                 return self._place.count(batch)
             except Exception:  # noqa: BLE001, S110 - a batch of another structure than the first
                 pass
-        self._place = _locate(batch, self._batch_size)
-        return None if self._place is None else self._place.count(batch)
+        try:
+            self._place = _locate(batch, self._batch_size)
+            return None if self._place is None else self._place.count(batch)
+        except Exception:  # noqa: BLE001 - a class of the user's own that won't be looked at
+            return None
 
 
 class WorkerSamples:
@@ -72,10 +76,12 @@ class WorkerSamples:
 
     Attributes:
         duplicated: Whether the workers gave the same samples.
+        batches: How many batches of an epoch are compared.
     """
 
     def __init__(self, workers: int, count: Callable[[Any], int | None]) -> None:
         self.duplicated = False
+        self.batches = _ROUNDS * workers
         self._workers = workers
         self._count = count
         self._streams: list[list[int]] = [[] for _ in range(workers)]
@@ -87,12 +93,22 @@ class WorkerSamples:
         if position == 0:
             self._streams = [[] for _ in range(self._workers)]
         worker = position % self._workers
-        self._streams[worker] += sample_digests(batch, self._count(batch) or 0)
+        try:
+            self._streams[worker] += sample_digests(batch, self._count(batch) or 0)
+        except Exception:  # noqa: BLE001 - arrays of objects, or of a class that is like none
+            self.batches = 0
         self.duplicated |= worker == self._workers - 1 and are_duplicates(self._streams)
 
     def is_past(self, position: int) -> bool:
         """Whether enough batches of each worker came before this position."""
-        return position >= _ROUNDS * self._workers
+        return position >= self.batches
+
+    @property
+    def overlap(self) -> bool:
+        """Whether some samples came from several workers, and none twice from one."""
+        sets = [set(stream) for stream in self._streams]
+        once = all(len(one) == len(all_) for one, all_ in zip(sets, self._streams, strict=True))
+        return once and sum(map(len, sets)) > len(set(itertools.chain(*sets)))
 
 
 def are_duplicates(streams: Sequence[Sequence[int]]) -> bool:
@@ -208,6 +224,9 @@ def _is_one_sample(batch: object) -> bool:
     """Whether this is a sample as data sets yield them: torch would have made lists and tensors."""
     if not isinstance(batch, tuple | Mapping):
         return False
+    sizes = [_leading(part) or 0 for part in _parts(batch) if _is_array(part)]
+    if any(size > _MOST_CHANNELS and sizes.count(size) > 1 for size in sizes):
+        return False  # fields of a batch, with a figure of the whole beside them
     return any(
         (isinstance(part, str | bytes | int | float) and not isinstance(part, bool))
         or (_is_array(part) and _leading(part) is None)

@@ -22,10 +22,10 @@ from dlprof.errors import DlprofError, TargetError
 from dlprof.targets.faults import one_line, user_traceback
 from dlprof.trial import failures
 from dlprof.trial.consumer import make_consumer
+from dlprof.trial.data_checks import Seen, check_length, is_resampled
 from dlprof.trial.explaining import Explainer, take_rested
 from dlprof.trial.guard import guard_of
 from dlprof.trial.measure import Loop, Plan, measure
-from dlprof.trial.oddities import Seen, check_length, is_resampled
 from dlprof.trial.probing import probe, try_workers
 from dlprof.trial.processes import tie_forked
 from dlprof.trial.protocol import (
@@ -196,6 +196,7 @@ def _measure(
     request: TrialRequest, built: BuiltTarget, session: Session
 ) -> tuple[Loop, dict[str, Any]]:
     from dlprof.targets.counting import SampleCounter  # noqa: PLC0415
+    from dlprof.targets.inner import core_of  # noqa: PLC0415
     from dlprof.targets.loader import EpochGate, make_loader  # noqa: PLC0415
 
     copies = _copies(request)
@@ -217,13 +218,18 @@ def _measure(
         count=count,
     )
     session.loop = loop
-    plan = Plan(config=request.config, window_s=request.trial_s, turnover=request.turnover)
+    plan = Plan(
+        config=request.config,
+        window_s=request.trial_s,
+        turnover=request.turnover,
+        inspected=seen.batches,
+    )
     window: Callable[[str, float], object]
     window = session.window if explainer is None else explainer.window
     if copies is not None:
         window = copies.window(window)
     measured = measure(loop, plan, gate, clock=_clock, window=window)
-    if is_resampled(getattr(loader, "dataset", None)):
+    if built.target.kind == "iterable" and is_resampled(getattr(core_of(loader), "dataset", None)):
         measured = dataclasses.replace(measured, epoch_samples=None)
     if explainer is not None and measured.batches_per_s is not None:
         take_rested(loop, request.config, measured.batches_per_s.value)
@@ -233,7 +239,7 @@ def _measure(
         "measured": dataclasses.asdict(measured),
         "batch_bytes": seen.batch_bytes(each),
         "no_turnover": gate.reason,
-        "warnings": check_length(loop, built.target),
+        "warnings": [*seen.warnings, *check_length(loop, built.target, request.config)],
         **({} if copies is None else {"copies": dataclasses.asdict(copies.told())}),
         **({} if explainer is None else explainer.told(request.config, copies)),
     }

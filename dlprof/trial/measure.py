@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
-from dlprof.records import Config, Estimate
+from dlprof.records import WHOLE_EPOCHS, Config, Estimate
 from dlprof.trial.estimate import (
     Epoch,
     Throughput,
@@ -69,11 +69,20 @@ class Plan:
         window_s: Length of the measured window in seconds; longer where a round of W batches
             takes long, up to three times.
         turnover: Whether to time an epoch's end if none comes by itself.
+        inspected: Batches of an epoch that are inspected: queues fill meanwhile, so that the
+            warm-up goes on for as many as they hold.
     """
 
     config: Config
     window_s: float
     turnover: bool = True
+    inspected: int = 0
+
+    @property
+    def warm_up(self) -> int:
+        """Batches of the warm-up."""
+        after = self.inspected + self.config.batches_in_flight if self.inspected else 0
+        return max(warm_up_batches(self.config), after)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,8 +147,7 @@ def ended_early(came: int, wanted: int) -> WrongDataError:
     return WrongDataError(
         "truncated",
         f"An epoch ended early without an error: {came} of {wanted} batches came.",
-        hint="Look for a StopIteration, such as next() on an empty iterator, in __getitem__ or "
-        "collate_fn: torch takes it for the end of the epoch.",
+        hint=WHOLE_EPOCHS,
     )
 
 
@@ -327,7 +335,7 @@ class Loop:
 
 def _warm_up(loop: Loop, plan: Plan, gate: Gate, clock: Callable[[], float]) -> str:
     """Pass the warm-up; returns a warning if it had to be cut short."""
-    wanted = warm_up_batches(plan.config)
+    wanted = loop.now.warm_up = plan.warm_up
     least = plan.config.num_workers + 1
     deadline = clock() + _PATIENCE * plan.window_s
     while len(loop.now.yields_s) <= wanted:
@@ -527,7 +535,7 @@ def _transient(
         return (), None
     took_s = log.yields_s[log.warm_up] - log.yields_s[0]
     transient_s = max(0.0, took_s - log.warm_up / rate.batches_per_s.value)
-    if log.warm_up <= warm_up_batches(plan.config) or transient_s < _FELT * took_s:
+    if log.warm_up <= plan.warm_up or transient_s < _FELT * took_s:
         return (), transient_s
     still = is_rising(steady_rounds(log.frozen(), plan.config))
     text = (

@@ -62,7 +62,7 @@ def test_data_that_every_worker_gives_is_said_first(
     assert [each["code"] for each in document["findings"]] == ["data.duplicated"]
     assert document["loaders"][0]["duplicated"] is True
     assert document["loaders"][0]["batches"] == 160  # 2 x 2 epochs of 40
-    said = "The data of train.py:20 is wrong: Every worker gives the same samples"
+    said = "The data of train.py:20 is wrong: Every worker yields the same samples"
     assert said in " ".join(screen.split())
 
 

@@ -21,7 +21,7 @@ from dlprof.records import (
     TransformCost,
     Usage,
 )
-from dlprof.trial import oddities
+from dlprof.trial import data_checks
 
 CPU = Loader(fetch_cpu=0.019, rate=100.0)
 FULL = Usage(
@@ -173,8 +173,10 @@ def _truncated() -> Evidence:
 
 
 def _lying_length() -> Evidence:
-    fields = {"warnings": (oddities.LENGTH.format(came=5, promised=9),)}
-    return evidence(CPU, usage=FULL, trial_fields=fields)
+    chosen = config(2)
+    said = data_checks.LENGTH.format(came=5, promised=9)
+    lost = failed(chosen, failure=Failure(kind="truncated", message=said))
+    return failing(chosen, lost)
 
 
 def _fed() -> Evidence:
@@ -274,7 +276,7 @@ def test_the_table_has_every_code_once() -> None:
 
 
 def test_the_sign_of_a_length_is_that_of_the_warnings_of_trials() -> None:
-    assert LENGTH_SIGN in oddities.LENGTH
+    assert LENGTH_SIGN in data_checks.LENGTH
 
 
 def test_a_light_step_keeps_its_loader_quiet() -> None:

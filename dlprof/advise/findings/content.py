@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from dlprof.advise.findings.claims import Claim, Place, Words, claim
 from dlprof.advise.findings.view import View
 from dlprof.advise.wrong_data import (
@@ -15,7 +13,6 @@ from dlprof.advise.wrong_data import (
     failed_by,
     several_times,
 )
-from dlprof.records import LENGTH_SIGN, Trial
 
 
 def duplicated(view: View) -> Claim | None:
@@ -37,35 +34,16 @@ def duplicated(view: View) -> Claim | None:
 
 def truncated(view: View) -> Claim | None:
     """An epoch ended early."""
-    trials = view.evidence.trials()
-    short = failed_by(trials, "truncated")
-    warned = _promised_less(trials)
-    if not short and not warned:
+    short = failed_by(view.evidence.trials(), "truncated")
+    if not short:
         return None
+    failure = short[0].failure
     return claim(
         view,
         "data.truncated",
-        Words(
-            title=TRUNCATED_TITLE,
-            explanation=_message(short[0]) if short else _warning(warned[0]),
-        ),
+        Words(title=TRUNCATED_TITLE, explanation="" if failure is None else failure.message),
         place=Place.BROKEN,
-        cost=1.0 if short else 0.5,
-        figures={"seen_in": [trial.id for trial in short or warned]},
+        cost=1.0,
+        figures={"seen_in": [trial.id for trial in short]},
         fix=WHOLE,
     )
-
-
-def _promised_less(trials: Sequence[Trial]) -> list[Trial]:
-    """Those that gave more batches than they promised."""
-    going = (trial for trial in trials if trial.failure is None)
-    return [trial for trial in going if any(LENGTH_SIGN in text for text in trial.warnings)]
-
-
-def _message(trial: Trial) -> str:
-    return trial.failure.message if trial.failure is not None else ""
-
-
-def _warning(trial: Trial) -> str:
-    text = next(text for text in trial.warnings if LENGTH_SIGN in text)
-    return text[:1].upper() + text[1:] + "."

@@ -130,7 +130,8 @@ def _graded(finding: Finding, view: View, place: Place) -> Finding:
             doubt = _unknown(view, config)
     severity = finding.severity
     known = [each for each in (gain, script) if each is not None]
-    sure = bool(known) and all(each.value > 1 and (each.low or each.value) > 1 for each in known)
+    lows = [each.value if each.low is None else each.low for each in known]
+    sure = bool(known) and min(lows) > 1
     if severity == "high" and place is not Place.BROKEN and (not sure or doubt or crowds(view)):
         severity = "medium"
     return dataclasses.replace(

@@ -6,22 +6,10 @@ import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from dlprof.records import Config, Target
+from dlprof.records import SHARED_SIGN, WHOLE_EPOCHS, Config, Target, doubled
 from dlprof.trial.measure import Loop, WrongDataError
 
-LENGTH = (
-    "an epoch gave {came} batches where __len__ promises {promised}: what counts steps by "
-    "len(loader), such as a learning rate schedule, goes wrong"
-)
-_DUPLICATED = (
-    "Each worker yields the same samples: an epoch with {workers} workers holds each sample "
-    "{workers} times."
-)
-_SHARD = (
-    "Let each worker yield its own share of the samples, by torch.utils.data.get_worker_info(), "
-    "or use num_workers=0 or 1."
-)
-_PROMISE = "Make __len__ return the batches that come, and let each worker yield all of its share."
+LENGTH = "an epoch gave {came} batches where __len__ promises {promised}"
 _DEEPEST, _LONGEST = 8, 64
 """Stages of a pipeline that hold each other, and in a list; a longer one holds the data."""
 
@@ -61,8 +49,18 @@ class Seen:
             return
         self._compared.look(position, batch)
         if self._compared.duplicated:
-            message = _DUPLICATED.format(workers=self._workers)
-            raise WrongDataError("duplicated", message, hint=_SHARD)
+            fault = doubled(self._workers)
+            raise WrongDataError("duplicated", fault.message, hint=fault.hint)
+
+    @property
+    def batches(self) -> int:
+        """How many batches of an epoch are compared."""
+        return 0 if self._compared is None else self._compared.batches
+
+    @property
+    def warnings(self) -> list[str]:
+        """What was seen that is no proof of anything."""
+        return [SHARED_SIGN] if self._compared is not None and self._compared.overlap else []
 
     def weigh(self, batch: Any) -> None:
         """Count the bytes of a batch."""
@@ -104,7 +102,7 @@ def is_resampled(dataset: object, depth: int = 0) -> bool:
     return any(is_resampled(each, depth + 1) for each in itertools.islice(held, _LONGEST))
 
 
-def check_length(loop: Loop, target: Target) -> list[str]:
+def check_length(loop: Loop, target: Target, config: Config) -> list[str]:
     """Whether an iterable's ``__len__`` lies; a map-style one that promises too much raises.
 
     Returns:
@@ -116,12 +114,12 @@ def check_length(loop: Loop, target: Target) -> list[str]:
     promised = loop.promised() if target.kind == "iterable" else None
     if promised is None:
         return []
-    spare = len(loop.workers)  # each may end with a batch that is not full, or leave it out
+    spare = config.num_workers  # each may end with a batch that is not full, or leave it out
     for log in loop.logs:
         came = len(log.yields_s)
         told = LENGTH.format(came=f"{came:,}", promised=f"{promised:,}")
         if log.whole and came < promised - spare:
-            raise WrongDataError("truncated", f"{told[0].upper()}{told[1:]}.", hint=_PROMISE)
+            raise WrongDataError("truncated", f"{told[0].upper()}{told[1:]}.", hint=WHOLE_EPOCHS)
         if came > promised + spare:
             return [told]
     return []

@@ -12,8 +12,8 @@ from torch.utils.data import IterableDataset
 
 from dlprof.records import Config, Target
 from dlprof.targets.counting import SampleCounter, are_duplicates
+from dlprof.trial.data_checks import Seen, check_length, is_resampled
 from dlprof.trial.measure import Loop, WrongDataError
-from dlprof.trial.oddities import Seen, check_length, is_resampled
 
 
 def looked_at(workers: int, batches: list[torch.Tensor], *, kind: str = "iterable") -> None:
@@ -28,7 +28,7 @@ def batch(*samples: int) -> torch.Tensor:
 
 
 def test_workers_that_give_the_same_batches_are_found() -> None:
-    with pytest.raises(WrongDataError, match="3 workers holds each sample 3 times") as found:
+    with pytest.raises(WrongDataError, match="num_workers=3 each comes 3 times") as found:
         looked_at(3, [batch(1, 2, 3)] * 3)
     assert found.value.kind == "duplicated"
 
@@ -101,8 +101,7 @@ def checked(came: int, promised: int, kind: str = "iterable") -> list[str]:
     loop.begin_epoch()
     loop.drain()
     return check_length(
-        loop,
-        Target(spec="x", kind="map" if kind == "map" else "iterable", dataset="X"),
+        loop, Target(spec="x", kind="map" if kind == "map" else "iterable", dataset="X"), Config()
     )
 
 
@@ -146,3 +145,19 @@ def test_webdataset_s_resampled_shards_are_known() -> None:
     webdataset = pytest.importorskip("webdataset")
     assert is_resampled(webdataset.WebDataset("x.tar", resampled=True).batched(4))
     assert not is_resampled(webdataset.WebDataset("x.tar", shardshuffle=False).batched(4))
+
+
+def test_batches_that_won_t_be_looked_at_are_let_be() -> None:
+    class Odd:
+        shape, nbytes = (4,), 4
+
+    looked_at(2, [Odd() for _ in range(6)])  # type: ignore[misc] # no tensor at all
+
+
+def test_samples_that_some_workers_share_are_a_warning() -> None:
+    target = Target(spec="x", kind="iterable", dataset="X")
+    seen = Seen(target, Config(num_workers=2), SampleCounter())
+    for position, numbers in enumerate([(1, 2, 3, 4), (4, 5, 6, 7)]):
+        seen.inspect(position, batch(*numbers))
+    assert seen.warnings == ["workers gave some of the same samples"]
+    assert seen.batches == 8
