@@ -174,7 +174,7 @@ def _truncated() -> Evidence:
 
 def _lying_length() -> Evidence:
     chosen = config(2)
-    said = data_checks.LENGTH.format(came=5, promised=9)
+    said = f"An epoch gave 5 batches {LENGTH_SIGN} 9."
     lost = failed(chosen, failure=Failure(kind="truncated", message=said))
     return failing(chosen, lost)
 

@@ -12,6 +12,7 @@ from finding_cases import Loader, explanation
 from predicted_runs import calibration
 
 from dlprof.records import (
+    SHARED_SIGN,
     Config,
     Diagnosis,
     Expected,
@@ -90,10 +91,17 @@ def test_a_truncated_trial_says_it_of_as_many_workers_only() -> None:
 )
 def test_samples_of_whole_epochs_are_compared(samples: int, kind: str | None) -> None:
     plain = trial(config(0), epoch_samples=1600)
-    found = Integrity.of(iterable([plain, trial(config(2), epoch_samples=samples)]))
+    two = trial(config(2), epoch_samples=samples, warnings=(SHARED_SIGN,))
+    found = Integrity.of(iterable([plain, two]))
     fault = found.fault(config(2))
     assert (fault.kind if fault is not None else None) == kind
     assert found.fault(config(0)) is None
+
+
+def test_more_samples_of_which_none_was_the_same_are_no_duplicates() -> None:
+    """Each worker makes as many as one alone would, drawn at random."""
+    trials = [trial(config(0), epoch_samples=1600), trial(config(2), epoch_samples=3200)]
+    assert Integrity.of(iterable(trials)).fault(config(2)) is None
 
 
 def test_epochs_are_compared_at_one_batch_size_and_where_they_were_counted() -> None:

@@ -22,9 +22,8 @@ from sample_run import (
     write,
 )
 
-from dlprof import files
 from dlprof.errors import FileError
-from dlprof.files import replace_file
+from dlprof.files import lock, replace_file
 from dlprof.store import RunWriter, check_output, read_run, to_json, writing
 
 
@@ -115,7 +114,7 @@ def test_what_is_written_goes_into_the_file_of_that_name(
     saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Replaced between being opened and being locked, it is opened again."""
-    lock_really, new = files.lock, [True]
+    lock_really, new = lock, [True]
 
     def replaced_first(descriptor: int, *, wait: bool) -> bool:
         if new and new.pop():
@@ -134,7 +133,7 @@ def test_an_empty_file_that_another_sweep_has_written_by_now_is_kept(
 ) -> None:
     path = tmp_path / "a.dlprof.jsonl"
     path.touch()
-    lock_really, empty = files.lock, [True]
+    lock_really, empty = lock, [True]
 
     def written_first(descriptor: int, *, wait: bool) -> bool:
         if empty and empty.pop():

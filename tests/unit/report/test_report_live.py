@@ -138,7 +138,7 @@ def test_what_was_planned_and_what_was_predicted_agree() -> None:
     for count in (3, 8):
         rate = around(100.0)
         predicted = tuple(
-            PredictedCell(config=cell, samples_per_s=rate, speed=100.0) for cell in cells[:count]
+            PredictedCell(config=cell, samples_per_s=rate, speed=1.0) for cell in cells[:count]
         )
         race = tuple(cells[:2])
         listener.predicted(SweepPrediction(cells=predicted, race=race, pick=cells[0], cores=4.0))
