@@ -66,6 +66,8 @@ def better_foretold(run: Run, limits: Constraints) -> frozenset[Config]:
         return frozenset()
     failed = {trial.config for trial in run.trials if trial.failure is not None}
     found = Integrity.of(run)
+    if run.header.target.kind == "iterable":
+        most = min(most, found.worked)  # how many its shards feed only a trial shows
     speeds = {
         cell.config: cell.speed
         for cell in prediction.cells

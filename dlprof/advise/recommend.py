@@ -254,6 +254,11 @@ def _nothing_measured(run: Run) -> NothingMeasuredError:
             f"No settings give the right data, so there are none to recommend: {wrong.message}",
             hint=wrong.hint,
         )
+    if any(trial.batches_per_s is not None for trial in run.completed):
+        return NothingMeasuredError(
+            "The samples in this target's batches can't be counted, so no rates can be compared",
+            hint="Have it yield tensors, or lists with one entry for each sample.",
+        )
     if failed is None and any(trial.purpose == "explain" for trial in run.trials):
         from dlprof.advise.predict.question import is_calibrated  # noqa: PLC0415 - as above
 

@@ -30,15 +30,15 @@ SHARDED = Fix(
         yield sample""",
 )
 WHOLE = Fix(text=WHOLE_EPOCHS)
-DUPLICATED_TITLE = "Every worker yields the same samples"
+DUPLICATED_TITLE = "Workers yield the same samples"
 TRUNCATED_TITLE = "An epoch is not as long as it should be"
 
 
 def several_times(workers: int) -> str:
     """What duplicated data is, with so many workers."""
     return (
-        f"With {workers} workers an epoch holds each sample {workers} times: the iterable dataset "
-        "does not share them out."
+        f"With {workers} workers an epoch holds each sample up to {workers} times: the iterable "
+        "dataset does not share them out."
     )
 
 

@@ -135,7 +135,7 @@ def _data_trial(loader: WatchedLoader) -> Trial | None:
     """What is wrong with a loader's data, as a trial would have it; ``None`` if nothing is."""
     if loader.config is None:
         return None
-    spare, message = 0, "Every worker yields the same samples."
+    spare, message = 0, "Workers yield the same samples."
     if loader.sampler == OF_ITERABLES:
         spare = loader.config.num_workers  # each may end with a batch that is not full
     promised, epochs = loader.promised_batches, loader.epochs

@@ -36,11 +36,11 @@ class FirstBatches:
 
     @classmethod
     def of(cls, known: WatchedLoader) -> FirstBatches | None:
-        """For a loader; ``None`` where workers can't duplicate data, or come in any order."""
+        """For a loader; ``None`` where workers can't duplicate data."""
         config = known.config
         if config is None or known.sampler != OF_ITERABLES:
             return None
-        return cls(config.num_workers) if config.num_workers > 1 and config.in_order else None
+        return cls(config.num_workers) if config.num_workers > 1 else None
 
     def again(self) -> FirstBatches:
         """The same for another epoch."""

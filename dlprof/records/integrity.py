@@ -59,17 +59,21 @@ class Integrity:
     """What the trials of a run say of the data of any configuration.
 
     Attributes:
-        duplicated: How several workers give each sample several times; ``None`` if they don't.
+        duplicated: How several workers give the same samples; ``None`` if they don't.
+        right: The most workers whose data was right, fewer than those that duplicated it.
         truncated: How epochs end early, by ``num_workers``.
         refused: How an iterable raises with more workers than others that work, by the fewest
             such ``num_workers``; mostly empty.
+        worked: The most workers of an iterable that gave batches.
         fed: Workers that get batches, however many more there are; ``None`` if all do.
         unfed_of: The ``num_workers`` with which that was seen.
     """
 
     duplicated: Failure | None = None
+    right: int = 1
     truncated: Mapping[int, Failure] = dataclasses.field(default_factory=dict)
     refused: Mapping[int, Failure] = dataclasses.field(default_factory=dict)
+    worked: int = 0
     fed: int | None = None
     unfed_of: int = 0
 
@@ -85,15 +89,20 @@ class Integrity:
         """What some trials of a target, and what the traced ones among them showed, say."""
         faults = [(trial, fault) for trial in trials if (fault := _fault(trial))]
         faults += _miscounted(trials) if target.kind == "iterable" else []
-        doubled = [fault for _, fault in faults if fault.kind == "duplicated"]
+        twice = [(t.config.num_workers, f) for t, f in faults if f.kind == "duplicated"]
+        wrong = {trial.id for trial, _ in faults}
+        right = [t.config.num_workers for t in trials if t.failure is None and t.id not in wrong]
+        fewest = min((workers for workers, _ in twice), default=0)
         short = {t.config.num_workers: f for t, f in faults if f.kind == "truncated"}
         iterable = target.kind == "iterable"
         unfed = [each for each in explanations if each.fed_workers < each.config.num_workers]
         least = min(unfed, key=lambda each: each.fed_workers, default=None) if iterable else None
         return cls(
-            duplicated=doubled[0] if doubled else None,
+            duplicated=twice[0][1] if twice else None,
+            right=max((workers for workers in right if workers < fewest), default=1),
             truncated=short,
             refused=_refused(trials) if iterable else {},
+            worked=max(right, default=0),
             fed=None if least is None else least.fed_workers,
             unfed_of=0 if least is None else least.config.num_workers,
         )
@@ -104,19 +113,23 @@ class Integrity:
 
         Epochs that end early with fewer than that are left to ``fault``.
         """
-        caps = [count - 1 for count in self.refused]
-        caps += [1] if self.duplicated is not None else []
+        caps = [max(1, self.right)] if self.duplicated is not None else []
+        caps += [count - 1 for count in self.refused]
         caps += [self.fed] if self.fed is not None else []
         return min(caps, default=None)
 
     def fault(self, config: Config) -> Failure | None:
         """Why a configuration's data is wrong, or there is none; ``None`` if nothing is known."""
         workers = config.num_workers
-        if self.duplicated is not None and workers > 1:
+        if self.duplicated is not None and workers > max(1, self.right):
             return doubled(workers, self.duplicated)
         if workers in self.truncated:
             return self.truncated[workers]
         return next((f for least, f in self.refused.items() if workers >= least), None)
+
+    def is_unproven(self, config: Config) -> bool:
+        """Whether more workers of an iterable raise, and it is not known that so many don't."""
+        return bool(self.refused) and config.num_workers > self.worked
 
     def is_useless(self, config: Config) -> bool:
         """Whether it need not be tried: its data is wrong, or more workers than these get none."""
@@ -242,7 +255,7 @@ def _miscounted(trials: Sequence[Trial]) -> Iterable[tuple[Trial, Failure]]:
 def doubled(workers: int, seen: Failure | None = None) -> Failure:
     """The failure of an iterable dataset that so many workers each yield whole."""
     message = (
-        f"Every worker yields the same samples: with num_workers={workers} each comes {workers} "
+        f"Workers yield the same samples: with num_workers={workers} each comes up to {workers} "
         "times an epoch."
     )
     return Failure(kind="duplicated", message=message, hint=seen.hint if seen else SHARE_OUT)

@@ -9,11 +9,11 @@ from typing import Any
 
 _DEEPEST = 16  # a batch that contains itself must not hang the count
 _SHALLOW = 3  # how deep a length is looked for that equals the loader's batch size
-_LOOKED_AT = 256  # values of a tensor's row by which samples are told apart
+_LOOKED_AT = 1024  # values of a tensor's row by which samples are told apart
 _MOST_CHANNELS = 4  # that two images of one sample have in common
 _ROUNDS = 4  # batches of each worker that are compared with those of the others
 _FEWEST = 3  # samples that have to differ from each other before equal ones say anything
-_SAME = 0.9  # share of the samples that another worker gave too, from which they are duplicates
+_SAME = 0.9  # share of a worker's samples that another gave too, from which they are duplicates
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class WorkerSamples:
             self._streams = [[] for _ in range(self._workers)]
         worker = position % self._workers
         try:
-            self._streams[worker] += sample_digests(batch, self._count(batch) or 0)
+            self._streams[worker] += sample_digests(batch, self._count(batch) or 1)
         except Exception:  # noqa: BLE001 - arrays of objects, or of a class that is like none
             self.batches = 0
         self.duplicated |= worker == self._workers - 1 and are_duplicates(self._streams)
@@ -114,16 +114,17 @@ class WorkerSamples:
 def are_duplicates(streams: Sequence[Sequence[int]]) -> bool:
     """Whether workers gave the same samples, by a number for each sample of each worker.
 
-    Where a worker repeats itself, samples are drawn with replacement or hardly differ, and equal
-    ones say nothing.
+    Two that did are enough. Where a worker repeats itself, samples are drawn with replacement or
+    hardly differ, and equal ones say nothing.
     """
     sets = [set(stream) for stream in streams]
     if any(len(one) != len(stream) for one, stream in zip(sets, streams, strict=True)):
         return False
-    distinct = set(itertools.chain(*sets))
-    again = sum(map(len, sets)) - len(distinct)
-    others = sum(map(len, sets)) - max(map(len, sets), default=0)
-    return len(distinct) >= _FEWEST and others > 0 and again >= _SAME * others
+    return any(
+        min(len(one), len(other)) >= _FEWEST
+        and len(one & other) >= _SAME * min(len(one), len(other))
+        for one, other in itertools.combinations(sets, 2)
+    )
 
 
 def count_samples(batch: object, batch_size: int | None = None) -> int | None:
@@ -146,13 +147,15 @@ def count_samples(batch: object, batch_size: int | None = None) -> int | None:
 def sample_digests(batch: object, samples: int) -> list[int]:
     """A number for each sample of a batch, the same for the same content.
 
-    Of a tensor's row up to 256 values count, taken evenly. Only parts of the batch that have one
+    Of a tensor's row some 1,000 values count, taken evenly. Only parts of the batch that have one
     entry for each sample are looked at.
 
     Args:
         batch: What the loader yielded.
         samples: How many it holds.
     """
+    if samples == 1:
+        return [hash(_content(batch, 0))]
     columns = list(_columns(batch, samples, 0))
     return [hash(tuple(_content(column[row], 0) for column in columns)) for row in range(samples)]
 
@@ -193,10 +196,12 @@ def _content(found: object, depth: int) -> object:
         return None
     if _is_array(found):
         flat: Any = found.reshape(-1)  # type: ignore[attr-defined]
-        return tuple(flat[:: max(1, len(flat) // _LOOKED_AT)].tolist())
+        values = flat[:: max(1, len(flat) // _LOOKED_AT)].tolist()
+        return tuple(None if value != value else value for value in values)  # noqa: PLR0124 - NaN
     if isinstance(found, str | bytes | int | float):
         return found
-    return tuple(_content(part, depth + 1) for part in _parts(found))
+    parts = list(_parts(found)) or list(getattr(found, "__dict__", {}).values())
+    return tuple(_content(part, depth + 1) for part in parts)
 
 
 def _arrays(batch: object, depth: int) -> Iterator[Any]:
@@ -222,7 +227,9 @@ def _locate(batch: object, batch_size: int | None) -> _Place | None:
 
 def _is_one_sample(batch: object) -> bool:
     """Whether this is a sample as data sets yield them: torch would have made lists and tensors."""
-    if not isinstance(batch, tuple | Mapping):
+    # Torch makes a list of a tuple that it doesn't batch; one of numbers alone is a batch of them.
+    mixed = isinstance(batch, list) and any(_is_array(part) and part.shape for part in batch)
+    if not isinstance(batch, tuple | Mapping) and not mixed:
         return False
     sizes = [_leading(part) or 0 for part in _parts(batch) if _is_array(part)]
     if any(size > _MOST_CHANNELS and sizes.count(size) > 1 for size in sizes):

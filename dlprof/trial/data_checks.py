@@ -29,7 +29,7 @@ class Seen:
     def __init__(self, target: Target, config: Config, count: Callable[[Any], int | None]) -> None:
         from dlprof.targets.counting import WorkerSamples  # noqa: PLC0415
 
-        shared = target.kind == "iterable" and config.num_workers > 1 and config.in_order
+        shared = target.kind == "iterable" and config.num_workers > 1
         self._workers = config.num_workers
         self._compared = WorkerSamples(config.num_workers, count) if shared else None
         self._count = count

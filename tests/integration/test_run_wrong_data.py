@@ -62,7 +62,7 @@ def test_data_that_every_worker_gives_is_said_first(
     assert [each["code"] for each in document["findings"]] == ["data.duplicated"]
     assert document["loaders"][0]["duplicated"] is True
     assert document["loaders"][0]["batches"] == 160  # 2 x 2 epochs of 40
-    said = "The data of train.py:20 is wrong: Every worker yields the same samples"
+    said = "The data of train.py:20 is wrong: Workers yield the same samples"
     assert said in " ".join(screen.split())
 
 
@@ -83,4 +83,4 @@ def test_only_what_is_wrong_is_called_so(kind: str, codes: list[str], tmp_path: 
     assert document["loaders"][0]["duplicated"] is False
     if kind == "short":
         assert found == codes
-        assert document["loaders"][0]["promised_batches"] == 40
+        assert document["loaders"][0]["promised_batches"] == 80

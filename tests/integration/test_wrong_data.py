@@ -113,7 +113,7 @@ def place(tmp_path: Path) -> Path:
 
 def test_an_iterable_that_every_worker_gives_whole_is_loaded_by_one_at_most(place: Path) -> None:
     run, output = swept(place, "loaders.py:doubled")
-    assert output.startswith("Your settings (num_workers=2) are wrong: every worker yields")
+    assert output.startswith("Your settings (num_workers=2) are wrong: workers yield")
     assert run.recommendation is not None
     assert run.recommendation.config.num_workers < 2
     assert run.recommendation.findings[0].code == "data.duplicated"

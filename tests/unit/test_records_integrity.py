@@ -65,7 +65,7 @@ def test_one_duplicated_trial_says_it_of_every_several_workers() -> None:
     fault = Integrity.of(found).fault(config(4))
     assert fault is not None
     assert fault.kind == "duplicated"
-    assert "num_workers=4 each comes 4 times" in fault.message
+    assert "num_workers=4 each comes up to 4 times" in fault.message
     assert fault.hint == "Fix it."
     assert Integrity.of(found).most_workers == 1
 
@@ -244,3 +244,16 @@ def test_a_file_is_checked_as_it_is_read(tmp_path: Path) -> None:
     found = read_run(tmp_path / "run")
     assert found.recommendation is None
     assert found.trials == checked(written).trials
+
+
+def test_workers_that_were_seen_to_give_the_right_data_stay_right() -> None:
+    found = Integrity.of(iterable([trial(config(2)), wrong(config(4), "duplicated")]))
+    assert found.fault(config(2)) is None
+    assert found.most_workers == 2
+    assert found.fault(config(3)) is not None
+
+
+def test_more_workers_than_worked_are_tried_and_not_answered_with_once_more_raise() -> None:
+    found = Integrity.of(iterable([trial(config(2)), raising(config(8))]))
+    assert [found.is_unproven(config(w)) for w in (0, 2, 3)] == [False, False, True]
+    assert not found.is_useless(config(7))

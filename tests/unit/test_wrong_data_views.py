@@ -32,8 +32,8 @@ from dlprof.report.recommendation import render_recommendation
 from dlprof.report.snippets import render_lightning, render_python, render_toml
 from dlprof.report.sweep import render_sweep
 
-SAME = "Every worker yields the same samples."
-YOURS = "Your settings (num_workers=2) are wrong: every worker yields the same samples."
+SAME = "Workers yield the same samples."
+YOURS = "Your settings (num_workers=2) are wrong: workers yield the same samples."
 
 
 def doubled(present: int | None = 2) -> Run:
@@ -58,7 +58,7 @@ def test_wrong_data_is_never_recommended() -> None:
     assert all(other.config.num_workers < 2 for other in advice.alternatives)
     rules = {rule.config.num_workers: rule for rule in advice.rules_of_thumb}
     assert rules[8].expected_samples_per_s is None
-    assert "num_workers=8 each comes 8 times" in rules[8].unavailable
+    assert "num_workers=8 each comes up to 8 times" in rules[8].unavailable
 
 
 def test_screens_say_it_before_all_else() -> None:
@@ -167,7 +167,7 @@ def test_predictions_leave_wrong_data_out() -> None:
     assert {row.config.num_workers for row in answer.rows} == {0, 1}
     assert drawn(render_forecast(found, answer), 120).startswith(YOURS)
     assert json.loads(forecast_document(found, answer))["findings"][0]["code"] == "data.duplicated"
-    with pytest.raises(NothingMeasuredError, match="data is wrong: Every worker") as raised:
+    with pytest.raises(NothingMeasuredError, match="data is wrong: Workers yield") as raised:
         forecast(found, [config(4)], Question())
     assert raised.value.hint == "Fix it."
     assert len(forecast(found, [config(1), config(4)], Question()).rows) == 1
@@ -217,4 +217,4 @@ def test_a_profile_of_wrong_data_shows_what_is_wrong() -> None:
     told = find(dataclasses.replace(seen, observations=(only,)))
     assert codes(told) == ["data.duplicated"]
     profile = dataclasses.replace(found, diagnosis=Diagnosis(config=config(2), findings=told))
-    assert "Every worker yields the same samples" in drawn(render_profile(profile), 120)
+    assert "Workers yield the same samples" in drawn(render_profile(profile), 120)

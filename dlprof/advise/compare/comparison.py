@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dlprof.advise.compare.doubts import doubts, refuse_unlike
@@ -15,6 +15,7 @@ from dlprof.advise.compare.sides import Side
 from dlprof.advise.compare.split import comparable, exchanging, sides, split
 from dlprof.advise.compare.words import EVIDENCE, sentence
 from dlprof.advise.wording import factor
+from dlprof.advise.wrong_data import said_first
 from dlprof.records import Config, Estimate, Run, Trial
 from dlprof.stats import mean_interval
 
@@ -62,12 +63,19 @@ def compare(a: Run, b: Run, *, num_workers: int | None = None, best: bool = Fals
         b=info_b,
         pairing=pair.how,
         ratio=ratio,
-        verdict=_verdict(ratio, parts, alike=alike),
+        verdict=" ".join([*_first(a, b), _verdict(ratio, parts, alike=alike)]),
         parts=parts,
         unknown={TITLES[code]: why for code, why in _unknown(side_a, side_b).items()},
         doubts=doubts(pair),
         findings=() if unclear else findings(parts, slow, fast),
     )
+
+
+def _first(a: Run, b: Run) -> Iterator[str]:
+    """What is wrong with the data of either."""
+    for name, run in (("A", a), ("B", b)):
+        for text in said_first(run):
+            yield f"{name}: {text}"
 
 
 def _unknown(a: Side, b: Side) -> dict[PartCode, str]:

@@ -125,10 +125,16 @@ def useful(run: Run, configs: Iterable[Config]) -> tuple[Config, ...]:
         NothingMeasuredError: There are none.
     """
     found, wanted = Integrity.of(run), tuple(configs)
-    kept = tuple(config for config in wanted if not found.is_useless(config))
+    kept = tuple(c for c in wanted if not found.is_useless(c) and not found.is_unproven(c))
     if kept or not wanted:
         return kept
     fault = next((each for each in map(found.fault, wanted) if each is not None), None)
+    if fault is None and found.refused:
+        raise NothingMeasuredError(
+            f"With more than {found.worked} workers the dataset may raise, as it does with "
+            f"{min(found.refused)}, so nothing is predicted of them",
+            hint="Measure them: dlprof sweep with --num-workers.",
+        )
     if fault is None:
         raise NothingMeasuredError(
             f"More than {found.fed} workers get no data, so nothing is predicted of them",

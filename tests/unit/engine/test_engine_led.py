@@ -255,7 +255,7 @@ class WrongData(PretendedBench):
         return failed(done.config, failure=fault, **fields), {}
 
 
-DOUBLED = Failure(kind="duplicated", message="Every worker yields the same samples.", hint="Fix.")
+DOUBLED = Failure(kind="duplicated", message="Workers yield the same samples.", hint="Fix.")
 
 
 def workers_of(run: Run) -> list[int]:

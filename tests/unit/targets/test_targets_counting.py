@@ -79,6 +79,8 @@ def test_samples(batch: object, samples: int | None) -> None:
         (torch.zeros(3, 8, 8), 4),
         {"image": torch.zeros(3, 8, 8), "label": torch.tensor(4)},
         {"__key__": "a", "txt": "words"},
+        [torch.zeros(3, 8, 8), 4],  # as torch converts the tuple
+        [torch.zeros(3, 8, 8), "a"],
     ],
 )
 def test_a_single_sample_of_a_loader_that_does_not_batch(sample: object) -> None:
@@ -103,6 +105,11 @@ def test_a_loader_s_batches_are_all_counted_in_the_same_place(
 ) -> None:
     count = SampleCounter(batch_size)
     assert [count(make(n)) for n in (8, 8, 1, 3, 2)] == [8, 8, 1, 3, 2]
+
+
+def test_a_batch_with_a_figure_of_the_whole_is_no_single_sample() -> None:
+    tokens = {"input_ids": torch.zeros(32, 9), "mask": torch.zeros(32, 9), "ntokens": 288}
+    assert count_samples(tokens) == 32
 
 
 def test_batches_that_change_their_structure_are_counted_all_the_same() -> None:

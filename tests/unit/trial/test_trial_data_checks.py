@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import pytest
@@ -28,7 +29,7 @@ def batch(*samples: int) -> torch.Tensor:
 
 
 def test_workers_that_give_the_same_batches_are_found() -> None:
-    with pytest.raises(WrongDataError, match="num_workers=3 each comes 3 times") as found:
+    with pytest.raises(WrongDataError, match="num_workers=3 each comes up to 3 times") as found:
         looked_at(3, [batch(1, 2, 3)] * 3)
     assert found.value.kind == "duplicated"
 
@@ -161,3 +162,24 @@ def test_samples_that_some_workers_share_are_a_warning() -> None:
         seen.inspect(position, batch(*numbers))
     assert seen.warnings == ["workers gave some of the same samples"]
     assert seen.batches == 8
+
+
+def test_two_workers_of_four_that_give_the_same_are_found() -> None:
+    """As where workers share two files by ``id % 2``."""
+    with pytest.raises(WrongDataError):
+        looked_at(4, [batch(1, 2, 3), batch(4, 5, 6), batch(1, 2, 3), batch(4, 5, 6)])
+
+
+def test_what_is_not_a_number_is_the_same_each_time() -> None:
+    with pytest.raises(WrongDataError):
+        looked_at(2, [torch.tensor([[math.nan, n] for n in (1.0, 2.0, 3.0)]) for _ in range(2)])
+
+
+def test_samples_that_nobody_batches_are_compared() -> None:
+    target = Target(spec="x", kind="iterable", dataset="X")
+    seen = Seen(target, Config(num_workers=2), SampleCounter())
+    samples = [[torch.full((3, 4, 4), float(number)), number] for number in (1, 1, 2, 2, 3, 3)]
+    for position, sample in enumerate(samples[:5]):
+        seen.inspect(position, sample)
+    with pytest.raises(WrongDataError):
+        seen.inspect(5, samples[5])
