@@ -31,6 +31,11 @@ SHARDED = Fix(
 )
 WHOLE = Fix(text=WHOLE_EPOCHS)
 DUPLICATED_TITLE = "Workers yield the same samples"
+UNSHARED_TITLE = "Workers may yield the same samples"
+UNSHARED = (
+    "The iterable dataset never asks which worker it runs in, and its epochs are too long to be "
+    "counted: unless it draws samples at random, each of them comes once per worker."
+)
 TRUNCATED_TITLE = "An epoch is not as long as it should be"
 
 
@@ -90,6 +95,15 @@ def _data_findings(run: Run, found: Integrity, present: Config | None) -> Iterat
             evidence={"trials": [trial.id for trial in seen]},
             fix=SHARDED,
             cost=cost,
+        )
+    if found.unshared:
+        yield Finding(
+            code="data.unshared",
+            severity="info",
+            title=UNSHARED_TITLE,
+            explanation=UNSHARED,
+            evidence={"trials": list(found.unshared)},
+            fix=SHARDED,
         )
     if found.truncated:
         seen = failed_by(run.trials, "truncated")

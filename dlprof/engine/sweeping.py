@@ -156,15 +156,19 @@ class Sweep:
         return f"t{len(self.trials) + 1:04d}"
 
     def _keep(self, trial: Trial, explanation: Explanation | None = None) -> None:
-        """Append a trial to the file, then remember it, and what it shows of all others' data."""
-        self.writer.append(trial)
+        """Append a trial to the file, and remember it, even if that is full.
+
+        What it shows of all others' data is known from then on.
+        """
+        fault = self.writer.try_append(trial, explanation)
         self.trials.append(trial)
         if explanation is not None:
-            self.writer.append(explanation)
             self.explanations.append(explanation)
         run = checked(self._so_far())
         self.trials, self.explanations = [*run.trials], [*run.explanations]
         self.calibration, self.prediction = run.calibration, run.prediction
+        if fault is not None:
+            raise fault
 
     def _measure(self) -> EndReason:
         self._skip()

@@ -33,6 +33,7 @@ FindingCode = Literal[
     "memory.shm",
     "data.duplicated",
     "data.truncated",
+    "data.unshared",
     "workers.unfed",
     "transfer.pageable",
     "transfer.link",

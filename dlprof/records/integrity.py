@@ -43,6 +43,9 @@ LENGTH_SIGN = "where __len__ promises"
 SHARED_SIGN = "workers gave some of the same samples"
 """In the warning of a trial that saw so, which alone is no fault: they may be drawn at random."""
 
+UNSHARED_SIGN = "no worker asked which samples are its own"
+"""In the warning of a trial of several workers in which none read its ``WorkerInfo``."""
+
 _PROMISE = re.compile(r"gave (\d{1,18}) batches where __len__ promises (\d{1,18})")
 
 _MORE = 1.5
@@ -67,6 +70,8 @@ class Integrity:
         worked: The most workers of an iterable that gave batches.
         fed: Workers that get batches, however many more there are; ``None`` if all do.
         unfed_of: The ``num_workers`` with which that was seen.
+        unshared: Trials in which no worker asked for its share, where no whole epoch tells whether
+            samples come more than once.
     """
 
     duplicated: Failure | None = None
@@ -76,6 +81,7 @@ class Integrity:
     worked: int = 0
     fed: int | None = None
     unfed_of: int = 0
+    unshared: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, run: Run) -> Integrity:
@@ -105,6 +111,7 @@ class Integrity:
             worked=max(right, default=0),
             fed=None if least is None else least.fed_workers,
             unfed_of=0 if least is None else least.config.num_workers,
+            unshared=() if twice or _is_counted(trials) else _unshared(trials),
         )
 
     @property
@@ -250,6 +257,21 @@ def _miscounted(trials: Sequence[Trial]) -> Iterable[tuple[Trial, Failure]]:
                 "fewer workers."
             )
             yield trial, Failure(kind="truncated", message=message, hint=WHOLE_EPOCHS)
+
+
+def _is_counted(trials: Sequence[Trial]) -> bool:
+    """Whether whole epochs of several workers and of fewer were counted, and can be compared."""
+    counted = {
+        min(trial.config.num_workers, 2) // 2
+        for trial in trials
+        if trial.failure is None and trial.epoch_samples
+    }
+    return counted == {0, 1}
+
+
+def _unshared(trials: Sequence[Trial]) -> tuple[str, ...]:
+    ok = (trial for trial in trials if trial.failure is None)
+    return tuple(trial.id for trial in ok if UNSHARED_SIGN in trial.warnings)
 
 
 def doubled(workers: int, seen: Failure | None = None) -> Failure:

@@ -214,7 +214,7 @@ def _parts_around(
 def _bare_parts(dataset: Any, source: str, batch_size: int) -> LoaderParts:
     kind = type_name(dataset)
     if isinstance(dataset, IterableDataset):
-        batching: dict[str, Any] = {"batch_size": batch_size}
+        batching: dict[str, Any] = {"batch_size": None if _is_batched(dataset) else batch_size}
         return LoaderParts(loader_class=DataLoader, dataset=dataset, batching=batching, kept={})
     try:
         length = len(dataset)
@@ -235,6 +235,16 @@ def _bare_parts(dataset: Any, source: str, batch_size: int) -> LoaderParts:
         batching={"batch_size": batch_size, "sampler": sampler},
         kept={},
     )
+
+
+def _is_batched(dataset: object) -> bool:
+    """Whether a webdataset pipeline makes batches, so that its loader has ``batch_size=None``."""
+    stages = getattr(dataset, "pipeline", None)
+    if not isinstance(stages, list):
+        return False
+    names = [getattr(getattr(stage, "f", stage), "__name__", "") for stage in stages]
+    last = next((name for name in reversed(names) if "batched" in name), "")
+    return bool(last) and "unbatched" not in last
 
 
 def _is_dataset(found: object) -> bool:

@@ -202,9 +202,9 @@ def _measure(
     copies = _copies(request)
     consume = copies.consume if copies else make_consumer(request.step_s, request.step_callable)
     gate, count = EpochGate(), SampleCounter(request.config.batch_size or built.target.batch_size)
-    seen = Seen(built.target, request.config, count)
     in_worker = guard_of(request.config, built.target.own_config)
     loader = make_loader(built, request.config, gate=gate, in_worker=in_worker)
+    seen = Seen(built.target, request.config, count, core_of(loader))
     computes = request.step_callable is not None or copies is not None
     explainer = Explainer(loader, session.window, computes=computes) if request.explain else None
     loop = Loop(

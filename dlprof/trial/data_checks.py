@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import mmap
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from dlprof.records import SHARED_SIGN, WHOLE_EPOCHS, Config, Target, doubled
+from dlprof.records import SHARED_SIGN, UNSHARED_SIGN, WHOLE_EPOCHS, Config, Target, doubled
+from dlprof.targets.workers import WorkerSetup
 from dlprof.trial.measure import Loop, WrongDataError
 
 LENGTH = "an epoch gave {came} batches where __len__ promises {promised}"
@@ -24,14 +26,23 @@ class Seen:
         target: What is loaded.
         config: What runs.
         count: Samples in a batch.
+        loader: What is to be loaded from, before its workers are started; ``None`` for batches
+            of unknown origin.
     """
 
-    def __init__(self, target: Target, config: Config, count: Callable[[Any], int | None]) -> None:
+    def __init__(
+        self,
+        target: Target,
+        config: Config,
+        count: Callable[[Any], int | None],
+        loader: object | None = None,
+    ) -> None:
         from dlprof.targets.counting import WorkerSamples  # noqa: PLC0415
 
         shared = target.kind == "iterable" and config.num_workers > 1
         self._workers = config.num_workers
         self._compared = WorkerSamples(config.num_workers, count) if shared else None
+        self._asked = watch_worker_info(loader) if shared and loader is not None else None
         self._count = count
         self._seen = 0
         self._bytes = 0
@@ -60,7 +71,9 @@ class Seen:
     @property
     def warnings(self) -> list[str]:
         """What was seen that is no proof of anything."""
-        return [SHARED_SIGN] if self._compared is not None and self._compared.overlap else []
+        overlap = self._compared is not None and self._compared.overlap
+        unshared = self._asked is not None and not self._asked()
+        return [*([SHARED_SIGN] if overlap else []), *([UNSHARED_SIGN] if unshared else [])]
 
     def weigh(self, batch: Any) -> None:
         """Count the bytes of a batch."""
@@ -82,6 +95,40 @@ class Seen:
         if samples is None or not self._samples:
             return self._bytes / max(1, self._seen)
         return self._bytes / self._samples * samples
+
+
+def watch_worker_info(loader: object) -> Callable[[], bool]:
+    """Notice whether a worker of a loader asks which one it is.
+
+    An iterable dataset that never does can't share its samples out by itself.
+
+    Args:
+        loader: Before its workers are started.
+
+    Returns:
+        Whether one did. Also true where it can't be known: workers that are not forked, a
+        ``worker_init_fn``, which is told, and a torch without such a class.
+    """
+    import torch.multiprocessing as mp  # noqa: PLC0415
+    from torch.utils.data._utils import worker  # noqa: PLC0415
+
+    plain = getattr(worker, "WorkerInfo", None)
+    setup = getattr(loader, "worker_init_fn", None)
+    told = setup.user_init if isinstance(setup, WorkerSetup) else setup
+    context = getattr(loader, "multiprocessing_context", None) or mp.get_context()
+    if plain is None or told is not None or context.get_start_method() != "fork":
+        return lambda: True
+    asked = mmap.mmap(-1, 1)  # shared with the workers
+
+    def read(info: object, name: str) -> Any:
+        if name in {"id", "num_workers"}:
+            asked[0] = 1
+            object.__setattr__(info, "__class__", plain)  # costs nothing from here on
+        return object.__getattribute__(info, name)
+
+    noticed = {"__slots__": (), "__getattribute__": read}
+    worker.WorkerInfo = type(plain.__name__, (plain,), noticed)  # type: ignore[assignment, misc]
+    return lambda: asked[0] == 1
 
 
 def is_resampled(dataset: object, depth: int = 0) -> bool:

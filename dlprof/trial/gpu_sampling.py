@@ -68,7 +68,9 @@ class GpuSampler:
         self._give(self._window.look_before)
 
     def start(self) -> None:
-        """The window begins."""
+        """The window begins, or begins anew: samples so far were of another one."""
+        if self._window.restart():
+            return
         self._give(self._window.collect)
 
     def stop(self) -> None:
@@ -151,6 +153,14 @@ class _Window:
         self._began_s: float | None = None
         self._ended_s = 0.0
 
+    def restart(self) -> bool:
+        """Forget the samples so far; false if none are being taken yet."""
+        if self._began_s is None or self.stop.is_set():
+            return False
+        self._samples, self._cpu_s = [], 0.0
+        self._began_s = self._clock()
+        return True
+
     def end(self) -> None:
         """Take no more samples."""
         self.stopped_s = self.stopped_s or self._clock()
@@ -192,7 +202,8 @@ class _Window:
 
     def latest(self) -> tuple[GpuUsage, ...]:
         """The last sample."""
-        return tuple(self._samples[-1]) if self._samples else ()
+        samples = self._samples
+        return tuple(samples[-1]) if samples else ()
 
     def usage(self, cards: Sequence[GpuInfo], silence: str) -> tuple[GpuUsage, ...]:
         """One entry per card; what was not told has ``silence`` for a reason, if that is one."""

@@ -40,6 +40,9 @@ def make_rebatched():
 def make_epochs():
     return make_rebatched().with_epoch(3)
 
+def make_batched_dataset():
+    return pipeline().batched({BATCH})
+
 def make_by_settings(num_workers=2):
     return wds.WebLoader(pipeline().batched({BATCH}), batch_size=None, num_workers=num_workers)
 """
@@ -83,7 +86,12 @@ def swept(place: Path, target: str, *arguments: str) -> Run:
 
 @pytest.mark.parametrize(
     ("function", "batch"),
-    [("make_loader", BATCH), ("make_rebatched", 2 * BATCH), ("make_epochs", 2 * BATCH)],
+    [
+        ("make_loader", BATCH),
+        ("make_rebatched", 2 * BATCH),
+        ("make_epochs", 2 * BATCH),
+        ("make_batched_dataset", BATCH),
+    ],
 )
 def test_a_web_loader_is_swept_as_a_loader(place: Path, function: str, batch: int) -> None:
     axes = ("--num-workers", "0,2", "--prefetch-factor", "2", "--persistent-workers", "off")
@@ -96,8 +104,8 @@ def test_a_web_loader_is_swept_as_a_loader(place: Path, function: str, batch: in
     assert {trial.samples_per_batch for trial in run.trials} == {batch}
     assert run.header.target.dataset.endswith("WebDataset")
     own = run.header.target.own_config
-    assert own is not None
-    assert (own.num_workers, own.prefetch_factor) == (2, 2)
+    asked = None if function == "make_batched_dataset" else (2, 2)  # a data set has no settings
+    assert (own and (own.num_workers, own.prefetch_factor)) == asked
 
 
 def _workers(trial: object) -> int:

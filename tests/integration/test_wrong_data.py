@@ -32,6 +32,15 @@ class Doubled(IterableDataset):
             yield torch.full((8,), float(number))
 
 
+class Shuffled(IterableDataset):
+    # Each worker yields all of it, in an order of its own, in epochs that don't end.
+    def __iter__(self):
+        order = torch.Generator().manual_seed(torch.initial_seed())
+        for number in torch.randperm(1_000_000, generator=order):
+            time.sleep(0.001)
+            yield torch.full((8,), float(number))
+
+
 class Lying(IterableDataset):
     def __len__(self):
         return 5000
@@ -55,6 +64,10 @@ class Sharded(IterableDataset):
 
 def doubled():
     return DataLoader(Doubled(), batch_size=16, num_workers=2)
+
+
+def shuffled():
+    return DataLoader(Shuffled(), batch_size=16, num_workers=2)
 
 
 def lying():
@@ -127,6 +140,13 @@ def test_an_iterable_that_every_worker_gives_whole_is_loaded_by_one_at_most(plac
         place, "predict", "run.dlprof.jsonl", "--num-workers", "4", code=ExitCode.NOTHING_MEASURED
     )
     assert "data is wrong" in errors
+
+
+def test_workers_that_never_ask_which_samples_are_theirs_are_told(place: Path) -> None:
+    run, output = swept(place, "loaders.py:shuffled")
+    assert output.startswith("Workers may yield the same samples. The iterable dataset never asks")
+    assert run.recommendation is not None
+    assert run.recommendation.findings[0].code == "data.unshared"
 
 
 def test_a_length_that_lies_ends_the_sweep_with_one_sentence(place: Path) -> None:

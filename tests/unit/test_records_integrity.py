@@ -13,6 +13,7 @@ from predicted_runs import calibration
 
 from dlprof.records import (
     SHARED_SIGN,
+    UNSHARED_SIGN,
     Config,
     Diagnosis,
     Expected,
@@ -102,6 +103,15 @@ def test_more_samples_of_which_none_was_the_same_are_no_duplicates() -> None:
     """Each worker makes as many as one alone would, drawn at random."""
     trials = [trial(config(0), epoch_samples=1600), trial(config(2), epoch_samples=3200)]
     assert Integrity.of(iterable(trials)).fault(config(2)) is None
+
+
+def test_workers_that_never_ask_for_their_share_are_told_where_no_whole_epoch_tells() -> None:
+    silent = trial(config(2), warnings=(UNSHARED_SIGN,))
+    assert len(Integrity.of(iterable([trial(config(0)), silent])).unshared) == 1
+    whole = [trial(config(0), epoch_samples=320), dataclasses.replace(silent, epoch_samples=320)]
+    assert not Integrity.of(iterable(whole)).unshared
+    assert not Integrity.of(iterable([silent, wrong(config(4), "duplicated")])).unshared
+    assert not faulty(iterable([silent]), 0, 1, 2, 4)
 
 
 def test_epochs_are_compared_at_one_batch_size_and_where_they_were_counted() -> None:

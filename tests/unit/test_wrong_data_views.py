@@ -20,7 +20,7 @@ from dlprof.advise.predict import Question, feed, forecast, wanted_configs
 from dlprof.advise.recommend import recommend
 from dlprof.advise.wrong_data import said_first
 from dlprof.errors import NothingMeasuredError
-from dlprof.records import Constraints, Diagnosis, Run, Trial, checked
+from dlprof.records import UNSHARED_SIGN, Constraints, Diagnosis, Run, Trial, checked
 from dlprof.report.documents import recommend_document
 from dlprof.report.export.markdown import render_markdown
 from dlprof.report.export.page import render_html
@@ -59,6 +59,18 @@ def test_wrong_data_is_never_recommended() -> None:
     rules = {rule.config.num_workers: rule for rule in advice.rules_of_thumb}
     assert rules[8].expected_samples_per_s is None
     assert "num_workers=8 each comes up to 8 times" in rules[8].unavailable
+
+
+def test_what_could_not_be_checked_is_said_and_nothing_is_taken_back() -> None:
+    trials = blocks({config(0): [1000, 1010]})
+    trials += [trial(config(2), 2000.0, warnings=(UNSHARED_SIGN,)), trial(config(2), 1990.0)]
+    found = run(trials, target=target(kind="iterable", own_config=config(0)))
+    advice = recommend(found)
+    assert advice.config == config(2)
+    assert [(each.code, each.severity) for each in advice.findings] == [("data.unshared", "info")]
+    assert said_first(found)[0].startswith("Workers may yield the same samples. The iterable")
+    screen = drawn(render_sweep(dataclasses.replace(found, recommendation=advice)), 120)
+    assert screen.startswith("Workers may yield the same samples.")
 
 
 def test_screens_say_it_before_all_else() -> None:

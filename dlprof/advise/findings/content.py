@@ -8,6 +8,8 @@ from dlprof.advise.wrong_data import (
     DUPLICATED_TITLE,
     SHARDED,
     TRUNCATED_TITLE,
+    UNSHARED,
+    UNSHARED_TITLE,
     WHOLE,
     duplicated_cost,
     failed_by,
@@ -28,6 +30,22 @@ def duplicated(view: View) -> Claim | None:
         place=Place.BROKEN,
         cost=duplicated_cost(view.workers),
         figures={"num_workers": view.workers, "seen_in": [trial.id for trial in found]},
+        fix=SHARDED,
+    )
+
+
+def unshared(view: View) -> Claim | None:
+    """An iterable data set may not be shared out among workers: none asked for its share."""
+    seen = view.evidence.integrity.unshared
+    if not seen:
+        return None
+    return claim(
+        view,
+        "data.unshared",
+        Words(title=UNSHARED_TITLE, explanation=UNSHARED),
+        place=Place.FAULT,
+        cost=0.0,
+        figures={"num_workers": view.workers, "seen_in": [*seen]},
         fix=SHARDED,
     )
 

@@ -49,6 +49,7 @@ TABLE: tuple[Row, ...] = (
     Row(code="memory.growth", rule=memory.growth),
     Row(code="data.truncated", rule=content.truncated),
     Row(code="data.duplicated", rule=content.duplicated),
+    Row(code="data.unshared", rule=content.unshared),
     Row(code="consumer", rule=consumer.consumer),
     Row(code="cpu.threads", rule=threads.threads, remedy=threads.single_threaded),
     Row(code="cpu.affinity", rule=cores.affinity),

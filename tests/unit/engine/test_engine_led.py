@@ -109,7 +109,9 @@ def test_a_full_disk_costs_the_file_its_end_and_is_told_once(
     run = swept(tmp_path / "run", PretendedBench(), listener)
     assert run.recommendation is not None
     assert listener.messages.count("The disk is full. Free some space.") == 1
-    assert read_run(tmp_path / "run").trials == run.trials
+    kept = read_run(tmp_path / "run").trials
+    assert run.trials[: len(kept)] == kept
+    assert len(run.trials) - len(kept) <= 1  # that which could not be written is known all the same
 
 
 def test_a_budget_that_ends_while_calibrating_says_what_to_do(tmp_path: Path) -> None:

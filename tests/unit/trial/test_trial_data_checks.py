@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data._utils import worker
 
 from dlprof.records import Config, Target
 from dlprof.targets.counting import SampleCounter, are_duplicates
-from dlprof.trial.data_checks import Seen, check_length, is_resampled
+from dlprof.targets.workers import WorkerSetup
+from dlprof.trial.data_checks import Seen, check_length, is_resampled, watch_worker_info
 from dlprof.trial.measure import Loop, WrongDataError
 
 
@@ -173,6 +176,43 @@ def test_two_workers_of_four_that_give_the_same_are_found() -> None:
 def test_what_is_not_a_number_is_the_same_each_time() -> None:
     with pytest.raises(WrongDataError):
         looked_at(2, [torch.tensor([[math.nan, n] for n in (1.0, 2.0, 3.0)]) for _ in range(2)])
+
+
+class Numbers(IterableDataset[float]):
+    """Numbers of which each worker yields its own, or all."""
+
+    def __init__(self, *, asks: bool) -> None:
+        self.asks = asks
+
+    def __iter__(self) -> Iterator[float]:
+        info = get_worker_info()
+        first, step = (info.id, info.num_workers) if self.asks and info is not None else (0, 1)
+        yield from map(float, range(first, 64, step))
+
+
+def init(_: int) -> None:
+    """A ``worker_init_fn``, which is told the worker's number."""
+
+
+@pytest.mark.parametrize(
+    ("asks", "settings", "told"),
+    [
+        (True, {}, True),
+        (False, {}, False),
+        (False, {"worker_init_fn": init}, True),  # it may have shared the samples out
+        (False, {"worker_init_fn": WorkerSetup(None, None, None)}, False),
+        (False, {"multiprocessing_context": "spawn"}, True),  # not seen from here
+    ],
+)
+def test_whether_a_worker_asks_which_one_it_is(
+    monkeypatch: pytest.MonkeyPatch, *, asks: bool, settings: dict[str, Any], told: bool
+) -> None:
+    monkeypatch.setattr(worker, "WorkerInfo", worker.WorkerInfo)  # given back afterwards
+    loader = DataLoader(Numbers(asks=asks), batch_size=4, num_workers=2, **settings)
+    asked = watch_worker_info(loader)
+    if settings.get("multiprocessing_context") is None:
+        assert len(list(loader)) == (16 if asks else 32)
+    assert asked() is told
 
 
 def test_samples_that_nobody_batches_are_compared() -> None:

@@ -91,6 +91,22 @@ def test_a_window_shorter_than_the_period_has_one_sample_without_a_probe() -> No
     assert [usage[0].samples, cards.calls.count("sample"), cards.calls.count("probe")] == [1, 1, 0]
 
 
+def test_a_window_that_begins_anew_forgets_its_samples() -> None:
+    more = threading.Event()
+    cards = _Cards(obstacle=lambda: not cards.sampled.is_set() or more.wait(10))
+    sampler = GpuSampler(lambda: cards, period_s=0.001)
+    sampler.begin()
+    sampler.start()
+    assert cards.sampled.wait(10)
+    sampler.start()
+    more.set()
+    sampler.stop()
+    usage = sampler.usage()
+    sampler.close()
+    assert cards.calls.count("prime") == 1
+    assert usage[0].samples < sum(call in {"probe", "sample"} for call in cards.calls)
+
+
 def test_each_trial_begins_anew() -> None:
     cards = _Cards()
     sampler = GpuSampler(lambda: cards, period_s=0.001)
