@@ -1,31 +1,26 @@
-"""The cheapest configuration that can't be told apart from the best."""
+"""The decision: the cheapest configuration that is likely within 3 % of the best.
+
+Never one that is likely slower than what the user has, or than loading without workers; with a
+step, of those that keep it fed.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 from dlprof.advise.candidates import Candidate
 from dlprof.advise.effective import Situation, cores_share
 from dlprof.advise.speeds import Speeds, compare_speeds
-from dlprof.records import Estimate
-from dlprof.stats import mean_interval
+from dlprof.stats import NEAR, mean_interval
 
-SAME_SPEED = 0.98
-"""Within 2 % counts as the same speed, however sure the difference: no training run shows it."""
+RISK = 1 / 3
+"""Probability that a recommended configuration is slower than ``NEAR`` of the best, at most: a
+costlier one is taken until then. Where two are equal and known to 5 %, it is 0.34."""
 
-WITHIN = f"within {(1 - SAME_SPEED) * 100:.0f} %"
-"""The same in words."""
-
-LEAST_TIE = 0.95
-"""Slower than this by its best estimate is no tie, however unsure: the evidence leans against it.
-The recommendation then says that more repeats could settle it."""
-
-_RISK = 0.8
-"""PyTorch's default, loading without workers, is not left for what may be this much slower."""
-
-_WORTH = 1.5
-"""Unless that seems to be this much faster: of less, trials that are so noisy say little."""
+WITHIN = f"within {(1 - NEAR) * 100:.0f} %"
+"""``NEAR`` in words."""
 
 FED_WAIT_FRACTION = 0.02
 """A step that waits for data this little counts as fed."""
@@ -48,8 +43,6 @@ class Choice:
         best: The fastest of the pool.
         pool: What the choice was between: those that feed the step, where some do.
         allowed: All that keep the limits.
-        ties: Those of the pool that can't be told apart from the best, and ``pick``.
-        undecided: Cheaper than ``pick``, slower by the best estimate, but not surely.
         fed: Whether the pool keeps the step fed; ``None`` without a step.
         speeds: What the choice rests on.
     """
@@ -59,21 +52,29 @@ class Choice:
     best: Candidate
     pool: tuple[Candidate, ...]
     allowed: tuple[Candidate, ...]
-    ties: tuple[Candidate, ...]
-    undecided: tuple[Candidate, ...]
     fed: bool | None
     speeds: Speeds
 
     @property
-    def known_ties(self) -> list[Candidate]:
-        """The ties without a pick that is one for want of knowledge alone."""
-        return [each for each in self.ties if is_tie(self.speeds.ratio(each, self.best))]
+    def ties(self) -> tuple[Candidate, ...]:
+        """Those of the pool that are more likely near the best than not, and ``pick``."""
+        return tuple(each for each in self.pool if each is self.pick or self.far(each) <= 0.5)
+
+    @property
+    def undecided(self) -> tuple[Candidate, ...]:
+        """Cheaper than ``pick``, and neither likely nor surely too slow."""
+        cheaper = self.pool[: self.pool.index(self.pick)]
+        return tuple(each for each in cheaper if self.far(each) < 1 - RISK)
 
     @property
     def present(self) -> Candidate | None:
         """What the target's own DataLoader is set to now, if measured and within the limits."""
         config = self.situation.present
         return next((each for each in self.allowed if each.config == config), None)
+
+    def far(self, candidate: Candidate) -> float:
+        """Probability that a configuration is slower than ``NEAR`` of the best."""
+        return self.speeds.chance(self.best.key, candidate.key, 1 / NEAR)
 
 
 def choose(
@@ -90,43 +91,20 @@ def choose(
     fed = [candidate for candidate in allowed if _is_fed(candidate, speeds, situation)]
     pool = fed or list(allowed)
     best = speeds.fastest(pool)
-    ties = [each for each in pool if is_tie(speeds.ratio(each, best))]
-    pick = _safe(ties[0], pool, speeds)
-    ties = ties if pick in ties else [pick, *ties]
+    # What the user has, or could have for nothing, is left for nothing that is likely slower.
+    kept = [c for c in pool if c.config == situation.present or not c.config.num_workers]
+    least = max((speeds.log_speed(each.key) for each in kept), default=-math.inf)
+    safe = (each for each in pool if speeds.log_speed(each.key) >= least)
+    pick = next(c for c in safe if speeds.chance(best.key, c.key, 1 / NEAR) <= RISK)
     return Choice(
         situation=situation,
         pick=pick,
         best=best,
         pool=tuple(pool),
         allowed=tuple(allowed),
-        ties=tuple(ties),
-        undecided=tuple(
-            each for each in pool[: pool.index(pick)] if (speeds.ratio(each, pick).high or 0) >= 1
-        ),
         fed=bool(fed) if _has_step(situation) else None,
         speeds=speeds,
     )
-
-
-def _safe(pick: Candidate, pool: Sequence[Candidate], speeds: Speeds) -> Candidate:
-    """The pick, or loading without workers where too little is known to leave that for it."""
-    plain = next((each for each in pool if not each.config.num_workers), None)
-    if plain is None or not pick.config.num_workers:
-        return pick
-    gain = speeds.ratio(pick, plain)
-    risky = gain.low is not None and gain.low < _RISK and gain.value < _WORTH
-    return plain if risky else pick
-
-
-def is_tie(ratio: Estimate) -> bool:
-    """Whether a rate relative to the best can't be told apart from it."""
-    reaches_best = ratio.high is None or ratio.high >= 1
-    return ratio.value >= SAME_SPEED or (ratio.value >= LEAST_TIE and reaches_best)
-
-
-def surely_differs(ratio: Estimate) -> bool:
-    """Whether the interval of a ratio leaves out 1."""
-    return (ratio.low is not None and ratio.low > 1) or (ratio.high is not None and ratio.high < 1)
 
 
 def _has_step(situation: Situation) -> bool:

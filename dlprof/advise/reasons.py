@@ -11,11 +11,12 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from dlprof.advise.candidates import Candidate, evidence_ids, rest_on_one_batch
-from dlprof.advise.choice import SAME_SPEED, WITHIN, Choice, surely_differs
+from dlprof.advise.choice import WITHIN, Choice
 from dlprof.advise.effective import cores_share
 from dlprof.advise.pinning import gain_words, pin_gains, typical
 from dlprof.advise.wording import factor, figures, percent
 from dlprof.records import Config, Reason, Run, Trial
+from dlprof.stats import NEAR
 from dlprof.units import counted, format_duration, format_rate
 
 _CORES_ARE_THE_LIMIT = 0.9
@@ -29,6 +30,11 @@ _LEAST_CORES = 0.5
 
 _WORTH_TELLING = 0.1
 """Share of the cores that neighbours keep busy from which it is worth a sentence."""
+
+_SURELY = 0.975
+
+_TOLD = 2.0
+"""A ratio whose interval is wider than this, high over low, is not told as a figure."""
 
 _MOST_FAILURES = 5
 _TRANSIENT_S = 1.0
@@ -135,31 +141,19 @@ def _differing(one: Config, two: Config) -> list[str]:
 
 
 def _compare(choice: Choice, one: Candidate, two: Candidate, claim: str) -> Reason:
-    """A claim about two configurations; ``{}`` in it is the ratio of their rates as measured.
+    """A claim about two configurations; ``{}`` in it is the ratio of their rates.
 
-    Where a model's prediction changes that, the ratio that was chosen by is told beside it, and
-    where it turns it round, that too: the claim is then the prediction's.
+    One that is known to no better than a factor of two is not told as a figure.
     """
-    seen, judged = choice.speeds.seen(one, two), choice.speeds.ratio(one, two)
-    evidence: dict[str, object] = {"trials": evidence_ids([one, two]), "ratio": figures(seen)}
-    told = factor(seen)
-    if not SAME_SPEED <= judged.value / seen.value <= 1 / SAME_SPEED:
-        beside = f"{judged.value:.2f}x with what was predicted)"
-        told = f"{told[:-1]}; {beside}" if told.endswith(")") else f"{told} ({beside}"
-        evidence["ratio_with_prediction"] = figures(judged)
-    told = claim.format(told)
-    if _turned_round(choice, one, two):
-        told += (
-            "; the trials alone lean the other way, but not surely: more of them would settle it"
-        )
-    return Reason(claim=told, evidence=evidence)
-
-
-def _turned_round(choice: Choice, one: Candidate, two: Candidate) -> bool:
-    """Whether one is faster by what was measured and slower by what it is chosen by."""
-    ratios = choice.speeds.seen(one, two), choice.speeds.ratio(one, two)
-    low, high = sorted(ratio.value for ratio in ratios)
-    return low < SAME_SPEED and high > 1 / SAME_SPEED
+    ratio = choice.speeds.ratio(one.key, two.key)
+    evidence: dict[str, object] = {"trials": evidence_ids([one, two]), "ratio": figures(ratio)}
+    if ratio.low is not None and ratio.high is not None and ratio.high > _TOLD * ratio.low:
+        sure = f"{one.name} is faster than {two.name}" if ratio.low > 1 else ""
+        sure = f"{one.name} is slower than {two.name}" if ratio.high < 1 else sure
+        told = f"{sure}, but by how much" if sure else f"How {one.name} compares with {two.name}"
+        more = "a larger --budget or a quieter machine would tell"
+        return Reason(claim=f"{told} is too uncertain: {more}", evidence=evidence)
+    return Reason(claim=claim.format(factor(ratio)), evidence=evidence)
 
 
 def _feeding(choice: Choice) -> Reason | None:
@@ -196,8 +190,6 @@ def _present(choice: Choice) -> Reason | None:
         return None
     rival = choice.speeds.fastest(others)
     claim = f"{as_good}: the fastest of the others, {rival.name}, gave {{}} of them"
-    if present not in choice.known_ties:
-        claim = f"Too little is known to leave the present settings: {rival.name} gave {{}} of it"
     return _compare(choice, rival, present, claim)
 
 
@@ -215,8 +207,6 @@ def _default(choice: Choice) -> Reason | None:
         return None
     rival = choice.speeds.fastest(others)
     claim = f"num_workers=0 is enough: the fastest with workers, {rival.name}, gave {{}} of it"
-    if pick not in choice.known_ties:
-        claim = f"Too little is known to leave num_workers=0: {rival.name} gave {{}} of it"
     return _compare(choice, rival, pick, claim)
 
 
@@ -228,9 +218,9 @@ def _fewer(choice: Choice) -> Reason | None:
     rival = choice.speeds.fastest(fewer)
     if rival in choice.undecided:
         return None  # it is not known to be slower, which is told below
-    turned = _turned_round(choice, rival, choice.pick)
-    cost = "are foretold to be slower" if turned else "are slower"
-    if rival not in choice.pool and choice.speeds.ratio(rival, choice.pick).value >= SAME_SPEED:
+    surely = choice.speeds.chance(choice.pick.key, rival.key) >= _SURELY
+    cost = "are slower" if surely else "are likely slower"
+    if rival not in choice.pool and choice.speeds.ratio(rival.key, choice.pick.key).value >= NEAR:
         cost = "would not surely keep the step fed"
     claim = f"Fewer workers {cost}: {rival.name} gave {{}} of it"
     return _compare(choice, rival, choice.pick, claim)
@@ -240,11 +230,7 @@ def _more(choice: Choice) -> Reason | None:
     """That more workers, or deeper queues, gain nothing that can be told."""
     pick, best = choice.pick, choice.best
     if best is not pick:
-        apart = surely_differs(choice.speeds.ratio(best, pick))
-        verdict = f"and it is {WITHIN} of that" if apart else "which can't be told apart"
-        ahead = choice.speeds.seen(best, pick).value >= 1
-        rank = "was the fastest" if ahead else "is foretold to be the fastest"
-        claim = f"{best.name} {rank}, at {{}} of it, {verdict}"
+        claim = f"{best.name} was the fastest, at {{}} of it, and it is likely {WITHIN} of that"
         return _compare(choice, best, pick, claim)
     more = [c for c in choice.pool if c.config.num_workers > pick.config.num_workers]
     if not more or not pick.config.num_workers:
@@ -292,7 +278,7 @@ def _pin(choice: Choice) -> Reason | None:
 
 def _undecided(choice: Choice) -> Reason | None:
     """A cheaper configuration that more repeats might yet show to be as fast."""
-    if not choice.undecided:
+    if not choice.undecided or choice.pick is choice.present:
         return None
     rival = choice.speeds.fastest(choice.undecided)
     claim = f"{rival.name} is cheaper and not ruled out: it gave {{}} of it"
@@ -329,7 +315,7 @@ def _ranks(choice: Choice) -> Reason | None:
     if share >= 1:
         return None
     ranks, cores = choice.situation.constraints.ranks, choice.situation.machine.usable_cores
-    rate = choice.speeds.steady.rate(choice.pick.key).value
+    rate = choice.speeds.rate(choice.pick.key).value
     loaders = f"{ranks} loaders" if ranks > 1 else "the loader"
     claim = (
         f"{cores:g} cores hold {loaders} to about {percent(share)} of the measured rate, "

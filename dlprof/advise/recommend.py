@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Literal
 
 from dlprof.advise.candidates import Candidate, gather
-from dlprof.advise.choice import SAME_SPEED, Choice, choose
-from dlprof.advise.confidence import judge, outran
+from dlprof.advise.choice import RISK, Choice, choose
+from dlprof.advise.confidence import certify, judge, unmeasured
 from dlprof.advise.effective import SAME_STEP, Situation
-from dlprof.advise.foretold import believed, better_foretold, foretold, levers
+from dlprof.advise.foretold import foretold, levers
 from dlprof.advise.limits import within_limits
 from dlprof.advise.reasons import (
     conditions,
@@ -27,7 +27,6 @@ from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.records import (
     DATA_FAULTS,
     Alternative,
-    Config,
     Constraints,
     Expected,
     Integrity,
@@ -36,9 +35,7 @@ from dlprof.records import (
     Recommendation,
     Run,
 )
-
-_FAR_OUTRUN = 2.0
-"""Beyond what neighbours that come and go explain of several trials."""
+from dlprof.stats import NEAR
 
 _Relation = Literal["present", "tie", "fastest", "default", "slower"]
 
@@ -50,11 +47,11 @@ def recommend(
     machine: Machine | None = None,
     ghz: float | None = None,
 ) -> Recommendation:
-    """The cheapest configuration that can't be told apart from the best, within limits.
+    """The cheapest configuration that is likely within 3 % of the best, within limits.
 
-    From what was measured; where that says nothing of the machine, the cores, the ranks or the
-    step that are asked for, or of the best that a limit on workers leaves, and the run holds a
-    calibration, from what its model predicts.
+    Of those that were measured; where that says nothing of the machine, the cores, the ranks or the
+    step that are asked for, or something that was only predicted is likely better than all of them,
+    and the run holds a calibration, of what its model predicts.
 
     Rates are compared over whole epochs where their length is known, so that the worth of
     ``persistent_workers`` follows from it. With a step time, those that keep the step fed come
@@ -72,18 +69,12 @@ def recommend(
             answer and there is none.
     """
     limits = constraints or Constraints()
-    elsewhere = _is_unmeasured(run, limits, machine)
-    among = frozenset() if elsewhere else better_foretold(run, limits)
-    if elsewhere or among:
+    if _is_unmeasured(run, limits, machine):
         # Not loaded for what trials answer: it takes as long as all the rest.
         from dlprof.advise.predict.recommending import can_answer, recommend_by_model  # noqa: PLC0415
 
         if can_answer(run, limits):
-            try:
-                return recommend_by_model(run, limits, machine, ghz, among=among)
-            except UsageError:
-                if elsewhere:  # else what was measured may keep the limits
-                    raise
+            return recommend_by_model(run, limits, machine, ghz)
     situation = Situation.of(run, limits, machine)
     candidates = gather(run)
     measured = [candidate for candidate in candidates if candidate.trials]
@@ -91,24 +82,32 @@ def recommend(
         raise _nothing_measured(run)
     # A configuration that failed once may fail again: only where nothing else is left.
     steady = [candidate for candidate in measured if not candidate.failures] or measured
-    allowed, limit_reasons = within_limits(steady, situation)
+    try:
+        allowed, limit_reasons = within_limits(steady, situation)
+    except UsageError:  # what was only predicted may keep them
+        from dlprof.advise.predict.recommending import can_answer, recommend_by_model  # noqa: PLC0415
+
+        if not can_answer(run, limits):
+            raise
+        return recommend_by_model(run, limits, machine, ghz)
     choice = choose(measured, allowed, situation)
-    if (answer := _from_explained(choice, run, limits)) is not None:
+    if (answer := _likely_better(choice, run, limits)) is not None:
         return answer
-    confidence, confidence_reason = judge(choice, run)
-    trusted = believed(run, situation)
+    certificate = certify(choice, run)
+    confidence, confidence_reason = judge(choice, run, certificate)
     return Recommendation(
         config=choice.pick.config,
         dataloader_kwargs=choice.pick.config.dataloader_kwargs(),
         expected=_expected(choice, choice.pick),
         confidence=confidence,
         confidence_reason=confidence_reason,
+        certificate=certificate,
         reasons=(
             *failing_present(run),
             *conditions(run, choice),
             *explain(choice),
             *levers(run, choice.pick.config),
-            *foretold(run, choice, trusted),
+            *foretold(run, choice),
             *neighbours(run),
             *limit_reasons,
             *failures(candidates),
@@ -121,8 +120,7 @@ def recommend(
                 run.header.target,
                 situation.constraints.ranks,
                 candidates,
-                choice.speeds.steady,
-                trusted,
+                choice.speeds,
             ),
             Integrity.of(run),
         ),
@@ -131,42 +129,38 @@ def recommend(
     )
 
 
-def _from_explained(choice: Choice, run: Run, limits: Constraints) -> Recommendation | None:
-    """The model's answer among what was explained, where that far outran what was measured.
+def _likely_better(choice: Choice, run: Run, limits: Constraints) -> Recommendation | None:
+    """The model's answer, where something that was only predicted is likely better than all else.
 
-    As where a budget held one measured trial, and that was of a bad one: an explained trial is
-    slower than a measured one, if anything.
+    As where the budget ended before it was measured, or a limit on workers leaves out the best
+    that was.
     """
-    found = outran(choice, run)
-    once = choice.speeds.steady.blocks(choice.pick.key) == 1
-    if found is None or not (once or found[0] >= _FAR_OUTRUN):
+    speeds, pick = choice.speeds, choice.pick.key
+    better = [
+        config
+        for config in unmeasured(choice, run)
+        if speeds.chance(config.key, pick, 1 / NEAR) >= 1 - RISK
+    ]
+    if not better or choice.fed:
         return None
+    best = max(speeds.log_speed(each.key) for each in better)
+    near = (each for each in better if speeds.log_speed(each.key) >= best + math.log(NEAR))
+    pick_of_them = min(near, key=lambda config: config.cost_key)
     from dlprof.advise.predict.recommending import can_answer, recommend_by_model  # noqa: PLC0415
 
     if not can_answer(run, limits):
         return None
-    gain, config = found
     claim = (
-        f"{choice.pick.name} is the best that was measured, but num_workers={config.num_workers} "
-        f"gave {gain:.1f}x of it while it was explained"
+        f"{choice.pick.name} is the best that was measured, and likely slower than what there was "
+        "no time to measure"
     )
-    told = Reason(claim=claim, evidence={"trials": choice.pick.trial_ids})
     try:
-        answer = recommend_by_model(run, limits, among=_explained(run, choice.pick.config))
+        answer = recommend_by_model(run, limits, among=frozenset({pick_of_them}))
     except UsageError:  # none of them keeps the limits, as what was measured does
         return None
-    return dataclasses.replace(answer, reasons=(told, *answer.reasons))
-
-
-def _explained(run: Run, pick: Config) -> frozenset[Config]:
-    """What was explained, with no more workers than were to be used."""
-    trials = (t for t in run.trials if t.purpose == "explain" and t.samples_per_s is not None)
-    found = (trial.config for trial in trials)
-    return frozenset(
-        each
-        for each in found
-        if each.num_workers <= pick.num_workers and each.batch_size == pick.batch_size
-    )
+    told = Reason(claim=claim, evidence={"trials": choice.pick.trial_ids})
+    expected = dataclasses.replace(answer.expected, samples_per_s=speeds.rate(pick_of_them.key))
+    return dataclasses.replace(answer, expected=expected, reasons=(told, *answer.reasons))
 
 
 def _is_unmeasured(run: Run, limits: Constraints, machine: Machine | None) -> bool:
@@ -184,7 +178,7 @@ def _is_another_step(run: Run, asked_s: float | None) -> bool:
 
 def _expected(choice: Choice, candidate: Candidate) -> Expected:
     return Expected(
-        samples_per_s=choice.speeds.steady.rate(candidate.key),
+        samples_per_s=choice.speeds.rate(candidate.key),
         wait_fraction=choice.speeds.wait_fraction(candidate),
         pss_bytes=candidate.pss_bytes,
         shm_bytes=candidate.shm_bytes,
@@ -203,7 +197,7 @@ def _alternatives(choice: Choice) -> list[Alternative]:
             config=candidate.config,
             expected=_expected(choice, candidate),
             relation=relation,
-            speed=choice.speeds.seen(candidate, choice.pick).value,
+            speed=choice.speeds.ratio(candidate.key, choice.pick.key).value,
         )
     return sorted(
         found.values(),
@@ -218,26 +212,14 @@ def _related(choice: Choice) -> Iterator[tuple[Candidate, _Relation]]:
     default = default_of(choice.allowed, choice.pick.config)
     if default is not None:
         yield default, "default"
-    fastest = _fastest(choice)
-    # By what was foretold, too: it may have given less than the choice.
-    ahead = choice.speeds.seen(fastest, choice.pick).value >= 1
-    if ahead:
-        yield fastest, "fastest"
+    yield choice.best, "fastest"
     for candidate in choice.ties:
         yield candidate, "tie"
     fewer = [c for c in choice.allowed if c.config.num_workers < choice.pick.config.num_workers]
     if fewer:
         rival = choice.speeds.fastest(fewer)
-        ratios = choice.speeds.ratio(rival, choice.pick), choice.speeds.seen(rival, choice.pick)
-        if all(ratio.value < SAME_SPEED for ratio in ratios):
+        if choice.speeds.ratio(rival.key, choice.pick.key).value < NEAR:
             yield rival, "slower"
-
-
-def _fastest(choice: Choice) -> Candidate:
-    """The fastest of all that keep the limits, one that feeds the step where as fast."""
-    fastest = choice.speeds.fastest(choice.allowed)
-    ahead = choice.speeds.ratio(choice.best, fastest).value < SAME_SPEED
-    return fastest if ahead else choice.best
 
 
 def _nothing_measured(run: Run) -> NothingMeasuredError:

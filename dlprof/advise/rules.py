@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Sequence
 
 from dlprof.advise.candidates import Candidate
 from dlprof.advise.reasons import failed_or_skipped
-from dlprof.records import Config, Integrity, Machine, RuleOfThumb, SweepPrediction, Target
-from dlprof.stats import BlockFit
+from dlprof.advise.speeds import Speeds
+from dlprof.records import Config, Integrity, Machine, RuleOfThumb, Target
 
 _YOLO_MOST = 8
 
@@ -20,8 +20,7 @@ def rules_of_thumb(
     target: Target,
     ranks: int,
     measured: Sequence[Candidate],
-    fit: BlockFit,
-    prediction: SweepPrediction | None = None,
+    speeds: Speeds,
 ) -> tuple[RuleOfThumb, ...]:
     """What each rule says for the machine, with the rate where that was measured.
 
@@ -33,26 +32,21 @@ def rules_of_thumb(
         target: For the batch size that one of the rules looks at.
         ranks: Training processes on the machine.
         measured: All configurations of the run, cheapest first.
-        fit: Their steady rates.
-        prediction: What a model foretold of those that were not measured.
+        speeds: Their rates, and those of what was only predicted.
     """
     tried = {each.config.num_workers for each in measured}
     return tuple(
-        _foretold(_rule(name, workers, measured, fit), tried, prediction)
+        _predicted(_rule(name, workers, measured, speeds), tried, speeds)
         for name, workers in workers_by_rule(machine, target, ranks).items()
     )
 
 
-def _foretold(
-    rule: RuleOfThumb, tried: Collection[int], prediction: SweepPrediction | None
-) -> RuleOfThumb:
-    """A rule that was not tried, with what was foretold of it; one that failed stays that."""
-    if rule.config.num_workers in tried or prediction is None:
+def _predicted(rule: RuleOfThumb, tried: Collection[int], speeds: Speeds) -> RuleOfThumb:
+    """A rule that was not tried, with what is believed of it; one that failed stays that."""
+    key = rule.config.key
+    if rule.config.num_workers in tried or key not in speeds.epochs or rule.unavailable == NO_GPU:
         return rule
-    cell = next((each for each in prediction.cells if each.config == rule.config), None)
-    if cell is None or rule.unavailable == NO_GPU:
-        return rule
-    rate = cell.samples_per_s.value
+    rate = speeds.rate(key).value
     return dataclasses.replace(rule, expected_samples_per_s=rate, unavailable="", predicted=True)
 
 
@@ -85,7 +79,7 @@ def workers_by_rule(machine: Machine, target: Target, ranks: int) -> dict[str, i
 
 
 def _rule(
-    name: str, workers: int | None, measured: Sequence[Candidate], fit: BlockFit
+    name: str, workers: int | None, measured: Sequence[Candidate], speeds: Speeds
 ) -> RuleOfThumb:
     if workers is None:
         return RuleOfThumb(name=name, config=Config(), unavailable=NO_GPU)
@@ -93,7 +87,7 @@ def _rule(
     same = [each for each in measured if each.config.num_workers == workers]
     with_rate = sorted((each for each in same if each.trials), key=lambda c: c.config != config)
     if with_rate:
-        rate = fit.rate(with_rate[0].key).value
+        rate = speeds.rate(with_rate[0].key).value
         return RuleOfThumb(name=name, config=config, expected_samples_per_s=rate)
     unavailable = f"num_workers={workers} was not measured"
     first = next((trial for each in same for trial in each.failures if trial.failure), None)

@@ -1,26 +1,23 @@
-"""Configurations compared by the rate that a training run would see."""
+"""What each configuration is worth: one rate for each, that a training run would see."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from dlprof.advise.candidates import Candidate
 from dlprof.advise.effective import Rates, Situation, rates_of
 from dlprof.records import Estimate
-from dlprof.stats import BlockFit, fit_blocks, fit_expecting, observe, turnovers
+from dlprof.stats import Belief, believe, observe, t_tail, turnovers
 
-_TURNOVER_SPREAD = 0.5
+_TURNOVER_SPREAD = 0.25
 """Expected relative standard deviation of one epoch turnover: starting the same workers took 32
 to 53 ms on a quiet machine, and it is timed once in a trial."""
 
 _LEAST_FACTOR = 1e-20
 """Turnovers that would leave less are nonsense, but must not overflow."""
-
-_ERRORS_TO_EACH_SIDE = 2.0
-"""Standard errors in a 95 % interval, of figures whose spread is assumed rather than estimated."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,20 +35,18 @@ class EpochFactor:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Speeds:
-    """Steady rates, compared in blocks, times what epoch turnover leaves of them.
+    """Steady rates as they are believed to be, times what epoch turnover leaves of them.
 
     The two are kept apart because configurations that differ only in ``persistent_workers`` have
     the same steady rate: what tells them apart is the turnover, not the noise of their rates.
 
     Attributes:
-        steady: The steady rates as measured.
-        judged: The same in the light of what a model foretold, by which they are compared.
+        belief: The steady rates, from what was measured and what a model predicted.
         epochs: Per configuration, over epochs of the target's length.
         rates: Each trial's rates in the situation that counts, by trial id.
     """
 
-    steady: BlockFit
-    judged: BlockFit
+    belief: Belief
     epochs: Mapping[str, EpochFactor]
     rates: Mapping[str, Rates]
 
@@ -65,42 +60,57 @@ class Speeds:
         waits = self.waits(candidate)
         return statistics.fmean(waits) if waits else None
 
-    def ratio(self, candidate: Candidate, other: Candidate) -> Estimate:
-        """Rate of one over that of another, to choose by: what was predicted weighs in.
+    def rate(self, key: str) -> Estimate:
+        """The one rate of a configuration, over whole epochs where their length is known."""
+        return self._widened(self.belief.rate(key), self.epochs[key].log, self.epochs[key].log_sd)
 
-        Over whole epochs where their length is known.
-        """
-        return self._ratio(self.judged, candidate, other)
-
-    def seen(self, candidate: Candidate, other: Candidate) -> Estimate:
-        """The same to be told: by what was measured alone."""
-        return self._ratio(self.steady, candidate, other)
-
-    def _ratio(self, fit: BlockFit, candidate: Candidate, other: Candidate) -> Estimate:
-        if candidate.key == other.key:
+    def ratio(self, key: str, other: str) -> Estimate:
+        """The rate of one over that of another, with the interval of their quotient."""
+        if key == other:
             return Estimate(value=1.0, low=1.0, high=1.0)
-        steady = fit.ratio(candidate.key, other.key)
-        one, two = self.epochs[candidate.key], self.epochs[other.key]
-        between = math.exp(one.log - two.log)
-        error = _ERRORS_TO_EACH_SIDE * math.hypot(one.log_sd, two.log_sd)
-        if steady.low is None or steady.high is None or not steady.low:
-            return Estimate(value=steady.value * between)
-        low = math.exp(-math.hypot(math.log(steady.value / steady.low), error))
-        high = math.exp(math.hypot(math.log(steady.high / steady.value), error))
-        value = steady.value * between
-        return Estimate(value=value, low=value * low, high=value * high)
+        one, two = self.epochs[key], self.epochs[other]
+        error = math.hypot(one.log_sd, two.log_sd)
+        return self._widened(self.belief.ratio(key, other), one.log - two.log, error)
+
+    def chance(self, key: str, other: str, factor: float = 1.0) -> float:
+        """Probability that one is more than a factor as fast as another."""
+        gap, error = self.gap(key, other)
+        gap -= math.log(factor)
+        return float(gap > 0) if error <= 0 else t_tail(-gap / error, self.belief.df)
+
+    def gap(self, key: str, other: str) -> tuple[float, float]:
+        """By how much the log rate of one is above that of another, and the standard error."""
+        one, two = self.epochs[key], self.epochs[other]
+        error = math.hypot(self.belief.error(key, other), one.log_sd, two.log_sd)
+        return self.log_speed(key) - self.log_speed(other), 0.0 if key == other else error
+
+    def most(self, key: str, other: str, *, among: Iterable[str], risk: float) -> float:
+        """Most by which one log rate may be above another; see ``Belief.most``."""
+        one, two = self.epochs[key], self.epochs[other]
+        bound = self.belief.most(key, other, among=among, risk=risk)
+        return bound + one.log - two.log + 2 * math.hypot(one.log_sd, two.log_sd)
 
     def fastest(self, among: Sequence[Candidate]) -> Candidate:
         """The fastest of some, which must not be none; the first of equals."""
-        return max(among, key=self.log_speed)
+        return max(among, key=lambda each: self.log_speed(each.key))
 
-    def log_speed(self, candidate: Candidate) -> float:
-        """Natural logarithm of its rate, over whole epochs where their length is known."""
-        return self.judged.log_rates[candidate.key] + self.epochs[candidate.key].log
+    def log_speed(self, key: str) -> float:
+        """Natural logarithm of a configuration's rate."""
+        return self.belief.log_rates[key] + self.epochs[key].log
+
+    def _widened(self, steady: Estimate, log: float, log_sd: float) -> Estimate:
+        """An estimate times a factor that is itself known with an error."""
+        value = steady.value * math.exp(log)
+        if not steady.low or not steady.high:
+            return Estimate(value=value)
+        error = 2 * log_sd  # two of them make 95 % of what is assumed rather than estimated
+        low = math.exp(-math.hypot(math.log(steady.value / steady.low), error))
+        high = math.exp(math.hypot(math.log(steady.high / steady.value), error))
+        return Estimate(value=value, low=value * low, high=value * high)
 
 
 def compare_speeds(candidates: Sequence[Candidate], situation: Situation) -> Speeds:
-    """Compare all candidates.
+    """What all configurations are worth, those that were only predicted among them.
 
     Args:
         candidates: With at least one rate each.
@@ -112,12 +122,19 @@ def compare_speeds(candidates: Sequence[Candidate], situation: Situation) -> Spe
         trial.id: rates_of(trial, situation, turns.get(trial.config.turnover_group))
         for trial in trials
     }
-    observed = (observe(trial, rates[trial.id].samples_per_s) for trial in trials)
-    seen = [each for each in observed if each is not None]
+    observed = (
+        observe(trial, rates[trial.id].samples_per_s, wait=rates[trial.id].wait_fraction)
+        for trial in trials
+    )
+    expected = situation.expected
+    epochs = {} if expected is None else expected.epoch_log_rates
+    known = {
+        key: EpochFactor(log=epochs.get(key, steady) - steady, log_sd=0.0)
+        for key, steady in ({} if expected is None else expected.log_rates).items()
+    }
     return Speeds(
-        steady=fit_blocks(seen),
-        judged=fit_expecting(seen, situation.expected),
-        epochs={each.key: _epoch_factor(each, rates) for each in candidates},
+        belief=believe([each for each in observed if each is not None], expected),
+        epochs=known | {each.key: _epoch_factor(each, rates) for each in candidates},
         rates=rates,
     )
 

@@ -12,12 +12,17 @@ from dlprof.errors import UsageError
 from dlprof.model import Conditions, fit, is_usable, needs
 from dlprof.records import Calibration, Config, Integrity, Plan, Run, SweepPrediction
 from dlprof.search.exclusions import still_useful
-from dlprof.search.foretell import foretell, with_workers, workers_beyond
+from dlprof.search.foretell import foretell
 from dlprof.search.levers import levers
 
 _START_SHARE = 1 / 30
 """Share of a budget that starting workers once may take: a trial starts them up to three times, and
 there are several trials."""
+
+_WORKERS_PER_CORE, _MOST_LOOKED_AT = 16, 32
+"""Workers for each core, up to so many, that are looked at where nobody else is on the machine: on
+two cores that change their speed 16 and 32 gave 5 to 20 % more than two to eight, as whichever core
+is fast has something to do then."""
 
 _QUICK_START_S = 0.5
 """Starts that take no longer than this are no reason to leave anything out."""
@@ -33,14 +38,13 @@ def calibrated(run: Run) -> Calibration | None:
     return sensible(found) if is_usable(found) else None
 
 
-def foretold(run: Run, *, workers: int = 0) -> SweepPrediction | None:
+def foretold(run: Run) -> SweepPrediction | None:
     """What the model says of all configurations that a run's plan names.
 
     For the machine as busy as it was during the calibration.
 
     Args:
         run: That holds a calibration and a plan.
-        workers: So many are worth a prediction even if the model sees no gain in them.
 
     Returns:
         ``None`` where the model can say nothing of them.
@@ -52,7 +56,7 @@ def foretold(run: Run, *, workers: int = 0) -> SweepPrediction | None:
         place = place_of(run, as_shared(run, Question()))
         found = foretell(
             calibration,
-            _worth_predicting(run, calibration, plan.cells, place.conditions, workers),
+            _worth_predicting(run, calibration, plan.cells, place.conditions),
             place.conditions,
             present=plan.present,
         )
@@ -62,20 +66,6 @@ def foretold(run: Run, *, workers: int = 0) -> SweepPrediction | None:
         return found
     race = sorted({*found.race, plan.present}, key=lambda config: config.cost_key)
     return dataclasses.replace(found, race=tuple(race))
-
-
-def foretold_beyond(run: Run) -> SweepPrediction | None:
-    """A wider prediction, and race, where the most workers that raced outran their forecast.
-
-    Returns:
-        ``None`` where the race looked far enough.
-    """
-    plan, before = _useful_plan(run), run.prediction
-    if plan is None or before is None:
-        return None
-    workers = workers_beyond(before, plan.cells, run.completed)
-    wider = foretold(run, workers=workers) if workers is not None else None
-    return None if wider is None or workers is None else with_workers(wider, workers, before)
 
 
 def _useful_plan(run: Run) -> Plan | None:
@@ -103,7 +93,6 @@ def _worth_predicting(
     calibration: Calibration,
     cells: Sequence[Config],
     conditions: Conditions,
-    workers: int,
 ) -> list[Config]:
     """The cells without more workers than could gain or be measured, unless the user named them.
 
@@ -117,7 +106,14 @@ def _worth_predicting(
     if not cells:
         return []
     alone = dataclasses.replace(conditions, neighbours=0.0)
-    most = max(workers, most_workers(calibration, cells[-1], alone))
+    most = most_workers(calibration, cells[-1], alone)
+    if not conditions.neighbours:  # a model may take for a limit what batches in a hurry don't meet
+        most = max(
+            most,
+            min(
+                _MOST_LOOKED_AT, math.ceil(_WORKERS_PER_CORE * conditions.cores / conditions.ranks)
+            ),
+        )
     budget_s = settings.get("budget_s")
     longest_s = _START_SHARE * budget_s if isinstance(budget_s, int | float) else math.inf
     present = run.header.plan.present if run.header.plan is not None else None

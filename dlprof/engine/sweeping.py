@@ -9,7 +9,7 @@ from typing import Literal
 from dlprof.advise.recommend import recommend
 from dlprof.engine.deadline import Deadline
 from dlprof.engine.device import place_of
-from dlprof.engine.foretelling import calibrated, foretold, foretold_beyond, levers_of
+from dlprof.engine.foretelling import calibrated, foretold, levers_of
 from dlprof.engine.listener import SweepListener
 from dlprof.engine.preparation import now
 from dlprof.engine.telling import explanation_of
@@ -33,11 +33,10 @@ from dlprof.records import (
 )
 from dlprof.search.calibrating import next_calibration, race_plan
 from dlprof.search.exclusions import fails_everywhere, still_useful
-from dlprof.search.foretell import race_without
 from dlprof.search.grid import GridSearch, Proposal
 from dlprof.search.levers import next_lever
 from dlprof.settings import SweepSettings, constraints_of
-from dlprof.stats import Expected, is_contradicted, observe
+from dlprof.stats import Expected
 from dlprof.store import RunWriter
 from dlprof.trial.bench import Bench
 from dlprof.trial.protocol import TrialRequest
@@ -50,12 +49,9 @@ _RAISES = (
     "Without workers and with, the target's own code raises or ends an epoch early, so the other "
     "settings are not tried"
 )
-_CONTRADICTED = (
-    "What was measured is not what the model predicted, so all configurations are measured"
-)
 
 
-EndReason = Literal["decided", "budget", "complete", "noise", "interrupted", "failed"]
+EndReason = Literal["decided", "budget", "complete", "interrupted", "failed"]
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -183,41 +179,12 @@ class Sweep:
                 if not self._is_hopeless:
                     self.listener.message(_NO_MODEL)
                 return self._search(self.plan)
-            reason = self._races(self.prediction)
+            reason = self._search(race_plan(self.plan, self.prediction.race), self.prediction)
             if reason == "budget":
                 return reason
             if self.prediction is not None:  # else what it chose, or rests on, is wrong data
-                break
-        if self._is_contradicted(Expected.of(self.prediction)):
-            self.listener.message(_CONTRADICTED)
-            every = {*self.plan.configs, *self.prediction.race}
-            configs = tuple(sorted(every, key=lambda config: config.cost_key))
-            return self._search(dataclasses.replace(self.plan, configs=configs))
-        self._try_levers()
-        return reason
-
-    def _races(self, prediction: SweepPrediction) -> EndReason:
-        """Measure what a prediction leaves, and more workers as long as they outrun it."""
-        reason = self._race(prediction)
-        while reason != "budget" and (wider := foretold_beyond(self._so_far())) is not None:
-            self._predicted(wider)
-            reason = self._race(wider)
-        return reason
-
-    def _race(self, prediction: SweepPrediction) -> EndReason:
-        """Measure what a prediction leaves, and what it leaves instead where the choice fails."""
-        race, expected = prediction.race, Expected.of(prediction)
-        while True:
-            reason = self._search(race_plan(self.plan, race, self.trials), expected)
-            if self.prediction is None:
+                self._try_levers()
                 return reason
-            prediction = self.prediction
-            measured = [trial for trial in self.trials if trial.purpose == "measure"]
-            failed = {trial.config for trial in measured if trial.failure is not None}
-            more = race_without(prediction, failed, self.plan.present)
-            if reason == "budget" or more <= {trial.config for trial in measured}:
-                return reason
-            race = tuple(sorted(more.union(race), key=lambda config: config.cost_key))
 
     def _try_levers(self) -> None:
         """Settings beside the swept ones, in turns with what would be recommended."""
@@ -269,15 +236,17 @@ class Sweep:
         self.writer.append(prediction)
         self.listener.predicted(prediction)
 
-    def _is_contradicted(self, expected: Expected) -> bool:
-        """Whether what was measured is surely not what was predicted."""
-        completed = self._so_far().completed
-        seen = [each for trial in completed if (each := observe(trial)) is not None]
-        return is_contradicted(seen, expected)
-
-    def _search(self, plan: Plan, expected: Expected | None = None) -> EndReason:
+    def _search(self, plan: Plan, led: SweepPrediction | None = None) -> EndReason:
+        expected = None if led is None else Expected.of(led)
         while not self._is_hopeless and (useful := self._useful(plan)).configs:
-            search = GridSearch(plan=useful, seed=self.settings.seed, expected=expected)
+            cells = () if led is None else tuple(cell.config for cell in led.cells)
+            found = Integrity.of(self._so_far())
+            search = GridSearch(
+                plan=useful,
+                seed=self.settings.seed,
+                expected=expected,
+                cells=tuple(each for each in cells if not found.is_useless(each)),
+            )
             proposal = search.propose(self.trials, remaining_s=self.deadline.left_s)
             if not isinstance(proposal, Proposal):
                 return proposal.reason

@@ -10,6 +10,7 @@ Here are those of a run file. Those of ``dlprof check`` and ``dlprof transfer`` 
 
 from dlprof.records.advice import (
     Alternative,
+    Certificate,
     Confidence,
     Constraints,
     Expected,
@@ -78,6 +79,7 @@ __all__ = [
     "Alternative",
     "BatchCosts",
     "Calibration",
+    "Certificate",
     "Confidence",
     "Config",
     "Constraints",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -11,6 +12,9 @@ from dlprof.records.findings import Finding
 from dlprof.records.record import record
 
 Confidence = Literal["high", "medium", "low"]
+
+USELESS = 0.5
+"""A certificate of no more than half of the best rate says nothing."""
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -31,7 +35,7 @@ class Expected:
     """What a configuration should give; each figure is checked by measuring it again.
 
     Attributes:
-        samples_per_s: Steady rate at the stated step.
+        samples_per_s: Rate at the stated step, over whole epochs where their length is known.
         wait_fraction: Share of time waiting for data at the stated step.
         pss_bytes: Memory of the whole process tree.
         shm_bytes: Shared memory with full queues.
@@ -153,15 +157,55 @@ class ToMeasure:
 
 
 @record(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """How far from the best a recommendation may be, at most.
+
+    Attributes:
+        epsilon: The rate is at least ``1 - epsilon`` of that of the best of all configurations.
+        epsilon_measured: The same of the best of those that were measured.
+        probability: With which each of them holds.
+        configurations: How many were measured or predicted, within the limits.
+        measured: How many of them were measured.
+    """
+
+    epsilon: float
+    epsilon_measured: float
+    probability: float
+    configurations: int
+    measured: int
+
+    @property
+    def shown(self) -> float:
+        """The one that is told: over all, unless predictions are too wide to say anything."""
+        return self.epsilon if self.epsilon <= USELESS else self.epsilon_measured
+
+    @property
+    def text(self) -> str:
+        """It in words: ``within 4 % of the best of 75 settings (95 %)``."""
+        if self.shown > USELESS:
+            return "too little was measured to say how near the best it is"
+        sure = f"({self.probability:.0%})".replace("%", " %")
+        several, rest = f"{self.configurations} settings", ""
+        if self.epsilon > USELESS:
+            several = f"the {self.measured} measured settings"
+            rest = "; the others are too uncertain"
+        return (
+            f"within {max(1, math.ceil(100 * self.shown))} % of the best of {several} {sure}{rest}"
+        )
+
+
+@record(frozen=True, slots=True, kw_only=True)
 class Recommendation:
     """Settings to use, and why.
 
     Attributes:
-        config: The cheapest configuration that can't be told apart from the best within limits.
+        config: The cheapest configuration that is likely within 3 % of the best, within limits.
         dataloader_kwargs: What to pass to DataLoader.
         expected: What it should give.
-        confidence: How sure it is.
+        confidence: How sure it is, by the certificate and what no rate tells.
         confidence_reason: Why no surer, or what makes it sure; one sentence.
+        certificate: How near the best it is; ``None`` where nobody measured what is asked for, or
+            anything else, and in files of earlier versions.
         reasons: Why this and no other, with the trials that prove it.
         alternatives: Others worth knowing: the present settings first, the rest by speed.
         constraints: The limits that were kept.
@@ -180,6 +224,7 @@ class Recommendation:
     expected: Expected
     confidence: Confidence
     confidence_reason: str
+    certificate: Certificate | None = None
     reasons: tuple[Reason, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
     constraints: Constraints = dataclasses.field(default_factory=Constraints)

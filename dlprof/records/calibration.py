@@ -145,7 +145,7 @@ class SweepPrediction:
     Attributes:
         cells: All that can work, cheapest first.
         race: Those to be measured, cheapest first.
-        pick: The cheapest within 2 % of the best, by the model alone.
+        pick: The cheapest within 3 % of the best, by the model alone.
         cores: Cores that were taken to be there.
         neighbours: Of these, cores that others were taken to keep busy.
         log_sd: How far off rates may be from each other, as a standard deviation of their

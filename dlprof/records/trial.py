@@ -132,6 +132,8 @@ class Usage:
         read_bytes_per_s: Bytes fetched from storage.
         cache_hit_fraction: 1 - storage reads / bytes asked for by ``read``; 1 is all from the
             page cache.
+        core_speed: Thousands of steps of a fixed Python loop that a core did in a second of CPU
+            time, mean over the cores by how busy they were: a virtual core changes its speed.
         observer_cpu_cores: What the observer itself used.
         gpu: One entry per GPU of the machine; empty where there is none.
     """
@@ -150,6 +152,7 @@ class Usage:
     shm_peak_bytes: int | None = None
     read_bytes_per_s: float | None = None
     cache_hit_fraction: float | None = None
+    core_speed: float | None = None
     observer_cpu_cores: float | None = None
     gpu: tuple[GpuUsage, ...] = ()
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from dlprof.advise.choice import SAME_SPEED, WITHIN
+from dlprof.advise.choice import WITHIN
 from dlprof.advise.predict import Calibrated, Forecast, Row
 from dlprof.advise.wrong_data import data_findings
 from dlprof.records import SCHEMA_VERSION, Config, Estimate, Run
@@ -18,6 +18,7 @@ from dlprof.report.labels import cores_text, interval_text, percent_text, rate_t
 from dlprof.report.layout import Hanging
 from dlprof.report.plot import Bar, ThroughputPlot, thinned
 from dlprof.report.text import clean
+from dlprof.stats import NEAR
 from dlprof.store.codec import to_json
 from dlprof.units import (
     MISSING,
@@ -128,14 +129,16 @@ def _telling(forecast: Forecast) -> Iterator[Row]:
     best: dict[int, float] = {}
     for row in forecast.rows:
         workers = row.config.num_workers
-        faster = row.rate * SAME_SPEED > best.get(workers, 0.0)
+        faster = row.rate * NEAR > best.get(workers, 0.0)
         best[workers] = max(best.get(workers, 0.0), row.rate)
         if faster or row.config == forecast.pick or row.measured is not None:
             yield row
 
 
 def _rate(row: Row) -> Estimate:
-    return row.prediction.samples_per_s or row.prediction.batches_per_s
+    """Over whole epochs where their length is known, as what was measured is told."""
+    steady = row.prediction.samples_per_s or row.prediction.batches_per_s
+    return steady.times(row.speed / row.rate)
 
 
 def _unit(rows: Sequence[Row]) -> str:
@@ -235,9 +238,9 @@ def _notes(run: Run, forecast: Forecast, rows: Sequence[Row]) -> Iterator[Text]:
 def _about_rows(forecast: Forecast, rows: Sequence[Row]) -> Iterator[str]:
     trials = [trial for row in rows if row.measured for trial in row.measured.trials]
     if trials:
-        yield f"measured: what this run's trials gave, mean of {counted(len(trials), 'trial')}."
-    if any(row.measured is not None and row.measured.whole_epochs for row in rows):
-        yield "measured: over whole epochs, as they are too short for a steady rate."
+        whole = any(row.prediction.epoch_batches_per_s for row in rows)
+        over = ", over whole epochs as the predictions are" if whole else ""
+        yield f"measured: what {counted(len(trials), 'trial')} of this run gave{over}."
     beyond = next((row for row in rows if row.beyond), None)
     if beyond is not None:
         yield f"too much: {clean(beyond.name)} does not keep {clean(beyond.beyond)}."

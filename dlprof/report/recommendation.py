@@ -11,7 +11,6 @@ from rich.text import Text
 
 from dlprof.records import (
     Alternative,
-    Config,
     Constraints,
     Expected,
     Machine,
@@ -65,7 +64,7 @@ def render_recommendation(
     parts += _section("Cases", _cases(recommendation))
     parts += _section("Why", [_reason(r.claim, r.evidence) for r in recommendation.reasons])
     parts += _section("Also", _alternatives(recommendation.alternatives))
-    parts += _section("What rules of thumb would give", _rules(run, recommendation))
+    parts += _section("What rules of thumb would give", _rules(recommendation))
     parts += _section("Measure there to be sure", _to_measure(recommendation))
     steps = _next_steps(run, recommendation.constraints, saved=saved, again=again)
     parts += _section("Next", steps)
@@ -224,32 +223,21 @@ def _alternatives(alternatives: Sequence[Alternative]) -> list[RenderableType]:
     return lines
 
 
-def _rules(run: Run, recommendation: Recommendation) -> list[RenderableType]:
+def _rules(recommendation: Recommendation) -> list[RenderableType]:
     lines: list[RenderableType] = []
     all_predicted = recommendation.basis == "predicted"  # which the whole answer says
-    measured = recommendation.expected.samples_per_s.value
-    predicted = measured if all_predicted else _foretold(run, recommendation.config)
+    best = recommendation.expected.samples_per_s.value
     for rule in recommendation.rules_of_thumb:
         text = Text(f"{clean(rule.name)}: {settings_text(rule.config)}: ")
         rate = rule.expected_samples_per_s
         if rate is None:
             text.append(clean(rule.unavailable) or "not measured")
         else:
-            beside = rule.predicted and not all_predicted
-            best = predicted if rule.predicted else measured  # like with like
+            known = "predicted " if rule.predicted and not all_predicted else ""
             speed = f", {ratio_text(rate / best)}" if best > 0 else ""
-            if beside and speed:
-                speed += f" of the {format_rate(best)} predicted of the pick"
-            known = "predicted " if beside else ""
             text.append(f"{known}{format_rate(rate)} samples/s{speed}")
         lines.append(bullet(text))
     return lines
-
-
-def _foretold(run: Run, config: Config) -> float:
-    """Samples per second that a sweep's model foretold of a configuration; 0 if it did not."""
-    cells = run.prediction.cells if run.prediction is not None else ()
-    return next((cell.samples_per_s.value for cell in cells if cell.config == config), 0.0)
 
 
 def _next_steps(run: Run, asked: Constraints, *, saved: bool, again: str) -> list[RenderableType]:

@@ -28,10 +28,10 @@ class Row:
         config: Which.
         role: ``pick``, ``present`` (what the target is set to now), ``tie``, ``fastest``,
             ``default`` (PyTorch's own), ``failed`` or empty.
-        rate: Steady samples per second, drift between blocks taken out; ``None`` without figures.
-        predicted: Steady samples per second as a model foretold them before they were measured.
-        relative: Speed over that of the pick (of the fastest, where nothing is recommended), over
-            whole epochs where their length is known.
+        rate: The one rate that the run has for it, over whole epochs where their length is known;
+            ``None`` without figures.
+        predicted: The same as a model predicted it before anything was measured.
+        relative: That rate over that of the pick (of the fastest, where nothing is recommended).
         startup_s: Median of ``iter`` plus first ``next``.
         epoch_turnover_s: From an epoch to the next, with these workers.
         wait_fraction: Mean share of time waiting for data at the stated step.
@@ -80,7 +80,7 @@ def summarise(run: Run) -> tuple[Row, ...]:
     fastest = speeds.fastest(measured)
     pick = next((each for each in measured if advice and each.config == advice.config), None)
     roles = _roles(advice, situation.present, fastest.config)
-    measured.sort(key=speeds.log_speed, reverse=True)
+    measured.sort(key=lambda each: speeds.log_speed(each.key), reverse=True)
     rows = [_row(each, speeds, pick or fastest, roles.get(each.config, "")) for each in measured]
     foretold = _foretold(run)
     told = (dataclasses.replace(row, predicted=foretold.get(row.config)) for row in rows)
@@ -89,7 +89,12 @@ def summarise(run: Run) -> tuple[Row, ...]:
 
 def _foretold(run: Run) -> dict[Config, Estimate]:
     cells = run.prediction.cells if run.prediction is not None else ()
-    return {cell.config: cell.samples_per_s for cell in cells}
+    return {
+        cell.config: cell.samples_per_s
+        if cell.epoch_samples_per_s is None
+        else cell.samples_per_s.times(cell.epoch_samples_per_s / cell.samples_per_s.value)
+        for cell in cells
+    }
 
 
 def _was_tried_in_vain(candidate: Candidate) -> bool:
@@ -114,8 +119,8 @@ def _row(candidate: Candidate, speeds: Speeds, reference: Candidate, role: str) 
     return Row(
         config=candidate.config,
         role=role,
-        rate=speeds.steady.rate(candidate.key),
-        relative=speeds.seen(candidate, reference),
+        rate=speeds.rate(candidate.key),
+        relative=speeds.ratio(candidate.key, reference.key),
         startup_s=candidate.startup_s,
         epoch_turnover_s=candidate.epoch_turnover_s,
         wait_fraction=speeds.wait_fraction(candidate),

@@ -8,9 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from dlprof.advise.choice import WITHIN
-from dlprof.advise.effective import Situation
-from dlprof.advise.foretold import believed
-from dlprof.records import Constraints, Failure, Integrity, Run, Trial
+from dlprof.records import Failure, Integrity, Run, Trial
 from dlprof.report.findings import first_lines
 from dlprof.report.labels import END_TEXTS, percent_text, settings_text
 from dlprof.report.plot import ThroughputPlot, bars
@@ -97,7 +95,7 @@ def _legend(run: Run, rows: tuple[Row, ...]) -> list[str]:
     if PRESENT in roles:
         notes.append("present: what the target's own DataLoader is set to now.")
     if TIE in roles:
-        notes.append(f"tie: can't be told apart from the best, or {WITHIN} of it.")
+        notes.append(f"tie: likely {WITHIN} of the best.")
     if "default" in roles:
         notes.append("default: what PyTorch does when nothing is set.")
     if any(row.copy_s is not None for row in rows):
@@ -132,9 +130,9 @@ def _unmeasured(run: Run) -> list[str]:
 
 def _is_led(run: Run) -> bool:
     """Whether a model chooses what is measured, so that most of a plan is left out on purpose."""
-    if run.prediction is not None:
-        return believed(run, Situation.of(run, Constraints(), None)) is not None
-    return run.header.plan is not None and run.header.plan.search == "model" and not run.completed
+    plan = run.header.plan
+    led = plan is not None and plan.search == "model"
+    return run.prediction is not None or (led and not run.completed)
 
 
 def _skipped(trials: tuple[Trial, ...]) -> list[str]:

@@ -32,9 +32,6 @@ _PRECISION = 0.03
 _FEW = 6
 """So many configurations are measured as quickly as they are calibrated and verified."""
 
-_MOST_BLOCKS = 4
-"""Of a race: what four blocks and the model together can't tell apart is left a tie."""
-
 
 def wants_model(settings: SweepSettings, grid: Sequence[Config]) -> bool:
     """Whether a sweep is led by the model.
@@ -152,22 +149,7 @@ def _proposal(plan: Plan, config: Config, trial_s: float, repetition: int) -> Pr
     )
 
 
-def race_plan(plan: Plan, race: Sequence[Config], trials: Sequence[Trial] = ()) -> Plan:
-    """The plan of measuring the few that a prediction leaves.
-
-    Args:
-        plan: Of the sweep.
-        race: The few.
-        trials: So far: who joins a race that runs has as many blocks before it as the others had.
-    """
-    raced = [each for each in trials if each.purpose == "measure" and each.config in race]
-    # The first block of each: trials come in the order of their blocks.
-    first = {trial.config: trial.repetition for trial in reversed(raced)}
-    now = max((trial.repetition for trial in raced), default=0)
-    begun = now if len(first) < len(race) else max(first.values())
-    return dataclasses.replace(
-        plan,
-        configs=tuple(race),
-        max_repeats=begun + max(plan.min_repeats, min(plan.max_repeats, _MOST_BLOCKS)),
-        present=plan.present if plan.present in race else None,
-    )
+def race_plan(plan: Plan, race: Sequence[Config]) -> Plan:
+    """The plan of measuring what a prediction leaves, first of all the few that tell most."""
+    present = plan.present if plan.present in race else None
+    return dataclasses.replace(plan, configs=tuple(race), present=present)

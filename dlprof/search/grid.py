@@ -1,8 +1,9 @@
-"""Every configuration in interleaved blocks, the hopeless ones dropped on the way."""
+"""Which configuration to measure next: interleaved blocks of what may yet be the best."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 from collections.abc import Collection, Sequence
 from typing import Literal
@@ -10,17 +11,16 @@ from typing import Literal
 from dlprof.records import Config, Plan, Trial
 from dlprof.search.budget import Costs, Room
 from dlprof.search.plan import by_importance, expected_survivors
-from dlprof.stats import BlockFit, Expected, fit_blocks, fit_expecting, observe
+from dlprof.stats import NEAR, PROBABILITY, Belief, Expected, believe, observe
 
-RULE_OUT_CONFIDENCE = 0.99
-"""A configuration is dropped when this interval of its rate over the best one's lies below 1."""
+_RIVALS = 2
+"""Configurations that each later block has beside the choice."""
 
-TIE = 0.98
-"""Configurations that are all this close to the best need no further telling apart."""
+_EVEN = 0.5
+"""While more is to be measured, what would be chosen is what is more likely near the best than not.
+"""
 
-_BLOCKS_BEFORE_TIE = 3
-
-StopReason = Literal["decided", "complete", "budget", "noise"]
+StopReason = Literal["decided", "complete", "budget"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +48,7 @@ class Stop:
 
     Attributes:
         reason: ``decided``: more would not change the answer; ``complete``: all repeats are
-            done or nothing works; ``budget``: there was no time for more; ``noise``: a model chose,
-            and what is left to gain is too little to be seen beside this much noise.
+            done or nothing works; ``budget``: there was no time for more.
     """
 
     reason: StopReason
@@ -57,11 +56,13 @@ class Stop:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GridSearch:
-    """A randomised block design over the plan's configurations.
+    """Randomised blocks: first all of the plan, then the choice and what may be better.
 
-    The first block holds every configuration, but for the least important ones where trials cost
-    more than was planned; a later one every surviving configuration, but that those that differ
-    only in ``persistent_workers`` take turns (``Plan.take_turns``). Within a block the order is
+    The first block holds every configuration of the plan, but for the least important ones where
+    trials cost more than was planned. A later one holds what would be chosen by then, and those
+    that could be better by most (Kalyanakrishnan et al. 2012), of what a model predicted and nobody
+    measured, too; it ends when none could be better by more than ``NEAR``. Where the user asks for
+    a number of repeats, every block holds all that may be the best. Within a block the order is
     random, but that a model's best is measured first of all, and where time may not suffice: there
     the most important come first, and in a later block the fastest.
 
@@ -72,11 +73,13 @@ class GridSearch:
         plan: What to measure and how long.
         seed: Decides the order within each block.
         expected: What a model predicted of them, if one did.
+        cells: What was predicted and may be measured as well.
     """
 
     plan: Plan
     seed: int = 0
     expected: Expected | None = None
+    cells: Sequence[Config] = ()
 
     def propose(
         self, history: Sequence[Trial], *, remaining_s: float | None = None
@@ -88,7 +91,7 @@ class GridSearch:
                 explain, are ignored.
             remaining_s: What is left of the budget; ``None`` for no limit.
         """
-        planned = set(self.plan.configs)
+        planned = {*self.plan.configs, *self.cells}
         measured = [trial for trial in history if trial.purpose == "measure"]
         trials = [trial for trial in measured if trial.config in planned]
         tried = {trial.config for trial in trials}
@@ -101,13 +104,13 @@ class GridSearch:
         reason: StopReason = "complete"
         for block in range(current, min(current + 2, self.plan.max_repeats)):
             earlier = [trial for trial in trials if trial.repetition < block]
-            members = self._members(earlier, block)
+            members = self._members(earlier, block, padded=not untried)
             done = {trial.config for trial in trials if trial.repetition == block}
             todo = [*(config for config in members if config not in done), *new]
             if not todo:
                 continue
-            if not new and (found := self._verdict(members, earlier, block)) is not None:
-                reason = found
+            if not new and block >= self.plan.min_repeats and len(members) < 2:
+                reason = "decided"
                 break
             if not any(map(room.fits, todo)):
                 reason = "budget"
@@ -126,74 +129,94 @@ class GridSearch:
         rates = {each: known[each.key] for each in configs if each.key in known}
         return max(rates, key=rates.__getitem__, default=None)
 
-    def _members(self, earlier: Sequence[Trial], block: int) -> list[Config]:
-        """Configurations that work and are not ruled out by the blocks so far, fastest first.
+    def _members(
+        self, earlier: Sequence[Trial], block: int, *, padded: bool = False
+    ) -> list[Config]:
+        """What the next block holds: the choice, and what may be better, by how much it may.
 
-        Judged anew for each block: one that was dropped comes back if later blocks no longer
-        rule it out.
+        Judged anew for each block: one that was dropped comes back if later blocks speak for it.
+
+        Args:
+            earlier: Trials of the blocks before it.
+            block: Its number.
+            padded: Whether first repeats hold what comes nearest where nothing may be better: drift
+                does not show in one alone.
         """
-        fit, members = self._possible(earlier)
-        return members if fit is None else self._by_turns(members, fit, block)
+        belief = self._judge(earlier)
+        working = [] if belief is None else self._working(earlier, belief)
+        seen = [c for c in working if belief is not None and belief.blocks[c.key]]
+        if belief is None or not seen:
+            return self._instead(earlier)
+        rates = belief.log_rates
+        best = max(seen, key=lambda each: rates[each.key])
+        pick = next(c for c in seen if belief.chance(best.key, c.key, 1 / NEAR) <= _EVEN)
+        keys = [each.key for each in working]
+        most = {
+            each: belief.most(each.key, pick.key, among=keys, risk=(1 - PROBABILITY) / 2)
+            for each in working
+            if belief.groups[each.key] != belief.groups[pick.key]
+        }
+        ahead = sorted(most, key=most.__getitem__, reverse=True)
+        if not self.plan.take_turns:  # so many repeats are asked for of all that isn't ruled out
+            level = [c for c in working if belief.groups[c.key] == belief.groups[pick.key]]
+            close = [each for each in ahead if most[each] > math.log(NEAR)]
+            planned = {*self.plan.configs}
+            return [*level, *(each for each in close if each in planned)]
+        rivals = [each for each in ahead if most[each] > -math.log(NEAR)]
+        if padded and not rivals and block < self.plan.min_repeats:
+            rivals = ahead
+        groups = dict.fromkeys(belief.groups[each.key] for each in [pick, *rivals])
+        twins = {group: [c for c in working if belief.groups[c.key] == group] for group in groups}
+        # Those that differ between epochs only have one rate, and take turns.
+        turns = [some[block % len(some)] for some in twins.values()]
+        # Others of the same number of workers tell less: predictions of these are off alike.
+        first = {each.num_workers: each for each in reversed(turns[1:])}.values()
+        spread = sorted(turns[1:], key=lambda each: each not in first)
+        return [turns[0], *spread[:_RIVALS]]
 
-    def _possible(self, trials: Sequence[Trial]) -> tuple[BlockFit | None, list[Config]]:
-        """The comparison of what works, and those that may be the best, fastest first."""
-        failed = {trial.config for trial in trials if trial.outcome != "completed"}
-        fit = self._judge([trial for trial in trials if trial.config not in failed])
-        if fit is None:
-            return None, []
-        best = fit.best()
-        working = [config for config in self.plan.configs if config not in failed]
-        members = [config for config in working if _is_possible(fit, config.key, best)]
-        return fit, sorted(members, key=lambda config: -fit.log_rates[config.key])
+    def _instead(self, earlier: Sequence[Trial]) -> list[Config]:
+        """What is predicted to be the fastest of what may work, where all that was tried failed."""
+        failed = {trial.config for trial in earlier if trial.outcome != "completed"}
+        known = self.expected.log_rates if self.expected is not None and failed else {}
+        left = [
+            each
+            for each in self.cells
+            if each.key in known and not any(map(each.asks_as_much_as, failed))
+        ]
+        return sorted(left, key=lambda each: -known[each.key])[:_RIVALS]
+
+    def _working(self, earlier: Sequence[Trial], belief: Belief) -> list[Config]:
+        """What is known of and did not fail, nor asks for as much as what did; cheapest first."""
+        failed = {trial.config for trial in earlier if trial.outcome != "completed"}
+        planned = {*self.plan.configs, *self.cells}
+        return sorted(
+            (
+                each
+                for each in planned
+                if each.key in belief.log_rates
+                and each not in failed
+                and (belief.blocks[each.key] or not any(map(each.asks_as_much_as, failed)))
+            ),
+            key=lambda config: config.cost_key,
+        )
 
     def _due(self, trials: Sequence[Trial]) -> int:
         """Repeats that those still need which by now may be the best."""
-        fit, members = self._possible(trials)
-        seen = _fit(trials)
-        if fit is None or seen is None:
+        belief = self._judge(trials)
+        if belief is None:
             return 0
-        members = self._by_turns(members, fit, 0)
-        return sum(max(0, self.plan.min_repeats - seen.blocks(each.key)) for each in members)
+        members = self._members(trials, 1)
+        return sum(max(0, self.plan.min_repeats - belief.blocks[each.key]) for each in members)
 
-    def _by_turns(self, members: list[Config], fit: BlockFit, block: int) -> list[Config]:
-        """One configuration of each group that has the same steady rate, another in each block."""
-        if not self.plan.take_turns:
-            return members
-        groups: dict[str, list[Config]] = {}
-        for config in members:
-            groups.setdefault(fit.groups[config.key], []).append(config)
-        return [group[block % len(group)] for group in groups.values()]
-
-    def _verdict(
-        self, members: Sequence[Config], earlier: Sequence[Trial], block: int
-    ) -> StopReason | None:
-        """Why the blocks so far are enough, if they are."""
-        if block < self.plan.min_repeats:
-            return None
-        seen, fit = _fit(earlier), self._judge(earlier)
-        if seen is None or fit is None:
-            return None
-        if any(seen.blocks(each.key) < self.plan.min_repeats for each in members):
-            return None
-        if len(members) == 1:
-            return "decided"
-        best = fit.best([config.key for config in members])
-        ratios = [fit.ratio(config.key, best).value for config in members]
-        # What was predicted is worth a block where it says the same.
-        enough = block >= _BLOCKS_BEFORE_TIE - (self.expected is not None)
-        if enough and all(ratio >= TIE for ratio in ratios):
-            return "decided"
-        # What trials alone lean to counts as well: a few more may show that the model is wrong.
-        most = self.plan.max_repeats
-        hidden = self.expected is not None and not (
-            _can_tell(seen, members, most) or _can_tell(fit, members, most + 1)
-        )
-        return "noise" if hidden else None
-
-    def _judge(self, trials: Sequence[Trial]) -> BlockFit | None:
-        """The comparison of trials, in the light of what was predicted."""
-        observations = [seen for trial in trials if (seen := observe(trial)) is not None]
-        return fit_expecting(observations, self.expected) if observations else None
+    def _judge(self, trials: Sequence[Trial]) -> Belief | None:
+        """What is believed by trials that worked, and what was predicted; ``None`` without any."""
+        failed = {trial.config for trial in trials if trial.outcome != "completed"}
+        seen = [o for t in trials if t.config not in failed and (o := observe(t)) is not None]
+        expected = self.expected
+        if expected is not None and any(o.whole_epochs for o in seen):  # all of them over such
+            rates = {**expected.log_rates, **expected.epoch_log_rates}
+            expected = dataclasses.replace(expected, log_rates=rates)
+        return believe(seen, expected) if seen else None
 
     def _next(
         self, todo: Sequence[Config], sure: Collection[Config], block: int, room: Room
@@ -203,13 +226,15 @@ class GridSearch:
         Where time is short, the most telling one that fits: the order that evens out drift is
         worth less than what would be left out for it.
         """
-        shuffled = list(self.plan.configs)
+        shuffled = sorted({*self.plan.configs, *todo}, key=lambda config: config.cost_key)
         random.Random(f"{self.seed}-{block}").shuffle(shuffled)
         chosen = next((config for config in shuffled if config in sure), None)
         chosen = chosen or next(filter(room.fits, todo))
         costs = room.costs
         survivors = len(todo) if block else expected_survivors(len(self.plan.configs))
-        later = max(0, self.plan.planned_repeats - block - 1) * survivors
+        blocks = self.plan.planned_repeats if self.expected is None else self.plan.max_repeats
+        survivors = survivors if self.expected is None else 1 + _RIVALS
+        later = max(0, blocks - block - 1) * survivors
         rest_s = sum(map(costs.expected_s, todo)) + later * costs.typical_s
         return Proposal(
             config=chosen,
@@ -218,26 +243,3 @@ class GridSearch:
             expected_s=costs.expected_s(chosen),
             expected_rest_s=rest_s if room.left_s is None else min(rest_s, room.left_s),
         )
-
-
-def _can_tell(fit: BlockFit, members: Sequence[Config], blocks: int) -> bool:
-    """Whether so many blocks would show one of these to be slower than the best of them."""
-    best = fit.best([config.key for config in members])
-    return any(
-        fit.ratio(config.key, best).value < TIE and fit.would_tell(config.key, best, blocks)
-        for config in members
-    )
-
-
-def _fit(trials: Sequence[Trial]) -> BlockFit | None:
-    """The comparison of all trials with figures, if there are any."""
-    observations = [seen for trial in trials if (seen := observe(trial)) is not None]
-    return fit_blocks(observations) if observations else None
-
-
-def _is_possible(fit: BlockFit, key: str, best: str) -> bool:
-    """Whether a configuration may yet be the best; without any figure it may not."""
-    if key not in fit.log_rates:
-        return False
-    high = fit.ratio(key, best, RULE_OUT_CONFIDENCE).high
-    return high is None or high >= 1

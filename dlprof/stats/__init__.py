@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from dlprof.stats.blocks import BlockFit, Observation, fit_blocks, observe
-from dlprof.stats.expected import Expected, belied, fit_expecting, is_contradicted
-from dlprof.stats.student import mean_interval, t_quantile
+from dlprof.stats.belief import NEAR, PROBABILITY, Belief, Expected, Observation, believe, observe
+from dlprof.stats.student import mean_interval, t_quantile, t_tail
 from dlprof.stats.turnover import turnovers
 
 __all__ = [
-    "BlockFit",
+    "NEAR",
+    "PROBABILITY",
+    "Belief",
     "Expected",
     "Observation",
-    "belied",
-    "fit_blocks",
-    "fit_expecting",
-    "is_contradicted",
+    "believe",
     "mean_interval",
     "observe",
     "t_quantile",
+    "t_tail",
     "turnovers",
 ]

@@ -52,6 +52,11 @@ def t_quantile(p: float, df: float) -> float:
     return sign * high if tail < 0.5 else 0.0
 
 
+def t_tail(t: float, df: float) -> float:
+    """``P(T > t)`` of Student's t distribution with ``df`` degrees of freedom."""
+    return _upper_tail(t, df) if t >= 0 else 1 - _upper_tail(-t, df)
+
+
 def _upper_tail(t: float, df: float) -> float:
     """``P(T > t)`` for ``t >= 0``."""
     square = t * t

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from dlprof.machine.core_speed import SpeedProbe
 from dlprof.machine.snapshot import Sampler, Snapshot
 from dlprof.machine.usage import usage_between
 from dlprof.trial.gpu_sampling import GpuSampler
@@ -37,6 +38,7 @@ class Observer:
         gpus: Samples the GPUs in the background.
         root: Where ``/proc`` and ``/sys`` are found.
         clock: Monotonic seconds.
+        speed: Measures how fast the cores are.
     """
 
     def __init__(
@@ -45,8 +47,10 @@ class Observer:
         gpus: GpuSampler,
         root: Path = Path("/"),
         clock: Callable[[], float] = time.monotonic,
+        speed: SpeedProbe | None = None,
     ) -> None:
         self._clock = clock
+        self._speed = speed or SpeedProbe(root)
         self._send = send
         self._gpus = gpus
         self._root = root
@@ -76,6 +80,7 @@ class Observer:
         elif verb == "unwatch":
             self._sampler = self._guard = None
             self._gpus.stop()
+            self._speed.stop()
         elif self._sampler is not None:
             self._mark(verb, self._sampler)
 
@@ -83,8 +88,10 @@ class Observer:
         if verb == "start":
             self._gpus.start()
             self._start = self._last = sampler.take()
+            self._speed.start()
         elif verb == "end":
             self._end = sampler.take()
+            self._speed.stop()
             self._gpus.stop()
         elif verb == "memory":
             self._answer(sampler.take(memory=True))
@@ -111,6 +118,11 @@ class Observer:
             },
         )
         usage, unavailable = usage_between(first, last, gpu=self._gpus.usage())
+        usage = dataclasses.replace(usage, core_speed=self._speed.mean)
+        if usage.core_speed is None:
+            unavailable["core_speed"] = self._speed.unavailable
+        else:
+            unavailable.pop("core_speed", None)
         self._send(
             {"event": "usage", "usage": dataclasses.asdict(usage), "unavailable": unavailable}
         )

@@ -21,6 +21,14 @@ from dlprof.records import (
     Usage,
 )
 
+WAITING = Usage(
+    own_cpu_cores=0.1,
+    available_cpu_cores=8.0,
+    pss_peak_bytes=500 << 20,
+    shm_peak_bytes=50 << 20,
+)
+"""Of a loader that waits: its trials repeat to 1 %, where without such figures 12 % are assumed."""
+
 
 def config(num_workers: int = 0, prefetch_factor: int | None = None, **rest: Any) -> Config:
     """A canonical configuration; ``prefetch_factor`` defaults to torch's 2."""

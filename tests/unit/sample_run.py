@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from dlprof.records import (
     Alternative,
+    Certificate,
     Config,
     Constraints,
     Cost,
@@ -37,7 +38,8 @@ from dlprof.store import RunWriter, to_json
 _FOLDER = Path(__file__).parents[1] / "data" / "runs"
 GOLDEN = _FOLDER / "golden.dlprof.jsonl"
 OLDER_GOLDEN = _FOLDER / "golden-before-plans.dlprof.jsonl"
-"""Written before headers held a plan and targets their CPU time; never to be changed."""
+"""Written before headers held a plan, targets their CPU time and usage the speed of cores; never to
+be changed."""
 
 MACHINE = Machine(
     hostname="box",
@@ -116,7 +118,7 @@ HEADER = dataclasses.replace(
         present=PRESENT,
     ),
 )
-TRIALS = (
+OLDER_TRIALS = (
     Trial(
         id="t0001",
         config=PLAIN,
@@ -159,6 +161,13 @@ TRIALS = (
         warnings=("Other processes took 3 of 16 cores",),
     ),
 )
+TRIALS = (
+    dataclasses.replace(
+        OLDER_TRIALS[0],
+        usage=dataclasses.replace(OLDER_TRIALS[0].usage, core_speed=18250.5),
+    ),
+    *OLDER_TRIALS[1:],
+)
 EXPECTED = Expected(samples_per_s=Estimate(value=310.5, low=301.0, high=320.0), pss_bytes=900000000)
 OLDER_RECOMMENDATION = Recommendation(
     config=PLAIN,
@@ -173,6 +182,9 @@ OLDER_RECOMMENDATION = Recommendation(
 )
 RECOMMENDATION = dataclasses.replace(
     OLDER_RECOMMENDATION,
+    certificate=Certificate(
+        epsilon=0.6, epsilon_measured=0.04, probability=0.95, configurations=12, measured=3
+    ),
     alternatives=(
         Alternative(config=PRESENT, expected=EXPECTED, relation="present", speed=0.5),
         *OLDER_RECOMMENDATION.alternatives,
@@ -184,7 +196,9 @@ END = RunEnd(
     cost_s=Cost(measured=1.5, overhead=1.0, total=2.5),
 )
 RUN = Run(path="", header=HEADER, trials=TRIALS, recommendation=RECOMMENDATION, end=END)
-OLDER_RUN = dataclasses.replace(RUN, header=OLDER_HEADER, recommendation=OLDER_RECOMMENDATION)
+OLDER_RUN = dataclasses.replace(
+    RUN, header=OLDER_HEADER, trials=OLDER_TRIALS, recommendation=OLDER_RECOMMENDATION
+)
 
 
 def pathless(run: Run) -> Run:

@@ -119,14 +119,14 @@ def _fastest_of_both(
     found_a: Mapping[Config, Candidate],
     found_b: Mapping[Config, Candidate],
 ) -> Config:
-    speeds_a = compare_speeds([found_a[key] for key in shared], _situation(a)).steady.log_rates
-    speeds_b = compare_speeds([found_b[key] for key in shared], _situation(b)).steady.log_rates
+    speeds_a = compare_speeds([found_a[key] for key in shared], _situation(a)).belief.log_rates
+    speeds_b = compare_speeds([found_b[key] for key in shared], _situation(b)).belief.log_rates
     return max(shared, key=lambda key: speeds_a[found_a[key].key] + speeds_b[found_b[key].key])
 
 
 def _fastest(run: Run, found: Mapping[Config, Candidate]) -> Candidate:
     candidates = list(found.values())
-    steady = compare_speeds(candidates, _situation(run)).steady
+    steady = compare_speeds(candidates, _situation(run)).belief
     return max(candidates, key=lambda each: steady.log_rates[each.key])
 
 

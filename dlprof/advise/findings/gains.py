@@ -11,7 +11,7 @@ from dlprof.advise.findings.costs import Costs
 from dlprof.advise.findings.view import View
 from dlprof.model import relative_error
 from dlprof.records import Config, Estimate, Prediction, Trial
-from dlprof.stats import BlockFit, fit_blocks, observe
+from dlprof.stats import Belief, believe, observe
 
 _BOUND_LOG_SD = 0.12
 """How far the closed form is off: 5 to 6 % in the median and 40 % at the 90th percentile (FIELD
@@ -135,13 +135,13 @@ def _worst(variant: Sequence[Trial], present: Sequence[Trial]) -> float | None:
     return min(ratios) if len(ratios) > 1 else None
 
 
-def _fit(view: View) -> BlockFit:
+def _fit(view: View) -> Belief:
     trials = view.evidence.plain("present", "variant")
     seen = [observe(trial, _batches_per_s(trial)) for trial in trials]
-    return fit_blocks([each for each in seen if each is not None])
+    return believe([each for each in seen if each is not None])
 
 
-def _ratio(fit: BlockFit, key: str, own: str, trials: tuple[Trial, ...]) -> Estimate:
+def _ratio(fit: Belief, key: str, own: str, trials: tuple[Trial, ...]) -> Estimate:
     """The ratio of two; the same steady rate is told apart where epochs are measured whole."""
     if any(trial.whole_epochs for trial in trials) and fit.groups[key] == fit.groups[own]:
         return Estimate(value=math.exp(fit.log_rates[key] - fit.log_rates[own]))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
+from dlprof.advise.candidates import gather
+from dlprof.advise.effective import Situation
 from dlprof.advise.predict.question import Place, Question, neighbours_seen, place_of
+from dlprof.advise.speeds import compare_speeds
 from dlprof.model import predict_all
-from dlprof.records import Calibration, Config, Estimate, Prediction, Run, Trial
-from dlprof.stats import fit_blocks, observe
+from dlprof.records import Calibration, Config, Constraints, Estimate, Prediction, Run
+from dlprof.stats import believe, observe
 
 _MANY_DISAGREE = 0.5
 """Share of the measured configurations outside of what is predicted from which it is told."""
@@ -19,16 +21,14 @@ class Measured:
     """What plain trials of one configuration gave.
 
     Attributes:
-        samples_per_s: Of the trial; of several as a sweep tells it, without the blocks' drift.
+        samples_per_s: The one rate that the run has for it.
         wait_fraction: Mean over those that tell.
         trials: Their ids.
-        whole_epochs: Whether that is over whole epochs, their turnovers included.
     """
 
     samples_per_s: Estimate
     wait_fraction: float | None
     trials: tuple[str, ...]
-    whole_epochs: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,44 +54,44 @@ class Agreement:
 
 
 def measured_beside(run: Run) -> dict[Config, Measured]:
-    """What was measured, by configuration; instrumented trials are none of it."""
-    groups: dict[Config, list[Trial]] = {}
-    seen = {trial.id: each for trial in run.completed if (each := observe(trial)) is not None}
-    for trial in run.completed:
-        if trial.id in seen:
-            groups.setdefault(trial.config, []).append(trial)
-    if not groups:
+    """What was measured, by configuration, as every view of the run has it.
+
+    Traced trials are none of it.
+    """
+    candidates = [each for each in gather(run) if each.trials]
+    if not candidates:
         return {}
-    fit = fit_blocks(list(seen.values()))
-    return {config: _measured(fit.rate(config.key), some) for config, some in groups.items()}
-
-
-def _measured(rate: Estimate, trials: Sequence[Trial]) -> Measured:
-    waits = [trial.wait_fraction for trial in trials if trial.wait_fraction is not None]
-    return Measured(
-        samples_per_s=trials[0].samples_per_s or rate if len(trials) == 1 else rate,
-        wait_fraction=sum(waits) / len(waits) if waits else None,
-        trials=tuple(trial.id for trial in trials),
-        whole_epochs=any(trial.whole_epochs for trial in trials),
-    )
+    speeds = compare_speeds(candidates, Situation.of(run, Constraints(), None))
+    return {
+        each.config: Measured(
+            samples_per_s=speeds.rate(each.key),
+            wait_fraction=speeds.wait_fraction(each),
+            trials=tuple(each.trial_ids),
+        )
+        for each in candidates
+    }
 
 
 def agreement(run: Run, calibration: Calibration) -> Agreement | None:
     """Hold the model against the run's own trials; ``None`` where there are none."""
-    measured = {
-        config: found
-        for config, found in measured_beside(run).items()
-        if config.batch_size in {None, calibration.batch_size}
-    }
-    if not measured or calibration.samples_per_batch is None:
+    seen = [
+        (trial, each)
+        for trial in run.completed
+        if trial.config.batch_size in {None, calibration.batch_size}
+        and (each := observe(trial)) is not None
+    ]
+    if not seen or calibration.samples_per_batch is None:
         return None
+    alone = believe([each for _, each in seen])  # in its own light, not in the model's
+    whole = {trial.config for trial, each in seen if each.whole_epochs}
+    configs = sorted({trial.config for trial, _ in seen}, key=lambda config: config.cost_key)
     others = min(neighbours_seen(run) or 0.0, run.header.machine.usable_cores)
     there: Place = place_of(run, Question(neighbours=others))
-    predicted = predict_all(calibration, list(measured), there.conditions)
+    predicted = predict_all(calibration, configs, there.conditions)
     pairs = [
-        (found.samples_per_s, model)
-        for found, each in zip(measured.values(), predicted, strict=True)
-        if (model := _comparable(each, found)) is not None and model.value > 0
+        (alone.rate(config.key), model)
+        for config, each in zip(configs, predicted, strict=True)
+        if (model := _comparable(each, whole=config in whole)) is not None and model.value > 0
     ]
     if not pairs:
         return None
@@ -104,11 +104,11 @@ def agreement(run: Run, calibration: Calibration) -> Agreement | None:
     )
 
 
-def _comparable(prediction: Prediction, found: Measured) -> Estimate | None:
+def _comparable(prediction: Prediction, *, whole: bool) -> Estimate | None:
     """The predicted rate of what was measured: steady, or over whole epochs."""
     steady, over = prediction.samples_per_s, prediction.epoch_batches_per_s
-    if not found.whole_epochs or steady is None or over is None:
-        return None if found.whole_epochs else steady
+    if not whole or steady is None or over is None:
+        return None if whole else steady
     return steady.times(over / prediction.batches_per_s.value)
 
 

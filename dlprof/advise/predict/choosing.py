@@ -21,7 +21,7 @@ class Chosen:
         calibration: What is predicted from.
         rows: All that keep the limits, cheapest first.
         rules: What rules of thumb say, by their names; ``None`` where one says nothing.
-        pick: The cheapest within 2 % of the best, over whole epochs where their length is known.
+        pick: The cheapest within 3 % of the best, over whole epochs where their length is known.
         best: The fastest.
         default: PyTorch's own, if it keeps the limits.
         present: What the target's own DataLoader is set to now, likewise.

@@ -10,12 +10,13 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dlprof.advise.choice import FED_WAIT_FRACTION, SAME_SPEED
+from dlprof.advise.choice import FED_WAIT_FRACTION
 from dlprof.advise.predict.choosing import Chosen
 from dlprof.advise.predict.forecast import Row
 from dlprof.advise.wording import percent
 from dlprof.model import describe, predict_all
 from dlprof.records import PredictedCase, Reason
+from dlprof.stats import NEAR
 from dlprof.units import format_duration, format_rate
 
 _UNORDERED_PAYS = 1.1
@@ -126,7 +127,7 @@ def _persistent(chosen: Chosen) -> Reason | None:
     """What keeping workers between epochs would earn."""
     anew, batches = chosen.anew, chosen.situation.epoch_batches(chosen.pick.config)
     gain = 1.0 if anew is None else chosen.pick.speed / anew.speed
-    if anew is None or batches is None or gain * SAME_SPEED <= 1:
+    if anew is None or batches is None or gain * NEAR <= 1:
         return None
     claim = (
         f"persistent_workers=True would give {gain:.2f}x over epochs of {batches:,} batches, as "
@@ -177,7 +178,7 @@ def _cases(chosen: Chosen, cases: Sequence[PredictedCase]) -> list[Reason]:
     if others > there:
         busy = f"{others:.3g} threads of others want the {there:g} cores"
     claim = f"{busy}: that leaves {percent(share)} of what it would give alone"
-    if share > SAME_SPEED:
+    if share > NEAR:
         claim = f"{busy}, which would cost it nothing to speak of"
     figures = {"shared_samples_per_s": shared, "dedicated_samples_per_s": alone}
     return [Reason(claim=claim, evidence=_evidence(chosen, **figures))]

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 
-from dlprof.advise.choice import FED_WAIT_FRACTION, SAME_SPEED
+from dlprof.advise.choice import FED_WAIT_FRACTION
 from dlprof.advise.effective import Situation
 from dlprof.advise.limits import breach
 from dlprof.advise.predict.beside import Agreement, Measured, agreement, measured_beside
@@ -22,6 +22,7 @@ from dlprof.advise.predict.trust import judge
 from dlprof.errors import UsageError
 from dlprof.model import Conditions, describe, predict_all
 from dlprof.records import Calibration, Confidence, Config, Constraints, Estimate, Prediction, Run
+from dlprof.stats import NEAR
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +126,7 @@ class Forecast:
         calibrated: What it rests on.
         method: By which predictor.
         rows: In the order of what configurations cost.
-        pick: The cheapest within 2 % of the best that keeps the machine's limits; ``None`` where
+        pick: The cheapest within 3 % of the best that keeps the machine's limits; ``None`` where
             none does.
         bounds: What each bound that occurs means.
         confidence: How sure the pick's rate is.
@@ -231,19 +232,16 @@ def _beyond(row: Row, situation: Situation) -> str:
     return "" if found is None else f"{found.limit}: it {found.need}"
 
 
-def cheapest(
-    rows: Sequence[Row], *, epochs: bool = False, within: float = SAME_SPEED
-) -> Row | None:
-    """The cheapest within 2 % of the best; with a step, of those that keep it fed, if any does.
+def cheapest(rows: Sequence[Row], *, within: float = NEAR) -> Row | None:
+    """The cheapest within 3 % of the best; with a step, of those that keep it fed, if any does.
 
-    Never one that is slower than something cheaper within the 2 %.
+    Never one that is slower than something cheaper within the 3 %.
 
     Args:
         rows: Cheapest first; those that are allowed.
-        epochs: Whether to count what epochs begin with.
         within: Share of the best rate that is enough.
     """
-    speeds = [row.speed if epochs else row.rate for row in rows]
+    speeds = [row.speed for row in rows]
     best = max(speeds, default=0.0)
     near = [(row, s) for row, s in zip(rows, speeds, strict=True) if s >= within * best]
     fed = (row for row, s in near if row.is_fed and s >= near[0][1])

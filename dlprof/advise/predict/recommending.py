@@ -71,7 +71,7 @@ def recommend_by_model(
     among: Collection[Config] = (),
     method: str = "simulation",
 ) -> Recommendation:
-    """The cheapest configuration within 2 % of the best, as predicted, within limits.
+    """The cheapest configuration within 3 % of the best, as predicted, within limits.
 
     Never one that is predicted worse than PyTorch's default, which is among the candidates.
 
@@ -169,7 +169,7 @@ def _choose(
     candidates = [row for config, row in found.items() if config in configs]
     allowed, reasons = within_limits(candidates, situation)
     # There is one: within_limits raises where none is left.
-    pick = cheapest(allowed, epochs=True) or allowed[0]
+    pick = cheapest(allowed) or allowed[0]
     return Chosen(
         place=place,
         situation=situation,
@@ -177,7 +177,7 @@ def _choose(
         rows=tuple(allowed),
         rules={name: None if each is None else found[each] for name, each in rules.items()},
         pick=pick,
-        best=cheapest(allowed, epochs=True, within=_ALIKE) or pick,
+        best=cheapest(allowed, within=_ALIKE) or pick,
         default=next((row for row in allowed if row.config == plain), None),
         present=next((row for row in allowed if row.config == present), None),
         limit_reasons=tuple(reasons),

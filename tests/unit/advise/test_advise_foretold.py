@@ -6,7 +6,7 @@ import dataclasses
 import math
 
 import pytest
-from builders import around, blocks, config, failed, run, trial
+from builders import WAITING, around, blocks, config, failed, run, trial
 from predicted_runs import calibrated, calibration
 
 from dlprof.advise.recommend import recommend
@@ -19,10 +19,12 @@ from dlprof.records import (
     RunEnd,
     SweepPrediction,
     Trial,
+    Usage,
 )
 from dlprof.report.summary import summarise
 
 NONE, TWO, FOUR = config(0), config(2), config(4)
+COMPUTING = Usage(own_cpu_cores=8.0, available_cpu_cores=8.0)
 
 
 def foretold(rates: dict[Config, float], **rest: object) -> SweepPrediction:
@@ -43,13 +45,10 @@ def claims(found: Run) -> str:
     return "\n".join(reason.claim for reason in recommend(found).reasons)
 
 
-def test_what_was_foretold_is_told_beside_what_was_seen() -> None:
+def test_how_much_was_foretold_and_how_much_seen_is_told() -> None:
     trials = blocks({NONE: [100.0, 101.0], TWO: [198.0, 201.0]})
     text = claims(led(trials, foretold({NONE: 100.0, TWO: 190.0, FOUR: 192.0})))
-    assert "3 configurations predicted" in text
-    assert "2 measured" in text
-    assert "190 samples/s foretold" in text
-    assert "1.05x of that seen" in text
+    assert "3 configurations predicted, and 2 measured" in text
 
 
 def test_noise_does_not_change_the_choice_that_the_model_made() -> None:
@@ -63,18 +62,47 @@ def test_noise_does_not_change_the_choice_that_the_model_made() -> None:
 
 
 def test_the_rate_that_is_told_is_the_one_that_was_measured() -> None:
-    trials = blocks({NONE: [100.0, 101.0], TWO: [150.0, 151.0]})
-    plain = recommend(run(trials)).expected.samples_per_s
-    assert recommend(led(trials, foretold({NONE: 100.0, TWO: 160.0}))).expected.samples_per_s == (
-        plain
+    trials = blocks({NONE: [100.0, 101.0], TWO: [150.0, 151.0]}, usage=WAITING)
+    plain = recommend(run(trials))
+    by_model = recommend(led(trials, foretold({NONE: 100.0, TWO: 160.0})))
+    rates = [each.expected.samples_per_s.value for each in (plain, by_model)]
+    assert rates == pytest.approx([150.5, 150.5], rel=0.005)
+
+
+@pytest.mark.parametrize("usage", [WAITING, COMPUTING])
+def test_trials_that_agree_outweigh_a_prediction_that_is_far_off(usage: Usage) -> None:
+    eight = config(8)
+    trials = blocks({NONE: [720.0] * 4, eight: [700.0] * 4}, usage=usage)
+    answer = recommend(led(trials, foretold({NONE: 720.0, eight: 5800.0}, pick=eight)))
+    assert answer.config == NONE
+    other = next(each for each in answer.alternatives if each.config == eight)
+    assert other.expected.samples_per_s.value == pytest.approx(700, rel=0.1)
+
+
+def test_predictions_that_are_surely_wrong_promise_nothing_of_the_rest() -> None:
+    wrong = {NONE: [100.0, 101.0, 99.0, 100.0], TWO: [100.0, 100.0, 101.0, 99.0]}
+    prediction = foretold({NONE: 100.0, TWO: 200.0, config(8): 170.0})
+    answer = recommend(led(blocks(wrong, usage=WAITING), prediction))
+    assert answer.config == NONE
+    assert answer.certificate is not None
+    assert answer.certificate.epsilon > 0.3
+
+
+def test_what_was_not_measured_is_of_the_certificate_too() -> None:
+    trials = blocks({NONE: [100.0, 101.0], TWO: [198.0, 201.0]}, usage=WAITING)
+    found, alone = (
+        recommend(each).certificate
+        for each in (
+            led(trials, foretold({NONE: 100.0, TWO: 190.0, FOUR: 192.0})),
+            led(trials, foretold({NONE: 100.0, TWO: 190.0})),
+        )
     )
-
-
-def test_predictions_that_are_surely_wrong_are_set_aside_and_that_is_said() -> None:
-    trials = blocks({NONE: [100.0, 101.0, 99.0, 100.0], TWO: [100.0, 100.0, 101.0, 99.0]})
-    found = led(trials, foretold({NONE: 100.0, TWO: 200.0}))
-    assert recommend(found).config == NONE
-    assert "set aside" in claims(found)
+    assert found is not None
+    assert alone is not None
+    assert (found.configurations, found.measured) == (3, 2)
+    assert found.epsilon > found.epsilon_measured
+    assert (alone.configurations, alone.measured) == (2, 2)
+    assert alone.epsilon == alone.epsilon_measured
 
 
 @pytest.mark.parametrize("log_sd", [0.0, -1.0, 1e-60, 1e60])
@@ -99,19 +127,17 @@ def test_rules_that_were_not_measured_are_told_as_predicted() -> None:
     found = recommend(led(trials, foretold({NONE: 100.0, TWO: 190.0, eight: 170.0})))
     by_cores = next(rule for rule in found.rules_of_thumb if rule.config == eight)
     assert by_cores.predicted
-    assert math.isclose(by_cores.expected_samples_per_s or 0.0, 170.0)
+    assert math.isclose(by_cores.expected_samples_per_s or 0.0, 170.0, rel_tol=0.05)
 
 
-def test_rules_whose_predictions_are_set_aside_or_that_failed_are_not_told_as_predicted() -> None:
+def test_rules_that_failed_are_not_told_as_predicted() -> None:
     eight = config(8)
     prediction = foretold({NONE: 100.0, TWO: 200.0, eight: 170.0})
-    wrong = blocks({NONE: [100.0, 101.0, 99.0, 100.0], TWO: [100.0, 100.0, 101.0, 99.0]})
-    right = blocks({NONE: [100.0, 101.0], TWO: [198.0, 201.0]})
-    for trials, why in ((wrong, "was not measured"), ([*right, failed(eight)], "failed")):
-        found = recommend(led(trials, prediction))
-        by_cores = next(rule for rule in found.rules_of_thumb if rule.config == eight)
-        assert by_cores.expected_samples_per_s is None
-        assert why in by_cores.unavailable
+    trials = blocks({NONE: [100.0, 101.0], TWO: [198.0, 201.0]})
+    found = recommend(led([*trials, failed(eight)], prediction))
+    by_cores = next(rule for rule in found.rules_of_thumb if rule.config == eight)
+    assert by_cores.expected_samples_per_s is None
+    assert "failed" in by_cores.unavailable
 
 
 def test_a_lever_that_gained_is_a_reason_and_no_recommendation() -> None:
@@ -142,21 +168,6 @@ def test_a_pick_that_levers_were_tried_with_is_no_lever_itself() -> None:
     answer = recommend(led([*trials, *tried], prediction), Constraints(max_workers=2))
     assert answer.config == TWO
     assert not any("num_workers=4 gave" in reason.claim for reason in answer.reasons)
-
-
-def test_what_was_measured_is_told_apart_from_what_was_predicted() -> None:
-    """Trials that disagree by 15 %, beside a model that is sure: the ratio told is the trials'."""
-    trials = blocks({NONE: [100.0, 130.0, 90.0], TWO: [150.0, 140.0, 135.0]}, spread=0.2)
-    found = led(trials, foretold({NONE: 100.0, TWO: 190.0}))
-    plain = recommend(run(trials))
-    led_by_it = recommend(found)
-    assert "x with what was predicted)" in claims(found)
-    told = next(reason for reason in led_by_it.reasons if "PyTorch's default" in reason.claim)
-    alone = next(reason for reason in plain.reasons if "PyTorch's default" in reason.claim)
-    assert told.evidence["ratio"] == alone.evidence["ratio"]
-    assert "ratio_with_prediction" not in alone.evidence
-    speeds = [[other.speed for other in each.alternatives] for each in (led_by_it, plain)]
-    assert speeds[0] == speeds[1]
 
 
 @pytest.mark.parametrize(
@@ -211,35 +222,18 @@ def disturbed(rates: dict[Config, list[float]]) -> list[Trial]:
     return [dataclasses.replace(each, noisy=True) for each in blocks(rates, spread=0.6)]
 
 
-def test_a_forecast_that_every_trial_belies_picks_nothing() -> None:
+BELIED = {NONE: [305.0, 300.0], config(14): [4090.0, 4030.0], config(32): [3450.0, 2480.0]}
+
+
+@pytest.mark.parametrize(
+    "trials",
+    [blocks(BELIED, usage=WAITING), disturbed(BELIED)],
+    ids=["waiting", "disturbed"],
+)
+def test_a_forecast_that_every_trial_belies_picks_nothing(trials: list[Trial]) -> None:
     few, many = config(14), config(32)
-    trials = disturbed({NONE: [305.0, 300.0], few: [4090.0, 4030.0], many: [3450.0, 2480.0]})
     found = led(trials, foretold({NONE: 307.0, few: 4040.0, many: 8620.0}, pick=many))
     assert recommend(found).config == few
-    assert (
-        "num_workers=32 was foretold to be as fast as others, or faster, that outran it"
-        in claims(found)
-    )
-    assert "the trials alone lean" not in claims(found)
-
-
-def test_a_ratio_that_the_forecast_turns_round_is_told_as_such() -> None:
-    trials = disturbed({TWO: [118.0, 120.0], FOUR: [100.0, 130.0]})
-    found = led(trials, foretold({TWO: 100.0, FOUR: 190.0}, pick=FOUR))
-    assert recommend(found).config == FOUR
-    fewer = next(line for line in claims(found).splitlines() if line.startswith("Fewer workers"))
-    assert "are foretold to be slower" in fewer
-    assert "gave 1.04x" in fewer
-    assert "; the trials alone lean the other way, but not surely" in fewer
-
-
-def test_what_only_the_forecast_makes_the_fastest_is_not_called_so() -> None:
-    trials = disturbed({TWO: [118.0, 120.0], FOUR: [117.0, 118.0]})
-    found = led(trials, foretold({TWO: 100.0, FOUR: 101.0}, pick=TWO))
-    answer = recommend(found)
-    assert answer.config == TWO
-    assert [other.relation for other in answer.alternatives] == ["tie"]
-    assert "num_workers=4 is foretold to be the fastest, at 0.99x" in claims(found)
 
 
 TINY = calibration(cpu=1e-4, put=0.0005, receive=0.001)
@@ -260,20 +254,3 @@ def test_a_budget_that_ended_before_the_best_was_measured_leaves_it_to_the_model
     whole = calibrated(TINY, blocks({TWO: [31_000.0] * 2, NONE: [310_000.0] * 2}))
     answer = recommend(dataclasses.replace(whole, prediction=prediction))
     assert (answer.config, answer.basis) == (NONE, "measured")
-
-
-def test_what_an_explained_trial_far_outran_is_not_recommended() -> None:
-    explained = trial(NONE, 300_000.0, purpose="explain")
-    slow = blocks({TWO: [31_000.0, 30_000.0]})
-    answer = recommend(calibrated(TINY, [explained, *slow]))
-    assert (answer.config, answer.basis) == (NONE, "predicted")
-    text = "\n".join(reason.claim for reason in answer.reasons)
-    assert "num_workers=0 gave 9.8x of it while it was explained" in text
-    without = recommend(dataclasses.replace(calibrated(TINY, [explained, *slow]), calibration=None))
-    assert (without.config, without.confidence) == (TWO, "low")
-
-
-def test_a_little_faster_while_explained_is_no_reason_to_leave_what_was_measured() -> None:
-    explained = trial(NONE, 45_000.0, purpose="explain")
-    answer = recommend(calibrated(TINY, [explained, *blocks({TWO: [31_000.0, 30_000.0]})]))
-    assert (answer.config, answer.confidence) == (TWO, "low")

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from typing import Any
 
 import pytest
-from builders import blocks, config, failed, machine, run, target, trial
+from builders import WAITING, blocks, config, failed, machine, run, target, trial
 from hypothesis import given
 from hypothesis import strategies as st
 from predicted_runs import calibration
@@ -32,7 +33,9 @@ RISING = {
 }
 
 
-LIMITED = Constraints(max_workers=2)
+def rising() -> list[Trial]:
+    """Trials of a loader that waits: what differs is no noise."""
+    return blocks(RISING, usage=WAITING)
 
 
 def claims(answer: Recommendation) -> str:
@@ -44,7 +47,7 @@ def relations(answer: Recommendation) -> dict[str, str]:
 
 
 def test_the_cheapest_of_those_that_tie_with_the_best() -> None:
-    answer = recommend(run(blocks(RISING)))
+    answer = recommend(run(rising()))
     assert answer.config == W4
     assert answer.dataloader_kwargs == {
         "num_workers": 4,
@@ -53,11 +56,13 @@ def test_the_cheapest_of_those_that_tie_with_the_best() -> None:
         "pin_memory": False,
     }
     assert answer.confidence == "high"
-    assert "measured 3 times" in answer.confidence_reason
+    assert re.fullmatch(
+        r"within [1-5] % of the best of 4 settings \(95 %\)", answer.confidence_reason
+    )
 
 
 def test_what_to_expect_comes_from_its_own_trials() -> None:
-    expected = recommend(run(blocks(RISING))).expected
+    expected = recommend(run(rising())).expected
     rate = expected.samples_per_s
     assert rate.value == pytest.approx(389, abs=1)
     assert rate.low is not None
@@ -72,7 +77,7 @@ def test_what_to_expect_comes_from_its_own_trials() -> None:
 
 
 def test_reasons_name_the_gain_and_the_trials_that_prove_it() -> None:
-    answer = recommend(run(blocks(RISING)))
+    answer = recommend(run(rising()))
     gain = answer.reasons[0]
     assert gain.claim.startswith("num_workers=4 gave 3.89x (")
     assert gain.claim.endswith("of num_workers=0, PyTorch's default")
@@ -84,7 +89,7 @@ def test_reasons_name_the_gain_and_the_trials_that_prove_it() -> None:
 
 
 def test_alternatives_are_ordered_by_speed_and_say_what_they_are() -> None:
-    answer = recommend(run(blocks(RISING)))
+    answer = recommend(run(rising()))
     assert [other.config for other in answer.alternatives] == [W8, W2, W0]
     assert relations(answer) == {"w8-p2": "fastest", "w2-p2": "slower", "w0": "default"}
     assert answer.alternatives[-1].speed == pytest.approx(1 / 3.89, rel=0.01)
@@ -96,7 +101,7 @@ def owned(present: Config) -> Target:
 
 
 def test_the_gain_over_the_present_settings_is_told_first() -> None:
-    answer = recommend(run(blocks(RISING), target=owned(W2)))
+    answer = recommend(run(rising(), target=owned(W2)))
     assert answer.config == W4
     gain = answer.reasons[0]
     assert gain.claim.startswith("num_workers=4 gave 1.98x (")
@@ -106,23 +111,34 @@ def test_the_gain_over_the_present_settings_is_told_first() -> None:
 
 
 def test_the_present_settings_are_the_first_alternative() -> None:
-    answer = recommend(run(blocks(RISING), target=owned(W2)))
+    answer = recommend(run(rising(), target=owned(W2)))
     assert [other.config for other in answer.alternatives] == [W2, W8, W0]
     assert relations(answer) == {"w2-p2": "present", "w8-p2": "fastest", "w0": "default"}
 
 
 def test_present_settings_that_tie_are_as_good_as_any_and_the_cheapest_still_wins() -> None:
-    answer = recommend(run(blocks(RISING), target=owned(W8)))
+    same = {**RISING, W8: [386, 381, 388]}
+    answer = recommend(run(blocks(same, usage=WAITING), target=owned(W8)))
     assert answer.config == W4
     assert answer.reasons[0].claim.startswith(
         "Your present settings, num_workers=8, are as good as any: num_workers=4 is cheaper and "
-        "gave 0.99x ("
+        "gave 1.01x ("
     )
     assert relations(answer)["w8-p2"] == "present"
 
 
+def test_present_settings_are_left_for_nothing_that_gave_less() -> None:
+    answer = recommend(run(rising(), target=owned(W8)))
+    assert answer.config == W8
+    assert answer.reasons[0].claim.startswith(
+        "Your present settings, num_workers=8, are as good as any: the fastest of the others, "
+        "num_workers=4, gave 0.99x ("
+    )
+    assert relations(answer) == {"w4-p2": "tie", "w0": "default"}
+
+
 def test_present_settings_may_be_the_recommended_ones() -> None:
-    answer = recommend(run(blocks(RISING), target=owned(W4)))
+    answer = recommend(run(rising(), target=owned(W4)))
     assert answer.config == W4
     assert answer.reasons[0].claim.startswith(
         "Your present settings, num_workers=4, are as good as any: the fastest of the others, "
@@ -134,7 +150,7 @@ def test_present_settings_may_be_the_recommended_ones() -> None:
 
 
 def test_present_settings_that_are_torch_s_default_are_told_once() -> None:
-    answer = recommend(run(blocks(RISING), target=owned(W0)))
+    answer = recommend(run(rising(), target=owned(W0)))
     assert relations(answer)["w0"] == "present"
     assert "of the present settings, num_workers=0" in answer.reasons[0].claim
     assert "PyTorch's default" not in claims(answer)
@@ -142,8 +158,8 @@ def test_present_settings_that_are_torch_s_default_are_told_once() -> None:
 
 def test_present_settings_that_were_not_measured_are_not_spoken_of() -> None:
     for answer in (
-        recommend(run(blocks(RISING), target=owned(config(3)))),
-        recommend(run(blocks(RISING), target=owned(W8)), Constraints(max_workers=4)),
+        recommend(run(rising(), target=owned(config(3)))),
+        recommend(run(rising(), target=owned(W8)), Constraints(max_workers=4)),
     ):
         assert "present settings" not in claims(answer)
         assert "present" not in relations(answer).values()
@@ -152,9 +168,9 @@ def test_present_settings_that_were_not_measured_are_not_spoken_of() -> None:
 def test_present_settings_are_known_by_how_they_were_measured() -> None:
     """The start method was kept, and without an accelerator nothing was pinned."""
     own = config(2, pin_memory=True, start_method="spawn")
-    answer = recommend(run(blocks(RISING), target=owned(own)))
+    answer = recommend(run(rising(), target=owned(own)))
     assert relations(answer)["w2-p2"] == "present"
-    with_device = recommend(run(blocks(RISING), target=owned(own), accelerator="cuda"))
+    with_device = recommend(run(rising(), target=owned(own), accelerator="cuda"))
     assert "present" not in relations(with_device).values()
 
 
@@ -162,19 +178,18 @@ def test_a_sure_difference_of_little_is_called_little_and_no_doubt() -> None:
     """With so many repeats, 1.5 % is no chance, but no training run shows it."""
     answer = recommend(run(blocks({W4: [1000.0] * 60, W8: [1015.0] * 60}, spread=0.001)))
     assert answer.config == W4
-    assert "num_workers=8 was the fastest, at 1.01x (1.01-1.02) of it, and it is within 2 % of" in (
-        claims(answer)
-    )
-    assert "can't be told apart" not in claims(answer)
-    assert answer.confidence_reason.endswith("1 dearer one is within 2 % or can't be told apart")
+    assert (
+        "num_workers=8 was the fastest, at 1.01x (1.01-1.02) of it, and it is likely within 3 % "
+        "of that"
+    ) in claims(answer)
+    assert answer.confidence == "high"
+    assert answer.confidence_reason.endswith(" of the best of 2 settings (95 %)")
 
 
 def test_fewer_workers_that_are_not_ruled_out_are_not_called_slower() -> None:
-    answer = recommend(run(blocks({W2: [100, 60, 130], W4: [110, 105, 100]})))
-    assert answer.config == W4 or "Fewer workers are slower" not in claims(answer)
-    unsure = recommend(run(blocks({W2: [88, 60, 110], W4: [100, 105, 100]})))
+    unsure = recommend(run(blocks({W2: [97, 88, 108], W4: [100, 105, 100]})))
     assert unsure.config == W4
-    assert "num_workers=2 is cheaper and not ruled out" in claims(unsure)
+    assert "num_workers=2 is cheaper and not ruled out: it gave 0.96x (" in claims(unsure)
     assert "Fewer workers" not in claims(unsure)
 
 
@@ -189,19 +204,22 @@ def test_no_workers_is_an_answer() -> None:
 
 def test_a_tie_prefers_fewer_workers_then_shallower_queues() -> None:
     deep, shallow, more = config(4, 8), config(4, 2), config(5, 2)
-    answer = recommend(run(blocks({more: [102, 101], deep: [101, 102], shallow: [100, 101]})))
+    answer = recommend(
+        run(blocks({more: [102, 101], deep: [101, 102], shallow: [100, 101]}, usage=WAITING))
+    )
     assert answer.config == shallow
     assert "num_workers=4, prefetch_factor=8 was the fastest, at 1.01x" in claims(answer)
     assert set(relations(answer).values()) <= {"tie", "fastest"}
     assert len(answer.alternatives) == 2
 
 
-def test_a_lean_of_more_than_ten_percent_is_no_tie_however_unsure() -> None:
+def test_a_lean_of_a_quarter_is_followed_however_unsure() -> None:
     answer = recommend(run(blocks({W0: [80], W4: [100]})))
     assert answer.config == W4
-    assert "num_workers=0 is cheaper and not ruled out" in claims(answer)
+    assert "How num_workers=4 compares with num_workers=0 is too uncertain" in claims(answer)
     assert answer.confidence == "low"
-    assert answer.confidence_reason == "num_workers=4 was measured only once"
+    assert answer.certificate is not None
+    assert answer.certificate.epsilon > 0.2
 
 
 def test_persistent_workers_pay_where_epochs_are_short() -> None:
@@ -308,7 +326,7 @@ def test_explained_trials_only() -> None:
 
 
 def test_a_limit_on_workers_is_kept_and_told() -> None:
-    answer = recommend(run(blocks(RISING)), Constraints(max_workers=2))
+    answer = recommend(run(rising()), Constraints(max_workers=2))
     assert answer.config == W2
     assert "max_workers=2 leaves out num_workers=4 and 1 more: num_workers=4 has 4" in (
         claims(answer)
@@ -318,15 +336,17 @@ def test_a_limit_on_workers_is_kept_and_told() -> None:
 
 def test_nothing_within_limits_says_which_limit() -> None:
     with pytest.raises(UsageError, match=r"max_ram \(1.0 MiB\), and num_workers=0 needs 500"):
-        recommend(run(blocks(RISING)), Constraints(max_ram_bytes=1 << 20))
+        recommend(run(rising()), Constraints(max_ram_bytes=1 << 20))
 
 
 def test_pinning_is_judged_end_to_end() -> None:
     pinned = config(4, pin_memory=True)
-    answer = recommend(run(blocks({W4: [100, 101, 100], pinned: [120, 121, 121]})))
+    faster = blocks({W4: [100, 101, 100], pinned: [120, 121, 121]}, usage=WAITING)
+    answer = recommend(run(faster))
     assert answer.config == pinned
     assert "pin_memory=True gave 1.20x" in claims(answer)
-    answer = recommend(run(blocks({W4: [100, 101, 100], pinned: [100, 100, 101]})))
+    alike = blocks({W4: [100, 101, 100], pinned: [100, 100, 101]}, usage=WAITING)
+    answer = recommend(run(alike))
     assert answer.config == W4
     assert "pin_memory=True gave 1.00x" in claims(answer)
 
@@ -357,7 +377,7 @@ def test_another_machine_has_limits_and_cores_of_its_own() -> None:
     assert answer.confidence == "low"
     assert "measured on box, not on small" in answer.confidence_reason
     assert answer.constraints.machine == "small"
-    assert answer.expected.samples_per_s.value == pytest.approx(350)
+    assert answer.expected.samples_per_s.value == pytest.approx(350, rel=1e-3)
     tiny = machine(2, hostname="tiny", fingerprint="tiny", memory_bytes=1 << 30)
     answer = recommend(run(trials), machine=tiny)
     assert answer.config == W0
@@ -366,12 +386,12 @@ def test_another_machine_has_limits_and_cores_of_its_own() -> None:
 
 def test_a_single_configuration_was_compared_with_none() -> None:
     answer = recommend(run(blocks({W4: [400.0, 401.0, 402.0]})))
-    assert answer.confidence == "medium"
+    assert answer.confidence == "low"
     assert answer.confidence_reason.startswith("no other configuration gave a rate")
 
 
 def test_a_step_of_nothing_is_no_step() -> None:
-    measured = run(blocks(RISING))
+    measured = run(rising())
     assert recommend(measured, Constraints(step_s=0.0)) == recommend(measured)
 
 
@@ -382,16 +402,15 @@ def test_absurd_figures_give_finite_answers() -> None:
 
 
 def test_the_same_machine_given_as_a_profile_is_no_extrapolation() -> None:
-    answer = recommend(run(blocks(RISING)), machine=machine())
+    answer = recommend(run(rising()), machine=machine())
     assert not answer.extrapolated
     assert answer.confidence == "high"
 
 
 def test_ranks_share_the_cores_and_the_memory() -> None:
-    trials = [
-        *blocks({W2: [200, 200]}, usage=Usage(own_cpu_cores=2.0, pss_peak_bytes=1 << 30)),
-        *blocks({W8: [400, 400]}, usage=Usage(own_cpu_cores=4.0, pss_peak_bytes=3 << 30)),
-    ]
+    two = Usage(own_cpu_cores=2.0, pss_peak_bytes=1 << 30)
+    eight = Usage(own_cpu_cores=4.0, pss_peak_bytes=3 << 30)
+    trials = [*blocks({W2: [200] * 8}, usage=two), *blocks({W8: [400] * 8}, usage=eight)]
     answer = recommend(run(trials), Constraints(ranks=4))
     assert answer.config == W2, "both are held to 200 by two cores for each rank"
     assert answer.confidence_reason == "one loader was measured, not 4 at once"
@@ -435,36 +454,32 @@ def test_trials_that_explain_or_lack_the_page_cache_are_compared_with_none() -> 
     assert recommend(run([*measured, *slowed])) == recommend(run(measured))
 
 
-def test_more_workers_that_failed_are_no_doubt_about_the_most_that_worked() -> None:
-    rising = blocks({W2: [200, 201, 202], W4: [400, 401, 402]})
-    assert recommend(run(rising)).confidence_reason == "num_workers=4 is the most that was tried"
-    assert "most that was tried" not in recommend(run([*rising, failed(W8)])).confidence_reason
-
-
-def test_what_an_explained_trial_outran_is_of_low_confidence() -> None:
-    slow = blocks({W0: [90, 91, 92], W4: [133, 134, 135]})
-    told = trial(W2, 376.0, purpose="explain")
-    answer = recommend(run([told, *slow]))
-    assert answer.config == W4
-    assert answer.confidence == "low"
-    assert answer.confidence_reason.startswith("num_workers=2 gave 2.8x of it while")
-    assert recommend(run([trial(W2, 140.0, purpose="explain"), *slow])).confidence != "low"
-    limited = recommend(run([trial(W4, 800.0, purpose="explain"), *blocks(RISING)]), LIMITED)
-    assert limited.config == W2  # within a limit on workers, which the explained one is beyond
-    assert limited.confidence == "high"
-
-
 @pytest.mark.parametrize(
     ("rates", "pick"),
     [
-        ([109.0, 160.0, 80.0], W0),  # 1.1x, but perhaps half as fast
-        ([180.0, 250.0, 130.0], W2),  # 1.8x: worth it
-        ([110.0, 111.0, 109.0], W2),  # little, but sure
+        ([109.0, 160.0, 80.0], W2),  # more likely faster than not
+        ([110.0, 111.0, 109.0], W2),
+        ([101.0, 102.0, 100.0], W0),  # not worth it
+        ([97.0, 140.0, 72.0], W0),  # may be faster, but more likely not
     ],
 )
-def test_the_default_is_not_left_for_what_may_be_far_slower(
-    rates: list[float], pick: Config
+@pytest.mark.parametrize("present", [None, W0])
+def test_the_default_is_left_for_what_is_likely_faster_and_for_nothing_else(
+    rates: list[float], pick: Config, present: Config | None
 ) -> None:
-    answer = recommend(run(blocks({W0: [100.0, 99.0, 101.0], W2: rates})))
+    trials = blocks({W0: [100.0, 99.0, 101.0], W2: rates}, usage=WAITING)
+    answer = recommend(run(trials, target=target(own_config=present)))
     assert answer.config == pick
-    assert ("Too little is known to leave num_workers=0" in claims(answer)) == (pick == W0)
+
+
+@given(
+    st.dictionaries(st.sampled_from([W1, W2, W4, W8]), rates, min_size=1),
+    rates,
+    st.sampled_from([None, W4]),
+)
+def test_nothing_that_gave_less_is_recommended_over_what_costs_nothing_or_is_in_use(
+    table: dict[Config, list[float]], plain: list[float], present: Config | None
+) -> None:
+    answer = recommend(run(blocks({**table, W0: plain}), target=target(own_config=present)))
+    kept = [other for other in answer.alternatives if other.config in {W0, present}]
+    assert all(other.speed <= 1 + 1e-9 for other in kept)

@@ -8,6 +8,7 @@ from builders import around, blocks, config, failed, header, machine, run, targe
 
 from dlprof.records import (
     Alternative,
+    Certificate,
     Config,
     Constraints,
     Cost,
@@ -65,6 +66,9 @@ def example_trials() -> list[Trial]:
 
 def example_recommendation() -> Recommendation:
     """Four persistent workers, with everything that a recommendation can say."""
+    certificate = Certificate(
+        epsilon=0.027, epsilon_measured=0.027, probability=0.95, configurations=6, measured=6
+    )
     return Recommendation(
         config=FOUR_KEPT,
         dataloader_kwargs=FOUR_KEPT.dataloader_kwargs(),
@@ -77,7 +81,8 @@ def example_recommendation() -> Recommendation:
             epoch_turnover_s=0.0123,
         ),
         confidence="high",
-        confidence_reason="three repeats agree and the best is well inside the range tried",
+        confidence_reason=certificate.text,
+        certificate=certificate,
         reasons=(
             Reason(
                 claim="num_workers=4 gave 3.7x (3.6-3.9) of num_workers=0.",

@@ -10,10 +10,12 @@ from builders import config, failed, plan, trial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlprof.records import Config, Trial
+from dlprof.records import Config, Trial, Usage
 from dlprof.search.grid import GridSearch, Proposal, Stop
 
 GRID = tuple(config(w) for w in (0, 1, 2, 4, 8, 16))
+COMPUTING = Usage()  # unknown, which counts as all that there is
+WAITING = Usage(own_cpu_cores=0.1, available_cpu_cores=8.0)
 Engine = Callable[[Proposal], Trial]
 
 
@@ -23,14 +25,22 @@ def search(
     return GridSearch(plan=plan(configs, min_repeats=low, max_repeats=high), seed=seed)
 
 
-def engine(rates: dict[int, float], noise: float = 0.0) -> Engine:
+def exact(configs: tuple[Config, ...], repeats: int) -> GridSearch:
+    """Where the user asks for so many repeats."""
+    asked = plan(configs, min_repeats=repeats, max_repeats=repeats, take_turns=False)
+    return GridSearch(plan=asked)
+
+
+def engine(rates: dict[int, float], noise: float = 0.0, usage: Usage = WAITING) -> Engine:
     """A pretended machine: a rate for each ``num_workers``, and noise fixed by the trial."""
 
     def measure(proposal: Proposal) -> Trial:
         workers = proposal.config.num_workers
         rng = random.Random(f"{proposal.config.key}/{proposal.repetition}")
         rate = rates[workers] * math.exp(rng.gauss(0, noise))
-        return trial(proposal.config, rate, repetition=proposal.repetition, spread=0.01)
+        return trial(
+            proposal.config, rate, repetition=proposal.repetition, spread=0.01, usage=usage
+        )
 
     return measure
 
@@ -55,13 +65,26 @@ def block(trials: list[Trial], number: int) -> list[Config]:
     return [each.config for each in trials if each.repetition == number]
 
 
-def test_the_first_block_holds_everything_once_in_an_order_of_its_own() -> None:
-    trials, _ = carry_out(search(), engine(CLOSE))
+def test_each_block_has_an_order_of_its_own() -> None:
+    trials, _ = carry_out(exact(GRID, 2), engine(CLOSE))
     first, second = block(trials, 0), block(trials, 1)
     assert set(first) == set(second) == set(GRID)
-    assert len(first) == len(GRID)
+    assert len(first) == len(second) == len(GRID)
     assert first != second
     assert first != list(GRID)
+
+
+def test_later_blocks_hold_the_choice_and_the_two_that_could_be_better_by_most() -> None:
+    far = {**CLOSE, 0: 400.0, 1: 500.0, 8: 820.0}
+    trials, _ = carry_out(search(), engine(far))
+    assert set(block(trials, 0)) == set(GRID)
+    assert len(block(trials, 0)) == len(GRID)
+    later = [block(trials, number) for number in range(1, 1 + trials[-1].repetition)]
+    assert later
+    assert len(later[0]) == 3
+    assert {len(each) for each in later} <= {2, 3}
+    assert config(8) in later[0]
+    assert not {config(0), config(1)} & {each for row in later for each in row}
 
 
 def test_the_seed_decides_the_order() -> None:
@@ -73,19 +96,21 @@ def test_the_seed_decides_the_order() -> None:
 
 def test_what_is_ruled_out_is_not_measured_again_even_the_reference() -> None:
     trials, stop = carry_out(search(), engine(CLEAR))
-    assert block(trials, 1) == [config(4)]
+    assert set(block(trials, 1)) == {config(4), config(8), config(16)}  # beside it, drift shows
+    assert trials[-1].repetition == 1
     assert stop.reason == "decided"
 
 
 def test_a_difference_that_one_block_can_not_prove_is_repeated() -> None:
-    trials, _ = carry_out(search(), engine({**CLEAR, 8: 560.0}))
+    trials, stop = carry_out(search(), engine({**CLEAR, 8: 560.0}, usage=COMPUTING))
     assert set(block(trials, 1)) == {config(4), config(8)}
+    assert stop.reason == "decided"
 
 
-def test_ties_stop_after_three_blocks() -> None:
+def test_ties_stop_before_all_repeats() -> None:
     trials, stop = carry_out(search((config(2), config(4))), engine(CLOSE))
     assert stop.reason == "decided"
-    assert len(trials) == 6
+    assert 4 < len(trials) < 16
 
 
 def test_undecided_configurations_are_measured_until_the_repeats_are_done() -> None:
@@ -120,8 +145,11 @@ def test_nothing_but_failures_is_complete_after_one_block() -> None:
 
 
 def test_explicit_repeats_are_all_done() -> None:
-    trials, stop = carry_out(search(low=4, high=4), engine(CLEAR))
-    assert len(block(trials, 3)) == 1
+    trials, stop = carry_out(exact(GRID, 4), engine({**CLEAR, 8: 780.0}))
+    for number in (1, 2, 3):
+        assert config(4) in block(trials, number)
+        assert not {config(0), config(1), config(2), config(16)} & {*block(trials, number)}
+    assert config(8) in block(trials, 1)
     assert stop.reason == "complete"
 
 
@@ -135,16 +163,14 @@ SAME = {2: 100.0, 4: 101.0}
 
 
 def test_twins_that_differ_between_epochs_only_take_turns_after_the_first_block() -> None:
-    trials, stop = carry_out(search(TWINS), engine(SAME))
+    trials, _ = carry_out(search(TWINS), engine(SAME, usage=COMPUTING))
     assert set(block(trials, 0)) == set(TWINS)
     assert {each.key for each in block(trials, 1)} == {"w2-p2-persistent", "w4-p2-persistent"}
     assert {each.key for each in block(trials, 2)} == {"w2-p2", "w4-p2"}
-    assert stop.reason == "decided"
 
 
 def test_explicit_repeats_hold_for_twins_too() -> None:
-    exact = plan(TWINS, max_repeats=2, take_turns=False)
-    trials, _ = carry_out(GridSearch(plan=exact), engine(SAME))
+    trials, _ = carry_out(exact(TWINS, 2), engine(SAME))
     assert set(block(trials, 1)) == set(TWINS)
 
 
@@ -193,7 +219,8 @@ def test_dear_trials_leave_out_the_least_important_rather_than_the_repeats() -> 
         left_s -= 3.0
     assert step.reason == "budget"
     assert len(trials) == 10
-    assert len(block(trials, 1)) >= 4
+    assert len(block(trials, 0)) == len(GRID)
+    assert len(block(trials, 1)) == 3
     dear, left_s, trials = search(), 12.0, []
     while isinstance(step := dear.propose(trials, remaining_s=left_s), Proposal):
         trials.append(dataclasses.replace(engine(CLOSE)(step), wall_s=3.0))

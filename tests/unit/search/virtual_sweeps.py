@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from builders import machine, target, trial
 
-from dlprof.records import Config, Plan, Trial, TrialCost
+from dlprof.records import Config, Plan, Trial, TrialCost, Usage
 from dlprof.search.grid import GridSearch, Stop
 from dlprof.search.plan import DEFAULT_OVERHEAD_S, plan_trials
 from dlprof.search.space import build_space
@@ -53,6 +53,11 @@ class Loader:
         """Batches per second: workers side by side, as far as there are cores."""
         round_s = max(self.batch_s, self.cpu_s * config.num_workers / self.cores)
         return max(1, config.num_workers) / round_s
+
+    def usage(self, config: Config) -> Usage:
+        """Of all cores, those that compute at this rate."""
+        own = min(self.cores, self.cpu_s * self.rate(config))
+        return Usage(own_cpu_cores=own, available_cpu_cores=self.cores)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +124,7 @@ def carry_out(
                 repetition=step.repetition,
                 wall_s=wall_s,
                 noisy=loader.noisy,
+                usage=loader.usage(step.config),
             )
         )
         took_s += wall_s

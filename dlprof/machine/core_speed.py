@@ -1,0 +1,154 @@
+"""How fast the cores are at this moment: a little fixed work on each, timed by its CPU clock.
+
+A virtual core switches between speeds that can be 1.8x apart, for 0.3 to 10 s at a time and each
+core by itself; neither steal nor CPU time shows it (FIELD section 8). So the speed is measured in
+the very window whose rate is to be understood: before it or after it tells nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from dlprof.machine.files import read_text
+from dlprof.machine.procfs import parse_cpu_ticks
+
+PERIOD_S = 0.01
+"""Between two pieces of work on whichever core: together they take 0.8 to 1 % of one core, however
+many cores there are."""
+
+_STEPS = 400
+"""Steps of a Python loop that are timed: 20 to 40 us."""
+
+_WARM_STEPS = 100
+"""Before them, untimed: what the core's caches hold is another's."""
+
+_MOST_CORES = 16
+"""Cores that a window visits often enough for a mean; on a larger machine they change from window
+to window."""
+
+_PATIENCE_S = 0.5
+"""For threads to end; one that gets no time on its core is left behind."""
+
+UNPINNED = "threads can't be put on a core of their choice on this system"
+TOO_SHORT = "the window was too short to visit each core"
+ELSEWHERE = "it ran on more cores than can be visited in a window"
+
+
+class SpeedProbe:
+    """Works a little on each core between ``start`` and ``stop``, in a thread pinned to it.
+
+    Args:
+        root: Where ``/proc`` is found.
+        cpus: Numbers of the cores; ``None`` for those that this process may use.
+        work: Does the fixed work of so many steps.
+        clock: CPU time of the calling thread, in nanoseconds.
+    """
+
+    def __init__(
+        self,
+        root: Path = Path("/"),
+        *,
+        cpus: Sequence[int] | None = None,
+        work: Callable[[int], object] | None = None,
+        clock: Callable[[], int] = time.thread_time_ns,
+    ) -> None:
+        self.unavailable = TOO_SHORT if hasattr(os, "sched_setaffinity") else UNPINNED
+        self._root = root
+        self._asked = cpus
+        self._turn = 0
+        self._work = work or _loop
+        self._clock = clock
+        self._visits: dict[int, list[float]] = {}
+        self._busy: Mapping[int, float] = {}
+        self._over = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """The window begins, or begins anew."""
+        self.stop()
+        cpus = self._asked or self._allowed()
+        first = self._turn % len(cpus) if cpus else 0
+        some = [*cpus[first:], *cpus[:first]][:_MOST_CORES]
+        self._turn += len(some)  # the others are visited in the next window
+        self._visits = {cpu: [] for cpu in some}
+        self._busy = {cpu: -ticks for cpu, ticks in self._ticks().items()}
+        self._over = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._visit, args=(place, cpu, self._over), daemon=True)
+            for place, cpu in enumerate(some)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """The window has ended."""
+        if not self._threads:
+            return
+        self._over.set()
+        due_s = time.monotonic() + _PATIENCE_S
+        for thread in self._threads:
+            thread.join(max(0.0, due_s - time.monotonic()))
+        self._threads = []
+        ticks = self._ticks()
+        self._busy = {cpu: ticks.get(cpu, 0.0) + before for cpu, before in self._busy.items()}
+
+    @property
+    def speeds(self) -> dict[int, float]:
+        """Speed of each core in the last window: thousands of steps per second of CPU time.
+
+        Cores that were not visited are left out.
+        """
+        return {cpu: statistics.fmean(seen) for cpu, seen in self._visits.items() if seen}
+
+    @property
+    def mean(self) -> float | None:
+        """The mean over the cores, each by how busy it was.
+
+        A loader without workers keeps one busy. ``None`` where some core was not visited.
+        """
+        speeds = self.speeds
+        if not speeds or len(speeds) < len(self._visits):
+            return None
+        busy = sum(max(0.0, ticks) for ticks in self._busy.values())
+        if sum(max(0.0, self._busy.get(cpu, 0.0)) for cpu in speeds) < busy / 2:
+            self.unavailable = ELSEWHERE
+            return None
+        weights = [1e-3 + max(0.0, self._busy.get(cpu, 0.0)) for cpu in speeds]
+        return statistics.fmean(speeds.values(), weights)
+
+    def _visit(self, place: int, cpu: int, over: threading.Event) -> None:
+        """Work on one core now and then until the window is over."""
+        visits, period_s = self._visits[cpu], PERIOD_S * len(self._visits)
+        try:
+            os.sched_setaffinity(0, {cpu})  # of this thread alone
+        except OSError:  # taken away from this process since
+            return
+        due_s = time.monotonic() + PERIOD_S * place
+        while not over.wait(max(0.0, due_s - time.monotonic())):
+            self._work(_WARM_STEPS)
+            began_ns = self._clock()
+            self._work(_STEPS)
+            visits.append(1e6 * _STEPS / max(1, self._clock() - began_ns))
+            due_s = max(due_s + period_s, time.monotonic())  # what was missed is not made up for
+
+    def _allowed(self) -> list[int]:
+        """The cores that this process may use by now."""
+        return [] if self.unavailable == UNPINNED else sorted(os.sched_getaffinity(0))
+
+    def _ticks(self) -> dict[int, float]:
+        """Clock ticks that each core was busy since boot."""
+        found = parse_cpu_ticks(read_text(self._root / "proc/stat") or "")
+        return {cpu: float(each.busy) for cpu, each in found.items()}
+
+
+def _loop(steps: int) -> int:
+    """Steps whose time follows the core's speed and nothing else: neither memory nor a library."""
+    found = 0
+    for step in range(steps):
+        found += step & 7
+    return found

@@ -1,0 +1,600 @@
+"""One belief about the rates of all configurations: what was predicted, and what was measured.
+
+The log rate of trial ``t`` of configuration ``i`` in the interleaved block ``j`` is taken as
+
+    m_i + c + g a_i + d_i + b_j + beta x_t + e_t
+
+``m_i`` is what a model predicted; ``c`` how far off it is altogether, ``g`` how far those apart
+that rest on figures of their own (loading without workers), ``d_i`` how far this one. ``b_j`` is
+what drifts between blocks, ``x_t`` the speed of the cores in that very window, times the share of
+them that the loader computes on. All errors have heavy tails (Student's t), so that one disturbed
+trial, or one wrong prediction, is outvoted by the others; how far off predictions are is learned
+from those that were measured, so that a model which proves wrong claims less of the rest. What was
+not predicted has a ``d_i`` without bounds. All of it is one weighted least squares, the ``d_i``
+eliminated, weights by iteration (Lange, Little & Taylor 1989).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from dlprof.records import Config, Estimate, SweepPrediction, Trial
+from dlprof.stats.student import t_quantile, t_tail
+
+PROBABILITY = 0.95
+"""With which a certificate holds: half of the risk is that of what was measured, half that of what
+was only predicted."""
+
+NEAR = 0.97
+"""A configuration that has this share of the best one's rate is as good: fewer workers are worth
+more than the rest, and no training run shows it."""
+
+WAITING_LOG_SD = 0.01
+"""Standard deviation of the log rate between two quiet trials of a loader that waits: 0.3 to 1.4 %
+on eight data sets (benchmarks, picks)."""
+
+COMPUTING_LOG_SD = 0.12
+"""The same of one that computes, on virtual cores that change their speed: 10 to 14.5 %."""
+
+ADJUSTED_LOG_SD = 0.05
+"""What is left of that where the cores' speed in the window is known: 2.4 to 7 %."""
+
+NOISY_LOG_SD = 0.30
+"""For trials marked noisy: beside a busy neighbor a CV of 34 % was measured."""
+
+_MODEL_TAIL_DF = 2.0
+"""Degrees of freedom of predictions' errors: 7.3 % in the median and 26 % at the 90th percentile on
+real data are as far apart as those of Student's t with 2 (0.82 and 2.9)."""
+
+_FIRST_GUESS = 1.0
+"""Of how far off predictions may be, in the first round: from a narrow one the rounds may end where
+a few trials that agree are all taken for disturbed."""
+
+TAIL_DF = 4.0
+"""Degrees of freedom of the errors, and of what is known beforehand of their spread: 3 to 5 is what
+moderated variances commonly estimate (Smyth 2004, limma)."""
+
+_SPEED_EXPONENT, _SPEED_EXPONENT_SD = 0.85, 0.25
+"""How a computing loader's rate follows its cores' speed: 0.67 to 1.13 measured, 0.2 of zlib."""
+
+_FEW_SPEEDS = 2.0
+"""So many trials the speed of all counts for, beside that of those with as many busy cores."""
+
+_LEVEL_LOG_SD = 0.15
+"""How far off all predictions are together: 10 % was measured, from one calibration to the next."""
+
+_APART_LOG_SD = 0.15
+"""How far off those that rest on figures of their own are beside that."""
+
+_OWN_SHARE = 0.1
+"""Of the variance of predictions' errors, what those of the same ``num_workers`` don't share."""
+
+_BLOCK_LOG_SD = 0.03
+"""What a quiet machine drifts from one block to another, expected before any is seen."""
+
+_FIRST_BLOCK_GUESS = 0.2
+"""The same in the first round."""
+
+_UNKNOWN_LOG_SD = 25.0
+"""Of what nothing was predicted of."""
+
+_HARDLY_WAITS = 0.05
+"""Share of waiting of a step beside workers, from which loading sets the rate alone."""
+
+_LARGEST_LOG = 50.0
+"""No rate is further from 1 per second than ``exp`` of this: whatever a file says, sums of such
+logarithms stay finite, and so do their exponentials."""
+
+_LEAST_LOG_SD, _MOST_LOG_SD = 0.002, 3.0
+"""Nothing is surer than this, and none says less, whatever a file claims."""
+
+_MAX_BLOCKS = 32
+"""Neighboring blocks are merged beyond this many, so that long runs stay quick to judge."""
+
+_MIXTURE = 3.0
+"""Variance of the bound's mixture over that of one block: it is near its tightest from two blocks
+to a dozen."""
+
+_ROUNDS = 8
+_LEVEL, _APART, _SPEED, _BLOCKS = 0, 1, 2, 3
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """One rate, measured once.
+
+    Attributes:
+        key: What was measured (``Config.key``).
+        block: Number of the interleaved block.
+        log_rate: Natural logarithm of the rate.
+        log_sd: How far off the figure may be expected to lie, before any repeat is seen.
+        group: Configurations of one group have the same rate by construction; empty for one
+            that stands alone.
+        whole_epochs: Whether the rate covers whole epochs, turnovers included.
+        cpu_share: Share of the cores it ran on that the loader computed on, 0 to 1.
+        log_speed: Natural logarithm of those cores' speed in the window; ``None`` where unknown.
+        busy: How many cores the loader kept busy.
+    """
+
+    key: str
+    block: int
+    log_rate: float
+    log_sd: float = COMPUTING_LOG_SD
+    group: str = ""
+    whole_epochs: bool = False
+    cpu_share: float = 1.0
+    log_speed: float | None = None
+    busy: int = 0
+
+
+def observe(
+    trial: Trial, rate: float | None = None, *, wait: float | None = None
+) -> Observation | None:
+    """A trial as the belief sees it.
+
+    The spread is that between runs, by how much the loader computes and whether the speed of its
+    cores is known, plus what the trial's own interval says of its window. A trial without an
+    interval was too short for one and counts like a noisy trial. Configurations that differ only in
+    ``persistent_workers`` are of one group, as torch looks at it between epochs only; not so where
+    the rates cover whole epochs.
+
+    Args:
+        trial: Any trial.
+        rate: What to compare instead of ``trial.samples_per_s``.
+        wait: Share of waiting at that rate, instead of the trial's.
+
+    Returns:
+        ``None`` for a trial without a positive rate.
+    """
+    steady, usage = trial.samples_per_s, trial.usage
+    if trial.outcome != "completed" or steady is None or steady.value <= 0:
+        return None
+    rate = steady.value if rate is None else rate
+    speed = usage.core_speed if usage.core_speed and usage.core_speed > 0 else None
+    share = _cpu_share(trial) * _loading_share(trial, trial.wait_fraction if wait is None else wait)
+    computing = COMPUTING_LOG_SD if speed is None else ADJUSTED_LOG_SD
+    computing = NOISY_LOG_SD if trial.noisy else computing
+    between, within = math.hypot(WAITING_LOG_SD, share * computing), 0.0
+    if steady.low is None or steady.high is None:
+        between = NOISY_LOG_SD
+    else:
+        within = (steady.high - steady.low) / (4 * steady.value)  # about two errors to each side
+    return Observation(
+        key=trial.config.key,
+        block=trial.repetition,
+        log_rate=max(-_LARGEST_LOG, min(_LARGEST_LOG, math.log(rate))),
+        log_sd=min(max(between, within, _LEAST_LOG_SD), _MOST_LOG_SD),
+        group="" if trial.whole_epochs else _steady_group(trial.config),
+        whole_epochs=trial.whole_epochs,
+        cpu_share=share,
+        log_speed=None if speed is None else math.log(speed),
+        busy=round(usage.own_cpu_cores or 0.0),
+    )
+
+
+def _cpu_share(trial: Trial) -> float:
+    """CPU time over what the loader's processes, or its cores, had at most; 1 where unknown."""
+    own, available = trial.usage.own_cpu_cores, trial.usage.available_cpu_cores
+    if own is None:
+        return 1.0
+    most = min(max(1, trial.config.num_workers), available or math.inf)
+    return min(1.0, max(0.0, own / most)) if most > 0 else 1.0
+
+
+def _loading_share(trial: Trial, wait: float | None) -> float:
+    """How far loading sets the rate: not at all where the step never waits for it."""
+    if wait is None:
+        return 1.0
+    return min(1.0, wait / _HARDLY_WAITS if trial.config.num_workers else wait)
+
+
+def _steady_group(config: Config) -> str:
+    """What of a configuration matters within an epoch."""
+    return f"{dataclasses.replace(config, persistent_workers=False).key} steady"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """Rates that were predicted before anything was measured.
+
+    Attributes:
+        log_rates: Steady ones by ``Observation.key``.
+        log_sd: How far off one of them may be beside the others, as a standard deviation.
+        epoch_log_rates: Over whole epochs, for observations that cover such; the steady ones
+            where they are not known.
+        apart: Keys whose rates rest on figures of their own (loading without workers): if they
+            turn out wrong, that says nothing of the others.
+        groups: As of observations of steady rates.
+        families: ``num_workers`` of each: predictions of one are off by much the same.
+    """
+
+    log_rates: Mapping[str, float]
+    log_sd: float
+    epoch_log_rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    apart: frozenset[str] = frozenset()
+    groups: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    families: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def of(cls, prediction: SweepPrediction) -> Expected:
+        """What a sweep's model predicted."""
+        return cls(
+            log_rates=prediction.log_rates,
+            log_sd=min(max(prediction.log_sd, WAITING_LOG_SD), _MOST_LOG_SD),
+            epoch_log_rates=prediction.epoch_log_rates,
+            apart=frozenset(c.config.key for c in prediction.cells if not c.config.num_workers),
+            groups={c.config.key: _steady_group(c.config) for c in prediction.cells},
+            families={c.config.key: c.config.num_workers for c in prediction.cells},
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Level:
+    """What is believed of one group's log rate, given what all have in common.
+
+    Attributes:
+        fixed: What is left of it where that is 0.
+        slopes: How it follows what all have in common.
+        variance: Of what is its own.
+    """
+
+    fixed: float
+    slopes: tuple[float, ...]
+    variance: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Belief:
+    """What is known of the rates of configurations, by ``Config.key``.
+
+    Attributes:
+        log_rates: The most likely log rate of each.
+        groups: The group of each: those of one have the same rate.
+        blocks: In how many blocks each, or one of its group, was measured; 0 for what was only
+            predicted.
+        speed_exponent: How rates follow the speed of the cores.
+        df: Degrees of freedom of all intervals.
+    """
+
+    log_rates: Mapping[str, float]
+    groups: Mapping[str, str]
+    blocks: Mapping[str, int]
+    speed_exponent: float
+    df: float
+    _levels: Mapping[str, _Level]
+    _common: Sequence[Sequence[float]]
+
+    def best(self, among: Iterable[str] | None = None) -> str:
+        """The configuration of the highest rate, among all or those given."""
+        return max(self.log_rates if among is None else among, key=self.log_rates.__getitem__)
+
+    def rate(self, key: str, confidence: float = 0.95) -> Estimate:
+        """What the configuration gives in an average block, at the cores' mean speed."""
+        level = self._levels[self.groups[key]]
+        error = math.sqrt(self._variance(level.slopes) + level.variance)
+        return self._estimate(self.log_rates[key], error, confidence)
+
+    def ratio(self, key: str, other: str, confidence: float = 0.95) -> Estimate:
+        """Rate of one configuration over that of another, with a t interval."""
+        gap = self.log_rates[key] - self.log_rates[other]
+        return self._estimate(gap, self.error(key, other), confidence)
+
+    def error(self, key: str, other: str) -> float:
+        """Standard error of the difference of two log rates."""
+        if self.groups[key] == self.groups[other]:
+            return 0.0
+        one, two = self._levels[self.groups[key]], self._levels[self.groups[other]]
+        apart = [a - b for a, b in zip(one.slopes, two.slopes, strict=True)]
+        return math.sqrt(self._variance(apart) + one.variance + two.variance)
+
+    def chance(self, key: str, other: str, factor: float = 1.0) -> float:
+        """Probability that one is more than a factor as fast as another."""
+        error = self.error(key, other)
+        gap = self.log_rates[key] - self.log_rates[other] - math.log(factor)
+        if error <= 0:
+            return float(gap > 0)
+        return 1.0 - t_tail(gap / error, self.df)
+
+    def most(self, key: str, other: str, *, among: Iterable[str], risk: float) -> float:
+        """Most by which one log rate may be above another, whenever the measuring stopped.
+
+        Of two that were measured, the mixture bound of Robbins (1970) for normal means, which holds
+        at all numbers of blocks at once. Of one that was only predicted, which no stopping can
+        favor, a quantile. That the spread is not known but estimated, and how far off predictions
+        are, is held against replayed sweeps (``benchmarks/certificate.py``).
+
+        Args:
+            key: One.
+            other: Another.
+            among: The keys whose bounds hold together.
+            risk: Probability that one of them fails.
+        """
+        rivals = {self.groups[each] for each in among} - {self.groups[other]}
+        error, each = self.error(key, other), risk / max(1, len(rivals))
+        gap = self.log_rates[key] - self.log_rates[other]
+        seen = min(self.blocks[key], self.blocks[other])
+        if not seen:
+            return gap + error * t_quantile(1 - each, self.df)
+        spread = seen * _MIXTURE
+        factor = math.sqrt(2 * (spread + 1) / spread * math.log(math.sqrt(spread + 1) / each))
+        return gap + error * factor
+
+    def _variance(self, slopes: Sequence[float]) -> float:
+        places = [i for i, slope in enumerate(slopes) if slope]
+        return max(
+            0.0, sum(slopes[i] * self._common[i][j] * slopes[j] for i in places for j in places)
+        )
+
+    def _estimate(self, log: float, error: float, confidence: float) -> Estimate:
+        half = min(t_quantile((1 + confidence) / 2, self.df) * error, 10 * _LARGEST_LOG)
+        return Estimate(value=math.exp(log), low=math.exp(log - half), high=math.exp(log + half))
+
+
+def believe(observations: Sequence[Observation], expected: Expected | None = None) -> Belief:
+    """What to believe of all that was measured or predicted.
+
+    Args:
+        observations: What was measured.
+        expected: What was predicted, if anything was.
+
+    Raises:
+        ValueError: If there is neither.
+    """
+    if not observations and (expected is None or not expected.log_rates):
+        raise ValueError("a belief about nothing")
+    groups = _groups(observations, expected)
+    return _Fit(observations, groups, expected).belief()
+
+
+class _Fit:
+    """The weighted least squares, weights by iteration."""
+
+    def __init__(
+        self,
+        observations: Sequence[Observation],
+        groups: Mapping[str, str],
+        expected: Expected | None,
+    ) -> None:
+        self._groups = groups
+        self._predicted = _predicted(observations, groups, expected)
+        self._claimed = expected.log_sd if expected is not None else _UNKNOWN_LOG_SD
+        self._known_sd = max(self._claimed, _FIRST_GUESS)
+        wider = self._known_sd / self._claimed
+        self._common_sd = {_LEVEL: wider * _LEVEL_LOG_SD, _APART: wider * _APART_LOG_SD}
+        self._seen = observations
+        self._place = _block_places(observations)
+        self._blocks = len(set(self._place.values()))
+        seen = {groups[o.key] for o in observations}
+        known = {p.family for group, p in self._predicted.items() if group in seen}
+        self._families = {family: _BLOCKS + self._blocks + i for i, family in enumerate(known)}
+        self._size = _BLOCKS + self._blocks + len(self._families)
+        usual = _usual_speeds(observations)
+        self._speeds = [
+            0.0 if o.log_speed is None else o.cpu_share * (o.log_speed - usual[o.busy])
+            for o in observations
+        ]
+        self._weights = [1 / o.log_sd**2 for o in observations]
+        self._trust = dict.fromkeys(groups.values(), 1.0)  # in what was predicted of each
+        self._block_variance = _FIRST_BLOCK_GUESS**2
+        self._scale = 1.0
+        self._df = TAIL_DF
+
+    def belief(self) -> Belief:
+        """Iterate to the weights that the residuals ask for."""
+        by_group: dict[str, list[int]] = {group: [] for group in self._trust}
+        for number, o in enumerate(self._seen):
+            by_group[self._groups[o.key]].append(number)
+        for _ in range(_ROUNDS):
+            levels, common, found = self._solve(by_group)
+            self._reweigh(by_group, levels, found, common)
+        levels, common, found = self._solve(by_group)
+        mean = {group: _at(level, found) for group, level in levels.items()}
+        blocks = {
+            group: len({self._place[self._seen[n].block] for n in numbers})
+            for group, numbers in by_group.items()
+        }
+        return Belief(
+            log_rates={key: mean[group] for key, group in self._groups.items()},
+            groups=self._groups,
+            blocks={key: blocks[group] for key, group in self._groups.items()},
+            speed_exponent=found[_SPEED],
+            df=self._df,
+            _levels=levels,
+            _common=common,
+        )
+
+    def _row(self, number: int) -> dict[int, float]:
+        """What one observation has of what all have in common, but for its prediction's part."""
+        row = {_BLOCKS + self._place[self._seen[number].block]: 1.0}
+        if self._speeds[number]:
+            row[_SPEED] = self._speeds[number]
+        return row
+
+    def _prior(self, group: str) -> tuple[float, dict[int, float], float]:
+        """What was predicted of a group: its log rate, its part of the common, its precision."""
+        if group not in self._predicted:
+            return 0.0, {}, 1 / _UNKNOWN_LOG_SD**2
+        found = self._predicted[group]
+        part = {_LEVEL: 1.0, _APART: 1.0} if found.apart else {_LEVEL: 1.0}
+        own = 1.0
+        if found.family in self._families:
+            part[self._families[found.family]] = 1.0
+            own = _OWN_SHARE
+        return found.log_rate, part, self._trust[group] / (own * self._known_sd**2)
+
+    def _solve(
+        self, by_group: Mapping[str, Sequence[int]]
+    ) -> tuple[dict[str, _Level], list[list[float]], list[float]]:
+        """Levels of the groups, and mean and covariance of what they have in common."""
+        size = self._size
+        matrix = [[0.0] * size for _ in range(size)]
+        right = [0.0] * size
+        for place, sd in self._common_sd.items():
+            matrix[place][place] = 1 / sd**2
+        matrix[_SPEED][_SPEED] = 1 / _SPEED_EXPONENT_SD**2
+        right[_SPEED] = _SPEED_EXPONENT / _SPEED_EXPONENT_SD**2
+        for place in range(_BLOCKS, _BLOCKS + self._blocks):
+            matrix[place][place] = 1 / self._block_variance
+        for family, place in self._families.items():
+            trust = [
+                self._trust[group]
+                for group, numbers in by_group.items()
+                if numbers and group in self._predicted and self._predicted[group].family == family
+            ]
+            spread = (1 - _OWN_SHARE) * self._known_sd**2
+            matrix[place][place] = math.fsum(trust) / len(trust) / spread
+        parts: dict[str, _Level] = {}
+        for group, numbers in by_group.items():
+            log_rate, part, precision = self._prior(group)
+            total, offset = precision, 0.0
+            own: dict[int, float] = {}
+            for n in numbers:
+                weight, row = self._weights[n] / self._scale, {**part, **self._row(n)}
+                gap = self._seen[n].log_rate - log_rate
+                total += weight
+                offset += weight * gap
+                for i, a in row.items():
+                    own[i] = own.get(i, 0.0) + weight * a
+                    right[i] += weight * a * gap
+                    for j, b in row.items():
+                        matrix[i][j] += weight * a * b
+            for i, a in own.items():
+                right[i] -= a * offset / total
+                for j, b in own.items():
+                    matrix[i][j] -= a * b / total
+            slopes = [part.get(i, 0.0) - own.get(i, 0.0) / total for i in range(size)]
+            parts[group] = _Level(
+                fixed=log_rate + offset / total, slopes=tuple(slopes), variance=1 / total
+            )
+        common = _inverted(matrix)
+        found = [math.fsum(a * b for a, b in zip(row, right, strict=True)) for row in common]
+        return parts, common, found
+
+    def _reweigh(
+        self,
+        by_group: Mapping[str, Sequence[int]],
+        levels: Mapping[str, _Level],
+        found: Sequence[float],
+        common: Sequence[Sequence[float]],
+    ) -> None:
+        """Weights, spread and trust as the residuals have them."""
+        squares, missed, held = 0.0, 0.0, 0
+        for group, numbers in by_group.items():
+            level = _at(levels[group], found)
+            if group in self._predicted and numbers:
+                log_rate, part, _ = self._prior(group)
+                common_part = math.fsum(found[i] * a for i, a in part.items() if i < _BLOCKS)
+                off = level - log_rate - common_part
+                self._trust[group] = _trust(off / self._known_sd)
+                missed += self._trust[group] * off**2
+                held += 1
+            # About what they give themselves: that they are not as predicted is no noise of theirs.
+            own = [
+                self._seen[n].log_rate - math.fsum(found[i] * a for i, a in self._row(n).items())
+                for n in numbers
+            ]
+            weights = [self._weights[n] for n in numbers]
+            middle = _weighted_mean(own, weights) if numbers else 0.0
+            for n, each in zip(numbers, own, strict=True):
+                square = ((each - middle) / self._seen[n].log_sd) ** 2
+                doubt = (TAIL_DF + 1) / (TAIL_DF + square / self._scale)
+                self._weights[n] = doubt / self._seen[n].log_sd ** 2
+                squares += doubt * square
+        count = self._blocks
+        free = max(0, len(self._seen) - sum(map(bool, by_group.values())) - max(0, count - 1))
+        self._df = TAIL_DF + free
+        self._scale = (TAIL_DF + squares) / (TAIL_DF + free) if free else 1.0
+        for place, sd in ((_LEVEL, _LEVEL_LOG_SD), (_APART, _APART_LOG_SD)):
+            self._common_sd[place] = sd / math.sqrt(_trust(found[place] / sd))
+        claimed = TAIL_DF * self._claimed**2
+        self._known_sd = math.sqrt((claimed + missed) / (TAIL_DF + max(0, held - 1)))
+        drift = sum(found[i] ** 2 + common[i][i] for i in range(_BLOCKS, _BLOCKS + count))
+        self._block_variance = (TAIL_DF * _BLOCK_LOG_SD**2 + drift) / (TAIL_DF + count)
+
+
+def _weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    return math.fsum(v * w for v, w in zip(values, weights, strict=True)) / math.fsum(weights)
+
+
+def _trust(errors: float) -> float:
+    """Weight of a prediction that is off by so many standard deviations."""
+    return (_MODEL_TAIL_DF + 1) / (_MODEL_TAIL_DF + errors**2)
+
+
+def _at(level: _Level, common: Sequence[float]) -> float:
+    return level.fixed + math.fsum(a * b for a, b in zip(level.slopes, common, strict=True))
+
+
+def _groups(observations: Iterable[Observation], expected: Expected | None) -> dict[str, str]:
+    """The group of each configuration; one that is in two stands alone."""
+    groups: dict[str, str] = {}
+    steady = True
+    for o in observations:
+        group = o.group or o.key
+        groups[o.key] = group if groups.get(o.key, group) == group else o.key
+        steady = steady and not o.whole_epochs
+    for key in expected.log_rates if expected is not None else ():
+        groups.setdefault(key, expected.groups.get(key, key) if expected and steady else key)
+    return groups
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Predicted:
+    """What was predicted of a group: its log rate, whether by figures of its own, its family."""
+
+    log_rate: float
+    apart: bool
+    family: object
+
+
+def _predicted(
+    observations: Iterable[Observation], groups: Mapping[str, str], expected: Expected | None
+) -> dict[str, _Predicted]:
+    if expected is None:
+        return {}
+    whole = {o.key for o in observations if o.whole_epochs}
+    found: dict[str, _Predicted] = {}
+    for key, steady in expected.log_rates.items():
+        log_rate = expected.epoch_log_rates.get(key, steady) if key in whole else steady
+        family = expected.families.get(key, key)
+        found.setdefault(groups[key], _Predicted(log_rate, key in expected.apart, family))
+    return found
+
+
+def _usual_speeds(observations: Iterable[Observation]) -> dict[int, float]:
+    """Usual log speed of the cores, by how many of them the loader keeps busy.
+
+    Cores that are busy together slow each other down (hyper-threads, clock rates): that is the
+    configuration's own doing, not the machine's. Where few trials tell, it is that of all.
+    """
+    seen: dict[int, list[float]] = {}
+    for o in observations:
+        seen.setdefault(o.busy, []).extend([] if o.log_speed is None else [o.log_speed])
+    known = [speed for some in seen.values() for speed in some]
+    all_ = math.fsum(known) / len(known) if known else 0.0
+    return {
+        busy: all_ + math.fsum(speed - all_ for speed in some) / (len(some) + _FEW_SPEEDS)
+        for busy, some in seen.items()
+    }
+
+
+def _block_places(observations: Iterable[Observation]) -> dict[int, int]:
+    """Blocks numbered from 0 without gaps, neighbors merged where there are too many."""
+    blocks = sorted({o.block for o in observations})
+    merged = max(1, math.ceil(len(blocks) / _MAX_BLOCKS))
+    return {block: place // merged for place, block in enumerate(blocks)}
+
+
+def _inverted(matrix: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Inverse of a positive definite matrix by Gauss-Jordan elimination (needs no pivoting)."""
+    size = len(matrix)
+    rows = [[*row, *(float(i == j) for j in range(size))] for i, row in enumerate(matrix)]
+    for i, pivot_row in enumerate(rows):
+        pivot = pivot_row[i]
+        rows[i] = [value / pivot for value in pivot_row]
+        for k, row in enumerate(rows):
+            if k != i and row[i]:
+                rows[k] = [a - row[i] * b for a, b in zip(row, rows[i], strict=True)]
+    return [row[size:] for row in rows]

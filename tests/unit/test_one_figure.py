@@ -1,0 +1,100 @@
+"""One run has one rate for each configuration: every view that tells one tells that."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+
+import pytest
+from builders import blocks, config, plan
+from golden import drawn
+from predicted_runs import calibrated
+
+from dlprof.advise.predict import Question, forecast, wanted_configs
+from dlprof.advise.recommend import recommend
+from dlprof.engine.foretelling import foretold
+from dlprof.records import Config, Run
+from dlprof.report.documents import recommend_document
+from dlprof.report.export.page import render_html
+from dlprof.report.prediction import forecast_document
+from dlprof.report.recommendation import render_recommendation
+from dlprof.report.summary import summarise
+from dlprof.report.sweep import render_sweep
+from dlprof.units import format_rate
+
+RATES = {
+    config(0): [240, 251, 236],
+    config(2): [470, 498, 455],
+    config(4): [880, 905, 610],
+    config(4, 4): [870, 930],
+    config(8): [1240],
+    config(8, persistent_workers=True): [1260],
+}
+
+
+@pytest.fixture
+def run() -> Run:
+    cells = [config(w, p) for w in (1, 2, 4, 8) for p in (2, 4)]
+    made = calibrated(trials=blocks(RATES), plan=plan(RATES, cells=(config(0), *cells, *RATES)))
+    made = dataclasses.replace(made, prediction=foretold(made))
+    assert made.prediction is not None
+    return dataclasses.replace(made, recommendation=recommend(made))
+
+
+def rates(run: Run) -> dict[Config, float]:
+    return {row.config: row.rate.value for row in summarise(run) if row.rate is not None}
+
+
+def test_the_table_the_recommendation_and_the_prediction_have_the_same_rates(run: Run) -> None:
+    known, advice = rates(run), run.recommendation
+    assert advice is not None
+    assert known.keys() == RATES.keys()
+    told = [
+        (advice.config, advice.expected),
+        *((a.config, a.expected) for a in advice.alternatives),
+    ]
+    for chosen, expected in told:
+        assert expected.samples_per_s is not None
+        assert expected.samples_per_s.value == pytest.approx(known[chosen])
+    for rule in advice.rules_of_thumb:
+        if rule.expected_samples_per_s is not None and not rule.predicted:
+            assert rule.expected_samples_per_s in known.values()
+    answer = forecast(run, wanted_configs(run, Question(), {}), Question())
+    measured = {row.config: row.measured for row in answer.rows if row.measured is not None}
+    assert measured
+    for chosen, seen in measured.items():
+        assert seen.samples_per_s.value == pytest.approx(known[chosen])
+
+
+def test_every_ratio_is_the_quotient_of_two_rates(run: Run) -> None:
+    known, advice = rates(run), run.recommendation
+    assert advice is not None
+    for row in summarise(run):
+        assert row.relative is not None
+        assert row.relative.value == pytest.approx(known[row.config] / known[advice.config])
+    for other in advice.alternatives:
+        assert other.speed == pytest.approx(known[other.config] / known[advice.config])
+
+
+def test_screens_and_pages_print_that_rate_and_no_other(run: Run) -> None:
+    known, advice = rates(run), run.recommendation
+    assert advice is not None
+    pick = format_rate(known[advice.config])
+    for screen in (render_sweep(run), render_recommendation(run, advice)):
+        assert pick in drawn(screen, 160)
+    assert pick in render_html(run)
+    document = json.loads(recommend_document(run, advice))
+    assert document["expected"]["samples_per_s"]["value"] == pytest.approx(known[advice.config])
+    answer = forecast(run, wanted_configs(run, Question(), {}), Question())
+    rows = json.loads(forecast_document(run, answer))["rows"]
+    measured = [row["measured"] for row in rows if row.get("measured")]
+    assert {round(each["samples_per_s"]["value"], 6) for each in measured} <= {
+        round(rate, 6) for rate in known.values()
+    }
+
+
+def test_no_screen_tells_a_second_opinion(run: Run) -> None:
+    assert run.recommendation is not None
+    text = drawn(render_sweep(run), 200)
+    assert not re.search(r"foretold|with what was predicted|of that seen", text)

@@ -1,0 +1,324 @@
+"""One belief from measurements and predictions: drift, noise, outliers, wrong models, speeds."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from builders import config, failed, trial
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlprof.records import Estimate, Usage
+from dlprof.stats import NEAR, Belief, Expected, Observation, believe, observe
+from dlprof.stats.belief import ADJUSTED_LOG_SD, COMPUTING_LOG_SD, NOISY_LOG_SD, WAITING_LOG_SD
+
+Table = dict[str, list[float | None]]
+
+
+def seen(table: Table, log_sd: float = 0.10) -> list[Observation]:
+    """Observations from each configuration's rate in each block; ``None`` is a missing cell."""
+    return [
+        Observation(key=key, block=block, log_rate=math.log(rate), log_sd=log_sd)
+        for key, row in table.items()
+        for block, rate in enumerate(row)
+        if rate is not None
+    ]
+
+
+def expected(log_sd: float = 0.08, **rates: float) -> Expected:
+    return Expected(log_rates={key: math.log(rate) for key, rate in rates.items()}, log_sd=log_sd)
+
+
+def ends(estimate: Estimate) -> tuple[float, float]:
+    assert estimate.low is not None
+    assert estimate.high is not None
+    return estimate.low, estimate.high
+
+
+def width(estimate: Estimate) -> float:
+    low, high = ends(estimate)
+    return math.log(high / low)
+
+
+def test_drift_between_blocks_cancels() -> None:
+    belief = believe(seen({"a": [100, 50, 80], "b": [200, 100, 160]}))
+    assert belief.ratio("b", "a").value == pytest.approx(2.0, rel=1e-3)
+    assert belief.best() == "b"
+    assert belief.blocks == {"a": 3, "b": 3}
+
+
+def test_missing_cells_hardly_bias_the_ratio() -> None:
+    """``a`` was only measured while the machine was slow."""
+    table: Table = {"a": [None, 50, 50], "b": [200, 100, 100], "c": [100, 50, 50]}
+    belief = believe(seen({**table, "d": [400, 200, 200]}, log_sd=0.02))
+    assert belief.ratio("b", "a").value == pytest.approx(2.0, rel=0.03)
+    assert belief.ratio("c", "a").value == pytest.approx(1.0, rel=0.03)
+
+
+def test_what_was_neither_measured_nor_predicted_is_an_error() -> None:
+    with pytest.raises(ValueError, match="nothing"):
+        believe([])
+
+
+def test_a_disturbed_trial_is_outvoted_by_its_repeats() -> None:
+    rates: list[float | None] = [100.0, 101.0, 99.0, 100.0, 30.0]
+    belief = believe(seen({"a": rates, "b": [100, 99, 100, 101, 100]}, log_sd=0.02))
+    assert belief.ratio("a", "b").value == pytest.approx(1.0, abs=0.06)
+
+
+def test_repeats_narrow_the_interval_and_scatter_widens_it() -> None:
+    few, many = (believe(seen({"a": [100.0] * n, "b": [110.0] * n})) for n in (2, 8))
+    assert width(many.ratio("b", "a")) < width(few.ratio("b", "a"))
+    wild = believe(seen({"a": [100, 130, 80, 120], "b": [110, 90, 140, 100]}, log_sd=0.02))
+    calm = believe(seen({"a": [100, 101, 99, 100], "b": [110, 111, 109, 110]}, log_sd=0.02))
+    assert width(wild.ratio("b", "a")) > 3 * width(calm.ratio("b", "a"))
+
+
+@pytest.mark.parametrize("log_sd", [0.01, 0.05, 0.12])
+def test_intervals_hold_as_often_as_they_claim(log_sd: float) -> None:
+    held = 0
+    for seed in range(300):
+        rng = random.Random(seed)
+        table: Table = {key: [] for key in "abc"}
+        for _ in range(3):
+            drift = rng.gauss(0, 0.03)
+            for key in table:
+                table[key].append(math.exp(5 + drift + rng.gauss(0, log_sd)))
+        low, high = ends(believe(seen(table, log_sd)).ratio("a", "b"))
+        held += low <= 1 <= high
+    assert 0.93 <= held / 300 <= 1.0
+
+
+def test_a_prediction_counts_until_repeats_outweigh_it() -> None:
+    once = believe(seen({"a": [100], "b": [130]}), expected(0.02, a=100, b=100))
+    assert once.ratio("b", "a").value < 1.1
+    table: Table = {"a": [100, 100.5, 100.2, 99.8], "b": [130, 130.4, 130.1, 129.9]}
+    often = believe(seen(table, log_sd=0.02), expected(0.02, a=100, b=100))
+    assert often.ratio("b", "a").value == pytest.approx(1.3, abs=0.03)
+
+
+def test_one_wrong_prediction_is_outvoted_and_the_others_stand() -> None:
+    table: Table = {"a": [100, 101], "b": [200, 202], "c": [150, 150], "wrong": [200, 199]}
+    model = expected(0.05, a=100, b=200, c=150, wrong=400, d=300)
+    belief = believe(seen(table, log_sd=0.02), model)
+    assert belief.ratio("wrong", "b").value == pytest.approx(1.0, abs=0.05)
+    low, high = ends(belief.ratio("d", "b"))
+    assert low < 1.5 < high
+    assert belief.ratio("d", "b").value == pytest.approx(1.5, abs=0.15)
+
+
+def test_a_model_that_proves_wrong_claims_less_of_what_nobody_measured() -> None:
+    model = expected(0.03, a=100, b=200, c=300, d=400, e=500)
+    right: Table = {"a": [100, 100], "b": [200, 200], "c": [300, 300], "d": [400, 400]}
+    wrong: Table = {"a": [100, 100], "b": [120, 120], "c": [400, 400], "d": [210, 210]}
+    one, two = (believe(seen(table, log_sd=0.01), model) for table in (right, wrong))
+    assert width(two.ratio("e", "a")) > 2 * width(one.ratio("e", "a"))
+
+
+def test_only_how_predictions_differ_matters_and_measured_rates_set_their_level() -> None:
+    table: Table = {"a": [100, 101, 99], "b": [80, 81, 79]}
+    low = believe(seen(table, 0.02), expected(a=90, b=72, c=45))
+    high = believe(seen(table, 0.02), expected(a=110, b=88, c=55))
+    for belief in (low, high):
+        assert belief.rate("c").value == pytest.approx(50, rel=0.05)
+        assert belief.blocks["c"] == 0
+
+
+def test_loading_without_workers_rests_on_figures_of_its_own() -> None:
+    table: Table = {"none": [100, 100], "two": [300, 300]}
+    plain = expected(0.03, none=150, two=300, four=600)
+    apart = dataclasses.replace(plain, apart=frozenset({"none"}))
+    off = [
+        abs(believe(seen(table, 0.02), each).ratio("four", "two").value - 2)
+        for each in (plain, apart)
+    ]
+    assert off[1] <= off[0]
+    assert off[1] < 0.05
+
+
+def test_predictions_of_the_same_workers_are_off_by_much_the_same() -> None:
+    table: Table = {"w2": [100, 100], "w4": [240, 241]}
+    model = expected(0.1, w2=100, w4=200, deep=200, w8=400)
+    alike = dataclasses.replace(model, families={"w2": 2, "w4": 4, "deep": 4, "w8": 8})
+    assert believe(seen(table, 0.02), alike).ratio("deep", "w4").value == pytest.approx(1, abs=0.04)
+    narrow, wide = (
+        width(believe(seen(table, 0.02), m).ratio("deep", "w4")) for m in (alike, model)
+    )
+    assert narrow < wide
+
+
+def test_the_speed_of_the_cores_explains_what_it_can() -> None:
+    def table(rng: random.Random, *, told: bool) -> list[Observation]:
+        made = []
+        for block in range(4):
+            for key, rate in {"a": 100.0, "b": 110.0}.items():
+                speed = rng.choice([0.0, -0.5])
+                log_rate = math.log(rate) + 0.9 * speed + rng.gauss(0, 0.02)
+                made.append(
+                    Observation(
+                        key=key,
+                        block=block,
+                        log_rate=log_rate,
+                        log_sd=ADJUSTED_LOG_SD if told else COMPUTING_LOG_SD,
+                        log_speed=3 + speed if told else None,
+                    )
+                )
+        return made
+
+    errors = {}
+    for told in (False, True):
+        found = [believe(table(random.Random(seed), told=told)) for seed in range(60)]
+        off = [math.log(each.ratio("b", "a").value / 1.1) for each in found]
+        errors[told] = math.sqrt(sum(e * e for e in off) / len(off))
+    assert errors[True] < errors[False] / 3
+    exponent = believe(table(random.Random(1), told=True)).speed_exponent
+    assert exponent == pytest.approx(0.9, abs=0.15)
+
+
+def test_what_waits_does_not_follow_the_speed_of_the_cores() -> None:
+    rows = [
+        Observation(
+            key="a", block=n, log_rate=5.0, log_sd=0.01, cpu_share=0.02, log_speed=3 - 0.5 * (n % 2)
+        )
+        for n in range(6)
+    ]
+    assert believe(rows).rate("a").value == pytest.approx(math.exp(5.0), rel=0.01)
+
+
+def always_within(make: Callable[[random.Random], float], times: int = 300) -> float:
+    """Share of sequences in which the bound held whenever it was looked at."""
+    held = 0
+    for seed in range(times):
+        rng = random.Random(seed)
+        table: Table = {"a": [], "b": []}
+        right = True
+        for _ in range(10):
+            for row in table.values():
+                row.append(math.exp(5 + make(rng)))
+            bound = believe(seen(table, 0.05)).most("a", "b", among=["a"], risk=0.05)
+            right = right and bound >= 0
+        held += right
+    return held / times
+
+
+def test_the_bound_of_two_equals_holds_whenever_the_measuring_stops() -> None:
+    assert always_within(lambda rng: rng.gauss(0, 0.05)) >= 0.95
+
+
+def test_more_rivals_ask_for_wider_bounds() -> None:
+    table: Table = {key: [100, 101] for key in "abcdefgh"}
+    belief = believe(seen(table))
+    bounds = [belief.most("a", "b", among="abcdefgh"[:count], risk=0.05) for count in (1, 4, 8)]
+    assert bounds == sorted(bounds)
+    assert bounds[0] > 0
+
+
+def test_chances_follow_the_gap() -> None:
+    belief = believe(seen({"a": [100] * 4, "b": [90] * 4, "c": [100] * 4}, log_sd=0.02))
+    assert belief.chance("a", "b") > 0.95
+    assert belief.chance("b", "a") < 0.05
+    assert belief.chance("a", "c") == pytest.approx(0.5)
+    assert belief.chance("a", "c", 1 / NEAR) < 0.2
+    assert belief.chance("a", "a") == 0.0
+
+
+def test_configurations_of_one_group_have_one_rate_from_all_their_trials() -> None:
+    rows = [
+        Observation(key=key, block=0, log_rate=math.log(rate), group=group)
+        for key, rate, group in (("a", 90, "g"), ("a+", 110, "g"), ("b", 200, ""))
+    ]
+    belief = believe(rows)
+    assert belief.ratio("a", "a+") == Estimate(value=1.0, low=1.0, high=1.0)
+    assert belief.rate("a") == belief.rate("a+")
+    assert belief.ratio("b", "a").value == pytest.approx(200 / math.sqrt(90 * 110), rel=0.01)
+    alone = believe([rows[0], rows[2]]).ratio("b", "a")
+    assert width(belief.ratio("b", "a")) < width(alone)
+
+
+def test_a_configuration_in_two_groups_stands_alone() -> None:
+    steady = Observation(key="a", block=0, log_rate=1.0, group="g")
+    whole = Observation(key="a", block=1, log_rate=1.0)
+    twin = Observation(key="a+", block=0, log_rate=2.0, group="g")
+    assert believe([steady, whole, twin]).ratio("a+", "a").value > 1.5
+
+
+def with_usage(workers: int, **usage: Any) -> Observation:
+    made = observe(trial(config(workers), 1000, spread=0.0, usage=Usage(**usage)))
+    assert made is not None
+    return made
+
+
+def test_a_trial_is_as_sure_as_what_it_does() -> None:
+    waiting = with_usage(4, own_cpu_cores=0.0, available_cpu_cores=2.0)
+    computing = with_usage(4, own_cpu_cores=2.0, available_cpu_cores=2.0)
+    adjusted = with_usage(4, own_cpu_cores=2.0, available_cpu_cores=2.0, core_speed=10.0)
+    single = with_usage(0, own_cpu_cores=0.5, available_cpu_cores=2.0)
+    assert waiting.log_sd == pytest.approx(WAITING_LOG_SD)
+    assert computing.log_sd == pytest.approx(COMPUTING_LOG_SD, rel=0.01)
+    assert adjusted.log_sd == pytest.approx(ADJUSTED_LOG_SD, rel=0.03)
+    assert adjusted.log_speed == pytest.approx(math.log(10))
+    assert single.cpu_share == pytest.approx(0.5)
+    noisy = observe(trial(config(2), 1000, spread=0.0, noisy=True))
+    short = observe(trial(config(2), 1000, samples_per_s=Estimate(value=1000.0)))
+    wide = observe(trial(config(2), 1000, spread=0.5))
+    assert noisy is not None
+    assert short is not None
+    assert wide is not None
+    assert noisy.log_sd == pytest.approx(NOISY_LOG_SD, rel=0.01)
+    assert short.log_sd == NOISY_LOG_SD
+    assert wide.log_sd == pytest.approx(0.25)
+
+
+def test_observe_takes_another_rate_where_told() -> None:
+    made = observe(trial(config(2), 1000), 500.0)
+    assert made is not None
+    assert made.log_rate == pytest.approx(math.log(500))
+
+
+def test_observe_groups_what_differs_between_epochs_only() -> None:
+    plain, kept = config(2), config(2, persistent_workers=True)
+    groups = {each.group for c in (plain, kept) if (each := observe(trial(c)))}
+    assert len(groups) == 1
+    whole = observe(trial(plain, whole_epochs=True))
+    assert whole is not None
+    assert whole.group == ""
+
+
+def test_a_trial_without_figures_is_no_observation() -> None:
+    assert observe(failed(config(2))) is None
+    assert observe(trial(config(2), 0.0)) is None
+
+
+def is_sound(belief: Belief) -> bool:
+    best = belief.best()
+    for key in belief.log_rates:
+        ratio = belief.ratio(key, best)
+        low, high = ends(ratio)
+        if not 0 <= low <= ratio.value <= high or not math.isfinite(belief.rate(key).value):
+            return False
+    return True
+
+
+cell = st.floats(-3, 3) | st.none()
+cells = st.dictionaries(
+    st.sampled_from("abcdef"), st.lists(cell, min_size=1, max_size=5), min_size=1
+)
+
+
+@given(cells, st.dictionaries(st.sampled_from("abcdefgh"), st.floats(-50, 50)), st.floats(0.002, 3))
+def test_any_cells_and_predictions_give_finite_ordered_intervals(
+    table: dict[str, list[float | None]], predicted: dict[str, float], log_sd: float
+) -> None:
+    rows = [
+        Observation(key=key, block=block, log_rate=value, log_sd=log_sd)
+        for key, values in table.items()
+        for block, value in enumerate(values)
+        if value is not None
+    ]
+    if rows:
+        assert is_sound(believe(rows, Expected(log_rates=predicted, log_sd=log_sd)))
