@@ -19,10 +19,10 @@ _START_SHARE = 1 / 30
 """Share of a budget that starting workers once may take: a trial starts them up to three times, and
 there are several trials."""
 
-_WORKERS_PER_CORE, _MOST_LOOKED_AT = 16, 32
-"""Workers for each core, up to so many, that are looked at where nobody else is on the machine: on
-two cores that change their speed 16 and 32 gave 5 to 20 % more than two to eight, as whichever core
-is fast has something to do then."""
+_MANY_PER_CORE, _MANY = (8, 16), 32
+"""Workers for each core, up to so many, that are looked at beside those that the model sees a gain
+in: on two cores that change their speed 16 and 32 gave 5 to 20 % more than two to eight, as
+whichever core is fast has something to do then."""
 
 _QUICK_START_S = 0.5
 """Starts that take no longer than this are no reason to leave anything out."""
@@ -107,13 +107,7 @@ def _worth_predicting(
         return []
     alone = dataclasses.replace(conditions, neighbours=0.0)
     most = most_workers(calibration, cells[-1], alone)
-    if not conditions.neighbours:  # a model may take for a limit what batches in a hurry don't meet
-        most = max(
-            most,
-            min(
-                _MOST_LOOKED_AT, math.ceil(_WORKERS_PER_CORE * conditions.cores / conditions.ranks)
-            ),
-        )
+    many = frozenset() if conditions.neighbours else _many(cells, conditions)
     budget_s = settings.get("budget_s")
     longest_s = _START_SHARE * budget_s if isinstance(budget_s, int | float) else math.inf
     present = run.header.plan.present if run.header.plan is not None else None
@@ -122,7 +116,18 @@ def _worth_predicting(
         for cell in cells
         if cell == present
         or (
-            cell.num_workers <= most
+            (cell.num_workers <= most or cell in many)
             and (needs(calibration, cell).startup_s or 0.0) <= max(longest_s, _QUICK_START_S)
         )
     ]
+
+
+def _many(cells: Sequence[Config], conditions: Conditions) -> frozenset[Config]:
+    """The few with more workers that are looked at, with shallow queues: deep ones fill slowly."""
+    share = conditions.cores / conditions.ranks
+    limits = [min(_MANY, math.ceil(each * share)) for each in _MANY_PER_CORE]
+    counts = {max((c.num_workers for c in cells if c.num_workers <= n), default=0) for n in limits}
+    depth = min((c.prefetch_factor or 0 for c in cells if c.num_workers), default=0)
+    return frozenset(
+        cell for cell in cells if cell.num_workers in counts and cell.prefetch_factor == depth
+    )
