@@ -22,7 +22,7 @@ NAMES = (
     *("truth", "startup", "overhead", "observer", "watching", "memory", "budget", "estimator"),
     *("tracing", "faults", "kill_campaign", "gate_rule", "gate_campaign"),
     *("emulated", "emulated_speed", "real_data", "real_data_beside", "picks", "picks_beside"),
-    *("planted", "planted_beside", "differential", "trainings", "gpu"),
+    *("planted", "planted_beside", "certificate", "differential", "trainings", "gpu"),
 )
 """In the order in which they run and stand in the README."""
 
