@@ -71,6 +71,8 @@ class SpeedProbe:
     def start(self) -> None:
         """The window begins, or begins anew."""
         self.stop()
+        if self.unavailable == ELSEWHERE:  # which was said of another window
+            self.unavailable = TOO_SHORT
         cpus = self._asked or self._allowed()
         first = self._turn % len(cpus) if cpus else 0
         some = [*cpus[first:], *cpus[:first]][:_MOST_CORES]

@@ -34,7 +34,7 @@ _FEW = 6
 
 
 _MOST_BLOCKS = 6
-"""After so many, each more narrows a certificate by less than 7 % of itself."""
+"""Errors fall with the root of the number of blocks: a seventh would narrow them by 7 %."""
 
 
 def wants_model(settings: SweepSettings, grid: Sequence[Config]) -> bool:
