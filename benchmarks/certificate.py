@@ -58,6 +58,7 @@ _STEP_S = 0.05
 
 _BUDGET_S, _OVERHEAD_S, _CALIBRATED_S = 90.0, 0.4, 5.0
 _DEPTHS = (2, 4)
+_SLOWLY = 0.5
 _GOAL = 0.95
 
 
@@ -106,11 +107,11 @@ def errors_measured() -> list[list[tuple[int, float]]]:
     runs = json.loads((RESULTS / "emulated.json").read_text())["data"]["runs"]
     for each in runs:
         if not each["step_s"] and not each["step_cpu_s"] and each["ranks"] == 1:
-            log = math.log(each["rate"] / each["predicted"]["simulation"]["value"])
+            log = math.log(each["rate"] / each["predicted"]["maxplus"]["value"])
             found[f"{each['kind']} {each['cores']}"].append((_workers(each["config"]), log))
     for each in json.loads((RESULTS / "real_data.json").read_text())["data"]["cells"]:
         rate = statistics.fmean(map(math.log, each["rates"]))
-        log = rate - math.log(each["given"]["simulation"])
+        log = rate - math.log(each["given"]["maxplus"])
         found[each["data"]].append((_workers(each["config"]), log))
     levels = {name: statistics.median(log for _, log in some) for name, some in found.items()}
     return [
@@ -118,6 +119,16 @@ def errors_measured() -> list[list[tuple[int, float]]]:
         for name, some in found.items()
         if len(some) > 5
     ]
+
+
+def _nearest(errors: Sequence[tuple[int, float]], workers: int) -> list[tuple[int, float]]:
+    """Those that were measured with the most similar number of workers."""
+
+    def apart(one: tuple[int, float]) -> float:
+        return abs(math.log2(one[0] + 0.1) - math.log2(workers + 0.1))
+
+    least = min(map(apart, errors))
+    return [each for each in errors if apart(each) <= least]
 
 
 def _workers(key: str) -> int:
@@ -144,7 +155,9 @@ def draw(seed: int, errors: Sequence[Sequence[tuple[int, float]]], traces: Seque
         log = -math.log(sum(limit**4 for limit in limits) ** 0.25)
         predicted[config] = log - (0.03 / (config.prefetch_factor or 1) if count else 0.0)
     missed = rng.choice(errors)
-    by_workers = {w: rng.choice(missed)[1] for w in workers}
+    # Errors change slowly with the number of workers, or (the hard case) not at all so.
+    slowly = rng.random() < _SLOWLY
+    by_workers = {w: rng.choice(_nearest(missed, w) if slowly else missed)[1] for w in workers}
     own_sd = 0.3 * statistics.pstdev(log for _, log in missed)
     steady = dict.fromkeys((c.num_workers, c.prefetch_factor) for c in configs)
     own = {key: rng.gauss(0, own_sd) for key in steady}

@@ -30,18 +30,14 @@ def certify(choice: Choice, run: Run) -> Certificate | None:
     situation = choice.situation
     if situation.extrapolated or situation.constraints.ranks > 1:
         return None
-    pick, risk = choice.pick.key, (1 - PROBABILITY) / 2
+    pick = choice.pick.key
     measured = [each.key for each in choice.allowed if each is not choice.pick]
     predicted = [config.key for config in unmeasured(choice, run)]
-    epsilon, known = (
-        [choice.speeds.most(key, pick, among=keys, risk=risk) for key in keys]
-        for keys in (predicted, measured)
-    )
     if not measured and not predicted:
         return None
     return Certificate(
-        epsilon=_share(max([*epsilon, *known], default=0.0)),
-        epsilon_measured=_share(max(known, default=0.0)),
+        epsilon=_share(choice.speeds.shortfall(pick, [*measured, *predicted])),
+        epsilon_measured=_share(choice.speeds.shortfall(pick, measured)),
         probability=PROBABILITY,
         configurations=1 + len(measured) + len(predicted),
         measured=1 + len(measured),
@@ -102,4 +98,4 @@ def _doubts(choice: Choice, run: Run) -> Iterator[str]:
 
 def _share(log: float) -> float:
     """How much slower the recommended settings may be than the best, as a share."""
-    return 1 - math.exp(-max(0.0, log))
+    return 1 - math.exp(-log)

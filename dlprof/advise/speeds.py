@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dlprof.advise.candidates import Candidate
 from dlprof.advise.effective import Rates, Situation, rates_of
 from dlprof.records import Estimate
-from dlprof.stats import Belief, believe, observe, t_tail, turnovers
+from dlprof.stats import Belief, believe, observe, shortfall, t_tail, turnovers
 
 _TURNOVER_SPREAD = 0.25
 """Expected relative standard deviation of one epoch turnover: starting the same workers took 32
@@ -84,11 +84,9 @@ class Speeds:
         error = math.hypot(self.belief.error(key, other), one.log_sd, two.log_sd)
         return self.log_speed(key) - self.log_speed(other), 0.0 if key == other else error
 
-    def most(self, key: str, other: str, *, among: Iterable[str], risk: float) -> float:
-        """Most by which one log rate may be above another; see ``Belief.most``."""
-        one, two = self.epochs[key], self.epochs[other]
-        bound = self.belief.most(key, other, among=among, risk=risk)
-        return bound + one.log - two.log + 2 * math.hypot(one.log_sd, two.log_sd)
+    def shortfall(self, key: str, others: Iterable[str]) -> float:
+        """By how much the log rate of one may be below the best of others, at most."""
+        return shortfall((self.gap(each, key) for each in others), self.belief.df)
 
     def fastest(self, among: Sequence[Candidate]) -> Candidate:
         """The fastest of some, which must not be none; the first of equals."""

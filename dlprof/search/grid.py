@@ -11,7 +11,7 @@ from typing import Literal
 from dlprof.records import Config, Plan, Trial
 from dlprof.search.budget import Costs, Room
 from dlprof.search.plan import by_importance, expected_survivors
-from dlprof.stats import NEAR, PROBABILITY, Belief, Expected, believe, observe
+from dlprof.stats import NEAR, NEAR_LOG, PROBABILITY, Belief, Expected, believe, observe, shortfall
 
 _RIVALS = 2
 """Configurations that each later block has beside the choice."""
@@ -150,21 +150,17 @@ class GridSearch:
         rates = belief.log_rates
         best = max(seen, key=lambda each: rates[each.key])
         pick = next(c for c in seen if belief.chance(best.key, c.key, 1 / NEAR) <= _EVEN)
-        keys = [each.key for each in working]
-        most = {
-            each: belief.most(each.key, pick.key, among=keys, risk=(1 - PROBABILITY) / 2)
-            for each in working
-            if belief.groups[each.key] != belief.groups[pick.key]
-        }
-        ahead = sorted(most, key=most.__getitem__, reverse=True)
+        others = [c for c in working if belief.groups[c.key] != belief.groups[pick.key]]
+        short = shortfall((belief.gap(c.key, pick.key) for c in others), belief.df)
+        # What narrows that most is what would most likely go beyond it.
+        beyond = {c: belief.chance(c.key, pick.key, math.exp(short)) for c in others}
+        ahead = sorted(others, key=beyond.__getitem__, reverse=True)
         if not self.plan.take_turns:  # so many repeats are asked for of all that isn't ruled out
             level = [c for c in working if belief.groups[c.key] == belief.groups[pick.key]]
-            close = [each for each in ahead if most[each] > math.log(NEAR)]
+            close = [c for c in ahead if belief.chance(pick.key, c.key, 1 / NEAR) < PROBABILITY]
             planned = {*self.plan.configs}
             return [*level, *(each for each in close if each in planned)]
-        rivals = [each for each in ahead if most[each] > -math.log(NEAR)]
-        if padded and not rivals and block < self.plan.min_repeats:
-            rivals = ahead
+        rivals = ahead if short > NEAR_LOG or (padded and block < self.plan.min_repeats) else []
         groups = dict.fromkeys(belief.groups[each.key] for each in [pick, *rivals])
         twins = {group: [c for c in working if belief.groups[c.key] == group] for group in groups}
         # Those that differ between epochs only have one rate, and take turns.

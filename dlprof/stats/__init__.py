@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from dlprof.stats.belief import NEAR, PROBABILITY, Belief, Expected, Observation, believe, observe
+from dlprof.stats.belief import (
+    NEAR,
+    NEAR_LOG,
+    PROBABILITY,
+    Belief,
+    Expected,
+    Observation,
+    believe,
+    observe,
+    shortfall,
+)
 from dlprof.stats.student import mean_interval, t_quantile, t_tail
 from dlprof.stats.turnover import turnovers
 
 __all__ = [
     "NEAR",
+    "NEAR_LOG",
     "PROBABILITY",
     "Belief",
     "Expected",
@@ -15,6 +26,7 @@ __all__ = [
     "believe",
     "mean_interval",
     "observe",
+    "shortfall",
     "t_quantile",
     "t_tail",
     "turnovers",

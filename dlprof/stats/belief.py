@@ -5,18 +5,21 @@ The log rate of trial ``t`` of configuration ``i`` in the interleaved block ``j`
     m_i + c + g a_i + d_i + b_j + beta x_t + e_t
 
 ``m_i`` is what a model predicted; ``c`` how far off it is altogether, ``g`` how far those apart
-that rest on figures of their own (loading without workers), ``d_i`` how far this one. ``b_j`` is
-what drifts between blocks, ``x_t`` the speed of the cores in that very window, times the share of
-them that the loader computes on. All errors have heavy tails (Student's t), so that one disturbed
-trial, or one wrong prediction, is outvoted by the others; how far off predictions are is learned
-from those that were measured, so that a model which proves wrong claims less of the rest. What was
-not predicted has a ``d_i`` without bounds. All of it is one weighted least squares, the ``d_i``
-eliminated, weights by iteration (Lange, Little & Taylor 1989).
+that rest on figures of their own (loading without workers), ``d_i`` how far this one: a part that
+changes slowly with ``num_workers`` (an Ornstein-Uhlenbeck process over its logarithm), and a small
+one of its own. ``b_j`` is what drifts between blocks, ``x_t`` the speed of the cores in that very
+window, times the share of them that the loader computes on. All errors have heavy tails (Student's
+t), so that one disturbed trial, or one wrong prediction, is outvoted by the others; how far off
+predictions are is learned from those that were measured, so that a model which proves wrong claims
+less of the rest. What was not predicted has a ``d_i`` without bounds. All of it is one weighted
+least squares, the ``d_i`` eliminated, weights by iteration (Lange, Little & Taylor 1989).
 """
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -24,12 +27,17 @@ from dlprof.records import Config, Estimate, SweepPrediction, Trial
 from dlprof.stats.student import t_quantile, t_tail
 
 PROBABILITY = 0.95
-"""With which a certificate holds: half of the risk is that of what was measured, half that of what
-was only predicted."""
+"""With which a certificate holds (``shortfall``)."""
 
 NEAR = 0.97
 """A configuration that has this share of the best one's rate is as good: fewer workers are worth
 more than the rest, and no training run shows it."""
+
+NEAR_LOG = -math.log(NEAR)
+"""The same as a gap between logarithms."""
+
+_EXACT = 1e-5
+"""To within so much of a log rate a bound is found."""
 
 WAITING_LOG_SD = 0.01
 """Standard deviation of the log rate between two quiet trials of a loader that waits: 0.3 to 1.4 %
@@ -71,6 +79,10 @@ _APART_LOG_SD = 0.15
 _OWN_SHARE = 0.1
 """Of the variance of predictions' errors, what those of the same ``num_workers`` don't share."""
 
+_DOUBLINGS = 2.0
+"""Doublings of ``num_workers`` after which predictions' errors are alike by 1 / e: on real data
+(``benchmarks/real_data.py``) they change steadily from 1 worker to 8."""
+
 _BLOCK_LOG_SD = 0.03
 """What a quiet machine drifts from one block to another, expected before any is seen."""
 
@@ -92,10 +104,6 @@ _LEAST_LOG_SD, _MOST_LOG_SD = 0.002, 3.0
 
 _MAX_BLOCKS = 32
 """Neighboring blocks are merged beyond this many, so that long runs stay quick to judge."""
-
-_MIXTURE = 3.0
-"""Variance of the bound's mixture over that of one block: it is near its tightest from two blocks
-to a dozen."""
 
 _ROUNDS = 8
 _LEVEL, _APART, _SPEED, _BLOCKS = 0, 1, 2, 3
@@ -207,7 +215,8 @@ class Expected:
         apart: Keys whose rates rest on figures of their own (loading without workers): if they
             turn out wrong, that says nothing of the others.
         groups: As of observations of steady rates.
-        families: ``num_workers`` of each: predictions of one are off by much the same.
+        families: ``num_workers`` of each: predictions of one are off by much the same, and those
+            of its neighbors by the like.
     """
 
     log_rates: Mapping[str, float]
@@ -297,29 +306,9 @@ class Belief:
             return float(gap > 0)
         return 1.0 - t_tail(gap / error, self.df)
 
-    def most(self, key: str, other: str, *, among: Iterable[str], risk: float) -> float:
-        """Most by which one log rate may be above another, whenever the measuring stopped.
-
-        Of two that were measured, the mixture bound of Robbins (1970) for normal means, which holds
-        at all numbers of blocks at once. Of one that was only predicted, which no stopping can
-        favor, a quantile. That the spread is not known but estimated, and how far off predictions
-        are, is held against replayed sweeps (``benchmarks/certificate.py``).
-
-        Args:
-            key: One.
-            other: Another.
-            among: The keys whose bounds hold together.
-            risk: Probability that one of them fails.
-        """
-        rivals = {self.groups[each] for each in among} - {self.groups[other]}
-        error, each = self.error(key, other), risk / max(1, len(rivals))
-        gap = self.log_rates[key] - self.log_rates[other]
-        seen = min(self.blocks[key], self.blocks[other])
-        if not seen:
-            return gap + error * t_quantile(1 - each, self.df)
-        spread = seen * _MIXTURE
-        factor = math.sqrt(2 * (spread + 1) / spread * math.log(math.sqrt(spread + 1) / each))
-        return gap + error * factor
+    def gap(self, key: str, other: str) -> tuple[float, float]:
+        """By how much one log rate is above another, and the standard error of that."""
+        return self.log_rates[key] - self.log_rates[other], self.error(key, other)
 
     def _variance(self, slopes: Sequence[float]) -> float:
         places = [i for i, slope in enumerate(slopes) if slope]
@@ -330,6 +319,38 @@ class Belief:
     def _estimate(self, log: float, error: float, confidence: float) -> Estimate:
         half = min(t_quantile((1 + confidence) / 2, self.df) * error, 10 * _LARGEST_LOG)
         return Estimate(value=math.exp(log), low=math.exp(log - half), high=math.exp(log + half))
+
+
+def shortfall(gaps: Iterable[tuple[float, float]], df: float) -> float:
+    """By how much one log rate may be below the best of others, with ``PROBABILITY`` at most.
+
+    The least bound for which the probabilities that any of them is above it sum to the rest. As a
+    belief is the same whenever measuring stops, so is this; that the belief is right is held
+    against replayed sweeps (``benchmarks/certificate.py``).
+
+    Args:
+        gaps: By how much each of the others is above, and the standard error of that.
+        df: Degrees of freedom of these.
+
+    Returns:
+        0 or more; infinite where nothing is known.
+    """
+    known = [(gap, max(error, 1e-12)) for gap, error in gaps]
+
+    def risk(bound: float) -> float:
+        return math.fsum(t_tail((bound - gap) / error, df) for gap, error in known)
+
+    low, high = 0.0, NEAR_LOG
+    if risk(low) <= 1 - PROBABILITY:
+        return 0.0
+    while risk(high) > 1 - PROBABILITY:
+        low, high = high, 2 * high
+        if high > 4 * _LARGEST_LOG:
+            return math.inf
+    while high - low > _EXACT:
+        middle = (low + high) / 2
+        low, high = (middle, high) if risk(middle) > 1 - PROBABILITY else (low, middle)
+    return high
 
 
 def believe(observations: Sequence[Observation], expected: Expected | None = None) -> Belief:
@@ -367,9 +388,11 @@ class _Fit:
         self._place = _block_places(observations)
         self._blocks = len(set(self._place.values()))
         seen = {groups[o.key] for o in observations}
-        known = {p.family for group, p in self._predicted.items() if group in seen}
-        self._families = {family: _BLOCKS + self._blocks + i for i, family in enumerate(known)}
-        self._size = _BLOCKS + self._blocks + len(self._families)
+        places = {p.place for group, p in self._predicted.items() if group in seen}
+        self._nodes = sorted(place for place in places if place is not None)
+        self._first = _BLOCKS + self._blocks
+        self._size = self._first + len(self._nodes)
+        self._steps = [1.0] * len(self._nodes)  # trust in how errors go on from one to the next
         usual = _usual_speeds(observations)
         self._speeds = [
             0.0 if o.log_speed is None else o.cpu_share * (o.log_speed - usual[o.busy])
@@ -418,16 +441,15 @@ class _Fit:
             return 0.0, {}, 1 / _UNKNOWN_LOG_SD**2
         found = self._predicted[group]
         part = {_LEVEL: 1.0, _APART: 1.0} if found.apart else {_LEVEL: 1.0}
-        own = 1.0
-        if found.family in self._families:
-            part[self._families[found.family]] = 1.0
-            own = _OWN_SHARE
-        return found.log_rate, part, self._trust[group] / (own * self._known_sd**2)
+        if found.place is None:
+            return found.log_rate, part, self._trust[group] / self._known_sd**2
+        shares, open_ = _between(self._nodes, found.place)
+        part |= {self._first + node: share for node, share in shares.items()}
+        own = _OWN_SHARE / self._trust[group] + (1 - _OWN_SHARE) * open_
+        return found.log_rate, part, 1 / (own * self._known_sd**2)
 
-    def _solve(
-        self, by_group: Mapping[str, Sequence[int]]
-    ) -> tuple[dict[str, _Level], list[list[float]], list[float]]:
-        """Levels of the groups, and mean and covariance of what they have in common."""
+    def _beforehand(self) -> tuple[list[list[float]], list[float]]:
+        """Precision of what all have in common before anything is seen, and that times its mean."""
         size = self._size
         matrix = [[0.0] * size for _ in range(size)]
         right = [0.0] * size
@@ -437,14 +459,21 @@ class _Fit:
         right[_SPEED] = _SPEED_EXPONENT / _SPEED_EXPONENT_SD**2
         for place in range(_BLOCKS, _BLOCKS + self._blocks):
             matrix[place][place] = 1 / self._block_variance
-        for family, place in self._families.items():
-            trust = [
-                self._trust[group]
-                for group, numbers in by_group.items()
-                if numbers and group in self._predicted and self._predicted[group].family == family
-            ]
-            spread = (1 - _OWN_SHARE) * self._known_sd**2
-            matrix[place][place] = math.fsum(trust) / len(trust) / spread
+        for step, (alike, spread) in enumerate(self._spreads()):
+            place, weight = self._first + step, self._steps[step] / spread**2
+            matrix[place][place] += weight
+            if step:
+                matrix[place - 1][place - 1] += alike**2 * weight
+                matrix[place - 1][place] -= alike * weight
+                matrix[place][place - 1] -= alike * weight
+        return matrix, right
+
+    def _solve(
+        self, by_group: Mapping[str, Sequence[int]]
+    ) -> tuple[dict[str, _Level], list[list[float]], list[float]]:
+        """Levels of the groups, and mean and covariance of what they have in common."""
+        size = self._size
+        matrix, right = self._beforehand()
         parts: dict[str, _Level] = {}
         for group, numbers in by_group.items():
             log_rate, part, precision = self._prior(group)
@@ -472,6 +501,12 @@ class _Fit:
         found = [math.fsum(a * b for a, b in zip(row, right, strict=True)) for row in common]
         return parts, common, found
 
+    def _spreads(self) -> list[tuple[float, float]]:
+        """How alike each node's error is to the one before it, and the deviation of the rest."""
+        whole = math.sqrt(1 - _OWN_SHARE) * self._known_sd
+        alike = [0.0, *(_alike(b - a) for a, b in itertools.pairwise(self._nodes))]
+        return [(each, whole * math.sqrt(1 - each**2)) for each in alike[: len(self._nodes)]]
+
     def _reweigh(
         self,
         by_group: Mapping[str, Sequence[int]],
@@ -485,8 +520,8 @@ class _Fit:
             level = _at(levels[group], found)
             if group in self._predicted and numbers:
                 log_rate, part, _ = self._prior(group)
-                common_part = math.fsum(found[i] * a for i, a in part.items() if i < _BLOCKS)
-                off = level - log_rate - common_part
+                off = level - log_rate - math.fsum(found[i] * a for i, a in part.items())
+                off /= 1.0 if self._predicted[group].place is None else math.sqrt(_OWN_SHARE)
                 self._trust[group] = _trust(off / self._known_sd)
                 missed += self._trust[group] * off**2
                 held += 1
@@ -502,6 +537,10 @@ class _Fit:
                 doubt = (TAIL_DF + 1) / (TAIL_DF + square / self._scale)
                 self._weights[n] = doubt / self._seen[n].log_sd ** 2
                 squares += doubt * square
+        for step, (alike, spread) in enumerate(self._spreads()):
+            off = found[self._first + step] - (alike and alike * found[self._first + step - 1])
+            self._steps[step] = _trust(off / spread)
+            missed += self._steps[step] * (off / spread * self._known_sd) ** 2
         count = self._blocks
         free = max(0, len(self._seen) - sum(map(bool, by_group.values())) - max(0, count - 1))
         self._df = TAIL_DF + free
@@ -523,6 +562,30 @@ def _trust(errors: float) -> float:
     return (_MODEL_TAIL_DF + 1) / (_MODEL_TAIL_DF + errors**2)
 
 
+def _alike(doublings: float) -> float:
+    """Correlation of predictions' errors so many doublings of ``num_workers`` apart."""
+    return math.exp(-doublings / _DOUBLINGS)
+
+
+def _between(nodes: Sequence[float], place: float) -> tuple[dict[int, float], float]:
+    """What the errors at some nodes say of the error at a place between or beyond them.
+
+    Returns:
+        The share of each node's error in it, and the share of the variance that stays open: those
+        of a bridge of an Ornstein-Uhlenbeck process.
+    """
+    right = bisect.bisect_left(nodes, place)
+    if right < len(nodes) and nodes[right] == place:
+        return {right: 1.0}, 0.0
+    a = _alike(place - nodes[right - 1]) if right else 0.0
+    b = _alike(nodes[right] - place) if right < len(nodes) else 0.0
+    whole = 1 - (a * b) ** 2
+    shares = {right - 1: a * (1 - b**2) / whole, right: b * (1 - a**2) / whole}
+    return {node: share for node, share in shares.items() if share}, (
+        (1 - a**2) * (1 - b**2) / whole
+    )
+
+
 def _at(level: _Level, common: Sequence[float]) -> float:
     return level.fixed + math.fsum(a * b for a, b in zip(level.slopes, common, strict=True))
 
@@ -542,11 +605,15 @@ def _groups(observations: Iterable[Observation], expected: Expected | None) -> d
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Predicted:
-    """What was predicted of a group: its log rate, whether by figures of its own, its family."""
+    """What was predicted of a group: its log rate, and whether that rests on figures of its own.
+
+    ``place`` is where its error is among the others': the binary logarithm of its ``num_workers``,
+    or ``None`` for nowhere.
+    """
 
     log_rate: float
     apart: bool
-    family: object
+    place: float | None
 
 
 def _predicted(
@@ -558,8 +625,9 @@ def _predicted(
     found: dict[str, _Predicted] = {}
     for key, steady in expected.log_rates.items():
         log_rate = expected.epoch_log_rates.get(key, steady) if key in whole else steady
-        family = expected.families.get(key, key)
-        found.setdefault(groups[key], _Predicted(log_rate, key in expected.apart, family))
+        workers = expected.families.get(key)
+        place = math.log2(workers) if workers else None
+        found.setdefault(groups[key], _Predicted(log_rate, key in expected.apart, place))
     return found
 
 
