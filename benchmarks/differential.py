@@ -211,6 +211,8 @@ class Outcome:
         one, two = (self.cell(each) for each in (self.promise.one, self.promise.two))
         # Recommendations weigh whole epochs wherever epochs end.
         whole = bool(one.plain(whole=True) and two.plain(whole=True))
+        if not whole and any(each.get("ends") for each in [*one.answers, *two.answers]):
+            return None  # epochs take longer than a loop by hand
         sides = [cell.plain(whole=whole) for cell in (one, two)]
         errors = [standard_error(side) for side in sides]
         if not all(sides) or max(errors) > SURE:
@@ -299,8 +301,8 @@ class ByHand:
             start_new_session=True,
         )
 
-    def ask(self, settings: Settings, seconds: float) -> dict[str, Any]:
-        """One loop.
+    def ask(self, settings: Settings, seconds: float, *, whole: bool = False) -> dict[str, Any]:
+        """One loop, over whole epochs only if asked for.
 
         Raises:
             CommandError: It failed, or did not end.
@@ -309,7 +311,8 @@ class ByHand:
         timer = threading.Timer(_LIMIT_S, self.kill)
         timer.start()
         try:
-            print(json.dumps({"settings": settings, "seconds": seconds}), file=stdin, flush=True)
+            request = {"settings": settings, "seconds": seconds, "whole": whole}
+            print(json.dumps(request), file=stdin, flush=True)
             line = stdout.readline()
         finally:
             timer.cancel()
@@ -383,10 +386,27 @@ def measure(
                 add_sweep(outcome, loader, swept(loader, path, environ, budget_s))
                 _round(outcome.cells, by_hand, design, rng)
                 _until_known(outcome, by_hand, design, rng)
+            _promised(outcome, by_hand, design)
         except CommandError as error:
             outcome.error = str(error)[-300:]
     outcome.took_s += time.monotonic() - began_s
     return outcome
+
+
+def _promised(outcome: Outcome, by_hand: ByHand, design: Design) -> None:
+    """Loop over whole epochs of what a promise compares, where no loop has seen such.
+
+    An endless loader is left after one.
+    """
+    promise = outcome.promise
+    cells = [outcome.cell(each) for each in (promise.one, promise.two)] if promise else []
+    for _ in range(design.rounds):
+        for cell in cells:
+            if len(cell.plain(whole=True)) < design.rounds:
+                answer = by_hand.ask(cell.settings, design.seconds, whole=True)
+                if answer["whole"] is None:
+                    return
+                cell.answers.append({**answer, "steady": None})
 
 
 def _until_known(outcome: Outcome, by_hand: ByHand, design: Design, rng: random.Random) -> None:

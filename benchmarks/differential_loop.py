@@ -4,9 +4,9 @@ It knows nothing of dlprof. The user's file is imported, and ``FUNCTION(**settin
 loader, or ``by_hand_FUNCTION(**settings)`` where the function itself takes no settings; a function
 ``samples_of_FUNCTION(batch)`` or ``samples_of(batch)`` says how many samples a batch holds, where
 that isn't the length of its first field. Each line of standard input is a request such as
-``{"settings": {"num_workers": 2, "prefetch_factor": 2}, "seconds": 1.0}``, answered with the
-samples per second of steady stretches and of whole epochs, as far as there were any; each runs in a
-fork of its own.
+``{"settings": {"num_workers": 2, "prefetch_factor": 2}, "seconds": 1.0, "whole": false}``, answered
+with the samples per second of steady stretches and of whole epochs, as far as there were any (with
+``whole``, it goes on until there were); each runs in a fork of its own.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def rates(epochs: Sequence[Epoch], workers: int, in_flight: int) -> dict[str, fl
 def answer(
     make: Callable[..., Any], count: Callable[[Any], int], request: Mapping[str, Any]
 ) -> dict[str, float | None]:
-    """Run a loop as long as was asked for."""
+    """Run a loop as long as was asked for; ``ends`` is whether an epoch does."""
     settings, seconds = request["settings"], request["seconds"]
     workers = settings.get("num_workers", 0)
     in_flight = workers * (settings.get("prefetch_factor") or 2)
@@ -126,6 +126,10 @@ def answer(
 
     def is_enough(epochs: Sequence[Epoch]) -> bool:
         now = epochs[-1]
+        if request["whole"]:
+            took_s = now.came_s[-1] - epochs[0].came_s[0]
+            done = len(now.came_s) == 1 and len(epochs) > 2 and took_s >= seconds
+            return done or took_s >= 2 * LONGEST * seconds
         if now.came_s[-1] - epochs[0].came_s[0] >= LONGEST * seconds:
             return True
         if len(epochs) > 1:  # they end: a few whole ones, and as long as was asked for
@@ -137,7 +141,16 @@ def answer(
             return False
         return bool(now.came_s[-1] - now.came_s[in_flight + workers] >= seconds)
 
-    return rates(loop(make(**settings), count, is_enough), workers, in_flight)
+    loader = make(**settings)
+    found = rates(loop(loader, count, is_enough), workers, in_flight)
+    return {**found, "ends": found["epoch_batches"] is not None or _has_length(loader)}
+
+
+def _has_length(loader: Any) -> bool:
+    try:
+        return len(loader) > 0
+    except TypeError:
+        return False
 
 
 def _in_a_fork(

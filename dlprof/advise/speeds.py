@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dlprof.advise.candidates import Candidate
 from dlprof.advise.effective import Rates, Situation, rates_of
 from dlprof.records import Estimate
-from dlprof.stats import Belief, believe, observe, shortfall, t_tail, turnovers
+from dlprof.stats import Belief, believe, chance, observe, shortfall, turnovers
 
 _TURNOVER_SPREAD = 0.25
 """Expected relative standard deviation of one epoch turnover: starting the same workers took 32
@@ -74,9 +74,7 @@ class Speeds:
 
     def chance(self, key: str, other: str, factor: float = 1.0) -> float:
         """Probability that one is more than a factor as fast as another."""
-        gap, error = self.gap(key, other)
-        gap -= math.log(factor)
-        return float(gap > 0) if error <= 0 else t_tail(-gap / error, self.belief.df)
+        return chance(self.gap(key, other), math.log(factor), self.belief.df)
 
     def gap(self, key: str, other: str) -> tuple[float, float]:
         """By how much the log rate of one is above that of another, and the standard error."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import random
 from collections.abc import Collection, Sequence
 from typing import Literal
@@ -11,7 +10,16 @@ from typing import Literal
 from dlprof.records import Config, Plan, Trial
 from dlprof.search.budget import Costs, Room
 from dlprof.search.plan import by_importance, expected_survivors
-from dlprof.stats import NEAR, NEAR_LOG, PROBABILITY, Belief, Expected, believe, observe, shortfall
+from dlprof.stats import (
+    NEAR_LOG,
+    PROBABILITY,
+    Belief,
+    Expected,
+    believe,
+    chance,
+    observe,
+    shortfall,
+)
 
 _RIVALS = 2
 """Configurations that each later block has beside the choice."""
@@ -147,20 +155,28 @@ class GridSearch:
         seen = [c for c in working if belief is not None and belief.blocks[c.key]]
         if belief is None or not seen:
             return self._instead(earlier)
-        rates = belief.log_rates
-        best = max(seen, key=lambda each: rates[each.key])
-        pick = next(c for c in seen if belief.chance(best.key, c.key, 1 / NEAR) <= _EVEN)
+        over = self._over_epochs(earlier)
+        rates = {each: belief.log_rates[each.key] + over.get(each.key, 0.0) for each in working}
+        best = max(seen, key=rates.__getitem__)
+
+        def gap(one: Config, two: Config) -> tuple[float, float]:
+            return rates[one] - rates[two], belief.error(one.key, two.key)
+
+        pick = next(c for c in seen if chance(gap(best, c), NEAR_LOG, belief.df) <= _EVEN)
         others = [c for c in working if belief.groups[c.key] != belief.groups[pick.key]]
-        short = shortfall((belief.gap(c.key, pick.key) for c in others), belief.df)
+        short = shortfall((gap(c, pick) for c in others), belief.df)
         # What narrows that most is what would most likely go beyond it.
-        beyond = {c: belief.chance(c.key, pick.key, math.exp(short)) for c in others}
+        beyond = {c: chance(gap(c, pick), short, belief.df) for c in others}
         ahead = sorted(others, key=beyond.__getitem__, reverse=True)
+        share = (1 - PROBABILITY) / max(1, len(others))
         if not self.plan.take_turns:  # so many repeats are asked for of all that isn't ruled out
             level = [c for c in working if belief.groups[c.key] == belief.groups[pick.key]]
-            close = [c for c in ahead if belief.chance(pick.key, c.key, 1 / NEAR) < PROBABILITY]
+            close = [c for c in ahead if chance(gap(c, pick), -NEAR_LOG, belief.df) > share]
             planned = {*self.plan.configs}
             return [*level, *(each for each in close if each in planned)]
-        rivals = ahead if short > NEAR_LOG or (padded and block < self.plan.min_repeats) else []
+        rivals = [c for c in ahead if chance(gap(c, pick), NEAR_LOG, belief.df) > share]
+        if short <= NEAR_LOG:
+            rivals = ahead if padded and block < self.plan.min_repeats else []
         groups = dict.fromkeys(belief.groups[each.key] for each in [pick, *rivals])
         twins = {group: [c for c in working if belief.groups[c.key] == group] for group in groups}
         # Those that differ between epochs only have one rate, and take turns.
@@ -169,6 +185,13 @@ class GridSearch:
         first = {each.num_workers: each for each in reversed(turns[1:])}.values()
         spread = sorted(turns[1:], key=lambda each: each not in first)
         return [turns[0], *spread[:_RIVALS]]
+
+    def _over_epochs(self, earlier: Sequence[Trial]) -> dict[str, float]:
+        """What turnovers are predicted to leave of log rates that don't hold them already."""
+        expected = self.expected
+        if expected is None or any(trial.whole_epochs for trial in earlier):
+            return {}
+        return {key: log - expected.log_rates[key] for key, log in expected.epoch_log_rates.items()}
 
     def _instead(self, earlier: Sequence[Trial]) -> list[Config]:
         """What is predicted to be the fastest of what may work, where all that was tried failed."""

@@ -10,6 +10,7 @@ from dlprof.stats.belief import (
     Expected,
     Observation,
     believe,
+    chance,
     observe,
     shortfall,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "Expected",
     "Observation",
     "believe",
+    "chance",
     "mean_interval",
     "observe",
     "shortfall",

@@ -298,14 +298,6 @@ class Belief:
         apart = [a - b for a, b in zip(one.slopes, two.slopes, strict=True)]
         return math.sqrt(self._variance(apart) + one.variance + two.variance)
 
-    def chance(self, key: str, other: str, factor: float = 1.0) -> float:
-        """Probability that one is more than a factor as fast as another."""
-        error = self.error(key, other)
-        gap = self.log_rates[key] - self.log_rates[other] - math.log(factor)
-        if error <= 0:
-            return float(gap > 0)
-        return 1.0 - t_tail(gap / error, self.df)
-
     def gap(self, key: str, other: str) -> tuple[float, float]:
         """By how much one log rate is above another, and the standard error of that."""
         return self.log_rates[key] - self.log_rates[other], self.error(key, other)
@@ -319,6 +311,18 @@ class Belief:
     def _estimate(self, log: float, error: float, confidence: float) -> Estimate:
         half = min(t_quantile((1 + confidence) / 2, self.df) * error, 10 * _LARGEST_LOG)
         return Estimate(value=math.exp(log), low=math.exp(log - half), high=math.exp(log + half))
+
+
+def chance(gap: tuple[float, float], bound: float, df: float) -> float:
+    """Probability that a gap between two log rates is above a bound.
+
+    Args:
+        gap: It, and its standard error.
+        bound: To compare it with.
+        df: Degrees of freedom of the error.
+    """
+    value, error = gap
+    return t_tail((bound - value) / error, df) if error > 0 else float(value > bound)
 
 
 def shortfall(gaps: Iterable[tuple[float, float]], df: float) -> float:
@@ -335,10 +339,10 @@ def shortfall(gaps: Iterable[tuple[float, float]], df: float) -> float:
     Returns:
         0 or more; infinite where nothing is known.
     """
-    known = [(gap, max(error, 1e-12)) for gap, error in gaps]
+    known = list(gaps)
 
     def risk(bound: float) -> float:
-        return math.fsum(t_tail((bound - gap) / error, df) for gap, error in known)
+        return math.fsum(chance(gap, bound, df) for gap in known)
 
     low, high = 0.0, NEAR_LOG
     if risk(low) <= 1 - PROBABILITY:

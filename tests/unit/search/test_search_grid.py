@@ -102,7 +102,7 @@ def test_what_is_ruled_out_is_not_measured_again_even_the_reference() -> None:
 
 
 def test_a_difference_that_one_block_can_not_prove_is_repeated() -> None:
-    trials, stop = carry_out(search(), engine({**CLEAR, 8: 560.0}, usage=COMPUTING))
+    trials, stop = carry_out(search(), engine({**CLEAR, 8: 680.0}, usage=COMPUTING))
     assert set(block(trials, 1)) == {config(4), config(8)}
     assert stop.reason == "decided"
 
@@ -110,7 +110,7 @@ def test_a_difference_that_one_block_can_not_prove_is_repeated() -> None:
 def test_ties_stop_before_all_repeats() -> None:
     trials, stop = carry_out(search((config(2), config(4))), engine(CLOSE))
     assert stop.reason == "decided"
-    assert 4 < len(trials) < 16
+    assert 4 <= len(trials) < 16
 
 
 def test_undecided_configurations_are_measured_until_the_repeats_are_done() -> None:
@@ -181,7 +181,7 @@ def test_a_twin_whose_partner_failed_is_measured_in_every_block() -> None:
         return engine(SAME)(proposal)
 
     trials, _ = carry_out(search(TWINS), measure)
-    assert {each.key for each in block(trials, 2)} == {"w2-p2-persistent", "w4-p2-persistent"}
+    assert {each.key for each in block(trials, 1)} == {"w2-p2-persistent", "w4-p2-persistent"}
 
 
 def test_trials_of_configurations_outside_the_plan_are_ignored() -> None:
