@@ -15,6 +15,7 @@ import multiprocessing
 import os
 import resource
 import signal
+import socket
 import stat
 import subprocess
 import sys
