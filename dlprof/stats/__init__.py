@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from dlprof.stats.belief import NEAR, PROBABILITY, Belief, Expected, Observation, believe, observe
+from dlprof.stats.belief import (
+    NEAR,
+    PROBABILITY,
+    Belief,
+    Carried,
+    Expected,
+    Observation,
+    believe,
+    observe,
+)
 from dlprof.stats.student import mean_interval, t_quantile, t_tail
 from dlprof.stats.turnover import turnovers
 
@@ -10,6 +19,7 @@ __all__ = [
     "NEAR",
     "PROBABILITY",
     "Belief",
+    "Carried",
     "Expected",
     "Observation",
     "believe",
