@@ -26,11 +26,11 @@ from common import RESULTS, Report, Table, keep, parser, publish, surroundings
 from dlprof.advise.candidates import gather
 from dlprof.advise.choice import choose
 from dlprof.advise.confidence import certify
-from dlprof.advise.effective import Situation
+from dlprof.advise.situation import Situation
+from dlprof.advise.speeds import speeds_of
 from dlprof.machine.core_speed import SpeedProbe
 from dlprof.records import (
     Config,
-    Constraints,
     Estimate,
     Machine,
     Plan,
@@ -240,7 +240,8 @@ def sweep(world: World, seed: int) -> dict[str, Any]:
         now_s += found.trial_s + _OVERHEAD_S
     run = _run(trials, prediction, plan)
     candidates = [each for each in gather(run) if each.trials]
-    choice = choose(candidates, candidates, Situation.of(run, Constraints(), None))
+    situation = Situation.of(run)
+    choice = choose(candidates, situation, speeds_of(run, situation))
     certificate = certify(choice, run)
     if certificate is None:
         raise RuntimeError("several configurations were measured, and nothing was certified")

@@ -1,4 +1,4 @@
-"""A run's trials gathered by configuration."""
+"""A run's configurations, each with what was measured and predicted of it."""
 
 from __future__ import annotations
 
@@ -6,21 +6,24 @@ import dataclasses
 import statistics
 from collections.abc import Iterable, Sequence
 
-from dlprof.records import Config, Run, Trial
+from dlprof.records import Config, Prediction, Run, Trial
 from dlprof.stats import turnovers
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One configuration and everything that was seen of it.
+    """One configuration, and everything that was seen and predicted of it.
 
     Attributes:
         config: Which.
         name: It in words.
         trials: Those with a rate, in the order of measuring.
         failures: Those that failed.
-        epoch_turnover_s: From an epoch's last batch to the next one's first, as the run tells it
-            for this configuration or one that shares its turnover.
+        epoch_turnover_s: From an epoch's last batch to the next one's first, as the run shows it
+            for this configuration or one that shares its turnover, or as it is predicted.
+        prediction: What it would give under the conditions that are asked for, by the same belief
+            as all rates; ``None`` where only trials are asked.
+        measured: Whether its trials show these conditions.
     """
 
     config: Config
@@ -28,6 +31,8 @@ class Candidate:
     trials: tuple[Trial, ...]
     failures: tuple[Trial, ...]
     epoch_turnover_s: float | None
+    prediction: Prediction | None = None
+    measured: bool = True
 
     @property
     def key(self) -> str:
@@ -36,24 +41,31 @@ class Candidate:
 
     @property
     def trial_ids(self) -> list[str]:
-        """The trials with a rate."""
-        return [trial.id for trial in self.trials]
+        """The trials with a rate that show the conditions that are asked for."""
+        return [trial.id for trial in self.trials] if self.measured else []
 
     @property
     def pss_bytes(self) -> int | None:
         """Largest peak of the process tree's memory, with queues as full as they get."""
-        return _largest(
+        seen = _largest(
             None if pss is None else pss + self._unfilled_bytes(trial)
             for trial in self.trials
             for pss in [trial.usage.pss_peak_bytes]
         )
+        return self._predicted("pss_bytes") if seen is None else seen
 
     @property
     def shm_bytes(self) -> int | None:
         """Largest peak of shared memory seen, or what full queues hold, whichever is more."""
         seen = _largest(trial.usage.shm_peak_bytes for trial in self.trials)
         full = _largest(map(self._queued_bytes, self.trials))
-        return seen if full is None else max(seen or 0, full)
+        if seen is None and full is None:
+            return self._predicted("shm_bytes")
+        return max(seen or 0, full or 0)
+
+    def _predicted(self, need: str) -> int | None:
+        value = None if self.prediction is None else getattr(self.prediction, need)
+        return None if value is None else round(value)
 
     def _queued_bytes(self, trial: Trial) -> int | None:
         """What full queues hold; ``None`` without workers, or where batches have no known size."""
@@ -70,7 +82,8 @@ class Candidate:
     @property
     def startup_s(self) -> float | None:
         """Median of ``iter`` plus first ``next``."""
-        return _median(trial.startup_s for trial in self.trials)
+        seen = _median(trial.startup_s for trial in self.trials)
+        return self.prediction.startup_s if seen is None and self.prediction else seen
 
     @property
     def copy_s(self) -> float | None:

@@ -1,6 +1,6 @@
 """The decision: the cheapest configuration that is likely within 3 % of the best.
 
-Never one that is likely slower than what the user has, or than loading without workers; with a
+Never one that is estimated slower than what the user has, or than loading without workers; with a
 step, of those that keep it fed.
 """
 
@@ -11,26 +11,17 @@ import math
 from collections.abc import Sequence
 
 from dlprof.advise.candidates import Candidate
-from dlprof.advise.effective import Situation, cores_share
-from dlprof.advise.speeds import Speeds, compare_speeds
+from dlprof.advise.situation import Situation
+from dlprof.advise.speeds import Speeds, cores_share
+from dlprof.advise.thresholds import (
+    DERIVED_MARGIN,
+    EVEN,
+    FED_WAIT_FRACTION,
+    PERHAPS_FED_WAIT_FRACTION,
+    RISK,
+)
+from dlprof.records import Config
 from dlprof.stats import NEAR, mean_interval
-
-RISK = 1 / 3
-"""Probability that a recommended configuration is slower than ``NEAR`` of the best, at most: a
-costlier one is taken until then. Where two are equal and known to 5 %, it is 0.34."""
-
-WITHIN = f"within {(1 - NEAR) * 100:.0f} %"
-"""``NEAR`` in words."""
-
-FED_WAIT_FRACTION = 0.02
-"""A step that waits for data this little counts as fed."""
-
-_PERHAPS_FED_WAIT_FRACTION = 0.05
-"""A mean above this is not fed, even where its interval reaches ``FED_WAIT_FRACTION``."""
-
-_DERIVED_MARGIN = 1.1
-"""What a loader must give above the step's need where the two were not measured together:
-receiving a batch is dearer while workers are busy, and adds to the step."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +33,8 @@ class Choice:
         pick: The recommended configuration.
         best: The fastest of the pool.
         pool: What the choice was between: those that feed the step, where some do.
-        allowed: All that keep the limits.
-        fed: Whether the pool keeps the step fed; ``None`` without a step.
+        allowed: All that keep the limits, cheapest first.
+        fed: Whether the pick keeps the step fed; ``None`` without a step.
         speeds: What the choice rests on.
     """
 
@@ -58,18 +49,33 @@ class Choice:
     @property
     def ties(self) -> tuple[Candidate, ...]:
         """Those of the pool that are more likely near the best than not, and ``pick``."""
-        return tuple(each for each in self.pool if each is self.pick or self.far(each) <= 0.5)
+        return tuple(each for each in self.pool if each is self.pick or self.far(each) <= EVEN)
 
     @property
     def undecided(self) -> tuple[Candidate, ...]:
-        """Cheaper than ``pick``, and neither likely nor surely too slow."""
+        """Cheaper than ``pick``, measured, and neither likely nor surely too slow."""
         cheaper = self.pool[: self.pool.index(self.pick)]
-        return tuple(each for each in cheaper if self.far(each) < 1 - RISK)
+        return tuple(each for each in cheaper if each.measured and self.far(each) < 1 - RISK)
 
     @property
     def present(self) -> Candidate | None:
-        """What the target's own DataLoader is set to now, if measured and within the limits."""
-        config = self.situation.present
+        """What the target's own DataLoader is set to now, if it keeps the limits."""
+        return self.of(self.situation.present)
+
+    @property
+    def default(self) -> Candidate | None:
+        """PyTorch's own default, ``num_workers=0``, at the batch size of the pick."""
+        return self.of(Config(batch_size=self.pick.config.batch_size))
+
+    @property
+    def fewer(self) -> Candidate | None:
+        """The fastest of fewer workers that are workers."""
+        most = self.pick.config.num_workers
+        some = [each for each in self.allowed if 0 < each.config.num_workers < most]
+        return self.speeds.fastest(some) if some else None
+
+    def of(self, config: Config | None) -> Candidate | None:
+        """The candidate of a configuration, if it keeps the limits."""
         return next((each for each in self.allowed if each.config == config), None)
 
     def far(self, candidate: Candidate) -> float:
@@ -77,38 +83,67 @@ class Choice:
         return self.speeds.chance(self.best.key, candidate.key, 1 / NEAR)
 
 
-def choose(
-    candidates: Sequence[Candidate], allowed: Sequence[Candidate], situation: Situation
-) -> Choice:
-    """Choose among the allowed; all candidates help to take out drift between blocks.
+def choose(allowed: Sequence[Candidate], situation: Situation, speeds: Speeds) -> Choice:
+    """Choose among those that keep the limits.
+
+    What was measured is left for what was only predicted where that is likely better by over 3 %
+    than all of it.
 
     Args:
-        candidates: All with at least one rate.
-        allowed: Those that keep the limits, cheapest first, at least one.
+        allowed: Cheapest first, at least one.
         situation: What the settings are wanted for.
+        speeds: What they are worth.
     """
-    speeds = compare_speeds(candidates, situation)
-    fed = [candidate for candidate in allowed if _is_fed(candidate, speeds, situation)]
-    pool = fed or list(allowed)
-    best = speeds.fastest(pool)
-    # What the user has, or could have for nothing, is left for nothing that is likely slower.
-    kept = [c for c in pool if c.config == situation.present or not c.config.num_workers]
+    measured = [each for each in allowed if each.measured]
+    found = _choose(measured, allowed, situation, speeds, RISK) if measured else None
+    others = [each for each in allowed if not each.measured]
+    better = [each for each in others if found is None or is_better(found, each.key)]
+    if found is None or better:
+        return _choose(better, allowed, situation, speeds, EVEN)
+    return found
+
+
+def is_better(choice: Choice, key: str) -> bool:
+    """Whether one that was only predicted is likely better by over 3 % than what was chosen."""
+    return not choice.fed and choice.speeds.chance(key, choice.pick.key, 1 / NEAR) >= 1 - RISK
+
+
+def _choose(
+    some: Sequence[Candidate],
+    allowed: Sequence[Candidate],
+    situation: Situation,
+    speeds: Speeds,
+    risk: float,
+) -> Choice:
+    """The cheapest that is near the best; with a step, that keeps it fed, if any does."""
+    fed = [each for each in some if _is_fed(each, speeds, situation)]
+    # What the user has, or could have for nothing, is left for nothing that is estimated slower.
+    kept = [c for c in some if c.config == situation.present or not c.config.num_workers]
     least = max((speeds.log_speed(each.key) for each in kept), default=-math.inf)
-    safe = (each for each in pool if speeds.log_speed(each.key) >= least)
-    pick = next(c for c in safe if speeds.chance(best.key, c.key, 1 / NEAR) <= RISK)
+
+    def near(pool: Sequence[Candidate], best: Candidate) -> list[Candidate]:
+        return [
+            each
+            for each in pool
+            if speeds.log_speed(each.key) >= least
+            and speeds.chance(best.key, each.key, 1 / NEAR) <= risk
+        ]
+
+    # Keeping the step fed may cost more between epochs than it saves.
+    found = near(fed, speeds.fastest(some))
+    pool = fed if found else some
+    best = speeds.fastest(pool)
+    by_model = situation.by_model and situation.step_s + situation.step_cpu_s > 0
+    has_step = situation.step_measured or situation.derived_step_s is not None or by_model
     return Choice(
         situation=situation,
-        pick=pick,
+        pick=(found or near(pool, best))[0],
         best=best,
         pool=tuple(pool),
         allowed=tuple(allowed),
-        fed=bool(fed) if _has_step(situation) else None,
+        fed=bool(found) if has_step else None,
         speeds=speeds,
     )
-
-
-def _has_step(situation: Situation) -> bool:
-    return situation.step_measured or situation.derived_step_s is not None
 
 
 def _is_fed(candidate: Candidate, speeds: Speeds, situation: Situation) -> bool:
@@ -120,8 +155,9 @@ def _is_fed(candidate: Candidate, speeds: Speeds, situation: Situation) -> bool:
         return _outruns(candidate, situation, situation.derived_step_s)
     if mean <= FED_WAIT_FRACTION:
         return True
-    low = mean_interval(speeds.waits(candidate)).low
-    return low is not None and low <= FED_WAIT_FRACTION and mean <= _PERHAPS_FED_WAIT_FRACTION
+    waits = speeds.waits(candidate)
+    low = mean_interval(waits).low if waits else None
+    return low is not None and low <= FED_WAIT_FRACTION and mean <= PERHAPS_FED_WAIT_FRACTION
 
 
 def _outruns(candidate: Candidate, situation: Situation, step_s: float) -> bool:
@@ -131,6 +167,6 @@ def _outruns(candidate: Candidate, situation: Situation, step_s: float) -> bool:
         if rate is None:
             return False
         lowest = rate.value if rate.low is None else rate.low
-        if lowest * cores_share(trial, situation) * step_s < _DERIVED_MARGIN:
+        if lowest * cores_share(trial, situation) * step_s < DERIVED_MARGIN:
             return False
     return True

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
-from dlprof.advise.effective import Situation
+from dlprof.advise.candidates import Candidate
+from dlprof.advise.situation import Situation
 from dlprof.errors import UsageError
-from dlprof.records import Config, Constraints, Machine, Reason
+from dlprof.records import Constraints, Machine, Reason
 from dlprof.units import format_bytes
 
 _TENSORS_PER_BATCH = 2
@@ -16,37 +17,6 @@ _TENSORS_PER_BATCH = 2
 
 _OTHER_FILES = 64
 """Files and sockets that a training process has open beside its batches."""
-
-
-class Needing(Protocol):
-    """A configuration with what it needs, as it was measured or as it is predicted."""
-
-    @property
-    def config(self) -> Config:
-        """Which."""
-
-    @property
-    def name(self) -> str:
-        """It in words."""
-
-    @property
-    def key(self) -> str:
-        """``Config.key``."""
-
-    @property
-    def trial_ids(self) -> list[str]:
-        """The trials that measured it; none where it is predicted."""
-
-    @property
-    def pss_bytes(self) -> int | None:
-        """Memory of one rank's process tree."""
-
-    @property
-    def shm_bytes(self) -> int | None:
-        """Shared memory of one rank."""
-
-
-_N = TypeVar("_N", bound=Needing)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +32,7 @@ class Breach:
     need: str
 
 
-def breach(candidate: Needing, situation: Situation) -> Breach | None:
+def breach(candidate: Candidate, situation: Situation) -> Breach | None:
     """The first limit that a configuration breaks, if it breaks one."""
     checks = (_workers, _memory, _shared_memory, _open_files)
     found = (check(candidate, situation) for check in checks)
@@ -83,14 +53,16 @@ def stored_limits(settings: Mapping[str, Any]) -> Constraints:
     return Constraints(**known)
 
 
-def within_limits(candidates: Sequence[_N], situation: Situation) -> tuple[list[_N], list[Reason]]:
+def within_limits(
+    candidates: Sequence[Candidate], situation: Situation
+) -> tuple[list[Candidate], list[Reason]]:
     """The candidates that keep all limits, and one reason for each limit that leaves some out.
 
     Raises:
         UsageError: If no candidate is left.
     """
-    kept: list[_N] = []
-    broken: dict[str, list[tuple[Needing, Breach]]] = {}
+    kept: list[Candidate] = []
+    broken: dict[str, list[tuple[Candidate, Breach]]] = {}
     for candidate in candidates:
         found = breach(candidate, situation)
         if found is None:
@@ -108,7 +80,7 @@ def within_limits(candidates: Sequence[_N], situation: Situation) -> tuple[list[
     return kept, [_left_out(limit, rows) for limit, rows in broken.items()]
 
 
-def _left_out(limit: str, rows: Sequence[tuple[Needing, Breach]]) -> Reason:
+def _left_out(limit: str, rows: Sequence[tuple[Candidate, Breach]]) -> Reason:
     cheapest, found = rows[0]
     others = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
     return Reason(
@@ -117,7 +89,7 @@ def _left_out(limit: str, rows: Sequence[tuple[Needing, Breach]]) -> Reason:
     )
 
 
-def _workers(candidate: Needing, situation: Situation) -> Breach | None:
+def _workers(candidate: Candidate, situation: Situation) -> Breach | None:
     most = situation.constraints.max_workers
     workers = candidate.config.num_workers
     if most is None or workers <= most:
@@ -125,7 +97,7 @@ def _workers(candidate: Needing, situation: Situation) -> Breach | None:
     return Breach(limit=f"max_workers={most}", need=f"has {workers}")
 
 
-def _memory(candidate: Needing, situation: Situation) -> Breach | None:
+def _memory(candidate: Candidate, situation: Situation) -> Breach | None:
     machine, ranks = situation.machine, situation.constraints.ranks
     sizes = (machine.memory_limit_bytes, machine.memory_bytes)
     own = min((size for size in sizes if size), default=None)
@@ -141,7 +113,7 @@ def _memory(candidate: Needing, situation: Situation) -> Breach | None:
     return None
 
 
-def _shared_memory(candidate: Needing, situation: Situation) -> Breach | None:
+def _shared_memory(candidate: Candidate, situation: Situation) -> Breach | None:
     ranks = situation.constraints.ranks
     used = candidate.shm_bytes if candidate.config.num_workers else None
     limits = {
@@ -155,18 +127,17 @@ def _shared_memory(candidate: Needing, situation: Situation) -> Breach | None:
     return None
 
 
-def _open_files(candidate: Needing, situation: Situation) -> Breach | None:
+def _open_files(candidate: Candidate, situation: Situation) -> Breach | None:
     """With ``file_descriptor`` sharing the main process holds a descriptor per queued tensor.
 
-    Not reckoned where it was measured: there it worked.
+    Not computed where it was measured: there it worked.
     """
     config, limit = candidate.config, situation.machine.open_files_limit
     shares_by_name = config.sharing_strategy == "file_system"
-    worked = bool(candidate.trial_ids) and not situation.extrapolated
+    worked = candidate.measured and not situation.extrapolated
     if limit is None or not config.num_workers or shares_by_name or worked:
         return None
-    tensors = situation.batch_tensors or _TENSORS_PER_BATCH
-    need = config.open_files(tensors)
+    need = config.open_files(situation.batch_tensors or _TENSORS_PER_BATCH)
     if need + _OTHER_FILES <= limit:
         return None
     return Breach(
@@ -179,8 +150,8 @@ def _name(machine: Machine) -> str:
     return machine.hostname or "this machine"
 
 
-def _used(candidate: Needing, used: int, ranks: int) -> str:
+def _used(candidate: Candidate, used: int, ranks: int) -> str:
     if ranks == 1:
-        verb = "needs" if candidate.trial_ids else "would need"
+        verb = "needs" if candidate.measured else "would need"
         return f"{verb} {format_bytes(used)}"
     return f"needs {ranks} x {format_bytes(used)}"

@@ -1,41 +1,46 @@
-"""Which settings to use, from a saved run alone."""
+"""Which settings to use, from a saved run alone: one situation, one belief, one choice."""
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Literal
 
 from dlprof.advise.candidates import Candidate, gather
-from dlprof.advise.choice import RISK, Choice, choose
+from dlprof.advise.choice import Choice, choose, is_better
 from dlprof.advise.confidence import certify, judge, unmeasured
-from dlprof.advise.effective import SAME_STEP, Situation
-from dlprof.advise.foretold import foretold, levers
 from dlprof.advise.limits import within_limits
 from dlprof.advise.reasons import (
+    assumed,
     conditions,
-    default_of,
     explain,
     failed_or_skipped,
     failures,
+    foretold,
+    levers,
     neighbours,
 )
-from dlprof.advise.rules import rules_of_thumb, without_wrong
+from dlprof.advise.rules import rule_configs, rules_of_thumb
+from dlprof.advise.situation import Situation, is_calibrated
+from dlprof.advise.speeds import speeds_of
 from dlprof.advise.wrong_data import failing_present, findings_of
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.records import (
     DATA_FAULTS,
     Alternative,
+    Config,
     Constraints,
     Expected,
-    Integrity,
     Machine,
+    PredictedCase,
     Reason,
     Recommendation,
     Run,
+    ToMeasure,
 )
 from dlprof.stats import NEAR
+
+if TYPE_CHECKING:
+    from dlprof.advise.predict.beside import Agreement
 
 _Relation = Literal["present", "tie", "fastest", "default", "slower"]
 
@@ -49,9 +54,9 @@ def recommend(
 ) -> Recommendation:
     """The cheapest configuration that is likely within 3 % of the best, within limits.
 
-    Of those that were measured; where that says nothing of the machine, the cores, the ranks or the
-    step that are asked for, or something that was only predicted is likely better than all of them,
-    and the run holds a calibration, of what its model predicts.
+    Of those that were measured, and of those that were only predicted where these are likely
+    better. Where no trial shows the machine, the cores, the ranks or the step that are asked for,
+    and the run holds a calibration, of all that are worth predicting.
 
     Rates are compared over whole epochs where their length is known, so that the worth of
     ``persistent_workers`` follows from it. With a step time, those that keep the step fed come
@@ -68,16 +73,55 @@ def recommend(
         UsageError: If no configuration keeps within the limits, or only a calibration could
             answer and there is none.
     """
-    limits = constraints or Constraints()
-    if _is_unmeasured(run, limits, machine):
-        # Not loaded for what trials answer: it takes as long as all the rest.
-        from dlprof.advise.predict.recommending import can_answer, recommend_by_model  # noqa: PLC0415
+    situation = Situation.of(run, constraints, machine, ghz=ghz)
+    choice, limit_reasons = decide(run, situation)
+    cases: tuple[PredictedCase, ...] = ()
+    agreed: Agreement | None = None
+    if not choice.pick.measured:
+        from dlprof.advise.predict.beside import agreement  # noqa: PLC0415 - it loads the model
+        from dlprof.advise.predict.there import cases_of  # noqa: PLC0415
 
-        if can_answer(run, limits):
-            return recommend_by_model(run, limits, machine, ghz)
-    situation = Situation.of(run, limits, machine)
-    candidates = gather(run)
-    measured = [candidate for candidate in candidates if candidate.trials]
+        agreed, cases = agreement(run), tuple(cases_of(run, choice))
+    certificate = certify(choice, run)
+    confidence, confidence_reason = judge(choice, run, certificate, agreed)
+    return Recommendation(
+        config=choice.pick.config,
+        dataloader_kwargs=choice.pick.config.dataloader_kwargs(),
+        expected=expected_of(choice, choice.pick),
+        confidence=confidence,
+        confidence_reason=confidence_reason,
+        certificate=certificate,
+        reasons=(*failing_present(run), *_reasons(run, choice, limit_reasons, cases)),
+        alternatives=tuple(_alternatives(choice)),
+        constraints=situation.constraints,
+        rules_of_thumb=rules_of_thumb(run, choice),
+        findings=findings_of(run, extrapolated=situation.extrapolated),
+        extrapolated=situation.extrapolated,
+        basis="measured" if choice.pick.measured else "predicted",
+        cases=cases,
+        measure_there=_to_measure(run, choice),
+    )
+
+
+def decide(
+    run: Run, situation: Situation, *, also: Config | None = None
+) -> tuple[Choice, list[Reason]]:
+    """What to choose in a situation, and what limits left out of it.
+
+    Args:
+        run: What was measured.
+        situation: What the settings are wanted for.
+        also: What to predict beside what is worth it, where the model answers.
+
+    Raises:
+        NothingMeasuredError: Nothing was measured, and no calibration answers.
+        UsageError: No configuration keeps within the limits.
+    """
+    if situation.by_model:
+        return _among_all(run, situation, also)
+    measured = [candidate for candidate in gather(run) if candidate.trials]
+    if not measured and situation.constraints.asks_for_cores:
+        return _among_all(run, situation, also)
     if not measured:
         raise _nothing_measured(run)
     # A configuration that failed once may fail again: only where nothing else is left.
@@ -85,98 +129,70 @@ def recommend(
     try:
         allowed, limit_reasons = within_limits(steady, situation)
     except UsageError:  # what was only predicted may keep them
-        from dlprof.advise.predict.recommending import can_answer, recommend_by_model  # noqa: PLC0415
-
-        if not can_answer(run, limits):
+        if not (situation.as_measured and is_calibrated(run)):
             raise
-        return recommend_by_model(run, limits, machine, ghz)
-    choice = choose(measured, allowed, situation)
-    if (answer := _likely_better(choice, run, limits)) is not None:
-        return answer
-    certificate = certify(choice, run)
-    confidence, confidence_reason = judge(choice, run, certificate)
-    return Recommendation(
-        config=choice.pick.config,
-        dataloader_kwargs=choice.pick.config.dataloader_kwargs(),
-        expected=_expected(choice, choice.pick),
-        confidence=confidence,
-        confidence_reason=confidence_reason,
-        certificate=certificate,
-        reasons=(
-            *failing_present(run),
-            *conditions(run, choice),
-            *explain(choice),
-            *levers(run, choice.pick.config),
-            *foretold(run, choice),
-            *neighbours(run),
-            *limit_reasons,
-            *failures(candidates),
-        ),
-        alternatives=tuple(_alternatives(choice)),
-        constraints=situation.constraints,
-        rules_of_thumb=without_wrong(
-            rules_of_thumb(
-                situation.machine,
-                run.header.target,
-                situation.constraints.ranks,
-                candidates,
-                choice.speeds,
-            ),
-            Integrity.of(run),
-        ),
-        findings=findings_of(run, extrapolated=situation.extrapolated),
-        extrapolated=situation.extrapolated,
-    )
+        return _among_all(run, situation, also)
+    choice = choose(allowed, situation, speeds_of(run, situation))
+    better = [each for each in unmeasured(choice, run) if is_better(choice, each.key)]
+    if not better or not is_calibrated(run):
+        return choice, limit_reasons
+    from dlprof.advise.predict.carried import candidates_of  # noqa: PLC0415 - it loads the model
 
-
-def _likely_better(choice: Choice, run: Run, limits: Constraints) -> Recommendation | None:
-    """The model's answer, where something that was only predicted is likely better than all else.
-
-    As where the budget ended before it was measured, or a limit on workers leaves out the best
-    that was.
-    """
-    speeds, pick = choice.speeds, choice.pick.key
-    better = [
-        config
-        for config in unmeasured(choice, run)
-        if speeds.chance(config.key, pick, 1 / NEAR) >= 1 - RISK
-    ]
-    if not better or choice.fed:
-        return None
-    best = max(speeds.log_speed(each.key) for each in better)
-    near = (each for each in better if speeds.log_speed(each.key) >= best + math.log(NEAR))
-    pick_of_them = min(near, key=lambda config: config.cost_key)
-    from dlprof.advise.predict.recommending import can_answer, recommend_by_model  # noqa: PLC0415
-
-    if not can_answer(run, limits):
-        return None
+    found, speeds = candidates_of(run, situation, better)
+    try:
+        within, more_reasons = within_limits(found, situation)
+    except UsageError:  # none of them keeps the limits, as what was measured does
+        return choice, limit_reasons
+    both = sorted([*allowed, *within], key=lambda each: each.config.cost_key)
     claim = (
         f"{choice.pick.name} is the best that was measured, and likely slower than what there was "
         "no time to measure"
     )
-    try:
-        answer = recommend_by_model(run, limits, among=frozenset({pick_of_them}))
-    except UsageError:  # none of them keeps the limits, as what was measured does
-        return None
-    told = Reason(claim=claim, evidence={"trials": choice.pick.trial_ids})
-    expected = dataclasses.replace(answer.expected, samples_per_s=speeds.rate(pick_of_them.key))
-    return dataclasses.replace(answer, expected=expected, reasons=(told, *answer.reasons))
+    left = Reason(claim=claim, evidence={"trials": choice.pick.trial_ids})
+    return choose(both, situation, speeds), [left, *limit_reasons, *more_reasons]
 
 
-def _is_unmeasured(run: Run, limits: Constraints, machine: Machine | None) -> bool:
-    """Whether the machine, cores, ranks or step that are asked for are others than the trials'."""
-    elsewhere = machine is not None and machine.fingerprint != run.header.machine.fingerprint
-    another_place = limits.asks_for_cores or elsewhere or limits.ranks > 1
-    return another_place or _is_another_step(run, limits.step_s)
+def _among_all(run: Run, situation: Situation, also: Config | None) -> tuple[Choice, list[Reason]]:
+    """The choice among all that is worth predicting."""
+    from dlprof.advise.predict.carried import candidates_of  # noqa: PLC0415 - they load the model
+    from dlprof.advise.predict.cells import candidate_configs  # noqa: PLC0415
+
+    wanted = {*candidate_configs(run, situation), *([] if also is None else [also])}
+    by_rules = [each for each in rule_configs(run, situation).values() if each is not None]
+    # At once, so that what they have in common is computed once.
+    found, speeds = candidates_of(run, situation, {*wanted, *by_rules})
+    allowed, limit_reasons = within_limits([c for c in found if c.config in wanted], situation)
+    return choose(allowed, situation, speeds), limit_reasons
 
 
-def _is_another_step(run: Run, asked_s: float | None) -> bool:
-    known = run.header.settings.get("step_s")
-    measured_s = float(known) if isinstance(known, int | float) else 0.0
-    return bool(asked_s) and not math.isclose(asked_s or 0.0, measured_s, rel_tol=SAME_STEP)
+def _reasons(
+    run: Run, choice: Choice, limits: Sequence[Reason], cases: Sequence[PredictedCase]
+) -> Iterator[Reason]:
+    """All that is to be said, the most telling first."""
+    if not choice.pick.measured:
+        yield from explain(choice)
+        yield from assumed(choice, cases)
+        yield from limits
+        return
+    yield from conditions(run, choice)
+    yield from explain(choice)
+    yield from levers(run, choice.pick.config)
+    yield from foretold(run, choice)
+    yield from neighbours(run)
+    yield from limits
+    yield from failures(gather(run))
 
 
-def _expected(choice: Choice, candidate: Candidate) -> Expected:
+def _to_measure(run: Run, choice: Choice) -> tuple[ToMeasure, ...]:
+    if choice.pick.measured:
+        return ()
+    from dlprof.advise.predict.there import checks  # noqa: PLC0415 - it loads the model
+
+    return tuple(checks(run, choice))
+
+
+def expected_of(choice: Choice, candidate: Candidate) -> Expected:
+    """What a configuration should give."""
     return Expected(
         samples_per_s=choice.speeds.rate(candidate.key),
         wait_fraction=choice.speeds.wait_fraction(candidate),
@@ -195,7 +211,7 @@ def _alternatives(choice: Choice) -> list[Alternative]:
             continue
         found[candidate.key] = Alternative(
             config=candidate.config,
-            expected=_expected(choice, candidate),
+            expected=expected_of(choice, candidate),
             relation=relation,
             speed=choice.speeds.ratio(candidate.key, choice.pick.key).value,
         )
@@ -209,13 +225,14 @@ def _related(choice: Choice) -> Iterator[tuple[Candidate, _Relation]]:
     """Candidates with what they are to the choice, the most telling relation first."""
     if choice.present is not None:
         yield choice.present, "present"
-    default = default_of(choice.allowed, choice.pick.config)
-    if default is not None:
-        yield default, "default"
+    if choice.default is not None:
+        yield choice.default, "default"
     yield choice.best, "fastest"
     for candidate in choice.ties:
-        yield candidate, "tie"
-    fewer = [c for c in choice.allowed if c.config.num_workers < choice.pick.config.num_workers]
+        if candidate.measured:
+            yield candidate, "tie"
+    most = choice.pick.config.num_workers
+    fewer = [each for each in choice.allowed if each.config.num_workers < most]
     if fewer:
         rival = choice.speeds.fastest(fewer)
         if choice.speeds.ratio(rival.key, choice.pick.key).value < NEAR:
@@ -242,8 +259,6 @@ def _nothing_measured(run: Run) -> NothingMeasuredError:
             hint="Have it yield tensors, or lists with one entry for each sample.",
         )
     if failed is None and any(trial.purpose == "explain" for trial in run.trials):
-        from dlprof.advise.predict.question import is_calibrated  # noqa: PLC0415 - as above
-
         foretells = ", or ask dlprof predict what they foretell" if is_calibrated(run) else ""
         return NothingMeasuredError(
             "The run holds explained trials only, which are calibrated by, not compared",

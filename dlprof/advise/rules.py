@@ -3,55 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Sequence
 
-from dlprof.advise.candidates import Candidate
+from dlprof.advise.candidates import gather
+from dlprof.advise.choice import Choice
 from dlprof.advise.reasons import failed_or_skipped
-from dlprof.advise.speeds import Speeds
-from dlprof.records import Config, Integrity, Machine, RuleOfThumb, Target
+from dlprof.advise.situation import Situation
+from dlprof.records import Config, Integrity, Machine, RuleOfThumb, Run, Target
 
 _YOLO_MOST = 8
+_NO_GPU = "this machine has no GPU, so the rule says nothing"
 
-NO_GPU = "this machine has no GPU, so the rule says nothing"
 
-
-def rules_of_thumb(
-    machine: Machine,
-    target: Target,
-    ranks: int,
-    measured: Sequence[Candidate],
-    speeds: Speeds,
-) -> tuple[RuleOfThumb, ...]:
-    """What each rule says for the machine, with the rate where that was measured.
+def rules_of_thumb(run: Run, choice: Choice) -> tuple[RuleOfThumb, ...]:
+    """What each rule says for the machine, with the rate that is believed of it.
 
     Rules speak of ``num_workers`` only: where it was not measured with everything else at
     PyTorch's defaults, the cheapest configuration of as many workers stands for it.
 
     Args:
-        machine: Which the rules are applied to.
-        target: For the batch size that one of the rules looks at.
-        ranks: Training processes on the machine.
-        measured: All configurations of the run, cheapest first.
-        speeds: Their rates, and those of what was only predicted.
+        run: What was measured.
+        choice: Where, and what all configurations are worth there.
     """
-    tried = {each.config.num_workers for each in measured}
-    return tuple(
-        _predicted(_rule(name, workers, measured, speeds), tried, speeds)
-        for name, workers in workers_by_rule(machine, target, ranks).items()
-    )
-
-
-def _predicted(rule: RuleOfThumb, tried: Collection[int], speeds: Speeds) -> RuleOfThumb:
-    """A rule that was not tried, with what is believed of it; one that failed stays that."""
-    key = rule.config.key
-    if rule.config.num_workers in tried or key not in speeds.epochs or rule.unavailable == NO_GPU:
-        return rule
-    rate = speeds.rate(key).value
-    return dataclasses.replace(rule, expected_samples_per_s=rate, unavailable="", predicted=True)
-
-
-def without_wrong(rules: Iterable[RuleOfThumb], found: Integrity) -> tuple[RuleOfThumb, ...]:
-    """The rules, those that name settings of wrong data without a rate."""
+    found, said = Integrity.of(run), rule_configs(run, choice.situation)
+    rules = (_rule(name, config, run, choice) for name, config in said.items())
     return tuple(
         rule
         if (fault := found.fault(rule.config)) is None
@@ -60,6 +34,19 @@ def without_wrong(rules: Iterable[RuleOfThumb], found: Integrity) -> tuple[RuleO
         )
         for rule in rules
     )
+
+
+def rule_configs(run: Run, situation: Situation) -> dict[str, Config | None]:
+    """The configuration that each rule names; ``None`` where it says nothing.
+
+    At the batch size of the calibration where that is predicted from, else at the target's own.
+    """
+    said = workers_by_rule(situation.machine, run.header.target, situation.constraints.ranks)
+    size = situation.batch_size if situation.by_model else None
+    return {
+        name: None if count is None else Config(num_workers=count, batch_size=size).canonical()
+        for name, count in said.items()
+    }
 
 
 def workers_by_rule(machine: Machine, target: Target, ranks: int) -> dict[str, int | None]:
@@ -78,17 +65,21 @@ def workers_by_rule(machine: Machine, target: Target, ranks: int) -> dict[str, i
     }
 
 
-def _rule(
-    name: str, workers: int | None, measured: Sequence[Candidate], speeds: Speeds
-) -> RuleOfThumb:
-    if workers is None:
-        return RuleOfThumb(name=name, config=Config(), unavailable=NO_GPU)
-    config = Config(num_workers=workers).canonical()
-    same = [each for each in measured if each.config.num_workers == workers]
+def _rule(name: str, config: Config | None, run: Run, choice: Choice) -> RuleOfThumb:
+    if config is None:
+        return RuleOfThumb(name=name, config=Config(), unavailable=_NO_GPU)
+    by_model, speeds, workers = choice.situation.by_model, choice.speeds, config.num_workers
+    same = [each for each in gather(run) if each.config.num_workers == workers]
     with_rate = sorted((each for each in same if each.trials), key=lambda c: c.config != config)
-    if with_rate:
-        rate = speeds.rate(with_rate[0].key).value
-        return RuleOfThumb(name=name, config=config, expected_samples_per_s=rate)
+    known = None if by_model or not with_rate else with_rate[0].key
+    if known is None and config.key in speeds.epochs and (by_model or not same):
+        known = config.key
+    if known is not None:
+        rate = speeds.rate(known).value
+        predicted = by_model or not with_rate
+        return RuleOfThumb(
+            name=name, config=config, expected_samples_per_s=rate, predicted=predicted
+        )
     unavailable = f"num_workers={workers} was not measured"
     first = next((trial for each in same for trial in each.failures if trial.failure), None)
     if first is not None and first.failure is not None:

@@ -1,4 +1,9 @@
-"""What each configuration is worth: one rate for each, that a training run would see."""
+"""What each configuration is worth: one rate for each, that a training run would see.
+
+From the rate that a trial measured, or that a model predicted, three things lie between: the cores
+that several ranks, or a smaller machine, leave to one loader; the training step; and the turn from
+one epoch to the next.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +12,40 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-from dlprof.advise.candidates import Candidate
-from dlprof.advise.effective import Rates, Situation, rates_of
-from dlprof.records import Estimate
-from dlprof.stats import Belief, believe, chance, observe, shortfall, turnovers
-
-_TURNOVER_SPREAD = 0.25
-"""Expected relative standard deviation of one epoch turnover: starting the same workers took 32
-to 53 ms on a quiet machine, and it is timed once in a trial."""
+from dlprof.advise.candidates import Candidate, has_rate
+from dlprof.advise.situation import Situation, is_calibrated
+from dlprof.advise.thresholds import TURNOVER_SPREAD
+from dlprof.errors import UsageError
+from dlprof.records import Config, Estimate, Prediction, Run, Trial
+from dlprof.stats import (
+    Belief,
+    Expected,
+    Observation,
+    believe,
+    chance,
+    observe,
+    shortfall,
+    turnovers,
+)
 
 _LEAST_FACTOR = 1e-20
 """Turnovers that would leave less are nonsense, but must not overflow."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """One trial's rates in a situation.
+
+    Attributes:
+        samples_per_s: Steady, at the stated step.
+        epoch_factor: What is left of it over whole epochs, turnover included; 1 where the
+            epoch's length isn't known, or the rate covers whole epochs already.
+        wait_fraction: Share of time waiting at the stated step; ``None`` without a step.
+    """
+
+    samples_per_s: float
+    epoch_factor: float
+    wait_fraction: float | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +58,7 @@ class EpochFactor:
     """
 
     log: float
-    log_sd: float
+    log_sd: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,34 +71,46 @@ class Speeds:
     Attributes:
         belief: The steady rates, from what was measured and what a model predicted.
         epochs: Per configuration, over epochs of the target's length.
-        rates: Each trial's rates in the situation that counts, by trial id.
+        rates: Each trial's rates in the situation that counts, by trial id; none where trials show
+            another.
+        claimed: Steady rates with the model's own intervals, where nothing was measured that they
+            could be held against.
     """
 
     belief: Belief
     epochs: Mapping[str, EpochFactor]
-    rates: Mapping[str, Rates]
+    rates: Mapping[str, Rates] = dataclasses.field(default_factory=dict)
+    claimed: Mapping[str, Estimate] = dataclasses.field(default_factory=dict)
 
     def waits(self, candidate: Candidate) -> list[float]:
         """Share of time that the step waits, of each trial that tells."""
-        waits = [self.rates[trial.id].wait_fraction for trial in candidate.trials]
-        return [wait for wait in waits if wait is not None]
+        known = [self.rates[trial.id] for trial in candidate.trials if trial.id in self.rates]
+        return [rates.wait_fraction for rates in known if rates.wait_fraction is not None]
 
     def wait_fraction(self, candidate: Candidate) -> float | None:
         """Mean share of time that the step waits; ``None`` without a step."""
+        if not candidate.measured and candidate.prediction is not None:
+            return candidate.prediction.wait_fraction
         waits = self.waits(candidate)
         return statistics.fmean(waits) if waits else None
 
+    def steady(self, key: str) -> Estimate:
+        """The rate of a configuration within an epoch."""
+        return self.claimed[key] if key in self.claimed else self.belief.rate(key)
+
     def rate(self, key: str) -> Estimate:
         """The one rate of a configuration, over whole epochs where their length is known."""
-        return self._widened(self.belief.rate(key), self.epochs[key].log, self.epochs[key].log_sd)
+        return _widened(self.steady(key), self.epochs[key].log, self.epochs[key].log_sd)
 
     def ratio(self, key: str, other: str) -> Estimate:
         """The rate of one over that of another, with the interval of their quotient."""
         if key == other:
             return Estimate(value=1.0, low=1.0, high=1.0)
         one, two = self.epochs[key], self.epochs[other]
-        error = math.hypot(one.log_sd, two.log_sd)
-        return self._widened(self.belief.ratio(key, other), one.log - two.log, error)
+        error, steady = math.hypot(one.log_sd, two.log_sd), self.belief.ratio(key, other)
+        if self.claimed and self.belief.error(key, other):
+            steady = _quotient(self.claimed[key], self.claimed[other])
+        return _widened(steady, one.log - two.log, error)
 
     def chance(self, key: str, other: str, factor: float = 1.0) -> float:
         """Probability that one is more than a factor as fast as another."""
@@ -79,8 +119,9 @@ class Speeds:
     def gap(self, key: str, other: str) -> tuple[float, float]:
         """By how much the log rate of one is above that of another, and the standard error."""
         one, two = self.epochs[key], self.epochs[other]
-        error = math.hypot(self.belief.error(key, other), one.log_sd, two.log_sd)
-        return self.log_speed(key) - self.log_speed(other), 0.0 if key == other else error
+        gap, error = self.belief.gap(key, other)
+        more = 0.0 if key == other else math.hypot(one.log_sd, two.log_sd)
+        return gap + one.log - two.log, math.hypot(error, more)
 
     def shortfall(self, key: str, others: Iterable[str]) -> float:
         """By how much the log rate of one may be below the best of others, at most."""
@@ -94,25 +135,27 @@ class Speeds:
         """Natural logarithm of a configuration's rate."""
         return self.belief.log_rates[key] + self.epochs[key].log
 
-    def _widened(self, steady: Estimate, log: float, log_sd: float) -> Estimate:
-        """An estimate times a factor that is itself known with an error."""
-        value = steady.value * math.exp(log)
-        if not steady.low or not steady.high:
-            return Estimate(value=value)
-        error = 2 * log_sd  # two of them make 95 % of what is assumed rather than estimated
-        low = math.exp(-math.hypot(math.log(steady.value / steady.low), error))
-        high = math.exp(math.hypot(math.log(steady.high / steady.value), error))
-        return Estimate(value=value, low=value * low, high=value * high)
 
-
-def compare_speeds(candidates: Sequence[Candidate], situation: Situation) -> Speeds:
+def speeds_of(
+    run: Run, situation: Situation, models: Mapping[Config, Prediction] | None = None
+) -> Speeds:
     """What all configurations are worth, those that were only predicted among them.
 
+    By one belief over what a model predicted and what the trials gave. Where trials show other
+    conditions than those that are asked for and the run holds a calibration, they still tell how
+    far off its predictions are, and the rest is predicted (``carried``).
+
     Args:
-        candidates: With at least one rate each.
+        run: With at least one rate, or a calibration.
         situation: What the settings are wanted for.
+        models: Predictions for that, of configurations that are asked for.
     """
-    trials = [trial for candidate in candidates for trial in candidate.trials]
+    models = models or {}
+    if situation.by_model:
+        from dlprof.advise.predict.carried import carried  # noqa: PLC0415 - it loads the model
+
+        return carried(run, situation, models)
+    trials = [trial for trial in run.trials if trial.purpose == "measure" and has_rate(trial)]
     turns = turnovers(trials)
     rates = {
         trial.id: rates_of(trial, situation, turns.get(trial.config.turnover_group))
@@ -122,22 +165,159 @@ def compare_speeds(candidates: Sequence[Candidate], situation: Situation) -> Spe
         observe(trial, rates[trial.id].samples_per_s, wait=rates[trial.id].wait_fraction)
         for trial in trials
     )
-    expected = situation.expected
-    epochs = {} if expected is None else expected.epoch_log_rates
-    known = {
-        key: EpochFactor(log=epochs.get(key, steady) - steady, log_sd=0.0)
-        for key, steady in ({} if expected is None else expected.log_rates).items()
-    }
+    expected = _expected(run, situation, trials, models)
+    factors: dict[str, list[float]] = {}
+    for trial in trials:
+        factor = max(_LEAST_FACTOR, rates[trial.id].epoch_factor)
+        factors.setdefault(trial.config.key, []).append(math.log(factor))
+    seen = [each for each in observed if each is not None]
     return Speeds(
-        belief=believe([each for each in observed if each is not None], expected),
-        epochs=known | {each.key: _epoch_factor(each, rates) for each in candidates},
+        belief=believe(seen, expected),
+        epochs={**predicted_factors(expected), **{k: _mean(logs) for k, logs in factors.items()}},
         rates=rates,
+        claimed={} if seen else claims(models),
     )
 
 
-def _epoch_factor(candidate: Candidate, rates: Mapping[str, Rates]) -> EpochFactor:
+def observations(run: Run) -> list[Observation]:
+    """What the trials of a run gave under the conditions that they were measured in."""
+    trials = (trial for trial in run.trials if trial.purpose == "measure" and has_rate(trial))
+    return [each for trial in trials if (each := observe(trial)) is not None]
+
+
+def _expected(
+    run: Run, situation: Situation, trials: Sequence[Trial], models: Mapping[Config, Prediction]
+) -> Expected | None:
+    """What was predicted of what was measured: by the sweep; where it did not, by its calibration.
+
+    With what is asked for beside, which nobody measured.
+    """
+    if not situation.as_measured:
+        return None
+    stored = None if run.prediction is None else Expected.of(run.prediction)
+    if not (models or stored is None) or not is_calibrated(run):
+        return stored
+    from dlprof.advise.predict.carried import expectation  # noqa: PLC0415 - it loads the model
+
+    try:
+        return expectation(run, situation, {trial.config for trial in trials}, models)
+    except UsageError:  # of another batch size, or of batches that cost nothing
+        return stored
+
+
+def predicted_factors(expected: Expected | None) -> dict[str, EpochFactor]:
+    """What epochs leave of rates that were predicted."""
+    if expected is None:
+        return {}
+    over = expected.epoch_log_rates
+    return {
+        key: EpochFactor(log=over.get(key, steady) - steady)
+        for key, steady in expected.log_rates.items()
+    }
+
+
+def claims(models: Mapping[Config, Prediction]) -> dict[str, Estimate]:
+    """Steady rates as predictions themselves have them, by ``Config.key``."""
+    return {config.key: each.samples_per_s or each.batches_per_s for config, each in models.items()}
+
+
+def rates_of(trial: Trial, situation: Situation, turnover_s: float | None) -> Rates:
+    """The rates of a completed trial that has a rate.
+
+    Args:
+        trial: The trial.
+        situation: What the settings are wanted for.
+        turnover_s: From an epoch to the next with the trial's configuration, where it is known.
+    """
+    measured = trial.samples_per_s.value if trial.samples_per_s is not None else 0.0
+    share = cores_share(trial, situation)
+    wait = trial.wait_fraction if situation.step_measured else None
+    if trial.batches_per_s is None or trial.batches_per_s.value <= 0:
+        return Rates(samples_per_s=measured * share, epoch_factor=1.0, wait_fraction=wait)
+    batches = trial.batches_per_s.value * share
+    samples_per_batch = measured / trial.batches_per_s.value
+    if situation.derived_step_s is not None:
+        alone = not trial.config.num_workers
+        waiting = 1.0 if trial.wait_fraction is None or not alone else trial.wait_fraction
+        load_s = waiting / batches
+        batches = at_step(load_s, situation.derived_step_s, alone=alone)
+        wait = max(0.0, 1 - batches * situation.derived_step_s)
+    return Rates(
+        samples_per_s=batches * samples_per_batch,
+        epoch_factor=_epoch_factor(
+            trial, batches, situation.epoch_batches(trial.config), turnover_s, wait
+        ),
+        wait_fraction=wait,
+    )
+
+
+def at_step(load_s: float, step_s: float, *, alone: bool) -> float:
+    """Batches per second at a step that was not measured.
+
+    Without workers, loading and step take turns: ``1 / (step + load)``. With workers they
+    overlap: ``min(1 / load, 1 / step)``. Receiving a batch takes the main process a little on top,
+    which only measuring or a model tells.
+
+    Args:
+        load_s: What loading alone takes for a batch.
+        step_s: Length of the step.
+        alone: Whether there are no workers.
+    """
+    return 1 / (step_s + load_s) if alone else 1 / max(load_s, step_s)
+
+
+def cores_share(trial: Trial, situation: Situation) -> float:
+    """Share of its measured rate that cores leave to each of the loaders, at most 1.
+
+    ``cores / (ranks * own)``: the cores of the machine over what all ranks' loaders would use if
+    each went as fast as the one that was measured. More cores than were measured promise nothing.
+    Where a calibration answers it is 1: predictions know of cores.
+    """
+    own, ranks = trial.usage.own_cpu_cores, situation.constraints.ranks
+    here = ranks == 1 and not situation.extrapolated
+    if own is None or own <= 0 or here or situation.by_model:
+        return 1.0
+    return min(1.0, situation.machine.usable_cores / (ranks * own))
+
+
+def _epoch_factor(
+    trial: Trial,
+    batches_per_s: float,
+    epoch_batches: int | None,
+    turnover_s: float | None,
+    wait: float | None,
+) -> float:
+    """Rate over whole epochs over the steady one; 1 where the trial's own counts turnovers."""
+    if epoch_batches is None or turnover_s is None or trial.whole_epochs:
+        return 1.0
+    # The first batch is loaded in the turnover.
+    first_s = (1.0 if wait is None else wait) / batches_per_s
+    loading_s = epoch_batches / batches_per_s
+    return loading_s / (loading_s + max(0.0, turnover_s - first_s))
+
+
+def _mean(logs: Sequence[float]) -> EpochFactor:
     """The mean over trials; its error follows from that of the turnover's share of the epoch."""
-    factors = [max(_LEAST_FACTOR, rates[trial.id].epoch_factor) for trial in candidate.trials]
-    log = math.fsum(map(math.log, factors)) / len(factors)
-    share = 1 - math.exp(log)
-    return EpochFactor(log=log, log_sd=share * _TURNOVER_SPREAD / math.sqrt(len(factors)))
+    log = math.fsum(logs) / len(logs)
+    return EpochFactor(log=log, log_sd=(1 - math.exp(log)) * TURNOVER_SPREAD / math.sqrt(len(logs)))
+
+
+def _quotient(one: Estimate, two: Estimate) -> Estimate:
+    """The quotient of two rates, as if all that they may be off were their own."""
+    value = one.value / two.value
+    if not (one.low and one.high and two.low and two.high):
+        return Estimate(value=value)
+    down = math.hypot(math.log(one.value / one.low), math.log(two.high / two.value))
+    up = math.hypot(math.log(one.high / one.value), math.log(two.value / two.low))
+    return Estimate(value=value, low=value * math.exp(-down), high=value * math.exp(up))
+
+
+def _widened(steady: Estimate, log: float, log_sd: float) -> Estimate:
+    """An estimate times a factor that is itself known with an error."""
+    value = steady.value * math.exp(log)
+    if not steady.low or not steady.high:
+        return Estimate(value=value)
+    error = 2 * log_sd  # two of them make 95 % of what is assumed rather than estimated
+    low = math.exp(-math.hypot(math.log(steady.value / steady.low), error))
+    high = math.exp(math.hypot(math.log(steady.high / steady.value), error))
+    return Estimate(value=value, low=value * low, high=value * high)

@@ -14,8 +14,9 @@ from dlprof.errors import UsageError
 from dlprof.units import parse_bytes, quoted
 
 if TYPE_CHECKING:
-    from dlprof.advise.predict import Question
+    from dlprof.advise.situation import Situation
     from dlprof.machine.profiles import MachineProfile
+    from dlprof.records import Run
 
 PLACE = "Where it is to run"
 """The heading of these options in a command's help."""
@@ -157,7 +158,8 @@ def profile_of(path: Path | None) -> MachineProfile | None:
     return read_profile(path)
 
 
-def question_of(
+def situation_of(
+    run: Run,
     *,
     machine: Path | None,
     cores: str | None,
@@ -166,25 +168,29 @@ def question_of(
     storage_limit: str | None,
     neighbours: str | None,
     speed: str | None,
-) -> Question:
-    """What the options ask for together.
+) -> Situation:
+    """What the options ask of a run together.
 
     Raises:
-        UsageError: A value is none, or out of range.
+        UsageError: A value is none, or out of range, or the run holds no calibration.
         FileError: The machine's file can't be read, or is no machine profile.
     """
-    from dlprof.advise.predict import Question
+    from dlprof.advise.situation import Situation
+    from dlprof.records import Constraints
 
     profile = profile_of(machine)
-    return Question(
-        machine=None if profile is None else profile.to_machine(),
+    return Situation.of(
+        run,
+        Constraints(
+            ranks=_option("ranks", ranks) or 1,
+            step_s=None if step_time is None else _option("step_time", step_time) or 0.0,
+            cores=cores_of(cores),
+            neighbours=neighbours_of(neighbours),
+            speed=speed_of(speed),
+        ),
+        None if profile is None else profile.to_machine(),
         ghz=None if profile is None else profile.base_ghz,
-        cores=cores_of(cores),
-        ranks=_option("ranks", ranks) or 1,
-        step_s=None if step_time is None else _option("step_time", step_time) or 0.0,
         storage_bytes_per_s=storage_limit_of(storage_limit),
-        neighbours=neighbours_of(neighbours),
-        speed=speed_of(speed),
     )
 
 

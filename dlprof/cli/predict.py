@@ -14,7 +14,7 @@ from dlprof.errors import UsageError
 from dlprof.units import quoted
 
 if TYPE_CHECKING:
-    from dlprof.advise.predict import Question
+    from dlprof.advise.situation import Situation
     from dlprof.records import Config, Run
 
 METHODS = ("simulation", "maxplus", "closed")
@@ -100,8 +100,12 @@ def predict(  # noqa: PLR0913 - a command has as many parameters as it has optio
     wait = elsewhere.share_of("--max-wait", max_wait)
     if wait is not None and not feed:
         raise UsageError("--max-wait belongs to --feed", hint="Give --feed too, or leave it out.")
-    chosen = _method(method)
-    question = elsewhere.question_of(
+    _method(method)
+    from dlprof.store import read_run
+
+    measured = read_run(run)
+    situation = elsewhere.situation_of(
+        measured,
         machine=machine,
         cores=cores,
         ranks=ranks,
@@ -110,13 +114,10 @@ def predict(  # noqa: PLR0913 - a command has as many parameters as it has optio
         neighbours=neighbours,
         speed=speed,
     )
-    from dlprof.store import read_run
-
-    measured = read_run(run)
     if feed:
-        _feed(measured, question, axes, chosen, wait=wait, as_json=as_json)
+        _feed(measured, situation, axes, wait=wait, as_json=as_json)
     else:
-        _forecast(measured, question, axes, chosen, as_json=as_json)
+        _forecast(measured, situation, axes, as_json=as_json)
 
 
 def _axes(given: Mapping[str, str | None]) -> dict[str, Sequence[object]]:
@@ -142,15 +143,15 @@ def _method(given: str | None) -> str:
 
 def _forecast(
     run: Run,
-    question: Question,
+    situation: Situation,
     axes: Mapping[str, Sequence[object]],
-    method: str,
     *,
     as_json: bool,
 ) -> None:
-    from dlprof.advise.predict import forecast, wanted_configs
+    from dlprof.advise.predict.cells import wanted_configs
+    from dlprof.advise.predict.forecast import forecast
 
-    answer = forecast(run, wanted_configs(run, question, axes), question, method=method)
+    answer = forecast(run, wanted_configs(run, situation, axes), situation)
     if as_json:
         from dlprof.report.prediction import forecast_document
 
@@ -163,18 +164,19 @@ def _forecast(
 
 def _feed(
     run: Run,
-    question: Question,
+    situation: Situation,
     axes: Mapping[str, Sequence[object]],
-    method: str,
     *,
     wait: float | None,
     as_json: bool,
 ) -> None:
-    from dlprof.advise.predict import FED_WAIT_FRACTION, base_config, feed
+    from dlprof.advise.predict.cells import base_config
+    from dlprof.advise.predict.feed import feed
+    from dlprof.advise.thresholds import FED_WAIT_FRACTION
 
     base = _only_one(base_config(run), axes)
     allowed = FED_WAIT_FRACTION if wait is None else wait
-    answer = feed(run, question, max_wait=allowed, base=base, method=method)
+    answer = feed(run, situation, max_wait=allowed, base=base)
     if as_json:
         from dlprof.report.feeding import feed_document
 
@@ -191,7 +193,7 @@ def _only_one(base: Config, axes: Mapping[str, Sequence[object]]) -> Config:
     Raises:
         UsageError: Workers or queued batches were named, or several values of another setting.
     """
-    from dlprof.advise.predict import configs_of
+    from dlprof.advise.predict.cells import configs_of
 
     for name in ("num_workers", "prefetch_factor"):
         if name in axes:

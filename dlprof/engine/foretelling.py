@@ -6,7 +6,8 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from dlprof.advise.predict import Question, as_shared, most_workers, place_of
+from dlprof.advise.predict.cells import most_workers
+from dlprof.advise.situation import Situation
 from dlprof.engine.telling import sensible
 from dlprof.errors import UsageError
 from dlprof.model import Conditions, fit, is_usable, needs
@@ -53,11 +54,11 @@ def foretold(run: Run) -> SweepPrediction | None:
     if plan is None or calibration is None:
         return None
     try:
-        place = place_of(run, as_shared(run, Question()))
+        conditions = Situation.of(run).conditions
         found = foretell(
             calibration,
-            _worth_predicting(run, calibration, plan.cells, place.conditions),
-            place.conditions,
+            _worth_predicting(run, calibration, plan.cells, conditions),
+            conditions,
             present=plan.present,
         )
     except (UsageError, ValueError):
@@ -82,8 +83,8 @@ def levers_of(run: Run, pick: Config) -> tuple[Config, ...]:
     swept += run.header.target.fixed
     explained = [trial for trial in run.trials if trial.purpose == "explain"]
     try:
-        place = place_of(run, as_shared(run, Question()))
-        return levers(calibration, pick, place.conditions, explained, swept=swept)
+        conditions = Situation.of(run).conditions
+        return levers(calibration, pick, conditions, explained, swept=swept)
     except (UsageError, ValueError):
         return ()
 

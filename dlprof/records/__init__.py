@@ -9,6 +9,7 @@ Here are those of a run file. Those of ``dlprof check`` and ``dlprof transfer`` 
 """
 
 from dlprof.records.advice import (
+    USELESS,
     Alternative,
     Certificate,
     Confidence,
@@ -75,6 +76,7 @@ __all__ = [
     "SHARED_SIGN",
     "SHARE_OUT",
     "UNSHARED_SIGN",
+    "USELESS",
     "WHOLE_EPOCHS",
     "Alternative",
     "BatchCosts",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from dlprof.advise.predict import Feed
+from dlprof.advise.predict.feed import Feed
 from dlprof.advise.wrong_data import data_findings
 from dlprof.records import SCHEMA_VERSION, Estimate, Run
 from dlprof.report.findings import findings_json, first_lines

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from dlprof.advise.choice import WITHIN
-from dlprof.advise.predict import Calibrated, Forecast, Row
+from dlprof.advise.predict.forecast import Calibrated, Forecast, Row
+from dlprof.advise.thresholds import WITHIN
 from dlprof.advise.wrong_data import data_findings
 from dlprof.records import SCHEMA_VERSION, Config, Estimate, Run
 from dlprof.report.findings import findings_json, first_lines
@@ -112,7 +112,7 @@ def _conditions(forecast: Forecast) -> str:
         parts.append(f"cores of {where.speed:.2f}x the speed")
     if where.storage_bytes_per_s is not None:
         parts.append(f"storage that gives {format_bytes(where.storage_bytes_per_s)}/s")
-    return f"{', '.join(parts)}; by {clean(forecast.method)}"
+    return ", ".join(parts)
 
 
 def _shown(forecast: Forecast, *, whole: bool) -> list[Row]:
@@ -136,7 +136,9 @@ def _telling(forecast: Forecast) -> Iterator[Row]:
 
 
 def _rate(row: Row) -> Estimate:
-    """Over whole epochs where their length is known, as what was measured is told."""
+    """Over whole epochs where their length is known, as every view has it."""
+    if row.measured is not None:
+        return row.measured.samples_per_s
     steady = row.prediction.samples_per_s or row.prediction.batches_per_s
     return steady.times(row.speed / row.rate)
 
@@ -255,7 +257,7 @@ def calibrated_text(found: Calibrated) -> str:
     noun = "batch" if found.batches == 1 else "batches"
     text = f"Predicted from {found.batches:,} {noun} calibrated on {clean(found.hostname)}"
     if found.available_cores is not None:
-        text += f" with {cores_text(found.available_cores)} cores to be had"
+        text += f" with {cores_text(found.available_cores)} cores available"
     if found.standard_error is not None:
         text += f"; their mean cost is known to ±{percent_text(found.standard_error)}"
     return text + "."

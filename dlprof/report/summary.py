@@ -8,9 +8,9 @@ from __future__ import annotations
 import dataclasses
 
 from dlprof.advise.candidates import Candidate, gather
-from dlprof.advise.effective import Situation
-from dlprof.advise.speeds import Speeds, compare_speeds
-from dlprof.records import Config, Constraints, Estimate, Recommendation, Run
+from dlprof.advise.situation import Situation
+from dlprof.advise.speeds import Speeds, speeds_of
+from dlprof.records import Config, Estimate, Recommendation, Run
 
 PICK = "pick"
 PRESENT = "present"
@@ -75,8 +75,10 @@ def summarise(run: Run) -> tuple[Row, ...]:
     if not measured:
         return failed
     advice = run.recommendation
-    situation = Situation.of(run, advice.constraints if advice else Constraints(), None)
-    speeds = compare_speeds(measured, situation)
+    situation = Situation.of(run, advice.constraints if advice else None)
+    # What the trials gave, where the recommendation is for what a model predicts from them.
+    situation = Situation.of(run) if situation.by_model else situation
+    speeds = speeds_of(run, situation)
     fastest = speeds.fastest(measured)
     pick = next((each for each in measured if advice and each.config == advice.config), None)
     roles = _roles(advice, situation.present, fastest.config)

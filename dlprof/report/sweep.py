@@ -7,7 +7,7 @@ import re
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from dlprof.advise.choice import WITHIN
+from dlprof.advise.thresholds import WITHIN
 from dlprof.records import Failure, Integrity, Run, Trial
 from dlprof.report.findings import first_lines
 from dlprof.report.labels import END_TEXTS, percent_text, settings_text

@@ -255,6 +255,23 @@ class _Level:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """A rate under other conditions than those that it is believed under.
+
+    Attributes:
+        log_rate: There.
+        follows: How far it follows the one here, 0 (a step sets it) to 1.
+        log_sd: What it may be off beside that, as a standard deviation.
+        by_speed: How far it follows the speed of the cores there.
+    """
+
+    log_rate: float
+    follows: float
+    log_sd: float
+    by_speed: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Belief:
     """What is known of the rates of configurations, by ``Config.key``.
 
@@ -263,14 +280,12 @@ class Belief:
         groups: The group of each: those of one have the same rate.
         blocks: In how many blocks each, or one of its group, was measured; 0 for what was only
             predicted.
-        speed_exponent: How rates follow the speed of the cores.
         df: Degrees of freedom of all intervals.
     """
 
     log_rates: Mapping[str, float]
     groups: Mapping[str, str]
     blocks: Mapping[str, int]
-    speed_exponent: float
     df: float
     _levels: Mapping[str, _Level]
     _common: Sequence[Sequence[float]]
@@ -281,9 +296,12 @@ class Belief:
 
     def rate(self, key: str, confidence: float = 0.95) -> Estimate:
         """What the configuration gives in an average block, at the cores' mean speed."""
+        return self._estimate(self.log_rates[key], self.log_error(key), confidence)
+
+    def log_error(self, key: str) -> float:
+        """Standard error of one log rate."""
         level = self._levels[self.groups[key]]
-        error = math.sqrt(self._variance(level.slopes) + level.variance)
-        return self._estimate(self.log_rates[key], error, confidence)
+        return math.sqrt(self._variance(level.slopes) + level.variance)
 
     def ratio(self, key: str, other: str, confidence: float = 0.95) -> Estimate:
         """Rate of one configuration over that of another, with a t interval."""
@@ -301,6 +319,31 @@ class Belief:
     def gap(self, key: str, other: str) -> tuple[float, float]:
         """By how much one log rate is above another, and the standard error of that."""
         return self.log_rates[key] - self.log_rates[other], self.error(key, other)
+
+    def carried(self, there: Mapping[str, Carried], log_speed_sd: float) -> Belief:
+        """What follows for rates elsewhere from how far off predictions were here.
+
+        Args:
+            there: By key, as far as they are of interest.
+            log_speed_sd: How far off the speed of the cores there may be, as a standard deviation.
+        """
+        levels: dict[str, _Level] = {}
+        for key, each in there.items():
+            here = self._levels[self.groups[key]]
+            slopes = (*(each.follows * slope for slope in here.slopes), each.by_speed)
+            variance = each.follows**2 * here.variance + each.log_sd**2
+            levels.setdefault(
+                self.groups[key], _Level(fixed=here.fixed, slopes=slopes, variance=variance)
+            )
+        speed = [0.0] * len(self._common)
+        return dataclasses.replace(
+            self,
+            log_rates={key: each.log_rate for key, each in there.items()},
+            groups={key: self.groups[key] for key in there},
+            blocks=dict.fromkeys(there, 0),
+            _levels=levels,
+            _common=[*([*row, 0.0] for row in self._common), [*speed, log_speed_sd**2]],
+        )
 
     def _variance(self, slopes: Sequence[float]) -> float:
         places = [i for i, slope in enumerate(slopes) if slope]
@@ -426,7 +469,6 @@ class _Fit:
             log_rates={key: mean[group] for key, group in self._groups.items()},
             groups=self._groups,
             blocks={key: blocks[group] for key, group in self._groups.items()},
-            speed_exponent=found[_SPEED],
             df=self._df,
             _levels=levels,
             _common=common,

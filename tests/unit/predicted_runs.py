@@ -9,7 +9,8 @@ from typing import Any
 from builders import header, machine, numbered
 from model_calibrations import constant
 
-from dlprof.records import Calibration, Run, Trial
+from dlprof.advise.situation import Situation
+from dlprof.records import Calibration, Constraints, Machine, Run, Trial
 
 WHOLE = {
     "samples_per_batch": 32.0,
@@ -43,3 +44,17 @@ def elsewhere(cores: float = 96, **rest: Any) -> Any:
     """Another machine."""
     fields = {"hostname": "server", "fingerprint": "server", "cpu_model": "Other CPU"}
     return machine(cores, **(fields | rest))
+
+
+def asked(
+    run: Run,
+    *,
+    machine: Machine | None = None,
+    ghz: float | None = None,
+    storage_bytes_per_s: float | None = None,
+    **limits: Any,
+) -> Situation:
+    """What a question makes of a run; ``limits`` are those of ``Constraints``."""
+    return Situation.of(
+        run, Constraints(**limits), machine, ghz=ghz, storage_bytes_per_s=storage_bytes_per_s
+    )

@@ -8,10 +8,8 @@ import pytest
 from builders import config
 from finding_cases import Loader, explanation
 from model_calibrations import constant
-from predicted_runs import calibrated, elsewhere
+from predicted_runs import asked, calibrated, elsewhere
 
-from dlprof.advise.predict import Question
-from dlprof.advise.predict.question import place_of
 from dlprof.model import Conditions, bounds, cell_of, fit, predict_all
 from dlprof.records import GpuInfo, Machine
 from dlprof.records.machine import link_bytes_per_s
@@ -88,7 +86,7 @@ def test_another_machines_link_sets_what_a_copy_takes_there(
     run = calibrated()
     mine = _with_link(run.header.machine, here)
     run = dataclasses.replace(run, header=dataclasses.replace(run.header, machine=mine))
-    place = place_of(run, Question(machine=_with_link(elsewhere(8), there)))
+    place = asked(run, machine=_with_link(elsewhere(8), there))
     assert place.conditions.copy_scale == pytest.approx(scale)
 
 
@@ -98,5 +96,5 @@ def test_an_answer_for_another_link_says_so() -> None:
         run = calibrated(constant(cpu=0.004, copy_s=copy_s))
         mine = _with_link(run.header.machine, 4)
         run = dataclasses.replace(run, header=dataclasses.replace(run.header, machine=mine))
-        notes = place_of(run, Question(machine=slower)).notes
+        notes = asked(run, machine=slower).notes
         assert any("2 times as long" in note for note in notes) is said

@@ -5,19 +5,21 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from typing import Any
 
 import pytest
-from builders import blocks, config, plan
+from builders import WAITING, blocks, config, plan
 from golden import drawn
-from predicted_runs import calibrated
+from predicted_runs import asked, calibrated, elsewhere
 
-from dlprof.advise.predict import Question, forecast, wanted_configs
+from dlprof.advise.predict.cells import candidate_configs, wanted_configs
+from dlprof.advise.predict.forecast import forecast
 from dlprof.advise.recommend import recommend
 from dlprof.engine.foretelling import foretold
-from dlprof.records import Config, Run
+from dlprof.records import Config, Constraints, Run
 from dlprof.report.documents import recommend_document
 from dlprof.report.export.page import render_html
-from dlprof.report.prediction import forecast_document
+from dlprof.report.prediction import forecast_document, render_forecast
 from dlprof.report.recommendation import render_recommendation
 from dlprof.report.summary import summarise
 from dlprof.report.sweep import render_sweep
@@ -60,7 +62,7 @@ def test_the_table_the_recommendation_and_the_prediction_have_the_same_rates(run
     for rule in advice.rules_of_thumb:
         if rule.expected_samples_per_s is not None and not rule.predicted:
             assert rule.expected_samples_per_s in known.values()
-    answer = forecast(run, wanted_configs(run, Question(), {}), Question())
+    answer = forecast(run, wanted_configs(run, asked(run), {}), asked(run))
     measured = {row.config: row.measured for row in answer.rows if row.measured is not None}
     assert measured
     for chosen, seen in measured.items():
@@ -86,7 +88,7 @@ def test_screens_and_pages_print_that_rate_and_no_other(run: Run) -> None:
     assert pick in render_html(run)
     document = json.loads(recommend_document(run, advice))
     assert document["expected"]["samples_per_s"]["value"] == pytest.approx(known[advice.config])
-    answer = forecast(run, wanted_configs(run, Question(), {}), Question())
+    answer = forecast(run, wanted_configs(run, asked(run), {}), asked(run))
     rows = json.loads(forecast_document(run, answer))["rows"]
     measured = [row["measured"] for row in rows if row.get("measured")]
     assert {round(each["samples_per_s"]["value"], 6) for each in measured} <= {
@@ -98,3 +100,63 @@ def test_no_screen_tells_a_second_opinion(run: Run) -> None:
     assert run.recommendation is not None
     text = drawn(render_sweep(run), 200)
     assert not re.search(r"foretold|with what was predicted|of that seen", text)
+
+
+ASKED = {
+    "elsewhere": {"machine": elsewhere(16)},
+    "ranks": {"ranks": 2},
+    "step": {"step_s": 0.01},
+    "cores": {"cores": 2.0},
+    "background": {"neighbours": 6.0},
+}
+
+
+@pytest.mark.parametrize("question", ASKED.values(), ids=ASKED)
+def test_a_prediction_and_a_recommendation_by_prediction_have_the_same_figures(
+    run: Run, question: dict[str, Any]
+) -> None:
+    limits = {name: value for name, value in question.items() if name != "machine"}
+    advice = recommend(run, Constraints(**limits), machine=question.get("machine"))
+    assert advice.basis == "predicted"
+    where = asked(run, **question)
+    configs = {advice.config, *(other.config for other in advice.alternatives)}
+    answer = forecast(run, [*candidate_configs(run, where)], where)
+    rows = {row.config: row for row in answer.rows}
+    assert answer.pick == advice.config
+    told = {advice.config: advice.expected} | {a.config: a.expected for a in advice.alternatives}
+    assert configs <= rows.keys()
+    for chosen, expected in told.items():
+        row = rows[chosen]
+        assert row.prediction.samples_per_s is not None
+        shown = row.prediction.samples_per_s.times(row.speed / row.rate)
+        assert [shown.value, shown.low, shown.high] == pytest.approx(
+            [
+                expected.samples_per_s.value,
+                expected.samples_per_s.low,
+                expected.samples_per_s.high,
+            ]
+        )
+        assert row.prediction.wait_fraction == expected.wait_fraction
+    for other in advice.alternatives:
+        assert other.speed == pytest.approx(rows[other.config].speed / rows[advice.config].speed)
+    pick = format_rate(advice.expected.samples_per_s.value)
+    for screen in (render_recommendation(run, advice), render_forecast(run, answer)):
+        assert pick in drawn(screen, 200)
+
+
+def test_what_trials_show_of_the_model_is_carried_to_where_nothing_was_measured() -> None:
+    """All trials gave half of what the model predicts: so will two ranks, each on cores enough."""
+    alone = calibrated()
+    models = {row.config: row.rate for row in forecast(alone, [*RATES], asked(alone)).rows}
+    trials = blocks({each: [0.5 * 32 * rate] * 3 for each, rate in models.items()}, usage=WAITING)
+    slower = calibrated(trials=trials)
+    configs = [config(3), config(6)]
+    for limits in ({"ranks": 2}, {"cores": 6.0}, {"machine": elsewhere(16), "speed": 1.0}):
+        before, after = (
+            forecast(each, configs, asked(each, **limits)).rows for each in (alone, slower)
+        )
+        for one, two in zip(before, after, strict=True):
+            assert two.rate / one.rate == pytest.approx(0.5, abs=0.04)
+    fed = forecast(slower, configs, asked(slower, step_s=0.5)).rows  # the step sets the rate
+    assert all(row.rate == pytest.approx(2.0, rel=0.01) for row in fed)
+    assert all((row.prediction.wait_fraction or 0.0) < 0.01 for row in fed)

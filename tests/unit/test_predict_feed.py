@@ -9,17 +9,17 @@ from builders import config
 from golden import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from predicted_runs import calibrated, calibration, elsewhere
+from predicted_runs import asked, calibrated, calibration, elsewhere
 
-from dlprof.advise.predict import Feed, Question, feed
+from dlprof.advise.predict.feed import Feed, feed
 from dlprof.errors import UsageError
 from dlprof.records import Calibration
 from dlprof.report.feeding import answer_text, feed_document, render_feed
 
 
 def fed_by(costs: Calibration, max_wait: float = 0.02, **question: float | None) -> Feed:
-    asked = Question(**question)  # type: ignore[arg-type] # by name
-    return feed(calibrated(costs), asked, max_wait=max_wait, method="maxplus")
+    run = calibrated(costs)
+    return feed(run, asked(run, **question), max_wait=max_wait)
 
 
 def test_waiting_takes_workers_and_no_cores() -> None:
@@ -139,7 +139,7 @@ def test_the_screen_keeps_to_its_width(width: int, there: bool) -> None:  # noqa
     costs = calibration(cpu=0.02, receive=0.002, read_bytes_per_batch=0.0)
     machine = elsewhere() if there else None
     run = calibrated(costs)
-    found = feed(run, Question(machine=machine, step_s=0.01, ranks=2), method="maxplus")
+    found = feed(run, asked(run, machine=machine, step_s=0.01, ranks=2))
     lines = drawn(render_feed(run, found), width).splitlines()
     assert max(map(len, lines)) <= width
     assert "the page cache" in " ".join(" ".join(lines).split())
@@ -149,8 +149,8 @@ def test_the_screen_keeps_to_its_width(width: int, there: bool) -> None:  # noqa
 def test_the_least_wait_is_that_of_workers_at_rest() -> None:
     """Receiving is dear only from workers that compute, and plenty of them hardly do."""
     costs = calibration(cpu=0.0125, receive=0.0002, receive_busy_s={"default": 0.0024})
-    asked = Question(step_s=0.005, cores=16.0)
-    found = feed(calibrated(costs), asked)
+    run = calibrated(costs)
+    found = feed(run, asked(run, step_s=0.005, cores=16.0))
     assert found.least_wait_fraction == pytest.approx(0.2 / 5.2, abs=0.01)
     assert found.prediction.wait_fraction is not None
     assert found.prediction.wait_fraction <= found.max_wait_fraction + 0.005

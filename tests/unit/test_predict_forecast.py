@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import pytest
 from builders import config, machine, target, trial
@@ -11,18 +12,19 @@ from golden import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_calibrations import constant, fed
-from predicted_runs import calibrated, calibration, elsewhere
+from predicted_runs import asked, calibrated, calibration, elsewhere
 
-from dlprof.advise.predict import Forecast, Question, forecast, wanted_configs
+from dlprof.advise.predict.cells import wanted_configs
+from dlprof.advise.predict.forecast import Forecast, forecast
 from dlprof.errors import UsageError
 from dlprof.records import Calibration, Config, Run, Usage
 from dlprof.report.prediction import forecast_document, render_forecast
 from dlprof.stats import NEAR
 
 
-def predicted(run: Run, question: Question | None = None, method: str = "maxplus") -> Forecast:
-    question = question or Question()
-    return forecast(run, wanted_configs(run, question, {}), question, method=method)
+def predicted(run: Run, **question: Any) -> Forecast:
+    situation = asked(run, **question)
+    return forecast(run, wanted_configs(run, situation, {}), situation)
 
 
 def rate_of(found: Forecast, wanted: Config) -> float:
@@ -62,7 +64,7 @@ def test_the_pick_is_never_worse_than_the_default(
     cpu: float, io: float, receive: float, put: float, cores: float, ranks: int, step_s: float
 ) -> None:
     run = calibrated(calibration(cpu=cpu, io=io, receive=receive, put=put))
-    found = predicted(run, Question(cores=cores, ranks=ranks, step_s=step_s))
+    found = predicted(run, cores=cores, ranks=ranks, step_s=step_s)
     best = max(row.speed for row in found.rows)
     picked = next(row for row in found.rows if row.config == found.pick)
     default = next(row for row in found.rows if row.config == Config())
@@ -74,14 +76,14 @@ def test_the_pick_is_never_worse_than_the_default(
 
 
 def test_data_that_waits_wants_more_workers_than_cores() -> None:
-    found = predicted(calibrated(), Question(cores=2.0))
+    found = predicted(calibrated(), cores=2.0)
     assert found.pick is not None
     assert found.pick.num_workers > 2
 
 
 def test_what_does_not_fit_is_not_picked() -> None:
     there = elsewhere(96, memory_bytes=400 << 20)
-    found = predicted(calibrated(), Question(machine=there))
+    found = predicted(calibrated(), machine=there)
     assert found.pick is not None
     assert found.pick.num_workers <= 4
     assert any("memory of server" in row.beyond for row in found.rows)
@@ -89,7 +91,7 @@ def test_what_does_not_fit_is_not_picked() -> None:
 
 def test_where_nothing_fits_there_is_no_pick() -> None:
     there = elsewhere(96, memory_bytes=1 << 20)
-    found = predicted(calibrated(), Question(machine=there))
+    found = predicted(calibrated(), machine=there)
     assert found.pick is None
     assert all(row.beyond for row in found.rows)
 
@@ -103,16 +105,18 @@ def test_measured_rates_stand_beside() -> None:
     assert row.measured is not None
     assert row.measured.samples_per_s.value == pytest.approx(math.sqrt(1400 * 1500), rel=0.003)
     assert row.measured.trials == ("t0001", "t0002")
-    others = predicted(run, Question(ranks=2))
+    others = predicted(run, ranks=2)
     assert all(row.measured is None for row in others.rows)
 
 
 def test_a_model_that_agrees_with_the_run_is_trusted() -> None:
     # 2 workers, 44.2 ms a batch of 32 samples
     agreed = predicted(calibrated(trials=[trial(config(2), 1440.0, spread=0.02)]))
-    assert (agreed.confidence, agreed.agreement and agreed.agreement.outside) == ("high", 0)
+    assert (agreed.confidence, agreed.agreement and agreed.agreement.outside) == ("medium", 0)
+    assert agreed.confidence_reason.startswith("the model agrees with what was measured")
     alone = predicted(calibrated())
     assert alone.confidence == "medium"
+    assert alone.confidence_reason.startswith("nothing of this kind was measured")
 
 
 def test_a_model_that_contradicts_the_run_is_not() -> None:
@@ -157,24 +161,24 @@ def test_neighbours_that_were_there_explain_a_low_rate() -> None:
 @pytest.mark.parametrize(
     ("run", "question", "confidence", "words"),
     [
-        (calibrated(calibration(cpu=0.01, doubts=("it was short",))), Question(), "low", "short"),
-        (calibrated(calibration(cpu=0.01, standard_error=0.4)), Question(), "low", "lower"),
-        (calibrated(), Question(machine=elsewhere()), "low", "--speed"),
-        (calibrated(), Question(machine=elsewhere(), speed=1.0), "low", "nothing was measured"),
-        (calibrated(), Question(ranks=2), "medium", "not 2 at once"),
-        (calibrated(), Question(cores=64.0), "medium", "not 64"),
+        (calibrated(calibration(cpu=0.01, doubts=("it was short",))), {}, "low", "short"),
+        (calibrated(calibration(cpu=0.01, standard_error=0.4)), {}, "low", "lower"),
+        (calibrated(), {"machine": elsewhere()}, "low", "--speed"),
+        (calibrated(), {"machine": elsewhere(), "speed": 1.0}, "low", "nothing was measured"),
+        (calibrated(), {"ranks": 2}, "medium", "not 2 at once"),
+        (calibrated(), {"cores": 64.0}, "medium", "not 64"),
     ],
 )
-def test_doubts_are_told(run: Run, question: Question, confidence: str, words: str) -> None:
-    found = predicted(run, question)
+def test_doubts_are_told(run: Run, question: dict[str, Any], confidence: str, words: str) -> None:
+    found = predicted(run, **question)
     assert found.confidence == confidence
     assert words in found.confidence_reason
 
 
 def test_a_speed_that_is_not_known_widens_intervals_of_loaders_that_compute() -> None:
     def width(costs: Calibration, speed: float | None) -> float:
-        question = Question(machine=elsewhere(), speed=speed)
-        found = forecast(calibrated(costs), [fed(2)], question, method="maxplus")
+        run = calibrated(costs)
+        found = forecast(run, [fed(2)], asked(run, machine=elsewhere(), speed=speed))
         rate = found.rows[0].prediction.batches_per_s
         assert rate.low is not None
         assert rate.high is not None
@@ -186,14 +190,15 @@ def test_a_speed_that_is_not_known_widens_intervals_of_loaders_that_compute() ->
 
 
 def test_batches_that_cost_nothing_predict_nothing() -> None:
+    run = calibrated(constant())
     with pytest.raises(UsageError, match="cost no time"):
-        forecast(calibrated(constant()), [fed(2)], Question())
+        forecast(run, [fed(2)], asked(run))
 
 
 def test_another_batch_size_is_refused() -> None:
     run = calibrated(calibration(cpu=0.01, batch_size=16))
     with pytest.raises(UsageError, match="batch_size=8"):
-        forecast(run, [fed(2, batch_size=8)], Question())
+        forecast(run, [fed(2, batch_size=8)], asked(run))
 
 
 def test_the_document_holds_all_with_reasons_for_what_is_missing() -> None:
@@ -211,10 +216,3 @@ def test_the_document_holds_all_with_reasons_for_what_is_missing() -> None:
     assert "wait_fraction" in document["unavailable"]
     assert document["bounds"]["workers"].startswith("the workers are the limit")
     assert {row["measured"] is None for row in document["rows"]} == {True, False}
-
-
-@pytest.mark.parametrize("method", ["simulation", "maxplus", "closed"])
-def test_every_predictor_answers(method: str) -> None:
-    found = forecast(calibrated(), [config(0), fed(4)], Question(), method=method)
-    assert found.method == method
-    assert found.rows[1].rate == pytest.approx(4 / 0.044, rel=0.1)

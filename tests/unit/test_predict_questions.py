@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 from builders import config, machine, target, trial
 from hypothesis import given
 from hypothesis import strategies as st
-from predicted_runs import calibrated, calibration, elsewhere
+from predicted_runs import asked, calibrated, calibration, elsewhere
 
-from dlprof.advise.predict import Question, base_config, configs_of, wanted_configs
-from dlprof.advise.predict.cells import auto_prefetch, auto_workers
-from dlprof.advise.predict.question import measured_step, neighbours_seen, place_of
+from dlprof.advise.predict.cells import (
+    auto_prefetch,
+    auto_workers,
+    base_config,
+    configs_of,
+    wanted_configs,
+)
 from dlprof.advise.predict.speed import clock_of, core_speed
+from dlprof.advise.situation import measured_step, neighbours_seen
 from dlprof.errors import UsageError
 from dlprof.model import Conditions
 from dlprof.records import Config, Explanation, Stage, Usage
@@ -69,7 +75,7 @@ def test_a_speed_that_nobody_knows_is_a_graver_doubt() -> None:
 
 def test_unless_told_otherwise_it_is_as_it_was() -> None:
     run = calibrated(settings={"step_s": 0.02})
-    place = place_of(run, Question())
+    place = asked(run)
     assert place.conditions == Conditions(cores=8.0, step_s=0.02, epoch_batches=1000)
     assert place.as_measured
     assert not place.extrapolated
@@ -78,31 +84,31 @@ def test_unless_told_otherwise_it_is_as_it_was() -> None:
 @pytest.mark.parametrize(
     "question",
     [
-        Question(cores=4.0),
-        Question(ranks=2),
-        Question(step_s=0.03),
-        Question(step_s=0.0),
-        Question(storage_bytes_per_s=1e9),
-        Question(speed=0.5),
-        Question(neighbours=500.0),
-        Question(machine=elsewhere()),
+        {"cores": 4.0},
+        {"ranks": 2},
+        {"step_s": 0.03},
+        {"step_s": 0.0},
+        {"storage_bytes_per_s": 1e9},
+        {"speed": 0.5},
+        {"neighbours": 500.0},
+        {"machine": elsewhere()},
     ],
 )
-def test_other_conditions_were_not_measured(question: Question) -> None:
+def test_other_conditions_were_not_measured(question: dict[str, Any]) -> None:
     run = calibrated(settings={"step_s": 0.02})
-    assert not place_of(run, question).as_measured
+    assert not asked(run, **question).as_measured
 
 
 def test_what_was_measured_beside_the_same_neighbours_stands() -> None:
     run = calibrated(trials=[trial(config(2), usage=Usage(other_cpu_cores=3.0))])
-    assert place_of(run, Question(neighbours=3.5)).as_measured
-    assert not place_of(run, Question(neighbours=0.0)).as_measured
-    assert place_of(run, Question()).as_measured
+    assert asked(run, neighbours=3.5).as_measured
+    assert not asked(run, neighbours=0.0).as_measured
+    assert asked(run).as_measured
 
 
 def test_what_no_machine_has_is_refused() -> None:
     with pytest.raises(UsageError, match="cores must be above 0"):
-        place_of(calibrated(), Question(cores=0.0))
+        assert asked(calibrated(), cores=0.0).conditions
 
 
 def test_a_step_that_is_a_function_is_taken_as_it_was_measured() -> None:
@@ -119,22 +125,23 @@ def test_neighbours_that_were_seen_are_told() -> None:
     busy = trial(config(2), usage=Usage(other_cpu_cores=3.0))
     run = calibrated(trials=[busy])
     assert neighbours_seen(run) == 3.0
-    assert any("--neighbours 3.0" in note for note in place_of(run, Question()).notes)
-    assert not place_of(run, Question(neighbours=1.0)).notes
+    assert asked(run).neighbours == 3.0  # as it was, unless asked for otherwise
+    assert asked(run, neighbours=1.0).neighbours == 1.0
+    assert asked(run, machine=elsewhere()).neighbours == 0.0
     assert neighbours_seen(calibrated()) is None
 
 
 def test_hyper_threads_are_told_apart() -> None:
     there = elsewhere(96, physical_cores=48)
-    notes = place_of(calibrated(), Question(machine=there, neighbours=0.0)).notes
+    notes = asked(calibrated(), machine=there, neighbours=0.0).notes
     assert any("hyper-threads of 48 cores" in note for note in notes)
 
 
 def test_a_storage_limit_means_nothing_where_batches_came_from_the_cache() -> None:
     cached = calibration(cpu=0.001, read_bytes_per_batch=0.0)
-    question = Question(storage_bytes_per_s=1e9)
-    assert any("--cold-cache" in note for note in place_of(calibrated(cached), question).notes)
-    assert not place_of(calibrated(), question).notes
+    notes = asked(calibrated(cached), storage_bytes_per_s=1e9).notes
+    assert any("--cold-cache" in note for note in notes)
+    assert not asked(calibrated(), storage_bytes_per_s=1e9).notes
 
 
 def test_settings_that_are_not_asked_for_stay_as_they_are() -> None:
@@ -194,10 +201,10 @@ def test_bursts_get_deeper_queues() -> None:
 def test_what_was_measured_is_predicted_too() -> None:
     odd = config(7, 5)
     run = calibrated(trials=[trial(odd)])
-    assert odd in wanted_configs(run, Question(), {})
-    assert odd not in wanted_configs(run, Question(ranks=2), {})
-    assert odd not in wanted_configs(run, Question(), {"num_workers": (1, 2)})
-    assert {each.num_workers for each in wanted_configs(run, Question(), {"num_workers": (1, 2)})}
+    assert odd in wanted_configs(run, asked(run), {})
+    assert odd not in wanted_configs(run, asked(run, ranks=2), {})
+    assert odd not in wanted_configs(run, asked(run), {"num_workers": (1, 2)})
+    assert {each.num_workers for each in wanted_configs(run, asked(run), {"num_workers": (1, 2)})}
 
 
 def test_only_what_the_target_can_be_set_to_is_predicted() -> None:
@@ -205,6 +212,6 @@ def test_only_what_the_target_can_be_set_to_is_predicted() -> None:
     fixed = {"prefetch_factor": "make() takes no prefetch_factor"}
     target = dataclasses.replace(run.header.target, fixed=fixed)
     run = dataclasses.replace(run, header=dataclasses.replace(run.header, target=target))
-    assert {each.prefetch_factor for each in wanted_configs(run, Question(), {})} <= {None, 2}
+    assert {each.prefetch_factor for each in wanted_configs(run, asked(run), {})} <= {None, 2}
     with pytest.raises(UsageError, match="prefetch_factor=4, 8 can't be predicted: make"):
-        wanted_configs(run, Question(), {"num_workers": (2,), "prefetch_factor": (4, 8)})
+        wanted_configs(run, asked(run), {"num_workers": (2,), "prefetch_factor": (4, 8)})

@@ -27,9 +27,11 @@ def measured(**rest: object) -> Run:
 
 
 def test_what_was_measured_is_answered_from_what_was_measured() -> None:
+    """Half of what the model says: what it says of both then weighs little."""
     with_it, without = recommend(measured()), recommend(run(blocks(RATES)))
-    assert with_it == without
-    assert with_it.basis == "measured"
+    assert (with_it.config, with_it.basis) == (without.config, "measured")
+    rates = [each.expected.samples_per_s.value for each in (with_it, without)]
+    assert rates[0] == pytest.approx(rates[1], rel=0.03)
 
 
 def test_without_a_calibration_all_is_as_before() -> None:

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from builders import config, header, trial
 from golden import drawn
 from model_calibrations import constant
-from predicted_runs import calibrated, calibration
+from predicted_runs import asked, calibrated, calibration
 
-from dlprof.advise.predict import Question, forecast, wanted_configs
+from dlprof.advise.predict.cells import wanted_configs
+from dlprof.advise.predict.forecast import forecast
 from dlprof.cli.elsewhere import cores_of, share_of, speed_of, storage_limit_of
 from dlprof.cli.entry import run as dlprof
 from dlprof.errors import UsageError
 from dlprof.records import Calibration, Run
 from dlprof.report.prediction import render_forecast
+from dlprof.report.summary import summarise
 from dlprof.store import RunWriter
 from dlprof.units import format_rate
 
 
-def screen(run: Run, width: int, question: Question | None = None, *, whole: bool = False) -> str:
-    asked = question or Question()
-    found = forecast(run, wanted_configs(run, asked, {}), asked, method="maxplus")
+def screen(run: Run, width: int, *, whole: bool = False, **question: Any) -> str:
+    where = asked(run, **question)
+    found = forecast(run, wanted_configs(run, where, {}), where)
     return drawn(render_forecast(run, found, whole=whole), width)
 
 
@@ -31,9 +34,9 @@ def screen(run: Run, width: int, question: Question | None = None, *, whole: boo
 @pytest.mark.parametrize("costs", [calibration(cpu=0.004, io=0.04), constant(cpu=0.01)])
 def test_no_line_is_wider_than_the_terminal(width: int, costs: Calibration) -> None:
     run = calibrated(costs, [trial(config(2), 1400.0)])
-    question = Question(step_s=0.002, neighbours=2.0, storage_bytes_per_s=1e9)
-    for asked in (Question(), question):
-        text = screen(run, width, asked)
+    question = {"step_s": 0.002, "neighbours": 2.0, "storage_bytes_per_s": 1e9}
+    for each in ({}, question):
+        text = screen(run, width, **each)
         assert max(map(len, text.splitlines())) <= width
         assert "pick" in text
 
@@ -41,11 +44,12 @@ def test_no_line_is_wider_than_the_terminal(width: int, costs: Calibration) -> N
 def test_measured_and_predicted_are_told_apart() -> None:
     run = calibrated(trials=[trial(config(2), 1234.0)])
     text = screen(run, 100)
-    over_epochs = format_rate(32_000 / (32_000 / 1234.0 + 0.05 - 32 / 1234.0))
+    (seen,) = summarise(run)
+    assert seen.rate is not None
     assert "measured" in text
-    assert over_epochs in text
+    assert text.count(f" {format_rate(seen.rate.value)}") == 2  # as every view has it
     assert text.startswith("Predicted for data.py:make on box")
-    assert over_epochs not in screen(run, 100, Question(ranks=2))
+    assert "measured:" not in screen(run, 100, ranks=2)
 
 
 def test_rows_tell_what_they_differ_in() -> None:

@@ -10,13 +10,15 @@ import pytest
 from builders import blocks, config, failed, run, target, trial
 from finding_cases import Loader, codes, evidence, explanation
 from golden import drawn
-from predicted_runs import calibrated, elsewhere
+from predicted_runs import asked, calibrated, elsewhere
 from test_records_integrity import OLD_DUPLICATED, raising, wrong
 
 from dlprof.advise.findings import find
 from dlprof.advise.findings.table import remedies
 from dlprof.advise.findings.view import View
-from dlprof.advise.predict import Question, feed, forecast, wanted_configs
+from dlprof.advise.predict.cells import wanted_configs
+from dlprof.advise.predict.feed import feed
+from dlprof.advise.predict.forecast import forecast
 from dlprof.advise.recommend import recommend
 from dlprof.advise.wrong_data import said_first
 from dlprof.errors import NothingMeasuredError
@@ -175,32 +177,33 @@ def test_no_machine_cores_or_ranks_are_predicted_wrong_data() -> None:
 
 def test_predictions_leave_wrong_data_out() -> None:
     found = with_calibration([wrong(config(2), "duplicated")], own_config=config(2))
-    answer = forecast(found, wanted_configs(found, Question(), {}), Question())
+    answer = forecast(found, wanted_configs(found, asked(found), {}), asked(found))
     assert {row.config.num_workers for row in answer.rows} == {0, 1}
     assert drawn(render_forecast(found, answer), 120).startswith(YOURS)
     assert json.loads(forecast_document(found, answer))["findings"][0]["code"] == "data.duplicated"
     with pytest.raises(NothingMeasuredError, match="data is wrong: Workers yield") as raised:
-        forecast(found, [config(4)], Question())
+        forecast(found, [config(4)], asked(found))
     assert raised.value.hint == "Fix it."
-    assert len(forecast(found, [config(1), config(4)], Question()).rows) == 1
+    assert len(forecast(found, [config(1), config(4)], asked(found)).rows) == 1
 
 
 def test_a_step_is_not_fed_by_wrong_data() -> None:
     found = with_calibration([wrong(config(2), "duplicated")])
-    answer = feed(found, Question(step_s=0.01))
+    answer = feed(found, asked(found, step_s=0.01))
     assert answer.config.num_workers < 2
     assert not answer.reached
     assert drawn(render_feed(found, answer), 120).startswith(SAME)
     assert json.loads(feed_document(found, answer))["findings"][0]["code"] == "data.duplicated"
-    assert feed(with_calibration([]), Question(step_s=0.01)).config.num_workers > 2
+    whole = with_calibration([])
+    assert feed(whole, asked(whole, step_s=0.01)).config.num_workers > 2
 
 
 def test_more_workers_than_an_iterable_takes_are_not_predicted_either() -> None:
     found = with_calibration([trial(config(2)), raising(config(4))])
-    answer = forecast(found, wanted_configs(found, Question(), {}), Question())
+    answer = forecast(found, wanted_configs(found, asked(found), {}), asked(found))
     assert max(row.config.num_workers for row in answer.rows) <= 3
     with pytest.raises(NothingMeasuredError, match="settings that fail: No samples"):
-        forecast(found, [config(8)], Question())
+        forecast(found, [config(8)], asked(found))
 
 
 def test_a_profile_promises_nothing_of_more_workers_by_wrong_data() -> None:

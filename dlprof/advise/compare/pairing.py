@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from dlprof.advise.candidates import Candidate, gather, has_rate
-from dlprof.advise.effective import Situation
-from dlprof.advise.speeds import compare_speeds
+from dlprof.advise.situation import Situation
+from dlprof.advise.speeds import speeds_of
 from dlprof.errors import NothingMeasuredError, UsageError
-from dlprof.records import Config, Constraints, Run, Trial
+from dlprof.records import Config, Run, Trial
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,19 +119,18 @@ def _fastest_of_both(
     found_a: Mapping[Config, Candidate],
     found_b: Mapping[Config, Candidate],
 ) -> Config:
-    speeds_a = compare_speeds([found_a[key] for key in shared], _situation(a)).belief.log_rates
-    speeds_b = compare_speeds([found_b[key] for key in shared], _situation(b)).belief.log_rates
+    speeds_a, speeds_b = _steady(a), _steady(b)
     return max(shared, key=lambda key: speeds_a[found_a[key].key] + speeds_b[found_b[key].key])
 
 
 def _fastest(run: Run, found: Mapping[Config, Candidate]) -> Candidate:
-    candidates = list(found.values())
-    steady = compare_speeds(candidates, _situation(run)).belief
-    return max(candidates, key=lambda each: steady.log_rates[each.key])
+    steady = _steady(run)
+    return max(found.values(), key=lambda each: steady[each.key])
 
 
-def _situation(run: Run) -> Situation:
-    return Situation.of(run, Constraints(), None)
+def _steady(run: Run) -> Mapping[str, float]:
+    """Logarithms of the steady rates as the run has them, by ``Config.key``."""
+    return speeds_of(run, Situation.of(run)).belief.log_rates
 
 
 def _pair(a: Run, b: Run, one: Candidate, two: Candidate, *, how: str) -> Pair:

@@ -1,34 +1,14 @@
-"""What was measured of configurations that are predicted, and whether the two agree."""
+"""Whether the model agrees with what a run measured."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from dlprof.advise.candidates import gather
-from dlprof.advise.effective import Situation
-from dlprof.advise.predict.question import Place, Question, neighbours_seen, place_of
-from dlprof.advise.speeds import compare_speeds
-from dlprof.model import predict_all
-from dlprof.records import Calibration, Config, Constraints, Estimate, Prediction, Run
+from dlprof.advise.predict.carried import predictions
+from dlprof.advise.situation import Situation, usable_calibration
+from dlprof.advise.thresholds import MANY_DISAGREE
+from dlprof.records import Estimate, Prediction, Run
 from dlprof.stats import believe, observe
-
-_MANY_DISAGREE = 0.5
-"""Share of the measured configurations outside of what is predicted from which it is told."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """What plain trials of one configuration gave.
-
-    Attributes:
-        samples_per_s: The one rate that the run has for it.
-        wait_fraction: Mean over those that tell.
-        trials: Their ids.
-    """
-
-    samples_per_s: Estimate
-    wait_fraction: float | None
-    trials: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +19,7 @@ class Agreement:
         configs: How many configurations were measured.
         outside: How many of them gave a rate outside of the predicted interval.
         worst: Measured over predicted rate of the one that is furthest off.
-        neighbours: Busy cores of others that were reckoned with.
+        neighbours: Busy cores of others that were counted in.
     """
 
     configs: int
@@ -50,30 +30,12 @@ class Agreement:
     @property
     def is_poor(self) -> bool:
         """Whether predictions and measurements contradict each other too often."""
-        return self.outside > _MANY_DISAGREE * self.configs
+        return self.outside > MANY_DISAGREE * self.configs
 
 
-def measured_beside(run: Run) -> dict[Config, Measured]:
-    """What was measured, by configuration, as every view of the run has it.
-
-    Traced trials are none of it.
-    """
-    candidates = [each for each in gather(run) if each.trials]
-    if not candidates:
-        return {}
-    speeds = compare_speeds(candidates, Situation.of(run, Constraints(), None))
-    return {
-        each.config: Measured(
-            samples_per_s=speeds.rate(each.key),
-            wait_fraction=speeds.wait_fraction(each),
-            trials=tuple(each.trial_ids),
-        )
-        for each in candidates
-    }
-
-
-def agreement(run: Run, calibration: Calibration) -> Agreement | None:
+def agreement(run: Run) -> Agreement | None:
     """Hold the model against the run's own trials; ``None`` where there are none."""
+    calibration = usable_calibration(run)
     seen = [
         (trial, each)
         for trial in run.completed
@@ -84,13 +46,12 @@ def agreement(run: Run, calibration: Calibration) -> Agreement | None:
         return None
     alone = believe([each for _, each in seen])  # in its own light, not in the model's
     whole = {trial.config for trial, each in seen if each.whole_epochs}
-    configs = sorted({trial.config for trial, _ in seen}, key=lambda config: config.cost_key)
-    others = min(neighbours_seen(run) or 0.0, run.header.machine.usable_cores)
-    there: Place = place_of(run, Question(neighbours=others))
-    predicted = predict_all(calibration, configs, there.conditions)
+    configs = {trial.config for trial, _ in seen}
+    here = Situation.of(run)
+    predicted = predictions(run, here, configs).items()
     pairs = [
         (alone.rate(config.key), model)
-        for config, each in zip(configs, predicted, strict=True)
+        for config, each in predicted
         if (model := _comparable(each, whole=config in whole)) is not None and model.value > 0
     ]
     if not pairs:
@@ -100,7 +61,7 @@ def agreement(run: Run, calibration: Calibration) -> Agreement | None:
         configs=len(pairs),
         outside=sum(not _overlap(mine, model) for mine, model in pairs),
         worst=max(ratios, key=lambda ratio: max(ratio, 1 / ratio)),
-        neighbours=others,
+        neighbours=here.neighbours,
     )
 
 

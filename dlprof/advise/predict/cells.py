@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from dlprof.advise.predict.question import Question, place_of, usable_calibration
+from dlprof.advise.situation import Situation, usable_calibration
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.model import Conditions, bounds, cell_of, spread_workers
 from dlprof.records import DATA_FAULTS, Calibration, Config, Integrity, Run
@@ -44,13 +44,13 @@ def base_config(run: Run) -> Config:
 
 
 def wanted_configs(
-    run: Run, question: Question, axes: Mapping[str, Sequence[object]]
+    run: Run, situation: Situation, axes: Mapping[str, Sequence[object]]
 ) -> tuple[Config, ...]:
     """The configurations that a user asks for, sensible values where he names none.
 
     Args:
         run: That holds a calibration.
-        question: Where they are to run.
+        situation: Where they are to run.
         axes: Values by setting, as far as he named them.
 
     Raises:
@@ -63,14 +63,34 @@ def wanted_configs(
     if "num_workers" in axes:
         return attainable(run, configs_of(base, {**depths, **axes}), axes)
     shallow = configs_of(base, {name: axes[name][:1] for name in axes if name != "prefetch_factor"})
-    place = place_of(run, question)
-    workers = auto_workers(calibration, shallow[0], place.conditions)
+    workers = auto_workers(calibration, shallow[0], situation.conditions)
     made = attainable(run, configs_of(base, {"num_workers": workers, **depths, **axes}), axes)
-    if axes or not place.as_measured:
+    if axes or not situation.as_measured:
         return made
     sizes = {None, calibration.batch_size}
     measured = {trial.config for trial in run.completed if trial.config.batch_size in sizes}
     return tuple(sorted({*made, *measured}, key=lambda config: config.cost_key))
+
+
+def candidate_configs(run: Run, situation: Situation) -> tuple[Config, ...]:
+    """What is worth predicting of all settings, PyTorch's default and the present ones among them.
+
+    Raises:
+        NothingMeasuredError: The data of all of them is wrong.
+        UsageError: There is no calibration.
+    """
+    calibration, base = usable_calibration(run), base_config(run)
+    most = situation.constraints.max_workers
+    axes = {
+        "num_workers": auto_workers(calibration, base, situation.conditions, most),
+        "prefetch_factor": auto_prefetch(calibration),
+        "persistent_workers": (False, True),
+    }
+    plain, present = Config(batch_size=calibration.batch_size), situation.present
+    configs = {*attainable(run, [*configs_of(base, axes), plain], {})}
+    if present is not None and present.batch_size in {None, calibration.batch_size}:
+        configs.add(present)
+    return useful(run, configs)
 
 
 def attainable(

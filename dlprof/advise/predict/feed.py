@@ -7,14 +7,16 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dlprof.advise.choice import FED_WAIT_FRACTION
+from dlprof.advise.choice import choose
+from dlprof.advise.confidence import judge
 from dlprof.advise.predict.beside import agreement
+from dlprof.advise.predict.carried import candidates_of
 from dlprof.advise.predict.cells import attainable, base_config, saturating_workers, useful
-from dlprof.advise.predict.forecast import Calibrated, predicted_rows
-from dlprof.advise.predict.question import Place, Question, place_of, usable_calibration
-from dlprof.advise.predict.trust import judge
+from dlprof.advise.predict.forecast import Calibrated
+from dlprof.advise.situation import Situation, usable_calibration
+from dlprof.advise.thresholds import FED_WAIT_FRACTION
 from dlprof.errors import UsageError
-from dlprof.model import Conditions, Predictor, cell_of, predictor_of
+from dlprof.model import Conditions, Predictor, cell_of, predict_all, predictor_of
 from dlprof.model.deck import Deck
 from dlprof.model.work import work_of
 from dlprof.records import Calibration, Confidence, Config, Estimate, Integrity, Prediction, Run
@@ -45,7 +47,7 @@ class Feed:
         ranks: Training processes.
         step_s: The step of each.
         asked_wait_fraction: Share of time that the step may wait, as asked for.
-        max_wait_fraction: The same as reckoned with: more where no loader could keep it.
+        max_wait_fraction: The same as searched with: more where no loader could keep it.
         least_wait_fraction: What remains with workers and cores without end: taking batches in.
         config: The fewest workers on the fewest cores.
         dataloader_kwargs: What to pass to DataLoader.
@@ -99,32 +101,31 @@ class Feed:
 
 def feed(
     run: Run,
-    question: Question,
+    situation: Situation,
     *,
     max_wait: float = FED_WAIT_FRACTION,
     base: Config | None = None,
-    method: str = "simulation",
 ) -> Feed:
     """Find the fewest cores, and on them the fewest workers, that keep a step fed.
 
     By bisection: waiting falls with workers and with cores. Where taking a batch into the main
     process already makes the step wait for longer than asked, no loader could do better, and the
-    rate may be lower than the best possible by what is asked.
+    rate may be lower than the best possible by what is asked. Loading is taken to be as fast as is
+    believed of such a configuration by what the run measured.
 
     Args:
         run: That holds a calibration.
-        question: The step, the ranks, the machine.
+        situation: The step, the ranks, the machine.
         max_wait: Share of time that the step may wait.
         base: The other settings; ``None`` for those of the run.
-        method: ``simulation``, ``maxplus`` or ``closed``.
 
     Raises:
         NothingMeasuredError: The data with such workers is wrong.
         UsageError: There is no step or no calibration, or a figure is out of range.
     """
     calibration = usable_calibration(run)
-    place = place_of(run, question)
-    if not place.conditions.step_s + place.conditions.step_cpu_s > 0:
+    step_s = situation.step_s + situation.step_cpu_s
+    if not step_s > 0:
         raise UsageError(
             "There is no training step to feed", hint="Give its length, as with --step-time 12ms."
         )
@@ -133,25 +134,44 @@ def feed(
     free = attainable(run, [deepest], {})[0].prefetch_factor == _DEPTHS[-1]
     depths = _DEPTHS if free else _DEPTHS[:1]
     most = Integrity.of(run).most_workers
-    search = _Search(calibration, base, place.conditions, method, depths, most)
-    least = search.least_wait()
-    allowed = max_wait if least <= max_wait * (1 - _SLACK) else least + max_wait * (1 - least)
-    workers, prefetch, cores = search.fewest(allowed)
-    (config,) = useful(run, [search.config(workers, prefetch)])
-    there = _with(place, cores=float(cores))
-    prediction = predicted_rows(run, calibration, [config], there, method=method)[0].prediction
-    endless = _with(there, step_s=0.0, step_cpu_s=0.0)
-    unfed = predicted_rows(run, calibration, [config], endless, method=method)
-    own_rate = unfed[0].prediction.batches_per_s
-    confidence, reason = judge(run, calibration, place, own_rate, agreement(run, calibration))
-    machine_cores = place.conditions.cores
-    machine_wait = search.wait(workers, prefetch, machine_cores)
+
+    def search(factor: float) -> tuple[_Search, float, tuple[int, int, int]]:
+        """Workers, queue and cores where loading is that many times as fast as the model says.
+
+        All that loading takes over the same step is as it would be over a step so much longer.
+        """
+        where = situation.conditions
+        scaled = {"step_s": where.step_s * factor, "step_cpu_s": where.step_cpu_s * factor}
+        conditions = dataclasses.replace(where, **scaled)
+        found = _Search(calibration, base, conditions, depths, most)
+        least = found.least_wait()
+        enough = least <= max_wait * (1 - _SLACK)
+        allowed = max_wait if enough else least + max_wait * (1 - least)
+        return found, allowed, found.fewest(allowed)
+
+    first, _, (workers, prefetch, cores) = search(1.0)
+    (config,) = useful(run, [first.config(workers, prefetch)])
+    endless = _unfed(situation, float(cores))
+    (unfed,), speeds = candidates_of(run, endless, [config])
+    raw = predict_all(calibration, [config], endless.conditions)[0].batches_per_s.value
+    factor = 1.0 if unfed.prediction is None else unfed.prediction.batches_per_s.value / raw
+    found, allowed, (workers, prefetch, cores) = search(factor)
+    (config,) = useful(run, [found.config(workers, prefetch)])
+    there = dataclasses.replace(situation, cores=float(cores), as_measured=False, by_model=True)
+    (made,), _ = candidates_of(run, there, [config])
+    (unfed,), speeds = candidates_of(run, _unfed(situation, float(cores)), [config])
+    prediction, own_rate = made.prediction, speeds.steady(config.key)
+    if prediction is None:
+        raise RuntimeError("a configuration that was predicted has no prediction")
+    confidence, reason = judge(choose([unfed], endless, speeds), run, None, agreement(run))
+    machine_wait = found.wait(workers, prefetch, situation.cores)
+    least = found.least_wait()
     can_be_fed = least <= _HARDLY_FED
     return Feed(
-        hostname=place.machine.hostname,
-        extrapolated=place.extrapolated,
-        ranks=place.conditions.ranks,
-        step_s=place.conditions.step_s + place.conditions.step_cpu_s,
+        hostname=situation.machine.hostname,
+        extrapolated=situation.extrapolated,
+        ranks=situation.constraints.ranks,
+        step_s=step_s,
         asked_wait_fraction=max_wait,
         max_wait_fraction=allowed,
         least_wait_fraction=least,
@@ -159,23 +179,24 @@ def feed(
         dataloader_kwargs=config.dataloader_kwargs(),
         workers=_around(workers, own_rate),
         cores=_around(cores, own_rate),
-        **_totals(calibration, prediction, place.conditions.ranks),
+        **_totals(calibration, prediction, situation.constraints.ranks),
         prediction=prediction,
-        machine_cores=machine_cores,
-        reached=can_be_fed and search.wait(workers, prefetch, float(cores)) <= allowed,
+        machine_cores=situation.cores,
+        reached=can_be_fed and found.wait(workers, prefetch, float(cores)) <= allowed,
         enough=can_be_fed and machine_wait <= allowed,
         machine_wait_fraction=machine_wait,
         confidence=confidence,
         confidence_reason=reason,
         calibrated=Calibrated.of(run, calibration),
-        notes=place.notes,
+        notes=situation.notes,
     )
 
 
-def _with(place: Place, **changes: float) -> Place:
-    """The same place under conditions of which some are changed."""
-    conditions = dataclasses.replace(place.conditions, **changes)  # type: ignore[arg-type] # by name
-    return dataclasses.replace(place, conditions=conditions)
+def _unfed(situation: Situation, cores: float) -> Situation:
+    """The same without a step to keep fed, on other cores, which no trial shows."""
+    return dataclasses.replace(
+        situation, cores=cores, step_s=0.0, step_cpu_s=0.0, as_measured=False, by_model=True
+    )
 
 
 def _totals(calibration: Calibration, prediction: Prediction, ranks: int) -> dict[str, Any]:
@@ -215,14 +236,13 @@ def _around(count: int, rate: Estimate) -> Estimate:
 
 
 class _Search:
-    """How long a step waits, by workers and cores; each answer is reckoned once."""
+    """How long a step waits, by workers and cores; each answer is computed once."""
 
     def __init__(
         self,
         calibration: Calibration,
         base: Config,
         conditions: Conditions,
-        method: str,
         depths: Sequence[int],
         most: int | None,
     ) -> None:
@@ -231,7 +251,7 @@ class _Search:
         self._calibration = calibration
         self._base = base
         self._conditions = conditions
-        self._predictor: Predictor = predictor_of(method)
+        self._predictor: Predictor = predictor_of("simulation")
         self._deck = Deck(_SEED)
         self._works = {
             some: work_of(calibration, self.config(int(some), 2), conditions)
@@ -262,7 +282,7 @@ class _Search:
         """What remains of the wait with more workers and cores than are of any use.
 
         Asked as all else is: in the closed form workers are never at rest, and receiving from one
-        that computes is dear.
+        that computes costs much.
         """
         most = self._most()
         fed = min(self.wait(most, depth, self._ample(most)) for depth in self._depths)

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 
-from dlprof.advise.choice import FED_WAIT_FRACTION
-from dlprof.advise.effective import Situation
+from dlprof.advise.choice import choose
+from dlprof.advise.confidence import certify, judge
 from dlprof.advise.limits import breach
-from dlprof.advise.predict.beside import Agreement, Measured, agreement, measured_beside
+from dlprof.advise.predict.beside import Agreement, agreement
+from dlprof.advise.predict.carried import candidates_of
 from dlprof.advise.predict.cells import useful
-from dlprof.advise.predict.question import (
-    Place,
-    Question,
-    place_of,
-    situation_of,
-    usable_calibration,
-)
-from dlprof.advise.predict.trust import judge
-from dlprof.errors import UsageError
-from dlprof.model import Conditions, describe, predict_all
-from dlprof.records import Calibration, Confidence, Config, Constraints, Estimate, Prediction, Run
-from dlprof.stats import NEAR
+from dlprof.advise.situation import Situation, usable_calibration
+from dlprof.model import Conditions, describe
+from dlprof.records import Calibration, Confidence, Config, Estimate, Prediction, Run
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What plain trials of one configuration gave.
+
+    Attributes:
+        samples_per_s: The one rate that the run has for it.
+        wait_fraction: Mean over those that tell.
+        trials: Their ids.
+    """
+
+    samples_per_s: Estimate
+    wait_fraction: float | None
+    trials: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +37,7 @@ class Row:
 
     Attributes:
         config: Which.
-        prediction: What it would give each rank.
+        prediction: What it would give each rank, corrected by what the run measured.
         measured: What it gave when it was measured under the same conditions; ``None`` where it
             was not.
         beyond: The limit of the machine that it would not keep; empty if it would.
@@ -48,40 +54,14 @@ class Row:
         return self.prediction.batches_per_s.value
 
     @property
-    def is_fed(self) -> bool:
-        """Whether the step waits as little as one that is kept fed does."""
-        wait = self.prediction.wait_fraction
-        return wait is not None and wait <= FED_WAIT_FRACTION
-
-    @property
     def speed(self) -> float:
         """The same over whole epochs, where their length is known."""
         return self.prediction.epoch_batches_per_s or self.rate
 
     @property
-    def key(self) -> str:
-        """``Config.key``."""
-        return self.config.key
-
-    @property
     def name(self) -> str:
         """The configuration in words."""
         return self.config.text_naming("prefetch_factor")
-
-    @property
-    def trial_ids(self) -> list[str]:
-        """The trials that measured it under the same conditions; its needs are predicted."""
-        return [] if self.measured is None else list(self.measured.trials)
-
-    @property
-    def pss_bytes(self) -> int | None:
-        """Memory of one rank's process tree."""
-        return _whole(self.prediction.pss_bytes)
-
-    @property
-    def shm_bytes(self) -> int | None:
-        """Shared memory of one rank."""
-        return _whole(self.prediction.shm_bytes)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +71,7 @@ class Calibrated:
     Attributes:
         hostname: Where.
         batches: How many.
-        available_cores: Cores that were to be had.
+        available_cores: Cores that were available.
         standard_error: Relative standard error of the mean batch cost.
         doubts: What makes it unreliable.
     """
@@ -124,7 +104,6 @@ class Forecast:
         extrapolated: Whether it is another than the one that was measured.
         conditions: Cores, ranks, step and the rest.
         calibrated: What it rests on.
-        method: By which predictor.
         rows: In the order of what configurations cost.
         pick: The cheapest within 3 % of the best that keeps the machine's limits; ``None`` where
             none does.
@@ -140,7 +119,6 @@ class Forecast:
     extrapolated: bool
     conditions: Conditions
     calibrated: Calibrated
-    method: str
     rows: tuple[Row, ...]
     pick: Config | None
     bounds: Mapping[str, str]
@@ -151,16 +129,13 @@ class Forecast:
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-def forecast(
-    run: Run, configs: Sequence[Config], question: Question, *, method: str = "simulation"
-) -> Forecast:
-    """Predict configurations from what a run calibrated.
+def forecast(run: Run, configs: Sequence[Config], situation: Situation) -> Forecast:
+    """Predict configurations from what a run calibrated and measured.
 
     Args:
         run: That holds a calibration.
         configs: Canonical ones, at least one.
-        question: Where they are to run.
-        method: ``simulation``, ``maxplus`` or ``closed``.
+        situation: Where they are to run.
 
     Raises:
         NothingMeasuredError: The data of all of them is wrong.
@@ -168,137 +143,43 @@ def forecast(
             calibration is for another batch size.
     """
     calibration = usable_calibration(run)
-    place = place_of(run, question)
-    kept = useful(run, configs)
-    rows = predicted_rows(run, calibration, kept, place, method=method)
-    pick = cheapest([row for row in rows if not row.beyond])
-    agreed = agreement(run, calibration)
-    shown = pick or rows[0]
-    confidence, reason = judge(run, calibration, place, shown.prediction.batches_per_s, agreed)
+    candidates, speeds = candidates_of(run, situation, useful(run, configs))
+    broken = {each.config: breach(each, situation) for each in candidates}
+    rows = [
+        Row(
+            config=each.config,
+            prediction=each.prediction,
+            measured=Measured(
+                samples_per_s=speeds.rate(each.key),
+                wait_fraction=speeds.wait_fraction(each),
+                trials=tuple(each.trial_ids),
+            )
+            if each.measured
+            else None,
+            beyond=""
+            if (found := broken[each.config]) is None
+            else f"{found.limit}: it {found.need}",
+        )
+        for each in candidates
+        if each.prediction is not None
+    ]
+    allowed = [each for each in candidates if broken[each.config] is None]
+    choice, agreed = choose(allowed or candidates, situation, speeds), agreement(run)
+    confidence, reason = judge(choice, run, certify(choice, run), agreed)
     return Forecast(
-        hostname=place.machine.hostname,
-        extrapolated=place.extrapolated,
-        conditions=place.conditions,
+        hostname=situation.machine.hostname,
+        extrapolated=situation.extrapolated,
+        conditions=situation.conditions,
         calibrated=Calibrated.of(run, calibration),
-        method=method,
         rows=tuple(rows),
-        pick=pick.config if pick is not None else None,
+        pick=choice.pick.config if allowed else None,
         bounds={name: describe(name) for name in sorted({r.prediction.bound for r in rows})},
         confidence=confidence,
         confidence_reason=reason,
-        notes=place.notes,
+        notes=situation.notes,
         agreement=agreed,
         unavailable=_unavailable(rows),
     )
-
-
-def predicted_rows(
-    run: Run,
-    calibration: Calibration,
-    configs: Sequence[Config],
-    place: Place,
-    *,
-    method: str = "simulation",
-) -> list[Row]:
-    """Predictions with what was measured beside and with the machine's limits, cheapest first.
-
-    Raises:
-        UsageError: The calibration is for another batch size, or of batches that cost nothing.
-    """
-    ordered = sorted(configs, key=lambda config: config.cost_key)
-    try:
-        predictions = predict_all(calibration, ordered, place.conditions, method=method)
-    except ValueError as error:
-        raise UsageError(
-            f"Nothing can be predicted: {error}", hint="Calibrate at that size."
-        ) from None
-    if not all(0 < each.batches_per_s.value < math.inf for each in predictions):
-        raise UsageError(
-            "Nothing can be predicted: the calibrated batches cost no time at all",
-            hint="Calibrate again with dlprof profile.",
-        )
-    measured = measured_beside(run) if place.as_measured else {}
-    doubts = _speed_doubts(calibration, ordered, place)
-    situation = situation_of(run, Constraints(ranks=place.conditions.ranks), place)
-    rows = (
-        Row(config=config, prediction=_widened(each, *doubt), measured=measured.get(config))
-        for config, each, doubt in zip(ordered, predictions, doubts, strict=True)
-    )
-    return [dataclasses.replace(row, beyond=_beyond(row, situation)) for row in rows]
-
-
-def _beyond(row: Row, situation: Situation) -> str:
-    found = breach(row, situation)
-    return "" if found is None else f"{found.limit}: it {found.need}"
-
-
-def cheapest(rows: Sequence[Row], *, within: float = NEAR) -> Row | None:
-    """The cheapest within 3 % of the best; with a step, of those that keep it fed, if any does.
-
-    Never one that is slower than something cheaper within the 3 %.
-
-    Args:
-        rows: Cheapest first; those that are allowed.
-        within: Share of the best rate that is enough.
-    """
-    speeds = [row.speed for row in rows]
-    best = max(speeds, default=0.0)
-    near = [(row, s) for row, s in zip(rows, speeds, strict=True) if s >= within * best]
-    fed = (row for row, s in near if row.is_fed and s >= near[0][1])
-    return next(fed, near[0][0] if near else None)
-
-
-def _speed_doubts(
-    calibration: Calibration, configs: Sequence[Config], place: Place
-) -> list[tuple[float, float]]:
-    """By what factors each rate changes if cores are as slow or as fast as they may be.
-
-    By the closed form, which tells loaders that compute from those that wait.
-    """
-    factor = place.speed.factor
-    if factor == 1.0:
-        return [(1.0, 1.0)] * len(configs)
-    speeds = (place.speed.value / factor, place.speed.value, place.speed.value * factor)
-    rates = (
-        predict_all(
-            calibration,
-            configs,
-            dataclasses.replace(place.conditions, speed=speed),
-            method="closed",
-        )
-        for speed in speeds
-    )
-    return [
-        (low / mid, high / mid)
-        for low, mid, high in zip(
-            *([each.batches_per_s.value for each in some] for some in rates), strict=True
-        )
-    ]
-
-
-def _widened(prediction: Prediction, low: float, high: float) -> Prediction:
-    """The prediction with an interval as wide as two factors, its own included, make it."""
-    if low == high:
-        return prediction
-    samples = prediction.samples_per_s
-    return dataclasses.replace(
-        prediction,
-        batches_per_s=_wider(prediction.batches_per_s, low, high),
-        samples_per_s=None if samples is None else _wider(samples, low, high),
-    )
-
-
-def _wider(estimate: Estimate, low: float, high: float) -> Estimate:
-    value = estimate.value
-    if not (estimate.low and estimate.high and math.isfinite(value)):
-        return estimate
-    down = math.hypot(math.log(value / estimate.low), math.log(low))
-    up = math.hypot(math.log(estimate.high / value), math.log(high))
-    return Estimate(value=value, low=value * math.exp(-down), high=value * math.exp(up))
-
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else round(value)
 
 
 _REASONS = {

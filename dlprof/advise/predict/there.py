@@ -1,19 +1,20 @@
-"""What to measure on the machine in question, so that a predicted answer becomes a sure one."""
+"""What a predicted answer says beside: the machine in another state, and what to measure there."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import shlex
 from collections.abc import Iterator
 
+from dlprof.advise.choice import Choice
 from dlprof.advise.predict.cells import base_config
-from dlprof.advise.predict.choosing import Chosen
-from dlprof.model import cell_of
-from dlprof.records import Calibration, Config, Run, ToMeasure
+from dlprof.advise.recommend import decide, expected_of
+from dlprof.advise.situation import usable_calibration
+from dlprof.advise.thresholds import STORAGE_WAITS
+from dlprof.model import cell_of, describe
+from dlprof.records import Config, PredictedCase, Run, ToMeasure
 from dlprof.units import format_duration
-
-_WAITS = 0.2
-"""Share of a batch's time spent waiting from which storage decides."""
 
 _KEPT = (
     "pin_memory",
@@ -26,27 +27,52 @@ _KEPT = (
 """Settings that change what a batch costs, and that a command would otherwise choose itself."""
 
 
-def checks(run: Run, calibration: Calibration, chosen: Chosen) -> Iterator[ToMeasure]:
+def cases_of(run: Run, choice: Choice) -> Iterator[PredictedCase]:
+    """The machine as shared now, where that is known, and dedicated."""
+    shared = choice.situation.neighbours
+    states = {"as shared now": shared, "dedicated": 0.0} if shared else {"dedicated": 0.0}
+    for name, neighbours in states.items():
+        found, mine = choice, choice.pick
+        if neighbours != shared:
+            where = dataclasses.replace(
+                choice.situation, neighbours=neighbours, as_measured=False, by_model=True
+            )
+            found, _ = decide(run, where, also=mine.config)
+            mine = found.of(mine.config) or found.pick
+        bound = "" if mine.prediction is None else describe(mine.prediction.bound)
+        yield PredictedCase(
+            name=name,
+            neighbours=neighbours,
+            expected=expected_of(found, mine),
+            bound=bound,
+            best=found.pick.config,
+            best_samples_per_s=found.speeds.rate(found.pick.key),
+        )
+
+
+def checks(run: Run, choice: Choice) -> Iterator[ToMeasure]:
     """What to find out, the most telling first.
 
     Args:
         run: Whose target is to be measured there.
-        calibration: What was predicted from.
-        chosen: The answer that is to be made sure.
+        choice: The answer that is to be made sure.
     """
-    target, kept = _target(run), _kept(run, chosen.pick.config)
-    sweep = f"{_sweep(target, chosen)}{kept}"
-    yield ToMeasure(what=_whether_best(chosen), command=sweep)
-    if not chosen.place.extrapolated:
+    situation, pick = choice.situation, choice.pick
+    target, kept = _target(run), _kept(run, pick.config)
+    where = " there" if situation.extrapolated else ""
+    yield ToMeasure(
+        what=f"whether {pick.name} is the best{where}", command=f"{_sweep(target, choice)}{kept}"
+    )
+    if not situation.extrapolated:
         return
     yield ToMeasure(
         what="what a batch costs on its cores: dlprof recommend with the new run file predicts "
         "from that",
         command=f"dlprof profile {target} --num-workers 2{kept}",
     )
-    means = cell_of(calibration, chosen.pick.config, chosen.place.conditions).work.means
+    means = cell_of(usable_calibration(run), pick.config, situation.conditions).work.means
     whole = means.cpu + means.io
-    if whole > 0 and means.io > _WAITS * whole:
+    if whole > 0 and means.io > STORAGE_WAITS * whole:
         yield ToMeasure(
             what=f"whether its storage makes a batch wait {format_duration(means.io)}, as here",
             command=f"dlprof profile {target} --num-workers 2{kept} --cold-cache",
@@ -57,13 +83,8 @@ def checks(run: Run, calibration: Calibration, chosen: Chosen) -> Iterator[ToMea
     )
 
 
-def _whether_best(chosen: Chosen) -> str:
-    where = " there" if chosen.place.extrapolated else ""
-    return f"whether {chosen.pick.name} is the best{where}"
-
-
-def _sweep(target: str, chosen: Chosen) -> str:
-    config, limits = chosen.pick.config, chosen.situation.constraints
+def _sweep(target: str, choice: Choice) -> str:
+    config, limits = choice.pick.config, choice.situation.constraints
     values = {0, config.num_workers // 2, config.num_workers}
     values.add(max(2, math.ceil(1.5 * config.num_workers)))
     if limits.max_workers is not None:

@@ -8,9 +8,11 @@ from builders import WAITING, blocks, config, failed, machine, run, target, tria
 
 from dlprof.advise.candidates import gather
 from dlprof.advise.choice import choose
-from dlprof.advise.confidence import HIGH, judge
-from dlprof.advise.effective import Situation, rates_of
+from dlprof.advise.confidence import judge
 from dlprof.advise.recommend import recommend
+from dlprof.advise.situation import Situation
+from dlprof.advise.speeds import rates_of, speeds_of
+from dlprof.advise.thresholds import HIGH
 from dlprof.errors import UsageError
 from dlprof.records import (
     Certificate,
@@ -34,7 +36,7 @@ def rule(name: str, measured: Run, **rest: Any) -> RuleOfThumb:
 
 # --- effective rates
 
-ALONE = Situation.of(run([]), Constraints(), None)
+ALONE = Situation.of(run([]))
 
 
 def epoch_factor(of: Trial) -> float:
@@ -172,8 +174,8 @@ def test_equals_are_sure_too_once_repeats_show_them_to_be_that() -> None:
 )
 def test_the_certificate_makes_the_confidence(epsilon: float, level: str) -> None:
     measured = run(blocks({W2: [100] * 3, W4: [100] * 3}))
-    situation = Situation.of(measured, Constraints(), None)
-    choice = choose(gather(measured), gather(measured), situation)
+    situation = Situation.of(measured)
+    choice = choose(gather(measured), situation, speeds_of(measured, situation))
     shown = dataclasses.replace(
         certificate(measured), epsilon=epsilon, epsilon_measured=min(epsilon, 0.02)
     )
@@ -305,7 +307,7 @@ def test_an_epoch_that_trials_saw_has_a_length_where_the_target_does_not_say() -
     )
     found = run(seen)
     found = dataclasses.replace(found, header=dataclasses.replace(found.header, target=endless))
-    situation = Situation.of(found, Constraints(), None)
+    situation = Situation.of(found)
     assert (situation.length, situation.batches_per_epoch) == (600, 20)
 
 

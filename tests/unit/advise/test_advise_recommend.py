@@ -231,7 +231,7 @@ def test_persistent_workers_pay_where_epochs_are_short() -> None:
     short = recommend(run(trials, target=target(length=320, batches_per_epoch=10)))
     assert short.config == keep
     assert "persistent_workers=True gave 4.02x" in claims(short)
-    assert "epochs of 10 batches, as starting workers anew takes 1" in claims(short)
+    assert "epochs of 10 batches, as starting workers again takes 1" in claims(short)
     long = recommend(run(trials, target=target(batches_per_epoch=10_000)))
     assert long.config == W4
     unknown = recommend(run(trials, target=target(length=None, batches_per_epoch=None)))
@@ -362,7 +362,7 @@ def test_drift_between_blocks_cancels() -> None:
 def test_busy_cores_and_neighbours_are_told() -> None:
     usage = Usage(own_cpu_cores=5.8, available_cpu_cores=6.0, other_cpu_cores=2.0)
     answer = recommend(run(blocks({W4: [100, 101]}, usage=usage)))
-    assert "Cores are the limit: it used 5.8 of the 6.0 that could be had" in claims(answer)
+    assert "Cores are the limit: it used 5.8 of the 6.0 available" in claims(answer)
     assert "Other processes kept 2.0 of 8 cores busy" in claims(answer)
     idle = Usage(own_cpu_cores=1.0, available_cpu_cores=8.0, other_cpu_cores=0.1)
     assert "ores" not in claims(recommend(run(blocks({W4: [100, 101]}, usage=idle))))
