@@ -290,10 +290,12 @@ def _epoch_factor(
     """Rate over whole epochs over the steady one; 1 where the trial's own counts turnovers."""
     if epoch_batches is None or turnover_s is None or trial.whole_epochs:
         return 1.0
-    # The first batch is loaded in the turnover.
-    first_s = (1.0 if wait is None else wait) / batches_per_s
+    # All workers load their first batch in the turnover, and the last round leaves some idle.
+    waiting, at_once = 1.0 if wait is None else wait, max(1, trial.config.num_workers)
+    idle = math.ceil(epoch_batches / at_once) * at_once - epoch_batches
     loading_s = epoch_batches / batches_per_s
-    return loading_s / (loading_s + max(0.0, turnover_s - first_s))
+    epoch_s = loading_s + (idle - at_once) * waiting / batches_per_s + turnover_s
+    return loading_s / max(loading_s, epoch_s)
 
 
 def _mean(logs: Sequence[float]) -> EpochFactor:
