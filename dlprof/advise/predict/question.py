@@ -7,7 +7,13 @@ import math
 import statistics
 
 from dlprof.advise.effective import Situation
-from dlprof.advise.predict.speed import CoreSpeed, core_speed
+from dlprof.advise.predict.speed import (
+    CoreSpeed,
+    at_usual_speed,
+    core_speed,
+    speed_error,
+    usual_speed,
+)
 from dlprof.errors import UsageError
 from dlprof.model import Conditions, is_usable
 from dlprof.records import DATA_FAULTS, Calibration, Constraints, Machine, Run
@@ -72,14 +78,14 @@ def is_calibrated(run: Run) -> bool:
 
 
 def usable_calibration(run: Run) -> Calibration:
-    """The calibration that a run holds.
+    """The calibration that a run holds, at the usual speed of its machine's cores.
 
     Raises:
         UsageError: It holds none, none with a batch in it, or that of another run.
     """
     found, want = run.calibration, _want_of_calibration(run)
     if found is not None and want is None:
-        return found
+        return at_usual_speed(found, run.trials)
     raise UsageError(
         f"The run holds {want}, so nothing can be predicted from it",
         hint="Run dlprof profile TARGET, or dlprof sweep TARGET --search model with a budget that "
@@ -110,7 +116,8 @@ def place_of(run: Run, question: Question) -> Place:
     header = run.header
     there = question.machine or header.machine
     extrapolated = there.fingerprint != header.machine.fingerprint
-    speed = core_speed(header.machine, there, ghz=question.ghz, given=question.speed)
+    here = dataclasses.replace(header.machine, core_speed=usual_speed(run))
+    speed = core_speed(here, there, ghz=question.ghz, given=question.speed)
     cores = there.usable_cores if question.cores is None else question.cores
     step_s, step_cpu_s = measured_step(run)
     if question.step_s is not None:
@@ -123,6 +130,7 @@ def place_of(run: Run, question: Question) -> Place:
             step_cpu_s=step_cpu_s,
             storage_bytes_per_s=question.storage_bytes_per_s,
             speed=speed.value,
+            speed_error=speed_error(run.trials),
             copy_scale=_copy_scale(header.machine, there),
             neighbours=question.neighbours or 0.0,
             epoch_batches=_epoch_batches(run, question.ranks),

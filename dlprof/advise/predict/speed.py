@@ -1,20 +1,50 @@
-"""How fast a core of another machine is, relative to the calibrated one."""
+"""How fast cores are: those of another machine, and of this one while it was calibrated."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import re
+import statistics
+from collections.abc import Iterable, Sequence
 
-from dlprof.records import Machine
+from dlprof.model.conditions import SPEED_ERROR
+from dlprof.records import BatchCosts, Calibration, CoreSpeeds, Machine, Run, Trial
 
 _CLOCK = re.compile(r"([0-9]{1,2}(?:\.[0-9]{1,3})?)\s*GHz\b", re.IGNORECASE)
 
+_EXPONENT, _EXPONENT_SD = 0.85, 0.25
+"""How the speed of a loader's computing follows that of the probe's loop: 0.67 to 1.13 by the kind
+of work (FIELD section 10), as one belief has it (``dlprof.stats.belief``)."""
+
+_BY_SPEED = 1.15
+"""A factor to either side, not measured but assumed: how far kinds of work differ between CPU
+models on which the probe's loop is as fast."""
+
 _BY_CLOCK = 1.3
-"""A factor to either side: cores of like clock differ by about this between generations."""
+"""The same of cores of like clock, between generations."""
 
 _UNKNOWN = 1.5
 """The same where not even clocks are known."""
+
+_BETTER = "give --speed, or --machine with what dlprof machine --save writes there"
+
+_ENOUGH = 2
+"""Degrees of freedom from which the speeds of trials show how far they spread."""
+
+_MOST_LOG = math.log(10)
+"""No machine's speed changes by more, whatever a file says."""
+
+_CPU = (
+    "cpu_s",
+    "put_cpu_s",
+    "between_cpu_s",
+    "receive_cpu_s",
+    "main_cpu_s",
+    "let_go_cpu_s",
+    "pin_s",
+)
+"""What a batch costs that follows the speed of the cores."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +54,7 @@ class CoreSpeed:
     Attributes:
         value: 0.8 for a core that takes 1.25 times as long.
         factor: The true one may be this many times smaller or larger; 1 where it is known.
-        doubt: Where the value comes from, if that is a guess; empty otherwise.
+        doubt: Where the value comes from, if that is not what was given; empty otherwise.
     """
 
     value: float
@@ -35,17 +65,38 @@ class CoreSpeed:
 def core_speed(
     here: Machine, there: Machine, *, ghz: float | None = None, given: float | None = None
 ) -> CoreSpeed:
-    """The speed as given, else by the CPU models, else by their clocks, else 1.
+    """The speed as given, else as measured on both, else by CPU models, clocks, or 1.
 
     Args:
-        here: Where the calibration was taken.
+        here: Where the calibration was taken, with the usual speed of its cores.
         there: Where it is to be applied.
         ghz: Clock of ``there``, where its profile says.
         given: As the user says.
     """
     if given is not None:
         return CoreSpeed(value=given)
-    if there.fingerprint == here.fingerprint or there.cpu_model == here.cpu_model:
+    if there.fingerprint == here.fingerprint:
+        return CoreSpeed(value=1.0)
+    mine, theirs = here.core_speed, there.core_speed
+    if mine is not None and theirs is not None and mine.unit == theirs.unit:
+        log = math.log(theirs.median / mine.median)
+        alike = there.cpu_model == here.cpu_model
+        far = (
+            2 * _EXPONENT_SD * log,
+            math.log(theirs.high / theirs.low) / 2,
+            0.0 if alike else math.log(_BY_SPEED),
+        )
+        value = math.exp(_EXPONENT * log)
+        return CoreSpeed(
+            value=value,
+            factor=math.exp(math.hypot(*far)),
+            doubt=(
+                f"a core of {there.hostname} is taken to be {value:.2f} times as fast as one of "
+                f"{here.hostname}, by the speeds measured on both ({theirs.median:,.0f} and "
+                f"{mine.median:,.0f} {mine.unit})"
+            ),
+        )
+    if there.cpu_model == here.cpu_model:
         return CoreSpeed(value=1.0)
     clock_here, clock_there = clock_of(here.cpu_model), ghz or clock_of(there.cpu_model)
     if clock_here and clock_there:
@@ -56,7 +107,7 @@ def core_speed(
             doubt=(
                 f"a core of {there.hostname} is taken to be {value:.2f} times as fast as one of "
                 f"{here.hostname}, by clock rates alone ({clock_there:g} and {clock_here:g} GHz): "
-                "give --speed where you know better"
+                f"{_BETTER}"
             ),
         )
     return CoreSpeed(
@@ -64,7 +115,7 @@ def core_speed(
         factor=_UNKNOWN,
         doubt=(
             f"a core of {there.hostname} is taken to be as fast as one of {here.hostname}, for "
-            "lack of anything better: give --speed"
+            f"lack of anything better: {_BETTER}"
         ),
     )
 
@@ -78,3 +129,80 @@ def clock_of(cpu_model: str) -> float | None:
     found = _CLOCK.search(cpu_model)
     clock = float(found[1]) if found else 0.0
     return clock if clock > 0 and math.isfinite(clock) else None
+
+
+def usual_speed(run: Run) -> CoreSpeeds | None:
+    """The usual speed of a machine's cores: that of the median trial of a run, and its extremes.
+
+    Of trials that kept at most one core busy, where there are any: a machine that is measured by
+    itself is idle, too, and cores that are busy together slow each other down.
+    """
+    groups = _log_speeds(run.trials)
+    few = [log for busy, logs in groups.items() if busy <= 1 for log in logs]
+    known = few or [log for logs in groups.values() for log in logs]
+    if not known:
+        return None
+    middle, low, high = map(math.exp, (statistics.median(known), min(known), max(known)))
+    unit = CoreSpeeds.unit_of(run.header.python_version)
+    return CoreSpeeds(median=middle, low=low, high=high, unit=unit)
+
+
+def speed_error(trials: Iterable[Trial]) -> float:
+    """How far the speed of a loader's computing spreads by that of the cores.
+
+    Returns:
+        Standard deviation of its logarithm between windows of trials with as many busy cores;
+        ``SPEED_ERROR`` where too few of them know the speed.
+    """
+    groups = _log_speeds(trials).values()
+    free = sum(len(logs) - 1 for logs in groups)
+    if free < _ENOUGH:
+        return SPEED_ERROR
+    squares = math.fsum((x - statistics.fmean(logs)) ** 2 for logs in groups for x in logs)
+    return _EXPONENT * math.sqrt(squares / free)
+
+
+def at_usual_speed(calibration: Calibration, trials: Sequence[Trial]) -> Calibration:
+    """The calibration as it were if its trials had run at the cores' usual speed.
+
+    What is usual is the median over all trials with as many busy cores. Waiting stays as it was.
+    Costs with and without workers are from different windows, and each at the speed of its own.
+    """
+    usual = {busy: statistics.median(logs) for busy, logs in _log_speeds(trials).items()}
+    scales = []
+    for fed in (False, True):
+        mine = [
+            t for t in trials if t.id in calibration.trials and fed == bool(t.config.num_workers)
+        ]
+        slower = [usual[busy] - log for busy, logs in _log_speeds(mine).items() for log in logs]
+        shift = max(-_MOST_LOG, min(statistics.fmean(slower), _MOST_LOG)) if slower else 0.0
+        scales.append(math.exp(-_EXPONENT * shift))
+    alone, fed_by = scales
+    return dataclasses.replace(
+        calibration,
+        in_main=calibration.in_main and _scaled(calibration.in_main, alone),
+        helper_cpu_s=calibration.helper_cpu_s * alone,
+        in_workers=calibration.in_workers and _scaled(calibration.in_workers, fed_by),
+        receive={name: _scaled(costs, fed_by) for name, costs in calibration.receive.items()},
+    )
+
+
+def _log_speeds(trials: Iterable[Trial]) -> dict[int, list[float]]:
+    """Logarithms of the cores' speed in the windows of trials, by how many cores these kept busy.
+
+    Cores that are busy together slow each other down, and that is the loader's own doing.
+    """
+    groups: dict[int, list[float]] = {}
+    for trial in trials:
+        speed, own = trial.usage.core_speed, trial.usage.own_cpu_cores
+        if trial.outcome == "completed" and speed is not None and speed > 0:
+            groups.setdefault(round(own or 0.0), []).append(math.log(speed))
+    return groups
+
+
+def _scaled(costs: BatchCosts, factor: float) -> BatchCosts:
+    """Costs with all that follows the cores' speed by a factor."""
+    if factor == 1.0:
+        return costs
+    columns = {name: tuple(factor * each for each in getattr(costs, name)) for name in _CPU}
+    return dataclasses.replace(costs, **columns)
