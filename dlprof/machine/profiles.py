@@ -85,7 +85,7 @@ class MachineProfile:
         cpu_model: CPU model as the system names it.
         logical_cpus: CPUs, hyper-threads counted; for a cloud instance its vCPUs.
         physical_cores: Physical cores.
-        base_ghz: Clock rate that all cores hold together; not asked where ``core_speed`` is known.
+        base_ghz: Clock rate that all cores hold together; of use where ``core_speed`` is not known.
         core_speed: How fast the cores are.
         memory_gib: Memory, GiB.
         memory_gb_per_s: What its channels can carry together, GB/s: all jobs' batches, copies and

@@ -186,6 +186,14 @@ def test_a_machine_without_cores_is_refused(cores: float) -> None:
         from_json(Machine, machine)
 
 
+def test_a_core_has_a_speed() -> None:
+    machine = {**to_json(HEADER.machine), "core_speed": None}
+    assert from_json(Machine, machine).core_speed is None
+    machine["core_speed"] = {"median": 2.0, "low": 0.0, "high": 3.0, "unit": "steps/s"}
+    with pytest.raises(MismatchError, match=r"core_speed\.low is not above 0"):
+        from_json(Machine, machine)
+
+
 @pytest.mark.parametrize(
     ("data", "fault"),
     [
