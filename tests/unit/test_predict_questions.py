@@ -131,12 +131,10 @@ def test_the_farther_speeds_lie_apart_and_scatter_the_less_is_sure() -> None:
 def test_the_usual_speed_is_that_of_trials_that_keep_few_cores_busy() -> None:
     alone = (seen(0, 20000), seen(1, 22000), seen(1, 18000), seen(0, None), seen(0, -1.0))
     many = [seen(8, 9000, busy=8.0)] * 9
-    assert usual_speed(run_of(*many, *alone)) == CoreSpeeds(
-        median=pytest.approx(20000),
-        low=pytest.approx(18000),
-        high=pytest.approx(22000),
-        unit=_UNIT,
-    )
+    found = usual_speed(run_of(*many, *alone))
+    assert found is not None
+    assert (found.median, found.low, found.high) == pytest.approx((20000, 18000, 22000))
+    assert found.unit == _UNIT
     crowded = usual_speed(run_of(*many))
     assert crowded is not None
     assert crowded.median == pytest.approx(9000)
