@@ -166,7 +166,11 @@ def at_usual_speed(calibration: Calibration, trials: Sequence[Trial]) -> Calibra
     """The calibration as it were if its trials had run at the cores' usual speed.
 
     What is usual is the median over all trials with as many busy cores. Waiting stays as it was.
-    Costs with and without workers are from different windows, and each at the speed of its own.
+    Beside load that came and went, on cores that kept their speed to within 8 %, this took the
+    spread of CPU time between windows of 0.8 s from 7.2 to 6.5 % (JPEG) and from 10.8 to 9.1 % (a
+    Python loop; 93 windows each); where speeds lie 1.8x apart they explain three quarters of it and
+    more (FIELD section 10). Costs with and without workers are from different windows, and each at
+    the speed of its own.
     """
     usual = {busy: statistics.median(logs) for busy, logs in _log_speeds(trials).items()}
     scales = []
