@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dlprof.cli.app import program
-from dlprof.machine.profiles import GpuProfile, MachineProfile
+from dlprof.machine.profiles import CoreSpeedProfile, GpuProfile, MachineProfile
 from dlprof.settings import Option, SweepSettings, by_key
 from dlprof.store.format import RECORD_TYPES
 from dlprof.targets.builtin.options import options_of
@@ -159,8 +159,12 @@ def record_tables() -> str:
 
 
 def profile_tables() -> str:
-    """The keys of a machine profile, and those of its GPUs."""
-    parts = {"": MachineProfile, "Each table `[[gpus]]` has:\n\n": GpuProfile}
+    """The keys of a machine profile, and those of its GPUs and of its cores' speed."""
+    parts = {
+        "": MachineProfile,
+        "The table `[core_speed]` has:\n\n": CoreSpeedProfile,
+        "Each table `[[gpus]]` has:\n\n": GpuProfile,
+    }
     return "\n".join(intro + _key_table(found) for intro, found in parts.items())
 
 

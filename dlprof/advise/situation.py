@@ -7,7 +7,7 @@ import math
 import statistics
 from typing import TYPE_CHECKING
 
-from dlprof.advise.predict.speed import CoreSpeed, core_speed
+from dlprof.advise.predict.speed import CoreSpeed, core_speed, speed_error, usual_speed
 from dlprof.advise.thresholds import SAME_CORES, SAME_STEP, SHARED
 from dlprof.errors import UsageError
 from dlprof.records import DATA_FAULTS, Calibration, Config, Constraints, Machine, Run
@@ -36,6 +36,7 @@ class Situation:
         neighbours: Of these, what others keep busy.
         storage_bytes_per_s: What the storage gives to all ranks together; ``None`` for no limit.
         speed: Of its cores.
+        speed_error: How far that spreads, as the standard deviation of its logarithm.
         copy_scale: How much longer a copy to the device takes than where it was measured.
         length: Samples in an epoch.
         batches_per_epoch: At the target's own batch size.
@@ -57,6 +58,7 @@ class Situation:
     neighbours: float
     storage_bytes_per_s: float | None
     speed: CoreSpeed
+    speed_error: float
     copy_scale: float
     length: int | None
     batches_per_epoch: int | None
@@ -99,7 +101,8 @@ class Situation:
             and math.isclose(step_s, whole_s or 0.0, rel_tol=SAME_STEP)
         )
         cores = there.usable_cores if asked.cores is None else asked.cores
-        speed = core_speed(header.machine, there, ghz=ghz, given=asked.speed)
+        mine = dataclasses.replace(header.machine, core_speed=usual_speed(run))
+        speed = core_speed(mine, there, ghz=ghz, given=asked.speed)
         seen = neighbours_seen(run) or 0.0
         as_measured = (
             same_step
@@ -140,6 +143,7 @@ class Situation:
             neighbours=neighbours,
             storage_bytes_per_s=storage_bytes_per_s,
             speed=speed,
+            speed_error=speed_error(run.trials),
             copy_scale=_copy_scale(header.machine, there),
             length=length,
             batches_per_epoch=batches,
@@ -166,6 +170,7 @@ class Situation:
                 step_cpu_s=self.step_cpu_s,
                 storage_bytes_per_s=self.storage_bytes_per_s,
                 speed=self.speed.value,
+                speed_error=self.speed_error,
                 copy_scale=self.copy_scale,
                 neighbours=self.neighbours,
                 epoch_batches=self.epoch_batches(Config(batch_size=self.batch_size)),

@@ -32,6 +32,14 @@ def machine(
             help="Show the machine that this TOML file describes, and not this one.",
         ),
     ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            "--save",
+            metavar="FILE",
+            help="Also write what was found as a machine profile (TOML), for --machine elsewhere.",
+        ),
+    ] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -42,14 +50,14 @@ def machine(
     """
     del quiet, verbose  # taken as by every command; there is no progress to hide or lengthen
     if profile is not None:
-        if seconds is not None:
+        if seconds is not None or save is not None:
             raise UsageError(
-                "--seconds and --profile don't go together",
+                f"--{'seconds' if save is None else 'save'} and --profile don't go together",
                 hint="A profile describes a machine that can't be watched from here",
             )
         _show_profile(profile, as_json=as_json)
         return
-    _show_machine(_DEFAULT_SECONDS if seconds is None else seconds, as_json=as_json)
+    _show_machine(_DEFAULT_SECONDS if seconds is None else seconds, save, as_json=as_json)
 
 
 def _show_profile(path: Path, *, as_json: bool) -> None:
@@ -63,11 +71,16 @@ def _show_profile(path: Path, *, as_json: bool) -> None:
         streams.print_result(render_profile(profile))
 
 
-def _show_machine(seconds: float, *, as_json: bool) -> None:
+def _show_machine(seconds: float, save: Path | None, *, as_json: bool) -> None:
     from dlprof.machine.overview import survey
     from dlprof.report.machine import machine_document, render_machine
 
     overview = survey(seconds)
+    if save is not None:
+        from dlprof.files import replace_file
+        from dlprof.machine.profiles import MachineProfile
+
+        replace_file(save, MachineProfile.of(overview.machine).to_toml().encode())
     if as_json:
         streams.write_result(machine_document(overview))
     else:

@@ -183,6 +183,7 @@ _REASONS = {
     "shm_available_bytes": "there is no /dev/shm here",
     "open_files_limit": "the system sets none or doesn't tell",
     "numa_nodes": "the system doesn't tell (no /sys/devices/system/node)",
+    "core_speed": "each trial has that of its own window (usage.core_speed)",
 }
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from dlprof.errors import UsageError
 from dlprof.machine.cgroups import cpu_quota, memory_limit, read_cgroups
+from dlprof.machine.core_speed import SpeedProbe
 from dlprof.machine.gpus import Gpus
 from dlprof.machine.inspection import inspect_machine
 from dlprof.machine.neighbours import Neighbours, watch
@@ -25,7 +26,7 @@ class Overview:
     """A machine and its users at one time.
 
     Attributes:
-        machine: What it offers.
+        machine: What it offers, the speed of its cores while it was watched included.
         quota_cgroup: The cgroup that sets ``machine.quota_cores``; ``None`` without a quota.
         memory_limit_cgroup: The cgroup that sets ``machine.memory_limit_bytes``.
         neighbours: Who used it while it was watched.
@@ -42,6 +43,7 @@ def survey(
     *,
     root: Path = Path("/"),
     gpus: Gpus | None = None,
+    speed: SpeedProbe | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Overview:
     """Inspect the machine and watch it for a while.
@@ -50,6 +52,7 @@ def survey(
         seconds: How long to watch.
         root: Where ``/proc``, ``/sys`` and ``/dev`` are found.
         gpus: Who asks the GPUs' driver; opened and closed here for ``None``.
+        speed: Measures how fast the cores are.
         sleep: Waits for so many seconds.
 
     Raises:
@@ -61,13 +64,21 @@ def survey(
             hint=f"Give more than 0 and at most {MAX_SECONDS:g} seconds",
         )
     reader: Gpus = PatientGpus() if gpus is None else gpus
+    probe = speed or SpeedProbe(root)
     try:
         machine = inspect_machine(root, gpus=reader)
+        probe.start()
         neighbours = watch(seconds, root=root, sleep=sleep)
+        probe.stop()
         neighbours = dataclasses.replace(neighbours, gpus=reader.neighbours())
     finally:
+        probe.stop()
         if gpus is None:
             reader.close()
+    found, missing = probe.over_all, {**machine.unavailable, "core_speed": probe.unavailable}
+    if found is not None:
+        del missing["core_speed"]
+    machine = dataclasses.replace(machine, core_speed=found, unavailable=missing)
     cgroups = read_cgroups(None, root)
     quota, limit = cpu_quota(cgroups), memory_limit(cgroups)
     return Overview(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -16,8 +17,8 @@ from annotated_types import Ge, Gt, Le, Len
 
 from dlprof.errors import FileError
 from dlprof.machine.fingerprint import fingerprint
-from dlprof.records import GpuInfo, Machine
-from dlprof.tomlfile import read_toml
+from dlprof.records import CoreSpeeds, GpuInfo, Machine
+from dlprof.tomlfile import read_toml, toml_value
 from dlprof.units import quoted
 
 # Bounds far outside of what is built: they catch a wrong unit, infinity and nan.
@@ -26,6 +27,7 @@ _Count = Annotated[int, Ge(1), Le(100_000)]
 _Gib = Annotated[float, Gt(0), Le(10_000_000)]
 _GbPerS = Annotated[float, Gt(0), Le(1_000_000)]
 _Ghz = Annotated[float, Gt(0), Le(100)]
+_Speed = Annotated[float, Gt(0), Le(1e9)]
 
 # What pydantic reads when it validates: nothing unknown, and no text or boolean for a number.
 _STRICT: Mapping[str, object] = {"extra": "forbid", "strict": True}
@@ -53,6 +55,27 @@ class GpuProfile:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CoreSpeedProfile:
+    """How fast the cores are, as ``dlprof machine`` measures it there.
+
+    Attributes:
+        median: Of the cores, in thousands of steps of a fixed Python loop in a second of CPU time.
+        low: The slowest core.
+        high: The fastest core.
+        unit: As ``dlprof machine`` names it, the version of Python included.
+        slow_fraction: Share of time in which cores were slow; ``None`` if not known.
+    """
+
+    __pydantic_config__: ClassVar[Mapping[str, object]] = _STRICT
+
+    median: _Speed
+    low: _Speed
+    high: _Speed
+    unit: _Text
+    slow_fraction: Annotated[float, Ge(0), Le(1)] | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MachineProfile:
     """What a machine offers to the jobs on it together. ``None`` is not known.
 
@@ -62,7 +85,8 @@ class MachineProfile:
         cpu_model: CPU model as the system names it.
         logical_cpus: CPUs, hyper-threads counted; for a cloud instance its vCPUs.
         physical_cores: Physical cores.
-        base_ghz: Clock rate that all cores hold together.
+        base_ghz: Clock rate that all cores hold together; of use where ``core_speed`` is not known.
+        core_speed: How fast the cores are.
         memory_gib: Memory, GiB.
         memory_gb_per_s: What its channels can carry together, GB/s: all jobs' batches, copies and
             pinning share that.
@@ -81,6 +105,7 @@ class MachineProfile:
     logical_cpus: _Count
     physical_cores: _Count | None = None
     base_ghz: _Ghz | None = None
+    core_speed: CoreSpeedProfile | None = None
     memory_gib: _Gib | None = None
     memory_gb_per_s: _GbPerS | None = None
     shm_gib: _Gib | None = None
@@ -89,12 +114,45 @@ class MachineProfile:
     source: _Text | None = None
     notes: tuple[_Text, ...] = ()
 
+    @classmethod
+    def of(cls, machine: Machine) -> MachineProfile:
+        """What a machine offers to one job, its limits included."""
+        speed, cores = machine.core_speed, max(1, int(machine.usable_cores))
+        sizes = (machine.memory_bytes, machine.memory_limit_bytes)
+        cards = Counter(
+            GpuProfile(
+                model=card.name,
+                memory_gib=_to_gib(card.memory_bytes),
+                pcie_generation=card.pcie_generation,
+                pcie_width=card.pcie_width,
+            )
+            for card in machine.gpus
+        )
+        return cls(
+            name=machine.hostname or "unnamed",
+            description=f"{machine.hostname or 'A machine'}, as dlprof machine found it",
+            cpu_model=machine.cpu_model or None,
+            logical_cpus=cores,
+            physical_cores=machine.physical_cores and min(machine.physical_cores, cores),
+            core_speed=None if speed is None else CoreSpeedProfile(**dataclasses.asdict(speed)),
+            memory_gib=_to_gib(min((size for size in sizes if size), default=None)),
+            shm_gib=_to_gib(machine.shm_bytes),
+            numa_nodes=machine.numa_nodes,
+            gpus=tuple(dataclasses.replace(card, count=count) for card, count in cards.items()),
+            source="dlprof machine --save",
+        )
+
+    def to_toml(self) -> str:
+        """The profile as the file that ``read_profile`` reads; what is not known is left out."""
+        known = _known(dataclasses.asdict(self)).items()
+        return "".join(f"{name} = {toml_value(value)}\n" for name, value in known)
+
     def to_machine(self) -> Machine:
         """The profile as a ``Machine`` that one job has to itself.
 
         Its fingerprint is made as a real machine's is, of what the profile says.
         """
-        cards = _cards(self.gpus)
+        cards, speed = _cards(self.gpus), self.core_speed
         memory, shm = _to_bytes(self.memory_gib), _to_bytes(self.shm_gib)
         machine = Machine(
             hostname=self.name,
@@ -109,6 +167,7 @@ class MachineProfile:
             shm_bytes=shm,
             shm_available_bytes=shm,
             numa_nodes=self.numa_nodes,
+            core_speed=None if speed is None else CoreSpeeds(**dataclasses.asdict(speed)),
             gpus=cards,
             fingerprint=fingerprint(
                 cpu_model=self.cpu_model or self.name,
@@ -134,6 +193,7 @@ _OPTIONAL = (
     "shm_available_bytes",
     "open_files_limit",
     "numa_nodes",
+    "core_speed",
 )
 
 
@@ -172,6 +232,12 @@ def parse_profile(document: Mapping[str, Any], name: str) -> MachineProfile:
             f" {profile.logical_cpus} of logical_cpus",
             hint="logical_cpus counts hyper-threads, so it is never the smaller of the two",
         )
+    speed = profile.core_speed
+    if speed is not None and not speed.low <= speed.median <= speed.high:
+        raise FileError(
+            f"{name}: core_speed.median is {speed.median:g}, and not from low to high",
+            hint="dlprof machine --save writes all three",
+        )
     return profile
 
 
@@ -201,8 +267,11 @@ def _fault(
     return FileError(f"{name}: {key} {rule}, and {quoted(value)} is not", hint=hint)
 
 
-def _record_at(place: Sequence[int | str]) -> type[GpuProfile | MachineProfile]:
-    return GpuProfile if place[0] == "gpus" and len(place) > 1 else MachineProfile
+def _record_at(
+    place: Sequence[int | str],
+) -> type[GpuProfile | CoreSpeedProfile | MachineProfile]:
+    inner = {"gpus": GpuProfile, "core_speed": CoreSpeedProfile} if len(place) > 1 else {}
+    return inner.get(str(place[0]), MachineProfile)
 
 
 def _dotted(place: Sequence[int | str]) -> str:
@@ -210,6 +279,17 @@ def _dotted(place: Sequence[int | str]) -> str:
     for part in place:
         text += f"[{part}]" if isinstance(part, int) else f".{part}"
     return text.removeprefix(".")
+
+
+def _known(value: Any) -> Any:
+    """A value of a profile without what is not known within it."""
+    if isinstance(value, dict):
+        return {name: _known(each) for name, each in value.items() if each not in (None, ())}
+    return [_known(each) for each in value] if isinstance(value, tuple) else value
+
+
+def _to_gib(size: int | None) -> float | None:
+    return None if size is None else size / (1 << 30)
 
 
 def _to_bytes(gib: float | None) -> int | None:

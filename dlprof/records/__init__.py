@@ -42,7 +42,7 @@ from dlprof.records.integrity import (
     checked,
     doubled,
 )
-from dlprof.records.machine import GpuInfo, Machine
+from dlprof.records.machine import CoreSpeeds, GpuInfo, Machine
 from dlprof.records.plan import LeftOut, Plan, TrialCost
 from dlprof.records.run import SCHEMA_VERSION, Cost, Run, RunEnd, RunHeader
 from dlprof.records.stages import (
@@ -86,6 +86,7 @@ __all__ = [
     "Config",
     "Constraints",
     "Copies",
+    "CoreSpeeds",
     "Cost",
     "Diagnosis",
     "Durations",

@@ -55,6 +55,36 @@ class GpuInfo:
 
 
 @record(frozen=True, slots=True, kw_only=True)
+class CoreSpeeds:
+    """How fast the cores of a machine are, by a fixed piece of work.
+
+    Attributes:
+        median: Of the cores, each in the mean over time.
+        low: The slowest core.
+        high: The fastest core.
+        unit: Of these three. It names the version of Python, which the work's speed depends on:
+            speeds of one unit compare machines, others don't.
+        slow_fraction: Share of time in which a core took over 1.3 times as long as when it was
+            quick; ``None`` where that wasn't seen.
+    """
+
+    median: float
+    low: float
+    high: float
+    unit: str
+    slow_fraction: float | None = None
+
+    @staticmethod
+    def unit_of(python_version: str) -> str:
+        """The unit of what that version of Python measures.
+
+        >>> CoreSpeeds.unit_of("3.12.4")
+        'thousand steps/s of Python 3.12'
+        """
+        return f"thousand steps/s of Python {'.'.join(python_version.split('.')[:2])}"
+
+
+@record(frozen=True, slots=True, kw_only=True)
 class Machine:
     """What a machine offers to one job.
 
@@ -75,6 +105,8 @@ class Machine:
         shm_available_bytes: Free there now.
         open_files_limit: Soft RLIMIT_NOFILE of this process.
         numa_nodes: NUMA nodes with CPUs.
+        core_speed: How fast its cores are; in runs each trial has that of its own window
+            (``usage.core_speed``), and this is ``None``.
         gpus: GPUs that NVML lists.
         fingerprint: A key that stays the same for this machine and job allotment between
             reboots and differs where settings would: CPU model, usable cores, memory, GPUs.
@@ -97,6 +129,7 @@ class Machine:
     shm_available_bytes: int | None = None
     open_files_limit: int | None = None
     numa_nodes: int | None = None
+    core_speed: CoreSpeeds | None = None
     gpus: tuple[GpuInfo, ...] = ()
     fingerprint: str
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)

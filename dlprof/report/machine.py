@@ -73,6 +73,7 @@ def render_profile(profile: MachineProfile) -> RenderableType:
         ("CPU", machine.cpu_model),
         ("cores", _cores(machine)),
         ("base clock", MISSING if profile.base_ghz is None else f"{profile.base_ghz:g} GHz"),
+        ("core speed", _speed(machine)),
         ("memory", format_bytes(machine.memory_bytes)),
         *_carried(profile),
         ("shared memory", format_bytes(machine.shm_bytes)),
@@ -108,6 +109,7 @@ def _offer(overview: Overview) -> list[_Row]:
         ("CPU", machine.cpu_model),
         ("cores", _cores(machine)),
         ("usable cores", _usable(overview)),
+        ("core speed", _speed(machine)),
         ("memory", _memory(overview)),
         ("shared memory", _shared_memory(machine)),
         ("open files", _count(machine.open_files_limit)),
@@ -121,6 +123,16 @@ def _cores(machine: Machine) -> str:
     if machine.physical_cores is None:
         return f"{machine.logical_cpus} CPUs"
     return f"{machine.physical_cores} physical, {machine.logical_cpus} CPUs"
+
+
+def _speed(machine: Machine) -> str:
+    speed = machine.core_speed
+    if speed is None:
+        return machine.unavailable.get("core_speed", MISSING)
+    parts = [f"slowest core {speed.low:,.0f}", f"fastest {speed.high:,.0f}"]
+    if speed.slow_fraction is not None:
+        parts.append(f"slow for {percent_text(speed.slow_fraction)} of the time")
+    return f"{speed.median:,.0f} {speed.unit} ({', '.join(parts)})"
 
 
 def _usable(overview: Overview) -> str:

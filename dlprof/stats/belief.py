@@ -64,7 +64,7 @@ TAIL_DF = 4.0
 """Degrees of freedom of the errors, and of what is known beforehand of their spread: 3 to 5 is what
 moderated variances commonly estimate (Smyth 2004, limma)."""
 
-_SPEED_EXPONENT, _SPEED_EXPONENT_SD = 0.85, 0.25
+SPEED_EXPONENT, SPEED_EXPONENT_SD = 0.85, 0.25
 """How a computing loader's rate follows its cores' speed: 0.67 to 1.13 measured, 0.2 of zlib."""
 
 _FEW_SPEEDS = 2.0
@@ -501,8 +501,8 @@ class _Fit:
         right = [0.0] * size
         for place, sd in self._common_sd.items():
             matrix[place][place] = 1 / sd**2
-        matrix[_SPEED][_SPEED] = 1 / _SPEED_EXPONENT_SD**2
-        right[_SPEED] = _SPEED_EXPONENT / _SPEED_EXPONENT_SD**2
+        matrix[_SPEED][_SPEED] = 1 / SPEED_EXPONENT_SD**2
+        right[_SPEED] = SPEED_EXPONENT / SPEED_EXPONENT_SD**2
         for place in range(_BLOCKS, _BLOCKS + self._blocks):
             matrix[place][place] = 1 / self._block_variance
         for step, (alike, spread) in enumerate(self._spreads()):

@@ -10,11 +10,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from dlprof.records import BatchCosts, Calibration, Config, Constraints, Machine, Timeline
+from dlprof.records import (
+    BatchCosts,
+    Calibration,
+    Config,
+    Constraints,
+    CoreSpeeds,
+    Machine,
+    Timeline,
+)
 
 _MOST = 2**31 - 1
 _LARGEST_INTEGER = 2**64
@@ -32,6 +40,9 @@ _CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 _LEAST: Mapping[str, int] = MappingProxyType(
     {"num_workers": 0, "prefetch_factor": 1, "batch_size": 1, "worker_threads": 1}
 )
+_POSITIVE: Mapping[type, Sequence[str]] = MappingProxyType(
+    {Machine: ("usable_cores",), Constraints: ("ranks",), CoreSpeeds: ("low", "median", "high")}
+)
 
 
 def fault_of(record: Any) -> tuple[str, str] | None:
@@ -42,10 +53,10 @@ def fault_of(record: Any) -> tuple[str, str] | None:
         return _faulty_setting(record)
     if isinstance(record, Calibration):
         return _faulty_cost(record)
-    if isinstance(record, Machine) and record.usable_cores <= 0:
-        return "usable_cores", "is not above 0"
-    if isinstance(record, Constraints) and record.ranks < 1:
-        return "ranks", "is not above 0"
+    for kind, names in _POSITIVE.items():
+        if isinstance(record, kind):
+            name = next((name for name in names if getattr(record, name) <= 0), None)
+            return None if name is None else (name, "is not above 0")
     return None
 
 

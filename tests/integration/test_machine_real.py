@@ -178,6 +178,35 @@ def test_the_command_prints_one_json_document() -> None:
     assert document["neighbours"]["watched_s"] >= 0.05
 
 
+@_LINUX
+def test_the_speed_of_its_cores_is_in_the_profile_that_it_saves(tmp_path: Path) -> None:
+    saved = tmp_path / "here.toml"
+    command = [sys.executable, "-m", "dlprof", "machine", "--json"]
+    measured = subprocess.run(
+        [*command, "--save", str(saved)], capture_output=True, text=True, check=True
+    )
+    found = json.loads(measured.stdout)["machine"]["core_speed"]
+    assert 0 < found["low"] <= found["median"] <= found["high"]
+    assert 0 <= found["slow_fraction"] < 1
+    shown = subprocess.run(
+        [*command, "--profile", str(saved)], capture_output=True, text=True, check=True
+    )
+    assert json.loads(shown.stdout)["machine"]["core_speed"] == found
+
+
+def test_a_profile_is_not_saved_as_one(tmp_path: Path) -> None:
+    saved = tmp_path / "there.toml"
+    done = subprocess.run(
+        [sys.executable, "-m", "dlprof", "machine", "--profile", "x.toml", "--save", str(saved)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "--save and --profile" in done.stderr
+    assert not saved.exists()
+
+
 def test_a_profile_that_is_not_there_is_exit_code_2(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "dlprof", "machine", "--profile", str(tmp_path / "none.toml")],

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import pytest
-from builders import config, machine, target, trial
+from builders import config, header, machine, target, trial
 from hypothesis import given
 from hypothesis import strategies as st
 from predicted_runs import asked, calibrated, calibration, elsewhere
@@ -18,11 +19,33 @@ from dlprof.advise.predict.cells import (
     configs_of,
     wanted_configs,
 )
-from dlprof.advise.predict.speed import clock_of, core_speed
-from dlprof.advise.situation import measured_step, neighbours_seen
+from dlprof.advise.predict.speed import clock_of, core_speed, speed_error, usual_speed
+from dlprof.advise.situation import Situation, measured_step, neighbours_seen
 from dlprof.errors import UsageError
 from dlprof.model import Conditions
-from dlprof.records import Config, Explanation, Stage, Usage
+from dlprof.model.conditions import SPEED_ERROR
+from dlprof.records import Config, CoreSpeeds, Explanation, Run, Stage, Trial, Usage
+
+_UNIT = CoreSpeeds.unit_of(header().python_version)
+
+
+def cores_at(median: float, *, range_: float = 1.0, unit: str = _UNIT) -> CoreSpeeds:
+    """Cores of a median speed, from the slowest to the fastest by a factor."""
+    side = range_**0.5
+    return CoreSpeeds(median=median, low=median / side, high=median * side, unit=unit)
+
+
+def seen(workers: int, speed: float | None, busy: float = 1.0) -> Trial:
+    """A trial that kept so many cores busy, and found them so fast."""
+    return trial(config(workers), usage=Usage(own_cpu_cores=busy, core_speed=speed))
+
+
+def run_of(*trials: Trial, calibrating: int = 0) -> Run:
+    """A run that was calibrated by the first few of its trials."""
+    run = calibrated(trials=trials)
+    ids = tuple(each.id for each in run.trials[:calibrating])
+    assert run.calibration is not None
+    return dataclasses.replace(run, calibration=dataclasses.replace(run.calibration, trials=ids))
 
 
 @pytest.mark.parametrize(
@@ -71,6 +94,61 @@ def test_a_speed_that_nobody_knows_is_a_graver_doubt() -> None:
     assert found.value == 1.0
     assert found.factor > by_clock.factor
     assert "--speed" in found.doubt
+
+
+def test_speeds_that_were_measured_come_before_clocks() -> None:
+    here = machine(cpu_model="A @ 3.00GHz", core_speed=cores_at(20000))
+    found = core_speed(here, elsewhere(core_speed=cores_at(10000)), ghz=3.0)
+    assert found.value == pytest.approx(0.5**0.85)
+    assert "by the speeds measured on both (10,000 and 20,000" in found.doubt
+    assert core_speed(here, elsewhere(core_speed=cores_at(10000)), given=2.0).value == 2.0
+
+
+def test_speeds_of_two_versions_of_python_do_not_compare() -> None:
+    here = machine(cpu_model="A @ 3.00GHz", core_speed=cores_at(20000))
+    there = elsewhere(core_speed=cores_at(10000, unit=CoreSpeeds.unit_of("3.99.1")))
+    found = core_speed(here, there, ghz=1.5)
+    assert "by clock rates alone" in found.doubt
+    assert found.value == 0.5
+
+
+def test_the_farther_speeds_lie_apart_and_scatter_the_less_is_sure() -> None:
+    here = machine(core_speed=cores_at(20000))
+    far = core_speed(here, elsewhere(core_speed=cores_at(10000))).factor
+    scattered = core_speed(here, elsewhere(core_speed=cores_at(20000, range_=1.8))).factor
+    near = core_speed(here, elsewhere(core_speed=cores_at(20000))).factor
+    alike = elsewhere(cpu_model=here.cpu_model, core_speed=cores_at(20000))
+    assert far > near
+    assert scattered > near
+    assert near > core_speed(here, alike).factor == 1.0
+
+
+def test_the_usual_speed_is_that_of_trials_that_keep_few_cores_busy() -> None:
+    alone = (seen(0, 20000), seen(1, 22000), seen(1, 18000), seen(0, None), seen(0, -1.0))
+    many = [seen(8, 9000, busy=8.0)] * 9
+    found = usual_speed(run_of(*many, *alone))
+    assert found is not None
+    assert (found.median, found.low, found.high) == pytest.approx((20000, 18000, 22000))
+    assert found.unit == _UNIT
+    crowded = usual_speed(run_of(*many))
+    assert crowded is not None
+    assert crowded.median == pytest.approx(9000)
+    assert usual_speed(run_of(seen(0, None))) is None
+
+
+def test_the_speeds_that_were_seen_set_the_interval() -> None:
+    steady = [seen(1, 20000)] * 3 + [seen(8, 10000, busy=8.0)] * 3
+    assert speed_error(run_of(*steady).trials) == pytest.approx(0.0)
+    changing = [seen(1, 20000), seen(1, 10000)] * 4
+    assert speed_error(run_of(*changing).trials) > 2 * SPEED_ERROR
+    assert Situation.of(run_of(*changing)).conditions.speed_error > 2 * SPEED_ERROR
+    assert speed_error(run_of(seen(1, 20000), seen(1, 10000)).trials) == SPEED_ERROR
+
+
+@given(st.lists(st.floats(1e-60, 1e60), min_size=1, max_size=6))
+def test_whatever_speeds_a_file_holds_errors_stay_finite(speeds: list[float]) -> None:
+    run = run_of(*(seen(0, speed) for speed in speeds), calibrating=1)
+    assert math.isfinite(Situation.of(run).conditions.speed_error)
 
 
 def test_unless_told_otherwise_it_is_as_it_was() -> None:

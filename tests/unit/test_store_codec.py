@@ -22,6 +22,7 @@ from dlprof.records import (
     Calibration,
     Config,
     Constraints,
+    CoreSpeeds,
     Machine,
     Recommendation,
     RunEnd,
@@ -75,6 +76,7 @@ PLAIN_STRATEGIES: Mapping[Any, st.SearchStrategy[Any]] = {
 WITHIN_BOUNDS: Mapping[Any, Mapping[str, st.SearchStrategy[Any]]] = {
     Machine: {"usable_cores": st.floats(1e-60, 1e60)},
     Constraints: {"ranks": st.integers(1, 2**64)},
+    CoreSpeeds: dict.fromkeys(("low", "median", "high"), st.floats(1e-60, 1e60)),
 }
 
 
@@ -183,6 +185,14 @@ def test_a_configuration_that_no_loader_takes_is_refused(
 def test_a_machine_without_cores_is_refused(cores: float) -> None:
     machine = to_json(HEADER.machine) | {"usable_cores": cores}
     with pytest.raises(MismatchError, match="usable_cores is"):
+        from_json(Machine, machine)
+
+
+def test_a_core_has_a_speed() -> None:
+    machine = {**to_json(HEADER.machine), "core_speed": None}
+    assert from_json(Machine, machine).core_speed is None
+    machine["core_speed"] = {"median": 2.0, "low": 0.0, "high": 3.0, "unit": "steps/s"}
+    with pytest.raises(MismatchError, match=r"core_speed\.low is not above 0"):
         from_json(Machine, machine)
 
 

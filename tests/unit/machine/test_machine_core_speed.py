@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -185,11 +186,48 @@ def test_where_threads_can_not_be_pinned_there_is_none(
 ) -> None:
     monkeypatch.delattr(os, "sched_setaffinity", raising=False)
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    before = threading.active_count()
     probe = SpeedProbe(tmp_path, cpus=[0, 1])
     probe.start()
+    assert threading.active_count() == before
     probe.stop()
     assert probe.mean is None
+    assert probe.over_all is None
     assert probe.unavailable == UNPINNED
+
+
+def test_a_thread_that_is_left_behind_needs_nothing_that_may_be_gone(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", failed.append)
+    cores, probe = made({0: _SLOW_NS})
+    monkeypatch.delattr(os, "sched_setaffinity")  # as a test does that ends before its threads
+    window(cores, probe, {})
+    assert probe.mean == pytest.approx(_SLOW)
+    assert not failed
+
+
+def test_of_a_machine_it_says_the_median_and_the_slowest_and_fastest_core(made: Made) -> None:
+    cores, probe = made({0: _SLOW_NS, 1: _FAST_NS, 2: _FAST_NS})
+    assert probe.over_all is None
+    window(cores, probe, {0: 900})
+    found = probe.over_all
+    assert found is not None
+    assert (found.median, found.low, found.high) == pytest.approx((_FAST, _SLOW, _FAST))
+    assert found.unit == f"thousand steps/s of Python {sys.version_info[0]}.{sys.version_info[1]}"
+
+
+def test_slow_time_is_what_is_slow_beside_the_quickest(made: Made) -> None:
+    cores, probe = made({0: _SLOW_NS})
+    probe.start()
+    cores.await_visits(0)
+    probe.stop()
+    assert probe.over_all is not None
+    assert probe.over_all.slow_fraction == 0  # nothing was any quicker
+    probe._visits = {0: [_FAST, _FAST, _FAST, _SLOW], 1: [_FAST, _FAST / 1.2, _SLOW, _SLOW]}
+    assert probe.over_all is not None
+    assert probe.over_all.slow_fraction == pytest.approx(3 / 8)
 
 
 def test_its_own_work_is_timed_by_its_own_cpu_time(tmp_path: Path) -> None:
@@ -210,3 +248,5 @@ def test_its_own_work_is_timed_by_its_own_cpu_time(tmp_path: Path) -> None:
         visits.wait(0.05)
         probe.stop()
     assert probe.mean > 0
+    assert probe.over_all is not None
+    assert probe.over_all.median == pytest.approx(probe.mean)

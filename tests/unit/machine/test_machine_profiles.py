@@ -15,6 +15,7 @@ from dlprof.errors import FileError
 from dlprof.machine.profiles import GpuProfile, MachineProfile, parse_profile, read_profile
 
 _PROFILES = Path(__file__).parents[3] / "configs" / "machines"
+_SPEED = {"median": 2.0, "low": 1.0, "high": 3.0, "unit": "steps/s"}
 _LEAST = {"name": "box", "description": "A box.", "logical_cpus": 16}
 
 
@@ -103,6 +104,11 @@ def test_a_profile_as_a_machine() -> None:
         ({"memory_gib": float("nan")}, "nan is not", ""),
         ({"memory_gib": dt.date(2020, 1, 1)}, "memory_gib should be", ""),
         ({"base_ghz": 3600.0}, "base_ghz should be", ""),
+        ({"core_speed": 20000}, "core_speed should be", ""),
+        ({"core_speed": {"median": 1.0}}, "core_speed.low is missing", "unit"),
+        ({"core_speed": {**_SPEED, "mean": 1}}, "core_speed.mean is not a key", "median"),
+        ({"core_speed": {**_SPEED, "low": 0.0}}, "core_speed.low should be", ""),
+        ({"core_speed": {**_SPEED, "low": 9.0}}, "core_speed.median is 2", "--save"),
         ({"notes": "x"}, "notes should be", ""),
         ({"name": ""}, "name should have", "can't be left out"),
         ({"physical_cores": 32}, "physical_cores is 32", "never the smaller"),

@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import os
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,13 @@ from fake_nvml import FakeNvml
 from rich.console import Console, RenderableType
 
 from dlprof.errors import UsageError
+from dlprof.machine.core_speed import UNPINNED, SpeedProbe
 from dlprof.machine.gpus import GpuReader
 from dlprof.machine.inspection import inspect_machine
 from dlprof.machine.neighbours import Neighbours, UserCpu
 from dlprof.machine.overview import Overview, survey
-from dlprof.machine.profiles import read_profile
+from dlprof.machine.profiles import MachineProfile, parse_profile, read_profile
+from dlprof.records import CoreSpeeds
 from dlprof.report.machine import (
     machine_document,
     profile_document,
@@ -26,6 +29,13 @@ from dlprof.report.machine import (
 )
 
 _DATA = Path(__file__).parents[2] / "data" / "machine"
+_SPEED = CoreSpeeds(
+    median=16310.4,
+    low=11020.0,
+    high=19807.5,
+    unit="thousand steps/s of Python 3.12",
+    slow_fraction=0.416,
+)
 _PROFILES = Path(__file__).parents[3] / "configs" / "machines"
 
 
@@ -54,6 +64,7 @@ def _shared_server() -> Overview:
             open_files_limit=1024,
             quota_cores=24.0,
             usable_cores=24.0,
+            core_speed=_SPEED,
             affinity_cpus=48,
             shm_bytes=200 << 30,
             shm_available_bytes=190 << 30,
@@ -135,6 +146,13 @@ def test_one_json_document() -> None:
     document = json.loads(machine_document(_shared_server()))
     assert document["schema_version"] == 1
     assert document["machine"]["usable_cores"] == 24
+    assert document["machine"]["core_speed"] == {
+        "median": 16310.4,
+        "low": 11020.0,
+        "high": 19807.5,
+        "unit": "thousand steps/s of Python 3.12",
+        "slow_fraction": 0.416,
+    }
     assert document["quota_cgroup"] == "/user.slice/user-1004.slice"
     assert document["neighbours"]["users"][0] == {
         "user": "maria",
@@ -149,6 +167,39 @@ def test_a_profile_as_json() -> None:
     document = json.loads(profile_document(profile))
     assert document["profile"]["gpus"][0]["memory_gib"] == 11
     assert document["machine"]["logical_cpus"] == 16
+
+
+def test_what_was_found_is_a_profile_that_is_read_again() -> None:
+    machine = _shared_server().machine
+    profile = MachineProfile.of(machine)
+    read = parse_profile(tomllib.loads(profile.to_toml()), "saved.toml")
+    assert read == profile
+    again = read.to_machine()
+    assert again.core_speed == machine.core_speed
+    assert again.usable_cores == machine.usable_cores
+    assert again.gpus[0].name == machine.gpus[0].name
+    assert len(again.gpus) == len(machine.gpus)
+    assert "16,310 thousand steps/s of Python 3.12" in _drawn(render_profile(read), 120)
+
+
+def test_a_machine_that_tells_little_makes_a_profile_too() -> None:
+    machine = dataclasses.replace(_silent_machine().machine, hostname="", cpu_model="")
+    profile = MachineProfile.of(machine)
+    assert parse_profile(tomllib.loads(profile.to_toml()), "saved.toml") == profile
+
+
+def test_where_the_speed_is_not_known_is_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_setaffinity", raising=False)
+    overview = survey(
+        1.0,
+        root=_DATA / "docker-v2-quota",
+        gpus=GpuReader(FakeNvml()),
+        speed=SpeedProbe(cpus=[0]),
+        sleep=lambda _: None,
+    )
+    assert overview.machine.core_speed is None
+    assert overview.machine.unavailable["core_speed"] == UNPINNED
+    assert UNPINNED in _drawn(render_machine(overview), 200)
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf"), 3601.0])
