@@ -79,7 +79,7 @@ _APART_LOG_SD = 0.15
 _OWN_SHARE = 0.1
 """Of the variance of predictions' errors, what those of the same ``num_workers`` don't share."""
 
-_DOUBLINGS = 2.0
+_DOUBLINGS = 4.0
 """Doublings of ``num_workers`` after which predictions' errors are alike by 1 / e: on real data
 (``benchmarks/real_data.py``) they change steadily from 1 worker to 8."""
 
@@ -593,8 +593,8 @@ class _Fit:
         self._scale = (TAIL_DF + squares) / (TAIL_DF + free) if free else 1.0
         for place, sd in ((_LEVEL, _LEVEL_LOG_SD), (_APART, _APART_LOG_SD)):
             self._common_sd[place] = sd / math.sqrt(_trust(found[place] / sd))
-        claimed = TAIL_DF * self._claimed**2
-        self._known_sd = math.sqrt((claimed + missed) / (TAIL_DF + max(0, held - 1)))
+        claimed = _MODEL_TAIL_DF * self._claimed**2
+        self._known_sd = math.sqrt((claimed + missed) / (_MODEL_TAIL_DF + max(0, held - 1)))
         drift = sum(found[i] ** 2 + common[i][i] for i in range(_BLOCKS, _BLOCKS + count))
         self._block_variance = (TAIL_DF * _BLOCK_LOG_SD**2 + drift) / (TAIL_DF + count)
 

@@ -54,14 +54,20 @@ def loading_s(of: Trial) -> float:
 
 def test_the_turnover_is_spread_over_the_epoch() -> None:
     of = trial(W4, 3200, epoch_turnover_s=0.5)
-    first_s = 1 / 100  # the first batch comes with the turnover
+    first_s = 4 / 100  # the first batches of all workers are loaded in the turnover
     assert epoch_factor(of) == pytest.approx(loading_s(of) / (loading_s(of) + 0.5 - first_s))
+
+
+def test_the_last_round_of_an_epoch_leaves_workers_idle() -> None:
+    of = trial(config(3), 3200, epoch_turnover_s=0.5)  # 1,000 batches are 333 rounds and one more
+    whole_s = loading_s(of) + 0.5 - 3 / 100 + 2 / 100
+    assert epoch_factor(of) == pytest.approx(loading_s(of) / whole_s)
 
 
 def test_start_up_stands_for_a_turnover_that_was_not_seen() -> None:
     fresh = trial(W4, 3200, epoch_turnover_s=None, startup_s=1.0)
     kept = trial(config(4, persistent_workers=True), 3200, epoch_turnover_s=None, startup_s=1.0)
-    assert epoch_factor(fresh) == pytest.approx(loading_s(fresh) / (loading_s(fresh) + 0.99))
+    assert epoch_factor(fresh) == pytest.approx(loading_s(fresh) / (loading_s(fresh) + 0.96))
     assert epoch_factor(kept) == 1.0
 
 

@@ -133,7 +133,7 @@ def test_ranks_starve_a_step_by_sharing_cores() -> None:
     shared = recommend(run(trials), Constraints(step_s=STEP_S, ranks=4))
     assert alone.expected.samples_per_s.value == pytest.approx(over_epochs(3200), rel=1e-3)
     assert shared.expected.samples_per_s.value == pytest.approx(
-        over_epochs(2000, wait_s=0.006, ranks=4), rel=1e-3
+        over_epochs(2000, wait_s=0.012, ranks=4), rel=1e-3
     )
     assert first(shared).startswith("No configuration keeps")
 
