@@ -140,10 +140,12 @@ def feed(
 
         All that loading takes over the same step is as it would be over a step so much longer.
         """
-        where = situation.conditions
-        scaled = {"step_s": where.step_s * factor, "step_cpu_s": where.step_cpu_s * factor}
-        conditions = dataclasses.replace(where, **scaled)
-        found = _Search(calibration, base, conditions, depths, most)
+        longer = dataclasses.replace(
+            situation,
+            step_s=situation.step_s * factor,
+            step_cpu_s=situation.step_cpu_s * factor,
+        )
+        found = _Search(calibration, base, longer.conditions, depths, most)
         least = found.least_wait()
         enough = least <= max_wait * (1 - _SLACK)
         allowed = max_wait if enough else least + max_wait * (1 - least)
