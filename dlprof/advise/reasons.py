@@ -309,7 +309,8 @@ def _fewer(choice: Choice) -> Reason | None:
         return None
     surely = choice.speeds.chance(pick.key, rival.key) >= SURELY
     cost = "are slower" if surely else "are likely slower"
-    cost = cost if measured else "would be slower"
+    if not measured:
+        cost = "would be slower" if surely else "would likely be slower"
     if rival not in choice.pool and ratio >= NEAR:
         cost = "would not surely keep the step fed" if measured else "would not keep the step fed"
     return _compare(choice, rival, pick, f"Fewer workers {cost}: {rival.name} {{gave}} of it")
@@ -372,6 +373,8 @@ def _undecided(choice: Choice) -> Reason | None:
     if not choice.undecided or choice.pick is choice.present:
         return None
     rival = choice.speeds.fastest(choice.undecided)
+    if rival is choice.default or rival is choice.present:
+        return None  # compared already
     claim = f"{rival.name} is cheaper and not ruled out: it {{gave}} of it"
     return _compare(choice, rival, choice.pick, claim)
 

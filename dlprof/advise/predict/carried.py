@@ -216,7 +216,7 @@ def carried(run: Run, situation: Situation, models: Mapping[Config, Prediction])
             + middle
             - math.log(at_step(1 / rate, step_s, alone=not workers)),
             follows=follows,
-            log_sd=follows * math.hypot(ELSEWHERE_LOG_SD, unlike),
+            log_sd=math.hypot(ELSEWHERE_LOG_SD, follows * unlike),
             by_speed=_by_speed(calibration, config, situation),
         )
     speed_sd = math.log(situation.speed.factor) / 2
