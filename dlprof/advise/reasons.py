@@ -33,7 +33,7 @@ from dlprof.units import counted, format_duration, format_rate
 
 _MOST_FAILURES = 5
 
-_CAVEATS = {
+CAVEATS = {
     "in_order": (
         "but batches then come in another order in every run, so that runs can't be repeated "
         "exactly"
@@ -137,13 +137,13 @@ def levers(run: Run, pick: Config) -> list[Reason]:
     found = []
     for config in dict.fromkeys(trial.config for trial in tried):
         changed = _differing(pick, config)
-        if len(changed) != 1 or changed[0] not in _CAVEATS:
+        if len(changed) != 1 or changed[0] not in CAVEATS:
             continue  # tried with another pick, in an earlier session of the sweep
         if not {config.key, pick.key} <= {each.key for each in seen}:
             continue
         name, ratio = changed[0], believe(seen).ratio(config.key, pick.key)
         if ratio.value >= PAYS and ratio.low is not None and ratio.low > 1:
-            claim = f"{name}={getattr(config, name)!r} gave {factor(ratio)} of it; {_CAVEATS[name]}"
+            claim = f"{name}={getattr(config, name)!r} gave {factor(ratio)} of it; {CAVEATS[name]}"
             ids = [trial.id for trial in tried if trial.config in {config, pick}]
             found.append(Reason(claim=claim, evidence={"trials": ids, "ratio": figures(ratio)}))
     return found

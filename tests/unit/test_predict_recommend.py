@@ -11,6 +11,7 @@ from builders import blocks, config, run, target, trial
 from golden import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from model_calibrations import tailed
 from predicted_runs import calibrated, calibration, elsewhere
 
 from dlprof.advise.recommend import recommend
@@ -270,6 +271,13 @@ def test_a_fast_loader_keeps_pytorch_s_default() -> None:
     answer = recommend(calibrated(tiny), Constraints(cores=64.0))
     assert answer.config == Config()
     assert any("num_workers=0 is enough" in reason.claim for reason in answer.reasons)
+
+
+def test_batches_in_any_order_are_named_where_slow_ones_hold_back_the_rest() -> None:
+    uneven = recommend(calibrated(tailed(io=0.01)), Constraints(ranks=2, max_workers=4))
+    even = recommend(calibrated(), Constraints(ranks=2, max_workers=4))
+    told = [any("in_order=False" in r.claim for r in each.reasons) for each in (uneven, even)]
+    assert told == [True, False]
 
 
 def test_rules_of_thumb_are_predicted_too() -> None:
