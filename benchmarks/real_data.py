@@ -23,7 +23,7 @@ from real_loaders import DATA, Loaded, loaded
 
 from dlprof.errors import DlprofError
 from dlprof.machine import inspect_machine
-from dlprof.model import Conditions, fit, is_usable, predict_all
+from dlprof.model import Conditions, fit, predict_all
 from dlprof.records import Calibration, Config, Explanation, Machine, Prediction, Trial
 
 METHODS = ("closed", "maxplus", "simulation")
@@ -123,7 +123,7 @@ def calibrate(source: Loaded) -> Calibration | None:
                 trials.append(trial)
                 told += [heard] if heard is not None else []
     made = fit(told, trials)
-    return made if is_usable(made) else None
+    return made if made.is_usable else None
 
 
 def longer_s(known: Calibration, trial_s: float) -> float:

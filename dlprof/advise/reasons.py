@@ -33,7 +33,7 @@ from dlprof.units import counted, format_duration, format_rate
 
 _MOST_FAILURES = 5
 
-_CAVEATS = {
+CAVEATS = {
     "in_order": (
         "but batches then come in another order in every run, so that runs can't be repeated "
         "exactly"
@@ -137,13 +137,13 @@ def levers(run: Run, pick: Config) -> list[Reason]:
     found = []
     for config in dict.fromkeys(trial.config for trial in tried):
         changed = _differing(pick, config)
-        if len(changed) != 1 or changed[0] not in _CAVEATS:
+        if len(changed) != 1 or changed[0] not in CAVEATS:
             continue  # tried with another pick, in an earlier session of the sweep
         if not {config.key, pick.key} <= {each.key for each in seen}:
             continue
         name, ratio = changed[0], believe(seen).ratio(config.key, pick.key)
         if ratio.value >= PAYS and ratio.low is not None and ratio.low > 1:
-            claim = f"{name}={getattr(config, name)!r} gave {factor(ratio)} of it; {_CAVEATS[name]}"
+            claim = f"{name}={getattr(config, name)!r} gave {factor(ratio)} of it; {CAVEATS[name]}"
             ids = [trial.id for trial in tried if trial.config in {config, pick}]
             found.append(Reason(claim=claim, evidence={"trials": ids, "ratio": figures(ratio)}))
     return found
@@ -309,7 +309,8 @@ def _fewer(choice: Choice) -> Reason | None:
         return None
     surely = choice.speeds.chance(pick.key, rival.key) >= SURELY
     cost = "are slower" if surely else "are likely slower"
-    cost = cost if measured else "would be slower"
+    if not measured:
+        cost = "would be slower" if surely else "would likely be slower"
     if rival not in choice.pool and ratio >= NEAR:
         cost = "would not surely keep the step fed" if measured else "would not keep the step fed"
     return _compare(choice, rival, pick, f"Fewer workers {cost}: {rival.name} {{gave}} of it")
@@ -372,6 +373,8 @@ def _undecided(choice: Choice) -> Reason | None:
     if not choice.undecided or choice.pick is choice.present:
         return None
     rival = choice.speeds.fastest(choice.undecided)
+    if rival is choice.default or rival is choice.present:
+        return None  # compared already
     claim = f"{rival.name} is cheaper and not ruled out: it {{gave}} of it"
     return _compare(choice, rival, choice.pick, claim)
 

@@ -170,7 +170,10 @@ def _reasons(
 ) -> Iterator[Reason]:
     """All that is to be said, the most telling first."""
     if not choice.pick.measured:
+        from dlprof.advise.predict.there import unordered  # noqa: PLC0415 - it loads the model
+
         yield from explain(choice)
+        yield from unordered(run, choice)
         yield from assumed(choice, cases)
         yield from limits
         return

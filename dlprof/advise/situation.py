@@ -221,9 +221,7 @@ def _want_of_calibration(run: Run) -> str | None:
     if found is None:
         wrong = (t.failure is not None and t.failure.kind in DATA_FAULTS for t in run.trials)
         return "no calibration by right data" if any(wrong) else "no calibration"
-    from dlprof.model import is_usable  # noqa: PLC0415 - not loaded for a run without a calibration
-
-    if not is_usable(found):
+    if not found.is_usable:
         return "a calibration without a single batch"
     calibrating = (trial for trial in run.trials if trial.id in found.trials)
     if any(trial.config.batch_size != found.batch_size for trial in calibrating):

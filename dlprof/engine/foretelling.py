@@ -10,7 +10,7 @@ from dlprof.advise.predict.cells import most_workers
 from dlprof.advise.situation import Situation
 from dlprof.engine.telling import sensible
 from dlprof.errors import UsageError
-from dlprof.model import Conditions, fit, is_usable, needs
+from dlprof.model import Conditions, fit, needs
 from dlprof.records import Calibration, Config, Integrity, Plan, Run, SweepPrediction
 from dlprof.search.exclusions import still_useful
 from dlprof.search.foretell import foretell
@@ -36,7 +36,7 @@ def calibrated(run: Run) -> Calibration | None:
         run: As far as it is measured.
     """
     found = fit(run.explanations, run.trials, batch_tensors=run.header.target.batch_tensors)
-    return sensible(found) if is_usable(found) else None
+    return sensible(found) if found.is_usable else None
 
 
 def foretold(run: Run) -> SweepPrediction | None:

@@ -21,7 +21,7 @@ from dlprof.model.predict import (
 )
 from dlprof.model.predictor import Predictor, Steady
 from dlprof.model.resources import Needs, needs
-from dlprof.model.work import Cell, cell_of, is_usable
+from dlprof.model.work import Cell, cell_of
 
 __all__ = [
     "Cell",
@@ -36,7 +36,6 @@ __all__ = [
     "cell_of",
     "describe",
     "fit",
-    "is_usable",
     "needs",
     "predict_all",
     "predictor_of",

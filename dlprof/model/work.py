@@ -91,11 +91,6 @@ class Cell:
         return self.step_s + self.conditions.step_cpu_s / self.conditions.speed
 
 
-def is_usable(calibration: Calibration) -> bool:
-    """Whether there is any batch to predict from."""
-    return any(costs is not None and costs.cpu_s for costs in _sources(calibration))
-
-
 def cell_of(
     calibration: Calibration, config: Config, conditions: Conditions, *, work: Work | None = None
 ) -> Cell:

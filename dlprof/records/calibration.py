@@ -82,6 +82,11 @@ class Calibration:
     trials: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether there is any batch to predict from."""
+        return any(costs is not None and costs.cpu_s for costs in (self.in_workers, self.in_main))
+
 
 @record(frozen=True, slots=True, kw_only=True)
 class Prediction:

@@ -107,7 +107,7 @@ def _conditions(forecast: Forecast) -> str:
         f"a step of {format_duration(step_s)}" if step_s else "no step",
     ]
     if where.neighbours:
-        parts.append(f"{where.neighbours:g} cores busy with others")
+        parts.append(f"{where.neighbours:.3g} cores busy with others")
     if where.speed != 1.0:
         parts.append(f"cores of {where.speed:.2f}x the speed")
     if where.storage_bytes_per_s is not None:

@@ -12,7 +12,7 @@ from typing import Any
 import builders
 import pytest
 
-from dlprof.model import Conditions, fit, is_usable, predict_all
+from dlprof.model import Conditions, fit, predict_all
 from dlprof.model.work import work_of
 from dlprof.records import BatchCosts, Calibration, Config, Explanation, Trial, Usage, WorkerCosts
 from dlprof.records.stages import Stage
@@ -127,9 +127,9 @@ def test_a_clock_that_is_a_little_off_is_no_fault() -> None:
 
 def test_nothing_at_all_gives_a_calibration_that_can_not_be_used() -> None:
     made = fit([], [])
-    assert not is_usable(made)
+    assert not made.is_usable
     assert made.doubts
-    assert not is_usable(fit([explained(0, cpu=(math.nan,) * 50)], []))
+    assert not fit([explained(0, cpu=(math.nan,) * 50)], []).is_usable
 
 
 def test_too_few_batches_are_a_doubt() -> None:

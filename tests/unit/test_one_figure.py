@@ -13,6 +13,7 @@ from golden import drawn
 from predicted_runs import asked, calibrated, elsewhere
 
 from dlprof.advise.predict.cells import candidate_configs, wanted_configs
+from dlprof.advise.predict.feed import feed
 from dlprof.advise.predict.forecast import forecast
 from dlprof.advise.recommend import recommend
 from dlprof.engine.foretelling import foretold
@@ -144,12 +145,17 @@ def test_a_prediction_and_a_recommendation_by_prediction_have_the_same_figures(
         assert pick in drawn(screen, 200)
 
 
-def test_what_trials_show_of_the_model_is_carried_to_where_nothing_was_measured() -> None:
-    """All trials gave half of what the model predicts: so will two ranks, each on cores enough."""
+def _slower(share: float) -> Run:
+    """A run whose trials all gave a share of what the model predicts."""
     alone = calibrated()
     models = {row.config: row.rate for row in forecast(alone, [*RATES], asked(alone)).rows}
-    trials = blocks({each: [0.5 * 32 * rate] * 3 for each, rate in models.items()}, usage=WAITING)
-    slower = calibrated(trials=trials)
+    rates = {each: [share * 32 * rate] * 3 for each, rate in models.items()}
+    return calibrated(trials=blocks(rates, usage=WAITING))
+
+
+def test_what_trials_show_of_the_model_is_carried_to_where_nothing_was_measured() -> None:
+    """All trials gave half of what the model predicts: so will two ranks, each on cores enough."""
+    alone, slower = calibrated(), _slower(0.5)
     configs = [config(3), config(6)]
     for limits in ({"ranks": 2}, {"cores": 6.0}, {"machine": elsewhere(16), "speed": 1.0}):
         before, after = (
@@ -160,3 +166,15 @@ def test_what_trials_show_of_the_model_is_carried_to_where_nothing_was_measured(
     fed = forecast(slower, configs, asked(slower, step_s=0.5)).rows  # the step sets the rate
     assert all(row.rate == pytest.approx(2.0, rel=0.01) for row in fed)
     assert all((row.prediction.wait_fraction or 0.0) < 0.01 for row in fed)
+
+
+@pytest.mark.parametrize("step_s", [0.002, 0.01])
+def test_what_feeds_a_step_has_the_figures_that_predict_has(step_s: float) -> None:
+    found = feed(slower := _slower(0.8), asked(slower, step_s=step_s))
+    where = asked(slower, step_s=step_s, cores=found.cores.value)
+    (row,) = forecast(slower, [found.config], where).rows
+    assert row.prediction == found.prediction
+    assert found.prediction.wait_fraction is not None
+    assert found.prediction.wait_fraction <= found.max_wait_fraction + 0.03
+    raw = calibrated()
+    assert found.workers.value > feed(raw, asked(raw, step_s=step_s)).workers.value

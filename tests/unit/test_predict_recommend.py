@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import Any
 
 import pytest
@@ -10,11 +11,12 @@ from builders import blocks, config, run, target, trial
 from golden import drawn
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from model_calibrations import tailed
 from predicted_runs import calibrated, calibration, elsewhere
 
 from dlprof.advise.recommend import recommend
 from dlprof.errors import UsageError
-from dlprof.records import Config, Constraints, Recommendation, Run, Usage
+from dlprof.records import Calibration, Config, Constraints, Recommendation, Run, Usage
 from dlprof.report.recommendation import render_recommendation
 from dlprof.report.snippets import render_python
 
@@ -271,6 +273,13 @@ def test_a_fast_loader_keeps_pytorch_s_default() -> None:
     assert any("num_workers=0 is enough" in reason.claim for reason in answer.reasons)
 
 
+def test_batches_in_any_order_are_named_where_slow_ones_hold_back_the_rest() -> None:
+    uneven = recommend(calibrated(tailed(io=0.01)), Constraints(ranks=2, max_workers=4))
+    even = recommend(calibrated(), Constraints(ranks=2, max_workers=4))
+    told = [any("in_order=False" in r.claim for r in each.reasons) for each in (uneven, even)]
+    assert told == [True, False]
+
+
 def test_rules_of_thumb_are_predicted_too() -> None:
     answer = shared_server()
     rules = {rule.name: rule for rule in answer.rules_of_thumb}
@@ -295,3 +304,39 @@ def test_snippets_say_that_it_is_predicted() -> None:
     assert ", predicted, confidence low" in render_python(calibrated(), shared_server())
     here = render_python(measured(), recommend(measured()))
     assert "predicted" not in here
+
+
+ENDLESS = {"length": None, "batches_per_epoch": None, "kind": "iterable"}
+POOR: dict[str, tuple[dict[Config, list[float]], dict[str, Any], dict[str, Any]]] = {
+    "one trial each": ({config(w): [100.0 * (w + 1)] for w in (0, 1, 2, 4)}, {}, {}),
+    "all noisy": ({config(w): [100.0, 300.0, 40.0] for w in (0, 2, 4)}, {"noisy": True}, {}),
+    "two": ({config(0): [100.0], config(2): [180.0]}, {}, {}),
+    "a thousand": ({config(w, p): [50.0 + w] for w in range(1, 41) for p in range(1, 26)}, {}, {}),
+    "endless": ({config(0): [100.0, 110.0], config(2): [180.0, 170.0]}, {}, ENDLESS),
+    "absurd": ({config(0): [1e-300], config(2): [1e300, 1.0]}, {"spread": 1e9}, {}),
+}
+
+
+@pytest.mark.parametrize("poor", POOR.values(), ids=POOR)
+@pytest.mark.parametrize(
+    "question",
+    [{}, {"ranks": 2}, {"step_s": 0.02}, {"machine": elsewhere(16)}],
+    ids=["here", "ranks", "step", "elsewhere"],
+)
+@pytest.mark.parametrize("costs", [None, calibration(cpu=0.004, io=0.04)], ids=["trials", "model"])
+def test_poor_runs_get_an_honest_answer(
+    poor: tuple[dict[Config, list[float]], dict[str, Any], dict[str, Any]],
+    question: dict[str, Any],
+    costs: Calibration | None,
+) -> None:
+    rates, how, of = poor
+    found = dataclasses.replace(run(blocks(rates, **how), target=target(**of)), calibration=costs)
+    asked_ = {name: value for name, value in question.items() if name != "machine"}
+    answer = recommend(found, Constraints(**asked_), machine=question.get("machine"))
+    assert answer.basis == ("predicted" if question and costs else "measured")
+    rate = answer.expected.samples_per_s
+    assert rate.low is not None
+    assert rate.high is not None
+    assert 0 < rate.low <= rate.value <= rate.high < float("inf")
+    assert not question or answer.confidence != "high"
+    json.dumps(dataclasses.asdict(answer), allow_nan=False)

@@ -10,7 +10,6 @@ from dlprof.advise.candidates import Candidate, gather
 from dlprof.advise.situation import Situation, usable_calibration
 from dlprof.advise.speeds import (
     Speeds,
-    at_step,
     claims,
     observations,
     predicted_factors,
@@ -18,7 +17,8 @@ from dlprof.advise.speeds import (
 )
 from dlprof.advise.thresholds import ELSEWHERE_LOG_SD
 from dlprof.errors import UsageError
-from dlprof.model import bounds, cell_of, predict_all, relative_error
+from dlprof.model import bounds, cell_of, predict_all, predictor_of, relative_error
+from dlprof.model.deck import Deck
 from dlprof.records import (
     Calibration,
     Config,
@@ -29,6 +29,8 @@ from dlprof.records import (
     SweepPrediction,
 )
 from dlprof.stats import Carried, Expected, believe
+
+_SEED = 20260104
 
 
 def predictions(
@@ -172,8 +174,8 @@ def carried(run: Run, situation: Situation, models: Mapping[Config, Prediction])
     """Rates under conditions that no trial shows: predicted, and as far off as predictions were.
 
     How far predictions of each ``num_workers`` are off, and how surely, is learned under the
-    trials' own conditions. Under the asked ones loading is taken to be as far off, and the rate
-    with it, as far as loading and not the step sets it. What something else limits there than where
+    trials' own conditions. Under the asked ones loading is taken to be as far off; what that makes
+    of the rate at a step, the model says. What something else limits there than where
     it was measured is less sure.
 
     Args:
@@ -193,30 +195,23 @@ def carried(run: Run, situation: Situation, models: Mapping[Config, Prediction])
         before = predictions(run, here, {*models, *ours})
         prior = _expected(log_sd, before)
     learned = believe(seen, prior)
-    step_s = situation.step_s + situation.step_cpu_s
-    alone = models
-    if step_s:
-        unfed = dataclasses.replace(situation, step_s=0.0, step_cpu_s=0.0)
-        alone = predictions(run, unfed, models)
     whole = {each.key for each in seen if each.whole_epochs}
-    there = {}
+    there: dict[str, Carried] = {}
+    moved: dict[str, tuple[float, float]] = {}
     for config, model in models.items():
         key = config.key
         was = prior.epoch_log_rates.get(key, 0.0) if key in whole else prior.log_rates[key]
         off, error = learned.log_rates[key] - was, max(learned.log_error(key), 1e-6)
-        rate, workers = alone[config].batches_per_s.value, config.num_workers
-        middle, low, high = (
-            math.log(at_step(math.exp(-each) / rate, step_s, alone=not workers))
-            for each in (off, off - error, off + error)
-        )
-        follows = (high - low) / (2 * error)
+        group = learned.groups[key]  # of one rate, whether or not its workers persist
+        if group not in moved:
+            middle, low, high = _moved(calibration, config, situation, off, error)
+            moved[group] = middle, min(1.0, max(0.0, (high - low) / (2 * error)))
+        change, follows = moved[group]
         unlike = log_sd if before[config].bound != model.bound else 0.0
         there[key] = Carried(
-            log_rate=asked.log_rates[key]
-            + middle
-            - math.log(at_step(1 / rate, step_s, alone=not workers)),
+            log_rate=asked.log_rates[key] + change,
             follows=follows,
-            log_sd=follows * math.hypot(ELSEWHERE_LOG_SD, unlike),
+            log_sd=math.hypot(ELSEWHERE_LOG_SD, follows * unlike),
             by_speed=_by_speed(calibration, config, situation),
         )
     speed_sd = math.log(situation.speed.factor) / 2
@@ -229,6 +224,32 @@ def carried(run: Run, situation: Situation, models: Mapping[Config, Prediction])
             for key, each in claimed.items()
         },
     )
+
+
+def _moved(
+    calibration: Calibration, config: Config, situation: Situation, off: float, error: float
+) -> list[float]:
+    """By how much the log rate changes where loading is off by so much, above 0 for faster.
+
+    With all that loading takes ``exp(off)`` times as fast, time passes over the same step as over
+    one that is so much longer, and so much faster.
+
+    Returns:
+        For ``off``, and for that less and more its error.
+    """
+    offs = (off, off - error, off + error)
+    if not situation.step_s + situation.step_cpu_s:
+        return list(offs)
+    predictor, where = predictor_of("simulation"), situation.conditions
+
+    def rate(factor: float) -> float:
+        longer = dataclasses.replace(
+            where, step_s=where.step_s * factor, step_cpu_s=where.step_cpu_s * factor
+        )
+        return predictor.steady(cell_of(calibration, config, longer), Deck(_SEED)).batches_per_s
+
+    as_predicted = rate(1.0)
+    return [each + math.log(rate(math.exp(each)) / as_predicted) for each in offs]
 
 
 def _by_speed(calibration: Calibration, config: Config, situation: Situation) -> float:

@@ -10,13 +10,14 @@ from typing import Any
 from dlprof.advise.choice import choose
 from dlprof.advise.confidence import judge
 from dlprof.advise.predict.beside import agreement
-from dlprof.advise.predict.carried import candidates_of
+from dlprof.advise.predict.carried import candidates_of, predictions
 from dlprof.advise.predict.cells import attainable, base_config, saturating_workers, useful
 from dlprof.advise.predict.forecast import Calibrated
 from dlprof.advise.situation import Situation, usable_calibration
+from dlprof.advise.speeds import claims
 from dlprof.advise.thresholds import FED_WAIT_FRACTION
 from dlprof.errors import UsageError
-from dlprof.model import Conditions, Predictor, cell_of, predict_all, predictor_of
+from dlprof.model import Conditions, Predictor, cell_of, predictor_of
 from dlprof.model.deck import Deck
 from dlprof.model.work import work_of
 from dlprof.records import Calibration, Confidence, Config, Estimate, Integrity, Prediction, Run
@@ -140,30 +141,30 @@ def feed(
 
         All that loading takes over the same step is as it would be over a step so much longer.
         """
-        where = situation.conditions
-        scaled = {"step_s": where.step_s * factor, "step_cpu_s": where.step_cpu_s * factor}
-        conditions = dataclasses.replace(where, **scaled)
-        found = _Search(calibration, base, conditions, depths, most)
+        longer = dataclasses.replace(
+            situation,
+            step_s=situation.step_s * factor,
+            step_cpu_s=situation.step_cpu_s * factor,
+        )
+        found = _Search(calibration, base, longer.conditions, depths, most)
         least = found.least_wait()
         enough = least <= max_wait * (1 - _SLACK)
         allowed = max_wait if enough else least + max_wait * (1 - least)
         return found, allowed, found.fewest(allowed)
 
-    first, _, (workers, prefetch, cores) = search(1.0)
-    (config,) = useful(run, [first.config(workers, prefetch)])
-    endless = _unfed(situation, float(cores))
-    (unfed,), speeds = candidates_of(run, endless, [config])
-    raw = predict_all(calibration, [config], endless.conditions)[0].batches_per_s.value
-    factor = 1.0 if unfed.prediction is None else unfed.prediction.batches_per_s.value / raw
-    found, allowed, (workers, prefetch, cores) = search(factor)
-    (config,) = useful(run, [found.config(workers, prefetch)])
-    there = dataclasses.replace(situation, cores=float(cores), as_measured=False, by_model=True)
-    (made,), _ = candidates_of(run, there, [config])
-    (unfed,), speeds = candidates_of(run, _unfed(situation, float(cores)), [config])
-    prediction, own_rate = made.prediction, speeds.steady(config.key)
+    factor = 1.0
+    for _ in range(2):  # how far off the model is depends on what is found
+        found, allowed, (workers, prefetch, cores) = search(factor)
+        (config,) = useful(run, [found.config(workers, prefetch)])
+        there = dataclasses.replace(situation, cores=float(cores), as_measured=False, by_model=True)
+        endless = dataclasses.replace(there, step_s=0.0, step_cpu_s=0.0)
+        unfed, speeds = candidates_of(run, endless, [config])
+        own_rate, raw = speeds.steady(config.key), claims(predictions(run, endless, [config]))
+        factor = own_rate.value / raw[config.key].value
+    prediction = candidates_of(run, there, [config])[0][0].prediction
     if prediction is None:
         raise RuntimeError("a configuration that was predicted has no prediction")
-    confidence, reason = judge(choose([unfed], endless, speeds), run, None, agreement(run))
+    confidence, reason = judge(choose(unfed, endless, speeds), run, None, agreement(run))
     machine_wait = found.wait(workers, prefetch, situation.cores)
     least = found.least_wait()
     can_be_fed = least <= _HARDLY_FED
@@ -189,13 +190,6 @@ def feed(
         confidence_reason=reason,
         calibrated=Calibrated.of(run, calibration),
         notes=situation.notes,
-    )
-
-
-def _unfed(situation: Situation, cores: float) -> Situation:
-    """The same without a step to keep fed, on other cores, which no trial shows."""
-    return dataclasses.replace(
-        situation, cores=cores, step_s=0.0, step_cpu_s=0.0, as_measured=False, by_model=True
     )
 
 

@@ -8,12 +8,14 @@ import shlex
 from collections.abc import Iterator
 
 from dlprof.advise.choice import Choice
+from dlprof.advise.predict.carried import predictions
 from dlprof.advise.predict.cells import base_config
+from dlprof.advise.reasons import CAVEATS
 from dlprof.advise.recommend import decide, expected_of
 from dlprof.advise.situation import usable_calibration
-from dlprof.advise.thresholds import STORAGE_WAITS
+from dlprof.advise.thresholds import STORAGE_WAITS, UNORDERED_PAYS
 from dlprof.model import cell_of, describe
-from dlprof.records import Config, PredictedCase, Run, ToMeasure
+from dlprof.records import Config, PredictedCase, Reason, Run, ToMeasure
 from dlprof.units import format_duration
 
 _KEPT = (
@@ -48,6 +50,19 @@ def cases_of(run: Run, choice: Choice) -> Iterator[PredictedCase]:
             best=found.pick.config,
             best_samples_per_s=found.speeds.rate(found.pick.key),
         )
+
+
+def unordered(run: Run, choice: Choice) -> Iterator[Reason]:
+    """What yielding batches as they come would earn, and cost, where it is worth a sentence."""
+    config = choice.pick.config
+    if config.num_workers < 2 or not config.in_order:
+        return
+    other = dataclasses.replace(config, in_order=False)
+    found = predictions(run, choice.situation, [config, other])
+    gain = found[other].batches_per_s.value / found[config].batches_per_s.value
+    if gain >= UNORDERED_PAYS:
+        claim = f"in_order=False would give {gain:.2f}x of that, {CAVEATS['in_order']}"
+        yield Reason(claim=claim, evidence={"gain": gain})
 
 
 def checks(run: Run, choice: Choice) -> Iterator[ToMeasure]:
