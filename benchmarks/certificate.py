@@ -106,11 +106,11 @@ def errors_measured() -> list[list[tuple[int, float]]]:
     runs = json.loads((RESULTS / "emulated.json").read_text())["data"]["runs"]
     for each in runs:
         if not each["step_s"] and not each["step_cpu_s"] and each["ranks"] == 1:
-            log = math.log(each["rate"] / each["predicted"]["simulation"]["value"])
+            log = math.log(each["rate"] / each["predicted"]["maxplus"]["value"])
             found[f"{each['kind']} {each['cores']}"].append((_workers(each["config"]), log))
     for each in json.loads((RESULTS / "real_data.json").read_text())["data"]["cells"]:
         rate = statistics.fmean(map(math.log, each["rates"]))
-        log = rate - math.log(each["given"]["simulation"])
+        log = rate - math.log(each["given"]["maxplus"])
         found[each["data"]].append((_workers(each["config"]), log))
     levels = {name: statistics.median(log for _, log in some) for name, some in found.items()}
     return [

@@ -11,15 +11,12 @@ import typer
 
 from dlprof.cli import elsewhere, options, streams
 from dlprof.errors import UsageError
-from dlprof.units import quoted
 
 if TYPE_CHECKING:
     from dlprof.advise.predict import Question
     from dlprof.records import Config, Run
 
-METHODS = ("simulation", "maxplus", "closed")
 _FEEDING = "How much is needed"
-_HOW = "How it is predicted"
 
 
 def predict(  # noqa: PLR0913 - a command has as many parameters as it has options
@@ -74,9 +71,7 @@ def predict(  # noqa: PLR0913 - a command has as many parameters as it has optio
         str | None,
         typer.Option(
             "--method",
-            metavar="|".join(METHODS),
-            help="Which predictor. Default: simulation.",
-            rich_help_panel=_HOW,
+            hidden=True,
         ),
     ] = None,
     as_json: options.Json = False,
@@ -100,7 +95,8 @@ def predict(  # noqa: PLR0913 - a command has as many parameters as it has optio
     wait = elsewhere.share_of("--max-wait", max_wait)
     if wait is not None and not feed:
         raise UsageError("--max-wait belongs to --feed", hint="Give --feed too, or leave it out.")
-    chosen = _method(method)
+    if method is not None:
+        raise UsageError("--method is gone: there is one predictor", hint="Leave --method out.")
     question = elsewhere.question_of(
         machine=machine,
         cores=cores,
@@ -114,9 +110,9 @@ def predict(  # noqa: PLR0913 - a command has as many parameters as it has optio
 
     measured = read_run(run)
     if feed:
-        _feed(measured, question, axes, chosen, wait=wait, as_json=as_json)
+        _feed(measured, question, axes, wait=wait, as_json=as_json)
     else:
-        _forecast(measured, question, axes, chosen, as_json=as_json)
+        _forecast(measured, question, axes, as_json=as_json)
 
 
 def _axes(given: Mapping[str, str | None]) -> dict[str, Sequence[object]]:
@@ -130,27 +126,16 @@ def _axes(given: Mapping[str, str | None]) -> dict[str, Sequence[object]]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _method(given: str | None) -> str:
-    if given is None:
-        return METHODS[0]
-    if given not in METHODS:
-        raise UsageError(
-            f"--method: {quoted(given)} is no predictor", hint=f"Give one of {', '.join(METHODS)}."
-        )
-    return given
-
-
 def _forecast(
     run: Run,
     question: Question,
     axes: Mapping[str, Sequence[object]],
-    method: str,
     *,
     as_json: bool,
 ) -> None:
     from dlprof.advise.predict import forecast, wanted_configs
 
-    answer = forecast(run, wanted_configs(run, question, axes), question, method=method)
+    answer = forecast(run, wanted_configs(run, question, axes), question)
     if as_json:
         from dlprof.report.prediction import forecast_document
 
@@ -165,7 +150,6 @@ def _feed(
     run: Run,
     question: Question,
     axes: Mapping[str, Sequence[object]],
-    method: str,
     *,
     wait: float | None,
     as_json: bool,
@@ -174,7 +158,7 @@ def _feed(
 
     base = _only_one(base_config(run), axes)
     allowed = FED_WAIT_FRACTION if wait is None else wait
-    answer = feed(run, question, max_wait=allowed, base=base, method=method)
+    answer = feed(run, question, max_wait=allowed, base=base)
     if as_json:
         from dlprof.report.feeding import feed_document
 

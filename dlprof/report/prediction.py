@@ -112,7 +112,7 @@ def _conditions(forecast: Forecast) -> str:
         parts.append(f"cores of {where.speed:.2f}x the speed")
     if where.storage_bytes_per_s is not None:
         parts.append(f"storage that gives {format_bytes(where.storage_bytes_per_s)}/s")
-    return f"{', '.join(parts)}; by {clean(forecast.method)}"
+    return ", ".join(parts)
 
 
 def _shown(forecast: Forecast, *, whole: bool) -> list[Row]:

@@ -19,7 +19,7 @@ from dlprof.report.feeding import answer_text, feed_document, render_feed
 
 def fed_by(costs: Calibration, max_wait: float = 0.02, **question: float | None) -> Feed:
     asked = Question(**question)  # type: ignore[arg-type] # by name
-    return feed(calibrated(costs), asked, max_wait=max_wait, method="maxplus")
+    return feed(calibrated(costs), asked, max_wait=max_wait)
 
 
 def test_waiting_takes_workers_and_no_cores() -> None:
@@ -139,7 +139,7 @@ def test_the_screen_keeps_to_its_width(width: int, there: bool) -> None:  # noqa
     costs = calibration(cpu=0.02, receive=0.002, read_bytes_per_batch=0.0)
     machine = elsewhere() if there else None
     run = calibrated(costs)
-    found = feed(run, Question(machine=machine, step_s=0.01, ranks=2), method="maxplus")
+    found = feed(run, Question(machine=machine, step_s=0.01, ranks=2))
     lines = drawn(render_feed(run, found), width).splitlines()
     assert max(map(len, lines)) <= width
     assert "the page cache" in " ".join(" ".join(lines).split())

@@ -20,9 +20,9 @@ from dlprof.report.prediction import forecast_document, render_forecast
 from dlprof.stats import NEAR
 
 
-def predicted(run: Run, question: Question | None = None, method: str = "maxplus") -> Forecast:
+def predicted(run: Run, question: Question | None = None) -> Forecast:
     question = question or Question()
-    return forecast(run, wanted_configs(run, question, {}), question, method=method)
+    return forecast(run, wanted_configs(run, question, {}), question)
 
 
 def rate_of(found: Forecast, wanted: Config) -> float:
@@ -174,7 +174,7 @@ def test_doubts_are_told(run: Run, question: Question, confidence: str, words: s
 def test_a_speed_that_is_not_known_widens_intervals_of_loaders_that_compute() -> None:
     def width(costs: Calibration, speed: float | None) -> float:
         question = Question(machine=elsewhere(), speed=speed)
-        found = forecast(calibrated(costs), [fed(2)], question, method="maxplus")
+        found = forecast(calibrated(costs), [fed(2)], question)
         rate = found.rows[0].prediction.batches_per_s
         assert rate.low is not None
         assert rate.high is not None
@@ -203,6 +203,7 @@ def test_the_document_holds_all_with_reasons_for_what_is_missing() -> None:
     document = json.loads(forecast_document(run, found))
     assert document["schema_version"] == 1
     assert document["conditions"]["cores"] == 8.0
+    assert document["method"] == document["rows"][0]["prediction"]["method"] == "maxplus"
     row = document["rows"][0]
     assert row["config"]["num_workers"] == 0
     assert set(row["prediction"]["batches_per_s"]) == {"value", "low", "high"}
@@ -211,10 +212,3 @@ def test_the_document_holds_all_with_reasons_for_what_is_missing() -> None:
     assert "wait_fraction" in document["unavailable"]
     assert document["bounds"]["workers"].startswith("the workers are the limit")
     assert {row["measured"] is None for row in document["rows"]} == {True, False}
-
-
-@pytest.mark.parametrize("method", ["simulation", "maxplus", "closed"])
-def test_every_predictor_answers(method: str) -> None:
-    found = forecast(calibrated(), [config(0), fed(4)], Question(), method=method)
-    assert found.method == method
-    assert found.rows[1].rate == pytest.approx(4 / 0.044, rel=0.1)

@@ -23,7 +23,7 @@ from dlprof.units import format_rate
 
 def screen(run: Run, width: int, question: Question | None = None, *, whole: bool = False) -> str:
     asked = question or Question()
-    found = forecast(run, wanted_configs(run, asked, {}), asked, method="maxplus")
+    found = forecast(run, wanted_configs(run, asked, {}), asked)
     return drawn(render_forecast(run, found, whole=whole), width)
 
 
@@ -77,7 +77,7 @@ def run_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_the_command_answers(run_file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert dlprof(["predict", run_file, "--method", "maxplus"], {}) == 0
+    assert dlprof(["predict", run_file], {}) == 0
     out, err = capsys.readouterr()
     assert out.startswith("Predicted for")
     assert err == ""
@@ -85,7 +85,7 @@ def test_the_command_answers(run_file: str, capsys: pytest.CaptureFixture[str]) 
 
 def test_the_document_has_every_cell(run_file: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["predict", run_file, "--num-workers", "0:6:2", "--prefetch-factor", "2,4", "--json"]
-    words += ["--method", "closed", "--cores", "2", "--storage-limit", "1GB/s"]
+    words += ["--cores", "2", "--storage-limit", "1GB/s"]
     assert dlprof(words, {}) == 0
     document = json.loads(capsys.readouterr().out)
     assert len(document["rows"]) == 7
@@ -95,7 +95,7 @@ def test_the_document_has_every_cell(run_file: str, capsys: pytest.CaptureFixtur
 
 def test_feeding_answers(run_file: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["predict", run_file, "--feed", "--step-time", "12ms", "--ranks", "2", "--json"]
-    assert dlprof([*words, "--max-wait", "5%", "--method", "maxplus"], {}) == 0
+    assert dlprof([*words, "--max-wait", "5%"], {}) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["asked_wait_fraction"] == 0.05
     assert document["ranks"] == 2
@@ -105,7 +105,7 @@ def test_feeding_answers(run_file: str, capsys: pytest.CaptureFixture[str]) -> N
     ("words", "message"),
     [
         (["--max-wait", "2%"], "--max-wait belongs to --feed"),
-        (["--method", "magic"], "'magic' is no predictor"),
+        (["--method", "simulation"], "--method is gone: there is one predictor"),
         (["--feed", "--step-time", "1ms", "--num-workers", "4"], "finds num_workers by itself"),
         (["--feed", "--step-time", "1ms", "--in-order", "both"], "one value of each"),
         (["--feed"], "no training step to feed"),

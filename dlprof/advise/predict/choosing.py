@@ -26,7 +26,6 @@ class Chosen:
         default: PyTorch's own, if it keeps the limits.
         present: What the target's own DataLoader is set to now, likewise.
         limit_reasons: What limits left out.
-        method: Of predicting.
     """
 
     place: Place
@@ -39,7 +38,6 @@ class Chosen:
     default: Row | None
     present: Row | None
     limit_reasons: tuple[Reason, ...]
-    method: str
 
     @property
     def anew(self) -> Row | None:

@@ -36,7 +36,7 @@ def claims(chosen: Chosen, cases: Sequence[PredictedCase]) -> list[Reason]:
 
 
 def _evidence(chosen: Chosen, **figures: Any) -> dict[str, Any]:
-    return {"predicted_by": chosen.method, **figures}
+    return {"predicted_by": chosen.pick.prediction.method, **figures}
 
 
 def _compare(chosen: Chosen, one: Row, two: Row, claim: str) -> Reason:
@@ -143,7 +143,7 @@ def _unordered(chosen: Chosen) -> Reason | None:
         return None
     other = dataclasses.replace(pick.config, in_order=False)
     where = chosen.place.conditions
-    found = predict_all(chosen.calibration, [other], where, method=chosen.method)[0]
+    found = predict_all(chosen.calibration, [other], where)[0]
     gain = found.batches_per_s.value / pick.rate
     if gain < _UNORDERED_PAYS:
         return None

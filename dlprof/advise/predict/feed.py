@@ -14,12 +14,9 @@ from dlprof.advise.predict.forecast import Calibrated, predicted_rows
 from dlprof.advise.predict.question import Place, Question, place_of, usable_calibration
 from dlprof.advise.predict.trust import judge
 from dlprof.errors import UsageError
-from dlprof.model import Conditions, Predictor, cell_of, predictor_of
-from dlprof.model.deck import Deck
-from dlprof.model.work import work_of
+from dlprof.model import Conditions, cell_of, drawn, steady_rate, work_of
 from dlprof.records import Calibration, Confidence, Config, Estimate, Integrity, Prediction, Run
 
-_SEED = 20260102
 _DEPTHS = (2, 4, 8)
 _PLENTY = 3.0
 """Times the workers that the closed form asks for: more of them keep nothing better fed."""
@@ -103,7 +100,6 @@ def feed(
     *,
     max_wait: float = FED_WAIT_FRACTION,
     base: Config | None = None,
-    method: str = "simulation",
 ) -> Feed:
     """Find the fewest cores, and on them the fewest workers, that keep a step fed.
 
@@ -116,7 +112,6 @@ def feed(
         question: The step, the ranks, the machine.
         max_wait: Share of time that the step may wait.
         base: The other settings; ``None`` for those of the run.
-        method: ``simulation``, ``maxplus`` or ``closed``.
 
     Raises:
         NothingMeasuredError: The data with such workers is wrong.
@@ -133,15 +128,15 @@ def feed(
     free = attainable(run, [deepest], {})[0].prefetch_factor == _DEPTHS[-1]
     depths = _DEPTHS if free else _DEPTHS[:1]
     most = Integrity.of(run).most_workers
-    search = _Search(calibration, base, place.conditions, method, depths, most)
+    search = _Search(calibration, base, place.conditions, depths, most)
     least = search.least_wait()
     allowed = max_wait if least <= max_wait * (1 - _SLACK) else least + max_wait * (1 - least)
     workers, prefetch, cores = search.fewest(allowed)
     (config,) = useful(run, [search.config(workers, prefetch)])
     there = _with(place, cores=float(cores))
-    prediction = predicted_rows(run, calibration, [config], there, method=method)[0].prediction
+    prediction = predicted_rows(run, calibration, [config], there)[0].prediction
     endless = _with(there, step_s=0.0, step_cpu_s=0.0)
-    unfed = predicted_rows(run, calibration, [config], endless, method=method)
+    unfed = predicted_rows(run, calibration, [config], endless)
     own_rate = unfed[0].prediction.batches_per_s
     confidence, reason = judge(run, calibration, place, own_rate, agreement(run, calibration))
     machine_cores = place.conditions.cores
@@ -222,7 +217,6 @@ class _Search:
         calibration: Calibration,
         base: Config,
         conditions: Conditions,
-        method: str,
         depths: Sequence[int],
         most: int | None,
     ) -> None:
@@ -231,10 +225,8 @@ class _Search:
         self._calibration = calibration
         self._base = base
         self._conditions = conditions
-        self._predictor: Predictor = predictor_of(method)
-        self._deck = Deck(_SEED)
         self._works = {
-            some: work_of(calibration, self.config(int(some), 2), conditions)
+            some: drawn(work_of(calibration, self.config(int(some), 2), conditions))
             for some in (False, True)
         }
         self._known: dict[tuple[int, int, float], float] = {}
@@ -254,7 +246,7 @@ class _Search:
                 dataclasses.replace(self._conditions, cores=cores),
                 work=self._works[workers > 0],
             )
-            rate = self._predictor.steady(cell, self._deck).batches_per_s
+            rate = steady_rate(cell).batches_per_s
             self._known[key] = max(0.0, 1.0 - rate * cell.whole_step_s)
         return self._known[key]
 

@@ -20,7 +20,7 @@ from dlprof.advise.predict.question import (
 )
 from dlprof.advise.predict.trust import judge
 from dlprof.errors import UsageError
-from dlprof.model import Conditions, describe, predict_all
+from dlprof.model import Conditions, binding, cell_of, describe, predict_all
 from dlprof.records import Calibration, Confidence, Config, Constraints, Estimate, Prediction, Run
 from dlprof.stats import NEAR
 
@@ -124,7 +124,7 @@ class Forecast:
         extrapolated: Whether it is another than the one that was measured.
         conditions: Cores, ranks, step and the rest.
         calibrated: What it rests on.
-        method: By which predictor.
+        method: ``maxplus``, the only predictor.
         rows: In the order of what configurations cost.
         pick: The cheapest within 3 % of the best that keeps the machine's limits; ``None`` where
             none does.
@@ -140,7 +140,6 @@ class Forecast:
     extrapolated: bool
     conditions: Conditions
     calibrated: Calibrated
-    method: str
     rows: tuple[Row, ...]
     pick: Config | None
     bounds: Mapping[str, str]
@@ -148,19 +147,17 @@ class Forecast:
     confidence_reason: str
     notes: tuple[str, ...] = ()
     agreement: Agreement | None = None
+    method: str = "maxplus"
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-def forecast(
-    run: Run, configs: Sequence[Config], question: Question, *, method: str = "simulation"
-) -> Forecast:
+def forecast(run: Run, configs: Sequence[Config], question: Question) -> Forecast:
     """Predict configurations from what a run calibrated.
 
     Args:
         run: That holds a calibration.
         configs: Canonical ones, at least one.
         question: Where they are to run.
-        method: ``simulation``, ``maxplus`` or ``closed``.
 
     Raises:
         NothingMeasuredError: The data of all of them is wrong.
@@ -170,7 +167,7 @@ def forecast(
     calibration = usable_calibration(run)
     place = place_of(run, question)
     kept = useful(run, configs)
-    rows = predicted_rows(run, calibration, kept, place, method=method)
+    rows = predicted_rows(run, calibration, kept, place)
     pick = cheapest([row for row in rows if not row.beyond])
     agreed = agreement(run, calibration)
     shown = pick or rows[0]
@@ -180,7 +177,6 @@ def forecast(
         extrapolated=place.extrapolated,
         conditions=place.conditions,
         calibrated=Calibrated.of(run, calibration),
-        method=method,
         rows=tuple(rows),
         pick=pick.config if pick is not None else None,
         bounds={name: describe(name) for name in sorted({r.prediction.bound for r in rows})},
@@ -193,12 +189,7 @@ def forecast(
 
 
 def predicted_rows(
-    run: Run,
-    calibration: Calibration,
-    configs: Sequence[Config],
-    place: Place,
-    *,
-    method: str = "simulation",
+    run: Run, calibration: Calibration, configs: Sequence[Config], place: Place
 ) -> list[Row]:
     """Predictions with what was measured beside and with the machine's limits, cheapest first.
 
@@ -207,7 +198,7 @@ def predicted_rows(
     """
     ordered = sorted(configs, key=lambda config: config.cost_key)
     try:
-        predictions = predict_all(calibration, ordered, place.conditions, method=method)
+        predictions = predict_all(calibration, ordered, place.conditions)
     except ValueError as error:
         raise UsageError(
             f"Nothing can be predicted: {error}", hint="Calibrate at that size."
@@ -253,27 +244,17 @@ def _speed_doubts(
 ) -> list[tuple[float, float]]:
     """By what factors each rate changes if cores are as slow or as fast as they may be.
 
-    By the closed form, which tells loaders that compute from those that wait.
+    By the lowest bound, which tells loaders that compute from those that wait.
     """
     factor = place.speed.factor
     if factor == 1.0:
         return [(1.0, 1.0)] * len(configs)
     speeds = (place.speed.value / factor, place.speed.value, place.speed.value * factor)
+    there = [dataclasses.replace(place.conditions, speed=speed) for speed in speeds]
     rates = (
-        predict_all(
-            calibration,
-            configs,
-            dataclasses.replace(place.conditions, speed=speed),
-            method="closed",
-        )
-        for speed in speeds
+        [binding(cell_of(calibration, config, where))[1] for where in there] for config in configs
     )
-    return [
-        (low / mid, high / mid)
-        for low, mid, high in zip(
-            *([each.batches_per_s.value for each in some] for some in rates), strict=True
-        )
-    ]
+    return [(low / middle, high / middle) for low, middle, high in rates]
 
 
 def _widened(prediction: Prediction, low: float, high: float) -> Prediction:

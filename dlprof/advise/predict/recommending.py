@@ -69,7 +69,6 @@ def recommend_by_model(
     ghz: float | None = None,
     *,
     among: Collection[Config] = (),
-    method: str = "simulation",
 ) -> Recommendation:
     """The cheapest configuration within 3 % of the best, as predicted, within limits.
 
@@ -82,7 +81,6 @@ def recommend_by_model(
         machine: Where they are wanted, if not on the one that was measured.
         ghz: Clock of that machine's cores, where it is known.
         among: What to choose from; nothing for all that is worth predicting.
-        method: Of predicting.
 
     Raises:
         UsageError: There is no calibration, or no configuration keeps within the limits.
@@ -91,7 +89,7 @@ def recommend_by_model(
     question = _question(constraints, machine, ghz)
     place = place_of(run, as_shared(run, question))
     limits = dataclasses.replace(constraints, step_s=_step(place), machine=_named(place))
-    choose = functools.partial(_choose, run, calibration, among=among, method=method)
+    choose = functools.partial(_choose, run, calibration, among=among)
     chosen = choose(place, limits)
     agreed = agreement(run, calibration)
     rate, seen = chosen.pick.prediction.batches_per_s, chosen.pick.measured is not None
@@ -144,7 +142,6 @@ def _choose(
     limits: Constraints,
     *,
     among: Collection[Config],
-    method: str,
 ) -> Chosen:
     base = base_config(run)
     plain = Config(batch_size=calibration.batch_size)
@@ -163,9 +160,7 @@ def _choose(
     rules = _rule_configs(run, calibration, place)
     # At once, so that what they have in common is reckoned once.
     both = list(configs.union(config for config in rules.values() if config is not None))
-    found = {
-        row.config: row for row in predicted_rows(run, calibration, both, place, method=method)
-    }
+    found = {row.config: row for row in predicted_rows(run, calibration, both, place)}
     candidates = [row for config, row in found.items() if config in configs]
     allowed, reasons = within_limits(candidates, situation)
     # There is one: within_limits raises where none is left.
@@ -181,7 +176,6 @@ def _choose(
         default=next((row for row in allowed if row.config == plain), None),
         present=next((row for row in allowed if row.config == present), None),
         limit_reasons=tuple(reasons),
-        method=method,
     )
 
 
@@ -203,7 +197,7 @@ def _cases(
         mine = found.row_of(chosen.pick.config)
         if mine is None:
             asked = [chosen.pick.config]
-            mine = predicted_rows(run, calibration, asked, found.place, method=chosen.method)[0]
+            mine = predicted_rows(run, calibration, asked, found.place)[0]
         yield PredictedCase(
             name=name,
             neighbours=neighbours,
