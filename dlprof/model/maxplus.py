@@ -32,9 +32,12 @@ from dlprof.model.work import Cell, Rows, Work
 FAR_BELOW = 0.93
 """A rate below this share of every bound has another reason than they."""
 
-_BATCHES = 2400
+_BATCHES = 1600
 """That the recursion goes through. With 3 % of batches 15 times as expensive, the luck of their
 order makes 600 of them 3 to 7 % faster or slower (standard deviation, 4 to 32 workers)."""
+
+_FEW = 600
+"""That tell how much computing slows down."""
 
 _CROWDED = 2.0
 """With work for twice the cores, some core is idle for less than 2 % of the time (four threads
@@ -42,11 +45,13 @@ that compute and wait for as long, on one core); more threads leave less still."
 
 _BY_THEMSELVES = ("cores", "pin", "storage")
 _SEED = 20260101
-_PASSES = 3
+_PASSES = 2
 _WORTH_IT = 0.005
 """Changes of the slowdowns up to this are left out: the rate would change by less than that."""
 
 _LEVELS = 8
+
+_Times = tuple[list[float], list[float], list[float]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,11 +91,11 @@ class _Columns:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Ran:
-    """When batches were begun, loaded and returned, each in its order."""
+    """Batches per second, and when each batch was begun and loaded."""
 
+    rate: float
     begun: Sequence[float]
     loaded: Sequence[float]
-    returned: Sequence[float]
 
 
 def drawn(work: Work) -> Work:
@@ -152,29 +157,36 @@ def steady_rate(cell: Cell) -> Steady:
         return Steady(batches_per_s=min(found.values()))
     limit = min(rate for name, rate in found.items() if name in _BY_THEMSELVES)
     slow = _Slow()
-    rate, crowd = _recursion(cell, slow)
+    few = _recursion(cell, slow, _FEW)
     others = min(bound for name, bound in found.items() if name != "cores")
-    ordered = cell.in_order and cell.workers > 1 and rate < FAR_BELOW * others
-    if crowd and rate <= _CROWDED * found["cores"] < math.inf:
-        for _ in range(_PASSES):
-            before, slow = slow, _slowed(cell, rate, slow, crowd)
-            if max(abs(slow.workers - before.workers), abs(slow.main - before.main)) < _WORTH_IT:
-                break
-            rate, crowd = _recursion(cell, slow)
+    ordered = cell.in_order and cell.workers > 1 and few.rate < FAR_BELOW * others
+    if few.rate > _CROWDED * found["cores"]:
+        return Steady(batches_per_s=limit, held_by_order=ordered)
+    for _ in range(_PASSES):
+        before, slow = slow, _slowed(cell, slow, few)
+        if max(abs(slow.workers - before.workers), abs(slow.main - before.main)) < _WORTH_IT:
+            break
+        few = _recursion(cell, slow, _FEW)
+    rate = _recursion(cell, slow, len(cell.work.rows)).rate
     return Steady(batches_per_s=min(rate, limit), held_by_order=ordered)
 
 
-def _slowed(cell: Cell, rate: float, slow: _Slow, crowd: Mapping[int, float]) -> _Slow:
-    """How much computing slows down at a rate that came of other slowdowns.
+def _slowed(cell: Cell, slow: _Slow, ran: _Ran) -> _Slow:
+    """How much computing slows down where batches run as they do with other slowdowns.
 
     Args:
         cell: With workers.
-        rate: Of one rank.
         slow: The other slowdowns.
-        crowd: Seconds in which so many workers of a rank load at once.
+        ran: What the recursion made of them.
     """
-    means, where = cell.work.means, cell.conditions
+    means, where, rate = cell.work.means, cell.conditions, ran.rate
+    mains = where.step_threads + where.step_cores + 1.0
+    if where.ranks * (cell.workers + mains) + where.neighbours <= where.cores:
+        return slow
+    crowd = _at_once(ran)
     whole_s = math.fsum(crowd.values())
+    if whole_s <= 0:
+        return slow
     busy = math.fsum(count * seconds for count, seconds in crowd.items()) / whole_s
     taking_s = means.receive_cpu + means.main_cpu + (means.pin if cell.work.pinned else 0.0)
     step_cpu_s = cell.whole_step_s - cell.step_s
@@ -211,26 +223,24 @@ def _levels(crowd: Mapping[int, float]) -> list[tuple[float, float]]:
     return [(sum_ / seconds, seconds) for sum_, seconds in levels.values() if seconds > 0]
 
 
-def _recursion(cell: Cell, slow: _Slow) -> tuple[float, Mapping[int, float]]:
-    """The rate, and for how many seconds so many workers load at once."""
-    many = max(len(cell.work.rows), 4 * cell.workers)
+def _recursion(cell: Cell, slow: _Slow, batches: int) -> _Ran:
+    many = max(batches, 4 * cell.workers)
     count = many - many % cell.workers  # whole rounds: batches come in bursts of W
     warm_up = cell.workers + min(cell.workers * cell.prefetch, count)
     run = _in_order if cell.in_order else _as_they_come
-    ran = run(_columns(cell, slow), cell.workers, cell.prefetch, warm_up + count)
-    span = ran.returned[-1] - ran.returned[warm_up - 1]
-    if span <= 0:
-        return math.inf, {}
-    return count / span, _at_once(ran.begun[warm_up:], ran.loaded[warm_up:])
+    columns = _columns(cell, cell.work.rows[:batches], slow)
+    begun, loaded, returned = run(columns, cell.workers, cell.prefetch, warm_up + count)
+    span = returned[-1] - returned[warm_up - 1]
+    return _Ran(count / span if span > 0 else math.inf, begun[warm_up:], loaded[warm_up:])
 
 
-def _at_once(begun: Sequence[float], loaded: Sequence[float]) -> Mapping[int, float]:
+def _at_once(ran: _Ran) -> Mapping[int, float]:
     """For how many seconds so many batches were being loaded."""
     found: dict[int, float] = collections.defaultdict(float)
-    begins = iter(sorted(begun))
+    begins = iter(sorted(ran.begun))
     begin = now = next(begins)
     count = 0
-    for end in sorted(loaded):
+    for end in sorted(ran.loaded):
         while begin < end:
             found[count] += begin - now
             now = begin
@@ -242,8 +252,8 @@ def _at_once(begun: Sequence[float], loaded: Sequence[float]) -> Mapping[int, fl
     return {count: seconds for count, seconds in found.items() if seconds > 0}
 
 
-def _columns(cell: Cell, slow: _Slow) -> _Columns:
-    rows, main = cell.work.rows, slow.main
+def _columns(cell: Cell, rows: Rows, slow: _Slow) -> _Columns:
+    main = slow.main
     load = [slow.workers * row[0] + row[1] for row in rows]
     if cell.work.pinned:  # the thread adds to a batch's way; its rate is a bound by itself
         pin = [main * (row[2] + row[5]) + row[3] for row in rows]
@@ -260,7 +270,7 @@ def _columns(cell: Cell, slow: _Slow) -> _Columns:
     return _Columns(load=load, pin=pin, take=take, step=[s + extra for s in steps], busy=busy)
 
 
-def _in_order(columns: _Columns, workers: int, prefetch: int, count: int) -> _Ran:
+def _in_order(columns: _Columns, workers: int, prefetch: int, count: int) -> _Times:
     """When so many batches have been begun, loaded and returned."""
     window = workers * prefetch
     returned = [0.0] * window  # batch k is at k + window: those before the first cost nothing
@@ -290,10 +300,10 @@ def _in_order(columns: _Columns, workers: int, prefetch: int, count: int) -> _Ra
         now += take
         give(now)
         step = after
-    return _Ran(begun, done[workers:], returned[window:])
+    return begun, done[workers:], returned[window:]
 
 
-def _as_they_come(columns: _Columns, workers: int, prefetch: int, count: int) -> _Ran:
+def _as_they_come(columns: _Columns, workers: int, prefetch: int, count: int) -> _Times:
     """The same with ``in_order=False``: the batch that is done first is returned first.
 
     Torch then gives the next index to a worker with fewer than P batches on its hands: to the
@@ -327,4 +337,4 @@ def _as_they_come(columns: _Columns, workers: int, prefetch: int, count: int) ->
         free[worker] = begin + load
         loaded.append(begin + load)
         heapq.heapreplace(finished, (begin + load + pin, worker))
-    return _Ran(begun, loaded, returned)
+    return begun, loaded, returned

@@ -1,7 +1,7 @@
 """The discrete-event simulation: an oracle for the predictor, which it shares no code with.
 
 Every batch on its way through workers, queue and main process, on cores that all share. It takes
-tens of milliseconds a configuration.
+some milliseconds a configuration.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _MIN_RANKS = 2
 
 
 def simulated(
-    calibration: Calibration, config: Config, *, batches: int = 1200, **where: Any
+    calibration: Calibration, config: Config, *, batches: float = 1200, **where: Any
 ) -> float:
     """Batches per second of one rank on eight cores, unless ``where`` says otherwise."""
     return steady_rate(cell_of(calibration, config, conditions(**where)), batches=batches)
 
 
-def steady_rate(cell: Cell, *, batches: int) -> float:
+def steady_rate(cell: Cell, *, batches: float) -> float:
     """The rate of one rank once the pipeline has filled.
 
     Args:
@@ -44,7 +44,7 @@ def steady_rate(cell: Cell, *, batches: int) -> float:
         batches: Measured in each rank; at least four rounds of ``W`` are.
     """
     ranks = _ranks(cell)
-    wanted = max(batches, 4 * cell.workers)
+    wanted = max(round(batches), 4 * cell.workers)
     warm_up = max(1, cell.workers + min(cell.workers * cell.prefetch, wanted))
     network = _network(cell, ranks, measured=wanted, warm_up=warm_up)
     network.clock.run()
