@@ -58,7 +58,12 @@ def steady_rate(cell: Cell, *, batches: float) -> float:
 
 
 def _rows(rows: Rows, count: int, seed: int) -> Rows:
-    """So many rows or a few more, each equally often, in random order."""
+    """So many rows or a few more, each equally often, in random order.
+
+    The first rank takes rows as they come where there are enough: those that are predicted from.
+    """
+    if len(rows) >= count and not seed:
+        return rows
     rng = random.Random(seed)
     made: list[tuple[float, ...]] = []
     while len(made) < count:

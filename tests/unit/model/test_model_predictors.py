@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from model_calibrations import conditions, constant, fed, lowest_bound, prediction, tailed
 from model_calibrations import rate as predicted
 from oracle import simulated
+from oracle import steady_rate as simulated_rate
 
-from dlprof.model import Conditions, cell_of, predict_all
+from dlprof.model import Conditions, cell_of, drawn, predict_all, steady_rate
 from dlprof.model.bounds import cores_bound
 from dlprof.model.maxplus import _steps
 from dlprof.records import Calibration, Config
@@ -337,13 +338,11 @@ def test_more_workers_are_never_slower_where_receiving_costs_nothing(
     ranks=st.integers(1, 3),
     step_ms=st.floats(0, 20),
 )
-@example(
-    calibration=constant(cpu=10 * MS, io=10 * MS), workers=0, cores=1.0, ranks=3, step_ms=18.25
-)
+@example(calibration=constant(cpu=5 * MS, io=1 * MS), workers=0, cores=1.0, ranks=3, step_ms=18.25)
 def test_no_bound_is_exceeded_and_nobody_computes_on_cores_that_are_not_there(
     calibration: Calibration, workers: int, cores: float, ranks: int, step_ms: float
 ) -> None:
-    """Without workers the lowest bound is an estimate, which what nobody can exceed lies above."""
+    """Without workers the lowest is an estimate: ranks in step exceed it, here by 2.4 %."""
     config = Config(num_workers=workers).canonical()
     where = {"cores": cores, "ranks": ranks, "step_s": step_ms * MS}
     found = prediction(calibration, config, **where)
@@ -369,19 +368,24 @@ def test_more_cores_are_never_slower(cpu: float, io: float, slow: float, workers
 @given(
     cpu=COSTS,
     io=COSTS,
-    slow=st.sampled_from([0.0, 0.03]),
+    tail=st.sampled_from([(0.5, 1.5), (0.03, 15.0)]),
     workers=st.integers(1, 6),
     prefetch=st.integers(1, 4),
     cores=st.sampled_from([1.0, 2.0, 8.0]),
 )
 def test_the_prediction_follows_the_simulation(
-    cpu: float, io: float, slow: float, workers: int, prefetch: int, cores: float
+    cpu: float, io: float, tail: tuple[float, float], workers: int, prefetch: int, cores: float
 ) -> None:
-    """Closest where each worker has a core; else slow batches that wait, too, make it too fast."""
-    calibration, config = tailed(cpu=cpu, io=io, slow=slow), fed(workers, prefetch)
-    reference = simulated(calibration, config, cores=cores)
-    off = 0.03 if workers <= cores else 0.15
-    assert predicted(calibration, config, cores=cores) == pytest.approx(reference, rel=off)
+    """To the letter where each worker has a core; else slow batches that also wait seem too fast.
+
+    Batches that all cost the same would be begun in step for ever, and compute all at once.
+    """
+    calibration = tailed(cpu=cpu, io=io, slow=tail[0], factor=tail[1])
+    cell = cell_of(calibration, fed(workers, prefetch), conditions(cores=cores))
+    cell = dataclasses.replace(cell, work=drawn(cell.work))
+    reference = simulated_rate(cell, batches=len(cell.work.rows))
+    off = 0.001 if workers <= cores else 0.15
+    assert steady_rate(cell).batches_per_s == pytest.approx(reference, rel=off)
 
 
 def test_figures_are_finite_where_loading_costs_nothing() -> None:

@@ -94,7 +94,7 @@ def test_an_interval_knows_what_limits_where_batches_are_dearer(step_ms: float) 
     found = prediction(calibration, fed(4), step_s=step_ms / 1000).batches_per_s
     assert found.low is not None
     assert found.high is not None
-    assert found.low <= 200 * math.exp(-0.4)
+    assert found.low <= 200 * math.exp(-1.96 * 0.2)
     assert found.high <= min(1000 / step_ms, 200 * math.exp(0.4)) * math.exp(0.3)
 
 
