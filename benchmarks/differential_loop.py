@@ -129,7 +129,7 @@ def answer(
         if request["whole"]:
             took_s = now.came_s[-1] - epochs[0].came_s[0]
             done = len(now.came_s) == 1 and len(epochs) > 2 and took_s >= seconds
-            return done or took_s >= 2 * LONGEST * seconds
+            return bool(done or took_s >= 2 * LONGEST * seconds)
         if now.came_s[-1] - epochs[0].came_s[0] >= LONGEST * seconds:
             return True
         if len(epochs) > 1:  # they end: a few whole ones, and as long as was asked for

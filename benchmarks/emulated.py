@@ -25,7 +25,7 @@ from emulated_cores import EPOCH, Load, Ran, Setup, explanation, run
 from dlprof.model import Conditions, fit, predict_all
 from dlprof.records import Calibration, Config
 
-METHODS = ("closed", "maxplus", "simulation")
+METHOD = "maxplus"
 GOALS = {"same": (0.03, 0.07), "extrapolated": (0.04, 0.10)}
 COVERAGE = (0.90, 0.98)
 _CORES, _RANKS = 2, 1
@@ -96,7 +96,7 @@ class Compared:
         step_cpu_s: The same, computing.
         rate: Batches per second of a rank, the mean over ranks.
         late_s: By how much the real machine ended batches late.
-        predicted: By method.
+        predicted: By method; earlier runs know of others than ``METHOD``.
     """
 
     kind: str
@@ -114,13 +114,15 @@ class Compared:
         """``same`` or ``extrapolated``: whether cores and ranks are those of the calibration."""
         return "same" if (self.cores, self.ranks) == (_CORES, _RANKS) else "extrapolated"
 
-    def error(self, method: str) -> float:
+    @property
+    def error(self) -> float:
         """Predicted over measured, less 1."""
-        return self.predicted[method].value / self.rate - 1
+        return self.predicted[METHOD].value / self.rate - 1
 
-    def covered(self, method: str) -> bool:
+    @property
+    def covered(self) -> bool:
         """Whether the interval holds what was measured."""
-        found = self.predicted[method]
+        found = self.predicted[METHOD]
         if found.low is None or found.high is None:
             return False
         return found.low <= self.rate <= found.high
@@ -210,7 +212,7 @@ def conditions(setup: Setup) -> Conditions:
 
 def compare(kind: str, setup: Setup, calibration: Calibration) -> Compared:
     """Predict, then measure."""
-    predicted = {method: _foreseen(calibration, setup, method) for method in METHODS}
+    predicted = {METHOD: _foreseen(calibration, setup)}
     ran = _undisturbed(setup)
     return Compared(
         kind=kind,
@@ -225,8 +227,8 @@ def compare(kind: str, setup: Setup, calibration: Calibration) -> Compared:
     )
 
 
-def _foreseen(calibration: Calibration, setup: Setup, method: str) -> Foreseen:
-    (found,) = predict_all(calibration, [setup.config], conditions(setup), method=method)
+def _foreseen(calibration: Calibration, setup: Setup) -> Foreseen:
+    (found,) = predict_all(calibration, [setup.config], conditions(setup))
     rate = found.batches_per_s
     return Foreseen(value=rate.value, low=rate.low, high=rate.high, bound=found.bound)
 
@@ -269,23 +271,23 @@ def quantile(values: Iterable[float], share: float) -> float:
     return ordered[math.ceil(share * len(ordered)) - 1] if ordered else math.nan
 
 
-def row(name: str, some: Sequence[Compared], method: str) -> list[str]:
+def row(name: str, some: Sequence[Compared]) -> list[str]:
     """A row of the table: how far off, and how often the interval held."""
-    errors = [abs(each.error(method)) for each in some]
-    bias = statistics.median(each.error(method) for each in some)
-    held = statistics.fmean(each.covered(method) for each in some)
+    errors = [abs(each.error) for each in some]
+    bias = statistics.median(each.error for each in some)
+    held = statistics.fmean(each.covered for each in some)
     middle, far = statistics.median(errors), quantile(errors, 0.9)
     figures = (middle, far, max(errors), bias)
-    return [name, method, str(len(some)), *(f"{100 * x:.1f}" for x in figures), f"{100 * held:.0f}"]
+    return [name, str(len(some)), *(f"{100 * x:.1f}" for x in figures), f"{100 * held:.0f}"]
 
 
 def reached(found: Sequence[Compared]) -> bool:
-    """Whether the simulation meets all goals."""
+    """Whether predictions meet all goals."""
     for where, (middle, far) in GOALS.items():
-        errors = [abs(each.error("simulation")) for each in found if each.where == where]
+        errors = [abs(each.error) for each in found if each.where == where]
         if not errors or statistics.median(errors) > middle or quantile(errors, 0.9) > far:
             return False
-    held = statistics.fmean(each.covered("simulation") for each in found)
+    held = statistics.fmean(each.covered for each in found)
     return COVERAGE[0] <= held <= COVERAGE[1]
 
 
@@ -305,21 +307,19 @@ def _left_out(count: int, of: int) -> str:
 def report(found: Sequence[Compared]) -> Report:
     """The tables, over the runs that the real machine did not disturb."""
     kept = [each for each in found if each.late_s <= _LATE_S]
-    columns = ("", "method", "runs", "median, %", "p90, %", "max, %", "bias, %", "covered, %")
+    columns = ("", "runs", "median, %", "p90, %", "max, %", "bias, %", "covered, %")
     groups = {where: [each for each in kept if each.where == where] for where in GOALS}
     kinds = {kind: [each for each in kept if each.kind == kind] for kind in KINDS}
     return Report(
         name="emulated",
         title="Predictions against real loaders on emulated cores",
         goal=(
-            "simulation off by at most 3 % in the median and 7 % at the 90th percentile, 4 % and "
+            "off by at most 3 % in the median and 7 % at the 90th percentile, 4 % and "
             "10 % on other cores and ranks than those calibrated; 95 % intervals hold in 90-98 %"
         ),
         passed=reached(kept) if kept else None,
         tables=[
-            Table(
-                title, columns, [row(n, some, m) for n, some in by.items() if some for m in METHODS]
-            )
+            Table(title, columns, [row(name, some) for name, some in by.items() if some])
             for title, by in (("By cores and ranks", groups), ("By kind of load", kinds))
         ],
         notes=[_left_out(len(found) - len(kept), len(found)), _HOW],

@@ -24,9 +24,9 @@ from real_loaders import DATA, Loaded, loaded
 from dlprof.errors import DlprofError
 from dlprof.machine import inspect_machine
 from dlprof.model import Conditions, fit, predict_all
-from dlprof.records import Calibration, Config, Explanation, Machine, Prediction, Trial
+from dlprof.records import Calibration, Config, Estimate, Explanation, Machine, Trial
 
-METHODS = ("closed", "maxplus", "simulation")
+METHOD = "maxplus"
 GOAL, GOAL_BESIDE = (0.05, 0.12), (0.07, 0.18)
 WORKERS, PREFETCH = (0, 1, 2, 3, 4, 6, 8), (1, 2, 4, 8)
 _STEPS = (0.0, 0.0, 0.25, 0.5, 1.0)
@@ -68,9 +68,10 @@ class Compared:
         step_s: Of the consumer.
         rates: Batches per second, measured twice.
         cores: That were to be had in those windows, on average.
-        alone: Predicted batches per second by method, on all cores that the machine has for us.
-        given: The same on the cores that were to be had in each window, their geometric mean.
-        interval: Of the simulation on the mean of those cores.
+        alone: Predicted batches per second by method, on all cores that the machine has for us;
+            earlier runs know of others than ``METHOD``.
+        given: The same on the cores that were available in each window, their geometric mean.
+        interval: On the mean of those cores.
         drift: Of the calibration.
         standard_error: Of the calibration.
     """
@@ -101,9 +102,9 @@ class Compared:
         """Whether the machine kept its speed, between trials alike and between calibrations."""
         return max(self.repeat, self.drift or 0.0) <= _QUIET
 
-    def error(self, method: str, *, given: bool) -> float:
+    def error(self, *, given: bool) -> float:
         """Predicted over measured, less 1."""
-        return (self.given if given else self.alone)[method] / self.rate - 1
+        return (self.given if given else self.alone)[METHOD] / self.rate - 1
 
     @property
     def covered(self) -> bool:
@@ -184,32 +185,26 @@ def _compared(
     if min(len(rates), len(cores)) < len(trials):
         return None
     config, step_s = cell
-    each = [_values(_predicted(known, config, step_s, had)) for had in cores]
+    each = [_predicted(known, config, step_s, had).value for had in cores]
     mean = statistics.fmean(cores)
-    interval = _predicted(known, config, step_s, mean)["simulation"].batches_per_s
+    interval = _predicted(known, config, step_s, mean)
     return Compared(
         data=data,
         config=config,
         step_s=step_s,
         rates=rates,
         cores=mean,
-        alone=_values(_predicted(known, config, step_s, most)),
-        given={name: statistics.geometric_mean(one[name] for one in each) for name in METHODS},
+        alone={METHOD: _predicted(known, config, step_s, most).value},
+        given={METHOD: statistics.geometric_mean(each)},
         interval=(interval.low, interval.high),
         drift=known.drift,
         standard_error=known.standard_error,
     )
 
 
-def _predicted(
-    known: Calibration, config: Config, step_s: float, cores: float
-) -> dict[str, Prediction]:
+def _predicted(known: Calibration, config: Config, step_s: float, cores: float) -> Estimate:
     where = Conditions(cores=cores, step_s=step_s)
-    return {method: predict_all(known, [config], where, method=method)[0] for method in METHODS}
-
-
-def _values(found: dict[str, Prediction]) -> dict[str, float]:
-    return {method: each.batches_per_s.value for method, each in found.items()}
+    return predict_all(known, [config], where)[0].batches_per_s
 
 
 def measure(names: Iterable[str], design: Design, machine: Machine) -> list[Compared]:
@@ -235,16 +230,16 @@ def quantile(values: Iterable[float], share: float) -> float:
     return ordered[math.ceil(share * len(ordered)) - 1] if ordered else math.nan
 
 
-def errors(found: Iterable[Compared], method: str, *, given: bool) -> list[float]:
+def errors(found: Iterable[Compared], *, given: bool) -> list[float]:
     """How far off, without sign."""
-    return [abs(each.error(method, given=given)) for each in found]
+    return [abs(each.error(given=given)) for each in found]
 
 
 def reached(found: Sequence[Compared], *, beside: bool) -> bool | None:
-    """Whether the simulation meets its goal; on a quiet machine, for all its cores."""
+    """Whether predictions meet their goal; on a quiet machine, for all cores."""
     if not found:
         return None
-    off = errors(found, "simulation", given=beside)
+    off = errors(found, given=beside)
     middle, far = GOAL_BESIDE if beside else GOAL
     return statistics.median(off) <= middle and quantile(off, 0.9) <= far
 
@@ -253,18 +248,17 @@ def _percent(values: Sequence[float]) -> list[str]:
     return [f"{100 * value:.1f}" for value in (statistics.median(values), quantile(values, 0.9))]
 
 
-def _row(name: str, some: Sequence[Compared], method: str) -> list[str]:
+def _row(name: str, some: Sequence[Compared]) -> list[str]:
     """A row of the table."""
-    bias = statistics.median(each.error(method, given=True) for each in some)
+    bias = statistics.median(each.error(given=True) for each in some)
     held = statistics.fmean(each.covered for each in some)
     return [
         name,
-        method,
         str(len(some)),
-        *_percent(errors(some, method, given=False)),
-        *_percent(errors(some, method, given=True)),
+        *_percent(errors(some, given=False)),
+        *_percent(errors(some, given=True)),
         f"{100 * bias:+.1f}",
-        f"{100 * held:.0f}" if method == "simulation" else "-",
+        f"{100 * held:.0f}",
         *_percent([each.repeat for each in some]),
     ]
 
@@ -282,7 +276,7 @@ def _groups(found: Sequence[Compared]) -> dict[str, list[Compared]]:
 
 
 _COLUMNS = (
-    *("", "method", "cells", "all cores: median, %", "p90, %"),
+    *("", "cells", "all cores: median, %", "p90, %"),
     *("cores to be had: median, %", "p90, %", "bias, %", "covered, %"),
     *("repeat: median, %", "p90, %"),
 )
@@ -292,14 +286,14 @@ def report(found: Sequence[Compared], *, beside: bool) -> Report:
     """The tables."""
     middle, far = GOAL_BESIDE if beside else GOAL
     kinds = {name: [each for each in found if each.data == name] for name in DATA}
-    rows = [_row(n, some, m) for n, some in _groups(found).items() for m in METHODS]
-    by_data = [_row(name, some, "simulation") for name, some in kinds.items() if some]
+    rows = [_row(name, some) for name, some in _groups(found).items()]
+    by_data = [_row(name, some) for name, some in kinds.items() if some]
     where = "beside a neighbour, given the cores that were to be had" if beside else "on all cores"
     return Report(
         name="real_data_beside" if beside else "real_data",
         title=f"Predictions against loaders of real data sets, {'beside' if beside else 'without'}"
         " a neighbour",
-        goal=f"simulation {where} off by at most {middle:.0%} in the median and {far:.0%} at the "
+        goal=f"{where} off by at most {middle:.0%} in the median and {far:.0%} at the "
         "90th percentile",
         passed=reached(found, beside=beside),
         tables=[Table("All", _COLUMNS, rows), Table("By data set", _COLUMNS, by_data)],

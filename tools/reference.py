@@ -69,6 +69,8 @@ def command_table(name: str) -> str:
         command = command.commands[word]
     sections: dict[str, list[list[str]]] = {}
     for parameter in command.params:
+        if getattr(parameter, "hidden", False):  # an option that is gone, and says so
+            continue
         title = getattr(parameter, "rich_help_panel", None) or "Options"
         if parameter.param_type_name == "argument":
             title = "Arguments"

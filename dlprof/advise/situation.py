@@ -36,7 +36,8 @@ class Situation:
         neighbours: Of these, what others keep busy.
         storage_bytes_per_s: What the storage gives to all ranks together; ``None`` for no limit.
         speed: Of its cores.
-        speed_error: How far that spreads, as the standard deviation of its logarithm.
+        speed_error: How far that spreads, as the standard deviation of its logarithm; ``None``
+            where trials don't show it.
         copy_scale: How much longer a copy to the device takes than where it was measured.
         length: Samples in an epoch.
         batches_per_epoch: At the target's own batch size.
@@ -58,7 +59,7 @@ class Situation:
     neighbours: float
     storage_bytes_per_s: float | None
     speed: CoreSpeed
-    speed_error: float
+    speed_error: float | None
     copy_scale: float
     length: int | None
     batches_per_epoch: int | None
@@ -160,7 +161,7 @@ class Situation:
         Raises:
             UsageError: A figure is out of range.
         """
-        from dlprof.model import Conditions  # noqa: PLC0415 - as long as all that trials need
+        from dlprof.model import SPEED_ERROR, Conditions  # noqa: PLC0415 - as long as the rest
 
         try:
             return Conditions(
@@ -170,7 +171,7 @@ class Situation:
                 step_cpu_s=self.step_cpu_s,
                 storage_bytes_per_s=self.storage_bytes_per_s,
                 speed=self.speed.value,
-                speed_error=self.speed_error,
+                speed_error=SPEED_ERROR if self.speed_error is None else self.speed_error,
                 copy_scale=self.copy_scale,
                 neighbours=self.neighbours,
                 epoch_batches=self.epoch_batches(Config(batch_size=self.batch_size)),

@@ -11,15 +11,12 @@ import typer
 
 from dlprof.cli import elsewhere, options, streams
 from dlprof.errors import UsageError
-from dlprof.units import quoted
 
 if TYPE_CHECKING:
     from dlprof.advise.situation import Situation
     from dlprof.records import Config, Run
 
-METHODS = ("simulation", "maxplus", "closed")
 _FEEDING = "How much is needed"
-_HOW = "How it is predicted"
 
 
 def predict(  # noqa: PLR0913 - a command has as many parameters as it has options
@@ -74,9 +71,7 @@ def predict(  # noqa: PLR0913 - a command has as many parameters as it has optio
         str | None,
         typer.Option(
             "--method",
-            metavar="|".join(METHODS),
-            help="Which predictor. Default: simulation.",
-            rich_help_panel=_HOW,
+            hidden=True,
         ),
     ] = None,
     as_json: options.Json = False,
@@ -100,7 +95,8 @@ def predict(  # noqa: PLR0913 - a command has as many parameters as it has optio
     wait = elsewhere.share_of("--max-wait", max_wait)
     if wait is not None and not feed:
         raise UsageError("--max-wait belongs to --feed", hint="Give --feed too, or leave it out.")
-    _method(method)
+    if method is not None:
+        raise UsageError("--method is gone: there is one predictor", hint="Leave --method out.")
     from dlprof.store import read_run
 
     measured = read_run(run)
@@ -129,16 +125,6 @@ def _axes(given: Mapping[str, str | None]) -> dict[str, Sequence[object]]:
 
     values = {key: parse_option(key, text) for key, text in named.items()}
     return {key: value for key, value in values.items() if value is not None}
-
-
-def _method(given: str | None) -> str:
-    if given is None:
-        return METHODS[0]
-    if given not in METHODS:
-        raise UsageError(
-            f"--method: {quoted(given)} is no predictor", hint=f"Give one of {', '.join(METHODS)}."
-        )
-    return given
 
 
 def _forecast(

@@ -9,8 +9,18 @@ Main finds a batch's worker at rest: where main is the limit, workers are soon h
 it isn't, a handshake that waits for a worker costs time that main has.
 
 Without workers ``X <= min(1 / (s * cpu + io + T), C / (R * process CPU))``. There ``s`` is how much
-computing slows down while other ranks compute, too: an estimate, by the machine-repairman model
-(``sharing``), for a rank that waits or steps leaves its cores to the others.
+computing slows down while other ranks compute, too: an estimate, for a rank that waits or steps
+leaves its cores to the others. Ranks whose batches all cost the same may fall into step and be some
+percent faster.
+
+``N`` threads that compute for ``D`` seconds and wait for ``Z`` in turn, on ``C`` cores that all who
+compute share evenly, are the machine-repairman model. Its stationary distribution depends on the
+lengths only through their means (Kelly 1979, networks of quasi-reversible queues):
+
+    P(n + 1) / P(n) = (N - n) * (D / Z) / min(n + 1, C)
+
+for ``n`` threads that compute; beside ``B`` threads of others that always do, ``n`` of ours get
+``C * n / (n + B)`` of the cores.
 """
 
 from __future__ import annotations
@@ -18,8 +28,9 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from dlprof.model.sharing import slowdown
 from dlprof.model.work import Cell
+
+_SURE = 1e-12
 
 Bound = Literal["step", "workers", "cores", "main", "pin", "storage", "order"]
 
@@ -73,13 +84,17 @@ def own_cores(cell: Cell) -> float:
 
 
 def cpu_per_batch(cell: Cell) -> float:
-    """CPU seconds a batch of one rank, the consumer's step included."""
+    """CPU seconds a batch of one rank, the consumer's step included.
+
+    A step that spins takes a core, or where cores are short its share of them.
+    """
     means, where = cell.work.means, cell.conditions
     loading = means.cpu * (1.0 + cell.work.helpers)
     receiving = means.receive_cpu + means.main_cpu + (means.pin if cell.work.pinned else 0.0)
-    consuming = where.step_cores * cell.step_s
-    consuming += where.step_threads * where.step_cpu_s / where.speed
-    return loading + receiving + consuming
+    beside = _computing(cell) if cell.workers else 0.0
+    threads = where.ranks * (beside + where.step_cores) + where.neighbours
+    spinning = where.step_cores * cell.step_s * min(1.0, where.cores / max(threads, 1e-9))
+    return loading + receiving + spinning + where.step_threads * where.step_cpu_s / where.speed
 
 
 def cores_bound(cell: Cell) -> float:
@@ -119,16 +134,17 @@ def _in_main(cell: Cell) -> dict[Bound, float]:
 def _slowdown_in_main(cell: Cell) -> float:
     """How much main's computing slows down beside other ranks and neighbours, its helpers with it.
 
-    Main and its helpers compute at once, so that they stand for one thread on as many cores less.
+    Main and its helpers compute at once, so that they are one thread on as many cores less.
     """
     means, where, threads = cell.work.means, cell.conditions, 1.0 + cell.work.helpers
-    return slowdown(
+    own, _ = slowdown(
         where.ranks,
         compute_s=means.cpu + cell.whole_step_s - cell.step_s,
         wait_s=means.io + cell.step_s,
         cores=where.cores / threads,
         beside=where.neighbours / threads,
     )
+    return own
 
 
 def _with_workers(cell: Cell) -> dict[Bound, float]:
@@ -158,3 +174,53 @@ def _storage(cell: Cell) -> dict[Bound, float]:
     if limit is None or read <= 0:
         return {}
     return {"storage": limit / read / cell.conditions.ranks}
+
+
+def slowdown(
+    threads: float, *, compute_s: float, wait_s: float, cores: float, beside: float = 0.0
+) -> tuple[float, float]:
+    """Mean time of computing over that on a core of one's own.
+
+    Args:
+        threads: ``N``; between whole numbers the result is interpolated.
+        compute_s: ``D``.
+        wait_s: ``Z``.
+        cores: ``C``; may be a fraction.
+        beside: ``B``, threads of others that compute all the time.
+
+    Returns:
+        That of the threads, and that of the others beside them; 1 or more.
+    """
+    if compute_s <= 0 or threads <= 0:
+        return 1.0, max(1.0, beside / cores)
+    low = math.floor(threads)
+    between = threads - low
+    ratio = compute_s / wait_s if wait_s > 0 else math.inf
+    own, others = _slowdown(low, ratio, cores, beside)
+    if between > 0:
+        more = _slowdown(low + 1, ratio, cores, beside)
+        own, others = own + between * (more[0] - own), others + between * (more[1] - others)
+    return own, others
+
+
+def _slowdown(threads: int, ratio: float, cores: float, beside: float) -> tuple[float, float]:
+    if not threads:  # one that comes sees the others alone
+        return _slowdown(1, ratio, cores, beside)[0], max(1.0, beside / cores)
+    if math.isinf(ratio) or threads + beside <= cores:
+        crowd = max(1.0, (threads + beside) / cores)
+        return crowd, crowd
+    weight, present, running = 1.0, 0.0, 0.0
+    whole, progress = 1.0, min(1.0, cores / beside) if beside else 1.0
+    for count in range(1, threads + 1):
+        pace = min(1.0, cores / (count + beside))
+        weight *= (threads - count + 1) * ratio / (count * pace)
+        whole += weight
+        progress += weight * pace
+        present += weight * count
+        running += weight * count * pace
+        if weight > 1 / _SURE:  # only proportions matter
+            whole, progress = whole / weight, progress / weight
+            present, running, weight = present / weight, running / weight, 1.0
+        elif weight < _SURE * present and ratio * (threads - count) < count * pace:
+            break
+    return max(1.0, present / running), max(1.0, whole / progress)

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import random
-import statistics
-from collections.abc import Sequence
 
 from dlprof.model.bounds import binding
-from dlprof.model.work import Cell, Means, Rows, Work
+from dlprof.model.work import Cell, Means, Work
 from dlprof.records import Calibration, Estimate
-from dlprof.stats import t_quantile
 
-MODEL_ERROR = {"closed": 0.12, "maxplus": 0.04, "simulation": 0.03}
+MODEL_ERROR = 0.03
 """Standard deviation of the logarithm of predicted over measured rates that is not the
-calibration's luck, by method. Measured on emulated cores (``benchmarks/emulated.py``, 416 runs): in
-all 0.091, 0.054 and 0.027, with the luck of both sides. With these figures 95 % intervals held for
-97, 96 and 97 % of the runs."""
+calibration's luck, on emulated cores (``benchmarks/emulated.py``, 416 runs, for which intervals of
+this alone hold in 96 %)."""
 
 EXTRAPOLATED_ERROR = 0.02
 """What adds to it where cores or ranks are not those of the calibration. Emulated cores are all
@@ -37,92 +32,38 @@ RELATIVE_ERROR = 0.08
 real data sets predictions are off by 9 % in the median (``benchmarks/real_data.py``), on emulated
 cores by 1 %, and what both have wrong alike cancels."""
 
-REPLICATES = 40
-_LEAST_BLOCKS = 5
 _WIDEST_LOG = 3.0
+_QUANTILE = 1.96
+"""Of the normal distribution: 95 % lie within so many standard deviations."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Resampled:
-    """The same work with batches drawn anew, as another calibration might have seen them."""
-
-    work: Work
-    replicates: tuple[Work, ...]
-
-
-def resampled(work: Work, *, count: int, seed: int) -> Resampled:
-    """Draw batches anew by blocks, so that what lasts for several batches stays together.
-
-    The moving-block bootstrap (Kuensch 1989) with blocks of about the cube root of the number of
-    batches.
-
-    Args:
-        work: With the batches as calibrated, in their order.
-        count: How often.
-        seed: Of the draws.
-    """
-    rng = random.Random(seed)
-    return Resampled(work, tuple(work.with_rows(_blocks(work.rows, rng)) for _ in range(count)))
-
-
-def _blocks(rows: Rows, rng: random.Random) -> Rows:
-    length = max(1, min(round(len(rows) ** (1 / 3)), len(rows) // _LEAST_BLOCKS))
-    made: list[tuple[float, ...]] = []
-    while len(made) < len(rows):
-        start = rng.randrange(len(rows) - length + 1)
-        made += rows[start : start + length]
-    return tuple(made[: len(rows)])
-
-
-def log_error(cell: Cell, drawn: Resampled) -> float:
-    """Standard deviation of the logarithm of the rate over replicates, by the closed form.
-
-    The closed form is wrong by the same factor in all replicates; what it answers to a change of
-    the mean costs is what the others answer too.
-    """
-    rates = [binding(dataclasses.replace(cell, work=work))[1] for work in drawn.replicates]
-    return spread_of(rates)
-
-
-def spread_of(rates: Sequence[float]) -> float:
-    """Standard deviation of the logarithm of rates; 0 of fewer than two."""
-    logs = [math.log(rate) for rate in rates if 0 < rate < math.inf]
-    return statistics.stdev(logs) if len(logs) > 1 else 0.0
-
-
-def interval(
-    rate: float, *, sampling: float, calibration: Calibration, cell: Cell, method: str
-) -> Estimate:
+def interval(rate: float, calibration: Calibration, cell: Cell) -> Estimate:
     """The rate with its 95 % interval.
 
     Args:
         rate: Batches per second.
-        sampling: Standard deviation of its logarithm that the luck of the calibration leaves.
-        calibration: Its doubts widen the interval.
+        calibration: Its luck and its doubts widen the interval.
         cell: Where it runs: other cores or ranks than those calibrated widen it too.
-        method: Whose prediction it is.
     """
     if not math.isfinite(rate):
         return Estimate(value=rate)
-    quantile = t_quantile(0.975, max(2, len(cell.work.rows) - 1))
     beside = math.hypot(
-        MODEL_ERROR.get(method, MODEL_ERROR["closed"]),
+        MODEL_ERROR,
         EXTRAPOLATED_ERROR if _is_elsewhere(calibration, cell) else 0.0,
         DOUBT_ERROR * len(calibration.doubts),
     )
-
     limit, work = binding(cell)[1], cell.work
 
     def half(far: float) -> float:
         error, drift = calibration.standard_error or 0.0, calibration.drift or 0.0
+        luck = _moved(limit, cell, _loading(work, far * error))
         speed_error = far * cell.conditions.speed_error
-        luck = max(quantile * sampling, _moved(limit, cell, _loading(work, far * error)))
         slower = _moved(limit, cell, _loading(work, speed_error, cpu_only=True))
         speed = max(_moved(limit, cell, _loading(work, far * drift)), slower)
         handshake = _moved(limit, cell, _handshake(work, far * HANDSHAKE_ERROR))
-        return min(math.hypot(luck, speed, handshake, quantile * beside), _WIDEST_LOG)
+        return min(math.hypot(luck, speed, handshake, _QUANTILE * beside), _WIDEST_LOG)
 
-    low, high = rate * math.exp(-half(quantile)), rate * math.exp(half(-quantile))
+    low, high = rate * math.exp(-half(_QUANTILE)), rate * math.exp(half(-_QUANTILE))
     return Estimate(value=rate, low=low, high=high)
 
 

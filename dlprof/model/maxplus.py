@@ -1,32 +1,78 @@
-"""The max-plus recursion: when each batch is sent, loaded and returned, one after the other.
+"""The predictor: when each batch is sent, loaded and returned, one after the other.
 
     sent[k] = ret[k - W * P]
     done[k] = max(done[k - W], sent[k]) + s * cpu[k] + io[k]
-    ret[k]  = max(ret[k - 1] + T[k - 1], done[k] + pin[k]) + s * g_cpu[k] + g_io[k]
+    ret[k]  = max(ret[k - 1] + T[k - 1], done[k] + pin[k]) + m * g_cpu[k] + g_io[k]
 
-A handshake adds to ``ret[k]`` while the batch's worker loads batch ``k + W``.
+a recursion in the max-plus algebra. A handshake adds to ``ret[k]`` while the batch's worker loads
+batch ``k + W``.
 
-``s >= 1`` is how much computing slows down where the cores are short. The smallest ``s`` that
-keeps ``X * CPU * ranks <= C`` gives ``X = C / (CPU * ranks)`` itself, for ``X`` falls steadily
-with ``s``: so the cores' bound stands for the search of that ``s``. It says nothing of cores that
-are short only now and then, which cost up to a fifth of the rate where workers both compute and
-wait; so ``s`` is taken from the machine-repairman model (``sharing``), at as many workers as the
-recursion with ``s = 1`` keeps busy, and the cores' bound is kept beside it.
+``s`` and ``m`` are how much computing in workers and in main slows down where cores are short. The
+recursion without them shows for how much of the time how many workers load at once. Each of these
+numbers has its slowdown by the machine-repairman model (``bounds.slowdown``), and their mean over
+time is ``s``: exact where nobody waits, for then all that goes on slows down alike, as if the clock
+ran slower. In order, slow batches leave other workers idle and the cores to themselves: that is in
+the numbers. The recursion runs again with ``s`` and ``m`` until they hardly change.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import functools
 import heapq
 import itertools
 import math
-from collections.abc import Sequence
+import random
+from collections.abc import Mapping, Sequence
 
-from dlprof.model.bounds import bounds, cores_bound, cpu_per_batch, own_cores
-from dlprof.model.deck import Deck
-from dlprof.model.predictor import Steady
-from dlprof.model.sharing import slowdown
-from dlprof.model.work import Cell, Rows
+from dlprof.model.bounds import bounds, slowdown
+from dlprof.model.work import Cell, Rows, Work
+
+FAR_BELOW = 0.93
+"""A rate below this share of every bound has another reason than they."""
+
+_BATCHES = 1600
+"""That the recursion goes through. With 3 % of batches 15 times as expensive, the luck of their
+order makes 600 of them 3 to 7 % faster or slower (standard deviation, 4 to 32 workers)."""
+
+_FEW = 600
+"""That tell how much computing slows down."""
+
+_CROWDED = 2.0
+"""With work for twice the cores, some core is idle for less than 2 % of the time (four threads
+that compute and wait for as long, on one core); more threads leave less still."""
+
+_BY_THEMSELVES = ("cores", "pin", "storage")
+_SEED = 20260101
+_PASSES = 2
+_WORTH_IT = 0.005
+"""Changes of the slowdowns up to this are left out: the rate would change by less than that."""
+
+_LEVELS = 8
+
+_Times = tuple[list[float], list[float], list[float]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Steady:
+    """A loader that runs on and on.
+
+    Attributes:
+        batches_per_s: Rate of one rank.
+        held_by_order: Whether batches wait for slow ones before them, and not for cores alone.
+    """
+
+    batches_per_s: float
+    held_by_order: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Slow:
+    """How much computing slows down in workers, and in main; 1 for not at all."""
+
+    workers: float = 1.0
+    main: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,151 +89,194 @@ class _Columns:
     busy: float
 
 
-def steady_rate(cell: Cell, deck: Deck, *, batches: int, rank: int = 0) -> Steady:
-    """The rate by the recursion, the bounds of cores, pin thread and storage kept.
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Ran:
+    """Batches per second, and when each batch was begun and loaded."""
 
-    Args:
-        cell: What to predict.
-        deck: Deals batches.
-        batches: Measured after the pipeline has filled; at least four rounds of ``W`` are.
-        rank: Whose batches.
+    rate: float
+    begun: Sequence[float]
+    loaded: Sequence[float]
+
+
+def drawn(work: Work) -> Work:
+    """The same work with a sequence of batches that is the same for every cell.
+
+    Cells that differ only in their settings see the same batches in the same order, so that what
+    tells them apart is not the luck of the draw. In the order measured, a worker whose turn comes
+    at a multiple of their number would get the same batches for ever.
     """
-    found = bounds(cell)
-    if not cell.workers:
-        return Steady(batches_per_s=min(found.values()), held_back=False)
-    limit = min(rate for name, rate in found.items() if name in _BY_THEMSELVES)
-    rows = deck.rows(cell.work, max(batches, 4 * cell.workers), rank)
-    steps = deck.steps(cell, len(rows), rank)
-    slow = max(1.0, 1.0 / own_cores(cell))
-    steady = _recursion(cell, rows, steps, slow=slow)
-    ordered = held_by_order(cell, slow * steady.batches_per_s)
-    if steady.batches_per_s > _CROWDED * found["cores"]:
-        return dataclasses.replace(steady, batches_per_s=limit)
-    for _ in range(_PASSES):
-        before, found_slow = slow, _slowdown(cell, steady.batches_per_s, slow)
-        slow = math.sqrt(before * found_slow) if before > 1.0 else found_slow
-        if abs(slow - before) < _WORTH_IT:
-            break
-        steady = _recursion(cell, rows, steps, slow=slow)
-    rate = min(steady.batches_per_s, limit)
-    return dataclasses.replace(steady, batches_per_s=rate, held_by_order=ordered)
+    return dataclasses.replace(work, rows=_drawn(work.rows, random.Random(_SEED)))
 
 
-def held_by_order(cell: Cell, unslowed: float) -> bool:
-    """Whether batches wait for slow ones before them, whatever cores there are.
+def _drawn(rows: Rows, rng: random.Random) -> Rows:
+    """Rows in random order, each equally often.
 
-    Args:
-        cell: With workers.
-        unslowed: Its rate by the recursion with cores without end.
+    Of more than are wanted, one is drawn from each of as many groups of like cost, and the columns
+    are scaled so that their means stay what they were.
     """
-    limit = min(rate for name, rate in bounds(cell).items() if name != "cores")
-    return cell.in_order and cell.workers > 1 and unslowed < FAR_BELOW * limit
+    if len(rows) <= _BATCHES:
+        made: list[tuple[float, ...]] = []
+        while len(made) < _BATCHES:
+            made += rng.sample(rows, len(rows))
+        return tuple(made)
+    by_cost = sorted(rows, key=lambda row: math.fsum(row[:2]))
+    edges = [place * len(rows) // _BATCHES for place in range(_BATCHES + 1)]
+    chosen = [by_cost[rng.randrange(a, b)] for a, b in itertools.pairwise(edges)]
+    rng.shuffle(chosen)
+    return _scaled(chosen, [math.fsum(column) / len(rows) for column in zip(*rows, strict=True)])
 
 
-def luck(cell: Cell, deck: Deck, *, batches: int, ranks: int, many: int) -> float:
-    """How much faster a few batches are than many, by the order in which they were drawn.
-
-    Where costs vary, the rate over a few rounds of ``W`` batches depends on which worker gets the
-    dear ones, and the first rounds, begun by all workers at once, are faster or slower than those
-    that follow. The recursion sees the same of it as the simulation does, at a tenth of the time.
-
-    Args:
-        cell: With workers.
-        deck: Deals batches.
-        batches: The few, of each rank.
-        ranks: That the few are drawn for.
-        many: Batches.
-
-    Returns:
-        The ratio of the rates; 1 where batches cost nothing that the recursion knows of.
-    """
-    few = (steady_rate(cell, deck, batches=batches, rank=rank) for rank in range(ranks))
-    few_s = math.fsum(1.0 / each.batches_per_s for each in few) / ranks
-    many_s = 1.0 / steady_rate(cell, deck, batches=many).batches_per_s
-    return many_s / few_s if few_s > 0 and many_s > 0 else 1.0
-
-
-def unslowed_rate(cell: Cell, deck: Deck, *, batches: int) -> float:
-    """The rate by the recursion if there were cores without end."""
-    rows = deck.rows(cell.work, max(batches, 4 * cell.workers))
-    return _recursion(cell, rows, deck.steps(cell, len(rows)), slow=1.0).batches_per_s
-
-
-FAR_BELOW = 0.93
-"""A rate below this share of every bound has another reason than they."""
-
-_CROWDED = 2.0
-"""With work for twice the cores, some core is idle for less than 2 % of the time (four threads
-that compute and wait for as long, on one core); more threads leave less still."""
-
-_BY_THEMSELVES = ("cores", "pin", "storage")
-_PASSES = 2
-_WORTH_IT = 0.005
-"""Changes of the slowdown up to this are left out: the rate would change by less than that."""
-
-
-def _slowdown(cell: Cell, rate: float, slow: float) -> float:
-    """How much computing slows down at a rate that came of another slowdown.
-
-    By Little's law ``rate * (slow * cpu + io)`` workers of a rank are busy; what main computes
-    leaves them fewer cores.
-    """
-    means, where = cell.work.means, cell.conditions
-    cores = own_cores(cell)
-    busy = min(float(cell.workers), rate * (slow * means.cpu + means.io))
-    beside = cpu_per_batch(cell) - means.cpu
-    rest = max(cores - where.ranks * beside * min(rate, cores_bound(cell)), cores / 4)
-    return slowdown(where.ranks * busy, compute_s=means.cpu, wait_s=means.io, cores=rest)
-
-
-def _recursion(cell: Cell, rows: Rows, steps: Sequence[float], *, slow: float) -> Steady:
-    count = len(rows) - len(rows) % cell.workers  # whole rounds: batches come in bursts of W
-    warm_up = cell.workers + min(cell.workers * cell.prefetch, count)
-    columns = _columns(cell, rows, steps, slow)
-    run = _in_order if cell.in_order else _as_they_come
-    returned, held_back = run(columns, cell.workers, cell.prefetch, warm_up + count)
-    span = returned[-1] - returned[warm_up - 1]
-    return Steady(batches_per_s=count / span if span > 0 else math.inf, held_back=held_back)
-
-
-def _columns(cell: Cell, rows: Rows, steps: Sequence[float], slow: float) -> _Columns:
-    load = [slow * row[0] + row[1] for row in rows]
-    if cell.work.pinned:  # the thread adds to a batch's way; its rate is a bound by itself
-        pin = [slow * (row[2] + row[5]) + row[3] for row in rows]
-        take = [slow * row[4] for row in rows]
-    else:
-        pin = [0.0] * len(rows)
-        take = [slow * (row[2] + row[4]) + row[3] for row in rows]
-    extra = slow * cell.conditions.step_cpu_s / cell.conditions.speed
-    return _Columns(
-        load=load,
-        pin=pin,
-        take=take,
-        step=[step + extra for step in steps],
-        busy=_busy_s(cell, slow),
+def _scaled(rows: Sequence[tuple[float, ...]], means: Sequence[float]) -> Rows:
+    """Rows with each column scaled to a mean."""
+    have = [math.fsum(column) / len(rows) for column in zip(*rows, strict=True)]
+    factors = [want / mean if mean > 0 else 0.0 for mean, want in zip(have, means, strict=True)]
+    return tuple(
+        tuple(value * factor for value, factor in zip(row, factors, strict=True)) for row in rows
     )
 
 
-def _busy_s(cell: Cell, slow: float) -> float:
-    """Mean seconds by which taking a batch in takes longer while its worker loads the next.
+@functools.lru_cache(maxsize=4)
+def _steps(samples: tuple[float, ...], mean_s: float, count: int) -> Sequence[float]:
+    """Lengths of so many steps, drawn from samples, with a mean of their own."""
+    if math.fsum(samples) <= 0 or mean_s <= 0:
+        return (mean_s,) * count
+    chosen = _drawn(tuple((sample,) for sample in samples), random.Random(_SEED - 1))
+    some = list(itertools.islice(itertools.cycle(chosen), count))
+    return [step_s for (step_s,) in _scaled(some, [mean_s])]
 
-    With one batch ahead a worker has no next one yet; a pin thread waits for it beside main.
+
+def steady_rate(cell: Cell) -> Steady:
+    """The rate by the recursion, the bounds of cores, pin thread and storage kept.
+
+    Args:
+        cell: What to predict, its work as ``drawn``. So many batches are measured after the
+            pipeline has filled, or at least four rounds of ``W``.
     """
-    if cell.prefetch == 1 or cell.work.pinned or cell.work.means.cpu <= 0:
-        return 0.0
-    computing_s = slow * cell.work.means.cpu
-    return cell.work.busy_s * computing_s / (computing_s + cell.work.means.io)
+    found = bounds(cell)
+    if not cell.workers:
+        return Steady(batches_per_s=min(found.values()))
+    limit = min(rate for name, rate in found.items() if name in _BY_THEMSELVES)
+    slow = _Slow()
+    few = _recursion(cell, slow, _FEW)
+    others = min(bound for name, bound in found.items() if name != "cores")
+    ordered = cell.in_order and cell.workers > 1 and few.rate < FAR_BELOW * others
+    if few.rate > _CROWDED * found["cores"]:
+        return Steady(batches_per_s=limit, held_by_order=ordered)
+    for _ in range(_PASSES):
+        before, slow = slow, _slowed(cell, slow, few)
+        if max(abs(slow.workers - before.workers), abs(slow.main - before.main)) < _WORTH_IT:
+            break
+        few = _recursion(cell, slow, _FEW)
+    rate = _recursion(cell, slow, len(cell.work.rows)).rate
+    return Steady(batches_per_s=min(rate, limit), held_by_order=ordered)
 
 
-def _in_order(
-    columns: _Columns, workers: int, prefetch: int, count: int
-) -> tuple[list[float], bool]:
-    """When each batch has been returned, and whether any waited to be sent."""
+def _slowed(cell: Cell, slow: _Slow, ran: _Ran) -> _Slow:
+    """How much computing slows down where batches run as they do with other slowdowns.
+
+    Args:
+        cell: With workers.
+        slow: The other slowdowns.
+        ran: What the recursion made of them.
+    """
+    means, where, rate = cell.work.means, cell.conditions, ran.rate
+    mains = where.step_threads + where.step_cores + 1.0
+    if where.ranks * (cell.workers + mains) + where.neighbours <= where.cores:
+        return slow
+    crowd = _at_once(ran)
+    whole_s = math.fsum(crowd.values())
+    if whole_s <= 0:
+        return slow
+    busy = math.fsum(count * seconds for count, seconds in crowd.items()) / whole_s
+    taking_s = means.receive_cpu + means.main_cpu + (means.pin if cell.work.pinned else 0.0)
+    step_cpu_s = cell.whole_step_s - cell.step_s
+    computing_s = taking_s + step_cpu_s
+    threads_s = taking_s + where.step_threads * step_cpu_s
+    at_once = threads_s / computing_s if computing_s > 0 else 1.0
+    # Main and its step keep threads running for so much of the time, in this rank and in others.
+    main = min(1.0, rate * slow.main * computing_s) * at_once
+    main += min(1.0, rate * cell.step_s) * where.step_cores
+    beside = where.neighbours + (where.ranks - 1) * main
+    more = (where.ranks - 1) * busy
+    cost = {"compute_s": means.cpu, "wait_s": means.io, "cores": where.cores}
+    workers_s = main_s = loading_s = 0.0
+    for count, seconds in _levels(crowd):
+        if count:
+            own, _ = slowdown(count + more, **cost, beside=beside + main)
+            workers_s += seconds * own
+            loading_s += seconds
+        _, own = slowdown(count + more, **cost, beside=beside + at_once)
+        main_s += seconds * own
+    found = _Slow(workers_s / loading_s if loading_s > 0 else 1.0, main_s / whole_s)
+    if slow == _Slow():
+        return found
+    return _Slow(math.sqrt(slow.workers * found.workers), math.sqrt(slow.main * found.main))
+
+
+def _levels(crowd: Mapping[int, float]) -> list[tuple[float, float]]:
+    """The mean of each few numbers that follow each other, and their seconds; 0 by itself."""
+    width = math.ceil(max(crowd) / _LEVELS) or 1
+    levels: dict[int, tuple[float, float]] = {}
+    for count, seconds in crowd.items():
+        sums = levels.get(-(-count // width), (0.0, 0.0))
+        levels[-(-count // width)] = sums[0] + count * seconds, sums[1] + seconds
+    return [(sum_ / seconds, seconds) for sum_, seconds in levels.values() if seconds > 0]
+
+
+def _recursion(cell: Cell, slow: _Slow, batches: int) -> _Ran:
+    many = max(batches, 4 * cell.workers)
+    count = many - many % cell.workers  # whole rounds: batches come in bursts of W
+    warm_up = cell.workers + min(cell.workers * cell.prefetch, count)
+    run = _in_order if cell.in_order else _as_they_come
+    columns = _columns(cell, cell.work.rows[:batches], slow)
+    begun, loaded, returned = run(columns, cell.workers, cell.prefetch, warm_up + count)
+    span = returned[-1] - returned[warm_up - 1]
+    return _Ran(count / span if span > 0 else math.inf, begun[warm_up:], loaded[warm_up:])
+
+
+def _at_once(ran: _Ran) -> Mapping[int, float]:
+    """For how many seconds so many batches were being loaded."""
+    found: dict[int, float] = collections.defaultdict(float)
+    begins = iter(sorted(ran.begun))
+    begin = now = next(begins)
+    count = 0
+    for end in sorted(ran.loaded):
+        while begin < end:
+            found[count] += begin - now
+            now = begin
+            count += 1
+            begin = next(begins, math.inf)
+        found[count] += end - now
+        now = end
+        count -= 1
+    return {count: seconds for count, seconds in found.items() if seconds > 0}
+
+
+def _columns(cell: Cell, rows: Rows, slow: _Slow) -> _Columns:
+    main = slow.main
+    load = [slow.workers * row[0] + row[1] for row in rows]
+    if cell.work.pinned:  # the thread adds to a batch's way; its rate is a bound by itself
+        pin = [main * (row[2] + row[5]) + row[3] for row in rows]
+        take = [main * row[4] for row in rows]
+    else:
+        pin = [0.0] * len(rows)
+        take = [main * (row[2] + row[4]) + row[3] for row in rows]
+    extra = main * (cell.whole_step_s - cell.step_s)
+    steps = _steps(cell.conditions.step_samples, cell.step_s, len(rows))
+    # With one batch ahead a worker has no next one yet; a pin thread waits for it beside main.
+    rests = cell.prefetch == 1 or cell.work.pinned or cell.work.means.cpu <= 0
+    computing_s = slow.workers * cell.work.means.cpu
+    busy = 0.0 if rests else cell.work.busy_s * computing_s / (computing_s + cell.work.means.io)
+    return _Columns(load=load, pin=pin, take=take, step=[s + extra for s in steps], busy=busy)
+
+
+def _in_order(columns: _Columns, workers: int, prefetch: int, count: int) -> _Times:
+    """When so many batches have been begun, loaded and returned."""
     window = workers * prefetch
-    returned = [0.0] * window  # batch k stands at k + window: those before the first cost nothing
+    returned = [0.0] * window  # batch k is at k + window: those before the first cost nothing
     done = [0.0] * workers
-    give, loaded = returned.append, done.append
-    held_back = False
+    begun: list[float] = []
+    give, loaded, begin = returned.append, done.append, begun.append
     busy = columns.busy
     now = step = 0.0
     turn = workers % len(columns.load)
@@ -197,26 +286,24 @@ def _in_order(
     for k, (load, pin, take, after, then) in zip(range(count), costs, strict=False):
         ready = done[k]
         sent = returned[k]
-        if sent > ready:
+        if sent > ready:  # noqa: PLR1730 - a call of max() would double the loop's time
             ready = sent
-            held_back = True
+        begin(ready)
         ready += load
         loaded(ready)
         ready += pin
         now += step
-        if ready > now:  # noqa: PLR1730 - a call of max() would double the loop's time
+        if ready > now:  # noqa: PLR1730 - as above
             now = ready
         if busy and now < max(ready, returned[k + workers]) + then:
             now += busy
         now += take
         give(now)
         step = after
-    return returned[window:], held_back
+    return begun, done[workers:], returned[window:]
 
 
-def _as_they_come(
-    columns: _Columns, workers: int, prefetch: int, count: int
-) -> tuple[list[float], bool]:
+def _as_they_come(columns: _Columns, workers: int, prefetch: int, count: int) -> _Times:
     """The same with ``in_order=False``: the batch that is done first is returned first.
 
     Torch then gives the next index to a worker with fewer than P batches on its hands: to the
@@ -230,8 +317,7 @@ def _as_they_come(
         free[worker] += load
         finished.append((free[worker] + pin, worker))
     heapq.heapify(finished)
-    returned = []
-    held_back = False
+    returned, begun, loaded = [], [], []
     now = step = 0.0
     for _ in range(count):
         load, pin, take, after = next(costs)
@@ -245,9 +331,10 @@ def _as_they_come(
         returned.append(now)
         step = after
         begin = free[worker]
-        if now > begin:
+        if now > begin:  # noqa: PLR1730 - as above
             begin = now
-            held_back = True
+        begun.append(begin)
         free[worker] = begin + load
+        loaded.append(begin + load)
         heapq.heapreplace(finished, (begin + load + pin, worker))
-    return returned, held_back
+    return begun, loaded, returned

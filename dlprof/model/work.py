@@ -1,10 +1,9 @@
-"""What one batch asks of each part of the loader, in the form that all predictors reckon with."""
+"""What one batch asks of each part of the loader, in the form that predictions are made from."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
 
 from dlprof.model.conditions import Conditions
 from dlprof.records import BatchCosts, Calibration, Config
@@ -15,7 +14,7 @@ DEFAULT = "default"
 Rows = tuple[tuple[float, ...], ...]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Means:
     """Mean seconds a batch.
 
@@ -60,14 +59,10 @@ class Work:
     pinned: bool = False
     read_bytes: float = 0.0
 
-    def with_rows(self, rows: Rows) -> Work:
-        """The same with other batches."""
-        return dataclasses.replace(self, rows=rows, means=_means(rows))
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One configuration under given conditions: what a predictor is asked for.
+    """One configuration under given conditions: what is to be predicted.
 
     Attributes:
         workers: ``num_workers``.
@@ -137,50 +132,23 @@ def work_of(calibration: Calibration, config: Config, conditions: Conditions) ->
             f"a calibration at batch_size={calibration.batch_size} says nothing of "
             f"batch_size={config.batch_size}"
         )
-    speed = conditions.speed / calibration.core_speed
-    if config.num_workers == 0:
-        return _in_main(calibration, speed, pins=config.pin_memory)
-    costs = _in_workers(calibration, config)
-    return _with_workers(calibration, costs, config, speed)
-
-
-def _sources(calibration: Calibration) -> tuple[BatchCosts | None, BatchCosts | None]:
-    return calibration.in_workers, calibration.in_main
-
-
-def _in_main(calibration: Calibration, speed: float, *, pins: bool) -> Work:
-    costs = next((c for c in reversed(_sources(calibration)) if c and c.cpu_s), None)
+    fed, speed = config.num_workers > 0, conditions.speed / calibration.core_speed
+    named = calibration.receive.get(config.sharing_strategy or "")
+    sources = (named, *_sources(calibration)) if fed else reversed(_sources(calibration))
+    costs = next((each for each in sources if each and each.cpu_s), None)
     if costs is None:
         raise ValueError("the calibration holds no batch")
-    columns = _columns(costs)
-    cpu, main, pin = columns["cpu_s"], columns["main_cpu_s"], columns["pin_s"]
-    let_go, io = columns["let_go_cpu_s"], columns["io_s"]
-    rows = tuple(
-        ((c + m + g + (p if pins else 0.0)) / speed, i, 0.0, 0.0, 0.0, 0.0)
-        for c, m, g, p, i in zip(cpu, main, let_go, pin, io, strict=True)
-    )
-    means = _means(rows)
-    helpers = calibration.helper_cpu_s / speed / means.cpu if means.cpu > 0 else 0.0
-    return Work(
-        rows=rows,
-        means=means,
-        helpers=helpers,
-        read_bytes=calibration.read_bytes_per_batch or 0.0,
-    )
-
-
-def _in_workers(calibration: Calibration, config: Config) -> BatchCosts:
-    candidates = (calibration.receive.get(config.sharing_strategy or ""), *_sources(calibration))
-    costs = next((c for c in candidates if c and c.cpu_s), None)
-    if costs is None:
-        raise ValueError("the calibration holds no batch")
-    return costs
-
-
-def _with_workers(
-    calibration: Calibration, costs: BatchCosts, config: Config, speed: float
-) -> Work:
-    columns = _columns(costs)
+    read_bytes = calibration.read_bytes_per_batch or 0.0
+    columns = [_column(costs, name) for name in _COLUMNS]
+    if not fed:
+        pins = config.pin_memory
+        rows: Rows = tuple(
+            ((cpu + main + let_go + (pin if pins else 0.0)) / speed, io, 0.0, 0.0, 0.0, 0.0)
+            for cpu, _, _, io, _, _, main, let_go, pin in zip(*columns, strict=True)
+        )
+        means = _means(rows)
+        helpers = calibration.helper_cpu_s / speed / means.cpu if means.cpu > 0 else 0.0
+        return Work(rows=rows, means=means, helpers=helpers, read_bytes=read_bytes)
     rows = tuple(
         (
             (cpu + put + between) / speed,
@@ -191,23 +159,35 @@ def _with_workers(
             pin / speed,
         )
         for cpu, put, between, io, receive, receive_io, main, let_go, pin in zip(
-            *(columns[name] for name in _WITH_WORKERS), strict=True
+            *columns, strict=True
         )
     )
+    handing_s = math.fsum(columns[1]) + math.fsum(columns[2])
     return Work(
         rows=rows,
         means=_means(rows),
-        hand_over_s=_hand_over_s(columns) / speed,
+        hand_over_s=handing_s / len(rows) / speed,
         busy_s=_busy_s(calibration, config.sharing_strategy or DEFAULT),
         pinned=config.pin_memory and bool(costs.pin_s),
-        read_bytes=calibration.read_bytes_per_batch or 0.0,
+        read_bytes=read_bytes,
     )
 
 
-def _hand_over_s(columns: Mapping[str, Sequence[float]]) -> float:
-    """CPU seconds of a worker a batch beside fetching it."""
-    both = math.fsum(columns["put_cpu_s"]) + math.fsum(columns["between_cpu_s"])
-    return both / len(columns["put_cpu_s"])
+_COLUMNS = (
+    *("cpu_s", "put_cpu_s", "between_cpu_s", "io_s"),
+    *("receive_cpu_s", "receive_io_s", "main_cpu_s", "let_go_cpu_s", "pin_s"),
+)
+
+
+def _column(costs: BatchCosts, name: str) -> tuple[float, ...]:
+    """A column at the length of ``cpu_s``; one that was not measured costs nothing."""
+    column: tuple[float, ...] = getattr(costs, name)
+    length = len(costs.cpu_s)
+    return column if len(column) == length else (0.0,) * length
+
+
+def _sources(calibration: Calibration) -> tuple[BatchCosts | None, BatchCosts | None]:
+    return calibration.in_workers, calibration.in_main
 
 
 def _busy_s(calibration: Calibration, strategy: str) -> float:
@@ -216,32 +196,6 @@ def _busy_s(calibration: Calibration, strategy: str) -> float:
     return calibration.receive_busy_s.get(DEFAULT if named else strategy, 0.0)
 
 
-_WITH_WORKERS = (
-    *("cpu_s", "put_cpu_s", "between_cpu_s", "io_s"),
-    *("receive_cpu_s", "receive_io_s", "main_cpu_s", "let_go_cpu_s", "pin_s"),
-)
-
-
-def _columns(costs: BatchCosts) -> dict[str, tuple[float, ...]]:
-    """All columns at the length of ``cpu_s``; those that were not measured cost nothing."""
-    length = len(costs.cpu_s)
-    columns: dict[str, tuple[float, ...]] = {}
-    for field in dataclasses.fields(costs):
-        column = getattr(costs, field.name)
-        columns[field.name] = column if len(column) == length else (0.0,) * length
-    return columns
-
-
 def _means(rows: Rows) -> Means:
-    count = len(rows)
-    cpu, io, receive_cpu, receive_io, main_cpu, pin = (
-        math.fsum(column) / count for column in zip(*rows, strict=True)
-    )
-    return Means(
-        cpu=cpu,
-        io=io,
-        receive_cpu=receive_cpu,
-        receive_io=receive_io,
-        main_cpu=main_cpu,
-        pin=pin,
-    )
+    """Over rows, whose figures are in the order of the fields."""
+    return Means(*(math.fsum(column) / len(rows) for column in zip(*rows, strict=True)))

@@ -106,7 +106,7 @@ class Prediction:
         open_files: File descriptors of the main process with full queues.
         startup_s: ``iter`` plus first ``next``.
         turnover_s: From an epoch's last batch to the first of the next.
-        method: Which predictor: ``closed``, ``maxplus`` or ``simulation``.
+        method: ``maxplus``, the only one; older files name others.
     """
 
     batches_per_s: Estimate
@@ -120,7 +120,7 @@ class Prediction:
     open_files: int | None = None
     startup_s: float | None = None
     turnover_s: float | None = None
-    method: str = ""
+    method: str = "maxplus"
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -155,7 +155,7 @@ class SweepPrediction:
         neighbours: Of these, cores that others were taken to keep busy.
         log_sd: How far off rates may be from each other, as a standard deviation of their
             logarithm.
-        method: Which predictor.
+        method: ``maxplus``, the only one; older files name others.
     """
 
     cells: tuple[PredictedCell, ...]

@@ -16,9 +16,6 @@ from dlprof.records import (
 )
 from dlprof.stats import NEAR
 
-_MOST_SIMULATED = 600
-"""More configurations are predicted by the recursion, which takes a fraction of the time."""
-
 
 def foretell(
     calibration: Calibration,
@@ -39,8 +36,7 @@ def foretell(
         ValueError: The calibration tells nothing of such batches.
     """
     ordered = sorted(cells, key=lambda config: config.cost_key)
-    method = "simulation" if len(ordered) <= _MOST_SIMULATED else "maxplus"
-    found = predict_all(calibration, ordered, conditions, method=method)
+    found = predict_all(calibration, ordered, conditions)
     if not all(0 < each.batches_per_s.value < math.inf for each in found):
         raise ValueError("the calibrated batches cost no time at all")
     speeds = [each.epoch_batches_per_s or each.batches_per_s.value for each in found]
@@ -67,7 +63,7 @@ def foretell(
         cores=conditions.cores,
         neighbours=conditions.neighbours,
         log_sd=relative_error(calibration),
-        method=method,
+        method=found[0].method,
     )
 
 

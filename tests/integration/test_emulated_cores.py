@@ -73,6 +73,5 @@ def test_what_was_calibrated_on_one_core_is_foreseen_on_others(emulated: Any) ->
         config = Config(num_workers=workers, prefetch_factor=2)
         where = Conditions(cores=float(cores), ranks=ranks)
         rate = measured(emulated, load, config, cores=cores, ranks=ranks)
-        for method in ("closed", "maxplus", "simulation"):
-            found = predict_all(calibration, [config], where, method=method)[0]
-            assert 0.5 * rate < found.batches_per_s.value < 2.0 * rate, (method, cores, ranks)
+        found = predict_all(calibration, [config], where)[0]
+        assert 0.5 * rate < found.batches_per_s.value < 2.0 * rate, (cores, ranks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from dlprof.model import Conditions, predict_all
+from dlprof.model import Conditions, binding, cell_of, predict_all
 from dlprof.records import BatchCosts, Calibration, Config, Prediction
 
 
@@ -60,16 +60,21 @@ def fed(workers: int, prefetch: int = 2, **rest: Any) -> Config:
     return Config(num_workers=workers, prefetch_factor=prefetch, **rest)
 
 
-def rate(
-    calibration: Calibration, config: Config, method: str = "simulation", **where: Any
-) -> float:
+def rate(calibration: Calibration, config: Config, **where: Any) -> float:
     """Predicted batches per second of one rank."""
-    return prediction(calibration, config, method, **where).batches_per_s.value
+    return prediction(calibration, config, **where).batches_per_s.value
 
 
-def prediction(
-    calibration: Calibration, config: Config, method: str = "simulation", **where: Any
-) -> Prediction:
-    """A prediction on eight cores, unless told otherwise."""
-    conditions = Conditions(**({"cores": 8.0} | where))
-    return predict_all(calibration, [config], conditions, method=method)[0]
+def prediction(calibration: Calibration, config: Config, **where: Any) -> Prediction:
+    """A prediction on eight cores, unless ``where`` says otherwise."""
+    return predict_all(calibration, [config], conditions(**where))[0]
+
+
+def lowest_bound(calibration: Calibration, config: Config, **where: Any) -> float:
+    """The rate that the lowest of the bounds allows."""
+    return binding(cell_of(calibration, config, conditions(**where)))[1]
+
+
+def conditions(**where: Any) -> Conditions:
+    """Eight cores, unless ``where`` says otherwise."""
+    return Conditions(**({"cores": 8.0} | where))

@@ -315,8 +315,8 @@ def real_cell(**fields: Any) -> Any:
         "step_s": 0.0,
         "rates": (90.0, 110.0),
         "cores": 1.5,
-        "alone": {"closed": 200.0, "maxplus": 150.0, "simulation": 120.0},
-        "given": {"closed": 110.0, "maxplus": 105.0, "simulation": 100.0},
+        "alone": {"maxplus": 120.0},
+        "given": {"maxplus": 100.0},
         "interval": (90.0, 110.0),
         "drift": 0.01,
         "standard_error": 0.02,
@@ -327,8 +327,8 @@ def real_cell(**fields: Any) -> Any:
 def test_errors_are_told_for_all_cores_and_for_those_to_be_had() -> None:
     real_data = importlib.import_module("real_data")
     one = real_cell(rates=(100.0, 100.0))
-    assert one.error("simulation", given=False) == pytest.approx(0.2)
-    assert one.error("simulation", given=True) == pytest.approx(0.0)
+    assert one.error(given=False) == pytest.approx(0.2)
+    assert one.error(given=True) == pytest.approx(0.0)
     assert one.covered
     assert not real_cell(interval=(None, None)).covered
     assert real_cell().repeat == pytest.approx(math.log(110 / 90) / 2)

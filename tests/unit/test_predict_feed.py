@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from builders import config
@@ -17,7 +18,7 @@ from dlprof.records import Calibration
 from dlprof.report.feeding import answer_text, feed_document, render_feed
 
 
-def fed_by(costs: Calibration, max_wait: float = 0.02, **question: float | None) -> Feed:
+def fed_by(costs: Calibration, max_wait: float = 0.02, **question: Any) -> Feed:
     run = calibrated(costs)
     return feed(run, asked(run, **question), max_wait=max_wait)
 

@@ -15,11 +15,17 @@ from model_calibrations import constant, fed
 from predicted_runs import asked, calibrated, calibration, elsewhere
 
 from dlprof.advise.predict.cells import wanted_configs
-from dlprof.advise.predict.forecast import Forecast, forecast
+from dlprof.advise.predict.forecast import Forecast, Row, forecast
+from dlprof.advise.thresholds import FED_WAIT_FRACTION
 from dlprof.errors import UsageError
 from dlprof.records import Calibration, Config, Run, Usage
 from dlprof.report.prediction import forecast_document, render_forecast
 from dlprof.stats import NEAR
+
+
+def is_fed(row: Row) -> bool:
+    wait = row.prediction.wait_fraction
+    return wait is not None and wait <= FED_WAIT_FRACTION
 
 
 def predicted(run: Run, **question: Any) -> Forecast:
@@ -72,7 +78,7 @@ def test_the_pick_is_never_worse_than_the_default(
     assert picked.speed >= NEAR * best
     cheaper = [row for row in found.rows if row.config.cost_key < picked.config.cost_key]
     near = [row for row in cheaper if row.speed >= NEAR * best]
-    assert all(picked.is_fed and not row.is_fed for row in near)
+    assert all(is_fed(picked) and not is_fed(row) for row in near)
 
 
 def test_data_that_waits_wants_more_workers_than_cores() -> None:
@@ -208,6 +214,7 @@ def test_the_document_holds_all_with_reasons_for_what_is_missing() -> None:
     document = json.loads(forecast_document(run, found))
     assert document["schema_version"] == 1
     assert document["conditions"]["cores"] == 8.0
+    assert document["method"] == document["rows"][0]["prediction"]["method"] == "maxplus"
     row = document["rows"][0]
     assert row["config"]["num_workers"] == 0
     assert set(row["prediction"]["batches_per_s"]) == {"value", "low", "high"}

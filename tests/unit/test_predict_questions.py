@@ -140,9 +140,9 @@ def test_the_speeds_that_were_seen_set_the_interval() -> None:
     steady = [seen(1, 20000)] * 3 + [seen(8, 10000, busy=8.0)] * 3
     assert speed_error(run_of(*steady).trials) == pytest.approx(0.0)
     changing = [seen(1, 20000), seen(1, 10000)] * 4
-    assert speed_error(run_of(*changing).trials) > 2 * SPEED_ERROR
+    assert (speed_error(run_of(*changing).trials) or 0) > 2 * SPEED_ERROR
     assert Situation.of(run_of(*changing)).conditions.speed_error > 2 * SPEED_ERROR
-    assert speed_error(run_of(seen(1, 20000), seen(1, 10000)).trials) == SPEED_ERROR
+    assert speed_error(run_of(seen(1, 20000), seen(1, 10000)).trials) is None
 
 
 @given(st.lists(st.floats(1e-60, 1e60), min_size=1, max_size=6))
@@ -186,7 +186,7 @@ def test_what_was_measured_beside_the_same_neighbours_stands() -> None:
 
 def test_what_no_machine_has_is_refused() -> None:
     with pytest.raises(UsageError, match="cores must be above 0"):
-        assert asked(calibrated(), cores=0.0).conditions
+        _ = asked(calibrated(), cores=0.0).conditions
 
 
 def test_a_step_that_is_a_function_is_taken_as_it_was_measured() -> None:

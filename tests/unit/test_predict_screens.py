@@ -34,7 +34,7 @@ def screen(run: Run, width: int, *, whole: bool = False, **question: Any) -> str
 @pytest.mark.parametrize("costs", [calibration(cpu=0.004, io=0.04), constant(cpu=0.01)])
 def test_no_line_is_wider_than_the_terminal(width: int, costs: Calibration) -> None:
     run = calibrated(costs, [trial(config(2), 1400.0)])
-    question = {"step_s": 0.002, "neighbours": 2.0, "storage_bytes_per_s": 1e9}
+    question: dict[str, Any] = {"step_s": 0.002, "neighbours": 2.0, "storage_bytes_per_s": 1e9}
     for each in ({}, question):
         text = screen(run, width, **each)
         assert max(map(len, text.splitlines())) <= width
@@ -81,7 +81,7 @@ def run_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_the_command_answers(run_file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert dlprof(["predict", run_file, "--method", "maxplus"], {}) == 0
+    assert dlprof(["predict", run_file], {}) == 0
     out, err = capsys.readouterr()
     assert out.startswith("Predicted for")
     assert err == ""
@@ -89,7 +89,7 @@ def test_the_command_answers(run_file: str, capsys: pytest.CaptureFixture[str]) 
 
 def test_the_document_has_every_cell(run_file: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["predict", run_file, "--num-workers", "0:6:2", "--prefetch-factor", "2,4", "--json"]
-    words += ["--method", "closed", "--cores", "2", "--storage-limit", "1GB/s"]
+    words += ["--cores", "2", "--storage-limit", "1GB/s"]
     assert dlprof(words, {}) == 0
     document = json.loads(capsys.readouterr().out)
     assert len(document["rows"]) == 7
@@ -99,7 +99,7 @@ def test_the_document_has_every_cell(run_file: str, capsys: pytest.CaptureFixtur
 
 def test_feeding_answers(run_file: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["predict", run_file, "--feed", "--step-time", "12ms", "--ranks", "2", "--json"]
-    assert dlprof([*words, "--max-wait", "5%", "--method", "maxplus"], {}) == 0
+    assert dlprof([*words, "--max-wait", "5%"], {}) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["asked_wait_fraction"] == 0.05
     assert document["ranks"] == 2
@@ -109,7 +109,7 @@ def test_feeding_answers(run_file: str, capsys: pytest.CaptureFixture[str]) -> N
     ("words", "message"),
     [
         (["--max-wait", "2%"], "--max-wait belongs to --feed"),
-        (["--method", "magic"], "'magic' is no predictor"),
+        (["--method", "simulation"], "--method is gone: there is one predictor"),
         (["--feed", "--step-time", "1ms", "--num-workers", "4"], "finds num_workers by itself"),
         (["--feed", "--step-time", "1ms", "--in-order", "both"], "one value of each"),
         (["--feed"], "no training step to feed"),

@@ -17,8 +17,15 @@ from dlprof.advise.speeds import (
 )
 from dlprof.advise.thresholds import ELSEWHERE_LOG_SD
 from dlprof.errors import UsageError
-from dlprof.model import bounds, cell_of, predict_all, predictor_of, relative_error
-from dlprof.model.deck import Deck
+from dlprof.model import (
+    bounds,
+    cell_of,
+    drawn,
+    predict_all,
+    relative_error,
+    steady_rate,
+    work_of,
+)
 from dlprof.records import (
     Calibration,
     Config,
@@ -29,8 +36,6 @@ from dlprof.records import (
     SweepPrediction,
 )
 from dlprof.stats import Carried, Expected, believe
-
-_SEED = 20260104
 
 
 def predictions(
@@ -240,13 +245,14 @@ def _moved(
     offs = (off, off - error, off + error)
     if not situation.step_s + situation.step_cpu_s:
         return list(offs)
-    predictor, where = predictor_of("simulation"), situation.conditions
+    where = situation.conditions
+    work = drawn(work_of(calibration, config, where))
 
     def rate(factor: float) -> float:
         longer = dataclasses.replace(
             where, step_s=where.step_s * factor, step_cpu_s=where.step_cpu_s * factor
         )
-        return predictor.steady(cell_of(calibration, config, longer), Deck(_SEED)).batches_per_s
+        return steady_rate(cell_of(calibration, config, longer, work=work)).batches_per_s
 
     as_predicted = rate(1.0)
     return [each + math.log(rate(math.exp(each)) / as_predicted) for each in offs]

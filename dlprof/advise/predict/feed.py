@@ -17,12 +17,9 @@ from dlprof.advise.situation import Situation, usable_calibration
 from dlprof.advise.speeds import claims
 from dlprof.advise.thresholds import FED_WAIT_FRACTION
 from dlprof.errors import UsageError
-from dlprof.model import Conditions, Predictor, cell_of, predictor_of
-from dlprof.model.deck import Deck
-from dlprof.model.work import work_of
+from dlprof.model import Conditions, cell_of, drawn, steady_rate, work_of
 from dlprof.records import Calibration, Confidence, Config, Estimate, Integrity, Prediction, Run
 
-_SEED = 20260102
 _DEPTHS = (2, 4, 8)
 _PLENTY = 3.0
 """Times the workers that the closed form asks for: more of them keep nothing better fed."""
@@ -245,10 +242,8 @@ class _Search:
         self._calibration = calibration
         self._base = base
         self._conditions = conditions
-        self._predictor: Predictor = predictor_of("simulation")
-        self._deck = Deck(_SEED)
         self._works = {
-            some: work_of(calibration, self.config(int(some), 2), conditions)
+            some: drawn(work_of(calibration, self.config(int(some), 2), conditions))
             for some in (False, True)
         }
         self._known: dict[tuple[int, int, float], float] = {}
@@ -268,7 +263,7 @@ class _Search:
                 dataclasses.replace(self._conditions, cores=cores),
                 work=self._works[workers > 0],
             )
-            rate = self._predictor.steady(cell, self._deck).batches_per_s
+            rate = steady_rate(cell).batches_per_s
             self._known[key] = max(0.0, 1.0 - rate * cell.whole_step_s)
         return self._known[key]
 

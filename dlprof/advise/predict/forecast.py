@@ -104,6 +104,7 @@ class Forecast:
         extrapolated: Whether it is another than the one that was measured.
         conditions: Cores, ranks, step and the rest.
         calibrated: What it rests on.
+        method: ``maxplus``, the only predictor.
         rows: In the order of what configurations cost.
         pick: The cheapest within 3 % of the best that keeps the machine's limits; ``None`` where
             none does.
@@ -126,6 +127,7 @@ class Forecast:
     confidence_reason: str
     notes: tuple[str, ...] = ()
     agreement: Agreement | None = None
+    method: str = "maxplus"
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 

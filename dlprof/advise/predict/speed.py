@@ -8,7 +8,6 @@ import re
 import statistics
 from collections.abc import Iterable
 
-from dlprof.model.conditions import SPEED_ERROR
 from dlprof.records import CoreSpeeds, Machine, Run, Trial
 from dlprof.stats import SPEED_EXPONENT, SPEED_EXPONENT_SD
 
@@ -130,17 +129,17 @@ def usual_speed(run: Run) -> CoreSpeeds | None:
     return CoreSpeeds(median=middle, low=low, high=high, unit=unit)
 
 
-def speed_error(trials: Iterable[Trial]) -> float:
+def speed_error(trials: Iterable[Trial]) -> float | None:
     """How far the speed of a loader's computing spreads by that of the cores.
 
     Returns:
         Standard deviation of its logarithm between windows of trials with as many busy cores;
-        ``SPEED_ERROR`` where too few of them know the speed.
+        ``None`` where too few of them know the speed.
     """
     groups = _log_speeds(trials).values()
     free = sum(len(logs) - 1 for logs in groups)
     if free < _ENOUGH:
-        return SPEED_ERROR
+        return None
     squares = math.fsum((x - statistics.fmean(logs)) ** 2 for logs in groups for x in logs)
     return SPEED_EXPONENT * math.sqrt(squares / free)
 

@@ -14,7 +14,7 @@ from predicted_runs import calibration
 
 from dlprof.model import Conditions
 from dlprof.model.interval import RELATIVE_ERROR
-from dlprof.records import BatchCosts, Config, Plan, Trial, TrialCost, Usage
+from dlprof.records import BatchCosts, Config, Plan, SweepPrediction, Trial, TrialCost, Usage
 from dlprof.search.calibrating import (
     calibration_configs,
     has_room,
@@ -29,6 +29,7 @@ from dlprof.search.levers import levers, next_lever
 from dlprof.search.space import build_cells, build_space
 from dlprof.settings import SweepSettings
 from dlprof.stats import NEAR, Expected
+from dlprof.store.codec import from_json, to_json
 
 NET = tuple(
     config(workers, prefetch, persistent_workers=kept)
@@ -376,3 +377,10 @@ def test_what_was_foretold_as_the_best_is_measured_first(seed: int) -> None:
     assert isinstance(first, Proposal)
     best = max(found.race, key=lambda each: expected.log_rates[each.key])
     assert first.config == best
+
+
+def test_predictions_of_earlier_runs_by_the_simulation_still_load() -> None:
+    found = foretell(tailed(io=0.01), [Config(), fed(2)], Conditions(cores=4.0))
+    assert found.method == "maxplus"
+    earlier = to_json(found) | {"method": "simulation"}
+    assert from_json(SweepPrediction, earlier).method == "simulation"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
-from model_calibrations import constant, fed, prediction, rate
+from model_calibrations import constant, fed, lowest_bound, prediction, rate
+from oracle import simulated
 
 from dlprof.model import Conditions, bounds, cell_of, describe, predict_all
 from dlprof.records import Calibration, Config
@@ -13,7 +16,7 @@ MS = 0.001
 
 def test_without_workers_loading_and_stepping_add_up() -> None:
     calibration = constant(cpu=6 * MS, io=2 * MS, main=1 * MS)
-    found = prediction(calibration, Config(), "closed", step_s=11 * MS)
+    found = prediction(calibration, Config(), step_s=11 * MS)
     assert found.batches_per_s.value == pytest.approx(50)
     assert found.bound == "step"
     assert found.wait_fraction == pytest.approx(9 / 20)
@@ -21,20 +24,20 @@ def test_without_workers_loading_and_stepping_add_up() -> None:
 
 def test_without_workers_main_pins_by_itself() -> None:
     calibration = constant(cpu=6 * MS, pin=4 * MS)
-    assert rate(calibration, Config(), "closed") == pytest.approx(1 / 0.006)
-    assert rate(calibration, Config(pin_memory=True), "closed") == pytest.approx(100)
+    assert lowest_bound(calibration, Config()) == pytest.approx(1 / 0.006)
+    assert lowest_bound(calibration, Config(pin_memory=True)) == pytest.approx(100)
 
 
 def test_workers_load_side_by_side() -> None:
     calibration = constant(cpu=6 * MS, put=2 * MS, io=12 * MS)
-    found = prediction(calibration, fed(4), "closed")
+    found = prediction(calibration, fed(4))
     assert found.batches_per_s.value == pytest.approx(4 / 0.020)
     assert found.bound == "workers"
 
 
 def test_ranks_share_the_cores() -> None:
     calibration = constant(cpu=6 * MS, put=2 * MS, receive=1 * MS, main=1 * MS)
-    found = prediction(calibration, fed(16), "closed", cores=8.0, ranks=4)
+    found = prediction(calibration, fed(16), cores=8.0, ranks=4)
     assert found.batches_per_s.value == pytest.approx(8 / (4 * 0.010))
     assert found.bound == "cores"
     assert found.cores == pytest.approx(2)
@@ -42,14 +45,14 @@ def test_ranks_share_the_cores() -> None:
 
 def test_main_takes_batches_in_one_by_one() -> None:
     calibration = constant(cpu=1 * MS, receive=3 * MS, receive_io=1 * MS, main=1 * MS)
-    found = prediction(calibration, fed(16), "closed", step_s=1 * MS, cores=64.0)
+    found = prediction(calibration, fed(16), step_s=1 * MS, cores=64.0)
     assert found.batches_per_s.value == pytest.approx(1 / 0.006)
     assert found.bound == "main"
 
 
 def test_a_step_that_is_fed_is_the_limit() -> None:
     calibration = constant(cpu=4 * MS, receive=1 * MS)
-    found = prediction(calibration, fed(4), "closed", step_s=9 * MS)
+    found = prediction(calibration, fed(4), step_s=9 * MS)
     assert found.batches_per_s.value == pytest.approx(100)
     assert found.bound == "step"
     assert found.wait_fraction == pytest.approx(0.1)
@@ -58,66 +61,68 @@ def test_a_step_that_is_fed_is_the_limit() -> None:
 def test_the_pin_thread_frees_main_and_is_a_limit_of_its_own() -> None:
     calibration = constant(cpu=1 * MS, receive=2 * MS, main=1 * MS, pin=3 * MS)
     unpinned, pinned = (
-        prediction(calibration, fed(16, pin_memory=pins), "closed", step_s=4 * MS, cores=64.0)
+        prediction(calibration, fed(16, pin_memory=pins), step_s=4 * MS, cores=64.0)
         for pins in (False, True)
     )
     assert unpinned.batches_per_s.value == pytest.approx(1 / 0.007)
     assert pinned.batches_per_s.value == pytest.approx(1 / 0.005)
-    alone = prediction(calibration, fed(16, pin_memory=True), "closed", cores=64.0)
+    alone = prediction(calibration, fed(16, pin_memory=True), cores=64.0)
     assert alone.bound == "pin"
     assert alone.batches_per_s.value == pytest.approx(1 / 0.005)
 
 
 def test_storage_gives_all_ranks_so_much_together() -> None:
     calibration = constant(io=1 * MS, read_bytes_per_batch=1e6)
-    found = prediction(calibration, fed(8), "closed", ranks=2, storage_bytes_per_s=1e8)
+    found = prediction(calibration, fed(8), ranks=2, storage_bytes_per_s=1e8)
     assert found.batches_per_s.value == pytest.approx(50)
     assert found.bound == "storage"
 
 
 def test_with_one_batch_ahead_a_worker_rests_until_its_batch_is_taken_in() -> None:
     calibration = constant(io=4 * MS, receive_io=1 * MS)
-    assert rate(calibration, fed(1, 1), "closed") == pytest.approx(200)
-    assert rate(calibration, fed(1, 2), "closed") == pytest.approx(250)
+    assert lowest_bound(calibration, fed(1, 1)) == pytest.approx(200)
+    assert lowest_bound(calibration, fed(1, 2)) == pytest.approx(250)
 
 
 def test_a_step_that_spins_takes_a_core() -> None:
     calibration = constant(cpu=10 * MS)
     config, where = fed(8), {"cores": 2.0, "step_s": 10 * MS}
-    sleeping = rate(calibration, config, "closed", **where)
-    spinning = rate(calibration, config, "closed", **where, step_cores=1.0)
+    sleeping = lowest_bound(calibration, config, **where)
+    spinning = lowest_bound(calibration, config, **where, step_cores=1.0)
     assert sleeping == pytest.approx(100)
     assert spinning == pytest.approx(100)
-    assert rate(calibration, config, "closed", cores=1.0, step_s=10 * MS) == pytest.approx(100)
-    spinning = rate(calibration, config, "closed", cores=1.0, step_s=10 * MS, step_cores=1.0)
-    assert spinning == pytest.approx(50)
+    where = {"cores": 1.0, "step_s": 10 * MS}
+    assert lowest_bound(calibration, config, **where) == pytest.approx(100)
+    # It runs beside eight workers and gets a ninth of the core meanwhile.
+    assert lowest_bound(calibration, config, **where, step_cores=1.0) == pytest.approx(90)
+    assert simulated(calibration, config, **where, step_cores=1.0) == pytest.approx(90, rel=0.02)
 
 
 def test_neighbours_get_a_share_for_each_of_their_threads() -> None:
     calibration = constant(cpu=10 * MS)
     # 4 workers beside 4 neighbours on 4 cores: half of the cores each.
-    assert rate(calibration, fed(4), "closed", cores=4.0, neighbours=4.0) == pytest.approx(200)
+    assert lowest_bound(calibration, fed(4), cores=4.0, neighbours=4.0) == pytest.approx(200)
     # Idle cores are never given up: 8 - 2 of them stay, more than 4 workers can use.
-    assert rate(calibration, fed(4), "closed", neighbours=2.0) == pytest.approx(400)
+    assert lowest_bound(calibration, fed(4), neighbours=2.0) == pytest.approx(400)
 
 
 def test_a_slower_core_slows_computing_and_not_waiting() -> None:
     calibration = constant(cpu=4 * MS, io=2 * MS)
-    assert rate(calibration, fed(1), "closed", speed=0.5) == pytest.approx(100)
+    assert lowest_bound(calibration, fed(1), speed=0.5) == pytest.approx(100)
 
 
 def test_helpers_of_main_share_its_cores() -> None:
     calibration = constant(cpu=10 * MS, helper_cpu_s=10 * MS)
-    assert rate(calibration, Config(), "closed", cores=2.0) == pytest.approx(100)
-    assert rate(calibration, Config(), "closed", cores=1.0) == pytest.approx(50)
-    assert rate(calibration, Config(), "simulation", cores=1.0) == pytest.approx(50)
+    assert lowest_bound(calibration, Config(), cores=2.0) == pytest.approx(100)
+    assert lowest_bound(calibration, Config(), cores=1.0) == pytest.approx(50)
+    assert simulated(calibration, Config(), cores=1.0) == pytest.approx(50)
 
 
-@pytest.mark.parametrize("method", ["closed", "maxplus", "simulation"])
-def test_a_handshake_costs_nothing_where_workers_are_held_back(method: str) -> None:
+@pytest.mark.parametrize("rate", [lowest_bound, rate, simulated])
+def test_a_handshake_costs_nothing_where_workers_are_held_back(rate: Callable[..., float]) -> None:
     """Each of four has a batch ready when it is asked for, and rests until that is taken."""
     calibration = constant(cpu=10 * MS, receive=1 * MS, receive_busy_s={"default": 4 * MS})
-    found = rate(calibration, fed(4), method, cores=64.0, step_s=5 * MS)
+    found = rate(calibration, fed(4), cores=64.0, step_s=5 * MS)
     assert found == pytest.approx(1 / 0.006)
 
 
@@ -127,10 +132,9 @@ def test_every_bound_has_words() -> None:
     assert describe("something else") == "something else"
 
 
-@pytest.mark.parametrize("method", ["closed", "maxplus", "simulation"])
-def test_without_any_batch_nothing_is_predicted(method: str) -> None:
+def test_without_any_batch_nothing_is_predicted() -> None:
     with pytest.raises(ValueError, match="holds no batch"):
-        prediction(Calibration(), fed(1), method)
+        prediction(Calibration(), fed(1))
 
 
 def test_a_calibration_says_nothing_of_another_batch_size() -> None:

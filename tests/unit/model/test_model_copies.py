@@ -41,12 +41,11 @@ def test_a_copy_lengthens_the_step() -> None:
     assert cell_of(unknown, _PINNED, _ALONE).step_s == pytest.approx(0.009)
 
 
-@pytest.mark.parametrize("method", ["closed", "maxplus", "simulation"])
-def test_pinning_pays_by_its_copies_and_costs_by_its_thread(method: str) -> None:
+def test_pinning_pays_by_its_copies_and_costs_by_its_thread() -> None:
     def rate(pin_memory: bool, pin_s: float) -> float:  # noqa: FBT001 - the setting itself
         calibration = constant(cpu=0.001, copy_s=0.004, pinned_copy_s=0.001, pin=pin_s)
         chosen = dataclasses.replace(config(2), pin_memory=pin_memory)
-        (found,) = predict_all(calibration, [chosen], _ALONE, method=method)
+        (found,) = predict_all(calibration, [chosen], _ALONE)
         return found.batches_per_s.value
 
     assert rate(True, 0.0005) > 1.3 * rate(False, 0.0005)  # 6 ms against 9

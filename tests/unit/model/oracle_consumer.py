@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from dlprof.model.clock import Clock
-from dlprof.model.network import Costs, Worker, taking_s
+from oracle_clock import Clock
+from oracle_network import Costs, Worker, taking_s
 
 
 class Consumer:

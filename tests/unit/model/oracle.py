@@ -1,4 +1,8 @@
-"""The discrete-event simulation: the reference among the predictors."""
+"""The discrete-event simulation: an oracle for the predictor, which it shares no code with.
+
+Every batch on its way through workers, queue and main process, on cores that all share. It takes
+some milliseconds a configuration.
+"""
 
 from __future__ import annotations
 
@@ -6,50 +10,43 @@ import dataclasses
 import math
 import random
 from collections.abc import Sequence
+from typing import Any
 
-from dlprof.model.bounds import bounds, cores_bound
-from dlprof.model.clock import Clock
-from dlprof.model.consumer import Consumer, FedConsumer, LoadingConsumer
-from dlprof.model.deck import Deck
-from dlprof.model.maxplus import held_by_order, luck, unslowed_rate
-from dlprof.model.network import Costs, PinThread, Storage, Worker, costs_of
-from dlprof.model.predictor import Steady
-from dlprof.model.work import Cell
+from model_calibrations import conditions
+from oracle_clock import Clock
+from oracle_consumer import Consumer, FedConsumer, LoadingConsumer
+from oracle_network import Costs, PinThread, Storage, Worker, costs_of
+
+from dlprof.model import Cell, cell_of
+from dlprof.model.work import Rows
+from dlprof.records import Calibration, Config
 
 MIN_CORES = 4.0
 """Ranks are alike: where fewer of them keep this many cores to themselves, in proportion, the
 rest need no simulating. With fewer cores than that, how they take turns matters."""
 
-_CROWDED = 3.0
-"""With work for three times the cores, cores are idle for less than a hundredth of the time."""
-
 _COUNTS = 0.1
-_PROBE = 120
 _MIN_RANKS = 2
-_MIN_BATCHES = 60
-"""Of one rank, whatever the number of ranks."""
-
-_MANY = 8
-"""The recursion draws so many times as many batches as are simulated. With 3 % of batches 15 times
-as dear, 600 simulated ones alone are 3 to 7 % off (standard deviation, 4 to 32 workers) and
-240 are 5 to 15 %; so corrected, 600 are within 2 %."""
 
 
-def steady_rate(cell: Cell, deck: Deck, *, batches: int) -> Steady:
+def simulated(
+    calibration: Calibration, config: Config, *, batches: float = 1200, **where: Any
+) -> float:
+    """Batches per second of one rank on eight cores, unless ``where`` says otherwise."""
+    return steady_rate(cell_of(calibration, config, conditions(**where)), batches=batches)
+
+
+def steady_rate(cell: Cell, *, batches: float) -> float:
     """The rate of one rank once the pipeline has filled.
 
     Args:
         cell: What to predict.
-        deck: Deals batches.
-        batches: Measured over all ranks together; at least four rounds of ``W`` are in each.
-            The luck of drawing so few is taken out by the recursion, which draws many more.
+        batches: Measured in each rank; at least four rounds of ``W`` are.
     """
-    if cell.workers and _is_crowded(cell, deck):
-        return Steady(batches_per_s=min(bounds(cell).values()))
     ranks = _ranks(cell)
-    wanted = max(math.ceil(batches / ranks), 4 * cell.workers, _MIN_BATCHES)
+    wanted = max(round(batches), 4 * cell.workers)
     warm_up = max(1, cell.workers + min(cell.workers * cell.prefetch, wanted))
-    network = _network(cell, deck, ranks, measured=wanted, warm_up=warm_up)
+    network = _network(cell, ranks, measured=wanted, warm_up=warm_up)
     network.clock.run()
     spans = [
         consumer.yields_s[warm_up + count - 1] - consumer.yields_s[warm_up - 1]
@@ -57,23 +54,31 @@ def steady_rate(cell: Cell, deck: Deck, *, batches: int) -> Steady:
     ]
     # All spans together: a mean of rates would count those ranks more that happen to be fast.
     whole = math.fsum(spans)
-    rate = sum(network.counts) / whole if whole > 0 else math.inf
-    if cell.workers and math.isfinite(rate):
-        rate /= luck(cell, deck, batches=wanted, ranks=ranks, many=_MANY * batches)
-    unslowed = unslowed_rate(cell, deck, batches=batches) if cell.workers else rate
-    return Steady(
-        batches_per_s=rate,
-        held_back=any(worker.idle_again for worker in network.workers),
-        held_by_order=held_by_order(cell, unslowed),
-    )
+    return sum(network.counts) / whole if whole > 0 else math.inf
 
 
-def _is_crowded(cell: Cell, deck: Deck) -> bool:
-    """Whether there is so much more work than cores that all of them are busy all the time."""
-    limit = cores_bound(cell)
-    if min(rate for name, rate in bounds(cell).items() if name != "cores") < _CROWDED * limit:
-        return False
-    return unslowed_rate(cell, deck, batches=_PROBE) > _CROWDED * limit
+def _rows(rows: Rows, count: int, seed: int) -> Rows:
+    """So many rows or a few more, each equally often, in random order.
+
+    The first rank takes rows as they come where there are enough: those that are predicted from.
+    """
+    if len(rows) >= count and not seed:
+        return rows
+    rng = random.Random(seed)
+    made: list[tuple[float, ...]] = []
+    while len(made) < count:
+        made += rng.sample(rows, len(rows))
+    return tuple(made)
+
+
+def _steps(cell: Cell, count: int, seed: int) -> Sequence[float]:
+    """Lengths of steps with the mean of the cell's, as they vary there."""
+    samples = cell.conditions.step_samples
+    if not samples or not cell.step_s:
+        return (cell.step_s,)
+    made = _rows(tuple((sample,) for sample in samples), count, seed)
+    mean = math.fsum(sample for (sample,) in made) / len(made)
+    return [sample * cell.step_s / mean for (sample,) in made]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +87,6 @@ class _Network:
 
     clock: Clock
     consumers: Sequence[Consumer]
-    workers: Sequence[Worker]
     counts: Sequence[int]
 
 
@@ -93,14 +97,7 @@ def _ranks(cell: Cell) -> int:
     return min(where.ranks, max(_MIN_RANKS, needed))
 
 
-def _network(
-    cell: Cell,
-    deck: Deck,
-    ranks: int,
-    *,
-    measured: int,
-    warm_up: int,
-) -> _Network:
+def _network(cell: Cell, ranks: int, *, measured: int, warm_up: int) -> _Network:
     where = cell.conditions
     share = ranks / where.ranks
     clock = Clock(
@@ -110,15 +107,14 @@ def _network(
     )
     storage = _storage(cell, share)
     consumers: list[Consumer] = []
-    workers: list[Worker] = []
     counts = []
     for rank in range(ranks):
-        rows = deck.rows(cell.work, measured, rank)
+        rows = _rows(cell.work.rows, measured, rank)
         costs = Costs(
             **costs_of(rows, pinned=cell.work.pinned),
             turns=_turns(cell, rank),
             busy_s=cell.work.busy_s,
-            steps=deck.steps(cell, len(rows), rank),
+            steps=_steps(cell, len(rows), 1000 + rank),
             step_cores=where.step_cores,
             step_cpu=where.step_cpu_s / where.speed,
             step_threads=where.step_threads,
@@ -131,11 +127,10 @@ def _network(
             consumers.append(LoadingConsumer(clock, costs, wanted=warm_up + count))
             continue
         mine = [Worker(clock, costs) for _ in range(cell.workers)]
-        workers += mine
         consumers.append(_fed(cell, clock, costs, mine, wanted=warm_up + count))
     for consumer in consumers:
         consumer.ask()
-    return _Network(clock=clock, consumers=consumers, workers=workers, counts=counts)
+    return _Network(clock=clock, consumers=consumers, counts=counts)
 
 
 def _turns(cell: Cell, rank: int) -> Sequence[Sequence[float]]:

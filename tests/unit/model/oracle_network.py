@@ -15,7 +15,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
-from dlprof.model.clock import Clock
+from oracle_clock import Clock
+
 from dlprof.model.work import Rows
 
 
@@ -102,12 +103,11 @@ class Worker:
 
     Attributes:
         computing: Whether it needs a core at this moment.
-        idle_again: Whether it ever ran out of indices.
     """
 
     __slots__ = (
         *("_batch", "_clock", "_costs", "_sink", "_tasks", "_turns"),
-        *("computing", "idle_again"),
+        "computing",
     )
 
     def __init__(self, clock: Clock, costs: Costs) -> None:
@@ -118,7 +118,6 @@ class Worker:
         self._batch = -1
         self._turns = 0
         self.computing = False
-        self.idle_again = False
 
     def connect(self, sink: Sink) -> None:
         """Tell it where its batches go."""
@@ -160,7 +159,6 @@ class Worker:
             self._begin(self._tasks.popleft())
         else:
             self._batch = -1
-            self.idle_again = True
         if self._sink is not None:
             self._sink.arrive(batch, self)
 

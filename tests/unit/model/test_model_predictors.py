@@ -1,4 +1,4 @@
-"""Max-plus and simulation: against the closed form, against each other, and their properties."""
+"""The predictor and its oracle: against the bounds, against each other, and their properties."""
 
 from __future__ import annotations
 
@@ -6,38 +6,44 @@ import dataclasses
 import itertools
 import math
 import statistics
+from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from model_calibrations import constant, fed, prediction, rate, tailed
+from model_calibrations import conditions, constant, fed, lowest_bound, prediction, tailed
+from model_calibrations import rate as predicted
+from oracle import simulated
+from oracle import steady_rate as simulated_rate
 
-from dlprof.model import Conditions, MaxPlus, Simulation, cell_of, predict_all, predictor_of
-from dlprof.model.deck import Deck
+from dlprof.model import Conditions, cell_of, drawn, predict_all, steady_rate
+from dlprof.model.bounds import cores_bound
+from dlprof.model.maxplus import _steps
 from dlprof.records import Calibration, Config
 
 MS = 0.001
-METHODS = ("maxplus", "simulation")
+Rate = Callable[..., float]
+BOTH = pytest.mark.parametrize("rate", [predicted, simulated])
 COSTS = st.floats(0.1, 20).map(lambda ms: ms * MS)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@BOTH
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
 @pytest.mark.parametrize("step_ms", [0, 1, 8])
-def test_constant_costs_give_the_closed_form(method: str, workers: int, step_ms: int) -> None:
+def test_constant_costs_give_the_closed_form(rate: Rate, workers: int, step_ms: int) -> None:
     calibration = constant(cpu=6 * MS, io=3 * MS, put=1 * MS, receive=0.5 * MS)
     where = {"cores": 16.0, "step_s": step_ms * MS}
-    expected = rate(calibration, fed(workers, 4), "closed", **where)
-    assert rate(calibration, fed(workers, 4), method, **where) == pytest.approx(expected, rel=0.01)
+    expected = lowest_bound(calibration, fed(workers, 4), **where)
+    assert rate(calibration, fed(workers, 4), **where) == pytest.approx(expected, rel=0.01)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_without_workers_they_are_exact(method: str) -> None:
+@BOTH
+def test_without_workers_they_are_exact(rate: Rate) -> None:
     calibration = constant(cpu=6 * MS, io=3 * MS)
-    assert rate(calibration, Config(), method, step_s=1 * MS) == pytest.approx(100, rel=1e-6)
+    assert rate(calibration, Config(), step_s=1 * MS) == pytest.approx(100, rel=1e-6)
 
 
-@pytest.mark.parametrize("method", ["closed", *METHODS])
+@pytest.mark.parametrize("rate", [lowest_bound, predicted, simulated])
 @pytest.mark.parametrize(
     ("slowdown", "where"),
     [
@@ -49,68 +55,67 @@ def test_without_workers_they_are_exact(method: str) -> None:
     ],
 )
 def test_without_workers_ranks_that_wait_leave_their_cores_to_others(
-    method: str, slowdown: float, where: dict[str, float]
+    rate: Rate, slowdown: float, where: dict[str, float]
 ) -> None:
     """The slowdowns are those of ``sharing``, by hand or as its tests hold them."""
     calibration = tailed(cpu=10 * MS, io=10 * MS, slow=0.5, factor=1.5)
     batch_s = (slowdown * 12.5 + 12.5) * MS + where.get("step_s", 0.0)
-    assert rate(calibration, Config(), method, **where) == pytest.approx(1 / batch_s, rel=0.05)
+    assert rate(calibration, Config(), **where) == pytest.approx(1 / batch_s, rel=0.05)
 
 
 def test_ranks_without_workers_do_not_stay_in_step_where_all_batches_cost_the_same() -> None:
-    found = rate(constant(cpu=10 * MS, io=10 * MS), Config(), cores=2.0, ranks=4)
+    found = simulated(constant(cpu=10 * MS, io=10 * MS), Config(), cores=2.0, ranks=4)
     assert found == pytest.approx(42.5, rel=0.03)  # 33.3, were all to compute at once
 
 
-@pytest.mark.parametrize("method", ["closed", *METHODS])
+@pytest.mark.parametrize("rate", [lowest_bound, predicted, simulated])
 @pytest.mark.parametrize("helpers", [1, 3])
-def test_helpers_of_main_get_a_share_beside_neighbours(method: str, helpers: int) -> None:
+def test_helpers_of_main_get_a_share_beside_neighbours(rate: Rate, helpers: int) -> None:
     calibration = constant(cpu=10 * MS, helper_cpu_s=helpers * 10 * MS)
     threads = helpers + 1.0
-    found = rate(calibration, Config(), method, cores=threads, neighbours=threads)
+    found = rate(calibration, Config(), cores=threads, neighbours=threads)
     assert found == pytest.approx(50)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@BOTH
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_passes_between_batches_costs_its_process_as_much(method: str, workers: int) -> None:
+def test_what_passes_between_batches_costs_its_process_as_much(rate: Rate, workers: int) -> None:
     within = constant(cpu=6 * MS, put=1 * MS, main=4 * MS)
     between = constant(cpu=6 * MS, between=1 * MS, main=1 * MS, let_go=3 * MS)
     config = fed(workers) if workers else Config()
-    expected = rate(within, config, method)
-    assert rate(between, config, method) == pytest.approx(expected, rel=1e-9)
+    expected = rate(within, config)
+    assert rate(between, config) == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_cores_that_are_short_are_shared(method: str) -> None:
+@BOTH
+def test_cores_that_are_short_are_shared(rate: Rate) -> None:
     calibration = constant(cpu=10 * MS)
-    found = prediction(calibration, fed(4), method, cores=2.0, ranks=4)
-    assert found.batches_per_s.value == pytest.approx(50, rel=0.02)
-    assert found.bound == "cores"
+    assert rate(calibration, fed(4), cores=2.0, ranks=4) == pytest.approx(50, rel=0.02)
+    assert prediction(calibration, fed(4), cores=2.0, ranks=4).bound == "cores"
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_cores_that_are_short_now_and_then_cost_something_too(method: str) -> None:
+@BOTH
+def test_cores_that_are_short_now_and_then_cost_something_too(rate: Rate) -> None:
     """Four workers that compute half of their time keep two cores busy only by good luck."""
     calibration = tailed(cpu=5 * MS, io=5 * MS, slow=0.5, factor=2.0)
-    bound = rate(calibration, fed(4, 4, in_order=False), "closed", cores=2.0)
-    found = rate(calibration, fed(4, 4, in_order=False), method, cores=2.0)
+    bound = lowest_bound(calibration, fed(4, 4, in_order=False), cores=2.0)
+    found = rate(calibration, fed(4, 4, in_order=False), cores=2.0)
     assert 0.7 * bound < found < 0.95 * bound
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_order_costs_what_field_notes_measured(method: str) -> None:
+@BOTH
+def test_order_costs_what_field_notes_measured(rate: Rate) -> None:
     """W=4, 3 % of batches 15 times as long: share of perfect balance, measured with torch.
 
     In order .50 to .80 at P=1 to 16; without order .79 to .95.
     """
     calibration = tailed(io=10 * MS, slow=0.03)
-    perfect = rate(calibration, fed(4), "closed")
-    shares = [rate(calibration, fed(4, p), method) / perfect for p in (1, 2, 4, 8, 16)]
+    perfect = lowest_bound(calibration, fed(4))
+    shares = [rate(calibration, fed(4, p)) / perfect for p in (1, 2, 4, 8, 16)]
     assert shares == sorted(shares)
     assert 0.40 < shares[0] < 0.60
     assert 0.70 < shares[-1] < 0.92
-    free = rate(calibration, fed(4, 2, in_order=False), method) / perfect
+    free = rate(calibration, fed(4, 2, in_order=False)) / perfect
     assert 0.79 < free <= 1.02
     assert free > shares[1] * 1.2
 
@@ -121,49 +126,49 @@ def test_a_rate_far_below_all_bounds_is_put_down_to_the_order() -> None:
     assert prediction(calibration, fed(4, in_order=False)).bound == "workers"
 
 
-@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(("workers", "cores", "ranks"), [(4, 2.0, 1), (8, 4.0, 1), (1, 2.0, 4)])
 def test_cores_that_are_short_now_and_then_are_not_put_down_to_the_order(
-    method: str, workers: int, cores: float, ranks: int
+    workers: int, cores: float, ranks: int
 ) -> None:
     alike, uneven = constant(cpu=5 * MS, io=5 * MS), tailed(cpu=5 * MS, io=5 * MS)
     found = [
-        prediction(each, fed(workers, 4), method, cores=cores, ranks=ranks).bound
+        prediction(each, fed(workers, 4), cores=cores, ranks=ranks).bound
         for each in (alike, uneven)
     ]
     assert found == ["cores", "order" if workers > 1 else "cores"]
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_pin_thread_works_beside_main(method: str) -> None:
+@BOTH
+def test_a_pin_thread_works_beside_main(rate: Rate) -> None:
     calibration = constant(io=1 * MS, receive=2 * MS, main=0.1 * MS, pin=2 * MS)
     where = {"cores": 64.0, "step_s": 3.9 * MS}
-    assert rate(calibration, fed(8), method, **where) == pytest.approx(1 / 0.006, rel=0.02)
+    assert rate(calibration, fed(8), **where) == pytest.approx(1 / 0.006, rel=0.02)
     pinned = fed(8, pin_memory=True)
-    assert rate(calibration, pinned, method, **where) == pytest.approx(250, rel=0.02)
+    assert rate(calibration, pinned, **where) == pytest.approx(250, rel=0.02)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@BOTH
 @pytest.mark.parametrize("in_order", [True, False])
 @pytest.mark.parametrize(
     ("prefetch", "step_ms", "batch_ms"), [(1, 0, 7), (2, 0, 5), (8, 0, 5), (2, 9, 9)]
 )
 def test_a_worker_goes_on_while_its_batch_is_pinned(
-    method: str, prefetch: int, step_ms: float, batch_ms: float, *, in_order: bool
+    rate: Rate, prefetch: int, step_ms: float, batch_ms: float, *, in_order: bool
 ) -> None:
     config = fed(2, prefetch, pin_memory=True, in_order=in_order)
-    found = rate(constant(cpu=10 * MS, pin=4 * MS), config, method, step_s=step_ms * MS)
+    found = rate(constant(cpu=10 * MS, pin=4 * MS), config, step_s=step_ms * MS)
     assert found == pytest.approx(1 / (batch_ms * MS), rel=0.01)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_all_share_one_storage(method: str) -> None:
+@BOTH
+def test_all_share_one_storage(rate: Rate) -> None:
     calibration = constant(io=1 * MS, read_bytes_per_batch=1e6)
-    found = rate(calibration, fed(8), method, ranks=3, storage_bytes_per_s=1e8)
+    found = rate(calibration, fed(8), ranks=3, storage_bytes_per_s=1e8)
     assert found == pytest.approx(100 / 3, rel=0.03)
 
 
-def test_a_spinning_step_takes_a_core_from_the_workers() -> None:
+@BOTH
+def test_a_spinning_step_takes_a_core_from_the_workers(rate: Rate) -> None:
     calibration = constant(cpu=4 * MS)
     sleeping, spinning = (
         rate(calibration, fed(2), cores=1.0, step_s=3 * MS, step_cores=c) for c in (0.0, 1.0)
@@ -172,57 +177,65 @@ def test_a_spinning_step_takes_a_core_from_the_workers() -> None:
     assert 250 * 2 / 3 < spinning < 0.95 * sleeping  # a third thread, while it spins
 
 
-def test_work_of_the_consumer_slows_down_where_cores_are_short() -> None:
+@BOTH
+def test_work_of_the_consumer_slows_down_where_cores_are_short(rate: Rate) -> None:
     calibration = constant(cpu=10 * MS)
     found = rate(calibration, fed(4), cores=1.0, step_cpu_s=10 * MS)
     assert found == pytest.approx(50, rel=0.02)
 
 
+@BOTH
 @pytest.mark.parametrize(
     ("config", "cores", "expected"),
     [(fed(4), 2.0, 2 / 0.030), (Config(), 2.0, 1 / 0.020), (Config(), 1.0, 1 / 0.030)],
 )
-def test_each_thread_of_a_step_wants_a_core(config: Config, cores: float, expected: float) -> None:
+def test_each_thread_of_a_step_wants_a_core(
+    rate: Rate, config: Config, cores: float, expected: float
+) -> None:
     """A step of 10 ms in two threads, and batches of 10 ms of one core."""
     calibration = constant(cpu=10 * MS)
     found = rate(calibration, config, cores=cores, step_cpu_s=10 * MS, step_threads=2.0)
     assert found == pytest.approx(expected, rel=0.02)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_receiving_is_dearer_while_workers_compute(method: str) -> None:
+@BOTH
+def test_receiving_is_dearer_while_workers_compute(rate: Rate) -> None:
     """Two workers that are just fast enough; while they compute, main waits for them besides."""
     handshake = {"default": 3 * MS}
     computing = constant(cpu=14 * MS, receive_io=0.8 * MS, receive_busy_s=handshake)
     waiting = constant(io=14 * MS, receive_io=0.8 * MS, receive_busy_s=handshake)
-    assert rate(waiting, fed(2), method, step_s=5.5 * MS) == pytest.approx(1 / 0.007, rel=0.03)
-    assert 1 / 0.0095 < rate(computing, fed(2), method, step_s=5.5 * MS) < 1 / 0.0072
+    assert rate(waiting, fed(2), step_s=5.5 * MS) == pytest.approx(1 / 0.007, rel=0.03)
+    assert 1 / 0.0095 < rate(computing, fed(2), step_s=5.5 * MS) < 1 / 0.0072
     by_name = fed(2, sharing_strategy="file_system")
-    assert rate(computing, by_name, method, step_s=5.5 * MS) == pytest.approx(1 / 0.007, rel=0.03)
+    assert rate(computing, by_name, step_s=5.5 * MS) == pytest.approx(1 / 0.007, rel=0.03)
 
 
 @pytest.mark.parametrize("in_order", [True, False])
 @pytest.mark.parametrize(
     ("workers", "step_ms"), [(2, 0), (4, 0), (8, 0), (2, 2), (4, 2), (8, 2), (2, 5), (8, 5)]
 )
-def test_max_plus_knows_which_batches_wait_for_a_handshake(
+def test_the_recursion_knows_which_batches_wait_for_a_handshake(
     workers: int, step_ms: float, *, in_order: bool
 ) -> None:
     """From workers that bind, by those that are held back now and then, to those that rest."""
     calibration = constant(cpu=10 * MS, receive_io=0.2 * MS, receive_busy_s={"default": 2.4 * MS})
     found, reference = (
-        rate(calibration, fed(workers, in_order=in_order), method, cores=32.0, step_s=step_ms * MS)
-        for method in METHODS
+        rate(calibration, fed(workers, in_order=in_order), cores=32.0, step_s=step_ms * MS)
+        for rate in (predicted, simulated)
     )
     assert found == pytest.approx(reference, rel=0.1)
 
 
-def test_handshakes_cost_nothing_where_workers_rest_before_their_batches_are_due() -> None:
+@BOTH
+def test_handshakes_cost_nothing_where_workers_rest_before_batches_are_due(
+    rate: Rate,
+) -> None:
     resting = constant(cpu=2 * MS, receive_io=0.8 * MS, receive_busy_s={"default": 3 * MS})
     assert rate(resting, fed(2), step_s=9.2 * MS) == pytest.approx(100, rel=0.02)
 
 
-def test_steps_that_vary_empty_shallow_queues() -> None:
+@BOTH
+def test_steps_that_vary_empty_shallow_queues(rate: Rate) -> None:
     calibration = constant(io=10 * MS, receive_io=0.1 * MS)
     samples = (1.0, 1.0, 1.0, 1.0, 6.0)
     rates = [
@@ -232,7 +245,8 @@ def test_steps_that_vary_empty_shallow_queues() -> None:
     assert rates[-1] > 1.05 * rates[0]
 
 
-def test_neighbours_slow_the_simulation_as_they_slow_the_closed_form() -> None:
+@BOTH
+def test_neighbours_slow_workers_as_the_bound_says(rate: Rate) -> None:
     calibration = constant(cpu=10 * MS)
     found = rate(calibration, fed(4), cores=4.0, neighbours=4.0)
     assert found == pytest.approx(200, rel=0.03)
@@ -241,7 +255,7 @@ def test_neighbours_slow_the_simulation_as_they_slow_the_closed_form() -> None:
 def test_short_epochs_pay_for_their_turnover() -> None:
     calibration = constant(io=10 * MS, turnover_s={"persistent": 0.1, "default": 1.0})
     stays = fed(2, persistent_workers=True)
-    endless = rate(calibration, stays)
+    endless = predicted(calibration, stays)
     found = [over_epochs(calibration, stays, n) for n in (20, 200, 2000, 200_000)]
     assert found == sorted(found)
     assert found[0] == pytest.approx(20 / 0.19, rel=0.05)  # the first batch is in the turnover
@@ -249,12 +263,11 @@ def test_short_epochs_pay_for_their_turnover() -> None:
     assert over_epochs(calibration, fed(2), 200) == pytest.approx(200 / 2, rel=0.02)
 
 
-@pytest.mark.parametrize("method", ["closed", "maxplus", "simulation"])
-def test_the_first_batch_of_an_epoch_is_waited_for_once(method: str) -> None:
+def test_the_first_batch_of_an_epoch_is_waited_for_once() -> None:
     calibration = constant(io=100 * MS, turnover_s={"main": 0.1, "persistent": 0.1})
-    assert over_epochs(calibration, Config(), 4, method) == pytest.approx(10, rel=0.01)
-    assert over_epochs(calibration, Config(), 1, method) == pytest.approx(10, rel=0.01)
-    found = over_epochs(calibration, fed(8, persistent_workers=True), 32, method)
+    assert over_epochs(calibration, Config(), 4) == pytest.approx(10, rel=0.01)
+    assert over_epochs(calibration, Config(), 1) == pytest.approx(10, rel=0.01)
+    found = over_epochs(calibration, fed(8, persistent_workers=True), 32)
     assert found == pytest.approx(80, rel=0.03)
 
 
@@ -268,16 +281,15 @@ def test_workers_that_stay_load_a_first_batch_where_no_turn_was_timed() -> None:
     assert stays.epoch_batches_per_s < 1.02 * anew.epoch_batches_per_s
 
 
-def over_epochs(
-    calibration: Calibration, config: Config, batches: int, method: str = "simulation"
-) -> float:
+def over_epochs(calibration: Calibration, config: Config, batches: int) -> float:
     """Predicted batches per second of one rank, the turns between epochs included."""
-    found = prediction(calibration, config, method, epoch_batches=batches).epoch_batches_per_s
+    found = prediction(calibration, config, epoch_batches=batches).epoch_batches_per_s
     assert found is not None
     return found
 
 
-def test_ranks_left_out_of_the_simulation_change_nothing() -> None:
+@BOTH
+def test_ranks_with_as_many_cores_each_are_as_fast(rate: Rate) -> None:
     calibration = tailed(cpu=5 * MS, io=5 * MS, slow=0.03)
     few = rate(calibration, fed(4), cores=4.0, ranks=2)
     many = rate(calibration, fed(4), cores=16.0, ranks=8)
@@ -289,25 +301,12 @@ def test_equal_questions_get_equal_answers() -> None:
     assert prediction(calibration, fed(3)) == prediction(calibration, fed(3))
 
 
-@pytest.mark.parametrize("method", ["closed", *METHODS])
-def test_many_at_once_are_as_each_by_itself(method: str) -> None:
+def test_many_at_once_are_as_each_by_itself() -> None:
     calibration = tailed(cpu=3 * MS, io=3 * MS)
     where = Conditions(cores=4.0)
     configs = [Config(), *(fed(w, p) for w in (3, 1, 2) for p in (8, 1, 2))]
-    together = predict_all(calibration, configs, where, method=method)
-    alone = [predict_all(calibration, [each], where, method=method)[0] for each in configs]
-    for one, other in zip(together, alone, strict=True):
-        assert one.batches_per_s.value == pytest.approx(other.batches_per_s.value, rel=0.02)
-
-
-def test_a_predictor_can_be_asked_by_itself() -> None:
-    calibration, where = constant(io=10 * MS), Conditions(cores=2.0)
-    for predictor in (predictor_of("closed"), MaxPlus(), Simulation(batches=100)):
-        found = predictor.predict(calibration, fed(2), where)
-        assert found.method == predictor.method
-        assert found.batches_per_s.value == pytest.approx(200, rel=0.02)
-    with pytest.raises(ValueError, match="'best'"):
-        predictor_of("best")
+    together = predict_all(calibration, configs, where)
+    assert together == [predict_all(calibration, [each], where)[0] for each in configs]
 
 
 @settings(max_examples=10, deadline=None)
@@ -318,9 +317,9 @@ def test_more_workers_are_never_slower_where_receiving_costs_nothing(
     cpu: float, io: float, cores: float, ranks: int
 ) -> None:
     calibration = constant(cpu=cpu, io=io)
-    for method in ("closed", *METHODS):
-        rates = [rate(calibration, fed(w), method, cores=cores, ranks=ranks) for w in (1, 2, 4, 8)]
-        assert all(b >= 0.97 * a for a, b in itertools.pairwise(rates)), method
+    for rate in (lowest_bound, predicted, simulated):
+        rates = [rate(calibration, fed(w), cores=cores, ranks=ranks) for w in (1, 2, 4, 8)]
+        assert all(b >= 0.97 * a for a, b in itertools.pairwise(rates)), rate
 
 
 @settings(max_examples=10, deadline=None)
@@ -339,54 +338,58 @@ def test_more_workers_are_never_slower_where_receiving_costs_nothing(
     ranks=st.integers(1, 3),
     step_ms=st.floats(0, 20),
 )
+@example(calibration=constant(cpu=5 * MS, io=1 * MS), workers=0, cores=1.0, ranks=3, step_ms=18.25)
 def test_no_bound_is_exceeded_and_nobody_computes_on_cores_that_are_not_there(
     calibration: Calibration, workers: int, cores: float, ranks: int, step_ms: float
 ) -> None:
+    """Without workers the lowest is an estimate: ranks in step exceed it, here by 2.4 %."""
     config = Config(num_workers=workers).canonical()
     where = {"cores": cores, "ranks": ranks, "step_s": step_ms * MS}
-    limit = rate(calibration, config, "closed", **where)
-    for method in METHODS:
-        found = prediction(calibration, config, method, **where)
-        assert 0 < found.batches_per_s.value <= 1.02 * limit
-        assert found.cores is not None
-        assert found.cores * ranks <= 1.02 * cores
+    found = prediction(calibration, config, **where)
+    assert 0 < found.batches_per_s.value <= 1.0001 * lowest_bound(calibration, config, **where)
+    assert found.cores is not None
+    assert found.cores * ranks <= 1.0001 * cores
+    cell = cell_of(calibration, config, conditions(**where))
+    alone = lowest_bound(calibration, config, step_s=step_ms * MS, cores=1000.0)
+    limit = min(alone, cores_bound(cell))
+    assert 0 < simulated(calibration, config, **where) <= 1.02 * limit
 
 
 @settings(max_examples=10, deadline=None)
 @given(cpu=COSTS, io=COSTS, slow=st.sampled_from([0.0, 0.05]), workers=st.integers(1, 6))
 def test_more_cores_are_never_slower(cpu: float, io: float, slow: float, workers: int) -> None:
     calibration = tailed(cpu=cpu, io=io, slow=slow)
-    for method in METHODS:
-        rates = [rate(calibration, fed(workers), method, cores=c) for c in (0.5, 1.0, 2.0, 8.0)]
-        assert all(b >= 0.97 * a for a, b in itertools.pairwise(rates)), method
+    for rate in (predicted, simulated):
+        rates = [rate(calibration, fed(workers), cores=c) for c in (0.5, 1.0, 2.0, 8.0)]
+        assert all(b >= 0.97 * a for a, b in itertools.pairwise(rates)), rate
 
 
 @settings(max_examples=10, deadline=None)
 @given(
     cpu=COSTS,
     io=COSTS,
-    slow=st.sampled_from([0.0, 0.03]),
+    tail=st.sampled_from([(0.5, 1.5), (0.03, 15.0)]),
     workers=st.integers(1, 6),
     prefetch=st.integers(1, 4),
     cores=st.sampled_from([1.0, 2.0, 8.0]),
 )
-def test_max_plus_follows_the_simulation(
-    cpu: float, io: float, slow: float, workers: int, prefetch: int, cores: float
+def test_the_prediction_follows_the_simulation(
+    cpu: float, io: float, tail: tuple[float, float], workers: int, prefetch: int, cores: float
 ) -> None:
-    """To the letter where each worker has a core; else all batches are slowed down alike.
+    """To the letter where each worker has a core; else slow batches that also wait seem too fast.
 
-    That is up to 37 % too fast, over all of these, where order leaves cores idle meanwhile.
+    Batches that all cost the same would be begun in step for ever, and compute all at once.
     """
-    calibration = tailed(cpu=cpu, io=io, slow=slow)
-    reference = rate(calibration, fed(workers, prefetch), cores=cores)
-    off = 0.001 if workers <= cores else 0.4
-    assert rate(calibration, fed(workers, prefetch), "maxplus", cores=cores) == pytest.approx(
-        reference, rel=off
-    )
+    calibration = tailed(cpu=cpu, io=io, slow=tail[0], factor=tail[1])
+    cell = cell_of(calibration, fed(workers, prefetch), conditions(cores=cores))
+    cell = dataclasses.replace(cell, work=drawn(cell.work))
+    reference = simulated_rate(cell, batches=len(cell.work.rows))
+    off = 0.001 if workers <= cores else 0.15
+    assert steady_rate(cell).batches_per_s == pytest.approx(reference, rel=off)
 
 
 def test_figures_are_finite_where_loading_costs_nothing() -> None:
-    found = prediction(constant(), fed(2), "closed")
+    found = prediction(constant(), fed(2))
     assert math.isinf(found.batches_per_s.value)
     assert found.batches_per_s.low is None
     some = dataclasses.replace(constant(receive=1 * MS), samples_per_batch=32.0)
@@ -397,11 +400,7 @@ def test_figures_are_finite_where_loading_costs_nothing() -> None:
 
 def test_steps_that_vary_keep_their_mean_however_few_are_drawn() -> None:
     samples = (*(0.01,) * 500, *(0.5,) * 10)
-    where = Conditions(cores=2.0, step_s=0.02, step_samples=samples)
-    cell = cell_of(constant(cpu=0.01), fed(2), where)
-    deck = Deck(1)
-    steps = deck.steps(cell, 600)
+    steps = _steps(samples, 0.02, 600)
     assert len(steps) == 600
     assert statistics.fmean(steps) == pytest.approx(0.02)
     assert len(set(steps)) > 1
-    assert deck.steps(cell, 600) is steps
