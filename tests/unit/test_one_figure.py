@@ -181,5 +181,4 @@ def test_what_feeds_a_step_has_the_figures_that_predict_has(step_s: float) -> No
 def test_a_loader_that_proved_slower_takes_more_workers_to_feed_a_step() -> None:
     raw, slower = calibrated(), _slower(0.8)
     found, other = (feed(each, asked(each, step_s=0.01)) for each in (slower, raw))
-    assert found.max_wait_fraction == other.max_wait_fraction  # else they feed two sorts of steps
     assert found.workers.value > other.workers.value
