@@ -28,6 +28,7 @@ from dlprof.records import (
     DATA_FAULTS,
     Alternative,
     Config,
+    ConfigRate,
     Constraints,
     Expected,
     Machine,
@@ -93,6 +94,7 @@ def recommend(
         certificate=certificate,
         reasons=(*failing_present(run), *_reasons(run, choice, limit_reasons, cases)),
         alternatives=tuple(_alternatives(choice)),
+        rates=_rates(run, choice),
         constraints=situation.constraints,
         rules_of_thumb=rules_of_thumb(run, choice),
         findings=findings_of(run, extrapolated=situation.extrapolated),
@@ -203,6 +205,25 @@ def expected_of(choice: Choice, candidate: Candidate) -> Expected:
         shm_bytes=candidate.shm_bytes,
         startup_s=candidate.startup_s,
         epoch_turnover_s=candidate.epoch_turnover_s,
+    )
+
+
+def _rates(run: Run, choice: Choice) -> tuple[ConfigRate, ...]:
+    """The one rate of each configuration, fastest first."""
+    speeds, pick = choice.speeds, choice.pick.key
+    known = {trial.config: choice.situation.as_measured for trial in run.completed}
+    known |= {each.config: each.measured for each in choice.allowed}
+    cells = run.prediction.cells if run.prediction is not None else ()
+    known = {cell.config: False for cell in cells} | known
+    rated = {config: measured for config, measured in known.items() if config.key in speeds.epochs}
+    return tuple(
+        ConfigRate(
+            config=config,
+            samples_per_s=speeds.rate(config.key),
+            ratio=speeds.ratio(config.key, pick),
+            measured=rated[config],
+        )
+        for config in sorted(rated, key=lambda each: speeds.log_speed(each.key), reverse=True)
     )
 
 

@@ -70,6 +70,23 @@ class Alternative:
 
 
 @record(frozen=True, slots=True, kw_only=True)
+class ConfigRate:
+    """The one rate that a run has for a configuration.
+
+    Attributes:
+        config: Which.
+        samples_per_s: Its estimate, as in ``Expected``.
+        ratio: Over that of the recommended configuration.
+        measured: Whether it was measured, and not only predicted.
+    """
+
+    config: Config
+    samples_per_s: Estimate
+    ratio: Estimate
+    measured: bool
+
+
+@record(frozen=True, slots=True, kw_only=True)
 class RuleOfThumb:
     """What a common rule would have given.
 
@@ -208,6 +225,8 @@ class Recommendation:
             anything else, and in files of earlier versions.
         reasons: Why this and no other, with the trials that prove it.
         alternatives: Others worth knowing: the present settings first, the rest by speed.
+        rates: The one rate of each configuration, as all views show it; fastest first. Empty in
+            files of earlier versions.
         constraints: The limits that were kept.
         rules_of_thumb: What common rules would have given.
         findings: Causes that the run's profile found, on the machine that was measured; empty for
@@ -227,6 +246,7 @@ class Recommendation:
     certificate: Certificate | None = None
     reasons: tuple[Reason, ...] = ()
     alternatives: tuple[Alternative, ...] = ()
+    rates: tuple[ConfigRate, ...] = ()
     constraints: Constraints = dataclasses.field(default_factory=Constraints)
     rules_of_thumb: tuple[RuleOfThumb, ...] = ()
     findings: tuple[Finding, ...] = ()

@@ -86,7 +86,16 @@ def summarise(run: Run) -> tuple[Row, ...]:
     rows = [_row(each, speeds, pick or fastest, roles.get(each.config, "")) for each in measured]
     foretold = _foretold(run)
     told = (dataclasses.replace(row, predicted=foretold.get(row.config)) for row in rows)
-    return (*told, *failed)
+    return (*(_as_kept(row, advice) if pick else row for row in told), *failed)
+
+
+def _as_kept(row: Row, advice: Recommendation | None) -> Row:
+    """A row with the rate that was kept when the run ended, whatever would be estimated by now."""
+    kept = () if advice is None else advice.rates
+    found = next((each for each in kept if each.config == row.config and each.measured), None)
+    if found is None:
+        return row
+    return dataclasses.replace(row, rate=found.samples_per_s, relative=found.ratio)
 
 
 def _foretold(run: Run) -> dict[Config, Estimate]:

@@ -12,6 +12,7 @@ from dlprof.records import (
     Alternative,
     Certificate,
     Config,
+    ConfigRate,
     Constraints,
     Cost,
     Estimate,
@@ -188,6 +189,14 @@ RECOMMENDATION = dataclasses.replace(
     alternatives=(
         Alternative(config=PRESENT, expected=EXPECTED, relation="present", speed=0.5),
         *OLDER_RECOMMENDATION.alternatives,
+    ),
+    rates=(
+        ConfigRate(
+            config=EIGHT,
+            samples_per_s=Estimate(value=620.0, low=400.0, high=961.0),
+            ratio=Estimate(value=2.0, low=1.25, high=3.2),
+            measured=False,
+        ),
     ),
 )
 END = RunEnd(

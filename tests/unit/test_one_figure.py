@@ -70,6 +70,26 @@ def test_the_table_the_recommendation_and_the_prediction_have_the_same_rates(run
         assert seen.samples_per_s.value == pytest.approx(known[chosen])
 
 
+def test_the_rates_that_were_kept_are_those_of_the_table(run: Run) -> None:
+    advice = run.recommendation
+    assert advice is not None
+    kept = {each.config: each for each in advice.rates}
+    assert {each for each in kept if kept[each].measured} == {*RATES}
+    assert any(not each.measured for each in kept.values())
+    fastest_first = [each.samples_per_s.value for each in advice.rates]
+    assert fastest_first == sorted(fastest_first, reverse=True)
+    without = dataclasses.replace(run, recommendation=dataclasses.replace(advice, rates=()))
+    assert rates(run) == pytest.approx(rates(without))
+    moved = tuple(
+        dataclasses.replace(each, samples_per_s=each.samples_per_s.times(2))
+        for each in advice.rates
+    )  # by another version, say
+    older = dataclasses.replace(run, recommendation=dataclasses.replace(advice, rates=moved))
+    assert rates(older) == {
+        each.config: each.samples_per_s.value for each in moved if each.measured
+    }
+
+
 def test_every_ratio_is_the_quotient_of_two_rates(run: Run) -> None:
     known, advice = rates(run), run.recommendation
     assert advice is not None
