@@ -35,10 +35,14 @@ class FirstBatches:
         self._compared = WorkerSamples(workers, SampleCounter())
 
     @classmethod
-    def of(cls, known: WatchedLoader) -> FirstBatches | None:
-        """For a loader; ``None`` where workers can't duplicate data."""
+    def of(cls, known: WatchedLoader, dataset: object = None) -> FirstBatches | None:
+        """For a loader; ``None`` where workers can't duplicate data, or draw it at random."""
         config = known.config
         if config is None or known.sampler != OF_ITERABLES:
+            return None
+        from dlprof.targets.inner import is_resampled  # noqa: PLC0415 - torch is there by now
+
+        if is_resampled(dataset):
             return None
         return cls(config.num_workers) if config.num_workers > 1 else None
 
@@ -100,8 +104,13 @@ class LookingReading:
 def promised_batches(loader: Any) -> int | None:
     """``len(loader)`` as far as the script or torch's own samplers have asked for it.
 
-    Nothing else of the user's is run: of an iterable dataset only what the script was told counts.
+    Nothing else of the user's is run: of an iterable dataset only what the script was told counts,
+    and nothing where it draws its shards with replacement, for as long as each worker likes.
     """
+    from dlprof.targets.inner import is_resampled  # noqa: PLC0415 - torch is there by now
+
+    if is_resampled(getattr(loader, "dataset", None)):
+        return None
     told = getattr(loader, "_IterableDataset_len_called", None)
     if isinstance(told, int):
         size = loader.batch_size

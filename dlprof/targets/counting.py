@@ -16,6 +16,17 @@ _FEWEST = 3  # samples that have to differ from each other before equal ones say
 _SAME = 0.9  # share of a worker's samples that another gave too, from which they are duplicates
 
 
+Digest = tuple[int, int]
+"""Of a sample's content: all of it, and without single numbers; see :func:`sample_digests`."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Values:
+    """The values of a tensor, as a number that is the same for the same ones."""
+
+    digest: int
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Place:
     """Where in a batch its number of samples is read, the same in all batches of a loader.
@@ -70,6 +81,9 @@ class SampleCounter:
 class WorkerSamples:
     """The samples that each worker of an iterable dataset gave first, compared with each other.
 
+    Workers that draw shards at random may begin with the same one. So all of them have to agree
+    for two rounds, and in all epochs that are looked at; or each with some other, in two epochs.
+
     Args:
         workers: ``num_workers``, with batches in the order of their indices.
         count: Samples in a batch.
@@ -84,7 +98,9 @@ class WorkerSamples:
         self.batches = _ROUNDS * workers
         self._workers = workers
         self._count = count
-        self._streams: list[list[int]] = [[] for _ in range(workers)]
+        self._streams: list[list[Digest]] = [[] for _ in range(workers)]
+        self._agreed: set[tuple[int, int]] | None = None  # in this epoch; None says nothing
+        self._before: set[tuple[int, int]] | None = None  # in all epochs before it
 
     def look(self, position: int, batch: Any) -> None:
         """Take note of a batch, whose position in its epoch says which worker it is from."""
@@ -92,12 +108,26 @@ class WorkerSamples:
             return
         if position == 0:
             self._streams = [[] for _ in range(self._workers)]
+            if self._agreed is not None:
+                before = self._agreed if self._before is None else self._before
+                self._before, self._agreed = self._agreed & before, None
         worker = position % self._workers
         try:
             self._streams[worker] += sample_digests(batch, self._count(batch) or 1)
         except Exception:  # noqa: BLE001 - arrays of objects, or of a class that is like none
             self.batches = 0
-        self.duplicated |= worker == self._workers - 1 and are_duplicates(self._streams)
+        if worker == self._workers - 1:
+            self._agreed = agreeing(self._streams)
+            self.duplicated |= position >= self._workers and self._proven()
+
+    def _proven(self) -> bool:
+        """Whether those that agree, now and in the epochs before, are enough."""
+        if self._agreed is None:
+            return False
+        pairs = self._agreed if self._before is None else self._agreed & self._before
+        alike = len(set(itertools.chain(*pairs))) == self._workers
+        everyone = len(pairs) == self._workers * (self._workers - 1) // 2
+        return alike and (everyone or self._before is not None)
 
     def is_past(self, position: int) -> bool:
         """Whether enough batches of each worker came before this position."""
@@ -106,25 +136,31 @@ class WorkerSamples:
     @property
     def overlap(self) -> bool:
         """Whether some samples came from several workers, and none twice from one."""
-        sets = [set(stream) for stream in self._streams]
-        once = all(len(one) == len(all_) for one, all_ in zip(sets, self._streams, strict=True))
+        sets = [{whole for whole, _ in stream} for stream in self._streams]
+        once = not any(map(_repeats, self._streams))
         return once and sum(map(len, sets)) > len(set(itertools.chain(*sets)))
 
 
-def are_duplicates(streams: Sequence[Sequence[int]]) -> bool:
-    """Whether workers gave the same samples, by a number for each sample of each worker.
+def agreeing(streams: Sequence[Sequence[Digest]]) -> set[tuple[int, int]] | None:
+    """Which workers gave the same samples, in pairs, by the digests of each worker's samples.
 
-    Two that did are enough. Where a worker repeats itself, samples are drawn with replacement or
-    hardly differ, and equal ones say nothing.
+    Returns:
+        ``None`` where it can't be said: with too few samples, and where a worker repeats itself.
+        Then samples are drawn with replacement or hardly differ, and equal ones say nothing.
     """
-    sets = [set(stream) for stream in streams]
-    if any(len(one) != len(stream) for one, stream in zip(sets, streams, strict=True)):
-        return False
-    return any(
-        min(len(one), len(other)) >= _FEWEST
-        and len(one & other) >= _SAME * min(len(one), len(other))
-        for one, other in itertools.combinations(sets, 2)
-    )
+    sets = [{whole for whole, _ in stream} for stream in streams]
+    if min(map(len, sets)) < _FEWEST or any(map(_repeats, streams)):
+        return None
+    return {
+        (one, other)
+        for one, other in itertools.combinations(range(len(sets)), 2)
+        if len(sets[one] & sets[other]) >= _SAME * min(len(sets[one]), len(sets[other]))
+    }
+
+
+def _repeats(stream: Sequence[Digest]) -> bool:
+    """Whether a worker gave the same twice, single numbers such as an index aside."""
+    return len({bulk for _, bulk in stream}) < len(stream)
 
 
 def count_samples(batch: object, batch_size: int | None = None) -> int | None:
@@ -144,20 +180,31 @@ def count_samples(batch: object, batch_size: int | None = None) -> int | None:
     return SampleCounter(batch_size)(batch)
 
 
-def sample_digests(batch: object, samples: int) -> list[int]:
-    """A number for each sample of a batch, the same for the same content.
+def sample_digests(batch: object, samples: int) -> list[Digest]:
+    """Two numbers for each sample of a batch, the same for the same content.
 
-    Of a tensor's row some 1,000 values count, taken evenly. Only parts of the batch that have one
-    entry for each sample are looked at.
+    Of a tensor's row some 1,000 values count, taken evenly. What of a batch has no entry for each
+    sample counts as part of all of them.
 
     Args:
         batch: What the loader yielded.
         samples: How many it holds.
+
+    Returns:
+        For each sample, of all of it, and of what is more in it than single numbers, where it has
+        that: a label or an index that counts along tells nothing of an image that stays the same.
     """
     if samples == 1:
-        return [hash(_content(batch, 0))]
-    columns = list(_columns(batch, samples, 0))
-    return [hash(tuple(_content(column[row], 0) for column in columns)) for row in range(samples)]
+        contents = [_content(batch, 0)]
+        rest: tuple[object, ...] = ()
+    else:
+        parts = list(_columns(batch, samples, 0))
+        columns = [part for part, by_sample in parts if by_sample]
+        contents = [tuple(_content(each[row], 0) for each in columns) for row in range(samples)]
+        rest = tuple(_content(part, 0) for part, by_sample in parts if not by_sample)
+    return [
+        (hash((content, rest)), hash(_bulk(content) or (content, rest))) for content in contents
+    ]
 
 
 def count_bytes(batch: object) -> int:
@@ -170,19 +217,21 @@ def count_tensors(batch: object) -> int:
     return sum(1 for _ in _arrays(batch, 0))
 
 
-def _columns(batch: object, samples: int, depth: int) -> Iterator[Any]:
-    """The parts of a batch that hold one entry for each sample."""
-    if depth > _DEEPEST or isinstance(batch, str | bytes):
+def _columns(batch: object, samples: int, depth: int) -> Iterator[tuple[Any, bool]]:
+    """The parts of a batch, each with whether it holds one entry for each sample."""
+    if depth > _DEEPEST:
         return
     if _is_array(batch):
-        if _leading(batch) == samples:
-            yield batch
+        yield batch, _leading(batch) == samples
         return
     if isinstance(batch, list | tuple) and len(batch) == samples and not _fields_of(batch, samples):
-        yield batch
+        yield batch, True
         return
-    for part in _parts(batch):
+    parts = [] if isinstance(batch, str | bytes) else list(_parts(batch))
+    for part in parts:
         yield from _columns(part, samples, depth + 1)
+    if not parts:
+        yield batch, False
 
 
 def _fields_of(batch: Sequence[object], samples: int) -> bool:
@@ -197,11 +246,19 @@ def _content(found: object, depth: int) -> object:
     if _is_array(found):
         flat: Any = found.reshape(-1)  # type: ignore[attr-defined]
         values = flat[:: max(1, len(flat) // _LOOKED_AT)].tolist()
-        return tuple(None if value != value else value for value in values)  # noqa: PLR0124 - NaN
+        known = [None if value != value else value for value in values]  # noqa: PLR0124 - NaN
+        return known[0] if len(known) == 1 else _Values(hash(tuple(known)))
     if isinstance(found, str | bytes | int | float):
         return found
     parts = list(_parts(found)) or list(getattr(found, "__dict__", {}).values())
     return tuple(_content(part, depth + 1) for part in parts)
+
+
+def _bulk(content: object) -> object:
+    """What is left of a content without its single numbers; nothing, where it has no more."""
+    if isinstance(content, tuple):
+        return tuple(found for part in content if (found := _bulk(part)))
+    return content if isinstance(content, _Values | str | bytes) else None
 
 
 def _arrays(batch: object, depth: int) -> Iterator[Any]:

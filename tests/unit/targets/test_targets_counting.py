@@ -123,7 +123,21 @@ def test_samples_of_the_same_content_have_the_same_digest() -> None:
     digests = sample_digests([images, labels, ["a", "b", "c", "d"]], 4)
     assert len(set(digests)) == 4
     assert sample_digests([images[2:], labels[2:], ["c", "d"]], 2) == digests[2:]
-    assert sample_digests([{"boxes": torch.ones(2)}, {"boxes": torch.ones(3)}], 2)[0] != 0
+    boxes = [{"boxes": torch.ones(2)}, {"boxes": torch.ones(3)}]
+    assert len(set(sample_digests(boxes, 2))) == 2
+
+
+def test_what_a_batch_holds_beside_its_samples_is_content_too() -> None:
+    batches = [{"index": torch.arange(3), "steps": torch.full((7, 2), n)} for n in (1.0, 2.0)]
+    one, other = (sample_digests(batch, 3) for batch in batches)
+    assert not {whole for whole, _ in one} & {whole for whole, _ in other}
+
+
+def test_single_numbers_are_told_apart_from_the_rest_of_a_sample() -> None:
+    alike = sample_digests([torch.ones(3, 2, 2), torch.arange(3)], 3)
+    assert [len({each[kind] for each in alike}) for kind in (0, 1)] == [3, 1]
+    bare = sample_digests(torch.arange(3), 3)
+    assert [len({each[kind] for each in bare}) for kind in (0, 1)] == [3, 3]
 
 
 def test_the_known_batch_size_wins_where_it_fits() -> None:
