@@ -197,7 +197,7 @@ def test_batches_that_won_t_be_looked_at_are_let_be() -> None:
     class Odd:
         shape, nbytes = (4,), 4
 
-    looked_at(2, [Odd() for _ in range(6)]) # no tensor at all
+    looked_at(2, [Odd() for _ in range(6)])  # no tensor at all
 
 
 def test_samples_that_some_workers_share_are_a_warning() -> None:
