@@ -12,7 +12,7 @@ from typing import Any
 
 from dlprof.integrations.ledger import Reading
 from dlprof.records import WatchedLoader
-from dlprof.targets.counting import SampleCounter, WorkerSamples
+from dlprof.targets.counting import SampleCounter, WorkerSamples, is_resampled
 
 OF_ITERABLES = "_InfiniteConstantSampler"
 """What torch puts in a sampler's place for an iterable dataset."""
@@ -40,8 +40,6 @@ class FirstBatches:
         config = known.config
         if config is None or known.sampler != OF_ITERABLES:
             return None
-        from dlprof.targets.inner import is_resampled  # noqa: PLC0415 - torch is there by now
-
         if is_resampled(dataset):
             return None
         return cls(config.num_workers) if config.num_workers > 1 else None
@@ -107,8 +105,6 @@ def promised_batches(loader: Any) -> int | None:
     Nothing else of the user's is run: of an iterable dataset only what the script was told counts,
     and nothing where it draws its shards with replacement, for as long as each worker likes.
     """
-    from dlprof.targets.inner import is_resampled  # noqa: PLC0415 - torch is there by now
-
     if is_resampled(getattr(loader, "dataset", None)):
         return None
     told = getattr(loader, "_IterableDataset_len_called", None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 _DEEPEST = 16  # a batch that contains itself must not hang the count
@@ -13,6 +13,7 @@ _LOOKED_AT = 1024  # values of a tensor's row by which samples are told apart
 _MOST_CHANNELS = 4  # that two images of one sample have in common
 _ROUNDS = 4  # batches of each worker that are compared with those of the others
 _FEWEST = 3  # samples that have to differ from each other before equal ones say anything
+_MOST_STAGES, _LONGEST_STAGE = 8, 64  # of a pipeline, and in a list: a longer one holds the data
 _SAME = 0.9  # share of a worker's samples that another gave too, from which they are duplicates
 
 
@@ -161,6 +162,27 @@ def agreeing(streams: Sequence[Sequence[Digest]]) -> set[tuple[int, int]] | None
 def _repeats(stream: Sequence[Digest]) -> bool:
     """Whether a worker gave the same twice, single numbers such as an index aside."""
     return len({bulk for _, bulk in stream}) < len(stream)
+
+
+def is_resampled(dataset: object, depth: int = 0) -> bool:
+    """Whether an iterable draws its shards with replacement, as webdataset's resampled shards do.
+
+    Then an epoch has no samples of its own, and each worker gives as many as one alone would.
+    """
+    if "resampl" in type(dataset).__name__.lower():
+        return True
+    if depth > _MOST_STAGES:
+        return False
+    stages: Iterable[object] = getattr(dataset, "__dict__", {}).values()
+    if type(dataset) in (list, tuple):  # no class of the user's, whose code would run
+        stages = dataset  # type: ignore[assignment]
+    held = (each for each in stages if _is_stage(each))
+    return any(is_resampled(each, depth + 1) for each in itertools.islice(held, _LONGEST_STAGE))
+
+
+def _is_stage(found: object) -> bool:
+    named = {each.__name__ for each in type(found).__mro__}
+    return "IterableDataset" in named or type(found) in (list, tuple)
 
 
 def count_samples(batch: object, batch_size: int | None = None) -> int | None:

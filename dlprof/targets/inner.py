@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -39,22 +38,6 @@ def core_of(loader: Any) -> Any:
     """The DataLoader that makes a loader's batches, or the loader itself where there is none."""
     found = dataloader_of(loader)
     return loader if found is None else found
-
-
-def is_resampled(dataset: object, depth: int = 0) -> bool:
-    """Whether an iterable draws its shards with replacement, as webdataset's resampled shards do.
-
-    Then an epoch has no samples of its own, and each worker gives as many as one alone would.
-    """
-    if "resampl" in type(dataset).__name__.lower():
-        return True
-    if depth > _DEEPEST:
-        return False
-    stages: Iterable[Any] = getattr(dataset, "__dict__", {}).values()
-    if isinstance(dataset, list | tuple):
-        stages = dataset
-    held = (each for each in stages if isinstance(each, IterableDataset | list | tuple))
-    return any(is_resampled(each, depth + 1) for each in itertools.islice(held, _LONGEST))
 
 
 def with_inner(outer: Any, old: DataLoader[Any], new: DataLoader[Any]) -> Any:

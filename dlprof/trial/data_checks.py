@@ -52,8 +52,7 @@ class Seen:
     ) -> None:
         from torch.utils.data import DataLoader  # noqa: PLC0415
 
-        from dlprof.targets.counting import WorkerSamples  # noqa: PLC0415
-        from dlprof.targets.inner import is_resampled  # noqa: PLC0415
+        from dlprof.targets.counting import WorkerSamples, is_resampled  # noqa: PLC0415
 
         self.resampled = is_resampled(getattr(loader, "dataset", None))
         shared = target.kind == "iterable" and config.num_workers > 1 and not self.resampled

@@ -17,8 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torch.utils.data._utils import worker
 
 from dlprof.records import VARIED_SIGN, Config, Target
-from dlprof.targets.counting import SampleCounter, agreeing
-from dlprof.targets.inner import is_resampled
+from dlprof.targets.counting import SampleCounter, agreeing, is_resampled
 from dlprof.targets.workers import WorkerSetup
 from dlprof.trial.data_checks import IN_SAMPLES, Seen, check_length, watch_worker_info
 from dlprof.trial.measure import Loop, WrongDataError
