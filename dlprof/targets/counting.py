@@ -11,6 +11,7 @@ _DEEPEST = 16  # a batch that contains itself must not hang the count
 _SHALLOW = 3  # how deep a length is looked for that equals the loader's batch size
 _LOOKED_AT = 1024  # values of a tensor's row by which samples are told apart
 _MOST_CHANNELS = 4  # that two images of one sample have in common
+_IMAGE_SIDES = 3  # dimensions of an image: channels, height, width
 _ROUNDS = 4  # batches of each worker that are compared with those of the others
 _FEWEST = 3  # samples that have to differ from each other before equal ones say anything
 _MOST_STAGES, _LONGEST_STAGE = 8, 64  # of a pipeline, and in a list: a longer one holds the data
@@ -55,7 +56,8 @@ class SampleCounter:
     """Counts the samples of one loader's batches, by shape or length alone.
 
     Where to read the number is found in the first batch, once: what it costs is a step or two a
-    batch, and a last batch of one sample is not taken for something else.
+    batch, and a last batch of one sample is not taken for something else. Where no batch size is
+    known, the first few are compared: what stays the same is not what two others count alike.
 
     Args:
         batch_size: The loader's own, where it is known; see :func:`count_samples`.
@@ -64,9 +66,22 @@ class SampleCounter:
     def __init__(self, batch_size: int | None = None) -> None:
         self._batch_size = batch_size
         self._place: _Place | None = None
+        self._first: list[dict[_Place, int]] = []
+
+    @property
+    def told(self) -> str:
+        """By what the last batch was counted, in words; empty where it wasn't."""
+        if self._place is None:
+            return ""
+        if self._place.read in {_one, _of_image}:
+            return "taken for one sample"
+        where = (f"[{key!r}]" if by_key else f".{key}" for by_key, key in self._place.path)
+        return f"by the length of batch{''.join(where)}"
 
     def __call__(self, batch: object) -> int | None:
         """The samples in a batch; ``None`` where its structure doesn't say."""
+        if self._batch_size is None and len(self._first) < _ROUNDS:
+            self._compare(batch)
         if self._place is not None:
             try:
                 return self._place.count(batch)
@@ -77,6 +92,21 @@ class SampleCounter:
             return None if self._place is None else self._place.count(batch)
         except Exception:  # noqa: BLE001 - a class of the user's own that won't be looked at
             return None
+
+    def _compare(self, batch: object) -> None:
+        """Look elsewhere for the number if it stays the same and two other lengths change alike."""
+        try:
+            self._first.append(dict(_lengths(batch, 0)))
+        except Exception:  # noqa: BLE001 - as when counting
+            self._first.append({})
+        alike: dict[tuple[int, ...], list[_Place]] = {}
+        for place in self._first[0]:
+            if all(place in sizes for sizes in self._first):
+                alike.setdefault(tuple(sizes[place] for sizes in self._first), []).append(place)
+        same = any(len({*sizes}) == 1 and self._place in places for sizes, places in alike.items())
+        changing = (at for sizes, at in alike.items() if len({*sizes}) > 1 and len(at) > 1)
+        if same:
+            self._place = next(changing, [self._place])[0]
 
 
 class WorkerSamples:
@@ -301,7 +331,12 @@ def _locate(batch: object, batch_size: int | None) -> _Place | None:
                 return place
     elif _is_one_sample(batch):
         return _Place((), _one)
-    return _samples(batch, 0)
+    found = _samples(batch, 0)
+    if batch_size is None and found is not None and found.read is _leading:
+        alike = [part for part in _arrays(batch, 0) if _leading(part) == found.count(batch)]
+        if all(map(_is_image, alike)):
+            return dataclasses.replace(found, read=_of_image)
+    return found
 
 
 def _is_one_sample(batch: object) -> bool:
@@ -318,6 +353,18 @@ def _is_one_sample(batch: object) -> bool:
         or (_is_array(part) and _leading(part) is None)
         for part in _parts(batch)
     )
+
+
+def _is_image(array: Any) -> bool:
+    """Whether a tensor looks like one image, its channels first."""
+    if len(array.shape) != _IMAGE_SIDES:
+        return False
+    channels, *sides = array.shape
+    return channels in {1, 3} and min(sides) > _MOST_CHANNELS
+
+
+def _of_image(array: Any) -> int | None:
+    return 1 if _is_image(array) else _leading(array)
 
 
 def _one(_sample: object) -> int:
@@ -351,9 +398,11 @@ def _samples_of_list(batch: list[Any], depth: int) -> _Place | None:
         return None
     whole = _Place((), len)
     arrays = [number for number, entry in enumerate(batch) if _is_array(entry)]
-    if arrays and len(arrays) < len(batch):
-        found = _samples(batch[arrays[0]], depth + 1)
-        return None if found is None else found.below(True, arrays[0])
+    kinds = {len(batch[number].shape) for number in arrays}
+    if arrays and (len(arrays) < len(batch) or len(kinds) > 1):  # fields of different kinds
+        first_array = next((number for number in arrays if batch[number].shape), arrays[0])
+        found = _samples(batch[first_array], depth + 1)
+        return None if found is None else found.below(True, first_array)
     if not arrays:
         # Fields that are structures of collated tensors, or samples such as {"boxes": ...}.
         inner = [_samples(entry, depth + 1) for entry in batch]

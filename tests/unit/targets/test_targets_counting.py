@@ -112,6 +112,40 @@ def test_a_batch_with_a_figure_of_the_whole_is_no_single_sample() -> None:
     assert count_samples(tokens) == 32
 
 
+def test_a_length_that_stays_the_same_is_not_that_of_the_samples_where_two_others_change() -> None:
+    count = SampleCounter()
+    batches = [
+        {"classes": torch.arange(5), "x": torch.zeros(n, 5), "y": torch.zeros(n)}
+        for n in (8, 12, 4, 6, 5)
+    ]
+    assert [count(batch) for batch in batches] == [5, 12, 4, 6, 5]
+    assert count.told == "by the length of batch['x']"
+    known = SampleCounter(5)
+    assert [known(batch) for batch in batches] == [5] * 5
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        torch.zeros(3, 16, 16),
+        {"image": torch.zeros(3, 16, 16), "mask": torch.zeros(1, 16, 16)},
+        [torch.zeros(3, 16, 16), torch.zeros(16, 16)],
+    ],
+)
+def test_an_image_that_nobody_batches_is_one_sample(sample: object) -> None:
+    count = SampleCounter()
+    assert [count(sample), count(sample)] == [1, 1]
+    assert count.told == "taken for one sample"
+
+
+def test_a_batch_of_one_or_three_is_no_image() -> None:
+    count = SampleCounter()
+    assert [count(torch.zeros(n, 16, 8)) for n in (1, 8, 5)] == [1, 8, 5]
+    assert count_samples({"x": torch.zeros(3, 16, 8), "y": torch.zeros(3)}) == 3
+    assert count_samples(torch.zeros(3, 3, 16, 16)) == 3
+    assert count_samples(torch.zeros(3, 16, 16), batch_size=4) == 3
+
+
 def test_batches_that_change_their_structure_are_counted_all_the_same() -> None:
     count = SampleCounter()
     assert count({"x": torch.zeros(4, 3)}) == 4
