@@ -11,6 +11,7 @@ _DEEPEST = 16  # a batch that contains itself must not hang the count
 _SHALLOW = 3  # how deep a length is looked for that equals the loader's batch size
 _LOOKED_AT = 1024  # values of a tensor's row by which samples are told apart
 _MOST_CHANNELS = 4  # that two images of one sample have in common
+_LOOKS = 32  # batches whose lengths are compared, some of them the same one again
 _IMAGE_SIDES = 3  # dimensions of an image: channels, height, width
 _ROUNDS = 4  # batches of each worker that are compared with those of the others
 _FEWEST = 3  # samples that have to differ from each other before equal ones say anything
@@ -66,21 +67,21 @@ class SampleCounter:
     def __init__(self, batch_size: int | None = None) -> None:
         self._batch_size = batch_size
         self._place: _Place | None = None
-        self._first: list[dict[_Place, int]] = []
+        self._first: list[dict[_Place, int]] = []  # lengths of batches that differ
+        self._looks = _LOOKS if batch_size is None else 0
 
     @property
     def told(self) -> str:
-        """By what the last batch was counted, in words; empty where it wasn't."""
-        if self._place is None:
+        """The length by which batches are counted, in words; empty where there is none."""
+        if self._place is None or self._place.read in {_one, _of_image}:
             return ""
-        if self._place.read in {_one, _of_image}:
-            return "taken for one sample"
         where = (f"[{key!r}]" if by_key else f".{key}" for by_key, key in self._place.path)
-        return f"by the length of batch{''.join(where)}"
+        return f", by the length of batch{''.join(where)}"
 
     def __call__(self, batch: object) -> int | None:
         """The samples in a batch; ``None`` where its structure doesn't say."""
-        if self._batch_size is None and len(self._first) < _ROUNDS:
+        if self._looks:
+            self._looks -= 1
             self._compare(batch)
         if self._place is not None:
             try:
@@ -96,9 +97,12 @@ class SampleCounter:
     def _compare(self, batch: object) -> None:
         """Look elsewhere for the number if it stays the same and two other lengths change alike."""
         try:
-            self._first.append(dict(_lengths(batch, 0)))
+            found = dict(_lengths(batch, 0))
         except Exception:  # noqa: BLE001 - as when counting
-            self._first.append({})
+            found = {}
+        if found in self._first:  # the same batch is counted more than once
+            return
+        self._first.append(found)
         alike: dict[tuple[int, ...], list[_Place]] = {}
         for place in self._first[0]:
             if all(place in sizes for sizes in self._first):

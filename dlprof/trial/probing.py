@@ -16,6 +16,7 @@ from dlprof.trial.guard import guard_of
 from dlprof.trial.measure import EmptyLoaderError
 from dlprof.trial.protocol import TrialRequest
 from dlprof.trial.sending import Parcel, try_batch, try_start
+from dlprof.units import counted
 
 if TYPE_CHECKING:
     from dlprof.targets.build import BuiltTarget
@@ -136,13 +137,11 @@ def _samples_per_batch(
         return float(sizes[-1]), ""
     count = SampleCounter(built.target.batch_size)
     count(first)
-    counted = count(batch)
-    if counted is None:
+    samples = count(batch)
+    if samples is None:
         return None, ""
-    told = f"The second batch holds {counted:,} samples, {count.told}."
-    if counted == 1:
-        told = f"A batch holds one sample, {count.told}."
-    return float(counted), "" if built.target.batch_size is not None else told
+    told = f"The second batch counts as {counted(samples, 'sample')}{count.told}."
+    return float(samples), "" if built.target.batch_size is not None else told
 
 
 def _brought(batch: object, device: str) -> object:
