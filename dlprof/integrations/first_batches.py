@@ -1,8 +1,8 @@
 """What the first batches of a script's loader show to be wrong with its data.
 
-Of an iterable dataset with several workers: whether the first four batches of one are those of
-another. No batch is kept, only a number for each sample, from up to 256 values of it; that takes
-about a millisecond a batch, which counts as the script's step.
+Of an iterable dataset with several workers: whether the first four batches of all are the same. No
+batch is kept, only two numbers for each sample, from some 1,000 values of it; that takes some
+milliseconds a batch, which count as the script's step.
 """
 
 from __future__ import annotations
