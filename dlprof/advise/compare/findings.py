@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from dlprof.advise.compare.parts import Part, PartCode, SideInfo
-from dlprof.records import Config, Estimate, Finding, FindingCode, Fix, Severity
+from dlprof.advise.wording import severity_of
+from dlprof.records import Config, Estimate, Finding, FindingCode, Fix
 
 _LEAST_LOSS = 0.02
 """Parts that cost less of the rate are no findings."""
-
-_HIGH, _MEDIUM = 0.25, 0.05
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -95,7 +94,7 @@ def _finding(part: Part, cost: float, sign: int, cause: _Cause, trials: list[str
     gain = part.alone if part.alone is not None else math.exp(sign * part.log_ratio.value)
     return Finding(
         code=cause.code,
-        severity=_severity(cost),
+        severity=severity_of(cost),
         title=part.title,
         explanation=part.explanation,
         evidence={"a": part.a, "b": part.b, "trials": trials},
@@ -104,9 +103,3 @@ def _finding(part: Part, cost: float, sign: int, cause: _Cause, trials: list[str
         cost=cost,
         doubtful="Its interval reaches to no difference." if unsure else "",
     )
-
-
-def _severity(cost: float) -> Severity:
-    if cost >= _HIGH:
-        return "high"
-    return "medium" if cost >= _MEDIUM else "low"

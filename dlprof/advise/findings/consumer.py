@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from dlprof.advise.findings.claims import Claim, Place, Words, claim, settings_fix
+from dlprof.advise.findings.claims import Claim, Place, settings_fix
 from dlprof.advise.findings.copying import used_gpu
 from dlprof.advise.findings.gains import Gain, closed_form, gain_of
 from dlprof.advise.findings.limit import limit_of, main_share
@@ -47,15 +47,9 @@ def consumer(view: View) -> Claim | None:
         return None
     rate = view.rate or 0.0
     each = f" of {format_duration(1 / rate)} a batch" if rate > 0 else ""
-    return claim(
-        view,
-        "consumer",
-        Words(
-            title="The training step is the limit",
-            explanation=f"The loader keeps up: the step waits {percent(view.wait)} of the time"
-            f"{each}. No setting of the loader makes this faster.{_idle_device(view)}",
-        ),
-        place=Place.CONSUMER,
+    return Claim(
+        explanation=f"The loader keeps up: the step waits {percent(view.wait)} of the time"
+        f"{each}. No setting of the loader makes this faster.{_idle_device(view)}",
         cost=0.0,
         figures={
             "wait_fraction": view.wait,
@@ -104,14 +98,10 @@ def too_many_workers(view: View) -> Claim | None:
     place = Place.BROKEN if keeps_up else Place.FAULT if better or idle else Place.BEHIND
     if not keeps_up and (is_locked(view) or starting_leads(view)):
         place = Place.BEHIND  # fewer are better because they wait for each other, or start sooner
-    return claim(
-        view,
-        "too_many_workers",
-        Words(
-            title="Fewer workers would do" + (" better" if better else " as well"),
-            explanation=f"{why}num_workers={fewer.num_workers} {effect} "
-            f"({view.workers} now), and takes less memory and fewer cores.",
-        ),
+    return Claim(
+        title="Fewer workers would do" + (" better" if better else " as well"),
+        explanation=f"{why}num_workers={fewer.num_workers} {effect} "
+        f"({view.workers} now), and takes less memory and fewer cores.",
         place=place,
         cost=gain.saved if better else 0.0,
         figures={

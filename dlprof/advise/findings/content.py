@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dlprof.advise.findings.claims import Claim, Place, Words, claim
+from dlprof.advise.findings.claims import Claim
 from dlprof.advise.findings.view import View
 from dlprof.advise.wrong_data import (
-    DUPLICATED_TITLE,
     SHARDED,
-    TRUNCATED_TITLE,
     UNSHARED,
-    UNSHARED_TITLE,
     WHOLE,
     duplicated_cost,
     failed_by,
@@ -23,11 +20,8 @@ def duplicated(view: View) -> Claim | None:
     found = failed_by(trials, "duplicated")
     if not found:
         return None
-    return claim(
-        view,
-        "data.duplicated",
-        Words(title=DUPLICATED_TITLE, explanation=several_times(max(2, view.workers))),
-        place=Place.BROKEN,
+    return Claim(
+        explanation=several_times(max(2, view.workers)),
         cost=duplicated_cost(view.workers),
         figures={"num_workers": view.workers, "seen_in": [trial.id for trial in found]},
         fix=SHARDED,
@@ -39,11 +33,8 @@ def unshared(view: View) -> Claim | None:
     seen = view.evidence.integrity.unshared
     if not seen:
         return None
-    return claim(
-        view,
-        "data.unshared",
-        Words(title=UNSHARED_TITLE, explanation=UNSHARED),
-        place=Place.FAULT,
+    return Claim(
+        explanation=UNSHARED,
         cost=0.0,
         figures={"num_workers": view.workers, "seen_in": [*seen]},
         fix=SHARDED,
@@ -56,11 +47,8 @@ def truncated(view: View) -> Claim | None:
     if not short:
         return None
     failure = short[0].failure
-    return claim(
-        view,
-        "data.truncated",
-        Words(title=TRUNCATED_TITLE, explanation="" if failure is None else failure.message),
-        place=Place.BROKEN,
+    return Claim(
+        explanation="" if failure is None else failure.message,
         cost=1.0,
         figures={"seen_in": [trial.id for trial in short]},
         fix=WHOLE,

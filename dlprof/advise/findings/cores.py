@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from dlprof.advise.findings.claims import Claim, Place, Words, claim, settings_fix
+from dlprof.advise.findings.claims import Claim, Place, settings_fix
 from dlprof.advise.findings.consumer import idle_workers, with_workers
 from dlprof.advise.findings.gains import (
     Gain,
@@ -71,15 +71,9 @@ def quota(view: View) -> Claim | None:
     allowed = machine.quota_cores or view.cores
     gain = _with_cores(view, float(machine.affinity_cpus), allowed)
     cost = max(throttled, gain.saved if gain is not None else 0.0)
-    return claim(
-        view,
-        "cpu.quota",
-        Words(
-            title="A CPU quota throttles the loader",
-            explanation=f"The cgroup allows {allowed:g} of {machine.affinity_cpus} CPUs and held "
-            f"the processes back for {percent(throttled)} of the time.",
-        ),
-        place=Place.FAULT,
+    return Claim(
+        explanation=f"The cgroup allows {allowed:g} of {machine.affinity_cpus} CPUs and held "
+        f"the processes back for {percent(throttled)} of the time.",
         cost=cost,
         figures={
             "throttled_fraction": throttled,
@@ -106,16 +100,10 @@ def affinity(view: View) -> Claim | None:
     allowed = machine.affinity_cpus if pinned < machine.affinity_cpus else machine.logical_cpus
     cores = min(float(allowed), machine.quota_cores or float(allowed))
     gain = _with_cores(view, cores, pinned) if view.workers else None
-    return claim(
-        view,
-        "cpu.affinity",
-        Words(
-            title="Workers are pinned to too few CPUs",
-            explanation=f"They may run on {pinned} of the {allowed} CPUs that there are, and "
-            f"wait for a core {percent(starved(view))} of the time. A library, or the program "
-            "itself, has set the affinity.",
-        ),
-        place=Place.FAULT,
+    return Claim(
+        explanation=f"They may run on {pinned} of the {allowed} CPUs that there are, and "
+        f"wait for a core {percent(starved(view))} of the time. A library, or the program "
+        "itself, has set the affinity.",
         cost=max(starved(view), 1 - pinned / min(cores, max(wanted, pinned))),
         figures={
             "worker_affinity_cpus": pinned,
@@ -156,14 +144,9 @@ def neighbours(view: View) -> Claim | None:
         return None  # it waits for cores for another reason
     own = view.usage.own_cpu_cores
     had = view.usage.available_cpu_cores or own or view.cores
-    return claim(
-        view,
-        "cpu.neighbours",
-        Words(
-            title="Other processes take the cores",
-            explanation=f"Others kept {view.others:.1f} of {view.cores:g} cores busy, and "
-            f"{_who_waited(view)}.",
-        ),
+    return Claim(
+        explanation=f"Others kept {view.others:.1f} of {view.cores:g} cores busy, and "
+        f"{_who_waited(view)}.",
         place=Place.CROWD if lost >= _TAKES_OVER and _is_crowd(view) else Place.BEHIND,
         cost=lost,
         figures={
@@ -205,16 +188,10 @@ def oversubscribed(view: View) -> Claim | None:
     gain = gain_of(view, fewer)
     if gain is not None and gain.value < 0.9:
         return None
-    return claim(
-        view,
-        "cpu.oversubscribed",
-        Words(
-            title="The workers want more cores than there are",
-            explanation=f"{view.workers} workers would keep {wanted:.1f} cores busy and "
-            f"{view.cores:g} can be had: a batch waits for a core "
-            f"{percent(starved(view))} of its time.",
-        ),
-        place=Place.FAULT,
+    return Claim(
+        explanation=f"{view.workers} workers would keep {wanted:.1f} cores busy and "
+        f"{view.cores:g} can be had: a batch waits for a core "
+        f"{percent(starved(view))} of its time.",
         cost=min(starved(view), self_starved(view)),
         figures={
             "wanted_cores": wanted,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from dlprof.advise.findings.claims import Claim, Place, Words, claim, settings_fix
+from dlprof.advise.findings.claims import Claim, settings_fix
 from dlprof.advise.findings.copying import Copying, copying_of, used_gpu
 from dlprof.advise.findings.gains import bound, measured_gain
 from dlprof.advise.findings.view import View
@@ -45,22 +45,16 @@ def pageable(view: View) -> Claim | None:
     if copying is None or not _is_worth_pinning(view, copying):
         return None
     if view.config.pin_memory:
-        return _unpinnable(view, copying)
+        return _unpinnable(copying)
     pinned = dataclasses.replace(view.config, pin_memory=True)
     gain = measured_gain(view, pinned)
     if gain is not None and gain.value < _PAYS:
         return None
     fix = settings_fix(view, pinned, "Set pin_memory=True and copy with non_blocking=True.")
-    return claim(
-        view,
-        "transfer.pageable",
-        Words(
-            title="Copies to the device are unpinned",
-            explanation=f"Copying a batch of {format_bytes(copying.bytes)} takes "
-            f"{format_duration(copying.exposed_s)}, {percent(copying.share)} of the time, and "
-            "nothing else happens meanwhile.",
-        ),
-        place=Place.FAULT,
+    return Claim(
+        explanation=f"Copying a batch of {format_bytes(copying.bytes)} takes "
+        f"{format_duration(copying.exposed_s)}, {percent(copying.share)} of the time, and "
+        "nothing else happens meanwhile.",
         cost=copying.share,
         figures=copying.figures(),
         fix=dataclasses.replace(fix, code=_PAGEABLE_CODE),
@@ -68,19 +62,14 @@ def pageable(view: View) -> Claim | None:
     )
 
 
-def _unpinnable(view: View, copying: Copying) -> Claim:
+def _unpinnable(copying: Copying) -> Claim:
     """``pin_memory=True`` that leaves the batches as they are."""
-    return claim(
-        view,
-        "transfer.pageable",
-        Words(
-            title="pin_memory=True doesn't pin what is copied",
-            explanation=f"Only {percent(copying.pinned_fraction or 0.0)} of a batch's bytes come "
-            f"in pinned memory, and copying takes {percent(copying.share)} of the time: torch pins "
-            "tensors, lists, tuples and dicts, and what has a pin_memory method. What is cut out "
-            "of a tensor, or converted by the same .to(), is copied from memory that isn't pinned.",
-        ),
-        place=Place.FAULT,
+    return Claim(
+        title="pin_memory=True doesn't pin what is copied",
+        explanation=f"Only {percent(copying.pinned_fraction or 0.0)} of a batch's bytes come "
+        f"in pinned memory, and copying takes {percent(copying.share)} of the time: torch pins "
+        "tensors, lists, tuples and dicts, and what has a pin_memory method. What is cut out "
+        "of a tensor, or converted by the same .to(), is copied from memory that isn't pinned.",
         cost=copying.share,
         figures=copying.figures(),
         fix=Fix(
@@ -127,15 +116,9 @@ def link(view: View) -> Claim | None:
     left = speed / (_REACHED * theory)
     cost = copying.share * (1 - left)
     seen = used_gpu(view)
-    return claim(
-        view,
-        "transfer.link",
-        Words(
-            title="The link to the device is slower than it should be",
-            explanation=f"Pinned batches go at {format_bytes(speed)} a second where the card and "
-            f"its slot allow {format_bytes(theory)}.{_seen_link(seen)}{_beside(view, seen)}",
-        ),
-        place=Place.FAULT,
+    return Claim(
+        explanation=f"Pinned batches go at {format_bytes(speed)} a second where the card and "
+        f"its slot allow {format_bytes(theory)}.{_seen_link(seen)}{_beside(view, seen)}",
         cost=cost,
         figures={
             "copy_bytes_per_s": speed,
@@ -202,14 +185,8 @@ def neighbours(view: View) -> Claim | None:
     active = gpu.kernel_active_fraction
     kernels = "" if active is None else f", and kernels ran {percent(active)} of the time"
     own = ", the trial's own among them" if uses_it and kernels else ""
-    return claim(
-        view,
-        "gpu.neighbours",
-        Words(
-            title="Other processes use the device",
-            explanation=f"GPU {gpu.index} ({gpu.name}): {_crowd(gpu)}{kernels}{own}.",
-        ),
-        place=Place.BEHIND,
+    return Claim(
+        explanation=f"GPU {gpu.index} ({gpu.name}): {_crowd(gpu)}{kernels}{own}.",
         cost=0.0,
         figures={
             "gpu": gpu.index,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from dlprof.advise.findings.claims import Claim, Place, Words, claim, settings_fix
+from dlprof.advise.findings.claims import Claim, settings_fix
 from dlprof.advise.findings.consumer import (
     FEW_TENSORS,
     is_dear_to_receive,
@@ -58,16 +58,10 @@ def receive(view: View) -> Claim | None:
     if view.evidence.has_step and remedy is None and cost < _BEARABLE:
         return None  # what any step waits for a batch from a worker, and nothing mends it
     what = f" of {tensors} tensors" if tensors else ""
-    return claim(
-        view,
-        "main.receive",
-        Words(
-            title="The main process spends its time rebuilding batches",
-            explanation=f"Taking a batch{what} from a worker costs the main process "
-            f"{format_duration(costs.receive.own_s)}, {percent(share)} of the time that "
-            "the consumer waits." + (_HAND_SHAKE if _waits(costs) else ""),
-        ),
-        place=Place.FAULT,
+    return Claim(
+        explanation=f"Taking a batch{what} from a worker costs the main process "
+        f"{format_duration(costs.receive.own_s)}, {percent(share)} of the time that "
+        "the consumer waits." + (_HAND_SHAKE if _waits(costs) else ""),
         cost=cost,
         figures={
             "receive_s": costs.receive.own_s,
@@ -166,16 +160,10 @@ def sampler(view: View) -> Claim | None:
     free = dataclasses.replace(costs, dispatch=Work())
     now = closed_form(costs, view.config, view.cores)
     name = view.evidence.target.sampler or "The sampler"
-    return claim(
-        view,
-        "main.sampler",
-        Words(
-            title="The sampler holds the main process up",
-            explanation=f"{name} takes {format_duration(costs.dispatch.own_s)} to draw the indices "
-            f"of a batch, in the main process, while {percent(min(1.0, share))} of the wait for "
-            "data goes by; workers can't help with that.",
-        ),
-        place=Place.FAULT,
+    return Claim(
+        explanation=f"{name} takes {format_duration(costs.dispatch.own_s)} to draw the indices "
+        f"of a batch, in the main process, while {percent(min(1.0, share))} of the wait for "
+        "data goes by; workers can't help with that.",
         cost=min(1.0, share) * (view.wait or 1.0),
         figures={"dispatch_s": costs.dispatch.own_s, "share_of_wait": min(1.0, share)},
         fix=Fix(
@@ -196,16 +184,10 @@ def pin(view: View) -> Claim | None:
     if gain is not None and gain.value < _PAYS:
         return None
     share = costs.pin_s / max(1e-12, costs.period_s)
-    return claim(
-        view,
-        "main.pin",
-        Words(
-            title="The pin thread is the limit",
-            explanation=f"One thread copies every batch to page-locked memory, "
-            f"{format_duration(costs.pin_s)} each, and is busy {percent(min(1.0, share))} of the "
-            f"time.{_starved_pin(view)}",
-        ),
-        place=Place.FAULT,
+    return Claim(
+        explanation=f"One thread copies every batch to page-locked memory, "
+        f"{format_duration(costs.pin_s)} each, and is busy {percent(min(1.0, share))} of the "
+        f"time.{_starved_pin(view)}",
         cost=gain.saved if gain is not None else min(1.0, share) * (view.wait or 1.0),
         figures={
             "pin_s": costs.pin_s,

@@ -6,7 +6,7 @@ import dataclasses
 import statistics
 from collections.abc import Sequence
 
-from dlprof.advise.findings.claims import Claim, Place, Words, claim, settings_fix
+from dlprof.advise.findings.claims import Claim, settings_fix
 from dlprof.advise.findings.view import View
 from dlprof.records import Config, Failure, Fix, Trial
 from dlprof.units import format_bytes
@@ -64,15 +64,9 @@ def growth(view: View) -> Claim | None:
     room = view.evidence.machine.memory_available_bytes or view.evidence.machine.memory_bytes
     if room is None or slope * ahead < _SOON_SHARE * room:
         return None
-    return claim(
-        view,
-        "memory.growth",
-        Words(
-            title="Memory of the workers grows",
-            explanation=f"Each batch leaves {format_bytes(slope)} behind, "
-            f"{format_bytes(slope * view.rate)} a second in all; {format_bytes(room)} can be had.",
-        ),
-        place=Place.BROKEN,
+    return Claim(
+        explanation=f"Each batch leaves {format_bytes(slope)} behind, "
+        f"{format_bytes(slope * view.rate)} a second in all; {format_bytes(room)} can be had.",
         cost=min(1.0, slope * ahead / room),
         figures={
             "growth_bytes_per_batch": slope,
@@ -171,14 +165,8 @@ def limit(view: View) -> Claim | None:
     fewer = _smaller(view.config)
     needs = "" if used is None else f"It used {format_bytes(used)}. "
     told = "" if failure is None else f"{failure.message} "
-    return claim(
-        view,
-        "memory.limit",
-        Words(
-            title="The setting does not fit into memory",
-            explanation=f"{told}{needs}{format_bytes(room)} is what there is.",
-        ),
-        place=Place.BROKEN,
+    return Claim(
+        explanation=f"{told}{needs}{format_bytes(room)} is what there is.",
         cost=1.0 if failure is not None else 0.5,
         figures={"memory_bytes": room, "pss_peak_bytes": used, "failure": _kind(failure)},
         fix=settings_fix(
@@ -198,15 +186,9 @@ def shared(view: View) -> Claim | None:
     if failure is None and not over:
         return None
     smaller = fitting(view)
-    return claim(
-        view,
-        "memory.shm",
-        Words(
-            title="Shared memory is too small",
-            explanation=f"Full queues hold {format_bytes(need)} in /dev/shm, which has "
-            f"{format_bytes(room)} to give." + ("" if failure is None else f" {failure.message}"),
-        ),
-        place=Place.BROKEN,
+    return Claim(
+        explanation=f"Full queues hold {format_bytes(need)} in /dev/shm, which has "
+        f"{format_bytes(room)} to give." + ("" if failure is None else f" {failure.message}"),
         cost=1.0,
         figures={
             "shm_needed_bytes": need,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from dlprof.advise.findings.claims import Claim, Place, Words, claim, settings_fix
+from dlprof.advise.findings.claims import Claim, settings_fix
 from dlprof.advise.findings.gains import measured_gain
 from dlprof.advise.findings.limit import limit_of
 from dlprof.advise.findings.view import View, starved
@@ -37,16 +37,10 @@ def threads(view: View) -> Claim | None:
     gain = tried if tried is not None and tried.value >= 1.05 else None
     most = max((worker.threads or 0 for worker in view.explained.workers), default=0)
     share = helpers_share(view)
-    return claim(
-        view,
-        "cpu.threads",
-        Words(
-            title="Threads inside the workers compete for the cores",
-            explanation=f"{view.workers} workers have up to {most} threads each on "
-            f"{view.cores:g} cores; threads beside the one that fetches use "
-            f"{percent(share / (1 + share))} of their CPU time.",
-        ),
-        place=Place.FAULT,
+    return Claim(
+        explanation=f"{view.workers} workers have up to {most} threads each on "
+        f"{view.cores:g} cores; threads beside the one that fetches use "
+        f"{percent(share / (1 + share))} of their CPU time.",
         cost=max(share / (1 + share), gain.saved if gain is not None else 0.0),
         figures={
             "worker_threads": most,

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import statistics
 
-from dlprof.advise.findings.claims import Claim, Place, Words, claim, settings_fix
+from dlprof.advise.findings.claims import Claim, settings_fix
 from dlprof.advise.findings.costs import Costs
 from dlprof.advise.findings.gains import Gain, bound, gain_of, modelled_gain
 from dlprof.advise.findings.limit import limit_of
@@ -66,16 +66,10 @@ def order(view: View) -> Claim | None:
     hold_up, fetch = stage_of(view, "hold_up"), stage_of(view, "fetch")
     held_s = hold_up.mean_s if hold_up else 0.0
     slow = f" The slowest fetch took {_times(fetch)} the usual." if fetch else ""
-    return claim(
-        view,
-        "order.blocking",
-        Words(
-            title="Slow samples hold back finished batches",
-            explanation=f"Batches are yielded in order, so a finished one waits "
-            f"{format_duration(held_s)} on average for those before it, and workers run out of "
-            f"work: they are busy {percent(view.busy or 0.0)} of the time.{slow}",
-        ),
-        place=Place.FAULT,
+    return Claim(
+        explanation=f"Batches are yielded in order, so a finished one waits "
+        f"{format_duration(held_s)} on average for those before it, and workers run out of "
+        f"work: they are busy {percent(view.busy or 0.0)} of the time.{slow}",
         cost=gain.saved,
         figures={
             "hold_up_s": held_s,
@@ -176,17 +170,11 @@ def shallow(view: View) -> Claim | None:
     if gain is None or not gain.pays(_PAYS) or gain.source == "bound":
         return None
     wait = stage_of(view, "wait")
-    return claim(
-        view,
-        "prefetch.shallow",
-        Words(
-            title="Bursts empty the queue",
-            explanation=f"The workers are busy only {percent(view.busy or 0.0)} of the time, and "
-            f"yet the consumer waits {percent(view.wait or 0.0)}: with "
-            f"prefetch_factor={view.config.prefetch_factor} too few batches are under way to "
-            "bridge the slow moments.",
-        ),
-        place=Place.FAULT,
+    return Claim(
+        explanation=f"The workers are busy only {percent(view.busy or 0.0)} of the time, and "
+        f"yet the consumer waits {percent(view.wait or 0.0)}: with "
+        f"prefetch_factor={view.config.prefetch_factor} too few batches are under way to "
+        "bridge the slow moments.",
         cost=gain.saved,
         figures={
             "prefetch_factor": view.config.prefetch_factor,
@@ -245,17 +233,11 @@ def lock(view: View) -> Claim | None:
         1 / max(1e-9, costs.step_s + costs.main_s),
     )
     gain = bound(max(1.0, rate * costs.period_s))
-    return claim(
-        view,
-        "lock",
-        Words(
-            title="Workers wait for each other",
-            explanation=f"With {view.workers} workers each batch waits "
-            f"{format_duration(costs.making.io_s)}, with one worker "
-            f"{format_duration(alone.making.io_s)}, and little is read from storage: the workers "
-            "share something that only one can use at a time.",
-        ),
-        place=Place.FAULT,
+    return Claim(
+        explanation=f"With {view.workers} workers each batch waits "
+        f"{format_duration(costs.making.io_s)}, with one worker "
+        f"{format_duration(alone.making.io_s)}, and little is read from storage: the workers "
+        "share something that only one can use at a time.",
         cost=min(1.0, more_s / max(1e-12, costs.making.wall_s)),
         figures={
             "waiting_s": costs.making.io_s,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from dlprof.advise.findings.claims import Claim, Place, Words, claim, settings_fix
+from dlprof.advise.findings.claims import Claim, Place, settings_fix
 from dlprof.advise.findings.consumer import with_workers
 from dlprof.advise.findings.costs import Costs, Work
 from dlprof.advise.findings.gains import (
@@ -52,15 +52,9 @@ def fetch_cpu(view: View) -> Claim | None:
     dearest = _dearest(view)
     named = f" {dearest.name} takes {percent(dearest.share)} of that." if dearest else ""
     half = dataclasses.replace(costs, fetch=_halved(costs.fetch))
-    return claim(
-        view,
-        "fetch.cpu",
-        Words(
-            title="__getitem__ burns CPU",
-            explanation=f"A batch's samples take {format_duration(costs.fetch.cpu_s)} of CPU, "
-            f"{percent(_share(costs.fetch.cpu_s, costs))} of the time that making it takes.{named}",
-        ),
-        place=Place.NATURE,
+    return Claim(
+        explanation=f"A batch's samples take {format_duration(costs.fetch.cpu_s)} of CPU, "
+        f"{percent(_share(costs.fetch.cpu_s, costs))} of the time that making it takes.{named}",
         cost=_share(costs.fetch.cpu_s, costs) * (view.wait or 1.0),
         figures={
             "fetch_cpu_s": costs.fetch.cpu_s,
@@ -90,16 +84,10 @@ def fetch_io(view: View) -> Claim | None:
     more = more_workers(view)
     gain = gain_of(view, more) if more is not None else None
     pays = more is not None and gain is not None and gain.value >= _WORTH_TRYING
-    return claim(
-        view,
-        "fetch.io",
-        Words(
-            title="__getitem__ waits for storage or network",
-            explanation=f"A batch's samples wait {format_duration(costs.fetch.io_s)} without "
-            f"using a core, {percent(_share(costs.fetch.io_s, costs))} of the time that making "
-            "the batch takes.",
-        ),
-        place=Place.NATURE,
+    return Claim(
+        explanation=f"A batch's samples wait {format_duration(costs.fetch.io_s)} without "
+        f"using a core, {percent(_share(costs.fetch.io_s, costs))} of the time that making "
+        "the batch takes.",
         cost=_share(costs.fetch.io_s, costs) * (view.wait or 1.0),
         figures={
             "fetch_waiting_s": costs.fetch.io_s,
@@ -135,15 +123,9 @@ def collate(view: View) -> Claim | None:
     objects = view.workers > 0 and tensors == 0
     # While a worker collates in Python, main waits for its answer to every descriptor.
     free = dataclasses.replace(costs, collate=Work()).received_at_rest(tensors or 1)
-    return claim(
-        view,
-        "collate",
-        Words(
-            title="Collating costs the most",
-            explanation=f"Putting a batch together takes {format_duration(costs.collate.own_s)}, "
-            f"fetching its samples {format_duration(costs.fetch.own_s)}.",
-        ),
-        place=Place.FAULT,
+    return Claim(
+        explanation=f"Putting a batch together takes {format_duration(costs.collate.own_s)}, "
+        f"fetching its samples {format_duration(costs.fetch.own_s)}.",
         cost=_share(costs.collate.wall_s, costs) * (view.wait or 1.0),
         figures={
             "collate_s": costs.collate.own_s,
@@ -179,14 +161,9 @@ def too_few_workers(view: View) -> Claim | None:
     effect = f"{gain.verb} {gain.value:.2f}x"
     if competes(view, more):
         effect = f"loads {gain.value:.2f}x as fast while no step computes"
-    return claim(
-        view,
-        "too_few_workers",
-        Words(
-            title="More workers would pay",
-            explanation=f"Making a batch takes {format_duration(costs.making.wall_s)} {now}; "
-            f"num_workers={more.num_workers} {effect}.",
-        ),
+    return Claim(
+        explanation=f"Making a batch takes {format_duration(costs.making.wall_s)} {now}; "
+        f"num_workers={more.num_workers} {effect}.",
         place=Place.BEHIND if waits and view.workers > 1 else Place.SETTING,
         cost=gain.saved,
         figures={
