@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from dlprof.advise.findings import Evidence, Experiment, Observation
 from dlprof.advise.findings.gains import measured_gain
-from dlprof.advise.findings.limit import limit_of
 from dlprof.advise.findings.memory import ENOUGH_BATCHES, may_grow
 from dlprof.advise.findings.table import remedies
 from dlprof.advise.findings.view import View
@@ -184,7 +183,7 @@ def _cold(evidence: Evidence, allowance: Allowance) -> Experiment:
 def _verification(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
     """One block: what hypotheses propose, or what is still worth repeating, beside the present."""
     view = View.of(evidence)
-    if limit_of(view) == "consumer" and not list(remedies(view)):
+    if view.limit == "consumer" and not list(remedies(view)):
         return []
     tried = list(dict.fromkeys(trial.config for trial in evidence.trials("variant")))
     new = [config for _, config in remedies(view) if config not in tried]

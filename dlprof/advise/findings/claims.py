@@ -29,21 +29,21 @@ class Claim:
     """What a rule says where it finds its cause.
 
     Attributes:
+        title: The cause in a few words.
         explanation: How it slows this loader down, with figures.
         cost: Share of the run's time that the cause takes.
         figures: By name with unit.
         fix: What to change.
         gain: What the fix would bring.
-        title: The cause in a few words, where those of the table don't do.
-        place: Where it belongs, likewise.
+        place: Where it belongs, where that is not where the table puts it.
     """
 
+    title: str
     explanation: str
     cost: float
     figures: Mapping[str, Any]
     fix: Fix | None = None
     gain: Gain | None = None
-    title: str | None = None
     place: Place | None = None
 
 

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
+from dlprof.advise import wrong_data
 from dlprof.advise.findings.claims import Claim
 from dlprof.advise.findings.view import View
-from dlprof.advise.wrong_data import (
-    SHARDED,
-    UNSHARED,
-    WHOLE,
-    duplicated_cost,
-    failed_by,
-    several_times,
-)
 
 
 def duplicated(view: View) -> Claim | None:
     """An iterable data set is not shared out among workers."""
     trials = view.evidence.trials()
-    found = failed_by(trials, "duplicated")
+    found = wrong_data.failed_by(trials, "duplicated")
     if not found:
         return None
     return Claim(
-        explanation=several_times(max(2, view.workers)),
-        cost=duplicated_cost(view.workers),
+        title=wrong_data.DUPLICATED_TITLE,
+        explanation=wrong_data.several_times(max(2, view.workers)),
+        cost=wrong_data.duplicated_cost(view.workers),
         figures={"num_workers": view.workers, "seen_in": [trial.id for trial in found]},
-        fix=SHARDED,
+        fix=wrong_data.SHARDED,
     )
 
 
@@ -34,22 +28,24 @@ def unshared(view: View) -> Claim | None:
     if not seen:
         return None
     return Claim(
-        explanation=UNSHARED,
+        title=wrong_data.UNSHARED_TITLE,
+        explanation=wrong_data.UNSHARED,
         cost=0.0,
         figures={"num_workers": view.workers, "seen_in": [*seen]},
-        fix=SHARDED,
+        fix=wrong_data.SHARDED,
     )
 
 
 def truncated(view: View) -> Claim | None:
     """An epoch ended early."""
-    short = failed_by(view.evidence.trials(), "truncated")
+    short = wrong_data.failed_by(view.evidence.trials(), "truncated")
     if not short:
         return None
     failure = short[0].failure
     return Claim(
+        title=wrong_data.TRUNCATED_TITLE,
         explanation="" if failure is None else failure.message,
         cost=1.0,
         figures={"seen_in": [trial.id for trial in short]},
-        fix=WHOLE,
+        fix=wrong_data.WHOLE,
     )

@@ -65,6 +65,7 @@ def growth(view: View) -> Claim | None:
     if room is None or slope * ahead < _SOON_SHARE * room:
         return None
     return Claim(
+        title="Memory of the workers grows",
         explanation=f"Each batch leaves {format_bytes(slope)} behind, "
         f"{format_bytes(slope * view.rate)} a second in all; {format_bytes(room)} can be had.",
         cost=min(1.0, slope * ahead / room),
@@ -166,6 +167,7 @@ def limit(view: View) -> Claim | None:
     needs = "" if used is None else f"It used {format_bytes(used)}. "
     told = "" if failure is None else f"{failure.message} "
     return Claim(
+        title="The setting does not fit into memory",
         explanation=f"{told}{needs}{format_bytes(room)} is what there is.",
         cost=1.0 if failure is not None else 0.5,
         figures={"memory_bytes": room, "pss_peak_bytes": used, "failure": _kind(failure)},
@@ -187,6 +189,7 @@ def shared(view: View) -> Claim | None:
         return None
     smaller = fitting(view)
     return Claim(
+        title="Shared memory is too small",
         explanation=f"Full queues hold {format_bytes(need)} in /dev/shm, which has "
         f"{format_bytes(room)} to give." + ("" if failure is None else f" {failure.message}"),
         cost=1.0,

@@ -78,7 +78,7 @@ def _stated(view: View, row: Row, claim: Claim) -> Placed:
     return row.place if claim.place is None else claim.place, Finding(
         code=row.code,
         severity=severity_of(cost),
-        title=claim.title or row.title,
+        title=claim.title,
         explanation=claim.explanation,
         evidence=evidence,
         fix=claim.fix,

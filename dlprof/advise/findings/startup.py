@@ -40,6 +40,7 @@ def startup(view: View) -> Claim | None:
         f"{epochs:.0f} epochs" if view.config.persistent_workers and epochs > 1 else "an epoch"
     )
     return Claim(
+        title="Starting workers costs more than it earns",
         explanation=f"Starting {view.workers} workers takes {format_duration(turn_s)}{once}, "
         f"{percent(share)} of the time of {several} of {batches or 0:,} batches.",
         place=Place.FAULT if starting_leads(view) else Place.BEHIND,

@@ -9,9 +9,7 @@ import statistics
 from dlprof.advise.findings.claims import Claim, settings_fix
 from dlprof.advise.findings.costs import Costs
 from dlprof.advise.findings.gains import Gain, bound, gain_of, modelled_gain
-from dlprof.advise.findings.limit import limit_of
-from dlprof.advise.findings.threads import HELPERS, helpers_share
-from dlprof.advise.findings.view import View, stage_of, starved
+from dlprof.advise.findings.view import HELPERS, View
 from dlprof.advise.wording import percent
 from dlprof.records import BatchCosts, Config, Fix, Stage
 from dlprof.units import format_duration
@@ -63,10 +61,11 @@ def order(view: View) -> Claim | None:
     gain = _order_gain(view, free)
     if gain is None or not _is_order(view, gain, _deeper_gain(view)):
         return None
-    hold_up, fetch = stage_of(view, "hold_up"), stage_of(view, "fetch")
+    hold_up, fetch = view.stage("hold_up"), view.stage("fetch")
     held_s = hold_up.mean_s if hold_up else 0.0
     slow = f" The slowest fetch took {_times(fetch)} the usual." if fetch else ""
     return Claim(
+        title="Slow samples hold back finished batches",
         explanation=f"Batches are yielded in order, so a finished one waits "
         f"{format_duration(held_s)} on average for those before it, and workers run out of "
         f"work: they are busy {percent(view.busy or 0.0)} of the time.{slow}",
@@ -115,7 +114,7 @@ def _is_order(view: View, gain: Gain, deeper: Gain | None) -> bool:
 
 def _piles_up(view: View) -> bool:
     """Whether finished batches lie out of turn, and single ones take far longer than most."""
-    hold_up, fetch = stage_of(view, "hold_up"), stage_of(view, "fetch")
+    hold_up, fetch = view.stage("hold_up"), view.stage("fetch")
     if hold_up is None or fetch is None or view.costs is None:
         return False
     lying = hold_up.mean_s / max(1e-12, view.costs.period_s)
@@ -147,12 +146,12 @@ def _has_tail(rows: BatchCosts) -> bool:
 
 def unordered(view: View) -> Config | None:
     """The same out of order, where batches lie ready out of turn and workers idle."""
-    hold_up = stage_of(view, "hold_up")
+    hold_up = view.stage("hold_up")
     if view.workers < 2 or not view.config.in_order or hold_up is None or view.costs is None:
         return None
     if view.explained is not None and not _has_tail(view.explained.costs):
         return None
-    if limit_of(view) in ("consumer", "main", "pin") or (view.busy or 0.0) >= _FULLY_BUSY:
+    if view.limit in ("consumer", "main", "pin") or (view.busy or 0.0) >= _FULLY_BUSY:
         return None
     if hold_up.mean_s < _HELD_UP * view.costs.period_s:
         return None
@@ -164,13 +163,14 @@ def shallow(view: View) -> Claim | None:
     deep = deeper(view)
     if deep is None or order(view) is not None or is_locked(view):
         return None
-    if (view.is_noisy or starved(view) >= _STARVED) and not _comes_in_bursts(view):
+    if (view.is_noisy or view.starved >= _STARVED) and not _comes_in_bursts(view):
         return None  # it is others who come in bursts
     gain = _deeper_gain(view)
     if gain is None or not gain.pays(_PAYS) or gain.source == "bound":
         return None
-    wait = stage_of(view, "wait")
+    wait = view.stage("wait")
     return Claim(
+        title="Bursts empty the queue",
         explanation=f"The workers are busy only {percent(view.busy or 0.0)} of the time, and "
         f"yet the consumer waits {percent(view.wait or 0.0)}: with "
         f"prefetch_factor={view.config.prefetch_factor} too few batches are under way to "
@@ -192,7 +192,7 @@ def _comes_in_bursts(view: View) -> bool:
     """Whether batches, or the consumer's steps, take far longer now and then by themselves."""
     if view.explained is None or _has_tail(view.explained.costs):
         return True
-    step = stage_of(view, "step")
+    step = view.stage("step")
     return step is not None and step.mean_s >= 2 * step.median_s > 0
 
 
@@ -201,7 +201,7 @@ def deeper(view: View) -> Config | None:
     now = view.config.prefetch_factor
     if not view.workers or now is None or now >= _DEEPEST or view.costs is None:
         return None
-    if limit_of(view) in ("consumer", "main", "pin") or (view.busy or 0.0) >= _FULLY_BUSY:
+    if view.limit in ("consumer", "main", "pin") or (view.busy or 0.0) >= _FULLY_BUSY:
         return None
     depth = min(_DEEPEST, max(_DEEP, 4 * now))
     config = dataclasses.replace(view.config, prefetch_factor=depth)
@@ -234,6 +234,7 @@ def lock(view: View) -> Claim | None:
     )
     gain = bound(max(1.0, rate * costs.period_s))
     return Claim(
+        title="Workers wait for each other",
         explanation=f"With {view.workers} workers each batch waits "
         f"{format_duration(costs.making.io_s)}, with one worker "
         f"{format_duration(alone.making.io_s)}, and little is read from storage: the workers "
@@ -265,9 +266,9 @@ def waits_for_others(view: View, costs: Costs, alone: Costs) -> bool:
 
     What waits for a lock waits in most batches; a few slow ones may have come to one trial only.
     """
-    if view.workers < 2 or limit_of(view) in ("consumer", "main"):
+    if view.workers < 2 or view.limit in ("consumer", "main"):
         return False
-    if helpers_share(view) >= HELPERS:
+    if view.helpers_share >= HELPERS:
         return False  # they wait for threads of their own
     grown_s = min(costs.making.io_s - alone.making.io_s, costs.usual_io_s - alone.usual_io_s)
     if grown_s < _MORE_WAITING * costs.making.own_s:

@@ -15,7 +15,6 @@ from dlprof.advise.findings.gains import (
     costs_for,
     gain_of,
 )
-from dlprof.advise.findings.limit import limit_of
 from dlprof.advise.findings.view import View
 from dlprof.advise.findings.waiting import fits_shared_memory, is_locked
 from dlprof.advise.findings.whole import competes
@@ -53,6 +52,7 @@ def fetch_cpu(view: View) -> Claim | None:
     named = f" {dearest.name} takes {percent(dearest.share)} of that." if dearest else ""
     half = dataclasses.replace(costs, fetch=_halved(costs.fetch))
     return Claim(
+        title="__getitem__ burns CPU",
         explanation=f"A batch's samples take {format_duration(costs.fetch.cpu_s)} of CPU, "
         f"{percent(_share(costs.fetch.cpu_s, costs))} of the time that making it takes.{named}",
         cost=_share(costs.fetch.cpu_s, costs) * (view.wait or 1.0),
@@ -85,6 +85,7 @@ def fetch_io(view: View) -> Claim | None:
     gain = gain_of(view, more) if more is not None else None
     pays = more is not None and gain is not None and gain.value >= _WORTH_TRYING
     return Claim(
+        title="__getitem__ waits for storage or network",
         explanation=f"A batch's samples wait {format_duration(costs.fetch.io_s)} without "
         f"using a core, {percent(_share(costs.fetch.io_s, costs))} of the time that making "
         "the batch takes.",
@@ -124,6 +125,7 @@ def collate(view: View) -> Claim | None:
     # While a worker collates in Python, main waits for its answer to every descriptor.
     free = dataclasses.replace(costs, collate=Work()).received_at_rest(tensors or 1)
     return Claim(
+        title="Collating costs the most",
         explanation=f"Putting a batch together takes {format_duration(costs.collate.own_s)}, "
         f"fetching its samples {format_duration(costs.fetch.own_s)}.",
         cost=_share(costs.collate.wall_s, costs) * (view.wait or 1.0),
@@ -162,6 +164,7 @@ def too_few_workers(view: View) -> Claim | None:
     if competes(view, more):
         effect = f"loads {gain.value:.2f}x as fast while no step computes"
     return Claim(
+        title="More workers would pay",
         explanation=f"Making a batch takes {format_duration(costs.making.wall_s)} {now}; "
         f"num_workers={more.num_workers} {effect}.",
         place=Place.BEHIND if waits and view.workers > 1 else Place.SETTING,
@@ -229,7 +232,7 @@ def _useful(view: View) -> int:
 
 def _making_costs(view: View) -> Costs | None:
     """The costs, where making batches is or may be the limit."""
-    limit = limit_of(view)
+    limit = view.limit
     least = _HALF_BUSY if view.evidence.has_step else _HARDLY_BUSY
     idle = limit == "waiting" and (view.busy or 0.0) < least
     return view.costs if limit in ("workers", "waiting") and not idle else None
