@@ -7,7 +7,7 @@ ask for and say who holds the others up, ``gains`` what a change would bring. Th
 find. ``whole`` says what a fix would bring to a whole script.
 """
 
-from dlprof.advise.findings.evidence import Evidence, Experiment, Observation, Predict, Script
+from dlprof.advise.findings.evidence import Evidence, Experiment, Foresight, Observation, Script
 from dlprof.advise.findings.order import WRONG_DATA, find
 
-__all__ = ["WRONG_DATA", "Evidence", "Experiment", "Observation", "Predict", "Script", "find"]
+__all__ = ["WRONG_DATA", "Evidence", "Experiment", "Foresight", "Observation", "Script", "find"]

@@ -10,7 +10,7 @@ from dlprof.advise.findings.device import used_gpu
 from dlprof.advise.findings.gains import Gain, closed_form, gain_of
 from dlprof.advise.findings.startup import starting_leads
 from dlprof.advise.findings.view import View
-from dlprof.advise.findings.waiting import is_locked
+from dlprof.advise.findings.waiting import lock
 from dlprof.advise.wording import percent
 from dlprof.records import Config
 from dlprof.units import format_duration
@@ -96,7 +96,7 @@ def too_many_workers(view: View) -> Claim | None:
     if better and view.limit == "main":
         why = "Handing batches over costs more than making them. "
     place = Place.BROKEN if keeps_up else Place.FAULT if better or idle else Place.BEHIND
-    if not keeps_up and (is_locked(view) or starting_leads(view)):
+    if not keeps_up and (lock(view) is not None or starting_leads(view)):
         place = Place.BEHIND  # fewer are better because they wait for each other, or start sooner
     return Claim(
         title="Fewer workers would do" + (" better" if better else " as well"),

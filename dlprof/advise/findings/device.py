@@ -259,7 +259,12 @@ def neighbours(view: View) -> Claim | None:
     uses_it = view.evidence.accelerator is not None and (
         view.evidence.has_step or copying_of(view) is not None
     )
-    gpu = _shared_card(view) if uses_it else _busy_card(view)
+    if uses_it:
+        gpu = used_gpu(view)
+        gpu = gpu if gpu is not None and gpu.other_processes else None
+    else:  # of the busiest card no kernel can be the trial's
+        busy = [each for each in view.usage.gpu if _active(each) >= _OTHERS_BUSY]
+        gpu = max(busy, key=_active, default=None)
     if gpu is None:
         return None
     active = gpu.kernel_active_fraction
@@ -280,16 +285,8 @@ def neighbours(view: View) -> Claim | None:
     )
 
 
-def _shared_card(view: View) -> GpuUsage | None:
-    """The card that the trial works on, where others did so before it began."""
-    seen = used_gpu(view)
-    return seen if seen is not None and seen.other_processes else None
-
-
-def _busy_card(view: View) -> GpuUsage | None:
-    """The busiest card, none of whose kernels can be the trial's."""
-    busy = [gpu for gpu in view.usage.gpu if (gpu.kernel_active_fraction or 0) >= _OTHERS_BUSY]
-    return max(busy, key=lambda gpu: gpu.kernel_active_fraction or 0, default=None)
+def _active(gpu: GpuUsage) -> float:
+    return gpu.kernel_active_fraction or 0.0
 
 
 def _crowd(gpu: GpuUsage) -> str:

@@ -5,19 +5,9 @@ from __future__ import annotations
 import dataclasses
 
 from dlprof.advise.findings.claims import Claim, settings_fix
-from dlprof.advise.findings.consumer import (
-    FEW_TENSORS,
-    is_dear_to_receive,
-    too_many_workers,
-)
+from dlprof.advise.findings.consumer import FEW_TENSORS, is_dear_to_receive, too_many_workers
 from dlprof.advise.findings.costs import LEAST_RECEIVE_S, Costs, Work
-from dlprof.advise.findings.gains import (
-    Gain,
-    bound,
-    closed_form,
-    gain_of,
-    measured_gain,
-)
+from dlprof.advise.findings.gains import Gain, bound, closed_form, gain_of, measured_gain
 from dlprof.advise.findings.view import View
 from dlprof.advise.wording import percent
 from dlprof.records import Config, Fix

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from dlprof.advise.findings.claims import Claim, settings_fix
 from dlprof.advise.findings.view import View
-from dlprof.records import Config, Failure, Fix, Trial
+from dlprof.advise.wrong_data import failed_by
+from dlprof.records import Config, Failure, FailureKind, Fix
 from dlprof.units import format_bytes
 
 _LEAST_GROWTH = 16 << 10
@@ -170,7 +171,7 @@ def limit(view: View) -> Claim | None:
         title="The setting does not fit into memory",
         explanation=f"{told}{needs}{format_bytes(room)} is what there is.",
         cost=1.0 if failure is not None else 0.5,
-        figures={"memory_bytes": room, "pss_peak_bytes": used, "failure": _kind(failure)},
+        figures={"memory_bytes": room, "pss_peak_bytes": used, "failure": failure and failure.kind},
         fix=settings_fix(
             view,
             fewer,
@@ -197,7 +198,7 @@ def shared(view: View) -> Claim | None:
             "shm_needed_bytes": need,
             "shm_available_bytes": room,
             "batch_bytes": batch_bytes(view),
-            "failure": _kind(failure),
+            "failure": failure and failure.kind,
         },
         fix=dataclasses.replace(
             settings_fix(
@@ -250,17 +251,7 @@ def _smaller(config: Config) -> Config:
     return half.canonical()
 
 
-def _failure(view: View, kind: str) -> Failure | None:
+def _failure(view: View, kind: FailureKind) -> Failure | None:
     """A failure of the configuration itself, or of any trial where it was never run."""
-    own = view.evidence.trials("present")
-    found = [_of_kind(trial, kind) for trial in own or view.evidence.trials()]
-    return next((failure for failure in found if failure is not None), None)
-
-
-def _of_kind(trial: Trial, kind: str) -> Failure | None:
-    failure = trial.failure
-    return failure if failure is not None and failure.kind == kind else None
-
-
-def _kind(failure: Failure | None) -> str | None:
-    return None if failure is None else failure.kind
+    found = failed_by(view.evidence.trials("present") or view.evidence.trials(), kind)
+    return found[0].failure if found else None

@@ -136,10 +136,7 @@ def _joined(one: Finding, two: Finding) -> Finding:
         one,
         title=two.title if one.code == "too_few_workers" else one.title,
         explanation=f"{one.explanation} {two.explanation}",
-        evidence={
-            **one.evidence,
-            **{k: v for k, v in two.evidence.items() if k not in one.evidence},
-        },
+        evidence={**one.evidence, **two.evidence, **one.evidence},
     )
 
 

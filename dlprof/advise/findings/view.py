@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from dlprof.advise.findings.costs import Costs, costs_of
@@ -83,7 +83,9 @@ class View:
         plain = evidence.plain("present")
         explained = evidence.explained(evidence.config)
         rates = [trial.batches_per_s.value for trial in plain if trial.batches_per_s]
-        rate = statistics.median(rates) if rates else _rate_of(explained)
+        rate = statistics.median(rates) if rates else None
+        if rate is None and explained is not None and explained.window_s > 0:
+            rate = explained.batches / explained.window_s or None
         own = evidence.trials("present")
         completed = [trial for trial in own if trial.outcome == "completed"]
         return cls(
@@ -228,12 +230,6 @@ class View:
         return None if self.explained is None else self.explained.stage(name)
 
 
-def _rate_of(explained: Explanation | None) -> float | None:
-    if explained is None or explained.window_s <= 0 or not explained.batches:
-        return None
-    return explained.batches / explained.window_s
-
-
 def _wait(
     evidence: Evidence, plain: Sequence[Trial], explained: Explanation | None
 ) -> float | None:
@@ -267,8 +263,12 @@ def _usage(trials: Sequence[Trial]) -> Usage:
         io_pressure_fraction=_median(usages, lambda u: u.io_pressure_fraction),
         read_bytes_per_s=_median(usages, lambda u: u.read_bytes_per_s),
         cache_hit_fraction=_median(usages, lambda u: u.cache_hit_fraction),
-        pss_peak_bytes=_largest(u.pss_peak_bytes for u in usages),
-        shm_peak_bytes=_largest(u.shm_peak_bytes for u in usages),
+        pss_peak_bytes=max(
+            (u.pss_peak_bytes for u in usages if u.pss_peak_bytes is not None), default=None
+        ),
+        shm_peak_bytes=max(
+            (u.shm_peak_bytes for u in usages if u.shm_peak_bytes is not None), default=None
+        ),
         gpu=usages[-1].gpu if usages else (),
     )
 
@@ -276,7 +276,3 @@ def _usage(trials: Sequence[Trial]) -> Usage:
 def _median(usages: Sequence[Usage], figure: Callable[[Usage], float | None]) -> float | None:
     known = [value for value in map(figure, usages) if value is not None]
     return statistics.median(known) if known else None
-
-
-def _largest(values: Iterable[int | None]) -> int | None:
-    return max((value for value in values if value is not None), default=None)

@@ -11,7 +11,7 @@ from dlprof.advise.findings.costs import Costs
 from dlprof.advise.findings.gains import Gain, bound, gain_of, modelled_gain
 from dlprof.advise.findings.view import HELPERS, View
 from dlprof.advise.wording import percent
-from dlprof.records import BatchCosts, Config, Fix, Stage
+from dlprof.records import BatchCosts, Config, Fix
 from dlprof.units import format_duration
 
 _PAYS = 1.1
@@ -59,11 +59,16 @@ def order(view: View) -> Claim | None:
     if free is None:
         return None
     gain = _order_gain(view, free)
-    if gain is None or not _is_order(view, gain, _deeper_gain(view)):
+    if gain is None or not _is_order(view, gain):
         return None
     hold_up, fetch = view.stage("hold_up"), view.stage("fetch")
     held_s = hold_up.mean_s if hold_up else 0.0
-    slow = f" The slowest fetch took {_times(fetch)} the usual." if fetch else ""
+    slow, slowest = "", dict[str, float]()
+    if fetch is not None:
+        times = fetch.max_s / max(fetch.median_s, 1e-9)
+        slow = f" The slowest fetch took {times:.0f}x the usual."
+    if view.explained is not None and view.explained.samples is not None:
+        slowest = dict([*view.explained.samples.slowest.items()][:3])
     return Claim(
         title="Slow samples hold back finished batches",
         explanation=f"Batches are yielded in order, so a finished one waits "
@@ -75,7 +80,7 @@ def order(view: View) -> Claim | None:
             "fetch_median_s": fetch.median_s if fetch else None,
             "fetch_max_s": fetch.max_s if fetch else None,
             "worker_busy_fraction": view.busy,
-            "slowest_samples": _slowest(view),
+            "slowest_samples": slowest,
         },
         fix=settings_fix(
             view,
@@ -101,15 +106,17 @@ def _order_gain(view: View, free: Config) -> Gain | None:
     return modelled if undecided and modelled is not None else gain
 
 
-def _is_order(view: View, gain: Gain, deeper: Gain | None) -> bool:
+def _is_order(view: View, gain: Gain) -> bool:
     """Whether it is order that holds the loader up, and not that its queues are shallow.
 
     Deeper queues help against both.
     """
     if not gain.pays(_PAYS):
         return False
+    deep = deeper(view)
+    other = None if deep is None else gain_of(view, deep)
     share = _HALF if _piles_up(view) else _NEARLY
-    return deeper is None or gain.value >= share * deeper.value
+    return other is None or gain.value >= share * other.value
 
 
 def _piles_up(view: View) -> bool:
@@ -119,15 +126,6 @@ def _piles_up(view: View) -> bool:
         return False
     lying = hold_up.mean_s / max(1e-12, view.costs.period_s)
     return lying >= _PILE and fetch.max_s >= _FAR_SLOWER * fetch.median_s
-
-
-def _times(fetch: Stage) -> str:
-    return f"{fetch.max_s / max(fetch.median_s, 1e-9):.0f}x"
-
-
-def _slowest(view: View) -> dict[str, float]:
-    samples = view.explained.samples if view.explained else None
-    return dict(list(samples.slowest.items())[:3]) if samples else {}
 
 
 def _has_tail(rows: BatchCosts) -> bool:
@@ -161,11 +159,11 @@ def unordered(view: View) -> Config | None:
 def shallow(view: View) -> Claim | None:
     """Bursts empty the queue; deeper prefetch helps."""
     deep = deeper(view)
-    if deep is None or order(view) is not None or is_locked(view):
+    if deep is None or order(view) is not None or lock(view) is not None:
         return None
     if (view.is_noisy or view.starved >= _STARVED) and not _comes_in_bursts(view):
         return None  # it is others who come in bursts
-    gain = _deeper_gain(view)
+    gain = gain_of(view, deep)
     if gain is None or not gain.pays(_PAYS) or gain.source == "bound":
         return None
     wait = view.stage("wait")
@@ -208,11 +206,6 @@ def deeper(view: View) -> Config | None:
     return config if fits_shared_memory(view, config) else None
 
 
-def _deeper_gain(view: View) -> Gain | None:
-    config = deeper(view)
-    return gain_of(view, config) if config is not None else None
-
-
 def fits_shared_memory(view: View, config: Config) -> bool:
     """Whether full queues of a configuration find room in /dev/shm."""
     room = view.evidence.machine.shm_available_bytes
@@ -223,7 +216,7 @@ def fits_shared_memory(view: View, config: Config) -> bool:
 def lock(view: View) -> Claim | None:
     """Workers wait for each other."""
     costs, alone = view.costs, view.costs_at(1)
-    if costs is None or alone is None or not waits_for_others(view, costs, alone):
+    if costs is None or alone is None or not _wait_for_others(view, costs, alone):
         return None
     more_s = costs.making.io_s - alone.making.io_s
     free_s = max(1e-9, alone.making.own_s + alone.put_cpu_s)
@@ -255,13 +248,7 @@ def lock(view: View) -> Claim | None:
     )
 
 
-def is_locked(view: View) -> bool:
-    """Whether workers wait for each other, by what one alone was seen to take."""
-    costs, alone = view.costs, view.costs_at(1)
-    return costs is not None and alone is not None and waits_for_others(view, costs, alone)
-
-
-def waits_for_others(view: View, costs: Costs, alone: Costs) -> bool:
+def _wait_for_others(view: View, costs: Costs, alone: Costs) -> bool:
     """Whether waiting grows with workers, speed doesn't, and storage isn't why.
 
     What waits for a lock waits in most batches; a few slow ones may have come to one trial only.

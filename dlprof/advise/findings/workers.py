@@ -8,15 +8,9 @@ import math
 from dlprof.advise.findings.claims import Claim, Place, settings_fix
 from dlprof.advise.findings.consumer import with_workers
 from dlprof.advise.findings.costs import Costs, Work
-from dlprof.advise.findings.gains import (
-    Gain,
-    bound,
-    closed_form,
-    costs_for,
-    gain_of,
-)
+from dlprof.advise.findings.gains import Gain, bound, closed_form, costs_for, gain_of
 from dlprof.advise.findings.view import View
-from dlprof.advise.findings.waiting import fits_shared_memory, is_locked
+from dlprof.advise.findings.waiting import fits_shared_memory, lock
 from dlprof.advise.findings.whole import competes
 from dlprof.advise.wording import percent
 from dlprof.records import Config, Fix, TransformCost
@@ -49,8 +43,9 @@ def fetch_cpu(view: View) -> Claim | None:
     if costs.fetch.cpu_s < max(costs.fetch.io_s, costs.collate.own_s):
         return None
     dearest = _dearest(view)
+    name = dearest.name if dearest else "__getitem__"
     named = f" {dearest.name} takes {percent(dearest.share)} of that." if dearest else ""
-    half = dataclasses.replace(costs, fetch=_halved(costs.fetch))
+    halved = dataclasses.replace(costs.fetch, cpu_s=costs.fetch.cpu_s / 2)
     return Claim(
         title="__getitem__ burns CPU",
         explanation=f"A batch's samples take {format_duration(costs.fetch.cpu_s)} of CPU, "
@@ -64,11 +59,11 @@ def fetch_cpu(view: View) -> Claim | None:
             "dearest_transform_share": dearest.share if dearest else None,
         },
         fix=Fix(
-            text=f"Make {_named(dearest)} cheaper: resize before decoding in full, cache what "
-            "comes out the same each epoch, move arithmetic on whole batches to the device. The "
-            "gain stated is that of halving its CPU time."
+            text=f"Make {name} cheaper: resize before decoding in full, cache what comes out the "
+            "same each epoch, move arithmetic on whole batches to the device. The gain stated is "
+            "that of halving its CPU time."
         ),
-        gain=_reckoned(view, costs, half),
+        gain=_reckoned(view, costs, dataclasses.replace(costs, fetch=halved)),
     )
 
 
@@ -79,7 +74,7 @@ def fetch_io(view: View) -> Claim | None:
         return None
     if costs.fetch.io_s < max(costs.fetch.cpu_s, costs.collate.own_s):
         return None
-    if is_locked(view):
+    if lock(view) is not None:
         return None
     more = more_workers(view)
     gain = gain_of(view, more) if more is not None else None
@@ -198,7 +193,7 @@ def more_workers(view: View) -> Config | None:
     costs = _making_costs(view)
     if costs is None or (view.workers and (view.busy or 0.0) < 0.5):
         return None
-    if is_locked(view):
+    if lock(view) is not None:
         return None
     with_one = with_workers(view.config, max(1, view.workers))
     beside = costs_for(view, with_one) or costs
@@ -207,9 +202,10 @@ def more_workers(view: View) -> Config | None:
         costs.step_s + beside.main_s, (costs.making.cpu_s + beside.put_cpu_s) / view.cores, 1e-6
     )
     most = max(_MOST_WORKERS, round(_PER_CORE * view.cores))
-    count = min(most, _slots(own_s / held_s), _useful(view))
-    fed = view.evidence.integrity.most_workers
-    count = count if fed is None else min(count, fed)
+    ratio = own_s / held_s
+    slots = max(math.ceil(ratio - 0.05), math.floor(1.15 * ratio))  # many vary: a few more
+    useful = (most, slots, view.epoch_batches or None, view.evidence.integrity.most_workers)
+    count = min(each for each in useful if each is not None)
     more = with_workers(view.config, count)
     while count > max(1, view.workers) and not fits_shared_memory(view, more):
         count -= 1
@@ -218,16 +214,6 @@ def more_workers(view: View) -> Config | None:
         return None
     now = closed_form(costs, view.config, view.cores)
     return more if closed_form(beside, more, view.cores) >= _WORTH_TRYING * now else None
-
-
-def _slots(ratio: float) -> int:
-    """Workers for work that keeps so many busy, a few more where they are many: work varies."""
-    return max(math.ceil(ratio - 0.05), math.floor(1.15 * ratio))
-
-
-def _useful(view: View) -> int:
-    """More workers than batches in an epoch have nothing to do."""
-    return max(1, view.epoch_batches or _MOST_WORKERS * 1000)
 
 
 def _making_costs(view: View) -> Costs | None:
@@ -246,14 +232,6 @@ def _dearest(view: View) -> TransformCost | None:
     chain = view.explained.transforms if view.explained else ()
     found = max(chain, key=lambda each: each.share, default=None)
     return found if found is not None and found.share >= _LARGE_SHARE else None
-
-
-def _named(transform: TransformCost | None) -> str:
-    return "__getitem__" if transform is None else transform.name
-
-
-def _halved(work: Work) -> Work:
-    return dataclasses.replace(work, cpu_s=work.cpu_s / 2)
 
 
 def _reckoned(view: View, before: Costs, after: Costs) -> Gain:
