@@ -8,8 +8,8 @@ import statistics
 from collections.abc import Sequence
 
 from dlprof.advise.findings import Evidence, Experiment, Observation
+from dlprof.advise.findings.consumer import with_workers
 from dlprof.advise.findings.gains import measured_gain
-from dlprof.advise.findings.limit import limit_of
 from dlprof.advise.findings.memory import ENOUGH_BATCHES, may_grow
 from dlprof.advise.findings.table import remedies
 from dlprof.advise.findings.view import View
@@ -72,9 +72,18 @@ def propose(evidence: Evidence, allowance: Allowance) -> tuple[Experiment, ...]:
         return ()  # it failed, which is told by how it did
     if longer := _longer(evidence, allowance):
         return _affordable(longer, allowance, left_s)
-    if _wants_cold(evidence):
-        return _affordable([_cold(evidence, allowance)], allowance, left_s)
-    return _turned(_affordable(_verification(evidence, allowance), allowance, left_s, least=2))
+    if evidence.reads_files and not evidence.trials("cold"):
+        cold = Experiment(
+            name="without the page cache",
+            role="cold",
+            config=evidence.config,
+            cold_cache=True,
+            trial_s=allowance.trial_s,
+        )
+        return _affordable([cold], allowance, left_s)
+    block = _affordable(_verification(evidence, allowance), allowance, left_s, least=2)
+    # Every other block the other way round, so that drift within one favours nobody.
+    return block[::-1] if block and block[0].repetition % 2 == 0 else block
 
 
 def left_out(evidence: Evidence, allowance: Allowance) -> tuple[str, ...]:
@@ -124,31 +133,20 @@ def _calibrations(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
         Experiment(
             name=f"calibration with {count} workers",
             role="calibration",
-            config=_with_workers(config, count),
+            config=with_workers(config, count),
             explain=True,
             trial_s=_CALIBRATION_SHARE * allowance.trial_s,
         )
         for count in counts
-        if (most is None or count <= most) and not evidence.why_fixed(_with_workers(config, count))
+        if (most is None or count <= most) and not evidence.why_fixed(with_workers(config, count))
     ]
-
-
-def _with_workers(config: Config, count: int) -> Config:
-    changed = dataclasses.replace(config, num_workers=count)
-    if count and not config.num_workers:
-        changed = dataclasses.replace(changed, prefetch_factor=2)
-    return changed.canonical()
-
-
-def _wants_cold(evidence: Evidence) -> bool:
-    """Whether files are read and it has not been tried without the page cache."""
-    return bool(evidence.reads_files) and not evidence.trials("cold")
 
 
 def _longer(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
     """Once, where memory may grow. What only fills up doesn't go on: it is long enough to tell."""
-    presents = [each.experiment for each in evidence.observations if _is_plain(each.experiment)]
-    if not len(presents) == len(evidence.plain("present")) == _OPENING_PLAIN:
+    asked = [each.experiment for each in evidence.observations]
+    presents = sum(each.role == "present" and not each.explain for each in asked)
+    if not presents == len(evidence.plain("present")) == _OPENING_PLAIN:
         return []
     view = View.of(evidence)
     rate = view.rate or 1.0
@@ -166,25 +164,10 @@ def _longer(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
     return [experiment]
 
 
-def _is_plain(experiment: Experiment) -> bool:
-    """Whether it runs the present configuration as it is, however that ends."""
-    return experiment.role == "present" and not experiment.explain
-
-
-def _cold(evidence: Evidence, allowance: Allowance) -> Experiment:
-    return Experiment(
-        name="without the page cache",
-        role="cold",
-        config=evidence.config,
-        cold_cache=True,
-        trial_s=allowance.trial_s,
-    )
-
-
 def _verification(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
     """One block: what hypotheses propose, or what is still worth repeating, beside the present."""
     view = View.of(evidence)
-    if limit_of(view) == "consumer" and not list(remedies(view)):
+    if view.limit == "consumer" and not list(remedies(view)):
         return []
     tried = list(dict.fromkeys(trial.config for trial in evidence.trials("variant")))
     new = [config for _, config in remedies(view) if config not in tried]
@@ -201,11 +184,6 @@ def _verification(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
         *(_variant(config, view, trial_s) for config in configs),
     ]
     return [dataclasses.replace(each, repetition=block) for each in experiments]
-
-
-def _turned(block: tuple[Experiment, ...]) -> tuple[Experiment, ...]:
-    """Every other block the other way round, so that drift within one favours nobody."""
-    return block[::-1] if block and block[0].repetition % 2 == 0 else block
 
 
 def _long_enough(view: View, allowance: Allowance) -> float:

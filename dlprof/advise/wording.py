@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dlprof.records import Estimate
+from dlprof.records import Estimate, Severity
+
+_HIGH, _MEDIUM = 0.25, 0.05
 
 
 def factor(ratio: Estimate) -> str:
@@ -25,3 +27,12 @@ def figures(ratio: Estimate) -> dict[str, float | None]:
 def times(count: int) -> str:
     """``once``, ``twice``, ``3 times``."""
     return {1: "once", 2: "twice"}.get(count, f"{count} times")
+
+
+def severity_of(cost: float) -> Severity:
+    """By the share of the time, or of the rate, that a cause costs."""
+    if cost >= _HIGH:
+        return "high"
+    if cost >= _MEDIUM:
+        return "medium"
+    return "low" if cost > 0 else "info"

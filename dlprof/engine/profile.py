@@ -10,8 +10,7 @@ from typing import Any, Literal
 
 from dlprof.advise.diagnose import diagnose
 from dlprof.advise.experiments import Allowance, left_out, propose
-from dlprof.advise.findings import Evidence, Experiment, Observation
-from dlprof.advise.foresight import Foresight
+from dlprof.advise.findings import Evidence, Experiment, Foresight, Observation
 from dlprof.engine.deadline import Deadline
 from dlprof.engine.device import place_of
 from dlprof.engine.listener import SweepListener

@@ -9,9 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from dlprof.advise.diagnose import diagnose
-from dlprof.advise.findings import WRONG_DATA, Evidence, Experiment, Observation, Script, find
+from dlprof.advise.findings import (
+    WRONG_DATA,
+    Evidence,
+    Experiment,
+    Foresight,
+    Observation,
+    Script,
+    find,
+)
 from dlprof.advise.findings.claims import fixed
-from dlprof.advise.foresight import Foresight
 from dlprof.integrations.first_batches import OF_ITERABLES
 from dlprof.model import fit
 from dlprof.records import (

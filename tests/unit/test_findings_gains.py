@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from dlprof.advise.findings import Experiment, Observation, find
 from dlprof.advise.findings.costs import Costs, Work, costs_of
 from dlprof.advise.findings.gains import closed_form, gain_of, measured_gain
-from dlprof.advise.findings.limit import limit_of
 from dlprof.advise.findings.view import View
 from dlprof.model.interval import RELATIVE_ERROR
 from dlprof.records import (
@@ -186,7 +185,7 @@ def _plain(name: str, mean_s: float) -> Stage:
     ],
 )
 def test_who_holds_the_others_up(loader: Loader, limit: str) -> None:
-    assert limit_of(View.of(evidence(loader))) == limit
+    assert View.of(evidence(loader)).limit == limit
 
 
 @given(

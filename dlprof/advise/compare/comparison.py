@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from dlprof.advise.compare.doubts import doubts, refuse_unlike
 from dlprof.advise.compare.findings import findings
-from dlprof.advise.compare.pairing import Pair, alike_trials
+from dlprof.advise.compare.pairing import Pair, alike_trials, doubts, refuse_unlike
 from dlprof.advise.compare.pairing import pair as choose_pair
 from dlprof.advise.compare.parts import TITLES, Comparison, Part, PartCode, SideInfo
 from dlprof.advise.compare.sides import Side
 from dlprof.advise.compare.split import comparable, exchanging, sides, split
-from dlprof.advise.compare.words import EVIDENCE, sentence
+from dlprof.advise.compare.words import WORDS
 from dlprof.advise.wording import factor
 from dlprof.advise.wrong_data import said_first
 from dlprof.records import Config, Estimate, Run, Trial
@@ -50,41 +48,30 @@ def compare(a: Run, b: Run, *, num_workers: int | None = None, best: bool = Fals
     refuse_unlike(a, b)
     pair = choose_pair(alike_trials(a), alike_trials(b), num_workers=num_workers, best=best)
     side_a, side_b = sides(pair)
-    found = split(pair)
-    ratio = _exponential(found.total)
-    parts = _told(_parts(pair, side_a, side_b, found.parts))
+    total, shares = split(pair)
+    ratio = _exponential(total)
+    parts = _told(_parts(pair, side_a, side_b, shares))
     info_a = _info(a, pair.config_a, pair.trials_a)
     info_b = _info(b, pair.config_b, pair.trials_b)
     slow, fast = (info_b, info_a) if ratio.value < 1 else (info_a, info_b)
     alike = _are_alike(ratio, info_a, info_b)
     unclear = alike or abs(math.log(ratio.value)) < _SAME
+    wrong = [f"{name}: {text}" for name, run in (("A", a), ("B", b)) for text in said_first(run)]
     return Comparison(
         a=info_a,
         b=info_b,
         pairing=pair.how,
         ratio=ratio,
-        verdict=" ".join([*_first(a, b), _verdict(ratio, parts, alike=alike)]),
+        verdict=" ".join([*wrong, _verdict(ratio, parts, alike=alike)]),
         parts=parts,
-        unknown={TITLES[code]: why for code, why in _unknown(side_a, side_b).items()},
+        unknown={  # with the first reason of either side
+            TITLES[code]: f"{side} does not tell: {why}."
+            for side, found in (("B", side_b), ("A", side_a))
+            for code, why in found.unknown.items()
+        },
         doubts=doubts(pair),
         findings=() if unclear else findings(parts, slow, fast),
     )
-
-
-def _first(a: Run, b: Run) -> Iterator[str]:
-    """What is wrong with the data of either."""
-    for name, run in (("A", a), ("B", b)):
-        for text in said_first(run):
-            yield f"{name}: {text}"
-
-
-def _unknown(a: Side, b: Side) -> dict[PartCode, str]:
-    """Which parts are not told, and the first reason of either side."""
-    return {
-        code: f"{side} does not tell: {why}."
-        for side, found in (("B", b), ("A", a))
-        for code, why in found.unknown.items()
-    }
 
 
 def _info(run: Run, config: Config, trials: Sequence[Trial]) -> SideInfo:
@@ -107,25 +94,23 @@ def _parts(pair: Pair, a: Side, b: Side, found: Mapping[PartCode, Estimate]) -> 
     figures_a = {**a.figures, "settings": pair.config_a.text}
     figures_b = {**b.figures, "settings": pair.config_b.text}
     measured = {"settings"} if pair.bridges else set()
-    return [
-        Part(
+    parts = []
+    for code, log_ratio in found.items():
+        if code != "remainder" and abs(log_ratio.value) <= _NOTHING:
+            continue
+        sentence, names = WORDS[code]
+        part = Part(
             code=code,
             title=TITLES[code],
             log_ratio=log_ratio,
             factor=_exponential(log_ratio),
-            explanation=sentence(code, figures_a, figures_b) if code in EVIDENCE else "",
-            a=_evidence(code, figures_a),
-            b=_evidence(code, figures_b),
+            explanation=sentence(figures_a, figures_b),
+            a={name: figures_a.get(name) for name in names},
+            b={name: figures_b.get(name) for name in names},
             alone=None if code in measured else _alone(code, a, b),
         )
-        for code, log_ratio in found.items()
-        if code == "remainder" or abs(log_ratio.value) > _NOTHING
-    ]
-
-
-def _evidence(code: PartCode, figures: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("settings",) if code == "settings" else EVIDENCE[code]
-    return {name: figures.get(name) for name in names}
+        parts.append(part)
+    return parts
 
 
 def _alone(code: PartCode, a: Side, b: Side) -> float | None:
@@ -140,17 +125,9 @@ def _alone(code: PartCode, a: Side, b: Side) -> float | None:
 
 def _told(parts: list[Part]) -> tuple[Part, ...]:
     """Largest first, the remainder last."""
-    order = list(TITLES)
-    return tuple(
-        sorted(
-            parts,
-            key=lambda part: (
-                part.code == "remainder",
-                -abs(part.log_ratio.value),
-                order.index(part.code),
-            ),
-        )
-    )
+    parts.sort(key=lambda part: [*TITLES].index(part.code))
+    parts.sort(key=lambda part: (part.code == "remainder", -abs(part.log_ratio.value)))
+    return tuple(parts)
 
 
 def _verdict(ratio: Estimate, parts: Sequence[Part], *, alike: bool) -> str:

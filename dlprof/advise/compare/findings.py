@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from dlprof.advise.compare.parts import Part, PartCode, SideInfo
-from dlprof.records import Config, Estimate, Finding, FindingCode, Fix, Severity
+from dlprof.advise.wording import severity_of
+from dlprof.records import Config, Estimate, Finding, FindingCode, Fix
 
 _LEAST_LOSS = 0.02
 """Parts that cost less of the rate are no findings."""
 
-_HIGH, _MEDIUM = 0.25, 0.05
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Cause:
-    code: FindingCode
-    fix: Fix
-
+_Cause = tuple[FindingCode, Fix]
 
 _CODES: Mapping[PartCode, tuple[FindingCode, str]] = MappingProxyType(
     {
@@ -59,13 +53,13 @@ def _cause(part: Part, slow: Config, fast: Config) -> _Cause | None:
     if part.code == "settings":
         return _settings_cause(slow, fast)
     if part.code == "receive" and _differs(part, "pin_s_per_sample", "receive_s_per_sample"):
-        return _Cause("main.pin", Fix(text="Pin less: smaller batches, or pin_memory=False."))
+        return "main.pin", Fix(text="Pin less: smaller batches, or pin_memory=False.")
     if part.code == "copy" and fast.pin_memory and not slow.pin_memory:
         kwargs = {"pin_memory": True}
         fix = Fix(text="Pin the batches before they are copied.", dataloader_kwargs=kwargs)
-        return _Cause("transfer.pageable", fix)
+        return "transfer.pageable", fix
     found = _CODES.get(part.code)
-    return None if found is None else _Cause(found[0], Fix(text=found[1]))
+    return None if found is None else (found[0], Fix(text=found[1]))
 
 
 def _settings_cause(slow: Config, fast: Config) -> _Cause | None:
@@ -75,10 +69,10 @@ def _settings_cause(slow: Config, fast: Config) -> _Cause | None:
     )
     if slow.num_workers != fast.num_workers:
         fewer = slow.num_workers < fast.num_workers
-        return _Cause("too_few_workers" if fewer else "too_many_workers", fix)
+        return "too_few_workers" if fewer else "too_many_workers", fix
     if (slow.prefetch_factor or 0) < (fast.prefetch_factor or 0):
-        return _Cause("prefetch.shallow", fix)
-    return _Cause("order.blocking", fix) if slow.in_order and not fast.in_order else None
+        return "prefetch.shallow", fix
+    return ("order.blocking", fix) if slow.in_order and not fast.in_order else None
 
 
 def _differs(part: Part, name: str, other: str) -> bool:
@@ -94,19 +88,13 @@ def _finding(part: Part, cost: float, sign: int, cause: _Cause, trials: list[str
     unsure = bool(ends) and min(sign * end for end in ends) <= 0
     gain = part.alone if part.alone is not None else math.exp(sign * part.log_ratio.value)
     return Finding(
-        code=cause.code,
-        severity=_severity(cost),
+        code=cause[0],
+        severity=severity_of(cost),
         title=part.title,
         explanation=part.explanation,
         evidence={"a": part.a, "b": part.b, "trials": trials},
-        fix=cause.fix,
+        fix=cause[1],
         predicted_gain=Estimate(value=gain),
         cost=cost,
         doubtful="Its interval reaches to no difference." if unsure else "",
     )
-
-
-def _severity(cost: float) -> Severity:
-    if cost >= _HIGH:
-        return "high"
-    return "medium" if cost >= _MEDIUM else "low"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dlprof.advise.compare.costs import Costs
@@ -19,6 +19,10 @@ _WITH_NEIGHBOURS = 0.2
 _USED_UP = 0.9
 """Share of the cores to be had that a loader uses which has all that it gets."""
 
+_USAGE = (
+    *("own_cpu_cores", "available_cpu_cores", "other_cpu_cores", "run_queue_wait_fraction"),
+    *("throttled_fraction", "cache_hit_fraction", "read_bytes_per_s"),
+)
 _LEAST, _MOST = 1e-12, 1e12
 _MOST_WAITING = 0.99
 _LEAST_CORES = 1e-3
@@ -76,13 +80,7 @@ def _figures(machine: Machine, trials: Sequence[Trial], serial: Serial) -> dict[
     step_s = None if wait is None else max(0.0, (1 - wait) * per_sample - (serial.copy_s or 0.0))
     return {
         "cpu_s_per_sample": _cpu_s(trials),
-        "own_cpu_cores": _usage(trials, "own_cpu_cores"),
-        "available_cpu_cores": _usage(trials, "available_cpu_cores"),
-        "other_cpu_cores": _usage(trials, "other_cpu_cores"),
-        "run_queue_wait_fraction": _usage(trials, "run_queue_wait_fraction"),
-        "throttled_fraction": _usage(trials, "throttled_fraction"),
-        "cache_hit_fraction": _usage(trials, "cache_hit_fraction"),
-        "read_bytes_per_s": _usage(trials, "read_bytes_per_s"),
+        **{name: _mean(getattr(trial.usage, name) for trial in trials) for name in _USAGE},
         "logical_cpus": machine.logical_cpus,
         "affinity_cpus": machine.affinity_cpus,
         "quota_cores": machine.quota_cores,
@@ -219,11 +217,6 @@ def _samples_per_batch(trials: Sequence[Trial], run: Run) -> float:
 def _first_reason(trials: Sequence[Trial], field: str) -> str:
     reasons = (trial.unavailable.get(f"usage.{field}", "") for trial in trials)
     return next((reason for reason in reasons if reason), "its trials hold no such figure")
-
-
-def _usage(trials: Sequence[Trial], field: str) -> float | None:
-    read: Callable[[Trial], float | None] = lambda trial: getattr(trial.usage, field)  # noqa: E731
-    return _mean(map(read, trials))
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

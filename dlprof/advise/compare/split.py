@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import TypeVar
 
 from dlprof.advise.compare.costs import Costs, log_rate
 from dlprof.advise.compare.pairing import Pair
 from dlprof.advise.compare.parts import PartCode
-from dlprof.advise.compare.shapley import shares
 from dlprof.advise.compare.sides import Side, side_of
 from dlprof.records import Config, Estimate, Trial
 from dlprof.stats import t_quantile
@@ -38,24 +38,17 @@ _MOST_GROUPS = 20
 
 _LARGEST_HALF = 50.0
 
+MOST_CAUSES = 12
+"""Every subset is looked at once: 4096 at this many."""
+
 Parts = Mapping[PartCode, float]
+_Cause = TypeVar("_Cause", bound=Hashable)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
-    """The split difference.
+def split(pair: Pair) -> tuple[Estimate, dict[PartCode, Estimate]]:
+    """Split the difference of a pair, ``ln(rate of B / rate of A)``: it, and what adds up to it.
 
-    Attributes:
-        total: ``ln(rate of B / rate of A)``.
-        parts: What adds up to it, ``remainder`` among them; only those that can differ.
-    """
-
-    total: Estimate
-    parts: Mapping[PartCode, Estimate]
-
-
-def split(pair: Pair) -> Split:
-    """Split the difference of a pair; the parts add up to it exactly.
+    Only parts that can differ are among them, and the remainder.
 
     The intervals are jackknife ones: each trial of what was compared is left out once, and the
     spread of what then comes out, with Student's t, gives 95 % (Miller, *The jackknife: a review*,
@@ -67,10 +60,7 @@ def split(pair: Pair) -> Split:
     groups = list(_leaving_out(pair))
     degrees = sum(len(group) - 1 for group in groups)
     if len(groups) < 2 or min(map(len, groups)) < 2:
-        return Split(
-            total=Estimate(value=total),
-            parts={code: Estimate(value=value) for code, value in whole.items()},
-        )
+        return Estimate(value=total), {c: Estimate(value=value) for c, value in whole.items()}
     without = [[_parts(each) for each in group] for group in groups]
     factor = t_quantile(0.975, degrees)
 
@@ -79,13 +69,10 @@ def split(pair: Pair) -> Split:
         half = min(_LARGEST_HALF, factor * error)
         return Estimate(value=value, low=value - half, high=value + half)
 
-    return Split(
-        total=interval(total, lambda parts: math.fsum(parts.values())),
-        parts={
-            code: interval(value, lambda parts, code=code: parts.get(code, 0.0))  # type: ignore[misc]  # mypy can't type a default
-            for code, value in whole.items()
-        },
-    )
+    return interval(total, lambda parts: math.fsum(parts.values())), {
+        code: interval(value, lambda parts, code=code: parts.get(code, 0.0))  # type: ignore[misc]  # mypy can't type a default
+        for code, value in whole.items()
+    }
 
 
 def _jackknife_variance(values: Sequence[float]) -> float:
@@ -124,8 +111,8 @@ def _parts(pair: Pair) -> dict[PartCode, float]:
     if pair.same:
         return shared_out(*sides(pair))
     ways = []
-    for bridge in pair.bridges:
-        a, b = sides(dataclasses.replace(pair, config_a=bridge.config_a, config_b=bridge.config_b))
+    for config_a, config_b in pair.bridges:
+        a, b = sides(dataclasses.replace(pair, config_a=config_a, config_b=config_b))
         near, far = sides(pair)
         settings = (a.log_rate - near.log_rate) + (far.log_rate - b.log_rate)
         ways.append({**shared_out(a, b), "settings": settings})
@@ -137,10 +124,8 @@ def _parts(pair: Pair) -> dict[PartCode, float]:
 
 def sides(pair: Pair) -> tuple[Side, Side]:
     """Both sides of a pair."""
-    return (
-        side_of(pair.run_a, pair.config_a, pair.trials_a),
-        side_of(pair.run_b, pair.config_b, pair.trials_b),
-    )
+    a = side_of(pair.run_a, pair.config_a, pair.trials_a)
+    return a, side_of(pair.run_b, pair.config_b, pair.trials_b)
 
 
 def shared_out(a: Side, b: Side) -> dict[PartCode, float]:
@@ -192,3 +177,43 @@ def exchanging(a: Costs, b: Costs) -> Callable[[frozenset[PartCode]], float]:
         return log_rate(dataclasses.replace(a, **changed))
 
     return value
+
+
+def shares(
+    causes: Sequence[_Cause], value: Callable[[frozenset[_Cause]], float]
+) -> dict[_Cause, float]:
+    """What each cause contributes to ``value(all) - value(none)``, whatever their order.
+
+    The Shapley decomposition (Shapley 1953; Shorrocks, *Decomposition procedures for distributional
+    analysis*, Journal of Economic Inequality 2013): a cause's share is the change that it makes
+    when it is exchanged, averaged over all orders in which the causes can be exchanged one after
+    another. The shares add up to the whole difference, and no order is preferred.
+
+    Args:
+        causes: All different, at most ``MOST_CAUSES``.
+        value: The quantity where the given causes are exchanged and the others are not; called
+            once for each subset.
+
+    Raises:
+        ValueError: If there are too many causes.
+    """
+    count = len(causes)
+    if count > MOST_CAUSES:
+        raise ValueError(f"{count} causes are too many to look at every subset")
+    subsets = range(1 << count)
+    values = [
+        value(frozenset(cause for place, cause in enumerate(causes) if mask & 1 << place))
+        for mask in subsets
+    ]
+    orders = [
+        math.factorial(size) * math.factorial(count - size - 1) / math.factorial(count)
+        for size in range(count)
+    ]
+    return {
+        cause: math.fsum(
+            orders[mask.bit_count()] * (values[mask | 1 << place] - values[mask])
+            for mask in subsets
+            if not mask & 1 << place
+        )
+        for place, cause in enumerate(causes)
+    }

@@ -12,35 +12,9 @@ from dlprof.units import format_bytes, format_duration
 
 Figures = Mapping[str, Any]
 
-EVIDENCE: Mapping[PartCode, tuple[str, ...]] = MappingProxyType(
-    {
-        "cpu": ("cpu_s_per_sample", "own_cpu_cores"),
-        "cores": ("affinity_cpus", "logical_cpus", "own_cpu_cores"),
-        "quota": ("quota_cores", "usable_cores", "throttled_fraction"),
-        "neighbours": (
-            "available_cpu_cores",
-            "usable_cores",
-            "other_cpu_cores",
-            "run_queue_wait_fraction",
-        ),
-        "storage": ("io_s_per_sample", "io_from", "cache_hit_fraction", "read_bytes_per_s"),
-        "receive": ("receive_s_per_sample", "pin_s_per_sample"),
-        "copy": ("copy_s_per_sample",),
-        "step": ("step_s_per_sample", "wait_fraction"),
-        "settings": (),
-        "remainder": (),
-    }
-)
-"""The figures that show a part."""
-
 _SLOWED = 0.1
 """Share of the cores that neighbours take on one side more than on the other from which a sample's
 CPU time may be theirs too."""
-
-
-def sentence(code: PartCode, a: Figures, b: Figures) -> str:
-    """The figures of both sides in words."""
-    return _SENTENCES[code](a, b)
 
 
 def _seconds(a: Figures, b: Figures, name: str) -> tuple[str, str]:
@@ -135,22 +109,30 @@ def _settings(a: Figures, b: Figures) -> str:
     return f"A ran with {a['settings']}, B with {b['settings']}."
 
 
-def _remainder(a: Figures, b: Figures) -> str:
-    del a, b
-    return "What the figures of the runs don't explain."
-
-
-_SENTENCES: Mapping[PartCode, Callable[[Figures, Figures], str]] = MappingProxyType(
+WORDS: Mapping[PartCode, tuple[Callable[[Figures, Figures], str], tuple[str, ...]]]
+WORDS = MappingProxyType(
     {
-        "cpu": _cpu,
-        "cores": _cores,
-        "quota": _quota,
-        "neighbours": _neighbours,
-        "storage": _storage,
-        "receive": _receive,
-        "copy": _copy,
-        "step": _step,
-        "settings": _settings,
-        "remainder": _remainder,
+        "cpu": (_cpu, ("cpu_s_per_sample", "own_cpu_cores")),
+        "cores": (_cores, ("affinity_cpus", "logical_cpus", "own_cpu_cores")),
+        "quota": (_quota, ("quota_cores", "usable_cores", "throttled_fraction")),
+        "neighbours": (
+            _neighbours,
+            (
+                "available_cpu_cores",
+                "usable_cores",
+                "other_cpu_cores",
+                "run_queue_wait_fraction",
+            ),
+        ),
+        "storage": (
+            _storage,
+            ("io_s_per_sample", "io_from", "cache_hit_fraction", "read_bytes_per_s"),
+        ),
+        "receive": (_receive, ("receive_s_per_sample", "pin_s_per_sample")),
+        "copy": (_copy, ("copy_s_per_sample",)),
+        "step": (_step, ("step_s_per_sample", "wait_fraction")),
+        "settings": (_settings, ("settings",)),
+        "remainder": (lambda _a, _b: "What the figures of the runs don't explain.", ()),
     }
 )
+"""By part: its figures of both sides in a sentence, and the names of those that show it."""

@@ -1,13 +1,13 @@
 """Why a loader is slow: rules that turn what a profile measured into findings.
 
 ``evidence`` holds what was measured, ``costs`` and ``view`` work it out into the figures that rules
-ask for, ``limit`` says who holds the others up, ``gains`` what a change would bring. The rules
-stand in ``consumer``, ``content``, ``cores``, ``device``, ``main_side``, ``memory``, ``startup``,
-``threads``, ``waiting`` and ``workers``; ``table`` lists them, one for each code, and ``order``
-sorts what they find. ``whole`` says what a fix would bring to a whole script.
+ask for and say who holds the others up, ``gains`` what a change would bring. The rules stand in
+``consumer``, ``content``, ``cores``, ``device``, ``main_side``, ``memory``, ``startup``,
+``waiting`` and ``workers``; ``table`` lists them, one for each code, and ``order`` sorts what they
+find. ``whole`` says what a fix would bring to a whole script.
 """
 
-from dlprof.advise.findings.evidence import Evidence, Experiment, Observation, Predict, Script
+from dlprof.advise.findings.evidence import Evidence, Experiment, Foresight, Observation, Script
 from dlprof.advise.findings.order import WRONG_DATA, find
 
-__all__ = ["WRONG_DATA", "Evidence", "Experiment", "Observation", "Predict", "Script", "find"]
+__all__ = ["WRONG_DATA", "Evidence", "Experiment", "Foresight", "Observation", "Script", "find"]

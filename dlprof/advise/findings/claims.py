@@ -1,4 +1,4 @@
-"""What a rule answers with: a finding and its place, and the parts that findings are made of."""
+"""What a rule answers with, and the fixes that are other settings."""
 
 from __future__ import annotations
 
@@ -9,11 +9,7 @@ from typing import Any
 
 from dlprof.advise.findings.gains import Gain
 from dlprof.advise.findings.view import View
-from dlprof.records import Config, Finding, FindingCode, Fix, Severity
-from dlprof.units import format_duration
-
-_HIGH = 0.25
-_MEDIUM = 0.05
+from dlprof.records import Config, Fix
 
 
 class Place(enum.IntEnum):
@@ -30,94 +26,25 @@ class Place(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A rule's finding and where it belongs.
-
-    Attributes:
-        finding: The finding.
-        place: Its place; within one, the dearer comes first.
-    """
-
-    finding: Finding
-    place: Place
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
-    """What a finding says.
+    """What a rule says where it finds its cause.
 
     Attributes:
         title: The cause in a few words.
         explanation: How it slows this loader down, with figures.
-    """
-
-    title: str
-    explanation: str
-
-
-def claim(
-    view: View,
-    code: FindingCode,
-    words: Words,
-    *,
-    place: Place,
-    cost: float,
-    figures: Mapping[str, Any],
-    fix: Fix | None = None,
-    gain: Gain | None = None,
-) -> Claim:
-    """A finding with its evidence, trials among it.
-
-    Args:
-        view: What it is drawn from.
-        code: Which cause.
-        words: What it says.
-        place: Where it belongs.
         cost: Share of the run's time that the cause takes.
         figures: By name with unit.
         fix: What to change.
         gain: What the fix would bring.
+        place: Where it belongs, where that is not where the table puts it.
     """
-    trials = [*view.trial_ids]
-    if view.explained is not None:
-        trials.append(view.explained.trial_id)
-    evidence: dict[str, Any] = {**figures, "trials": list(dict.fromkeys(trials))}
-    if gain is not None:
-        evidence["gain_from"] = gain.source
-        evidence["gain_trials"] = list(gain.trials)
-        evidence["gain_at"] = _gain_at(view)
-    cost = min(1.0, max(0.0, cost))
-    finding = Finding(
-        code=code,
-        severity=severity_of(cost),
-        title=words.title,
-        explanation=words.explanation,
-        evidence=evidence,
-        fix=fix,
-        predicted_gain=gain.estimate if gain is not None else None,
-        cost=cost,
-    )
-    return Claim(finding=finding, place=place)
 
-
-def _gain_at(view: View) -> str:
-    """Where a gain is one."""
-    evidence = view.evidence
-    if evidence.script is not None:
-        return "in this loop"
-    if not evidence.has_step:
-        return "without a step"
-    if evidence.step_s > 0:
-        return f"at a step of {format_duration(evidence.step_s)}"
-    return "with this step"
-
-
-def severity_of(cost: float) -> Severity:
-    """By what a cause costs."""
-    if cost >= _HIGH:
-        return "high"
-    if cost >= _MEDIUM:
-        return "medium"
-    return "low" if cost > 0 else "info"
+    title: str
+    explanation: str
+    cost: float
+    figures: Mapping[str, Any]
+    fix: Fix | None = None
+    gain: Gain | None = None
+    place: Place | None = None
 
 
 def settings_fix(view: View, config: Config, text: str) -> Fix:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from dlprof.advise.findings.claims import Claim, Place, Words, claim, settings_fix
-from dlprof.advise.findings.copying import used_gpu
+from dlprof.advise.findings.claims import Claim, Place, settings_fix
+from dlprof.advise.findings.device import used_gpu
 from dlprof.advise.findings.gains import Gain, closed_form, gain_of
-from dlprof.advise.findings.limit import limit_of, main_share
 from dlprof.advise.findings.startup import starting_leads
 from dlprof.advise.findings.view import View
-from dlprof.advise.findings.waiting import is_locked
+from dlprof.advise.findings.waiting import lock
 from dlprof.advise.wording import percent
 from dlprof.records import Config
 from dlprof.units import format_duration
@@ -43,19 +42,14 @@ _MANY = 8
 
 def consumer(view: View) -> Claim | None:
     """The training step is the limit."""
-    if limit_of(view) != "consumer" or view.wait is None:
+    if view.limit != "consumer" or view.wait is None:
         return None
     rate = view.rate or 0.0
     each = f" of {format_duration(1 / rate)} a batch" if rate > 0 else ""
-    return claim(
-        view,
-        "consumer",
-        Words(
-            title="The training step is the limit",
-            explanation=f"The loader keeps up: the step waits {percent(view.wait)} of the time"
-            f"{each}. No setting of the loader makes this faster.{_idle_device(view)}",
-        ),
-        place=Place.CONSUMER,
+    return Claim(
+        title="The training step is the limit",
+        explanation=f"The loader keeps up: the step waits {percent(view.wait)} of the time"
+        f"{each}. No setting of the loader makes this faster.{_idle_device(view)}",
         cost=0.0,
         figures={
             "wait_fraction": view.wait,
@@ -94,31 +88,27 @@ def too_many_workers(view: View) -> Claim | None:
     if gain is None or (gain.value < _AS_GOOD and not idle) or is_dear_to_receive(view):
         return None
     better = gain.value >= _PAYS and (idle > 0 or _is_shown(view, gain))
-    if not better and not idle and limit_of(view) != "consumer":
+    if not better and not idle and view.limit != "consumer":
         return None
     effect = f"{gain.verb} {gain.value:.2f}x" if better else "does as well"
-    keeps_up = limit_of(view) == "consumer"
+    keeps_up = view.limit == "consumer"
     why = f"{idle} of {view.workers} workers have nothing to do. " if idle else ""
-    if better and limit_of(view) == "main":
+    if better and view.limit == "main":
         why = "Handing batches over costs more than making them. "
     place = Place.BROKEN if keeps_up else Place.FAULT if better or idle else Place.BEHIND
-    if not keeps_up and (is_locked(view) or starting_leads(view)):
+    if not keeps_up and (lock(view) is not None or starting_leads(view)):
         place = Place.BEHIND  # fewer are better because they wait for each other, or start sooner
-    return claim(
-        view,
-        "too_many_workers",
-        Words(
-            title="Fewer workers would do" + (" better" if better else " as well"),
-            explanation=f"{why}num_workers={fewer.num_workers} {effect} "
-            f"({view.workers} now), and takes less memory and fewer cores.",
-        ),
+    return Claim(
+        title="Fewer workers would do" + (" better" if better else " as well"),
+        explanation=f"{why}num_workers={fewer.num_workers} {effect} "
+        f"({view.workers} now), and takes less memory and fewer cores.",
         place=place,
         cost=gain.saved if better else 0.0,
         figures={
             "num_workers": view.workers,
             "idle_workers": idle,
             "worker_busy_fraction": view.busy,
-            "main_share_of_wait": main_share(view),
+            "main_share_of_wait": view.main_share,
         },
         fix=settings_fix(view, fewer, f"Set num_workers={fewer.num_workers}."),
         gain=gain,
@@ -130,12 +120,12 @@ def _is_shown(view: View, gain: Gain) -> bool:
 
     That handing over is dearer than making shows in the costs themselves.
     """
-    return not view.is_noisy or limit_of(view) == "main" or gain.sure
+    return not view.is_noisy or view.limit == "main" or gain.sure
 
 
 def is_dear_to_receive(view: View) -> bool:
     """Whether batches are held up by what receiving them takes, not because they are so cheap."""
-    costs, limit = view.costs, limit_of(view)
+    costs, limit = view.costs, view.limit
     if costs is None or not view.workers or limit == "consumer":
         return False
     if costs.receive.own_s < max(costs.dispatch.own_s, costs.making.own_s) and limit != "main":
@@ -147,7 +137,7 @@ def is_dear_to_receive(view: View) -> bool:
 
 def fewer_workers(view: View) -> Config | None:
     """The fewer workers that are worth a trial."""
-    costs, limit = view.costs, limit_of(view)
+    costs, limit = view.costs, view.limit
     if costs is None or view.workers < 1:
         return None
     idle = idle_workers(view)

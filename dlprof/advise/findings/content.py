@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-from dlprof.advise.findings.claims import Claim, Place, Words, claim
+from dlprof.advise import wrong_data
+from dlprof.advise.findings.claims import Claim
 from dlprof.advise.findings.view import View
-from dlprof.advise.wrong_data import (
-    DUPLICATED_TITLE,
-    SHARDED,
-    TRUNCATED_TITLE,
-    UNSHARED_TITLE,
-    WHOLE,
-    duplicated_cost,
-    failed_by,
-    several_times,
-    unshared_text,
-)
 
 
 def duplicated(view: View) -> Claim | None:
     """An iterable data set is not shared out among workers."""
     trials = view.evidence.trials()
-    found = failed_by(trials, "duplicated")
+    found = wrong_data.failed_by(trials, "duplicated")
     if not found:
         return None
-    return claim(
-        view,
-        "data.duplicated",
-        Words(title=DUPLICATED_TITLE, explanation=several_times(max(2, view.workers), found)),
-        place=Place.BROKEN,
-        cost=duplicated_cost(view.workers),
+    return Claim(
+        title=wrong_data.DUPLICATED_TITLE,
+        explanation=wrong_data.several_times(max(2, view.workers), found),
+        cost=wrong_data.duplicated_cost(view.workers),
         figures={"num_workers": view.workers, "seen_in": [trial.id for trial in found]},
-        fix=SHARDED,
+        fix=wrong_data.SHARDED,
     )
 
 
@@ -39,29 +27,25 @@ def unshared(view: View) -> Claim | None:
     seen = view.evidence.integrity.unshared
     if not seen:
         return None
-    return claim(
-        view,
-        "data.unshared",
-        Words(title=UNSHARED_TITLE, explanation=unshared_text(seen)),
-        place=Place.FAULT,
+    return Claim(
+        title=wrong_data.UNSHARED_TITLE,
+        explanation=wrong_data.unshared_text(seen),
         cost=0.0,
         figures={"num_workers": view.workers, "seen_in": [*seen]},
-        fix=SHARDED,
+        fix=wrong_data.SHARDED,
     )
 
 
 def truncated(view: View) -> Claim | None:
     """An epoch ended early."""
-    short = failed_by(view.evidence.trials(), "truncated")
+    short = wrong_data.failed_by(view.evidence.trials(), "truncated")
     if not short:
         return None
     failure = short[0].failure
-    return claim(
-        view,
-        "data.truncated",
-        Words(title=TRUNCATED_TITLE, explanation="" if failure is None else failure.message),
-        place=Place.BROKEN,
+    return Claim(
+        title=wrong_data.TRUNCATED_TITLE,
+        explanation="" if failure is None else failure.message,
         cost=1.0,
         figures={"seen_in": [trial.id for trial in short]},
-        fix=WHOLE,
+        fix=wrong_data.WHOLE,
     )

@@ -1,21 +1,21 @@
-"""Who takes the cores: a quota, an affinity mask, others, or the loader's own workers."""
+"""Who takes the cores: a quota, an affinity mask, others, the loader's own workers or threads."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
-from dlprof.advise.findings.claims import Claim, Place, Words, claim, settings_fix
+from dlprof.advise.findings.claims import Claim, Place, settings_fix
 from dlprof.advise.findings.consumer import idle_workers, with_workers
 from dlprof.advise.findings.gains import (
     Gain,
     bound,
     closed_form,
     gain_of,
+    measured_gain,
     model_ratio,
 )
-from dlprof.advise.findings.limit import limit_of
-from dlprof.advise.findings.threads import HELPERS, helpers_share
-from dlprof.advise.findings.view import View, starved
+from dlprof.advise.findings.view import HELPERS, View
 from dlprof.advise.wording import percent
 from dlprof.records import Config, Fix
 
@@ -52,7 +52,7 @@ def demand(view: View) -> float:
     making, put_s = costs.making, costs.put_cpu_s
     active = max(1, view.workers - idle_workers(view))
     # A feeder pickles in turns with the thread that fetches; a pool of threads runs beside it.
-    beside = helpers_share(view) >= HELPERS
+    beside = view.helpers_share >= HELPERS
     return active * (making.cpu_s + put_s) / (making.own_s + (0.0 if beside else put_s))
 
 
@@ -62,24 +62,58 @@ def self_starved(view: View) -> float:
     return max(0.0, 1 - view.cores / wanted) if wanted > 0 else 0.0
 
 
+def threads(view: View) -> Claim | None:
+    """Threads inside the workers compete for the cores."""
+    single = single_threaded(view)
+    if single is None or view.limit == "consumer":
+        return None
+    tried = measured_gain(view, single)
+    # A worker_init_fn of the user's own may set its threads after dlprof's.
+    gain = tried if tried is not None and tried.value >= 1.05 else None
+    share = view.helpers_share / (1 + view.helpers_share)
+    return Claim(
+        title="Threads inside the workers compete for the cores",
+        explanation=f"{view.workers} workers have up to {view.most_threads} threads each on "
+        f"{view.cores:g} cores; threads beside the one that fetches use "
+        f"{percent(share)} of their CPU time.",
+        cost=max(share, gain.saved if gain is not None else 0.0),
+        figures={
+            "worker_threads": view.most_threads,
+            "num_workers": view.workers,
+            "usable_cores": view.cores,
+            "other_threads_cpu_fraction": share,
+            "starved_fraction": view.starved,
+        },
+        fix=settings_fix(
+            view,
+            single,
+            "Let each worker compute in one thread: set the pools of torch, OpenCV, BLAS and "
+            "OpenMP to 1 in worker_init_fn.",
+        ),
+        gain=gain,
+    )
+
+
+def single_threaded(view: View) -> Config | None:
+    """One thread in each worker, where threads use what the workers lack."""
+    if not view.workers or view.helpers_share < HELPERS or view.limit == "consumer":
+        return None
+    return dataclasses.replace(view.config, worker_threads=1)
+
+
 def quota(view: View) -> Claim | None:
     """A cgroup's quota throttles."""
     throttled = view.usage.throttled_fraction
-    if throttled is None or throttled < _THROTTLED or limit_of(view) == "consumer":
+    if throttled is None or throttled < _THROTTLED or view.limit == "consumer":
         return None
     machine = view.evidence.machine
     allowed = machine.quota_cores or view.cores
     gain = _with_cores(view, float(machine.affinity_cpus), allowed)
     cost = max(throttled, gain.saved if gain is not None else 0.0)
-    return claim(
-        view,
-        "cpu.quota",
-        Words(
-            title="A CPU quota throttles the loader",
-            explanation=f"The cgroup allows {allowed:g} of {machine.affinity_cpus} CPUs and held "
-            f"the processes back for {percent(throttled)} of the time.",
-        ),
-        place=Place.FAULT,
+    return Claim(
+        title="A CPU quota throttles the loader",
+        explanation=f"The cgroup allows {allowed:g} of {machine.affinity_cpus} CPUs and held "
+        f"the processes back for {percent(throttled)} of the time.",
         cost=cost,
         figures={
             "throttled_fraction": throttled,
@@ -98,7 +132,7 @@ def quota(view: View) -> Claim | None:
 def affinity(view: View) -> Claim | None:
     """Workers are pinned to fewer cores than the job may use."""
     machine, pinned = view.evidence.machine, pinned_cpus(view)
-    if pinned is None or view.costs is None or limit_of(view) == "consumer":
+    if pinned is None or view.costs is None or view.limit == "consumer":
         return None
     wanted = demand(view) + view.costs.main_s / max(1e-12, view.costs.period_s)
     if wanted <= _WANTS * pinned and view.workers > 1:
@@ -106,21 +140,16 @@ def affinity(view: View) -> Claim | None:
     allowed = machine.affinity_cpus if pinned < machine.affinity_cpus else machine.logical_cpus
     cores = min(float(allowed), machine.quota_cores or float(allowed))
     gain = _with_cores(view, cores, pinned) if view.workers else None
-    return claim(
-        view,
-        "cpu.affinity",
-        Words(
-            title="Workers are pinned to too few CPUs",
-            explanation=f"They may run on {pinned} of the {allowed} CPUs that there are, and "
-            f"wait for a core {percent(starved(view))} of the time. A library, or the program "
-            "itself, has set the affinity.",
-        ),
-        place=Place.FAULT,
-        cost=max(starved(view), 1 - pinned / min(cores, max(wanted, pinned))),
+    return Claim(
+        title="Workers are pinned to too few CPUs",
+        explanation=f"They may run on {pinned} of the {allowed} CPUs that there are, and "
+        f"wait for a core {percent(view.starved)} of the time. A library, or the program "
+        "itself, has set the affinity.",
+        cost=max(view.starved, 1 - pinned / min(cores, max(wanted, pinned))),
         figures={
             "worker_affinity_cpus": pinned,
             "affinity_cpus": allowed,
-            "starved_fraction": starved(view),
+            "starved_fraction": view.starved,
         },
         fix=Fix(
             text="Give the workers back all CPUs, and look for what pins them (a library's "
@@ -148,22 +177,18 @@ def pinned_cpus(view: View) -> int | None:
 
 def neighbours(view: View) -> Claim | None:
     """Others take the cores."""
-    lost = 1 - (1 - starved(view)) / max(0.05, 1 - self_starved(view))
+    lost = 1 - (1 - view.starved) / max(0.05, 1 - self_starved(view))
     busy_others = view.others >= _OTHERS * view.cores
-    if not busy_others or lost < _STARVED or limit_of(view) == "consumer":
+    if not busy_others or lost < _STARVED or view.limit == "consumer":
         return None
     if pinned_cpus(view) is not None or (view.usage.throttled_fraction or 0) >= _THROTTLED:
         return None  # it waits for cores for another reason
     own = view.usage.own_cpu_cores
     had = view.usage.available_cpu_cores or own or view.cores
-    return claim(
-        view,
-        "cpu.neighbours",
-        Words(
-            title="Other processes take the cores",
-            explanation=f"Others kept {view.others:.1f} of {view.cores:g} cores busy, and "
-            f"{_who_waited(view)}.",
-        ),
+    return Claim(
+        title="Other processes take the cores",
+        explanation=f"Others kept {view.others:.1f} of {view.cores:g} cores busy, and "
+        f"{_who_waited(view)}.",
         place=Place.CROWD if lost >= _TAKES_OVER and _is_crowd(view) else Place.BEHIND,
         cost=lost,
         figures={
@@ -172,7 +197,7 @@ def neighbours(view: View) -> Claim | None:
             "own_cpu_cores": own,
             "available_cpu_cores": view.usage.available_cpu_cores,
             "usable_cores": view.cores,
-            "starved_fraction": starved(view),
+            "starved_fraction": view.starved,
         },
         fix=Fix(
             text="Find who they are with `dlprof machine`, and run elsewhere or at another time, "
@@ -190,7 +215,7 @@ def _is_crowd(view: View) -> bool:
 
 def _who_waited(view: View) -> str:
     """For a core: where no batch was followed only the share of the time able to run is known."""
-    share = percent(starved(view))
+    share = percent(view.starved)
     if view.costs is None:
         return f"the loader's processes waited for a core {share} of the time that they could run"
     return f"making a batch waited for a core {share} of its time"
@@ -200,27 +225,22 @@ def oversubscribed(view: View) -> Claim | None:
     """The loader's own processes want more cores than there are."""
     fewer = enough_workers(view)
     wanted = demand(view)
-    if fewer is None or starved(view) < _STARVED:
+    if fewer is None or view.starved < _STARVED:
         return None
     gain = gain_of(view, fewer)
     if gain is not None and gain.value < 0.9:
         return None
-    return claim(
-        view,
-        "cpu.oversubscribed",
-        Words(
-            title="The workers want more cores than there are",
-            explanation=f"{view.workers} workers would keep {wanted:.1f} cores busy and "
-            f"{view.cores:g} can be had: a batch waits for a core "
-            f"{percent(starved(view))} of its time.",
-        ),
-        place=Place.FAULT,
-        cost=min(starved(view), self_starved(view)),
+    return Claim(
+        title="The workers want more cores than there are",
+        explanation=f"{view.workers} workers would keep {wanted:.1f} cores busy and "
+        f"{view.cores:g} can be had: a batch waits for a core "
+        f"{percent(view.starved)} of its time.",
+        cost=min(view.starved, self_starved(view)),
         figures={
             "wanted_cores": wanted,
             "usable_cores": view.cores,
             "own_cpu_cores": view.usage.own_cpu_cores,
-            "starved_fraction": starved(view),
+            "starved_fraction": view.starved,
         },
         fix=settings_fix(
             view, fewer, f"Set num_workers={fewer.num_workers}: more workers only take turns."
@@ -232,9 +252,9 @@ def oversubscribed(view: View) -> Claim | None:
 def enough_workers(view: View) -> Config | None:
     """As many workers as keep all cores busy, where there are far more."""
     wanted = demand(view)
-    if limit_of(view) in ("consumer", "main", "unknown") or view.workers < 2:
+    if view.limit in ("consumer", "main", "unknown") or view.workers < 2:
         return None
-    if wanted < _OVERSUBSCRIBED * view.cores or helpers_share(view) >= HELPERS:
+    if wanted < _OVERSUBSCRIBED * view.cores or view.helpers_share >= HELPERS:
         return None
     if pinned_cpus(view) is not None:
         return None

@@ -1,12 +1,13 @@
-"""The way to the device, and who else uses it."""
+"""The way to the device: what copying batches takes, on which card, and who else uses it."""
 
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
-from dlprof.advise.findings.claims import Claim, Place, Words, claim, settings_fix
-from dlprof.advise.findings.copying import Copying, copying_of, used_gpu
+from dlprof.advise.findings.claims import Claim, settings_fix
 from dlprof.advise.findings.gains import bound, measured_gain
+from dlprof.advise.findings.memory import batch_bytes
 from dlprof.advise.findings.view import View
 from dlprof.advise.wording import percent
 from dlprof.records import Config, Fix, GpuUsage
@@ -39,28 +40,100 @@ _UNPINNABLE_CODE = """class Batch:
         return self"""
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Copying:
+    """Copies of one configuration's batches.
+
+    Attributes:
+        exposed_s: Seconds a batch in which the step waits for its copy.
+        copy_s: Seconds a batch that the copy takes on the device; ``None`` where not told apart.
+        share: Share of the time that is exposed copying.
+        bytes: Of a batch; ``None`` where it isn't known.
+        pinned_fraction: Share of the bytes in page-locked memory; ``None`` where it isn't known.
+    """
+
+    exposed_s: float
+    copy_s: float | None
+    share: float
+    bytes: float | None
+    pinned_fraction: float | None
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """Rate of the copies themselves."""
+        took_s = self.copy_s or self.exposed_s
+        return self.bytes / took_s if self.bytes and took_s > 0 else None
+
+    def figures(self) -> dict[str, Any]:
+        """As evidence of a finding."""
+        return {
+            "copy_s": self.exposed_s if self.copy_s is None else self.copy_s,
+            "exposed_s": self.exposed_s,
+            "share": self.share,
+            "batch_bytes": self.bytes,
+            "pinned_fraction": self.pinned_fraction,
+        }
+
+
+def copying_of(view: View) -> Copying | None:
+    """The copies as plain trials timed them, else as an explained one did; ``None`` without any."""
+    copies, rate = view.copies, view.rate
+    if copies is not None and copies.exposed_s is not None and rate:
+        return Copying(
+            exposed_s=copies.exposed_s,
+            copy_s=copies.copy_s,
+            share=min(0.99, copies.exposed_s * rate),
+            bytes=copies.bytes or batch_bytes(view),
+            pinned_fraction=copies.pinned_fraction,
+        )
+    costs = view.costs
+    if costs is None or costs.copy_s <= 0 or costs.period_s <= 0:
+        return None
+    return Copying(
+        exposed_s=costs.copy_s,
+        copy_s=None,
+        share=min(0.99, costs.copy_s / costs.period_s),
+        bytes=batch_bytes(view),
+        pinned_fraction=None,
+    )
+
+
+def used_gpu(view: View) -> GpuUsage | None:
+    """What the card did that batches were copied to; ``None`` where it can't be told which.
+
+    NVML's order is not CUDA's: the UUID that torch told joins them, or else the machine's
+    ``cuda_index``.
+    """
+    copies = view.copies
+    if copies is None:
+        return None
+    if copies.uuid:
+        return next((gpu for gpu in view.usage.gpu if gpu.uuid == copies.uuid), None)
+    if not copies.device.startswith("cuda"):
+        return None
+    _, _, number = copies.device.partition(":")
+    wanted = int(number) if number.isdigit() else 0
+    uuids = [gpu.uuid for gpu in view.evidence.machine.gpus if gpu.cuda_index == wanted]
+    return next((gpu for gpu in view.usage.gpu if gpu.uuid in uuids), None)
+
+
 def pageable(view: View) -> Claim | None:
     """Copies to the device are unpinned and exposed."""
     copying = copying_of(view)
     if copying is None or not _is_worth_pinning(view, copying):
         return None
     if view.config.pin_memory:
-        return _unpinnable(view, copying)
+        return _unpinnable(copying)
     pinned = dataclasses.replace(view.config, pin_memory=True)
     gain = measured_gain(view, pinned)
     if gain is not None and gain.value < _PAYS:
         return None
     fix = settings_fix(view, pinned, "Set pin_memory=True and copy with non_blocking=True.")
-    return claim(
-        view,
-        "transfer.pageable",
-        Words(
-            title="Copies to the device are unpinned",
-            explanation=f"Copying a batch of {format_bytes(copying.bytes)} takes "
-            f"{format_duration(copying.exposed_s)}, {percent(copying.share)} of the time, and "
-            "nothing else happens meanwhile.",
-        ),
-        place=Place.FAULT,
+    return Claim(
+        title="Copies to the device are unpinned",
+        explanation=f"Copying a batch of {format_bytes(copying.bytes)} takes "
+        f"{format_duration(copying.exposed_s)}, {percent(copying.share)} of the time, and "
+        "nothing else happens meanwhile.",
         cost=copying.share,
         figures=copying.figures(),
         fix=dataclasses.replace(fix, code=_PAGEABLE_CODE),
@@ -68,19 +141,14 @@ def pageable(view: View) -> Claim | None:
     )
 
 
-def _unpinnable(view: View, copying: Copying) -> Claim:
+def _unpinnable(copying: Copying) -> Claim:
     """``pin_memory=True`` that leaves the batches as they are."""
-    return claim(
-        view,
-        "transfer.pageable",
-        Words(
-            title="pin_memory=True doesn't pin what is copied",
-            explanation=f"Only {percent(copying.pinned_fraction or 0.0)} of a batch's bytes come "
-            f"in pinned memory, and copying takes {percent(copying.share)} of the time: torch pins "
-            "tensors, lists, tuples and dicts, and what has a pin_memory method. What is cut out "
-            "of a tensor, or converted by the same .to(), is copied from memory that isn't pinned.",
-        ),
-        place=Place.FAULT,
+    return Claim(
+        title="pin_memory=True doesn't pin what is copied",
+        explanation=f"Only {percent(copying.pinned_fraction or 0.0)} of a batch's bytes come "
+        f"in pinned memory, and copying takes {percent(copying.share)} of the time: torch pins "
+        "tensors, lists, tuples and dicts, and what has a pin_memory method. What is cut out "
+        "of a tensor, or converted by the same .to(), is copied from memory that isn't pinned.",
         cost=copying.share,
         figures=copying.figures(),
         fix=Fix(
@@ -127,15 +195,10 @@ def link(view: View) -> Claim | None:
     left = speed / (_REACHED * theory)
     cost = copying.share * (1 - left)
     seen = used_gpu(view)
-    return claim(
-        view,
-        "transfer.link",
-        Words(
-            title="The link to the device is slower than it should be",
-            explanation=f"Pinned batches go at {format_bytes(speed)} a second where the card and "
-            f"its slot allow {format_bytes(theory)}.{_seen_link(seen)}{_beside(view, seen)}",
-        ),
-        place=Place.FAULT,
+    return Claim(
+        title="The link to the device is slower than it should be",
+        explanation=f"Pinned batches go at {format_bytes(speed)} a second where the card and "
+        f"its slot allow {format_bytes(theory)}.{_seen_link(seen)}{_beside(view, seen)}",
         cost=cost,
         figures={
             "copy_bytes_per_s": speed,
@@ -196,20 +259,20 @@ def neighbours(view: View) -> Claim | None:
     uses_it = view.evidence.accelerator is not None and (
         view.evidence.has_step or copying_of(view) is not None
     )
-    gpu = _shared_card(view) if uses_it else _busy_card(view)
+    if uses_it:
+        gpu = used_gpu(view)
+        gpu = gpu if gpu is not None and gpu.other_processes else None
+    else:  # of the busiest card no kernel can be the trial's
+        busy = [each for each in view.usage.gpu if _active(each) >= _OTHERS_BUSY]
+        gpu = max(busy, key=_active, default=None)
     if gpu is None:
         return None
     active = gpu.kernel_active_fraction
     kernels = "" if active is None else f", and kernels ran {percent(active)} of the time"
     own = ", the trial's own among them" if uses_it and kernels else ""
-    return claim(
-        view,
-        "gpu.neighbours",
-        Words(
-            title="Other processes use the device",
-            explanation=f"GPU {gpu.index} ({gpu.name}): {_crowd(gpu)}{kernels}{own}.",
-        ),
-        place=Place.BEHIND,
+    return Claim(
+        title="Other processes use the device",
+        explanation=f"GPU {gpu.index} ({gpu.name}): {_crowd(gpu)}{kernels}{own}.",
         cost=0.0,
         figures={
             "gpu": gpu.index,
@@ -222,16 +285,8 @@ def neighbours(view: View) -> Claim | None:
     )
 
 
-def _shared_card(view: View) -> GpuUsage | None:
-    """The card that the trial works on, where others did so before it began."""
-    seen = used_gpu(view)
-    return seen if seen is not None and seen.other_processes else None
-
-
-def _busy_card(view: View) -> GpuUsage | None:
-    """The busiest card, none of whose kernels can be the trial's."""
-    busy = [gpu for gpu in view.usage.gpu if (gpu.kernel_active_fraction or 0) >= _OTHERS_BUSY]
-    return max(busy, key=lambda gpu: gpu.kernel_active_fraction or 0, default=None)
+def _active(gpu: GpuUsage) -> float:
+    return gpu.kernel_active_fraction or 0.0
 
 
 def _crowd(gpu: GpuUsage) -> str:

@@ -11,7 +11,7 @@ from dlprof.advise.findings.costs import Costs
 from dlprof.advise.findings.view import View
 from dlprof.model import relative_error
 from dlprof.records import Config, Estimate, Prediction, Trial
-from dlprof.stats import Belief, believe, observe
+from dlprof.stats import believe, observe
 
 _BOUND_LOG_SD = 0.12
 """How far the closed form is off: 5 to 6 % in the median and 40 % at the 90th percentile (FIELD
@@ -112,12 +112,18 @@ def measured_gain(view: View, config: Config) -> Gain | None:
         return Gain(estimate=Estimate(value=0.0), source="measured", trials=failed)
     if not plain or not present:
         return None
-    fit = _fit(view)
+    both = view.evidence.plain("present", "variant")
+    seen = (observe(trial, _batches_per_s(trial)) for trial in both)
+    fit = believe([each for each in seen if each is not None])
     key, own = config.key, view.config.key
     if key not in fit.log_rates or own not in fit.log_rates:
         return None
+    ratio = fit.ratio(key, own)
+    if fit.groups[key] == fit.groups[own] and any(t.whole_epochs for t in (*plain, *present)):
+        # The same steady rate is told apart where epochs are measured whole.
+        ratio = Estimate(value=math.exp(fit.log_rates[key] - fit.log_rates[own]))
     return Gain(
-        estimate=_ratio(fit, key, own, (*plain, *present)),
+        estimate=ratio,
         source="measured",
         trials=tuple(trial.id for trial in plain),
         worst=_worst(plain, present),
@@ -133,19 +139,6 @@ def _worst(variant: Sequence[Trial], present: Sequence[Trial]) -> float | None:
         if now.get(trial.repetition)
     ]
     return min(ratios) if len(ratios) > 1 else None
-
-
-def _fit(view: View) -> Belief:
-    trials = view.evidence.plain("present", "variant")
-    seen = [observe(trial, _batches_per_s(trial)) for trial in trials]
-    return believe([each for each in seen if each is not None])
-
-
-def _ratio(fit: Belief, key: str, own: str, trials: tuple[Trial, ...]) -> Estimate:
-    """The ratio of two; the same steady rate is told apart where epochs are measured whole."""
-    if any(trial.whole_epochs for trial in trials) and fit.groups[key] == fit.groups[own]:
-        return Estimate(value=math.exp(fit.log_rates[key] - fit.log_rates[own]))
-    return fit.ratio(key, own)
 
 
 def _batches_per_s(trial: Trial) -> float:

@@ -4,21 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from dlprof.advise.findings.claims import Claim, Place, Words, claim, settings_fix
-from dlprof.advise.findings.consumer import (
-    FEW_TENSORS,
-    is_dear_to_receive,
-    too_many_workers,
-)
+from dlprof.advise.findings.claims import Claim, settings_fix
+from dlprof.advise.findings.consumer import FEW_TENSORS, is_dear_to_receive, too_many_workers
 from dlprof.advise.findings.costs import LEAST_RECEIVE_S, Costs, Work
-from dlprof.advise.findings.gains import (
-    Gain,
-    bound,
-    closed_form,
-    gain_of,
-    measured_gain,
-)
-from dlprof.advise.findings.limit import limit_of, main_share
+from dlprof.advise.findings.gains import Gain, bound, closed_form, gain_of, measured_gain
 from dlprof.advise.findings.view import View
 from dlprof.advise.wording import percent
 from dlprof.records import Config, Fix
@@ -58,22 +47,17 @@ def receive(view: View) -> Claim | None:
     if view.evidence.has_step and remedy is None and cost < _BEARABLE:
         return None  # what any step waits for a batch from a worker, and nothing mends it
     what = f" of {tensors} tensors" if tensors else ""
-    return claim(
-        view,
-        "main.receive",
-        Words(
-            title="The main process spends its time rebuilding batches",
-            explanation=f"Taking a batch{what} from a worker costs the main process "
-            f"{format_duration(costs.receive.own_s)}, {percent(share)} of the time that "
-            "the consumer waits." + (_HAND_SHAKE if _waits(costs) else ""),
-        ),
-        place=Place.FAULT,
+    return Claim(
+        title="The main process spends its time rebuilding batches",
+        explanation=f"Taking a batch{what} from a worker costs the main process "
+        f"{format_duration(costs.receive.own_s)}, {percent(share)} of the time that "
+        "the consumer waits." + (_HAND_SHAKE if _waits(costs) else ""),
         cost=cost,
         figures={
             "receive_s": costs.receive.own_s,
             "receive_cpu_s": costs.receive.cpu_s,
             "batch_tensors": tensors,
-            "main_share_of_wait": main_share(view),
+            "main_share_of_wait": view.main_share,
         },
         fix=_receive_fix(view, remedy),
         gain=gain,
@@ -84,7 +68,7 @@ def _is_receiving(view: View, costs: Costs) -> bool:
     """Whether receiving is what main does, and main, or what it receives, is the limit."""
     if costs.receive.own_s < costs.dispatch.own_s:
         return False
-    return limit_of(view) == "main" or is_dear_to_receive(view)
+    return view.limit == "main" or is_dear_to_receive(view)
 
 
 def _waits(costs: Costs) -> bool:
@@ -157,7 +141,7 @@ def _receive_fix(view: View, remedy: Config | None) -> Fix:
 def sampler(view: View) -> Claim | None:
     """The sampler holds main up."""
     costs = view.costs
-    if costs is None or limit_of(view) == "consumer":
+    if costs is None or view.limit == "consumer":
         return None
     held_s = costs.period_s if not view.workers else costs.wait_s
     share = costs.dispatch.own_s / max(1e-12, held_s)
@@ -166,16 +150,11 @@ def sampler(view: View) -> Claim | None:
     free = dataclasses.replace(costs, dispatch=Work())
     now = closed_form(costs, view.config, view.cores)
     name = view.evidence.target.sampler or "The sampler"
-    return claim(
-        view,
-        "main.sampler",
-        Words(
-            title="The sampler holds the main process up",
-            explanation=f"{name} takes {format_duration(costs.dispatch.own_s)} to draw the indices "
-            f"of a batch, in the main process, while {percent(min(1.0, share))} of the wait for "
-            "data goes by; workers can't help with that.",
-        ),
-        place=Place.FAULT,
+    return Claim(
+        title="The sampler holds the main process up",
+        explanation=f"{name} takes {format_duration(costs.dispatch.own_s)} to draw the indices "
+        f"of a batch, in the main process, while {percent(min(1.0, share))} of the wait for "
+        "data goes by; workers can't help with that.",
         cost=min(1.0, share) * (view.wait or 1.0),
         figures={"dispatch_s": costs.dispatch.own_s, "share_of_wait": min(1.0, share)},
         fix=Fix(
@@ -196,16 +175,11 @@ def pin(view: View) -> Claim | None:
     if gain is not None and gain.value < _PAYS:
         return None
     share = costs.pin_s / max(1e-12, costs.period_s)
-    return claim(
-        view,
-        "main.pin",
-        Words(
-            title="The pin thread is the limit",
-            explanation=f"One thread copies every batch to page-locked memory, "
-            f"{format_duration(costs.pin_s)} each, and is busy {percent(min(1.0, share))} of the "
-            f"time.{_starved_pin(view)}",
-        ),
-        place=Place.FAULT,
+    return Claim(
+        title="The pin thread is the limit",
+        explanation=f"One thread copies every batch to page-locked memory, "
+        f"{format_duration(costs.pin_s)} each, and is busy {percent(min(1.0, share))} of the "
+        f"time.{_starved_pin(view)}",
         cost=gain.saved if gain is not None else min(1.0, share) * (view.wait or 1.0),
         figures={
             "pin_s": costs.pin_s,
@@ -241,6 +215,6 @@ def _starved_pin(view: View) -> str:
 
 def unpinned(view: View) -> Config | None:
     """The same without pinning, where the pin thread is the limit."""
-    if not view.config.pin_memory or limit_of(view) != "pin":
+    if not view.config.pin_memory or view.limit != "pin":
         return None
     return dataclasses.replace(view.config, pin_memory=False)

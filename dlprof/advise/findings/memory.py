@@ -6,9 +6,10 @@ import dataclasses
 import statistics
 from collections.abc import Sequence
 
-from dlprof.advise.findings.claims import Claim, Place, Words, claim, settings_fix
+from dlprof.advise.findings.claims import Claim, settings_fix
 from dlprof.advise.findings.view import View
-from dlprof.records import Config, Failure, Fix, Trial
+from dlprof.advise.wrong_data import failed_by
+from dlprof.records import Config, Failure, FailureKind, Fix
 from dlprof.units import format_bytes
 
 _LEAST_GROWTH = 16 << 10
@@ -64,15 +65,10 @@ def growth(view: View) -> Claim | None:
     room = view.evidence.machine.memory_available_bytes or view.evidence.machine.memory_bytes
     if room is None or slope * ahead < _SOON_SHARE * room:
         return None
-    return claim(
-        view,
-        "memory.growth",
-        Words(
-            title="Memory of the workers grows",
-            explanation=f"Each batch leaves {format_bytes(slope)} behind, "
-            f"{format_bytes(slope * view.rate)} a second in all; {format_bytes(room)} can be had.",
-        ),
-        place=Place.BROKEN,
+    return Claim(
+        title="Memory of the workers grows",
+        explanation=f"Each batch leaves {format_bytes(slope)} behind, "
+        f"{format_bytes(slope * view.rate)} a second in all; {format_bytes(room)} can be had.",
         cost=min(1.0, slope * ahead / room),
         figures={
             "growth_bytes_per_batch": slope,
@@ -171,16 +167,11 @@ def limit(view: View) -> Claim | None:
     fewer = _smaller(view.config)
     needs = "" if used is None else f"It used {format_bytes(used)}. "
     told = "" if failure is None else f"{failure.message} "
-    return claim(
-        view,
-        "memory.limit",
-        Words(
-            title="The setting does not fit into memory",
-            explanation=f"{told}{needs}{format_bytes(room)} is what there is.",
-        ),
-        place=Place.BROKEN,
+    return Claim(
+        title="The setting does not fit into memory",
+        explanation=f"{told}{needs}{format_bytes(room)} is what there is.",
         cost=1.0 if failure is not None else 0.5,
-        figures={"memory_bytes": room, "pss_peak_bytes": used, "failure": _kind(failure)},
+        figures={"memory_bytes": room, "pss_peak_bytes": used, "failure": failure and failure.kind},
         fix=settings_fix(
             view,
             fewer,
@@ -198,21 +189,16 @@ def shared(view: View) -> Claim | None:
     if failure is None and not over:
         return None
     smaller = fitting(view)
-    return claim(
-        view,
-        "memory.shm",
-        Words(
-            title="Shared memory is too small",
-            explanation=f"Full queues hold {format_bytes(need)} in /dev/shm, which has "
-            f"{format_bytes(room)} to give." + ("" if failure is None else f" {failure.message}"),
-        ),
-        place=Place.BROKEN,
+    return Claim(
+        title="Shared memory is too small",
+        explanation=f"Full queues hold {format_bytes(need)} in /dev/shm, which has "
+        f"{format_bytes(room)} to give." + ("" if failure is None else f" {failure.message}"),
         cost=1.0,
         figures={
             "shm_needed_bytes": need,
             "shm_available_bytes": room,
             "batch_bytes": batch_bytes(view),
-            "failure": _kind(failure),
+            "failure": failure and failure.kind,
         },
         fix=dataclasses.replace(
             settings_fix(
@@ -265,17 +251,7 @@ def _smaller(config: Config) -> Config:
     return half.canonical()
 
 
-def _failure(view: View, kind: str) -> Failure | None:
+def _failure(view: View, kind: FailureKind) -> Failure | None:
     """A failure of the configuration itself, or of any trial where it was never run."""
-    own = view.evidence.trials("present")
-    found = [_of_kind(trial, kind) for trial in own or view.evidence.trials()]
-    return next((failure for failure in found if failure is not None), None)
-
-
-def _of_kind(trial: Trial, kind: str) -> Failure | None:
-    failure = trial.failure
-    return failure if failure is not None and failure.kind == kind else None
-
-
-def _kind(failure: Failure | None) -> str | None:
-    return None if failure is None else failure.kind
+    found = failed_by(view.evidence.trials("present") or view.evidence.trials(), kind)
+    return found[0].failure if found else None

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from typing import Any
 
-from dlprof.advise.findings.claims import Claim, Place, fixed, severity_of
+from dlprof.advise.findings.claims import Claim, Place, fixed
 from dlprof.advise.findings.evidence import Evidence
-from dlprof.advise.findings.table import TABLE
+from dlprof.advise.findings.table import TABLE, Row
 from dlprof.advise.findings.view import View
 from dlprof.advise.findings.whole import competes, crowds, script_gain
+from dlprof.advise.wording import severity_of
 from dlprof.records import Config, Finding, FindingCode
+from dlprof.units import format_duration
+
+Placed = tuple[Place, Finding]
 
 _CERTAIN: frozenset[FindingCode] = frozenset(
     {
@@ -42,81 +47,107 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
     """
     view = View.of(evidence)
     integrity = evidence.integrity
-    found = [
-        claim
-        for row in TABLE
-        if (claim := row.rule(view)) is not None and integrity.allows(claim.finding, view.config)
-    ]
-    if any(claim.finding.code == "consumer" for claim in found):
-        copies = any(claim.finding.code in _COPIES for claim in found)
+    claims = ((row, row.rule(view)) for row in TABLE)
+    stated = (_stated(view, row, claim) for row, claim in claims if claim is not None)
+    found = [each for each in stated if integrity.allows(each[1], view.config)]
+    codes = {finding.code for _, finding in found}
+    if "consumer" in codes:
+        copies = not codes.isdisjoint(_COPIES)
         told = (_BESIDE_CONSUMER | _COPIES) - ({"consumer"} if copies else set())
-        found = [c for c in found if c.place is Place.BROKEN or c.finding.code in told]
-    elif any(claim.finding.code in WRONG_DATA for claim in found):
+        found = [each for each in found if each[0] is Place.BROKEN or each[1].code in told]
+    elif not codes.isdisjoint(WRONG_DATA):
         # Rates of wrong data are none: what would make it come faster is no advice.
-        found = [claim for claim in found if claim.place is Place.BROKEN]
-    claims = sorted(_agreeing(found), key=lambda each: (each.place, -each.finding.cost))
-    placed = [(claim.place, finding) for claim, finding in _falling(_merged(claims))]
-    return tuple(_doubted(_graded(each, view, place), view) for place, each in placed)
+        found = [each for each in found if each[0] is Place.BROKEN]
+    ordered = sorted(_agreeing(found), key=lambda each: (each[0], -each[1].cost))
+    falling = _falling(_merged(ordered))
+    return tuple(_doubted(_graded(each, view, place), view) for place, each in falling)
 
 
-def _agreeing(claims: Sequence[Claim]) -> list[Claim]:
+def _stated(view: View, row: Row, claim: Claim) -> Placed:
+    """The finding that a claim is, its trials among its evidence, and its place."""
+    trials = [*view.trial_ids]
+    if view.explained is not None:
+        trials.append(view.explained.trial_id)
+    evidence: dict[str, Any] = {**claim.figures, "trials": list(dict.fromkeys(trials))}
+    gain = claim.gain
+    if gain is not None:
+        evidence["gain_from"] = gain.source
+        evidence["gain_trials"] = list(gain.trials)
+        evidence["gain_at"] = _gain_at(view)
+    cost = min(1.0, max(0.0, claim.cost))
+    return row.place if claim.place is None else claim.place, Finding(
+        code=row.code,
+        severity=severity_of(cost),
+        title=claim.title,
+        explanation=claim.explanation,
+        evidence=evidence,
+        fix=claim.fix,
+        predicted_gain=None if gain is None else gain.estimate,
+        cost=cost,
+    )
+
+
+def _gain_at(view: View) -> str:
+    """Where a gain is one."""
+    evidence = view.evidence
+    if evidence.script is not None:
+        return "in this loop"
+    if not evidence.has_step:
+        return "without a step"
+    if evidence.step_s > 0:
+        return f"at a step of {format_duration(evidence.step_s)}"
+    return "with this step"
+
+
+def _agreeing(found: Sequence[Placed]) -> list[Placed]:
     """Without the lesser of two that contradict each other: more workers, and fewer."""
     gains = {
-        claim.finding.code: gain.value if (gain := claim.finding.predicted_gain) else 1.0
-        for claim in claims
+        each.code: each.predicted_gain.value if each.predicted_gain else 1.0 for _, each in found
     }
     more, fewer = gains.get("too_few_workers"), gains.get("too_many_workers")
     if more is None or fewer is None:
-        return list(claims)
+        return list(found)
     wrong = "too_few_workers" if fewer > _CLEARLY * more else "too_many_workers"
-    return [claim for claim in claims if claim.finding.code != wrong]
+    return [each for each in found if each[1].code != wrong]
 
 
-def _merged(claims: Sequence[Claim]) -> list[Claim]:
-    """The claims with each change of settings once: what asks for the same is one finding."""
-    kept: list[Claim] = []
-    for claim in claims:
-        place = next((n for n, each in enumerate(kept) if _same_fix(each, claim)), None)
-        if place is None:
-            kept.append(claim)
+def _merged(found: Sequence[Placed]) -> list[Placed]:
+    """With each change of settings once: what asks for the same is one finding."""
+    kept: list[Placed] = []
+    for place, finding in found:
+        same = next((n for n, (_, each) in enumerate(kept) if _same_fix(each, finding)), None)
+        if same is None:
+            kept.append((place, finding))
         else:
-            kept[place] = _joined(kept[place], claim)
+            kept[same] = kept[same][0], _joined(kept[same][1], finding)
     return kept
 
 
-def _same_fix(one: Claim, two: Claim) -> bool:
-    first, second = one.finding.fix, two.finding.fix
+def _same_fix(one: Finding, two: Finding) -> bool:
+    first, second = one.fix, two.fix
     if first is None or second is None or not first.dataloader_kwargs:
         return False
     return first.dataloader_kwargs == second.dataloader_kwargs
 
 
-def _joined(first: Claim, second: Claim) -> Claim:
+def _joined(one: Finding, two: Finding) -> Finding:
     """The first with what the second says; that workers are too few is no cause by itself."""
-    one, two = first.finding, second.finding
-    title = two.title if one.code == "too_few_workers" else one.title
-    finding = dataclasses.replace(
+    return dataclasses.replace(
         one,
-        title=title,
+        title=two.title if one.code == "too_few_workers" else one.title,
         explanation=f"{one.explanation} {two.explanation}",
-        evidence={
-            **one.evidence,
-            **{k: v for k, v in two.evidence.items() if k not in one.evidence},
-        },
+        evidence={**one.evidence, **two.evidence, **one.evidence},
     )
-    return dataclasses.replace(first, finding=finding)
 
 
-def _falling(claims: Iterable[Claim]) -> list[tuple[Claim, Finding]]:
+def _falling(found: Iterable[Placed]) -> list[Placed]:
     """The findings with the costs that are left to them behind those before."""
-    findings: list[tuple[Claim, Finding]] = []
-    for claim in claims:
-        finding = claim.finding
-        before = findings[-1][1].cost if findings else 0.0
-        if finding.cost > before > 0:
-            finding = dataclasses.replace(finding, cost=before, severity=severity_of(before))
-        findings.append((claim, finding))
-    return findings
+    kept: list[Placed] = []
+    for place, finding in found:
+        before = kept[-1][1].cost if kept else 0.0
+        cost = before if finding.cost > before > 0 else finding.cost
+        kept.append((place, dataclasses.replace(finding, cost=cost, severity=severity_of(cost))))
+    return kept
 
 
 def _graded(finding: Finding, view: View, place: Place) -> Finding:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 
-from dlprof.advise.findings.claims import Claim, Place, Words, claim, settings_fix
+from dlprof.advise.findings.claims import Claim, Place, settings_fix
 from dlprof.advise.findings.gains import Gain, bound, measured_gain
 from dlprof.advise.findings.view import View
 from dlprof.advise.wording import percent
@@ -39,14 +39,10 @@ def startup(view: View) -> Claim | None:
     several = (
         f"{epochs:.0f} epochs" if view.config.persistent_workers and epochs > 1 else "an epoch"
     )
-    return claim(
-        view,
-        "startup",
-        Words(
-            title="Starting workers costs more than it earns",
-            explanation=f"Starting {view.workers} workers takes {format_duration(turn_s)}{once}, "
-            f"{percent(share)} of the time of {several} of {batches or 0:,} batches.",
-        ),
+    return Claim(
+        title="Starting workers costs more than it earns",
+        explanation=f"Starting {view.workers} workers takes {format_duration(turn_s)}{once}, "
+        f"{percent(share)} of the time of {several} of {batches or 0:,} batches.",
         place=Place.FAULT if starting_leads(view) else Place.BEHIND,
         cost=share,
         figures={

@@ -13,64 +13,60 @@ from dlprof.advise.findings import (
     main_side,
     memory,
     startup,
-    threads,
     waiting,
     workers,
 )
-from dlprof.advise.findings.claims import Claim
+from dlprof.advise.findings.claims import Claim, Place
 from dlprof.advise.findings.view import View
 from dlprof.records import Config, FindingCode
 
 
-def _none(view: View) -> Config | None:
-    """No setting shows it: ``view`` is not looked at."""
-    del view
-    return None
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Row:
     """One cause.
 
     Attributes:
         code: Which.
+        place: Where it belongs; within one, the dearer comes first.
         rule: Looks for it; ``None`` where it isn't.
-        remedy: The configuration worth a trial, which mends it if it is the cause.
+        remedy: The configuration worth a trial, which mends it if it is the cause; ``None`` where
+            no setting shows it.
     """
 
     code: FindingCode
+    place: Place
     rule: Callable[[View], Claim | None]
-    remedy: Callable[[View], Config | None] = _none
+    remedy: Callable[[View], Config | None] | None = None
 
 
 TABLE: tuple[Row, ...] = (
-    Row(code="memory.shm", rule=memory.shared),
-    Row(code="memory.limit", rule=memory.limit),
-    Row(code="memory.growth", rule=memory.growth),
-    Row(code="data.truncated", rule=content.truncated),
-    Row(code="data.duplicated", rule=content.duplicated),
-    Row(code="data.unshared", rule=content.unshared),
-    Row(code="consumer", rule=consumer.consumer),
-    Row(code="cpu.threads", rule=threads.threads, remedy=threads.single_threaded),
-    Row(code="cpu.affinity", rule=cores.affinity),
-    Row(code="cpu.quota", rule=cores.quota),
-    Row(code="cpu.oversubscribed", rule=cores.oversubscribed, remedy=cores.enough_workers),
-    Row(code="cpu.neighbours", rule=cores.neighbours),
-    Row(code="startup", rule=startup.startup, remedy=startup.kept_workers),
-    Row(code="main.sampler", rule=main_side.sampler),
-    Row(code="main.pin", rule=main_side.pin, remedy=main_side.unpinned),
-    Row(code="main.receive", rule=main_side.receive, remedy=main_side.lighter),
-    Row(code="transfer.pageable", rule=device.pageable, remedy=device.pinned_copies),
-    Row(code="transfer.link", rule=device.link),
-    Row(code="gpu.neighbours", rule=device.neighbours),
-    Row(code="order.blocking", rule=waiting.order, remedy=waiting.unordered),
-    Row(code="prefetch.shallow", rule=waiting.shallow, remedy=waiting.deeper),
-    Row(code="lock", rule=waiting.lock),
-    Row(code="collate", rule=workers.collate),
-    Row(code="too_few_workers", rule=workers.too_few_workers, remedy=workers.more_workers),
-    Row(code="too_many_workers", rule=consumer.too_many_workers, remedy=consumer.fewer_workers),
-    Row(code="fetch.io", rule=workers.fetch_io),
-    Row(code="fetch.cpu", rule=workers.fetch_cpu),
+    Row("memory.shm", Place.BROKEN, memory.shared),
+    Row("memory.limit", Place.BROKEN, memory.limit),
+    Row("memory.growth", Place.BROKEN, memory.growth),
+    Row("data.truncated", Place.BROKEN, content.truncated),
+    Row("data.duplicated", Place.BROKEN, content.duplicated),
+    Row("data.unshared", Place.FAULT, content.unshared),
+    Row("consumer", Place.CONSUMER, consumer.consumer),
+    Row("cpu.threads", Place.FAULT, cores.threads, cores.single_threaded),
+    Row("cpu.affinity", Place.FAULT, cores.affinity),
+    Row("cpu.quota", Place.FAULT, cores.quota),
+    Row("cpu.oversubscribed", Place.FAULT, cores.oversubscribed, cores.enough_workers),
+    Row("cpu.neighbours", Place.BEHIND, cores.neighbours),
+    Row("startup", Place.BEHIND, startup.startup, startup.kept_workers),
+    Row("main.sampler", Place.FAULT, main_side.sampler),
+    Row("main.pin", Place.FAULT, main_side.pin, main_side.unpinned),
+    Row("main.receive", Place.FAULT, main_side.receive, main_side.lighter),
+    Row("transfer.pageable", Place.FAULT, device.pageable, device.pinned_copies),
+    Row("transfer.link", Place.FAULT, device.link),
+    Row("gpu.neighbours", Place.BEHIND, device.neighbours),
+    Row("order.blocking", Place.FAULT, waiting.order, waiting.unordered),
+    Row("prefetch.shallow", Place.FAULT, waiting.shallow, waiting.deeper),
+    Row("lock", Place.FAULT, waiting.lock),
+    Row("collate", Place.FAULT, workers.collate),
+    Row("too_few_workers", Place.SETTING, workers.too_few_workers, workers.more_workers),
+    Row("too_many_workers", Place.BEHIND, consumer.too_many_workers, consumer.fewer_workers),
+    Row("fetch.io", Place.NATURE, workers.fetch_io),
+    Row("fetch.cpu", Place.NATURE, workers.fetch_cpu),
 )
 """In the order in which equal causes are told: the rarer and graver first."""
 
@@ -79,7 +75,7 @@ def remedies(view: View) -> Iterator[tuple[FindingCode, Config]]:
     """Configurations worth a trial that the target can have, the gravest cause first, each once."""
     seen, found = {view.config}, view.evidence.integrity
     for row in TABLE:
-        config = row.remedy(view)
+        config = None if row.remedy is None else row.remedy(view)
         if config is None or config in seen or view.evidence.why_fixed(config):
             continue
         if found.fault(config) is None:

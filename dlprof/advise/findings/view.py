@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from typing import Literal
 
 from dlprof.advise.findings.costs import Costs, costs_of
 from dlprof.advise.findings.evidence import Evidence
@@ -13,6 +14,42 @@ from dlprof.records import Config, Copies, Explanation, Stage, StageName, Trial,
 
 _UNSTEADY = 1.5
 """The fastest of a configuration's trials over the slowest, from which one was disturbed."""
+
+Limit = Literal["consumer", "main", "pin", "workers", "waiting", "unknown"]
+"""``workers``: making batches (in main, without workers); ``waiting``: nobody is busy enough, so
+that they wait for each other."""
+
+_CONSUMER_WAITS = 0.1
+"""A consumer that waits less than this is not held up: receiving a batch takes main itself
+several hundredths of a step of 5 ms, whatever the loader's settings."""
+
+_MAIN_SHARE = 0.6
+"""Share of the consumer's wait that is main's own work, from which main is the limit."""
+
+_NOISY_WAITS = 0.15
+"""The same on a machine that others disturb."""
+
+_OWN_SHARE = 0.3
+_FAR_MORE = 1.3
+"""Main's work for a batch over that of the others', from which it is the limit."""
+
+_BUSY = 0.75
+"""Share of time in which a resource works, from which it is the limit."""
+
+_OWN_THREADS = 3
+"""Threads of a worker that computes in one: itself, its feeder, and the one that hands descriptors
+over."""
+
+_LEAST_CPU_S = 0.0015
+"""CPU of the other threads for one batch, below which it is the feeder's: pickling a batch of
+twenty tensors takes half of that."""
+
+_LEAST_PART = 0.15
+"""The same over what making a batch takes, its waiting too: threads that are idle for most of a
+worker's time compete for nothing."""
+
+HELPERS = 0.25
+"""CPU of a worker's other threads over that of the one that fetches, from which they count."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +83,9 @@ class View:
         plain = evidence.plain("present")
         explained = evidence.explained(evidence.config)
         rates = [trial.batches_per_s.value for trial in plain if trial.batches_per_s]
-        rate = statistics.median(rates) if rates else _rate_of(explained)
+        rate = statistics.median(rates) if rates else None
+        if rate is None and explained is not None and explained.window_s > 0:
+            rate = explained.batches / explained.window_s or None
         own = evidence.trials("present")
         completed = [trial for trial in own if trial.outcome == "completed"]
         return cls(
@@ -117,7 +156,8 @@ class View:
 
     def costs_at(self, num_workers: int) -> Costs | None:
         """What the calibration with so many workers told."""
-        found = [each for each in self.evidence.explanations() if _is_at(each, num_workers)]
+        told = self.evidence.explanations()
+        found = [each for each in told if each.config.num_workers == num_workers]
         return costs_of(found[-1]) if found else None
 
     @property
@@ -130,11 +170,64 @@ class View:
         batches = self.epoch_batches
         return batches / self.rate if batches and self.rate else None
 
+    @property
+    def limit(self) -> Limit:
+        """The resource that sets the rate: settled first, so that no two causes claim one time."""
+        held_up = _NOISY_WAITS if self.is_noisy else _CONSUMER_WAITS
+        if self.evidence.has_step and self.wait is not None and self.wait <= held_up:
+            return "consumer"
+        costs = self.costs
+        if costs is None:
+            return "unknown"
+        if not self.workers:
+            return "workers"
+        pinning = costs.pin_s / max(1e-12, costs.period_s)
+        main, busy = self.main_share, self.busy or 0.0
+        if pinning >= _BUSY and pinning >= main:
+            return "pin"
+        # Main's work against each worker's and that of all cores, as it would be with cores at
+        # hand, so that it shows on a crowded machine too.
+        each_s = (costs.making.own_s + costs.put_cpu_s) / self.workers
+        far_more = costs.main_s >= _FAR_MORE * max(each_s, costs.cpu_s / self.cores)
+        if (main >= _MAIN_SHARE and main > busy) or (far_more and main >= _OWN_SHARE):
+            return "main"
+        return "workers" if busy >= _BUSY else "waiting"
 
-def _rate_of(explained: Explanation | None) -> float | None:
-    if explained is None or explained.window_s <= 0 or not explained.batches:
-        return None
-    return explained.batches / explained.window_s
+    @property
+    def main_share(self) -> float:
+        """Share of the consumer's wait in which main itself works for the loader."""
+        if self.costs is None or self.costs.wait_s <= 0:
+            return 0.0
+        return min(1.0, self.costs.main_s / self.costs.wait_s)
+
+    @property
+    def starved(self) -> float:
+        """Share of making a batch spent waiting for a core."""
+        if self.costs is None or self.costs.making.wall_s <= 0:
+            return self.usage.run_queue_wait_fraction or 0.0
+        return self.costs.making.run_queue_s / self.costs.making.wall_s
+
+    @property
+    def most_threads(self) -> int:
+        """Threads of the worker that has most; 0 where none were counted."""
+        workers = () if self.explained is None else self.explained.workers
+        return max((worker.threads or 0 for worker in workers), default=0)
+
+    @property
+    def helpers_share(self) -> float:
+        """CPU of workers' other threads over that of the fetching one, where they are many."""
+        costs = self.costs
+        if costs is None or self.explained is None or costs.making.cpu_s <= 0:
+            return 0.0
+        if costs.put_cpu_s < max(_LEAST_CPU_S, _LEAST_PART * costs.making.own_s):
+            return 0.0  # a feeder's pickling, or next to nothing beside what the worker waits for
+        watched = self.config.start_method in ("spawn", "forkserver")  # by a thread of dlprof's
+        many = self.most_threads > _OWN_THREADS + watched
+        return costs.put_cpu_s / costs.making.cpu_s if many else 0.0
+
+    def stage(self, name: StageName) -> Stage | None:
+        """A stage of the configuration that is explained."""
+        return None if self.explained is None else self.explained.stage(name)
 
 
 def _wait(
@@ -170,8 +263,12 @@ def _usage(trials: Sequence[Trial]) -> Usage:
         io_pressure_fraction=_median(usages, lambda u: u.io_pressure_fraction),
         read_bytes_per_s=_median(usages, lambda u: u.read_bytes_per_s),
         cache_hit_fraction=_median(usages, lambda u: u.cache_hit_fraction),
-        pss_peak_bytes=_largest(u.pss_peak_bytes for u in usages),
-        shm_peak_bytes=_largest(u.shm_peak_bytes for u in usages),
+        pss_peak_bytes=max(
+            (u.pss_peak_bytes for u in usages if u.pss_peak_bytes is not None), default=None
+        ),
+        shm_peak_bytes=max(
+            (u.shm_peak_bytes for u in usages if u.shm_peak_bytes is not None), default=None
+        ),
         gpu=usages[-1].gpu if usages else (),
     )
 
@@ -179,24 +276,3 @@ def _usage(trials: Sequence[Trial]) -> Usage:
 def _median(usages: Sequence[Usage], figure: Callable[[Usage], float | None]) -> float | None:
     known = [value for value in map(figure, usages) if value is not None]
     return statistics.median(known) if known else None
-
-
-def _largest(values: Iterable[int | None]) -> int | None:
-    return max((value for value in values if value is not None), default=None)
-
-
-def _is_at(explained: Explanation, num_workers: int) -> bool:
-    return explained.config.num_workers == num_workers
-
-
-def stage_of(view: View, name: StageName) -> Stage | None:
-    """A stage of the configuration that is explained."""
-    return None if view.explained is None else view.explained.stage(name)
-
-
-def starved(view: View) -> float:
-    """Share of making a batch spent waiting for a core."""
-    costs = view.costs
-    if costs is None or costs.making.wall_s <= 0:
-        return view.usage.run_queue_wait_fraction or 0.0
-    return costs.making.run_queue_s / costs.making.wall_s

@@ -6,14 +6,12 @@ import dataclasses
 import math
 import statistics
 
-from dlprof.advise.findings.claims import Claim, Place, Words, claim, settings_fix
+from dlprof.advise.findings.claims import Claim, settings_fix
 from dlprof.advise.findings.costs import Costs
 from dlprof.advise.findings.gains import Gain, bound, gain_of, modelled_gain
-from dlprof.advise.findings.limit import limit_of
-from dlprof.advise.findings.threads import HELPERS, helpers_share
-from dlprof.advise.findings.view import View, stage_of, starved
+from dlprof.advise.findings.view import HELPERS, View
 from dlprof.advise.wording import percent
-from dlprof.records import BatchCosts, Config, Fix, Stage
+from dlprof.records import BatchCosts, Config, Fix
 from dlprof.units import format_duration
 
 _PAYS = 1.1
@@ -61,28 +59,28 @@ def order(view: View) -> Claim | None:
     if free is None:
         return None
     gain = _order_gain(view, free)
-    if gain is None or not _is_order(view, gain, _deeper_gain(view)):
+    if gain is None or not _is_order(view, gain):
         return None
-    hold_up, fetch = stage_of(view, "hold_up"), stage_of(view, "fetch")
+    hold_up, fetch = view.stage("hold_up"), view.stage("fetch")
     held_s = hold_up.mean_s if hold_up else 0.0
-    slow = f" The slowest fetch took {_times(fetch)} the usual." if fetch else ""
-    return claim(
-        view,
-        "order.blocking",
-        Words(
-            title="Slow samples hold back finished batches",
-            explanation=f"Batches are yielded in order, so a finished one waits "
-            f"{format_duration(held_s)} on average for those before it, and workers run out of "
-            f"work: they are busy {percent(view.busy or 0.0)} of the time.{slow}",
-        ),
-        place=Place.FAULT,
+    slow, slowest = "", dict[str, float]()
+    if fetch is not None:
+        times = fetch.max_s / max(fetch.median_s, 1e-9)
+        slow = f" The slowest fetch took {times:.0f}x the usual."
+    if view.explained is not None and view.explained.samples is not None:
+        slowest = dict([*view.explained.samples.slowest.items()][:3])
+    return Claim(
+        title="Slow samples hold back finished batches",
+        explanation=f"Batches are yielded in order, so a finished one waits "
+        f"{format_duration(held_s)} on average for those before it, and workers run out of "
+        f"work: they are busy {percent(view.busy or 0.0)} of the time.{slow}",
         cost=gain.saved,
         figures={
             "hold_up_s": held_s,
             "fetch_median_s": fetch.median_s if fetch else None,
             "fetch_max_s": fetch.max_s if fetch else None,
             "worker_busy_fraction": view.busy,
-            "slowest_samples": _slowest(view),
+            "slowest_samples": slowest,
         },
         fix=settings_fix(
             view,
@@ -108,33 +106,26 @@ def _order_gain(view: View, free: Config) -> Gain | None:
     return modelled if undecided and modelled is not None else gain
 
 
-def _is_order(view: View, gain: Gain, deeper: Gain | None) -> bool:
+def _is_order(view: View, gain: Gain) -> bool:
     """Whether it is order that holds the loader up, and not that its queues are shallow.
 
     Deeper queues help against both.
     """
     if not gain.pays(_PAYS):
         return False
+    deep = deeper(view)
+    other = None if deep is None else gain_of(view, deep)
     share = _HALF if _piles_up(view) else _NEARLY
-    return deeper is None or gain.value >= share * deeper.value
+    return other is None or gain.value >= share * other.value
 
 
 def _piles_up(view: View) -> bool:
     """Whether finished batches lie out of turn, and single ones take far longer than most."""
-    hold_up, fetch = stage_of(view, "hold_up"), stage_of(view, "fetch")
+    hold_up, fetch = view.stage("hold_up"), view.stage("fetch")
     if hold_up is None or fetch is None or view.costs is None:
         return False
     lying = hold_up.mean_s / max(1e-12, view.costs.period_s)
     return lying >= _PILE and fetch.max_s >= _FAR_SLOWER * fetch.median_s
-
-
-def _times(fetch: Stage) -> str:
-    return f"{fetch.max_s / max(fetch.median_s, 1e-9):.0f}x"
-
-
-def _slowest(view: View) -> dict[str, float]:
-    samples = view.explained.samples if view.explained else None
-    return dict(list(samples.slowest.items())[:3]) if samples else {}
 
 
 def _has_tail(rows: BatchCosts) -> bool:
@@ -153,12 +144,12 @@ def _has_tail(rows: BatchCosts) -> bool:
 
 def unordered(view: View) -> Config | None:
     """The same out of order, where batches lie ready out of turn and workers idle."""
-    hold_up = stage_of(view, "hold_up")
+    hold_up = view.stage("hold_up")
     if view.workers < 2 or not view.config.in_order or hold_up is None or view.costs is None:
         return None
     if view.explained is not None and not _has_tail(view.explained.costs):
         return None
-    if limit_of(view) in ("consumer", "main", "pin") or (view.busy or 0.0) >= _FULLY_BUSY:
+    if view.limit in ("consumer", "main", "pin") or (view.busy or 0.0) >= _FULLY_BUSY:
         return None
     if hold_up.mean_s < _HELD_UP * view.costs.period_s:
         return None
@@ -168,25 +159,20 @@ def unordered(view: View) -> Config | None:
 def shallow(view: View) -> Claim | None:
     """Bursts empty the queue; deeper prefetch helps."""
     deep = deeper(view)
-    if deep is None or order(view) is not None or is_locked(view):
+    if deep is None or order(view) is not None or lock(view) is not None:
         return None
-    if (view.is_noisy or starved(view) >= _STARVED) and not _comes_in_bursts(view):
+    if (view.is_noisy or view.starved >= _STARVED) and not _comes_in_bursts(view):
         return None  # it is others who come in bursts
-    gain = _deeper_gain(view)
+    gain = gain_of(view, deep)
     if gain is None or not gain.pays(_PAYS) or gain.source == "bound":
         return None
-    wait = stage_of(view, "wait")
-    return claim(
-        view,
-        "prefetch.shallow",
-        Words(
-            title="Bursts empty the queue",
-            explanation=f"The workers are busy only {percent(view.busy or 0.0)} of the time, and "
-            f"yet the consumer waits {percent(view.wait or 0.0)}: with "
-            f"prefetch_factor={view.config.prefetch_factor} too few batches are under way to "
-            "bridge the slow moments.",
-        ),
-        place=Place.FAULT,
+    wait = view.stage("wait")
+    return Claim(
+        title="Bursts empty the queue",
+        explanation=f"The workers are busy only {percent(view.busy or 0.0)} of the time, and "
+        f"yet the consumer waits {percent(view.wait or 0.0)}: with "
+        f"prefetch_factor={view.config.prefetch_factor} too few batches are under way to "
+        "bridge the slow moments.",
         cost=gain.saved,
         figures={
             "prefetch_factor": view.config.prefetch_factor,
@@ -204,7 +190,7 @@ def _comes_in_bursts(view: View) -> bool:
     """Whether batches, or the consumer's steps, take far longer now and then by themselves."""
     if view.explained is None or _has_tail(view.explained.costs):
         return True
-    step = stage_of(view, "step")
+    step = view.stage("step")
     return step is not None and step.mean_s >= 2 * step.median_s > 0
 
 
@@ -213,16 +199,11 @@ def deeper(view: View) -> Config | None:
     now = view.config.prefetch_factor
     if not view.workers or now is None or now >= _DEEPEST or view.costs is None:
         return None
-    if limit_of(view) in ("consumer", "main", "pin") or (view.busy or 0.0) >= _FULLY_BUSY:
+    if view.limit in ("consumer", "main", "pin") or (view.busy or 0.0) >= _FULLY_BUSY:
         return None
     depth = min(_DEEPEST, max(_DEEP, 4 * now))
     config = dataclasses.replace(view.config, prefetch_factor=depth)
     return config if fits_shared_memory(view, config) else None
-
-
-def _deeper_gain(view: View) -> Gain | None:
-    config = deeper(view)
-    return gain_of(view, config) if config is not None else None
 
 
 def fits_shared_memory(view: View, config: Config) -> bool:
@@ -235,7 +216,7 @@ def fits_shared_memory(view: View, config: Config) -> bool:
 def lock(view: View) -> Claim | None:
     """Workers wait for each other."""
     costs, alone = view.costs, view.costs_at(1)
-    if costs is None or alone is None or not waits_for_others(view, costs, alone):
+    if costs is None or alone is None or not _wait_for_others(view, costs, alone):
         return None
     more_s = costs.making.io_s - alone.making.io_s
     free_s = max(1e-9, alone.making.own_s + alone.put_cpu_s)
@@ -245,17 +226,12 @@ def lock(view: View) -> Claim | None:
         1 / max(1e-9, costs.step_s + costs.main_s),
     )
     gain = bound(max(1.0, rate * costs.period_s))
-    return claim(
-        view,
-        "lock",
-        Words(
-            title="Workers wait for each other",
-            explanation=f"With {view.workers} workers each batch waits "
-            f"{format_duration(costs.making.io_s)}, with one worker "
-            f"{format_duration(alone.making.io_s)}, and little is read from storage: the workers "
-            "share something that only one can use at a time.",
-        ),
-        place=Place.FAULT,
+    return Claim(
+        title="Workers wait for each other",
+        explanation=f"With {view.workers} workers each batch waits "
+        f"{format_duration(costs.making.io_s)}, with one worker "
+        f"{format_duration(alone.making.io_s)}, and little is read from storage: the workers "
+        "share something that only one can use at a time.",
         cost=min(1.0, more_s / max(1e-12, costs.making.wall_s)),
         figures={
             "waiting_s": costs.making.io_s,
@@ -272,20 +248,14 @@ def lock(view: View) -> Claim | None:
     )
 
 
-def is_locked(view: View) -> bool:
-    """Whether workers wait for each other, by what one alone was seen to take."""
-    costs, alone = view.costs, view.costs_at(1)
-    return costs is not None and alone is not None and waits_for_others(view, costs, alone)
-
-
-def waits_for_others(view: View, costs: Costs, alone: Costs) -> bool:
+def _wait_for_others(view: View, costs: Costs, alone: Costs) -> bool:
     """Whether waiting grows with workers, speed doesn't, and storage isn't why.
 
     What waits for a lock waits in most batches; a few slow ones may have come to one trial only.
     """
-    if view.workers < 2 or limit_of(view) in ("consumer", "main"):
+    if view.workers < 2 or view.limit in ("consumer", "main"):
         return False
-    if helpers_share(view) >= HELPERS:
+    if view.helpers_share >= HELPERS:
         return False  # they wait for threads of their own
     grown_s = min(costs.making.io_s - alone.making.io_s, costs.usual_io_s - alone.usual_io_s)
     if grown_s < _MORE_WAITING * costs.making.own_s:

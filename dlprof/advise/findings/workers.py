@@ -5,19 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from dlprof.advise.findings.claims import Claim, Place, Words, claim, settings_fix
+from dlprof.advise.findings.claims import Claim, Place, settings_fix
 from dlprof.advise.findings.consumer import with_workers
 from dlprof.advise.findings.costs import Costs, Work
-from dlprof.advise.findings.gains import (
-    Gain,
-    bound,
-    closed_form,
-    costs_for,
-    gain_of,
-)
-from dlprof.advise.findings.limit import limit_of
+from dlprof.advise.findings.gains import Gain, bound, closed_form, costs_for, gain_of
 from dlprof.advise.findings.view import View
-from dlprof.advise.findings.waiting import fits_shared_memory, is_locked
+from dlprof.advise.findings.waiting import fits_shared_memory, lock
 from dlprof.advise.findings.whole import competes
 from dlprof.advise.wording import percent
 from dlprof.records import Config, Fix, TransformCost
@@ -50,17 +43,13 @@ def fetch_cpu(view: View) -> Claim | None:
     if costs.fetch.cpu_s < max(costs.fetch.io_s, costs.collate.own_s):
         return None
     dearest = _dearest(view)
+    name = dearest.name if dearest else "__getitem__"
     named = f" {dearest.name} takes {percent(dearest.share)} of that." if dearest else ""
-    half = dataclasses.replace(costs, fetch=_halved(costs.fetch))
-    return claim(
-        view,
-        "fetch.cpu",
-        Words(
-            title="__getitem__ burns CPU",
-            explanation=f"A batch's samples take {format_duration(costs.fetch.cpu_s)} of CPU, "
-            f"{percent(_share(costs.fetch.cpu_s, costs))} of the time that making it takes.{named}",
-        ),
-        place=Place.NATURE,
+    halved = dataclasses.replace(costs.fetch, cpu_s=costs.fetch.cpu_s / 2)
+    return Claim(
+        title="__getitem__ burns CPU",
+        explanation=f"A batch's samples take {format_duration(costs.fetch.cpu_s)} of CPU, "
+        f"{percent(_share(costs.fetch.cpu_s, costs))} of the time that making it takes.{named}",
         cost=_share(costs.fetch.cpu_s, costs) * (view.wait or 1.0),
         figures={
             "fetch_cpu_s": costs.fetch.cpu_s,
@@ -70,11 +59,11 @@ def fetch_cpu(view: View) -> Claim | None:
             "dearest_transform_share": dearest.share if dearest else None,
         },
         fix=Fix(
-            text=f"Make {_named(dearest)} cheaper: resize before decoding in full, cache what "
-            "comes out the same each epoch, move arithmetic on whole batches to the device. The "
-            "gain stated is that of halving its CPU time."
+            text=f"Make {name} cheaper: resize before decoding in full, cache what comes out the "
+            "same each epoch, move arithmetic on whole batches to the device. The gain stated is "
+            "that of halving its CPU time."
         ),
-        gain=_reckoned(view, costs, half),
+        gain=_reckoned(view, costs, dataclasses.replace(costs, fetch=halved)),
     )
 
 
@@ -85,21 +74,16 @@ def fetch_io(view: View) -> Claim | None:
         return None
     if costs.fetch.io_s < max(costs.fetch.cpu_s, costs.collate.own_s):
         return None
-    if is_locked(view):
+    if lock(view) is not None:
         return None
     more = more_workers(view)
     gain = gain_of(view, more) if more is not None else None
     pays = more is not None and gain is not None and gain.value >= _WORTH_TRYING
-    return claim(
-        view,
-        "fetch.io",
-        Words(
-            title="__getitem__ waits for storage or network",
-            explanation=f"A batch's samples wait {format_duration(costs.fetch.io_s)} without "
-            f"using a core, {percent(_share(costs.fetch.io_s, costs))} of the time that making "
-            "the batch takes.",
-        ),
-        place=Place.NATURE,
+    return Claim(
+        title="__getitem__ waits for storage or network",
+        explanation=f"A batch's samples wait {format_duration(costs.fetch.io_s)} without "
+        f"using a core, {percent(_share(costs.fetch.io_s, costs))} of the time that making "
+        "the batch takes.",
         cost=_share(costs.fetch.io_s, costs) * (view.wait or 1.0),
         figures={
             "fetch_waiting_s": costs.fetch.io_s,
@@ -135,15 +119,10 @@ def collate(view: View) -> Claim | None:
     objects = view.workers > 0 and tensors == 0
     # While a worker collates in Python, main waits for its answer to every descriptor.
     free = dataclasses.replace(costs, collate=Work()).received_at_rest(tensors or 1)
-    return claim(
-        view,
-        "collate",
-        Words(
-            title="Collating costs the most",
-            explanation=f"Putting a batch together takes {format_duration(costs.collate.own_s)}, "
-            f"fetching its samples {format_duration(costs.fetch.own_s)}.",
-        ),
-        place=Place.FAULT,
+    return Claim(
+        title="Collating costs the most",
+        explanation=f"Putting a batch together takes {format_duration(costs.collate.own_s)}, "
+        f"fetching its samples {format_duration(costs.fetch.own_s)}.",
         cost=_share(costs.collate.wall_s, costs) * (view.wait or 1.0),
         figures={
             "collate_s": costs.collate.own_s,
@@ -179,14 +158,10 @@ def too_few_workers(view: View) -> Claim | None:
     effect = f"{gain.verb} {gain.value:.2f}x"
     if competes(view, more):
         effect = f"loads {gain.value:.2f}x as fast while no step computes"
-    return claim(
-        view,
-        "too_few_workers",
-        Words(
-            title="More workers would pay",
-            explanation=f"Making a batch takes {format_duration(costs.making.wall_s)} {now}; "
-            f"num_workers={more.num_workers} {effect}.",
-        ),
+    return Claim(
+        title="More workers would pay",
+        explanation=f"Making a batch takes {format_duration(costs.making.wall_s)} {now}; "
+        f"num_workers={more.num_workers} {effect}.",
         place=Place.BEHIND if waits and view.workers > 1 else Place.SETTING,
         cost=gain.saved,
         figures={
@@ -218,7 +193,7 @@ def more_workers(view: View) -> Config | None:
     costs = _making_costs(view)
     if costs is None or (view.workers and (view.busy or 0.0) < 0.5):
         return None
-    if is_locked(view):
+    if lock(view) is not None:
         return None
     with_one = with_workers(view.config, max(1, view.workers))
     beside = costs_for(view, with_one) or costs
@@ -227,9 +202,10 @@ def more_workers(view: View) -> Config | None:
         costs.step_s + beside.main_s, (costs.making.cpu_s + beside.put_cpu_s) / view.cores, 1e-6
     )
     most = max(_MOST_WORKERS, round(_PER_CORE * view.cores))
-    count = min(most, _slots(own_s / held_s), _useful(view))
-    fed = view.evidence.integrity.most_workers
-    count = count if fed is None else min(count, fed)
+    ratio = own_s / held_s
+    slots = max(math.ceil(ratio - 0.05), math.floor(1.15 * ratio))  # many vary: a few more
+    useful = (most, slots, view.epoch_batches or None, view.evidence.integrity.most_workers)
+    count = min(each for each in useful if each is not None)
     more = with_workers(view.config, count)
     while count > max(1, view.workers) and not fits_shared_memory(view, more):
         count -= 1
@@ -240,19 +216,9 @@ def more_workers(view: View) -> Config | None:
     return more if closed_form(beside, more, view.cores) >= _WORTH_TRYING * now else None
 
 
-def _slots(ratio: float) -> int:
-    """Workers for work that keeps so many busy, a few more where they are many: work varies."""
-    return max(math.ceil(ratio - 0.05), math.floor(1.15 * ratio))
-
-
-def _useful(view: View) -> int:
-    """More workers than batches in an epoch have nothing to do."""
-    return max(1, view.epoch_batches or _MOST_WORKERS * 1000)
-
-
 def _making_costs(view: View) -> Costs | None:
     """The costs, where making batches is or may be the limit."""
-    limit = limit_of(view)
+    limit = view.limit
     least = _HALF_BUSY if view.evidence.has_step else _HARDLY_BUSY
     idle = limit == "waiting" and (view.busy or 0.0) < least
     return view.costs if limit in ("workers", "waiting") and not idle else None
@@ -266,14 +232,6 @@ def _dearest(view: View) -> TransformCost | None:
     chain = view.explained.transforms if view.explained else ()
     found = max(chain, key=lambda each: each.share, default=None)
     return found if found is not None and found.share >= _LARGE_SHARE else None
-
-
-def _named(transform: TransformCost | None) -> str:
-    return "__getitem__" if transform is None else transform.name
-
-
-def _halved(work: Work) -> Work:
-    return dataclasses.replace(work, cpu_s=work.cpu_s / 2)
 
 
 def _reckoned(view: View, before: Costs, after: Costs) -> Gain:
