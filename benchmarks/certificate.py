@@ -23,11 +23,9 @@ from typing import Any
 
 from common import RESULTS, Report, Table, keep, parser, publish, surroundings
 
-from dlprof.advise.candidates import gather
-from dlprof.advise.choice import choose
 from dlprof.advise.confidence import certify
+from dlprof.advise.recommend import decide
 from dlprof.advise.situation import Situation
-from dlprof.advise.speeds import speeds_of
 from dlprof.machine.core_speed import SpeedProbe
 from dlprof.records import (
     Config,
@@ -239,14 +237,12 @@ def sweep(world: World, seed: int) -> dict[str, Any]:
         trials.append(_trial(world, found, now_s, len(trials), rng))
         now_s += found.trial_s + _OVERHEAD_S
     run = _run(trials, prediction, plan)
-    candidates = [each for each in gather(run) if each.trials]
-    situation = Situation.of(run)
-    choice = choose(candidates, situation, speeds_of(run, situation))
+    choice, _ = decide(run, Situation.of(run))
     certificate = certify(choice, run)
     if certificate is None:
         raise RuntimeError("several configurations were measured, and nothing was certified")
     pick = world.true[choice.pick.config]
-    measured = max(world.true[each.config] for each in candidates)
+    measured = max(world.true[trial.config] for trial in trials)
     return {
         "kind": world.kind,
         "trace": world.trace,

@@ -18,10 +18,9 @@ from dlprof.advise.thresholds import (
     EVEN,
     FED_WAIT_FRACTION,
     PERHAPS_FED_WAIT_FRACTION,
-    RISK,
 )
 from dlprof.records import Config
-from dlprof.stats import NEAR, mean_interval
+from dlprof.stats import NEAR, RISK, mean_interval
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -83,7 +83,8 @@ def judge(
     for sentence in _doubts(choice, run, agreed):
         return "low", sentence
     if not choice.pick.measured:
-        return "medium", next(_lesser(choice, run, agreed))
+        wide = certificate is not None and certificate.shown > MEDIUM
+        return "low" if wide else "medium", next(_lesser(choice, run, agreed))
     if certificate is None:
         return "low", "no other configuration gave a rate that it could be compared with"
     epsilon, derived_s = certificate.shown, choice.situation.derived_step_s

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from dlprof.advise.candidates import Candidate, has_rate
@@ -20,9 +21,9 @@ from dlprof.records import Config, Estimate, Prediction, Run, Trial
 from dlprof.stats import (
     Belief,
     Expected,
+    Gap,
     Observation,
     believe,
-    chance,
     observe,
     shortfall,
     turnovers,
@@ -83,8 +84,9 @@ class Speeds:
     claimed: Mapping[str, Estimate] = dataclasses.field(default_factory=dict)
 
     def waits(self, candidate: Candidate) -> list[float]:
-        """Share of time that the step waits, of each trial that tells."""
-        known = [self.rates[trial.id] for trial in candidate.trials if trial.id in self.rates]
+        """Share of time that the step waits, of each trial that tells; of quiet ones, if any."""
+        quiet = [trial for trial in candidate.trials if not trial.noisy] or candidate.trials
+        known = [self.rates[trial.id] for trial in quiet if trial.id in self.rates]
         return [rates.wait_fraction for rates in known if rates.wait_fraction is not None]
 
     def wait_fraction(self, candidate: Candidate) -> float | None:
@@ -114,18 +116,18 @@ class Speeds:
 
     def chance(self, key: str, other: str, factor: float = 1.0) -> float:
         """Probability that one is more than a factor as fast as another."""
-        return chance(self.gap(key, other), math.log(factor), self.belief.df)
+        return self.gap(key, other).chance(math.log(factor))
 
-    def gap(self, key: str, other: str) -> tuple[float, float]:
-        """By how much the log rate of one is above that of another, and the standard error."""
+    def gap(self, key: str, other: str) -> Gap:
+        """By how much the log rate of one is above that of another."""
         one, two = self.epochs[key], self.epochs[other]
-        gap, error = self.belief.gap(key, other)
+        steady = self.belief.gap(key, other)
         more = 0.0 if key == other else math.hypot(one.log_sd, two.log_sd)
-        return gap + one.log - two.log, math.hypot(error, more)
+        return Gap(steady.value + one.log - two.log, math.hypot(steady.error, more), steady.df)
 
     def shortfall(self, key: str, others: Iterable[str]) -> float:
         """By how much the log rate of one may be below the best of others, at most."""
-        return shortfall((self.gap(each, key) for each in others), self.belief.df)
+        return shortfall(self.gap(each, key) for each in others)
 
     def fastest(self, among: Sequence[Candidate]) -> Candidate:
         """The fastest of some, which must not be none; the first of equals."""
@@ -166,14 +168,16 @@ def speeds_of(
         for trial in trials
     )
     expected = _expected(run, situation, trials, models)
-    factors: dict[str, list[float]] = {}
+    timed = Counter(t.config.turnover_group for t in trials if t.epoch_turnover_s is not None)
+    logs: dict[Config, list[float]] = {}
     for trial in trials:
         factor = max(_LEAST_FACTOR, rates[trial.id].epoch_factor)
-        factors.setdefault(trial.config.key, []).append(math.log(factor))
+        logs.setdefault(trial.config, []).append(math.log(factor))
+    factors = {c.key: _mean(found, timed[c.turnover_group]) for c, found in logs.items()}
     seen = [each for each in observed if each is not None]
     return Speeds(
         belief=believe(seen, expected),
-        epochs={**predicted_factors(expected), **{k: _mean(logs) for k, logs in factors.items()}},
+        epochs={**predicted_factors(expected), **factors},
         rates=rates,
         claimed={} if seen else claims(models),
     )
@@ -298,10 +302,16 @@ def _epoch_factor(
     return loading_s / max(loading_s, epoch_s)
 
 
-def _mean(logs: Sequence[float]) -> EpochFactor:
-    """The mean over trials; its error follows from that of the turnover's share of the epoch."""
+def _mean(logs: Sequence[float], timings: int) -> EpochFactor:
+    """The mean over trials; its error is that of the turnover's share of the epoch.
+
+    Args:
+        logs: Logarithm of the factor, by trial.
+        timings: How often the turnover was timed, for all trials that share it.
+    """
     log = math.fsum(logs) / len(logs)
-    return EpochFactor(log=log, log_sd=(1 - math.exp(log)) * TURNOVER_SPREAD / math.sqrt(len(logs)))
+    error = TURNOVER_SPREAD / math.sqrt(max(1, timings))
+    return EpochFactor(log=log, log_sd=(1 - math.exp(log)) * error)
 
 
 def _quotient(one: Estimate, two: Estimate) -> Estimate:

@@ -10,10 +10,6 @@ from dlprof.stats import NEAR
 WITHIN = f"within {(1 - NEAR) * 100:.0f} %"
 """``NEAR`` in words."""
 
-RISK = 1 / 3
-"""Probability that a recommended configuration is slower than ``NEAR`` of the best, at most: a
-costlier one is taken until then. Where two are equal and known to 5 %, it is 0.34."""
-
 EVEN = 0.5
 """The same among those that nobody measured: where all are known to 8 %, equals would else be taken
 for slower, and the costliest of them be recommended."""

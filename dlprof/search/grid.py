@@ -13,20 +13,17 @@ from dlprof.search.plan import by_importance, expected_survivors
 from dlprof.stats import (
     NEAR_LOG,
     PROBABILITY,
+    RISK,
     Belief,
     Expected,
+    Gap,
     believe,
-    chance,
     observe,
     shortfall,
 )
 
 _RIVALS = 2
 """Configurations that each later block has beside the choice."""
-
-_EVEN = 0.5
-"""While more is to be measured, what would be chosen is what is more likely near the best than not.
-"""
 
 StopReason = Literal["decided", "complete", "budget"]
 
@@ -159,22 +156,25 @@ class GridSearch:
         rates = {each: belief.log_rates[each.key] + over.get(each.key, 0.0) for each in working}
         best = max(seen, key=rates.__getitem__)
 
-        def gap(one: Config, two: Config) -> tuple[float, float]:
-            return rates[one] - rates[two], belief.error(one.key, two.key)
+        def gap(one: Config, two: Config) -> Gap:
+            return belief.gap(one.key, two.key)._replace(value=rates[one] - rates[two])
 
-        pick = next(c for c in seen if chance(gap(best, c), NEAR_LOG, belief.df) <= _EVEN)
+        # As what is recommended is chosen (``dlprof.advise.choice``).
+        kept = [c for c in seen if c == self.plan.present or not c.num_workers]
+        safe = (c for c in seen if all(rates[c] >= rates[each] for each in kept))
+        pick = next(c for c in safe if gap(best, c).chance(NEAR_LOG) <= RISK)
         others = [c for c in working if belief.groups[c.key] != belief.groups[pick.key]]
-        short = shortfall((gap(c, pick) for c in others), belief.df)
+        gaps = {c: gap(c, pick) for c in others}
+        short = shortfall(gaps.values())
         # What narrows that most is what would most likely go beyond it.
-        beyond = {c: chance(gap(c, pick), short, belief.df) for c in others}
-        ahead = sorted(others, key=beyond.__getitem__, reverse=True)
+        ahead = sorted(others, key=lambda each: gaps[each].chance(short), reverse=True)
         share = (1 - PROBABILITY) / max(1, len(others))
         if not self.plan.take_turns:  # so many repeats are asked for of all that isn't ruled out
             level = [c for c in working if belief.groups[c.key] == belief.groups[pick.key]]
-            close = [c for c in ahead if chance(gap(c, pick), -NEAR_LOG, belief.df) > share]
+            close = [c for c in ahead if gaps[c].chance(-NEAR_LOG) > share]
             planned = {*self.plan.configs}
             return [*level, *(each for each in close if each in planned)]
-        rivals = [c for c in ahead if chance(gap(c, pick), NEAR_LOG, belief.df) > share]
+        rivals = [c for c in ahead if gaps[c].chance(NEAR_LOG) > share]
         if short <= NEAR_LOG:
             rivals = ahead if padded and block < self.plan.min_repeats else []
         groups = dict.fromkeys(belief.groups[each.key] for each in [pick, *rivals])

@@ -22,6 +22,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from dlprof.records import Config, Estimate, SweepPrediction, Trial
 from dlprof.stats.student import t_quantile, t_tail
@@ -32,6 +33,10 @@ PROBABILITY = 0.95
 NEAR = 0.97
 """A configuration that has this share of the best one's rate is as good: fewer workers are worth
 more than the rest, and no training run shows it."""
+
+RISK = 1 / 3
+"""Probability that a recommended configuration is slower than ``NEAR`` of the best, at most: a
+costlier one is taken until then. Where two are equal and known to 5 %, it is 0.34."""
 
 NEAR_LOG = -math.log(NEAR)
 """The same as a gap between logarithms."""
@@ -143,10 +148,10 @@ def observe(
     """A trial as the belief sees it.
 
     The spread is that between runs, by how much the loader computes and whether the speed of its
-    cores is known, plus what the trial's own interval says of its window. A trial without an
-    interval was too short for one and counts like a noisy trial. Configurations that differ only in
-    ``persistent_workers`` are of one group, as torch looks at it between epochs only; not so where
-    the rates cover whole epochs.
+    cores is known, or what the trial's own interval says of its window, if that is more. A trial
+    without an interval was too short for one and counts like a noisy trial. Configurations that
+    differ only in ``persistent_workers`` are of one group, as torch looks at it between epochs
+    only; not so where the rates cover whole epochs.
 
     Args:
         trial: Any trial.
@@ -271,6 +276,26 @@ class Carried:
     by_speed: float
 
 
+class Gap(NamedTuple):
+    """A logarithm, as that of a ratio of rates, and how surely it is known.
+
+    Attributes:
+        value: It.
+        error: Its standard error.
+        df: Degrees of freedom of that.
+    """
+
+    value: float
+    error: float
+    df: float
+
+    def chance(self, bound: float) -> float:
+        """Probability that it is above a bound."""
+        if self.error <= 0:
+            return float(self.value > bound)
+        return t_tail((bound - self.value) / self.error, self.df)
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Belief:
     """What is known of the rates of configurations, by ``Config.key``.
@@ -280,23 +305,22 @@ class Belief:
         groups: The group of each: those of one have the same rate.
         blocks: In how many blocks each, or one of its group, was measured; 0 for what was only
             predicted.
-        df: Degrees of freedom of all intervals.
+        df: Degrees of freedom of what is known of those that were measured.
+        predicted_df: Of those that were only predicted: how far off predictions are, fewer tell.
     """
 
     log_rates: Mapping[str, float]
     groups: Mapping[str, str]
     blocks: Mapping[str, int]
     df: float
+    predicted_df: float
     _levels: Mapping[str, _Level]
     _common: Sequence[Sequence[float]]
 
-    def best(self, among: Iterable[str] | None = None) -> str:
-        """The configuration of the highest rate, among all or those given."""
-        return max(self.log_rates if among is None else among, key=self.log_rates.__getitem__)
-
     def rate(self, key: str, confidence: float = 0.95) -> Estimate:
         """What the configuration gives in an average block, at the cores' mean speed."""
-        return self._estimate(self.log_rates[key], self.log_error(key), confidence)
+        error = self.log_error(key)
+        return self._estimate(Gap(self.log_rates[key], error, self._df_of(key)), confidence)
 
     def log_error(self, key: str) -> float:
         """Standard error of one log rate."""
@@ -305,8 +329,7 @@ class Belief:
 
     def ratio(self, key: str, other: str, confidence: float = 0.95) -> Estimate:
         """Rate of one configuration over that of another, with a t interval."""
-        gap = self.log_rates[key] - self.log_rates[other]
-        return self._estimate(gap, self.error(key, other), confidence)
+        return self._estimate(self.gap(key, other), confidence)
 
     def error(self, key: str, other: str) -> float:
         """Standard error of the difference of two log rates."""
@@ -316,9 +339,14 @@ class Belief:
         apart = [a - b for a, b in zip(one.slopes, two.slopes, strict=True)]
         return math.sqrt(self._variance(apart) + one.variance + two.variance)
 
-    def gap(self, key: str, other: str) -> tuple[float, float]:
-        """By how much one log rate is above another, and the standard error of that."""
-        return self.log_rates[key] - self.log_rates[other], self.error(key, other)
+    def gap(self, key: str, other: str) -> Gap:
+        """By how much one log rate is above another."""
+        value = self.log_rates[key] - self.log_rates[other]
+        df = min(self._df_of(key), self._df_of(other))
+        return Gap(value, self.error(key, other), df)
+
+    def _df_of(self, key: str) -> float:
+        return self.df if self.blocks[key] else self.predicted_df
 
     def carried(self, there: Mapping[str, Carried], log_speed_sd: float) -> Belief:
         """What follows for rates elsewhere from how far off predictions were here.
@@ -351,24 +379,13 @@ class Belief:
             0.0, sum(slopes[i] * self._common[i][j] * slopes[j] for i in places for j in places)
         )
 
-    def _estimate(self, log: float, error: float, confidence: float) -> Estimate:
-        half = min(t_quantile((1 + confidence) / 2, self.df) * error, 10 * _LARGEST_LOG)
-        return Estimate(value=math.exp(log), low=math.exp(log - half), high=math.exp(log + half))
+    def _estimate(self, log: Gap, confidence: float) -> Estimate:
+        half = min(t_quantile((1 + confidence) / 2, log.df) * log.error, 10 * _LARGEST_LOG)
+        middle, low, high = (math.exp(log.value + part) for part in (0.0, -half, half))
+        return Estimate(value=middle, low=low, high=high)
 
 
-def chance(gap: tuple[float, float], bound: float, df: float) -> float:
-    """Probability that a gap between two log rates is above a bound.
-
-    Args:
-        gap: It, and its standard error.
-        bound: To compare it with.
-        df: Degrees of freedom of the error.
-    """
-    value, error = gap
-    return t_tail((bound - value) / error, df) if error > 0 else float(value > bound)
-
-
-def shortfall(gaps: Iterable[tuple[float, float]], df: float) -> float:
+def shortfall(gaps: Iterable[Gap]) -> float:
     """By how much one log rate may be below the best of others, with ``PROBABILITY`` at most.
 
     The least bound for which the probabilities that any of them is above it sum to the rest. As a
@@ -376,8 +393,7 @@ def shortfall(gaps: Iterable[tuple[float, float]], df: float) -> float:
     against replayed sweeps (``benchmarks/certificate.py``).
 
     Args:
-        gaps: By how much each of the others is above, and the standard error of that.
-        df: Degrees of freedom of these.
+        gaps: By how much each of the others is above.
 
     Returns:
         0 or more; infinite where nothing is known.
@@ -385,7 +401,7 @@ def shortfall(gaps: Iterable[tuple[float, float]], df: float) -> float:
     known = list(gaps)
 
     def risk(bound: float) -> float:
-        return math.fsum(chance(gap, bound, df) for gap in known)
+        return math.fsum(gap.chance(bound) for gap in known)
 
     low, high = 0.0, NEAR_LOG
     if risk(low) <= 1 - PROBABILITY:
@@ -449,7 +465,7 @@ class _Fit:
         self._trust = dict.fromkeys(groups.values(), 1.0)  # in what was predicted of each
         self._block_variance = _FIRST_BLOCK_GUESS**2
         self._scale = 1.0
-        self._df = TAIL_DF
+        self._df, self._predicted_df = TAIL_DF, TAIL_DF
 
     def belief(self) -> Belief:
         """Iterate to the weights that the residuals ask for."""
@@ -470,6 +486,7 @@ class _Fit:
             groups=self._groups,
             blocks={key: blocks[group] for key, group in self._groups.items()},
             df=self._df,
+            predicted_df=min(self._df, self._predicted_df),
             _levels=levels,
             _common=common,
         )
@@ -580,7 +597,7 @@ class _Fit:
             middle = _weighted_mean(own, weights) if numbers else 0.0
             for n, each in zip(numbers, own, strict=True):
                 square = ((each - middle) / self._seen[n].log_sd) ** 2
-                doubt = (TAIL_DF + 1) / (TAIL_DF + square / self._scale)
+                doubt = (TAIL_DF + 1) / (TAIL_DF + square / self._scale) if len(own) > 1 else 1.0
                 self._weights[n] = doubt / self._seen[n].log_sd ** 2
                 squares += doubt * square
         for step, (alike, spread) in enumerate(self._spreads()):
@@ -594,7 +611,8 @@ class _Fit:
         for place, sd in ((_LEVEL, _LEVEL_LOG_SD), (_APART, _APART_LOG_SD)):
             self._common_sd[place] = sd / math.sqrt(_trust(found[place] / sd))
         claimed = _MODEL_TAIL_DF * self._claimed**2
-        self._known_sd = math.sqrt((claimed + missed) / (_MODEL_TAIL_DF + max(0, held - 1)))
+        self._predicted_df = _MODEL_TAIL_DF + max(0, held - 1)
+        self._known_sd = math.sqrt((claimed + missed) / self._predicted_df)
         drift = sum(found[i] ** 2 + common[i][i] for i in range(_BLOCKS, _BLOCKS + count))
         self._block_variance = (TAIL_DF * _BLOCK_LOG_SD**2 + drift) / (TAIL_DF + count)
 

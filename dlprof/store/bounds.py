@@ -20,7 +20,9 @@ from dlprof.records import (
     Config,
     Constraints,
     CoreSpeeds,
+    Estimate,
     Machine,
+    PredictedCell,
     Timeline,
 )
 
@@ -41,7 +43,12 @@ _LEAST: Mapping[str, int] = MappingProxyType(
     {"num_workers": 0, "prefetch_factor": 1, "batch_size": 1, "worker_threads": 1}
 )
 _POSITIVE: Mapping[type, Sequence[str]] = MappingProxyType(
-    {Machine: ("usable_cores",), Constraints: ("ranks",), CoreSpeeds: ("low", "median", "high")}
+    {
+        Machine: ("usable_cores",),
+        Constraints: ("ranks",),
+        CoreSpeeds: ("low", "median", "high"),
+        PredictedCell: ("samples_per_s",),
+    }
 )
 
 
@@ -55,7 +62,9 @@ def fault_of(record: Any) -> tuple[str, str] | None:
         return _faulty_cost(record)
     for kind, names in _POSITIVE.items():
         if isinstance(record, kind):
-            name = next((name for name in names if getattr(record, name) <= 0), None)
+            figures = {name: getattr(record, name) for name in names}
+            values = {n: f.value if isinstance(f, Estimate) else f for n, f in figures.items()}
+            name = next((name for name, value in values.items() if value <= 0), None)
             return None if name is None else (name, "is not above 0")
     return None
 

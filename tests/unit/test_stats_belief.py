@@ -19,9 +19,9 @@ from dlprof.stats import (
     NEAR_LOG,
     Belief,
     Expected,
+    Gap,
     Observation,
     believe,
-    chance,
     observe,
     shortfall,
 )
@@ -44,6 +44,10 @@ def expected(log_sd: float = 0.08, **rates: float) -> Expected:
     return Expected(log_rates={key: math.log(rate) for key, rate in rates.items()}, log_sd=log_sd)
 
 
+def fastest(belief: Belief) -> str:
+    return max(belief.log_rates, key=belief.log_rates.__getitem__)
+
+
 def ends(estimate: Estimate) -> tuple[float, float]:
     assert estimate.low is not None
     assert estimate.high is not None
@@ -58,7 +62,7 @@ def width(estimate: Estimate) -> float:
 def test_drift_between_blocks_cancels() -> None:
     belief = believe(seen({"a": [100, 50, 80], "b": [200, 100, 160]}))
     assert belief.ratio("b", "a").value == pytest.approx(2.0, rel=1e-3)
-    assert belief.best() == "b"
+    assert fastest(belief) == "b"
     assert belief.blocks == {"a": 3, "b": 3}
 
 
@@ -201,7 +205,7 @@ def test_what_waits_does_not_follow_the_speed_of_the_cores() -> None:
 def shortfall_of(belief: Belief, key: str) -> float:
     """By how much a configuration may be below the best of all others."""
     others = [other for other in belief.log_rates if other != key]
-    return shortfall((belief.gap(other, key) for other in others), belief.df)
+    return shortfall(belief.gap(other, key) for other in others)
 
 
 def stopped(rng: random.Random, noise: float) -> tuple[float, float]:
@@ -214,7 +218,7 @@ def stopped(rng: random.Random, noise: float) -> tuple[float, float]:
         for key, row in table.items():
             row.append(math.exp(true[key] + rng.gauss(0, noise)))
         belief = believe(seen(table, noise), model)
-        pick = belief.best()
+        pick = fastest(belief)
         bound = shortfall_of(belief, pick)
     return bound, max(true.values()) - true[pick]
 
@@ -230,19 +234,18 @@ def test_more_rivals_ask_for_wider_bounds() -> None:
     table: Table = {key: [100, 101] for key in "abcdefgh"}
     belief = believe(seen(table))
     bounds = [
-        shortfall((belief.gap(other, "a") for other in "bcdefgh"[:count]), belief.df)
-        for count in (1, 4, 7)
+        shortfall(belief.gap(other, "a") for other in "bcdefgh"[:count]) for count in (1, 4, 7)
     ]
     assert bounds == sorted(bounds)
     assert bounds[0] > 0
 
 
 def test_a_bound_is_as_wide_as_its_errors() -> None:
-    assert shortfall([], 4) == 0
-    assert shortfall([(-1.0, 0.01)], 4) == 0  # surely slower
-    assert shortfall([(0.1, 0.0)], 4) == pytest.approx(0.1, abs=1e-4)
-    assert shortfall([(0.0, 0.1)], 1e9) == pytest.approx(0.1645, abs=1e-3)  # the normal quantile
-    assert shortfall([(0.0, math.inf)], 4) == math.inf
+    assert shortfall([]) == 0
+    assert shortfall([Gap(-1.0, 0.01, 4)]) == 0  # surely slower
+    assert shortfall([Gap(0.1, 0.0, 4)]) == pytest.approx(0.1, abs=1e-4)
+    assert shortfall([Gap(0.0, 0.1, 1e9)]) == pytest.approx(0.1645, abs=1e-3)  # normal quantile
+    assert shortfall([Gap(0.0, math.inf, 4)]) == math.inf
 
 
 def test_what_was_measured_tells_most_of_like_numbers_of_workers() -> None:
@@ -261,7 +264,7 @@ def test_chances_follow_the_gap() -> None:
     belief = believe(seen({"a": [100] * 4, "b": [90] * 4, "c": [100] * 4}, log_sd=0.02))
 
     def faster(key: str, other: str, factor: float = 1.0) -> float:
-        return chance(belief.gap(key, other), math.log(factor), belief.df)
+        return belief.gap(key, other).chance(math.log(factor))
 
     assert faster("a", "b") > 0.95
     assert faster("b", "a") < 0.05
@@ -338,7 +341,7 @@ def test_a_trial_without_figures_is_no_observation() -> None:
 
 
 def is_sound(belief: Belief) -> bool:
-    best = belief.best()
+    best = fastest(belief)
     for key in belief.log_rates:
         ratio = belief.ratio(key, best)
         low, high = ends(ratio)

@@ -205,7 +205,11 @@ def carried(run: Run, situation: Situation, models: Mapping[Config, Prediction])
     moved: dict[str, tuple[float, float]] = {}
     for config, model in models.items():
         key = config.key
-        was = prior.epoch_log_rates.get(key, 0.0) if key in whole else prior.log_rates[key]
+        was = (
+            prior.epoch_log_rates.get(key, prior.log_rates[key])
+            if key in whole
+            else prior.log_rates[key]
+        )
         off, error = learned.log_rates[key] - was, max(learned.log_error(key), 1e-6)
         group = learned.groups[key]  # of one rate, whether or not its workers persist
         if group not in moved:

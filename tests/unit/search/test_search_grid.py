@@ -223,7 +223,8 @@ def test_dear_trials_leave_out_the_least_important_rather_than_the_repeats() -> 
     assert len(block(trials, 1)) == 3
     dear, left_s, trials = search(), 12.0, []
     while isinstance(step := dear.propose(trials, remaining_s=left_s), Proposal):
-        trials.append(dataclasses.replace(engine(CLOSE)(step), wall_s=3.0))
+        measured = engine(CLOSE, usage=COMPUTING)(step)
+        trials.append(dataclasses.replace(measured, wall_s=3.0))
         left_s -= 3.0
     assert len(block(trials, 0)) == len(block(trials, 1)) == 2
     assert step.reason == "budget"
