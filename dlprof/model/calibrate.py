@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from dlprof.model.handshake import cleaned, split_receive, unstolen
 from dlprof.model.resources import growth_of, memory_of, startups_of, turnovers_of
@@ -57,8 +57,10 @@ def fit(
     doubts = _dropped(told, clean)
     usable = [each for each in told if clean[each.trial_id].cpu_s]
     in_main = _merged(clean, [e for e in usable if not e.config.num_workers])
-    fed = [each for each in usable if each.config.num_workers]
-    by_strategy = _by(fed, lambda each: each.config.sharing_strategy or DEFAULT)
+    fed = (each for each in usable if each.config.num_workers)
+    by_strategy: dict[str, list[Explanation]] = {}
+    for each in fed:
+        by_strategy.setdefault(each.config.sharing_strategy or DEFAULT, []).append(each)
     split = {name: split_receive(some, clean) for name, some in by_strategy.items()}
     merged = {name: _merged(split[name][1], some) for name, some in by_strategy.items()}
     usual = DEFAULT if merged.get(DEFAULT) else next(iter(merged), DEFAULT)
@@ -95,15 +97,6 @@ def fit(
         trials=tuple(each.trial_id for each in usable),
         doubts=(*doubts, *_doubts(fit_of, usable, clean)),
     )
-
-
-def _by(
-    items: Iterable[Explanation], key: Callable[[Explanation], str]
-) -> dict[str, list[Explanation]]:
-    groups: dict[str, list[Explanation]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return groups
 
 
 def _dropped(told: Sequence[Explanation], clean: Mapping[str, BatchCosts]) -> list[str]:

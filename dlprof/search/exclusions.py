@@ -27,42 +27,18 @@ _SWAPPED = 0.02
 plenty to be had, it is what was swapped out once and nobody needed again."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What configurations are held against.
-
-    Attributes:
-        max_workers: The user's limit.
-        length: Samples in an epoch.
-        batches_per_epoch: At the target's own batch size; ``None`` where it isn't known, or
-            where the user named ``num_workers`` and is to be believed.
-    """
-
-    max_workers: int | None
-    length: int | None
-    batches_per_epoch: int | None
-
-    @classmethod
-    def of(cls, settings: SweepSettings, target: Target) -> Limits:
-        """The limits of this sweep."""
-        auto = settings.num_workers is None
-        return cls(
-            max_workers=settings.max_workers,
-            length=target.length if auto else None,
-            batches_per_epoch=target.batches_per_epoch if auto else None,
-        )
-
-
-def excluded(config: Config, limits: Limits) -> tuple[str, str] | None:
+def excluded(config: Config, settings: SweepSettings, target: Target) -> tuple[str, str] | None:
     """The kind of reason and the reason to leave a configuration out; ``None`` to keep it."""
-    workers, most, batches = config.num_workers, limits.max_workers, limits.batches_per_epoch
+    workers, most = config.num_workers, settings.max_workers
     if workers and config.prefetch_factor == 0:
         return "prefetch", "torch refuses prefetch_factor=0 with workers"
     if most is not None and workers > most:
         return "max_workers", f"max_workers is {most}"
-    if config.batch_size is not None and limits.length is not None:
-        batches = math.ceil(limits.length / config.batch_size)
-    if batches is None or workers <= max(1, batches):
+    batches = target.batches_per_epoch
+    if config.batch_size is not None and target.length is not None:
+        batches = math.ceil(target.length / config.batch_size)
+    named = settings.num_workers is not None  # by the user, who is to be believed
+    if named or batches is None or workers <= max(1, batches):
         return None
     why = f"an epoch has {batches} batches, and workers beyond that have nothing to load"
     return "epoch", why

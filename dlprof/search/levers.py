@@ -79,10 +79,9 @@ def _receiving_s(calibration: Calibration) -> float:
     costs = calibration.in_workers
     if costs is None or not costs.receive_cpu_s:
         return 0.0
-    whole = statistics.fmean(costs.receive_cpu_s)
-    if costs.receive_io_s:
-        whole += statistics.fmean(costs.receive_io_s)
-    return whole + calibration.receive_busy_s.get("default", 0.0)
+    columns = (costs.receive_cpu_s, costs.receive_io_s)
+    whole_s = sum(statistics.fmean(column) for column in columns if column)
+    return whole_s + calibration.receive_busy_s.get("default", 0.0)
 
 
 def next_lever(

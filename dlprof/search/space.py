@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dlprof.errors import UsageError
 from dlprof.model import spread_workers
 from dlprof.records import Config, LeftOut, Machine, Target
-from dlprof.search.exclusions import Limits, cant_be_set, excluded, explain, pin_hazard
+from dlprof.search.exclusions import cant_be_set, excluded, explain, pin_hazard
 from dlprof.settings import MAX_CONFIGS, SweepSettings, by_key
 
 AUTO_PREFETCH_FACTORS = (2, 4)
@@ -72,7 +72,6 @@ def build_space(
     Raises:
         UsageError: If nothing is left, or there are more than ``MAX_CONFIGS``.
     """
-    limits = Limits.of(settings, target)
     pins, pin_left_out = _pins(settings, machine, has_accelerator=has_accelerator)
     wanted = _wanted(settings, target, _workers(settings, machine), pins)
     wanted += _present(settings, target, has_accelerator=has_accelerator)
@@ -81,7 +80,7 @@ def build_space(
     left: dict[str, list[tuple[Config, str]]] = {}
     kept = []
     for config in sorted(given, key=lambda config: config.cost_key):
-        found = excluded(config, limits)
+        found = excluded(config, settings, target)
         if found is None:
             kept.append(config)
         else:
@@ -122,10 +121,9 @@ def build_cells(
         prefetch_factor=settings.prefetch_factor or PREDICTED_PREFETCH_FACTORS,
     )
     pins, _ = _pins(settings, machine, has_accelerator=has_accelerator)
-    limits = Limits.of(settings, target)
     wanted = _wanted(finer, target, finer.num_workers or (), pins)
     wanted, _ = _attainable(wanted, settings, target, has_accelerator=has_accelerator)
-    cells = {_canonical(config) for config in wanted if excluded(config, limits) is None}
+    cells = {_canonical(config) for config in wanted if excluded(config, settings, target) is None}
     return tuple(sorted(cells.union(space.configs), key=lambda config: config.cost_key))
 
 

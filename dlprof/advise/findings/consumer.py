@@ -7,7 +7,7 @@ import math
 
 from dlprof.advise.findings.claims import Claim, Place, settings_fix
 from dlprof.advise.findings.device import used_gpu
-from dlprof.advise.findings.gains import Gain, closed_form, gain_of
+from dlprof.advise.findings.gains import closed_form, gain_of
 from dlprof.advise.findings.startup import starting_leads
 from dlprof.advise.findings.view import View
 from dlprof.advise.findings.waiting import lock
@@ -87,7 +87,9 @@ def too_many_workers(view: View) -> Claim | None:
     gain, idle = gain_of(view, fewer), idle_workers(view)
     if gain is None or (gain.value < _AS_GOOD and not idle) or is_dear_to_receive(view):
         return None
-    better = gain.value >= _PAYS and (idle > 0 or _is_shown(view, gain))
+    # Others that come and go may bring a gain; that handing over is dear shows in its costs.
+    shown = idle > 0 or not view.is_noisy or view.limit == "main" or gain.sure
+    better = gain.value >= _PAYS and shown
     if not better and not idle and view.limit != "consumer":
         return None
     effect = f"{gain.verb} {gain.value:.2f}x" if better else "does as well"
@@ -113,14 +115,6 @@ def too_many_workers(view: View) -> Claim | None:
         fix=settings_fix(view, fewer, f"Set num_workers={fewer.num_workers}."),
         gain=gain,
     )
-
-
-def _is_shown(view: View, gain: Gain) -> bool:
-    """Whether a gain is more than others' coming and going may have brought.
-
-    That handing over is dearer than making shows in the costs themselves.
-    """
-    return not view.is_noisy or view.limit == "main" or gain.sure
 
 
 def is_dear_to_receive(view: View) -> bool:
