@@ -37,6 +37,9 @@ _IDLE = 0.5
 _FAR_TOO_MANY = 4
 """Times the workers needed from which a loader that keeps up is worth a word."""
 
+_BUSY = 0.75
+"""Share of the time for which the workers that are needed would be busy."""
+
 _MANY = 8
 
 
@@ -136,7 +139,7 @@ def fewer_workers(view: View) -> Config | None:
         return None
     idle = idle_workers(view)
     if limit == "consumer":
-        needed = needed_workers(view)
+        needed = max(1, math.ceil((view.busy or 0.0) * view.workers / _BUSY))
         far = view.workers >= max(_MANY, _FAR_TOO_MANY * needed, 2 * view.cores + 1)
         return with_workers(view.config, needed) if far else None
     if idle and idle < view.workers:
@@ -165,11 +168,6 @@ def _faster_calibration(view: View) -> Config | None:
     if best is None or fewer[best] < _FASTER * now:
         return None
     return with_workers(view.config, best)
-
-
-def needed_workers(view: View) -> int:
-    """Workers that would be busy for three quarters of the time at this rate."""
-    return max(1, math.ceil((view.busy or 0.0) * view.workers / 0.75))
 
 
 def idle_workers(view: View) -> int:

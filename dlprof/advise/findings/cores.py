@@ -225,9 +225,8 @@ def oversubscribed(view: View) -> Claim | None:
         return None
     return Claim(
         title="The workers want more cores than there are",
-        explanation=f"{view.workers} workers would keep {wanted:.1f} cores busy and "
-        f"{view.cores:g} can be had: a batch waits for a core "
-        f"{percent(view.starved)} of its time.",
+        explanation=f"{view.workers} workers would keep {wanted:.1f} cores busy and {view.cores:g} "
+        f"can be had: a batch waits for a core {percent(view.starved)} of its time.",
         cost=min(view.starved, self_starved(view)),
         figures={
             "wanted_cores": wanted,
