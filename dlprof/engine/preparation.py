@@ -29,8 +29,7 @@ from dlprof.search.calibrating import (
     wants_model,
 )
 from dlprof.search.plan import DEFAULT_OVERHEAD_S, plan_trials
-from dlprof.search.single import single_config
-from dlprof.search.space import Space, build_cells, build_space
+from dlprof.search.space import Space, build_cells, build_space, single_config
 from dlprof.settings import SweepSettings, settings_to_json
 from dlprof.trial.bench import Bench
 from dlprof.trial.protocol import Message, TrialRequest

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from dlprof.advise.diagnose import diagnose
 from dlprof.advise.experiments import Allowance, left_out, propose
-from dlprof.advise.findings import Evidence, Experiment, Foresight, Observation
+from dlprof.advise.findings import Evidence, Experiment, Foresight, Observation, diagnose
 from dlprof.engine.deadline import Deadline
 from dlprof.engine.device import place_of
 from dlprof.engine.listener import SweepListener

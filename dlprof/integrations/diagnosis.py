@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from dlprof.advise.diagnose import diagnose
 from dlprof.advise.findings import (
     WRONG_DATA,
     Evidence,
@@ -16,6 +15,7 @@ from dlprof.advise.findings import (
     Foresight,
     Observation,
     Script,
+    diagnose,
     find,
 )
 from dlprof.advise.findings.claims import fixed

@@ -6,12 +6,11 @@ import dataclasses
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from dlprof.model.cleaning import cleaned, unstolen
-from dlprof.model.handshake import Split, split_receive
+from dlprof.model.handshake import cleaned, split_receive, unstolen
+from dlprof.model.resources import growth_of, memory_of, startups_of, turnovers_of
 from dlprof.model.spread import MIN_BATCHES, Fetching, drift_of
-from dlprof.model.trials import growth_of, memory_of, startups_of, turnovers_of
 from dlprof.model.work import DEFAULT
 from dlprof.records import BatchCosts, Calibration, Explanation, Trial
 
@@ -58,14 +57,20 @@ def fit(
     doubts = _dropped(told, clean)
     usable = [each for each in told if clean[each.trial_id].cpu_s]
     in_main = _merged(clean, [e for e in usable if not e.config.num_workers])
-    fed = [each for each in usable if each.config.num_workers]
-    by_strategy = _by(fed, lambda each: each.config.sharing_strategy or DEFAULT)
+    fed = (each for each in usable if each.config.num_workers)
+    by_strategy: dict[str, list[Explanation]] = {}
+    for each in fed:
+        by_strategy.setdefault(each.config.sharing_strategy or DEFAULT, []).append(each)
     split = {name: split_receive(some, clean) for name, some in by_strategy.items()}
-    merged = {name: _merged(split[name].costs, some) for name, some in by_strategy.items()}
+    merged = {name: _merged(split[name][1], some) for name, some in by_strategy.items()}
     usual = DEFAULT if merged.get(DEFAULT) else next(iter(merged), DEFAULT)
+    busy_s = {name: longer_s for name, (longer_s, _) in split.items() if longer_s > 0}
+    if usual in busy_s:
+        busy_s[DEFAULT] = busy_s[usual]  # which goes with ``in_workers``
     fit_of = Fetching.of(usable, clean)
     mine = [by_id[each.trial_id] for each in usable if each.trial_id in by_id]
     main_bytes, worker_bytes = memory_of(trials)
+    copied = _copied(usable, pinned=False), _copied(usable, pinned=True)
     return Calibration(
         batch_size=next((each.config.batch_size for each in usable), None),
         samples_per_batch=_mean(t.samples_per_batch for t in (mine or trials)),
@@ -75,12 +80,12 @@ def fit(
         in_main=in_main,
         in_workers=merged.get(usual),
         receive={name: costs for name, costs in merged.items() if name != DEFAULT and costs},
-        receive_busy_s=_handshakes(split, usual),
+        receive_busy_s=busy_s,
         helper_cpu_s=_helpers(usable),
         startup_s=startups_of(trials),
         turnover_s=turnovers_of(trials),
-        copy_s=_first(_copied(usable, pinned=False), _copied(usable, pinned=True)) or 0.0,
-        pinned_copy_s=_copied(usable, pinned=True),
+        copy_s=next((each for each in copied if each is not None), 0.0),
+        pinned_copy_s=copied[1],
         main_bytes=main_bytes,
         worker_bytes=worker_bytes,
         worker_growth_bytes_per_batch=growth_of(usable),
@@ -92,21 +97,6 @@ def fit(
         trials=tuple(each.trial_id for each in usable),
         doubts=(*doubts, *_doubts(fit_of, usable, clean)),
     )
-
-
-def _by(
-    items: Iterable[Explanation], key: Callable[[Explanation], str]
-) -> dict[str, list[Explanation]]:
-    groups: dict[str, list[Explanation]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
-    return groups
-
-
-def _handshakes(split: Mapping[str, Split], usual: str) -> dict[str, float]:
-    """What receiving takes longer from busy workers; ``DEFAULT`` goes with ``in_workers``."""
-    found = {name: each.busy_s for name, each in split.items() if each.busy_s > 0}
-    return found | ({DEFAULT: found[usual]} if usual in found else {})
 
 
 def _dropped(told: Sequence[Explanation], clean: Mapping[str, BatchCosts]) -> list[str]:
@@ -193,10 +183,6 @@ def _copied(some: Sequence[Explanation], *, pinned: bool) -> float | None:
     """What the step waits for a batch to be copied; ``None`` where nothing was copied so."""
     stages = (each.stage("copy") for each in some if each.config.pin_memory is pinned)
     return _mean(stage.mean_s for stage in stages if stage is not None)
-
-
-def _first(*values: float | None) -> float | None:
-    return next((value for value in values if value is not None), None)
 
 
 def _read_bytes(trial: Trial) -> float | None:

@@ -1,4 +1,4 @@
-"""What main waits for in taking a batch in, and how much longer while workers are busy.
+"""What batches cost, cleaned, and what main waits for in taking one in while workers are busy.
 
 With ``file_descriptor`` sharing, main asks the worker for each tensor's descriptor. A thread of
 the worker answers, and needs the interpreter's lock for it: while the worker computes in Python,
@@ -15,31 +15,29 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-from dlprof.records import BatchCosts, Explanation
+from dlprof.records import BatchCosts, Explanation, Trial, Usage
+
+_CLOCK_ERROR_S = 2e-4
+"""Waiting is a difference of clocks; down to this far below 0 it is 0."""
+
+_NEARLY = 0.9
 
 _APART = 0.3
 """Trials whose workers compute for shares of time that differ less tell no slope."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
-    """Receiving told apart.
-
-    Attributes:
-        busy_s: What it takes longer while the worker computes; 0 where trials don't tell.
-        costs: By trial, with the waiting of batches whose worker rests.
-    """
-
-    busy_s: float
-    costs: Mapping[str, BatchCosts]
-
-
-def split_receive(some: Sequence[Explanation], clean: Mapping[str, BatchCosts]) -> Split:
+def split_receive(
+    some: Sequence[Explanation], clean: Mapping[str, BatchCosts]
+) -> tuple[float, dict[str, BatchCosts]]:
     """Tell what receiving costs at rest from what it costs beside busy workers.
 
     Args:
         some: Trials with workers and of one sharing strategy.
         clean: Their batches, by trial.
+
+    Returns:
+        Seconds that it takes longer while the worker computes, 0 where trials don't tell; and by
+        trial the costs with the waiting of batches whose worker rests.
     """
     waited = {each.trial_id: with_wakings(each, clean[each.trial_id]) for each in some}
     points = []
@@ -50,9 +48,9 @@ def split_receive(some: Sequence[Explanation], clean: Mapping[str, BatchCosts]) 
     rests = [(0.0, each.rested_receive_s) for each in some if each.rested_receive_s is not None]
     busy_s = max(0.0, _slope([*((share, wait_s) for _, share, wait_s in points), *rests]))
     if busy_s <= 0:
-        return Split(busy_s=0.0, costs={**clean, **waited})
+        return 0.0, {**clean, **waited}
     rested = {name: _more(waited[name], -busy_s * share) for name, share, _ in points}
-    return Split(busy_s=busy_s, costs={**clean, **waited, **rested})
+    return busy_s, {**clean, **waited, **rested}
 
 
 def with_wakings(each: Explanation, costs: BatchCosts) -> BatchCosts:
@@ -104,3 +102,54 @@ def _more(costs: BatchCosts, seconds: float) -> BatchCosts:
     return dataclasses.replace(
         costs, receive_io_s=tuple(value * factor for value in costs.receive_io_s)
     )
+
+
+def cleaned(costs: BatchCosts) -> BatchCosts:
+    """The batches whose figures all make sense; missing columns stay empty."""
+    columns = {f.name: getattr(costs, f.name) for f in dataclasses.fields(costs)}
+    length = len(costs.cpu_s)
+    present = {name: column for name, column in columns.items() if len(column) == length}
+    kept = [
+        row
+        for row in zip(*present.values(), strict=True)
+        if all(math.isfinite(each) and each >= -_CLOCK_ERROR_S for each in row)
+    ]
+    if not kept:
+        return BatchCosts()
+    rounded = ([max(0.0, value) for value in column] for column in zip(*kept, strict=True))
+    return BatchCosts(**dict(zip(present, map(tuple, rounded), strict=True)))
+
+
+def unstolen(costs: BatchCosts, trial: Trial | None) -> BatchCosts:
+    """Costs without what a hypervisor took from a trial's cores, which looks like waiting.
+
+    To a thread, time in which its core runs other machines is neither CPU time nor time in the
+    run queue. It hits each second of computing alike.
+    """
+    if trial is None or not costs.io_s:
+        return costs
+    lost = _stolen_per_cpu_s(trial.usage)
+    return dataclasses.replace(
+        costs,
+        io_s=_shortened(costs.io_s, lost * math.fsum(costs.cpu_s)),
+        receive_io_s=_shortened(costs.receive_io_s, lost * math.fsum(costs.receive_cpu_s)),
+    )
+
+
+def _stolen_per_cpu_s(usage: Usage) -> float:
+    """Seconds stolen for each second of computing on this machine, whoever computed.
+
+    Others' cores hold the stolen ones, unless the kernel counts those as the threads' own CPU time:
+    then they look like no waiting.
+    """
+    stolen, own, other = usage.stolen_cpu_cores, usage.own_cpu_cores, usage.other_cpu_cores
+    if not stolen or not own or other is None or other < _NEARLY * stolen:
+        return 0.0
+    return stolen / (own + max(0.0, other - stolen))
+
+
+def _shortened(column: tuple[float, ...], seconds: float) -> tuple[float, ...]:
+    """Values that are so much less in all, and none of them below 0."""
+    whole = math.fsum(column)
+    factor = max(0.0, 1.0 - seconds / whole) if whole > 0 else 1.0
+    return tuple(value * factor for value in column) if factor < 1.0 else column

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -78,11 +79,7 @@ def _prediction(calibration: Calibration, config: Config, cell: Cell, steady: St
         wait_fraction=wait if where.step_s or where.step_cpu_s else None,
         bound=bound,
         cores=rate * cpu_per_batch(cell) if math.isfinite(rate) else None,
-        pss_bytes=needed.pss_bytes,
-        shm_bytes=needed.shm_bytes,
-        open_files=needed.open_files,
-        startup_s=needed.startup_s,
-        turnover_s=needed.turnover_s,
+        **dataclasses.asdict(needed),
     )
 
 

@@ -35,7 +35,8 @@ class Fetching:
             return cls(count=count, cv=None, error=None, run_queue=None)
         series = _relative(took, [each.config.num_workers > 0 for each in some])
         blocks = list(itertools.chain.from_iterable(map(_block_means, series)))
-        queued = math.fsum(itertools.chain.from_iterable(_queued(clean, some)))
+        waits = (clean[each.trial_id].run_queue_s for each in some)
+        queued = math.fsum(itertools.chain.from_iterable(waits))
         return cls(
             count=count,
             cv=statistics.stdev(itertools.chain.from_iterable(series)),
@@ -93,16 +94,12 @@ def _squares_beyond_luck(group: Sequence[Sequence[float]]) -> float:
         mean, blocks = statistics.fmean(costs), _block_means(costs)
         if mean <= 0:
             continue
+        luck = statistics.variance(blocks) / len(blocks) if len(blocks) > 1 else 0.0
         logs.append(math.log(mean))
-        lucks.append(_squared_error(blocks) / mean**2)
+        lucks.append(luck / mean**2)
     if len(logs) < 2:
         return 0.0
     return (len(logs) - 1) * (statistics.variance(logs) - statistics.fmean(lucks))
-
-
-def _squared_error(blocks: Sequence[float]) -> float:
-    """Of their mean."""
-    return statistics.variance(blocks) / len(blocks) if len(blocks) > 1 else 0.0
 
 
 def _share_of_cpu(some: Iterable[BatchCosts]) -> float:
@@ -115,12 +112,6 @@ def fetch_s(costs: BatchCosts) -> list[float]:
     """CPU time and waiting of each batch."""
     io = costs.io_s or (0.0,) * len(costs.cpu_s)
     return [a + b for a, b in zip(costs.cpu_s, io, strict=True)]
-
-
-def _queued(
-    clean: Mapping[str, BatchCosts], some: Sequence[Explanation]
-) -> Iterable[tuple[float, ...]]:
-    return (clean[each.trial_id].run_queue_s for each in some)
 
 
 def _block_means(values: Sequence[float]) -> list[float]:

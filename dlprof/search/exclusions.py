@@ -11,47 +11,37 @@ import math
 from collections.abc import Sequence
 
 from dlprof.errors import UsageError
-from dlprof.records import Config, Integrity, LeftOut, Plan, Target, Trial
+from dlprof.records import Config, Integrity, LeftOut, Machine, Plan, Target, Trial
 from dlprof.settings import SweepSettings, by_key
+from dlprof.units import format_bytes
 
 _TARGETS_OWN = ("target_error", "worker_exception", "truncated")
 _ENOUGH = 3
 
+_SHORT = 0.1
+"""A machine with less than this share of its memory to be had has none to lock."""
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What configurations are held against.
-
-    Attributes:
-        max_workers: The user's limit.
-        length: Samples in an epoch.
-        batches_per_epoch: At the target's own batch size; ``None`` where it isn't known, or
-            where the user named ``num_workers`` and is to be believed.
-    """
-
-    max_workers: int | None
-    length: int | None
-    batches_per_epoch: int | None
-
-    @classmethod
-    def of(cls, settings: SweepSettings, target: Target) -> Limits:
-        """The limits of this sweep."""
-        auto = settings.num_workers is None
-        return cls(
-            max_workers=settings.max_workers,
-            length=target.length if auto else None,
-            batches_per_epoch=target.batches_per_epoch if auto else None,
-        )
+_TIGHT = 0.25
+_SWAPPED = 0.02
+"""Swap in use beyond this share of the memory, while little is to be had, means that it swaps. With
+plenty to be had, it is what was swapped out once and nobody needed again."""
 
 
-def excluded(config: Config, limits: Limits) -> tuple[str, str] | None:
+def excluded(config: Config, settings: SweepSettings, target: Target) -> tuple[str, str] | None:
     """The kind of reason and the reason to leave a configuration out; ``None`` to keep it."""
-    checks = {
-        "prefetch": _prefetch(config),
-        "max_workers": _max_workers(config, limits),
-        "epoch": _epoch(config, limits),
-    }
-    return next(((kind, reason) for kind, reason in checks.items() if reason), None)
+    workers, most = config.num_workers, settings.max_workers
+    if workers and config.prefetch_factor == 0:
+        return "prefetch", "torch refuses prefetch_factor=0 with workers"
+    if most is not None and workers > most:
+        return "max_workers", f"max_workers is {most}"
+    batches = target.batches_per_epoch
+    if config.batch_size is not None and target.length is not None:
+        batches = math.ceil(target.length / config.batch_size)
+    named = settings.num_workers is not None  # by the user, who is to be believed
+    if named or batches is None or workers <= max(1, batches):
+        return None
+    why = f"an epoch has {batches} batches, and workers beyond that have nothing to load"
+    return "epoch", why
 
 
 def explain(rows: Sequence[tuple[Config, str]], kept: Sequence[Config]) -> LeftOut:
@@ -85,6 +75,27 @@ def cant_be_set(name: str, values: Sequence[object], reason: str) -> UsageError:
     )
 
 
+def pin_hazard(machine: Machine) -> str | None:
+    """Why ``pin_memory=True`` is not tried on a machine as it is now; ``None`` where it can be.
+
+    Args:
+        machine: With its memory, swap and limits of this moment.
+    """
+    sizes = (machine.memory_limit_bytes, machine.memory_bytes)
+    size = min((each for each in sizes if each is not None), default=None)
+    free = machine.memory_available_bytes
+    if size is None or free is None:
+        return None
+    had = f"{format_bytes(free)} of {format_bytes(size)} memory can be had"
+    if free < _SHORT * size:
+        return f"only {had}, and pinned memory can't be swapped out"
+    swapped = machine.swap_used_bytes or 0
+    if swapped > _SWAPPED * size and free < _TIGHT * size:
+        used = format_bytes(swapped)
+        return f"the machine swaps ({used} swapped out, {had}), and pinned memory can't be"
+    return None
+
+
 def still_useful(plan: Plan, found: Integrity) -> Plan:
     """The plan without what gives wrong data, fails, or has more workers than are fed.
 
@@ -99,9 +110,7 @@ def still_useful(plan: Plan, found: Integrity) -> Plan:
 
     return dataclasses.replace(
         plan,
-        configs=tuple(
-            each for each in plan.configs if each == plan.present or not found.is_useless(each)
-        ),
+        configs=tuple(c for c in plan.configs if c == plan.present or not found.is_useless(c)),
         calibration=kept(plan.calibration),
         cells=kept(plan.cells),
     )
@@ -125,24 +134,3 @@ def fails_everywhere(trials: Sequence[Trial], configs: Sequence[Config]) -> bool
     raised = [t for t in run if t.failure is not None and t.failure.kind in _TARGETS_OWN]
     fed = {trial.config.num_workers > 0 for trial in raised}
     return len(fed) > 1 and len(raised) == len(run) >= _ENOUGH
-
-
-def _prefetch(config: Config) -> str | None:
-    if config.num_workers and config.prefetch_factor == 0:
-        return "torch refuses prefetch_factor=0 with workers"
-    return None
-
-
-def _max_workers(config: Config, limits: Limits) -> str | None:
-    if limits.max_workers is not None and config.num_workers > limits.max_workers:
-        return f"max_workers is {limits.max_workers}"
-    return None
-
-
-def _epoch(config: Config, limits: Limits) -> str | None:
-    batches = limits.batches_per_epoch
-    if config.batch_size is not None and limits.length is not None:
-        batches = math.ceil(limits.length / config.batch_size)
-    if batches is None or config.num_workers <= max(1, batches):
-        return None
-    return f"an epoch has {batches} batches, and workers beyond that have nothing to load"

@@ -69,7 +69,8 @@ def _found(
     many = (calibration.batch_tensors or 0) >= _MANY_TENSORS
     if many and receiving_s * rates[0] >= _RECEIVING:
         yield "sharing_strategy", "file_system"
-    if _threads(explained) > _THREADS:
+    own = (each.usage.own_cpu_cores or 0.0 for each in explained if each.config.num_workers == 1)
+    if max(own, default=0.0) > _THREADS:
         yield "worker_threads", 1
 
 
@@ -78,20 +79,9 @@ def _receiving_s(calibration: Calibration) -> float:
     costs = calibration.in_workers
     if costs is None or not costs.receive_cpu_s:
         return 0.0
-    whole = statistics.fmean(costs.receive_cpu_s)
-    if costs.receive_io_s:
-        whole += statistics.fmean(costs.receive_io_s)
-    return whole + calibration.receive_busy_s.get("default", 0.0)
-
-
-def _threads(explained: Sequence[Trial]) -> float:
-    """Cores that the loader with a single worker kept busy, its main process included."""
-    busy = [
-        trial.usage.own_cpu_cores
-        for trial in explained
-        if trial.config.num_workers == 1 and trial.usage.own_cpu_cores is not None
-    ]
-    return max(busy, default=0.0)
+    columns = (costs.receive_cpu_s, costs.receive_io_s)
+    whole_s = sum(statistics.fmean(column) for column in columns if column)
+    return whole_s + calibration.receive_busy_s.get("default", 0.0)
 
 
 def next_lever(

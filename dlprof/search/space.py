@@ -1,18 +1,17 @@
-"""Which configurations are worth measuring here."""
+"""Which configurations are worth measuring here, and the one that a command explains."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from dlprof.errors import UsageError
 from dlprof.model import spread_workers
 from dlprof.records import Config, LeftOut, Machine, Target
-from dlprof.search.exclusions import Limits, cant_be_set, excluded, explain
-from dlprof.search.pinning import pin_hazard
-from dlprof.settings import MAX_CONFIGS, SweepSettings
+from dlprof.search.exclusions import cant_be_set, excluded, explain, pin_hazard
+from dlprof.settings import MAX_CONFIGS, SweepSettings, by_key
 
 AUTO_PREFETCH_FACTORS = (2, 4)
 """Torch's default and twice it; deeper queues help only against bursts."""
@@ -73,7 +72,6 @@ def build_space(
     Raises:
         UsageError: If nothing is left, or there are more than ``MAX_CONFIGS``.
     """
-    limits = Limits.of(settings, target)
     pins, pin_left_out = _pins(settings, machine, has_accelerator=has_accelerator)
     wanted = _wanted(settings, target, _workers(settings, machine), pins)
     wanted += _present(settings, target, has_accelerator=has_accelerator)
@@ -82,7 +80,7 @@ def build_space(
     left: dict[str, list[tuple[Config, str]]] = {}
     kept = []
     for config in sorted(given, key=lambda config: config.cost_key):
-        found = excluded(config, limits)
+        found = excluded(config, settings, target)
         if found is None:
             kept.append(config)
         else:
@@ -123,11 +121,47 @@ def build_cells(
         prefetch_factor=settings.prefetch_factor or PREDICTED_PREFETCH_FACTORS,
     )
     pins, _ = _pins(settings, machine, has_accelerator=has_accelerator)
-    limits = Limits.of(settings, target)
     wanted = _wanted(finer, target, finer.num_workers or (), pins)
     wanted, _ = _attainable(wanted, settings, target, has_accelerator=has_accelerator)
-    cells = {_canonical(config) for config in wanted if excluded(config, limits) is None}
+    cells = {_canonical(config) for config in wanted if excluded(config, settings, target) is None}
     return tuple(sorted(cells.union(space.configs), key=lambda config: config.cost_key))
+
+
+def single_config(settings: SweepSettings, target: Target, *, has_accelerator: bool) -> Config:
+    """The target's present settings with what the options name changed, for a single one.
+
+    A target without settings of its own has PyTorch's defaults.
+
+    Args:
+        settings: What the user asked for; each swept setting at one value, or ``None``.
+        target: What is loaded.
+        has_accelerator: Whether there is a device that host memory can be pinned for.
+
+    Returns:
+        The configuration, canonical.
+
+    Raises:
+        UsageError: A setting is given several values.
+    """
+    config = target.present_settings(has_accelerator=has_accelerator) or Config()
+    changes = {}
+    for field in dataclasses.fields(Config):
+        values = getattr(settings, field.name)
+        if values is None:
+            continue
+        if len(values) > 1:
+            flag = by_key()[field.name].flag
+            raise UsageError(
+                f"{flag} has {len(values)} values, and this command loads one configuration",
+                hint="Give one value, or use dlprof sweep to compare several.",
+            )
+        changes[field.name] = values[0]
+    config = dataclasses.replace(config, **changes).canonical()
+    kept = target.attainable(config, has_accelerator=has_accelerator)
+    for name, value in changes.items():
+        if getattr(kept, name) != getattr(config, name):
+            raise cant_be_set(name, [value], target.fixed[name])
+    return kept
 
 
 def auto_workers(usable_cores: float) -> tuple[int, ...]:
@@ -195,7 +229,10 @@ def _wanted(
             f"The settings make {count:,} combinations, and the most is {MAX_CONFIGS:,}",
             hint="Name fewer values of num_workers or of the other swept settings.",
         )
-    return list(_product(axes))
+    make: Callable[..., Config] = Config
+    return [
+        make(**dict(zip(axes, each, strict=True))) for each in itertools.product(*axes.values())
+    ]
 
 
 def _present(settings: SweepSettings, target: Target, *, has_accelerator: bool) -> list[Config]:
@@ -232,12 +269,6 @@ def _attainable(
             raise cant_be_set(name, named, reason)
         names.setdefault(reason, []).append(name)
     return kept, [LeftOut(setting=", ".join(each), reason=reason) for reason, each in names.items()]
-
-
-def _product(axes: dict[str, tuple[object, ...]]) -> Iterator[Config]:
-    make: Callable[..., Config] = Config
-    for values in itertools.product(*axes.values()):
-        yield make(**dict(zip(axes, values, strict=True)))
 
 
 def _canonical(config: Config) -> Config:

@@ -34,7 +34,7 @@ from dlprof.records.transfer import (
     WayTime,
 )
 from dlprof.report.transfer import render_transfers, transfer_document
-from dlprof.search.pinning import pin_hazard
+from dlprof.search.exclusions import pin_hazard
 from dlprof.stats.medians import median_interval
 from dlprof.transfer.fitting import fit, line
 

@@ -8,11 +8,10 @@ from collections.abc import Iterator, Mapping
 from dlprof.advise.candidates import Candidate, gather, has_rate
 from dlprof.advise.situation import Situation
 from dlprof.advise.speeds import speeds_of
+from dlprof.advise.thresholds import SAME_STEP
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.records import Config, Run, Trial
 from dlprof.units import format_duration
-
-_SAME_STEP = 0.05
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +204,7 @@ def _of_targets(a: Run, b: Run) -> Iterator[str]:
 def _of_steps(a: Run, b: Run) -> Iterator[str]:
     one, two = a.header.settings.get("step_s"), b.header.settings.get("step_s")
     known = [float(each) if isinstance(each, int | float) else 0.0 for each in (one, two)]
-    if abs(known[0] - known[1]) > _SAME_STEP * max(known):
+    if abs(known[0] - known[1]) > SAME_STEP * max(known):
         yield (
             "The runs were measured with different steps"
             f" ({format_duration(known[0])} and {format_duration(known[1])})."

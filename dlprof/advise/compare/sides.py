@@ -185,7 +185,9 @@ def _io(run: Run, config: Config, trials: Sequence[Trial]) -> tuple[float | None
     told = waiting_s(run, config, _samples_per_batch(trials, run))
     if told is not None:
         return min(_MOST, told), "an explaining pass"
-    plain = [t for t in trials if t.config.num_workers == 0 and _same_batch(t.config, config, run)]
+    own = run.header.target.batch_size
+    size = config.batch_size or own
+    plain = [t for t in trials if not t.config.num_workers and (t.config.batch_size or own) == size]
     found = [io_s for trial in plain if (io_s := _left_waiting(trial)) is not None]
     if not found:
         return None, "run the sweep with --num-workers 0 among the values, or dlprof profile"
@@ -201,11 +203,6 @@ def _left_waiting(trial: Trial) -> float | None:
     share = min(_MOST_WAITING, usage.run_queue_wait_fraction)
     cores = usage.own_cpu_cores * (1 + share / (1 - share)) / max(1.0, usage.own_cpu_cores)
     return max(0.0, waiting - cores) / _rate(trial)
-
-
-def _same_batch(one: Config, two: Config, run: Run) -> bool:
-    own = run.header.target.batch_size
-    return (one.batch_size or own) == (two.batch_size or own)
 
 
 def _samples_per_batch(trials: Sequence[Trial], run: Run) -> float:

@@ -3,11 +3,20 @@
 ``evidence`` holds what was measured, ``costs`` and ``view`` work it out into the figures that rules
 ask for and say who holds the others up, ``gains`` what a change would bring. The rules stand in
 ``consumer``, ``content``, ``cores``, ``device``, ``main_side``, ``memory``, ``startup``,
-``waiting`` and ``workers``; ``table`` lists them, one for each code, and ``order`` sorts what they
-find. ``whole`` says what a fix would bring to a whole script.
+``waiting`` and ``workers``; ``table`` lists them, one for each code, and ``order`` makes what they
+find a diagnosis. ``whole`` says what a fix would bring to a whole script.
 """
 
 from dlprof.advise.findings.evidence import Evidence, Experiment, Foresight, Observation, Script
-from dlprof.advise.findings.order import WRONG_DATA, find
+from dlprof.advise.findings.order import WRONG_DATA, diagnose, find
 
-__all__ = ["WRONG_DATA", "Evidence", "Experiment", "Foresight", "Observation", "Script", "find"]
+__all__ = [
+    "WRONG_DATA",
+    "Evidence",
+    "Experiment",
+    "Foresight",
+    "Observation",
+    "Script",
+    "diagnose",
+    "find",
+]

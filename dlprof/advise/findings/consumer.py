@@ -7,7 +7,7 @@ import math
 
 from dlprof.advise.findings.claims import Claim, Place, settings_fix
 from dlprof.advise.findings.device import used_gpu
-from dlprof.advise.findings.gains import Gain, closed_form, gain_of
+from dlprof.advise.findings.gains import closed_form, gain_of
 from dlprof.advise.findings.startup import starting_leads
 from dlprof.advise.findings.view import View
 from dlprof.advise.findings.waiting import lock
@@ -36,6 +36,9 @@ _IDLE = 0.5
 
 _FAR_TOO_MANY = 4
 """Times the workers needed from which a loader that keeps up is worth a word."""
+
+_BUSY = 0.75
+"""Share of the time for which the workers that are needed would be busy."""
 
 _MANY = 8
 
@@ -87,7 +90,9 @@ def too_many_workers(view: View) -> Claim | None:
     gain, idle = gain_of(view, fewer), idle_workers(view)
     if gain is None or (gain.value < _AS_GOOD and not idle) or is_dear_to_receive(view):
         return None
-    better = gain.value >= _PAYS and (idle > 0 or _is_shown(view, gain))
+    # Others that come and go may bring a gain; that handing over is dear shows in its costs.
+    shown = idle > 0 or not view.is_noisy or view.limit == "main" or gain.sure
+    better = gain.value >= _PAYS and shown
     if not better and not idle and view.limit != "consumer":
         return None
     effect = f"{gain.verb} {gain.value:.2f}x" if better else "does as well"
@@ -115,14 +120,6 @@ def too_many_workers(view: View) -> Claim | None:
     )
 
 
-def _is_shown(view: View, gain: Gain) -> bool:
-    """Whether a gain is more than others' coming and going may have brought.
-
-    That handing over is dearer than making shows in the costs themselves.
-    """
-    return not view.is_noisy or view.limit == "main" or gain.sure
-
-
 def is_dear_to_receive(view: View) -> bool:
     """Whether batches are held up by what receiving them takes, not because they are so cheap."""
     costs, limit = view.costs, view.limit
@@ -142,7 +139,7 @@ def fewer_workers(view: View) -> Config | None:
         return None
     idle = idle_workers(view)
     if limit == "consumer":
-        needed = needed_workers(view)
+        needed = max(1, math.ceil((view.busy or 0.0) * view.workers / _BUSY))
         far = view.workers >= max(_MANY, _FAR_TOO_MANY * needed, 2 * view.cores + 1)
         return with_workers(view.config, needed) if far else None
     if idle and idle < view.workers:
@@ -171,11 +168,6 @@ def _faster_calibration(view: View) -> Config | None:
     if best is None or fewer[best] < _FASTER * now:
         return None
     return with_workers(view.config, best)
-
-
-def needed_workers(view: View) -> int:
-    """Workers that would be busy for three quarters of the time at this rate."""
-    return max(1, math.ceil((view.busy or 0.0) * view.workers / 0.75))
 
 
 def idle_workers(view: View) -> int:

@@ -15,16 +15,13 @@ from dlprof.advise.findings.gains import (
     measured_gain,
     model_ratio,
 )
-from dlprof.advise.findings.view import HELPERS, View
+from dlprof.advise.findings.view import HELPERS, STARVED, View
 from dlprof.advise.wording import percent
 from dlprof.records import Config, Fix
 
 _THROTTLED = 0.05
 _OTHERS = 0.15
 """Share of the usable cores that others may keep busy before they count."""
-
-_STARVED = 0.1
-"""Share of making a batch spent waiting for a core, from which cores are short."""
 
 _TAKES_OVER = 0.4
 """Share of that time from which a crowd comes before what the cores are needed for."""
@@ -179,21 +176,23 @@ def neighbours(view: View) -> Claim | None:
     """Others take the cores."""
     lost = 1 - (1 - view.starved) / max(0.05, 1 - self_starved(view))
     busy_others = view.others >= _OTHERS * view.cores
-    if not busy_others or lost < _STARVED or view.limit == "consumer":
+    if not busy_others or lost < STARVED or view.limit == "consumer":
         return None
     if pinned_cpus(view) is not None or (view.usage.throttled_fraction or 0) >= _THROTTLED:
         return None  # it waits for cores for another reason
-    own = view.usage.own_cpu_cores
+    own, runnable = view.usage.own_cpu_cores, view.usage.other_runnable
+    # Whether others want as good as all cores; so it seems where nobody counted them.
+    crowded = runnable is None or runnable >= _CROWD * view.evidence.machine.logical_cpus
     had = view.usage.available_cpu_cores or own or view.cores
     return Claim(
         title="Other processes take the cores",
         explanation=f"Others kept {view.others:.1f} of {view.cores:g} cores busy, and "
         f"{_who_waited(view)}.",
-        place=Place.CROWD if lost >= _TAKES_OVER and _is_crowd(view) else Place.BEHIND,
+        place=Place.CROWD if lost >= _TAKES_OVER and crowded else Place.BEHIND,
         cost=lost,
         figures={
             "other_cpu_cores": view.others,
-            "other_runnable": view.usage.other_runnable,
+            "other_runnable": runnable,
             "own_cpu_cores": own,
             "available_cpu_cores": view.usage.available_cpu_cores,
             "usable_cores": view.cores,
@@ -205,12 +204,6 @@ def neighbours(view: View) -> Claim | None:
         ),
         gain=_with_cores(view, view.cores, had),
     )
-
-
-def _is_crowd(view: View) -> bool:
-    """Whether others want as good as all cores; so it seems where nobody counted them."""
-    wanted = view.usage.other_runnable
-    return wanted is None or wanted >= _CROWD * view.evidence.machine.logical_cpus
 
 
 def _who_waited(view: View) -> str:
@@ -225,16 +218,15 @@ def oversubscribed(view: View) -> Claim | None:
     """The loader's own processes want more cores than there are."""
     fewer = enough_workers(view)
     wanted = demand(view)
-    if fewer is None or view.starved < _STARVED:
+    if fewer is None or view.starved < STARVED:
         return None
     gain = gain_of(view, fewer)
     if gain is not None and gain.value < 0.9:
         return None
     return Claim(
         title="The workers want more cores than there are",
-        explanation=f"{view.workers} workers would keep {wanted:.1f} cores busy and "
-        f"{view.cores:g} can be had: a batch waits for a core "
-        f"{percent(view.starved)} of its time.",
+        explanation=f"{view.workers} workers would keep {wanted:.1f} cores busy and {view.cores:g} "
+        f"can be had: a batch waits for a core {percent(view.starved)} of its time.",
         cost=min(view.starved, self_starved(view)),
         figures={
             "wanted_cores": wanted,

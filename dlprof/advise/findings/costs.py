@@ -38,6 +38,11 @@ class Work:
         """What it would take with a core at hand."""
         return self.cpu_s + self.io_s
 
+    @property
+    def starved(self) -> float:
+        """Share of its time that was spent waiting for a core."""
+        return self.run_queue_s / self.wall_s if self.wall_s > 0 else 0.0
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
@@ -120,9 +125,9 @@ def costs_of(explained: Explanation) -> Costs:
     batches = max(1, explained.batches)
     rebuild = _stage_work(explained.stage("rebuild"))
     starved = max(
-        _starved(making),
-        _starved(_stage_work(explained.stage("serialise"))),
-        _starved(dataclasses.replace(rebuild, io_s=0.0)),  # main meets the same crowd
+        making.starved,
+        _stage_work(explained.stage("serialise")).starved,
+        dataclasses.replace(rebuild, io_s=0.0).starved,  # main meets the same crowd
     )
     return Costs(
         fetch=fetch,
@@ -165,11 +170,6 @@ def _receive(rows: BatchCosts, rebuild: Stage | None, starved: float) -> Work:
     return dataclasses.replace(
         work, io_s=work.io_s * (1 - starved), run_queue_s=work.run_queue_s + work.io_s * starved
     )
-
-
-def _starved(work: Work) -> float:
-    """Share of its time that was spent waiting for a core."""
-    return work.run_queue_s / work.wall_s if work.wall_s > 0 else 0.0
 
 
 def _shared(making: Work, fetch: Stage | None, collate: Stage | None) -> tuple[Work, Work]:

@@ -122,9 +122,9 @@ def pageable(view: View) -> Claim | None:
     copying = copying_of(view)
     if copying is None or not _is_worth_pinning(view, copying):
         return None
-    if view.config.pin_memory:
+    pinned = pinned_copies(view)
+    if pinned is None:
         return _unpinnable(copying)
-    pinned = dataclasses.replace(view.config, pin_memory=True)
     gain = measured_gain(view, pinned)
     if gain is not None and gain.value < _PAYS:
         return None

@@ -221,7 +221,9 @@ class Evidence:
         return tuple(
             o.trial
             for o in self.observations
-            if o.experiment.role in roles and not o.experiment.explain and has_rate(o.trial)
+            if o.experiment.role in roles and not o.experiment.explain
+            if o.trial.outcome == "completed" and o.trial.batches_per_s is not None
+            if o.trial.batches_per_s.value > 0
         )
 
     def explanations(self) -> tuple[Explanation, ...]:
@@ -236,9 +238,3 @@ class Evidence:
         """The last explanation of a configuration."""
         found = [each for each in self.explanations() if each.config == config]
         return found[-1] if found else None
-
-
-def has_rate(trial: Trial) -> bool:
-    """Whether a trial gave a rate."""
-    rate = trial.batches_per_s
-    return trial.outcome == "completed" and rate is not None and rate.value > 0

@@ -77,7 +77,11 @@ def gain_of(view: View, config: Config) -> Gain | None:
     tried = measured_gain(view, config)
     if tried is not None:
         return tried
-    gain = modelled_gain(view, config) or _bounded(view, config)
+    gain, costs = modelled_gain(view, config), costs_for(view, config)
+    if gain is None and costs is not None and view.costs is not None:
+        cores = view.usage.available_cpu_cores or view.cores
+        before = closed_form(view.costs, view.config, cores)
+        gain = bound(closed_form(costs, config, cores) / before) if before > 0 else None
     return None if gain is None else _beside_step(view, gain)
 
 
@@ -188,15 +192,6 @@ def _log_half(rate: Estimate) -> float:
     if not rate.low or not rate.high or rate.low <= 0:
         return _BOUND_LOG_SD
     return math.log(rate.high / rate.low) / 2
-
-
-def _bounded(view: View, config: Config) -> Gain | None:
-    costs = costs_for(view, config)
-    if costs is None or view.costs is None:
-        return None
-    cores = view.usage.available_cpu_cores or view.cores
-    before = closed_form(view.costs, view.config, cores)
-    return bound(closed_form(costs, config, cores) / before) if before > 0 else None
 
 
 def costs_for(view: View, config: Config) -> Costs | None:

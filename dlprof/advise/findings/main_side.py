@@ -78,22 +78,18 @@ def _waits(costs: Costs) -> bool:
 
 def _best_remedy(view: View, costs: Costs) -> tuple[Config | None, Gain | None]:
     """The tried or reckoned configuration that brings most, or the bound of lighter batches."""
-    found = [(each, gain_of(view, each)) for each in receive_remedies(view)]
-    paying = [
-        (each, gain)
-        for each, gain in found
-        if gain is not None and _is_credible(gain) and (gain.sure or not view.is_noisy)
-    ]
+    paying = []
+    for each in receive_remedies(view):
+        gain = gain_of(view, each)
+        if gain is None or gain.value < _PAYS or (view.is_noisy and not gain.sure):
+            continue
+        if gain.source != "measured" or gain.pays(_PAYS):  # else it may as well be chance
+            paying.append((each, gain))
     if paying:
         return max(paying, key=lambda pair: pair[1].value)
     lighter = dataclasses.replace(costs, receive=Work(cpu_s=LEAST_RECEIVE_S))
     now = closed_form(costs, view.config, view.cores)
     return None, bound(max(1.0, closed_form(lighter, view.config, view.cores) / now))
-
-
-def _is_credible(gain: Gain) -> bool:
-    """Whether a gain is worth a word; a measured one that may as well be chance is none."""
-    return gain.pays(_PAYS) if gain.source == "measured" else gain.value >= _PAYS
 
 
 def lighter(view: View) -> Config | None:

@@ -184,7 +184,8 @@ def limit(view: View) -> Claim | None:
 def shared(view: View) -> Claim | None:
     """Shared memory is too small for full queues."""
     failure = _failure(view, "shared_memory")
-    room, need = view.evidence.machine.shm_available_bytes, shm_need(view)
+    room, batch = view.evidence.machine.shm_available_bytes, batch_bytes(view)
+    need = view.config.queued_batches * batch if batch is not None and view.workers else None
     over = room is not None and need is not None and need > room
     if failure is None and not over:
         return None
@@ -197,7 +198,7 @@ def shared(view: View) -> Claim | None:
         figures={
             "shm_needed_bytes": need,
             "shm_available_bytes": room,
-            "batch_bytes": batch_bytes(view),
+            "batch_bytes": batch,
             "failure": failure and failure.kind,
         },
         fix=dataclasses.replace(
@@ -210,14 +211,6 @@ def shared(view: View) -> Claim | None:
             code=_SHM_CODE,
         ),
     )
-
-
-def shm_need(view: View) -> float | None:
-    """Shared memory of full queues: ``P * W + 1`` batches."""
-    batch = batch_bytes(view)
-    if batch is None or not view.workers:
-        return None
-    return view.config.queued_batches * batch
 
 
 def batch_bytes(view: View) -> float | None:

@@ -1,8 +1,10 @@
-"""All findings of one configuration, in their order."""
+"""The diagnosis of one configuration: all findings in their order, and why the consumer waits."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
+import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -12,7 +14,7 @@ from dlprof.advise.findings.table import TABLE, Row
 from dlprof.advise.findings.view import View
 from dlprof.advise.findings.whole import competes, crowds, script_gain
 from dlprof.advise.wording import severity_of
-from dlprof.records import Config, Finding, FindingCode
+from dlprof.records import Config, Diagnosis, Finding, FindingCode, Stalls, Trial
 from dlprof.units import format_duration
 
 Placed = tuple[Place, Finding]
@@ -33,6 +35,54 @@ _OTHERS = 0.3
 _BESIDE_CONSUMER: frozenset[FindingCode] = frozenset({"consumer", "too_many_workers"})
 _COPIES: frozenset[FindingCode] = frozenset({"transfer.pageable", "transfer.link"})
 """What makes the consumer's own part shorter, so that it is not the limit yet."""
+
+
+def diagnose(evidence: Evidence, notes: Sequence[str] = ()) -> Diagnosis:
+    """What the evidence says of one configuration.
+
+    Args:
+        evidence: Everything that was measured.
+        notes: What people should know of the way it was measured.
+    """
+    return Diagnosis(
+        config=evidence.config,
+        findings=find(evidence),
+        stalls=stalls_of(evidence),
+        trials=tuple(trial.id for trial in evidence.trials()),
+        notes=tuple(notes),
+    )
+
+
+def stalls_of(evidence: Evidence) -> Stalls | None:
+    """The consumer's stalls by the differential of DS-Analyzer (Mohan et al., VLDB 2021).
+
+    Returns:
+        ``None`` without a step: a consumer that takes no time only waits.
+    """
+    if not evidence.has_step:
+        return None
+    explained = evidence.explained(evidence.config)
+    step = None if explained is None else explained.stage("step")
+    resident_s = step.mean_s if step is not None else evidence.step_s or None
+    warm_s = _batch_s(evidence.plain("present"))
+    if resident_s is None or warm_s is None:
+        return None
+    cold_s = _batch_s(evidence.plain("cold"))
+    longest_s = max(warm_s, cold_s or 0.0)
+    return Stalls(
+        resident_s=resident_s,
+        warm_s=warm_s,
+        cold_s=cold_s,
+        prep_fraction=max(0.0, warm_s - resident_s) / longest_s,
+        fetch_fraction=None if cold_s is None else max(0.0, cold_s - warm_s) / longest_s,
+    )
+
+
+def _batch_s(trials: Sequence[Trial]) -> float | None:
+    """Seconds a batch, the geometric middle of some trials."""
+    rates = [trial.batches_per_s.value for trial in trials if trial.batches_per_s is not None]
+    logs = [math.log(rate) for rate in rates if rate > 0]
+    return math.exp(-statistics.median(logs)) if logs else None
 
 
 def find(evidence: Evidence) -> tuple[Finding, ...]:
@@ -115,19 +165,14 @@ def _merged(found: Sequence[Placed]) -> list[Placed]:
     """With each change of settings once: what asks for the same is one finding."""
     kept: list[Placed] = []
     for place, finding in found:
-        same = next((n for n, (_, each) in enumerate(kept) if _same_fix(each, finding)), None)
-        if same is None:
-            kept.append((place, finding))
-        else:
+        asked = finding.fix.dataloader_kwargs if finding.fix else {}
+        fixes = [each.fix.dataloader_kwargs if each.fix else {} for _, each in kept]
+        if asked and asked in fixes:
+            same = fixes.index(asked)
             kept[same] = kept[same][0], _joined(kept[same][1], finding)
+        else:
+            kept.append((place, finding))
     return kept
-
-
-def _same_fix(one: Finding, two: Finding) -> bool:
-    first, second = one.fix, two.fix
-    if first is None or second is None or not first.dataloader_kwargs:
-        return False
-    return first.dataloader_kwargs == second.dataloader_kwargs
 
 
 def _joined(one: Finding, two: Finding) -> Finding:

@@ -28,10 +28,9 @@ _SLOW_START_S = 2.0
 
 def startup(view: View) -> Claim | None:
     """Starting workers costs more than it earns."""
-    turn_s, share = turn_of(view), turn_share(view)
-    if turn_s is None or share is None or share < _SHARE or not view.workers:
+    kept, turn_s, share = kept_workers(view), turn_of(view), turn_share(view)
+    if kept is None or turn_s is None or share is None:
         return None
-    kept = persistent(view)
     gain = None if _is_forked(view) else _gain(view, kept, share, turn_s)
     batches = view.epoch_batches
     once = " once" if view.config.persistent_workers else " at every epoch"
@@ -116,19 +115,14 @@ def starting_leads(view: View) -> bool:
     return bool(view.workers) and (turn_share(view) or 0.0) >= _LEADS
 
 
-def persistent(view: View) -> Config:
-    """Workers that persist, or that are started by fork where they do."""
-    if not view.config.persistent_workers:
-        return dataclasses.replace(view.config, persistent_workers=True)
-    return dataclasses.replace(view.config, start_method="fork")
-
-
 def kept_workers(view: View) -> Config | None:
-    """The remedy, where starting costs enough to try it."""
+    """Workers that persist, or that start by fork where they do; where starting costs enough."""
     share = turn_share(view)
     if not view.workers or share is None or share < _SHARE:
         return None
-    return persistent(view)
+    if not view.config.persistent_workers:
+        return dataclasses.replace(view.config, persistent_workers=True)
+    return dataclasses.replace(view.config, start_method="fork")
 
 
 def _gain(view: View, kept: Config, share: float, turn_s: float) -> Gain:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from dlprof.advise.findings.costs import Costs, costs_of
 from dlprof.advise.findings.evidence import Evidence
@@ -14,6 +14,13 @@ from dlprof.records import Config, Copies, Explanation, Stage, StageName, Trial,
 
 _UNSTEADY = 1.5
 """The fastest of a configuration's trials over the slowest, from which one was disturbed."""
+
+_MEDIANS = (
+    *("own_cpu_cores", "available_cpu_cores", "other_cpu_cores", "other_runnable"),
+    *("run_queue_wait_fraction", "throttled_fraction", "io_pressure_fraction"),
+    *("read_bytes_per_s", "cache_hit_fraction"),
+)
+_PEAKS = ("pss_peak_bytes", "shm_peak_bytes")
 
 Limit = Literal["consumer", "main", "pin", "workers", "waiting", "unknown"]
 """``workers``: making batches (in main, without workers); ``waiting``: nobody is busy enough, so
@@ -47,6 +54,9 @@ twenty tensors takes half of that."""
 _LEAST_PART = 0.15
 """The same over what making a batch takes, its waiting too: threads that are idle for most of a
 worker's time compete for nothing."""
+
+STARVED = 0.1
+"""Share of making a batch spent waiting for a core, from which cores are short."""
 
 HELPERS = 0.25
 """CPU of a worker's other threads over that of the one that fetches, from which they count."""
@@ -205,7 +215,7 @@ class View:
         """Share of making a batch spent waiting for a core."""
         if self.costs is None or self.costs.making.wall_s <= 0:
             return self.usage.run_queue_wait_fraction or 0.0
-        return self.costs.making.run_queue_s / self.costs.making.wall_s
+        return self.costs.making.starved
 
     @property
     def most_threads(self) -> int:
@@ -252,27 +262,9 @@ def _copies(trials: Sequence[Trial]) -> Copies | None:
 
 def _usage(trials: Sequence[Trial]) -> Usage:
     """Medians of what trials used; peaks of memory."""
-    usages = [trial.usage for trial in trials]
-    return Usage(
-        own_cpu_cores=_median(usages, lambda u: u.own_cpu_cores),
-        available_cpu_cores=_median(usages, lambda u: u.available_cpu_cores),
-        other_cpu_cores=_median(usages, lambda u: u.other_cpu_cores),
-        other_runnable=_median(usages, lambda u: u.other_runnable),
-        run_queue_wait_fraction=_median(usages, lambda u: u.run_queue_wait_fraction),
-        throttled_fraction=_median(usages, lambda u: u.throttled_fraction),
-        io_pressure_fraction=_median(usages, lambda u: u.io_pressure_fraction),
-        read_bytes_per_s=_median(usages, lambda u: u.read_bytes_per_s),
-        cache_hit_fraction=_median(usages, lambda u: u.cache_hit_fraction),
-        pss_peak_bytes=max(
-            (u.pss_peak_bytes for u in usages if u.pss_peak_bytes is not None), default=None
-        ),
-        shm_peak_bytes=max(
-            (u.shm_peak_bytes for u in usages if u.shm_peak_bytes is not None), default=None
-        ),
-        gpu=usages[-1].gpu if usages else (),
-    )
-
-
-def _median(usages: Sequence[Usage], figure: Callable[[Usage], float | None]) -> float | None:
-    known = [value for value in map(figure, usages) if value is not None]
-    return statistics.median(known) if known else None
+    usages, figures = [trial.usage for trial in trials], dict[str, Any]()
+    for name in (*_MEDIANS, *_PEAKS):
+        known = [each for usage in usages if (each := getattr(usage, name)) is not None]
+        if known:
+            figures[name] = max(known) if name in _PEAKS else statistics.median(known)
+    return Usage(**figures, gpu=usages[-1].gpu if usages else ())

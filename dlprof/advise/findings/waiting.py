@@ -9,7 +9,7 @@ import statistics
 from dlprof.advise.findings.claims import Claim, settings_fix
 from dlprof.advise.findings.costs import Costs
 from dlprof.advise.findings.gains import Gain, bound, gain_of, modelled_gain
-from dlprof.advise.findings.view import HELPERS, View
+from dlprof.advise.findings.view import HELPERS, STARVED, View
 from dlprof.advise.wording import percent
 from dlprof.records import BatchCosts, Config, Fix
 from dlprof.units import format_duration
@@ -30,9 +30,6 @@ a quarter where 3 % of them take 15 times as long, and next to nothing where all
 _NEARLY, _HALF = 0.93, 0.6
 """Share of the gain of deeper queues that giving up the order must reach: without a pile to be
 seen, and with one."""
-
-_STARVED = 0.1
-"""Share of making a batch spent waiting for a core, from which that makes the bursts."""
 
 _FULLY_BUSY = 0.92
 _DEEP, _DEEPEST = 8, 16
@@ -161,7 +158,7 @@ def shallow(view: View) -> Claim | None:
     deep = deeper(view)
     if deep is None or order(view) is not None or lock(view) is not None:
         return None
-    if (view.is_noisy or view.starved >= _STARVED) and not _comes_in_bursts(view):
+    if (view.is_noisy or view.starved >= STARVED) and not _comes_in_bursts(view):
         return None  # it is others who come in bursts
     gain = gain_of(view, deep)
     if gain is None or not gain.pays(_PAYS) or gain.source == "bound":

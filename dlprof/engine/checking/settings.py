@@ -11,7 +11,7 @@ from dlprof.gate import Limits, NextLook
 from dlprof.gate.plan import CONFIDENCE, THRESHOLD
 from dlprof.records import Target
 from dlprof.records.gate import Design, Series
-from dlprof.search.single import single_config
+from dlprof.search.space import single_config
 from dlprof.settings import SweepSettings, by_key
 
 DEFAULT_BUDGET_S = 60.0

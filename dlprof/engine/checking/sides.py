@@ -15,7 +15,7 @@ from dlprof.gate import LEAST_BATCHES, SIDES, grouped
 from dlprof.machine import inspect_machine
 from dlprof.records import Config, Failure, Machine
 from dlprof.records.gate import Block, Quad, Series, Side
-from dlprof.search.single import single_config
+from dlprof.search.space import single_config
 from dlprof.trial.protocol import BlockRequest
 from dlprof.trial.side import BuiltSide, SideProcess
 

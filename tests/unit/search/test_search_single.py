@@ -8,7 +8,7 @@ import pytest
 
 from dlprof.errors import UsageError
 from dlprof.records import Config, Target
-from dlprof.search.single import single_config
+from dlprof.search.space import single_config
 from dlprof.settings import SweepSettings
 
 BARE = Target(spec="data.py:make", kind="map", dataset="data.Numbers")
