@@ -9,8 +9,10 @@ from dlprof.advise.findings.claims import Claim, Place, fixed, severity_of
 from dlprof.advise.findings.evidence import Evidence
 from dlprof.advise.findings.table import TABLE
 from dlprof.advise.findings.view import View
-from dlprof.advise.findings.whole import competes, crowds, script_gain
-from dlprof.records import Config, Finding, FindingCode
+from dlprof.advise.findings.whole import competes, crowds, loop_gain, script_gain, starts_s
+from dlprof.advise.findings.workers import MORE_PAY
+from dlprof.records import Config, Estimate, Finding, FindingCode, Fix
+from dlprof.units import format_duration
 
 _CERTAIN: frozenset[FindingCode] = frozenset(
     {
@@ -22,6 +24,9 @@ _CERTAIN: frozenset[FindingCode] = frozenset(
 
 WRONG_DATA: frozenset[FindingCode] = frozenset({"data.duplicated", "data.truncated"})
 _CLEARLY = 1.1
+_AS_GOOD = 0.95
+"""Speed with fewer workers from which they are worth it for the memory that they don't take."""
+
 _OTHERS = 0.3
 """Cores of others, below which it is not they who disturb."""
 
@@ -56,7 +61,8 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
         found = [claim for claim in found if claim.place is Place.BROKEN]
     claims = sorted(_agreeing(found), key=lambda each: (each.place, -each.finding.cost))
     placed = [(claim.place, finding) for claim, finding in _falling(_merged(claims))]
-    return tuple(_doubted(_graded(each, view, place), view) for place, each in placed)
+    graded = (_graded(each, view, place) for place, each in placed)
+    return tuple(_doubted(each, view) for each in graded if each is not None)
 
 
 def _agreeing(claims: Sequence[Claim]) -> list[Claim]:
@@ -119,8 +125,11 @@ def _falling(claims: Iterable[Claim]) -> list[tuple[Claim, Finding]]:
     return findings
 
 
-def _graded(finding: Finding, view: View, place: Place) -> Finding:
-    """The finding with what it brings to the whole script, and as grave as its gain is sure."""
+def _graded(finding: Finding, view: View, place: Place) -> Finding | None:
+    """The finding with what it brings to the whole script, and as grave as its gain is sure.
+
+    A change by which the script loses time is not advised; fewer workers are no cause then.
+    """
     config = fixed(view.config, finding.fix)
     gain, script, doubt = finding.predicted_gain, None, ""
     if view.evidence.script is not None and config is not None:
@@ -128,6 +137,19 @@ def _graded(finding: Finding, view: View, place: Place) -> Finding:
         if script is None:
             gain = None if competes(view, config) else gain
             doubt = _unknown(view, config)
+        else:
+            gain = loop_gain(view, config)
+    judged = script or gain
+    if config is not None and judged is not None and place is not Place.BROKEN:
+        least = _AS_GOOD if config.num_workers < view.workers else 1.0
+        fewer = finding.code == "too_many_workers"
+        if judged.value < least and fewer and view.evidence.script is not None:
+            return None
+        if judged.value < least and not fewer:
+            title = finding.title + (" in a longer script" if finding.title == MORE_PAY else "")
+            fix = _not_paying(view, config, judged)
+            finding = dataclasses.replace(finding, title=title, fix=fix)
+            gain = script = None
     severity = finding.severity
     known = [each for each in (gain, script) if each is not None]
     lows = [each.value if each.low is None else each.low for each in known]
@@ -139,11 +161,36 @@ def _graded(finding: Finding, view: View, place: Place) -> Finding:
     )
 
 
+def _changed(view: View, config: Config) -> str:
+    """The arguments in which a configuration differs from the present one."""
+    now = view.config.dataloader_kwargs()
+    kwargs = config.dataloader_kwargs()
+    return ", ".join(f"{name}={each!r}" for name, each in kwargs.items() if now.get(name) != each)
+
+
+def _not_paying(view: View, config: Config, gain: Estimate) -> Fix:
+    """Instead of a change by which time is lost: that it doesn't pay, why, and what would."""
+    script = view.evidence.script
+    if script is None:
+        text = f"{_changed(view, config)} does not pay: it gives {gain.value:.2f}x."
+        return Fix(text=text)
+    text = f"{_changed(view, config)} would make the whole script {gain.value:.2f}x as fast"
+    if config.num_workers <= view.workers:
+        return Fix(text=f"{text}: it does not pay.")
+    starts = format_duration(starts_s(view, script, config))
+    persist, several = config.persistent_workers, script.loader.epochs > 1
+    pays = ["longer epochs" if not persist else "more epochs"]
+    pays += ["persistent_workers=True"] if several and not persist else []
+    pays += [] if (config.start_method or script.start_method) == "fork" else ["workers by fork"]
+    return Fix(
+        text=f"No more workers pay in a script this short: {text}, as starting them takes "
+        f"{starts} of it. What would change that: {', '.join(pays)}."
+    )
+
+
 def _unknown(view: View, config: Config) -> str:
     """Why nobody can compute what a change brings to a script, and how to find out."""
-    kwargs = config.dataloader_kwargs()
-    now = view.config.dataloader_kwargs()
-    told = ", ".join(f"{name}={each!r}" for name, each in kwargs.items() if now.get(name) != each)
+    told = _changed(view, config)
     if competes(view, config):
         why = (
             "The step computes in several threads on the cores that workers would take, so it "
@@ -151,7 +198,10 @@ def _unknown(view: View, config: Config) -> str:
         )
         also = ", once as it is and once with torch.set_num_threads(1)"
     else:
-        why = "Waits for this loader are not a part of the script's time by themselves"
+        why = (
+            "Waits for this loader are not a part of the script's time by themselves: this is "
+            "about its own wait alone"
+        )
         also = ""
     return f"{why}. Run the script with {told}{also}, and compare how long it takes."
 
