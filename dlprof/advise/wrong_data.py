@@ -36,6 +36,9 @@ UNSHARED = (
     "The iterable dataset never asks which worker it runs in, and its epochs are too long to be "
     "counted: unless it draws samples at random, each of them comes once per worker."
 )
+REPEATED = (
+    "The iterable dataset {}: unless it shares its samples out, each worker repeats all of them."
+)
 TRUNCATED_TITLE = "An epoch is not as long as it should be"
 
 

@@ -227,6 +227,29 @@ def test_duplicated_data_comes_first_and_no_speed_of_it_is_promised() -> None:
     assert "train.py:3" in found.findings[0].explanation
 
 
+@pytest.mark.parametrize(
+    ("asks", "start_method", "said"),
+    [
+        (False, "fork", "never asks get_worker_info()"),
+        (False, "spawn", "wasn't seen with several workers"),
+        (None, "fork", "wasn't seen with several workers"),
+        (True, "fork", ""),
+    ],
+)
+def test_more_workers_of_an_iterable_may_repeat_its_samples(
+    asks: bool | None,  # noqa: FBT001 - a parameter of the test
+    start_method: str,
+    said: str,
+) -> None:
+    loader = dataclasses.replace(ITERABLE, config=CONFIG, epochs=1, asks_worker=asks)
+    cause = diagnosed(loader, start_method=start_method, wall_s=7.0).findings[0]
+    assert cause.fix is not None
+    assert cause.fix.dataloader_kwargs["num_workers"] > 1
+    assert said in cause.fix.text
+    assert ("repeats all of them" in cause.fix.text) is bool(said)
+    assert cause.severity == ("medium" if said else "high")
+
+
 def test_wrong_data_of_a_cheap_loader_comes_before_the_cause_of_another() -> None:
     cheap = dataclasses.replace(ITERABLE, name="val.py:9", waited_s=0.01, duplicated=True)
     found = diagnose_script(

@@ -11,6 +11,7 @@ from dlprof.advise.findings.table import TABLE
 from dlprof.advise.findings.view import View
 from dlprof.advise.findings.whole import competes, crowds, loop_gain, script_gain, starts_s
 from dlprof.advise.findings.workers import MORE_PAY
+from dlprof.advise.wrong_data import REPEATED
 from dlprof.records import Config, Estimate, Finding, FindingCode, Fix
 from dlprof.units import format_duration
 
@@ -150,11 +151,16 @@ def _graded(finding: Finding, view: View, place: Place) -> Finding | None:
             fix = _not_paying(view, config, judged)
             finding = dataclasses.replace(finding, title=title, fix=fix)
             gain = script = None
+    unseen = "" if config is None else view.sharing_unseen(config)
+    if unseen and finding.fix is not None and finding.fix.dataloader_kwargs:
+        text = f"{finding.fix.text} {REPEATED.format(unseen)}"
+        finding = dataclasses.replace(finding, fix=dataclasses.replace(finding.fix, text=text))
     severity = finding.severity
     known = [each for each in (gain, script) if each is not None]
     lows = [each.value if each.low is None else each.low for each in known]
     sure = bool(known) and min(lows) > 1
-    if severity == "high" and place is not Place.BROKEN and (not sure or doubt or crowds(view)):
+    sure = sure and not doubt and not unseen and not crowds(view)
+    if severity == "high" and place is not Place.BROKEN and not sure:
         severity = "medium"
     return dataclasses.replace(
         finding, severity=severity, predicted_gain=gain, script_gain=script, doubtful=doubt
