@@ -34,6 +34,9 @@ SHARDED = Fix(
 WHOLE = Fix(text=WHOLE_EPOCHS)
 DUPLICATED_TITLE = "Workers yield the same samples"
 UNSHARED_TITLE = "Workers may yield the same samples"
+REPEATED = (
+    "The iterable dataset {}: unless it shares its samples out, each worker repeats all of them."
+)
 TRUNCATED_TITLE = "An epoch is not as long as it should be"
 
 

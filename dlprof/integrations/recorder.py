@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import mmap
 import os
 import sys
 import threading
@@ -14,7 +15,12 @@ from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType
 from typing import Any, Final
 
-from dlprof.integrations.first_batches import FirstBatches, LookingReading, promised_batches
+from dlprof.integrations.first_batches import (
+    OF_ITERABLES,
+    FirstBatches,
+    LookingReading,
+    promised_batches,
+)
 from dlprof.integrations.following import Follower
 from dlprof.integrations.ledger import NS, Clock, Ledger, Pace, Reading
 from dlprof.integrations.loaders import describe
@@ -28,6 +34,8 @@ _MOST_LOADERS = 64
 _MOST_DATASETS = 4  # told apart among loaders that are alike in all else
 _OTHERS = "other loaders"
 _READING = "_dlprof_reading"
+_NOT_THE_USERS = ("torch.utils.data._utils", DATALOADER_MODULE, "dlprof.")
+"""Modules that ask in which worker they run whatever the dataset does."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -41,6 +49,7 @@ class _Seen:
         made: Loader objects that count as this one.
         follower: Follows its first batches; ``None`` where that isn't done.
         first: Compares the first batches of its workers; ``None`` where that isn't done.
+        asks: Whether anything asked in which worker it runs; ``None`` where that isn't seen.
         promised: Batches that ``len(loader)`` promised, over all epochs; ``None`` where nobody
             asked for it in one of them.
     """
@@ -51,6 +60,7 @@ class _Seen:
     made: int = 0
     follower: Follower | None = None
     first: FirstBatches | None = None
+    asks: Callable[[], bool] | None = None
     promised: int | None = 0
 
     def is_over(self, dataset: object) -> bool:
@@ -111,6 +121,7 @@ class Recorder:
         self._groups: dict[object, list[_Seen]] = {}
         self._seen: list[_Seen] = []
         self._others: _Seen | None = None
+        self._asks: Callable[[], bool] | None = None
 
     def attach(self, module: ModuleType) -> None:
         """Watch what ``torch.utils.data.dataloader`` makes from now on.
@@ -130,6 +141,8 @@ class Recorder:
                  "__next__": _around_next},
             )  # fmt: skip
             wrap_methods(loader, {"__init__": self._around_loader})
+        with self._guarded("who asks for its worker could not be seen"):
+            self._asks = _notice_asking(module)
 
     def records(self) -> tuple[WatchedLoader, ...]:
         """What was seen so far of each loader, in the order in which they were first iterated."""
@@ -137,12 +150,19 @@ class Recorder:
         return tuple(self._record(seen) for seen in every)
 
     def _record(self, seen: _Seen) -> WatchedLoader:
+        filled = seen.ledger.fill(seen.known)
         record = dataclasses.replace(
-            seen.ledger.fill(seen.known),
+            filled,
             made=seen.made,
             promised_batches=seen.promised,
             duplicated=None if seen.first is None else seen.first.duplicated,
+            asks_worker=None if seen.asks is None else seen.asks(),
         )
+        if record.duplicated:
+            why = {"samples_per_s": "its workers yield the same samples"}
+            record = dataclasses.replace(
+                record, samples_per_s=None, unavailable={**record.unavailable, **why}
+            )
         with self._guarded(f"the copies of {seen.known.name} could not be told"):
             return record if seen.follower is None else seen.follower.copies.fill(record)
         return record
@@ -270,6 +290,8 @@ class Recorder:
         )
         first_batches = FirstBatches.of(named, dataset)
         seen = _Seen(self._new_ledger(), named, _reference(dataset), first=first_batches)
+        if named.sampler == OF_ITERABLES and getattr(loader, "worker_init_fn", None) is None:
+            seen.asks = self._asks  # a worker_init_fn is given its worker's number
         if self._follow and named.config is not None:
             seen.follower = Follower(named.name, named.config)
         group.append(seen)
@@ -318,6 +340,35 @@ def _read_by(iterator: weakref.ref[Any], reading: Any) -> None:
     alive = iterator()
     if alive is not None:
         setattr(alive, _READING, reading)
+
+
+def _notice_asking(module: ModuleType) -> Callable[[], bool] | None:
+    """Notice calls of ``get_worker_info``, in forked workers too.
+
+    Args:
+        module: ``torch.utils.data.dataloader``, which others have the function from.
+
+    Returns:
+        Whether anybody but torch's loaders and dlprof asked so far; ``None`` where there is no
+        such function.
+    """
+    plain = getattr(module, "get_worker_info", None)
+    if plain is None:
+        return None
+    asked = mmap.mmap(-1, 1)  # shared with the workers
+
+    @functools.wraps(plain)
+    def get_worker_info() -> Any:
+        caller = sys._getframe(1).f_globals.get("__name__", "")  # noqa: SLF001 - the only way to know the caller
+        if not caller.startswith(_NOT_THE_USERS):
+            asked[0] = 1
+        return plain()
+
+    utils = getattr(module, "_utils", None)
+    for holder in (module, sys.modules.get("torch.utils.data"), getattr(utils, "worker", None)):
+        if getattr(holder, "get_worker_info", None) is plain:
+            setattr(holder, "get_worker_info", get_worker_info)  # noqa: B010 - of any module
+    return lambda: asked[0] == 1
 
 
 def _around_next(method: Method) -> Method:

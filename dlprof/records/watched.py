@@ -65,7 +65,8 @@ class WatchedLoader:
         background_s: The part of ``waited_s`` in threads other than the main one.
         consumers: Threads that took batches.
         batches_per_s: Batches over ``waited_s + stepped_s``.
-        samples_per_s: The same in samples, every batch taken for full.
+        samples_per_s: The same in samples, every batch taken for full; ``None`` where samples come
+            several times.
         startup_s: The first ``iter()`` and its first ``next()``.
         turnover: From an epoch to the next: the ``next()`` that ended it, the ``iter()`` after
             it and its first ``next()``; what the consumer did between is left out.
@@ -77,6 +78,8 @@ class WatchedLoader:
             the script had asked for it; ``None`` elsewhere.
         duplicated: Whether all workers of an iterable dataset gave the same first batches; ``None``
             where that could not be seen.
+        asks_worker: Whether anything in the run asked which worker it runs in, as an iterable
+            dataset must that shares its samples out; ``None`` where that could not be seen.
         failures: ``next()`` or ``iter()`` that raised an error: neither the end of an epoch, nor
             Ctrl-C or ``sys.exit``.
         failure: The class of the last exception; empty without one.
@@ -111,6 +114,7 @@ class WatchedLoader:
     copies: Copies | None = None
     promised_batches: int | None = None
     duplicated: bool | None = None
+    asks_worker: bool | None = None
     failures: int = 0
     failure: str = ""
     first_s: float | None = None

@@ -66,6 +66,8 @@ def script_document(run: Run) -> str:
 def render_script(run: Run) -> RenderableType:
     """What was seen of a script's loaders, those that were waited for longest first."""
     parts: list[RenderableType] = [_headline(run)]
+    wrong = " ".join(_wrong_data(run))
+    parts += [Hanging("", Text(wrong, style="bold"))] if wrong else []
     shown = sorted(run.watched, key=lambda each: each.waited_s, reverse=True)
     places = Counter(each.place for each in shown)
     for loader in shown[:_MOST_SHOWN]:
@@ -74,7 +76,7 @@ def render_script(run: Run) -> RenderableType:
         parts += [Text(), Text(f"{len(shown) - _MOST_SHOWN} more loaders are in the run file.")]
     parts.append(Text())
     if run.watched:
-        told = " ".join([*_wrong_data(run), verdict(run.watched, run.script), *_cause(run)])
+        told = " ".join([verdict(run.watched, run.script), *_cause(run)])
         parts.append(Hanging("", Text(told, style="bold")))
     if run.diagnosis is not None:
         parts += [Hanging("", Text(clean(note))) for note in run.diagnosis.notes]
@@ -232,9 +234,7 @@ def _figures(spread: Durations) -> str:
 
 
 def _facts(loader: WatchedLoader) -> Iterator[str]:
-    rates = [f"{format_rate(loader.batches_per_s)} batches/s"] if loader.batches_per_s else []
-    if loader.samples_per_s is not None:
-        rates.append(f"{format_rate(loader.samples_per_s)} samples/s")
+    rates = list(_rates(loader))
     counted = f"{_counted(loader.batches, 'batch', 'batches')} in {_epochs(loader)}"
     yield "; ".join([counted, ", ".join(rates)] if rates else [counted])
     if loader.copies is not None:
@@ -255,6 +255,15 @@ def _facts(loader: WatchedLoader) -> Iterator[str]:
         yield f"{format_duration(loader.nested_s)} of its waits lie inside another loader's"
     if loader.failures:
         yield f"{_counted(loader.failures, 'call', 'calls')} failed, the last: {loader.failure}"
+
+
+def _rates(loader: WatchedLoader) -> Iterator[str]:
+    if loader.batches_per_s:
+        yield f"{format_rate(loader.batches_per_s)} batches/s"
+    if loader.duplicated and loader.config is not None:  # what comes again is no sample more
+        yield f"the same samples up to {loader.config.num_workers} times"
+    elif loader.samples_per_s is not None:
+        yield f"{format_rate(loader.samples_per_s)} samples/s"
 
 
 def _copies(loader: WatchedLoader, copies: Copies) -> str:

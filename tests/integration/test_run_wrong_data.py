@@ -22,8 +22,8 @@ class Stream(IterableDataset):
     def __len__(self):
         return 320
     def __iter__(self):
-        info = get_worker_info()
         shared = self.kind not in {"duplicated", "augmented"}
+        info = get_worker_info() if shared else None
         first, step = (info.id, info.num_workers) if shared else (0, 1)
         for i in range(first, 160 if self.kind == "short" else 320, step):
             time.sleep(0.001)
@@ -65,6 +65,9 @@ def test_data_that_every_worker_gives_is_said_first(
     assert document["loaders"][0]["batches"] == 160  # 2 x 2 epochs of 40
     said = "The data of train.py:21 is wrong: Workers yield the same samples"
     assert said in " ".join(screen.split())
+    assert screen.index("is wrong") < screen.index("batches/s, the same samples up to 2 times")
+    assert document["loaders"][0]["samples_per_s"] is None
+    assert document["loaders"][0]["asks_worker"] is False
 
 
 @pytest.mark.parametrize(
@@ -83,6 +86,7 @@ def test_only_what_is_wrong_is_called_so(kind: str, codes: list[str], tmp_path: 
     found = [each["code"] for each in document["findings"]]
     assert [each for each in found if each.startswith("data.")] == codes
     assert document["loaders"][0]["duplicated"] is False
+    assert document["loaders"][0]["asks_worker"] is True
     if kind == "short":
         assert found == codes
         assert document["loaders"][0]["promised_batches"] == 80

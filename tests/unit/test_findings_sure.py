@@ -37,11 +37,14 @@ FINDING = Finding(
 def test_a_gain_that_may_be_none_is_not_high(gain: Estimate | None, severity: str) -> None:
     view = View.of(evidence(STEP))
     found = _graded(dataclasses.replace(FINDING, predicted_gain=gain), view, Place.SETTING)
+    assert found is not None
     assert found.severity == severity
 
 
 def test_what_ends_the_run_needs_no_gain_to_be_high() -> None:
-    assert _graded(FINDING, View.of(evidence(STEP)), Place.BROKEN).severity == "high"
+    found = _graded(FINDING, View.of(evidence(STEP)), Place.BROKEN)
+    assert found is not None
+    assert found.severity == "high"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from dlprof.integrations.first_batches import OF_ITERABLES
 from dlprof.integrations.recorder import Recorder
 from dlprof.records import WatchedLoader
 
@@ -311,3 +312,39 @@ def test_signatures_and_subclass_hooks_stay(torch_like: Any, recorder: Recorder)
     assert names == ["Mixed"]
     parameters = inspect.signature(Mixed.__init__).parameters
     assert list(parameters) == ["self", "dataset", "num_workers", "batch_size"]
+
+
+def asking_by(torch_like: Any, name: str) -> types.FunctionType:
+    """A function of a module of that name, which asks for its worker as that module knows how."""
+    scope = {"__name__": name, "module": torch_like}
+    exec("def ask():\n    return module.get_worker_info()", scope)  # noqa: S102 - a module of any name
+    asked = scope["ask"]
+    assert isinstance(asked, types.FunctionType)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("asker", "init_fn", "asks"),
+    [
+        (None, None, False),
+        ("my.data", None, True),
+        ("torch.utils.data._utils.collate", None, False),
+        ("dlprof.tracing.queues", None, False),
+        (None, print, None),
+    ],
+)
+def test_who_asks_for_its_worker_is_noticed_of_iterables(
+    torch_like: Any, asker: str | None, init_fn: object, *, asks: bool | None
+) -> None:
+    """Torch's own modules ask whatever the dataset does; an init function knows its worker."""
+    torch_like.get_worker_info = lambda: "nobody"
+    recorder = Recorder(clock=itertools.count(1000, 1000).__next__, folder="")
+    recorder.attach(torch_like)
+    iterable = torch_like.DataLoader(Data([1, 2]))
+    iterable.sampler, iterable.worker_init_fn = type(OF_ITERABLES, (), {})(), init_fn
+    of_a_map = torch_like.DataLoader(Data([1, 2]))
+    for _ in zip(iterable, of_a_map, strict=True):
+        if asker is not None:
+            assert asking_by(torch_like, asker)() == "nobody"
+    assert [each.asks_worker for each in recorder.records()] == [asks, None]
+    assert not recorder.faults

@@ -10,7 +10,7 @@ import pytest
 from test_run_diagnosis import BATCHES, CONFIG, LOADER, TOLD, durations, stage
 
 from dlprof.integrations.diagnosis import diagnose_script
-from dlprof.records import Diagnosis, Explanation, WatchedLoader
+from dlprof.records import Config, Diagnosis, Explanation, Finding, Usage, WatchedLoader
 
 WAITING = dataclasses.replace(TOLD, step_cpu_s=0.001)
 
@@ -84,7 +84,7 @@ def spawned(epochs: int, *, made: int = 1) -> Diagnosis:
         wait=durations(0.03, batches - epochs),
         step=durations(0.01, batches),
     )
-    told = dataclasses.replace(WAITING, config=SPAWNED)
+    told = dataclasses.replace(WAITING, config=SPAWNED, workers=TOLD.workers * 2)
     return diagnosed(loader, told, wall_s=4.0 + 3.0 * made + 2.0 * epochs)
 
 
@@ -97,6 +97,66 @@ def test_a_start_that_is_paid_once_is_not_counted_for_each_epoch() -> None:
     assert cause.script_gain is not None
     assert cause.script_gain.value == pytest.approx(17 / 14, rel=0.02)
     assert cause.severity != "high"
+
+
+def test_a_change_that_costs_the_script_time_is_not_advised() -> None:
+    """50 batches of 40 ms beside workers that take 1.5 s each to start: more only cost more."""
+    found = spawned(1).findings
+    cause = next(each for each in found if each.code in ("fetch.io", "too_few_workers"))
+    assert cause.fix is not None
+    assert not cause.fix.dataloader_kwargs
+    assert "No more workers pay in a script this short" in cause.fix.text
+    assert "more epochs, workers by fork" in cause.fix.text
+    assert cause.predicted_gain is cause.script_gain is None
+    assert cause.severity != "high"
+    gains = [each.script_gain for each in found if each.fix and each.fix.dataloader_kwargs]
+    assert all(gain is not None and gain.value >= 1 for gain in gains)
+
+
+def from_no_workers(usage: Usage, batches: int = BATCHES) -> Finding:
+    """Batches that wait for 63 ms beside steps of 2 ms, in two epochs without workers."""
+    config = Config(num_workers=0, batch_size=8)
+    loader = dataclasses.replace(
+        LOADER,
+        config=config,
+        epochs=2,
+        epochs_completed=2,
+        batches=batches,
+        waited_s=0.065 * batches,
+        stepped_s=0.002 * batches,
+        startup_s=0.065,
+        wait=durations(0.065, batches - 2),
+        step=durations(0.002, batches),
+    )
+    rest = tuple(each for each in WAITING.stages if each.name not in ("fetch", "step", "wait"))
+    told = dataclasses.replace(
+        WAITING,
+        config=config,
+        stages=(stage("fetch", 0.064, 0.001), stage("wait", 0.065), stage("step", 0.002), *rest),
+        costs=dataclasses.replace(WAITING.costs, io_s=(0.063,) * BATCHES),
+    )
+    return diagnosed(loader, told, wall_s=2.0 + 0.067 * batches, usage=usage).findings[0]
+
+
+def test_cores_that_others_kept_for_a_moment_leave_a_start_its_fair_share() -> None:
+    busy = from_no_workers(Usage(available_cpu_cores=0.1, other_cpu_cores=1.9))
+    assert busy.fix is not None
+    assert busy.script_gain is not None
+    assert busy.fix.dataloader_kwargs["num_workers"] > 2
+    assert (busy.script_gain.low or 0.0) > 1.3
+
+
+def test_the_fewer_batches_there_are_the_fewer_workers_are_worth_their_start() -> None:
+    """The gain of the loop has the starts in it, and is that by which workers are counted."""
+    usage = Usage(available_cpu_cores=1.9, other_cpu_cores=0.1)
+    short, long = from_no_workers(usage, 40), from_no_workers(usage, 4000)
+    assert short.fix is not None
+    assert long.fix is not None
+    counts = [each.fix.dataloader_kwargs["num_workers"] for each in (short, long) if each.fix]
+    assert counts[0] < counts[1]
+    assert short.predicted_gain is not None
+    assert long.predicted_gain is not None
+    assert short.predicted_gain.value < 0.7 * long.predicted_gain.value
 
 
 def test_a_start_by_another_method_says_nothing_of_the_wait_between_batches() -> None:
@@ -165,6 +225,29 @@ def test_duplicated_data_comes_first_and_no_speed_of_it_is_promised() -> None:
     assert [each.code for each in found.findings] == ["data.duplicated"]
     assert found.findings[0].severity == "high"
     assert "train.py:3" in found.findings[0].explanation
+
+
+@pytest.mark.parametrize(
+    ("asks", "start_method", "said"),
+    [
+        (False, "fork", "never asks get_worker_info()"),
+        (False, "spawn", "wasn't seen with several workers"),
+        (None, "fork", "wasn't seen with several workers"),
+        (True, "fork", ""),
+    ],
+)
+def test_more_workers_of_an_iterable_may_repeat_its_samples(
+    asks: bool | None,  # noqa: FBT001 - a parameter of the test
+    start_method: str,
+    said: str,
+) -> None:
+    loader = dataclasses.replace(ITERABLE, config=CONFIG, epochs=1, asks_worker=asks)
+    cause = diagnosed(loader, start_method=start_method, wall_s=7.0).findings[0]
+    assert cause.fix is not None
+    assert cause.fix.dataloader_kwargs["num_workers"] > 1
+    assert said in cause.fix.text
+    assert ("repeats all of them" in cause.fix.text) is bool(said)
+    assert cause.severity == ("medium" if said else "high")
 
 
 def test_wrong_data_of_a_cheap_loader_comes_before_the_cause_of_another() -> None:

@@ -12,9 +12,11 @@ from dlprof.advise.findings.claims import Claim, Place, fixed
 from dlprof.advise.findings.evidence import Evidence
 from dlprof.advise.findings.table import TABLE, Row
 from dlprof.advise.findings.view import View
-from dlprof.advise.findings.whole import competes, crowds, script_gain
+from dlprof.advise.findings.whole import competes, crowds, loop_gain, script_gain, starts_s
+from dlprof.advise.findings.workers import MORE_PAY
 from dlprof.advise.wording import severity_of
-from dlprof.records import Config, Diagnosis, Finding, FindingCode, Stalls, Trial
+from dlprof.advise.wrong_data import REPEATED
+from dlprof.records import Config, Diagnosis, Estimate, Finding, FindingCode, Fix, Stalls, Trial
 from dlprof.units import format_duration
 
 Placed = tuple[Place, Finding]
@@ -29,6 +31,9 @@ _CERTAIN: frozenset[FindingCode] = frozenset(
 
 WRONG_DATA: frozenset[FindingCode] = frozenset({"data.duplicated", "data.truncated"})
 _CLEARLY = 1.1
+_AS_GOOD = 0.95
+"""Speed with fewer workers from which they are worth it for the memory that they don't take."""
+
 _OTHERS = 0.3
 """Cores of others, below which it is not they who disturb."""
 
@@ -110,7 +115,8 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
         found = [each for each in found if each[0] is Place.BROKEN]
     ordered = sorted(_agreeing(found), key=lambda each: (each[0], -each[1].cost))
     falling = _falling(_merged(ordered))
-    return tuple(_doubted(_graded(each, view, place), view) for place, each in falling)
+    graded = (_graded(each, view, place) for place, each in falling)
+    return tuple(_doubted(each, view) for each in graded if each is not None)
 
 
 def _stated(view: View, row: Row, claim: Claim) -> Placed:
@@ -195,8 +201,11 @@ def _falling(found: Iterable[Placed]) -> list[Placed]:
     return kept
 
 
-def _graded(finding: Finding, view: View, place: Place) -> Finding:
-    """The finding with what it brings to the whole script, and as grave as its gain is sure."""
+def _graded(finding: Finding, view: View, place: Place) -> Finding | None:
+    """The finding with what it brings to the whole script, and as grave as its gain is sure.
+
+    A change by which the script loses time is not advised; fewer workers are no cause then.
+    """
     config = fixed(view.config, finding.fix)
     gain, script, doubt = finding.predicted_gain, None, ""
     if view.evidence.script is not None and config is not None:
@@ -204,22 +213,65 @@ def _graded(finding: Finding, view: View, place: Place) -> Finding:
         if script is None:
             gain = None if competes(view, config) else gain
             doubt = _unknown(view, config)
+        else:
+            gain = loop_gain(view, config)
+    judged = script or gain
+    if config is not None and judged is not None and place is not Place.BROKEN:
+        least = _AS_GOOD if config.num_workers < view.workers else 1.0
+        fewer = finding.code == "too_many_workers"
+        if judged.value < least and fewer and view.evidence.script is not None:
+            return None
+        if judged.value < least and not fewer:
+            title = finding.title + (" in a longer script" if finding.title == MORE_PAY else "")
+            fix = _not_paying(view, config, judged)
+            finding = dataclasses.replace(finding, title=title, fix=fix)
+            gain = script = None
+    unseen = "" if config is None else view.sharing_unseen(config)
+    if unseen and finding.fix is not None and finding.fix.dataloader_kwargs:
+        text = f"{finding.fix.text} {REPEATED.format(unseen)}"
+        finding = dataclasses.replace(finding, fix=dataclasses.replace(finding.fix, text=text))
     severity = finding.severity
     known = [each for each in (gain, script) if each is not None]
     lows = [each.value if each.low is None else each.low for each in known]
     sure = bool(known) and min(lows) > 1
-    if severity == "high" and place is not Place.BROKEN and (not sure or doubt or crowds(view)):
+    sure = sure and not doubt and not unseen and not crowds(view)
+    if severity == "high" and place is not Place.BROKEN and not sure:
         severity = "medium"
     return dataclasses.replace(
         finding, severity=severity, predicted_gain=gain, script_gain=script, doubtful=doubt
     )
 
 
+def _changed(view: View, config: Config) -> str:
+    """The arguments in which a configuration differs from the present one."""
+    now = view.config.dataloader_kwargs()
+    kwargs = config.dataloader_kwargs()
+    return ", ".join(f"{name}={each!r}" for name, each in kwargs.items() if now.get(name) != each)
+
+
+def _not_paying(view: View, config: Config, gain: Estimate) -> Fix:
+    """Instead of a change by which time is lost: that it doesn't pay, why, and what would."""
+    script = view.evidence.script
+    if script is None:
+        text = f"{_changed(view, config)} does not pay: it gives {gain.value:.2f}x."
+        return Fix(text=text)
+    text = f"{_changed(view, config)} would make the whole script {gain.value:.2f}x as fast"
+    if config.num_workers <= view.workers:
+        return Fix(text=f"{text}: it does not pay.")
+    starts = format_duration(starts_s(view, script, config))
+    persist, several = config.persistent_workers, script.loader.epochs > 1
+    pays = ["longer epochs" if not persist else "more epochs"]
+    pays += ["persistent_workers=True"] if several and not persist else []
+    pays += [] if (config.start_method or script.start_method) == "fork" else ["workers by fork"]
+    return Fix(
+        text=f"No more workers pay in a script this short: {text}, as starting them takes "
+        f"{starts} of it. What would change that: {', '.join(pays)}."
+    )
+
+
 def _unknown(view: View, config: Config) -> str:
     """Why nobody can compute what a change brings to a script, and how to find out."""
-    kwargs = config.dataloader_kwargs()
-    now = view.config.dataloader_kwargs()
-    told = ", ".join(f"{name}={each!r}" for name, each in kwargs.items() if now.get(name) != each)
+    told = _changed(view, config)
     if competes(view, config):
         why = (
             "The step computes in several threads on the cores that workers would take, so it "
@@ -227,7 +279,10 @@ def _unknown(view: View, config: Config) -> str:
         )
         also = ", once as it is and once with torch.set_num_threads(1)"
     else:
-        why = "Waits for this loader are not a part of the script's time by themselves"
+        why = (
+            "Waits for this loader are not a part of the script's time by themselves: this is "
+            "about its own wait alone"
+        )
         also = ""
     return f"{why}. Run the script with {told}{also}, and compare how long it takes."
 

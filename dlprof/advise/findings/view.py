@@ -175,6 +175,24 @@ class View:
         """Batches in an epoch; ``None`` where the target doesn't tell."""
         return self.evidence.target.epoch_batches(self.config.batch_size)
 
+    def sharing_unseen(self, config: Config) -> str:
+        """Why it isn't known whether more workers share samples out; empty where it may be."""
+        if self.evidence.target.kind != "iterable" or config.num_workers <= max(1, self.workers):
+            return ""
+        unshared = self.evidence.integrity.unshared
+        right = (t for t in self.evidence.trials() if t.failure is None and t.id not in unshared)
+        if any(trial.config.num_workers > 1 for trial in right):
+            return ""
+        script = self.evidence.script
+        if script is None:
+            never = bool(unshared)
+        elif script.loader.asks_worker:
+            return ""
+        else:  # in workers that are not forked nobody looked
+            forked = (self.config.start_method or script.start_method) == "fork"
+            never = script.loader.asks_worker is False and (forked or not self.workers)
+        return "never asks get_worker_info()" if never else "wasn't seen with several workers"
+
     def epoch_s(self) -> float | None:
         """Length of an epoch without its turn; ``None`` where the target doesn't tell."""
         batches = self.epoch_batches

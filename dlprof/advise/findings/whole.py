@@ -22,8 +22,9 @@ _STARTS_CPU_S: Final = {"fork": 0.035, "forkserver": 1.8, "spawn": 1.4}
 """CPU seconds to start a worker and to end it, by start method: a fork as ``os.times`` has it, of a
 script that has loaded torch; the others from FIELD section 1, where torch is imported once more."""
 
+_STARTING: Final = {"fork": 2}
 _MOST_STARTING = 4
-"""Workers that start at once: the main process starts one after the other."""
+"""Workers that start at once: the main process starts one after the other, and a fork is short."""
 
 _START_FACTOR = 2.0
 """How far off the time of a start may be, to either side."""
@@ -56,7 +57,20 @@ def script_gain(view: View, config: Config) -> Estimate | None:
         competes with the workers for cores, or waits don't add up.
     """
     script = view.evidence.script
-    if script is None or not _adds_up(script) or competes(view, config):
+    if script is None:
+        return None
+    return _gain(view, script, config, script.wall_s - _loop_now_s(script))
+
+
+def loop_gain(view: View, config: Config) -> Estimate | None:
+    """The same of all epochs over the loader, the starts of their workers among them."""
+    script = view.evidence.script
+    return None if script is None else _gain(view, script, config, 0.0)
+
+
+def _gain(view: View, script: Script, config: Config, outside_s: float) -> Estimate | None:
+    """Time of the loops, and of what doesn't change beside them, now over that afterwards."""
+    if not _adds_up(script) or competes(view, config):
         return None
     if _same_loop(view.config, config):
         factors = (1.0, 1.0, 1.0)
@@ -67,8 +81,9 @@ def script_gain(view: View, config: Config) -> Estimate | None:
         estimate = gain.estimate
         low, high = estimate.low or gain.value, estimate.high or gain.value
         factors = (gain.value, max(1e-3, low), high)
+    now_s = outside_s + _loop_now_s(script)
     value, low, high = (
-        script.wall_s / _after_s(view, script, config, loop=loop, starting=starting)
+        now_s / (outside_s + _loop_after_s(view, script, config, loop=loop, starting=starting))
         for loop, starting in zip(factors, (1.0, _START_FACTOR, 1 / _START_FACTOR), strict=True)
     )
     widened = math.exp(_LEAST_LOG)
@@ -114,8 +129,13 @@ def _adds_up(script: Script) -> bool:
         and loader.step is not None
         and loader.consumers <= 1
         and aside_s <= _ASIDE * loader.waited_s
-        and loader.waited_s + loader.stepped_s <= script.wall_s
+        and _loop_now_s(script) <= script.wall_s
     )
+
+
+def _loop_now_s(script: Script) -> float:
+    """Seconds of all epochs over the loader."""
+    return script.loader.waited_s + script.loader.stepped_s
 
 
 def _same_loop(now: Config, after: Config) -> bool:
@@ -126,8 +146,10 @@ def _same_loop(now: Config, after: Config) -> bool:
     return started == now
 
 
-def _after_s(view: View, script: Script, config: Config, *, loop: float, starting: float) -> float:
-    """Seconds that the script takes with another configuration.
+def _loop_after_s(
+    view: View, script: Script, config: Config, *, loop: float, starting: float
+) -> float:
+    """Seconds of all epochs over the loader with another configuration.
 
     Args:
         view: The evidence.
@@ -136,16 +158,26 @@ def _after_s(view: View, script: Script, config: Config, *, loop: float, startin
         loop: Rate of its loop over that of the present one.
         starting: What its workers' starts take over what is expected of them.
     """
+    begun_s = starts_s(view, script, config, starting)
+    if _same_loop(view.config, config):
+        return _loop_now_s(script) - _begun_s(view, script.loader) + begun_s
+    return begun_s + max(1, script.loader.epochs) * _epoch_s(view, script.loader, config, loop)
+
+
+def starts_s(view: View, script: Script, config: Config, starting: float = 1.0) -> float:
+    """Seconds of all starts and restarts of a configuration's workers.
+
+    Args:
+        view: The evidence.
+        script: What was seen.
+        config: Whose workers.
+        starting: What a start takes over what is expected of it.
+    """
     loader = script.loader
     epochs = max(1, loader.epochs)
     starts = max(1, loader.made) if config.persistent_workers else epochs
-    start_s = starting * _start_s(view, script, config)
     restart_s = RESET_S if config.num_workers else 0.0
-    begun_s = starts * start_s + max(0, epochs - starts) * restart_s
-    if _same_loop(view.config, config):
-        return script.wall_s - _begun_s(view, loader) + begun_s
-    outside_s = script.wall_s - loader.waited_s - loader.stepped_s
-    return outside_s + begun_s + epochs * _epoch_s(view, loader, config, loop)
+    return starts * starting * _start_s(view, script, config) + max(0, epochs - starts) * restart_s
 
 
 def _begun_s(view: View, loader: WatchedLoader) -> float:
@@ -170,12 +202,18 @@ def _start_s(view: View, script: Script, config: Config) -> float:
 
 
 def _expected_start_s(view: View, script: Script, config: Config) -> float:
-    """Seconds to start so many workers on the cores that others leave."""
+    """Seconds to start so many workers, which share the cores with others, each as much as they.
+
+    That others kept the cores busy leaves a process that starts its fair share of them.
+    """
     workers = config.num_workers
+    if not workers:
+        return 0.0
     method = config.start_method or script.start_method
     each_s = _STARTS_CPU_S.get(method, _STARTS_CPU_S["spawn"])
-    left = max(0.1, view.usage.available_cpu_cores or view.cores)
-    return workers * each_s / max(0.1, min(left, workers, _MOST_STARTING)) if workers else 0.0
+    at_once = min(workers, _STARTING.get(method, _MOST_STARTING))
+    share = at_once / max(view.cores, at_once + min(view.others, view.cores))
+    return workers * each_s / (share * view.cores)
 
 
 def _epoch_s(view: View, loader: WatchedLoader, config: Config, loop: float) -> float:

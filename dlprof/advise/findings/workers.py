@@ -11,11 +11,12 @@ from dlprof.advise.findings.costs import Costs, Work
 from dlprof.advise.findings.gains import Gain, bound, closed_form, costs_for, gain_of
 from dlprof.advise.findings.view import View
 from dlprof.advise.findings.waiting import fits_shared_memory, lock
-from dlprof.advise.findings.whole import competes
+from dlprof.advise.findings.whole import competes, loop_gain
 from dlprof.advise.wording import percent
 from dlprof.records import Config, Fix, TransformCost
 from dlprof.units import format_duration
 
+MORE_PAY = "More workers would pay"
 _PAYS = 1.1
 _WORTH_TRYING = 1.05
 _LARGE_SHARE = 0.3
@@ -27,6 +28,10 @@ which they could then feed at twice its speed."""
 _MOST_WORKERS = 16
 _PER_CORE = 4
 """Workers for each core beyond which no more are proposed, however much they wait."""
+
+_FEWER, _AS_FAST = 1.15, 0.97
+"""Steps in which numbers of workers are tried on a whole script, and the share of the best gain
+that fewer are taken for: each of them costs memory and a start."""
 
 _COLLATE_CODE = """def collate(samples):
     images, labels = zip(*samples)
@@ -156,10 +161,12 @@ def too_few_workers(view: View) -> Claim | None:
     now = "without workers" if not view.workers else f"with {view.workers} of them"
     waits = costs.fetch.io_s > costs.fetch.cpu_s
     effect = f"{gain.verb} {gain.value:.2f}x"
+    if view.evidence.script is not None:
+        effect = f"{gain.verb} {gain.value:.2f}x as many batches a second, once they run"
     if competes(view, more):
         effect = f"loads {gain.value:.2f}x as fast while no step computes"
     return Claim(
-        title="More workers would pay",
+        title=MORE_PAY,
         explanation=f"Making a batch takes {format_duration(costs.making.wall_s)} {now}; "
         f"num_workers={more.num_workers} {effect}.",
         place=Place.BEHIND if waits and view.workers > 1 else Place.SETTING,
@@ -213,7 +220,18 @@ def more_workers(view: View) -> Config | None:
     if count <= view.workers:
         return None
     now = closed_form(costs, view.config, view.cores)
-    return more if closed_form(beside, more, view.cores) >= _WORTH_TRYING * now else None
+    if closed_form(beside, more, view.cores) < _WORTH_TRYING * now:
+        return None
+    return _best_for_script(view, more)
+
+
+def _best_for_script(view: View, most: Config) -> Config:
+    """The fewest of up to so many workers with which a script is about as fast as it can be."""
+    counts = {max(view.workers + 1, round(most.num_workers / _FEWER**n)) for n in range(32)}
+    configs = [with_workers(view.config, count) for count in sorted(counts)]
+    gains = [(each, gain.value) for each in configs if (gain := loop_gain(view, each))]
+    best = max((value for _, value in gains), default=0.0)
+    return next((each for each, value in gains if value >= _AS_FAST * best), most)
 
 
 def _making_costs(view: View) -> Costs | None:
