@@ -5,9 +5,11 @@ Apart from the rules of profiles, which load the model: a recommendation from tr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from dlprof.records import (
+    LENGTH_SIGN,
     SHARE_OUT,
     WHOLE_EPOCHS,
     Config,
@@ -32,18 +34,25 @@ SHARDED = Fix(
 WHOLE = Fix(text=WHOLE_EPOCHS)
 DUPLICATED_TITLE = "Workers yield the same samples"
 UNSHARED_TITLE = "Workers may yield the same samples"
-UNSHARED = (
-    "The iterable dataset never asks which worker it runs in, and its epochs are too long to be "
-    "counted: unless it draws samples at random, each of them comes once per worker."
-)
 TRUNCATED_TITLE = "An epoch is not as long as it should be"
 
 
-def several_times(workers: int) -> str:
-    """What duplicated data is, with so many workers."""
-    return (
+def several_times(workers: int, seen: Iterable[Trial] = ()) -> str:
+    """What duplicated data is, with so many workers, and by how much it was too long."""
+    told = (
         f"With {workers} workers an epoch holds each sample up to {workers} times: the iterable "
         "dataset does not share them out."
+    )
+    warnings = itertools.chain.from_iterable(trial.warnings for trial in seen)
+    counts = next((text for text in warnings if LENGTH_SIGN in text), "")
+    return f"{told} {counts[0].upper()}{counts[1:]}." if counts else told
+
+
+def unshared_text(seen: Mapping[str, str]) -> str:
+    """Why samples may come more than once, by the first trial that shows it."""
+    return (
+        f"{next(iter(seen.values()))}: unless it draws samples at random, or shares them out by "
+        "other means, such as a queue or a counter, each of them comes once per worker."
     )
 
 
@@ -91,7 +100,7 @@ def _data_findings(run: Run, found: Integrity, present: Config | None) -> Iterat
             code="data.duplicated",
             severity="high" if cost else "info",
             title=DUPLICATED_TITLE,
-            explanation=several_times(workers),
+            explanation=several_times(workers, seen),
             evidence={"trials": [trial.id for trial in seen]},
             fix=SHARDED,
             cost=cost,
@@ -101,7 +110,7 @@ def _data_findings(run: Run, found: Integrity, present: Config | None) -> Iterat
             code="data.unshared",
             severity="info",
             title=UNSHARED_TITLE,
-            explanation=UNSHARED,
+            explanation=unshared_text(found.unshared),
             evidence={"trials": list(found.unshared)},
             fix=SHARDED,
         )
@@ -112,7 +121,7 @@ def _data_findings(run: Run, found: Integrity, present: Config | None) -> Iterat
         yield Finding(
             code="data.truncated",
             severity="high" if cost else "info",
-            title=f"{TRUNCATED_TITLE} with num_workers={counts}",
+            title=TRUNCATED_TITLE + (f" with num_workers={counts}" if found.whole is None else ""),
             explanation=found.truncated.get(now, next(iter(found.truncated.values()))).message,
             evidence={"trials": [trial.id for trial in seen]},
             fix=WHOLE,

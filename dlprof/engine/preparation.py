@@ -146,7 +146,7 @@ def _probed(
         batch_s=probe["batch_s"],
         batch_cpu_s=probe["batch_cpu_s"],
         reads_files=probe["data_files"] > 0,
-        notes=(*built.notes, *bench.notes),
+        notes=(*built.notes, *bench.notes, *filter(None, [probe.get("counting")])),
     )
     return target, accelerator, probe
 

@@ -124,8 +124,14 @@ def _wrong_data(loader: WatchedLoader, machine: Machine, target: Target) -> tupl
             observations=(Observation(experiment=experiment, trial=seen),),
         )
     )
+    message = "" if seen.failure is None else seen.failure.message
+
+    def said(explanation: str) -> str:
+        counted_too = LENGTH_SIGN in message and message != explanation
+        return f"{loader.name}: {explanation}" + (f" {message}" if counted_too else "")
+
     return tuple(
-        dataclasses.replace(each, explanation=f"{loader.name}: {each.explanation}")
+        dataclasses.replace(each, explanation=said(each.explanation))
         for each in found
         if each.code in WRONG_DATA
     )
@@ -135,18 +141,22 @@ def _data_trial(loader: WatchedLoader) -> Trial | None:
     """What is wrong with a loader's data, as a trial would have it; ``None`` if nothing is."""
     if loader.config is None:
         return None
-    spare, message = 0, "Workers yield the same samples."
-    if loader.sampler == OF_ITERABLES:
-        spare = loader.config.num_workers  # each may end with a batch that is not full
+    iterable = loader.sampler == OF_ITERABLES
     promised, epochs = loader.promised_batches, loader.epochs
     whole = epochs > 0 and loader.epochs_completed == epochs
-    short = promised is not None and whole and loader.batches < promised - spare * epochs
-    if not loader.duplicated and not short:
+    spare = loader.config.num_workers * epochs if iterable else 0  # batches that are not full
+    # Where a dataset batches itself, its length may be that of its samples.
+    exact = not iterable or loader.config.batch_size is not None
+    short = promised is not None and whole and exact and loader.batches < promised - spare
+    more = promised is not None and loader.batches > promised + spare
+    if not loader.duplicated and not short and not more:
         return None
-    if not loader.duplicated:
+    message = "Workers yield the same samples."
+    if short or more:
         message = f"{counted(epochs, 'epoch')} gave {loader.batches:,} batches {LENGTH_SIGN} "
         message += f"{promised:,}."
-    kind: FailureKind = "duplicated" if loader.duplicated else "truncated"
+    doubled = loader.duplicated or (more and iterable and loader.config.num_workers > 1)
+    kind: FailureKind = "duplicated" if doubled else "truncated"
     return Trial(
         id=loader.name,
         config=loader.config,

@@ -1,8 +1,8 @@
 """What the first batches of a script's loader show to be wrong with its data.
 
-Of an iterable dataset with several workers: whether the first four batches of one are those of
-another. No batch is kept, only a number for each sample, from up to 256 values of it; that takes
-about a millisecond a batch, which counts as the script's step.
+Of an iterable dataset with several workers: whether the first four batches of all are the same. No
+batch is kept, only two numbers for each sample, from some 1,000 values of it; that takes some
+milliseconds a batch, which count as the script's step.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from dlprof.integrations.ledger import Reading
 from dlprof.records import WatchedLoader
-from dlprof.targets.counting import SampleCounter, WorkerSamples
+from dlprof.targets.counting import SampleCounter, WorkerSamples, is_resampled
 
 OF_ITERABLES = "_InfiniteConstantSampler"
 """What torch puts in a sampler's place for an iterable dataset."""
@@ -35,10 +35,12 @@ class FirstBatches:
         self._compared = WorkerSamples(workers, SampleCounter())
 
     @classmethod
-    def of(cls, known: WatchedLoader) -> FirstBatches | None:
-        """For a loader; ``None`` where workers can't duplicate data."""
+    def of(cls, known: WatchedLoader, dataset: object = None) -> FirstBatches | None:
+        """For a loader; ``None`` where workers can't duplicate data, or draw it at random."""
         config = known.config
         if config is None or known.sampler != OF_ITERABLES:
+            return None
+        if is_resampled(dataset):
             return None
         return cls(config.num_workers) if config.num_workers > 1 else None
 
@@ -100,8 +102,11 @@ class LookingReading:
 def promised_batches(loader: Any) -> int | None:
     """``len(loader)`` as far as the script or torch's own samplers have asked for it.
 
-    Nothing else of the user's is run: of an iterable dataset only what the script was told counts.
+    Nothing else of the user's is run: of an iterable dataset only what the script was told counts,
+    and nothing where it draws its shards with replacement, for as long as each worker likes.
     """
+    if is_resampled(getattr(loader, "dataset", None)):
+        return None
     told = getattr(loader, "_IterableDataset_len_called", None)
     if isinstance(told, int):
         size = loader.batch_size

@@ -268,7 +268,8 @@ class Recorder:
         named = dataclasses.replace(
             known, name=self._free_name(first or known.kind), place=first, called_from=called
         )
-        seen = _Seen(self._new_ledger(), named, _reference(dataset), first=FirstBatches.of(named))
+        first_batches = FirstBatches.of(named, dataset)
+        seen = _Seen(self._new_ledger(), named, _reference(dataset), first=first_batches)
         if self._follow and named.config is not None:
             seen.follower = Follower(named.name, named.config)
         group.append(seen)

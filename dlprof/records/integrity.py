@@ -7,9 +7,10 @@ goes on, and all that is drawn from it sees failed trials in the place of wrong 
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from dlprof.records.calibration import SweepPrediction
 from dlprof.records.config import Config
@@ -46,13 +47,22 @@ SHARED_SIGN = "workers gave some of the same samples"
 UNSHARED_SIGN = "no worker asked which samples are its own"
 """In the warning of a trial of several workers in which none read its ``WorkerInfo``."""
 
-_PROMISE = re.compile(r"gave (\d{1,18}) batches where __len__ promises (\d{1,18})")
+VARIED_SIGN = "epochs differ in length"
+"""In the warning of a trial whose whole epochs have different numbers of samples."""
+
+NEVER_ASKED = "The iterable dataset never asks which worker it runs in"
+"""What such a trial shows, as the beginning of a sentence."""
+
+_PROMISE = re.compile(r"gave ([\d,]{1,24}) batches where __len__ promises ([\d,]{1,24})")
 
 _MORE = 1.5
 """Samples of an epoch over those of one without workers from which they come more than once."""
 
 _FEWER = 0.02
 """Share of an epoch's samples that may be missing beside a batch of each worker."""
+
+_CHANCE = 3.0
+"""Standard deviations by which counts of samples that are kept at random may differ."""
 
 _RAISED = ("target_error", "worker_exception")
 
@@ -65,23 +75,26 @@ class Integrity:
         duplicated: How several workers give the same samples; ``None`` if they don't.
         right: The most workers whose data was right, fewer than those that duplicated it.
         truncated: How epochs end early, by ``num_workers``.
+        whole: ``num_workers`` with which a map-style dataset gave a whole epoch, though others end
+            early: with all but these it ends early too. ``None`` where it says nothing of others.
         refused: How an iterable raises with more workers than others that work, by the fewest
             such ``num_workers``; mostly empty.
         worked: The most workers of an iterable that gave batches.
         fed: Workers that get batches, however many more there are; ``None`` if all do.
         unfed_of: The ``num_workers`` with which that was seen.
-        unshared: Trials in which no worker asked for its share, where no whole epoch tells whether
-            samples come more than once.
+        unshared: What lets samples seem to come more than once, which is no proof of it, by the
+            trial that shows it.
     """
 
     duplicated: Failure | None = None
     right: int = 1
     truncated: Mapping[int, Failure] = dataclasses.field(default_factory=dict)
+    whole: frozenset[int] | None = None
     refused: Mapping[int, Failure] = dataclasses.field(default_factory=dict)
     worked: int = 0
     fed: int | None = None
     unfed_of: int = 0
-    unshared: tuple[str, ...] = ()
+    unshared: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, run: Run) -> Integrity:
@@ -93,25 +106,27 @@ class Integrity:
         cls, trials: Sequence[Trial], explanations: Sequence[Explanation], target: Target
     ) -> Integrity:
         """What some trials of a target, and what the traced ones among them showed, say."""
+        iterable = target.kind == "iterable"
         faults = [(trial, fault) for trial in trials if (fault := _fault(trial))]
-        faults += _miscounted(trials) if target.kind == "iterable" else []
+        faults += [*_overlong(trials), *_miscounted(trials)] if iterable else []
         twice = [(t.config.num_workers, f) for t, f in faults if f.kind == "duplicated"]
         wrong = {trial.id for trial, _ in faults}
         right = [t.config.num_workers for t in trials if t.failure is None and t.id not in wrong]
         fewest = min((workers for workers, _ in twice), default=0)
         short = {t.config.num_workers: f for t, f in faults if f.kind == "truncated"}
-        iterable = target.kind == "iterable"
+        counted = {t.config.num_workers for t in trials if t.failure is None and t.epoch_samples}
         unfed = [each for each in explanations if each.fed_workers < each.config.num_workers]
         least = min(unfed, key=lambda each: each.fed_workers, default=None) if iterable else None
         return cls(
             duplicated=twice[0][1] if twice else None,
             right=max((workers for workers in right if workers < fewest), default=1),
             truncated=short,
+            whole=frozenset(counted) if short and not iterable else None,
             refused=_refused(trials) if iterable else {},
             worked=max(right, default=0),
             fed=None if least is None else least.fed_workers,
             unfed_of=0 if least is None else least.config.num_workers,
-            unshared=() if twice or _is_counted(trials) else _unshared(trials),
+            unshared={} if twice else _unshared(trials),
         )
 
     @property
@@ -132,6 +147,8 @@ class Integrity:
             return doubled(workers, self.duplicated)
         if workers in self.truncated:
             return self.truncated[workers]
+        if self.whole is not None and workers not in self.whole:
+            return next(iter(self.truncated.values()))
         return next((f for least, f in self.refused.items() if workers >= least), None)
 
     def is_unproven(self, config: Config) -> bool:
@@ -224,34 +241,66 @@ def _fault(trial: Trial) -> Failure | None:
         return trial.failure if trial.failure.kind in DATA_FAULTS else None
     if workers > 1 and any(DUPLICATED_SIGN in text for text in trial.warnings):
         return doubled(workers)
-    promises = (_PROMISE.search(text) for text in trial.warnings)
-    for came, promised in (map(int, found.groups()) for found in promises if found):
-        if came < promised:
-            message = f"An epoch gave {came:,} batches where __len__ promises {promised:,}."
-            return Failure(kind="truncated", message=message, hint=WHOLE_EPOCHS)
+    came, promised = _promise(trial)
+    if came < promised:
+        message = f"An epoch gave {came:,} batches where __len__ promises {promised:,}."
+        return Failure(kind="truncated", message=message, hint=WHOLE_EPOCHS)
     return None
 
 
-def _miscounted(trials: Sequence[Trial]) -> Iterable[tuple[Trial, Failure]]:
-    """Trials whose epochs have other samples than those with no worker or one."""
-    counted = [
-        (trial, trial.epoch_samples)
-        for trial in trials
-        if trial.failure is None and trial.epoch_samples is not None and trial.epoch_samples > 0
-    ]
-    plain: dict[int | None, list[int]] = {}
-    for trial, count in counted:
-        if trial.config.num_workers < 2:
-            plain.setdefault(trial.config.batch_size, []).append(count)
-    of_few = {size: statistics.median(counts) for size, counts in plain.items()}
-    for trial, count in counted:
-        workers, usual = trial.config.num_workers, of_few.get(trial.config.batch_size)
-        if workers < 2 or usual is None:
+def _promise(trial: Trial) -> tuple[int, int]:
+    """The batches of an epoch, and those that were promised, where they differ; else zeros."""
+    found = next(filter(None, map(_PROMISE.search, trial.warnings)), None)
+    if found is None:
+        return 0, 0
+    came, promised = (int(each.replace(",", "")) for each in found.groups())
+    return came, promised
+
+
+def _overlong(trials: Sequence[Trial]) -> list[tuple[Trial, Failure]]:
+    """Trials whose workers give more than ``__len__`` promises, which holds for fewer workers."""
+    promises = ((trial, *_promise(trial)) for trial in trials if trial.failure is None)
+    more = [trial for trial, came, promised in promises if came > promised]
+    if any(trial.config.num_workers < 2 for trial in more):
+        return []
+    return [(trial, doubled(trial.config.num_workers)) for trial in more]
+
+
+def _compared(
+    trials: Sequence[Trial],
+) -> Iterator[tuple[int, list[Trial], list[int], list[int]]]:
+    """Several workers, their trials, the samples of their epochs, and those of fewer workers.
+
+    At one batch size each, as far as both saw whole epochs; one worker is as good as none.
+    """
+    groups: dict[tuple[int, int | None], list[Trial]] = {}
+    for trial in trials:
+        if trial.failure is None and trial.epoch_samples:
+            workers = trial.config.num_workers if trial.config.num_workers > 1 else 0
+            groups.setdefault((workers, trial.config.batch_size), []).append(trial)
+    for (workers, size), group in groups.items():
+        plain = [trial.epoch_samples or 0 for trial in groups.get((0, size), ())]
+        if workers and plain:
+            yield workers, group, [trial.epoch_samples or 0 for trial in group], plain
+
+
+def _miscounted(trials: Sequence[Trial]) -> Iterator[tuple[Trial, Failure]]:
+    """Trials whose epochs have other samples than those with no worker or one.
+
+    Fewer only where that is not by chance, as where samples are kept at random: all epochs are
+    shorter than the shortest of those by more than these differ.
+    """
+    varied = any(VARIED_SIGN in text for trial in trials for text in trial.warnings)
+    for workers, group, counts, plain in _compared(trials):
+        usual = statistics.median(plain)
+        for trial, count in zip(group, counts, strict=True):
+            if count > _MORE * usual and any(SHARED_SIGN in text for text in trial.warnings):
+                yield trial, doubled(workers)
+        each = max(trial.samples_per_batch or usual for trial in group)
+        spare = max(workers * each + _FEWER * usual, _CHANCE * math.sqrt(2 * usual))
+        if varied or max(counts) >= 2 * min(plain) - max(plain) - spare:
             continue
-        if count > _MORE * usual and any(SHARED_SIGN in text for text in trial.warnings):
-            yield trial, doubled(workers)
-        spare = workers * (trial.samples_per_batch or usual) + _FEWER * usual
-        if count < usual - spare:
+        for trial, count in zip(group, counts, strict=True):
             message = (
                 f"An epoch has {count:,} samples with num_workers={workers}, and {usual:,.0f} with "
                 "fewer workers."
@@ -259,19 +308,22 @@ def _miscounted(trials: Sequence[Trial]) -> Iterable[tuple[Trial, Failure]]:
             yield trial, Failure(kind="truncated", message=message, hint=WHOLE_EPOCHS)
 
 
-def _is_counted(trials: Sequence[Trial]) -> bool:
-    """Whether whole epochs of several workers and of fewer were counted, and can be compared."""
-    counted = {
-        min(trial.config.num_workers, 2) // 2
-        for trial in trials
-        if trial.failure is None and trial.epoch_samples
+def _unshared(trials: Sequence[Trial]) -> dict[str, str]:
+    """Trials whose epochs have far more samples than those of fewer workers.
+
+    Where none of both were counted, those in which no worker asked for its share.
+    """
+    compared = [*_compared(trials)]
+    if not compared:
+        ok = (trial for trial in trials if trial.failure is None)
+        return {trial.id: NEVER_ASKED for trial in ok if UNSHARED_SIGN in trial.warnings}
+    return {
+        trial.id: f"An epoch has {trial.epoch_samples:,} samples with num_workers={workers}, and "
+        f"{statistics.median(plain):,.0f} with fewer workers"
+        for workers, group, counts, plain in compared
+        if min(counts) >= _MORE * max(plain)
+        for trial in group
     }
-    return counted == {0, 1}
-
-
-def _unshared(trials: Sequence[Trial]) -> tuple[str, ...]:
-    ok = (trial for trial in trials if trial.failure is None)
-    return tuple(trial.id for trial in ok if UNSHARED_SIGN in trial.warnings)
 
 
 def doubled(workers: int, seen: Failure | None = None) -> Failure:

@@ -75,7 +75,7 @@ class WatchedLoader:
             was followed; ``None`` where they copied nothing, or it was not.
         promised_batches: ``len(loader)`` of each epoch, summed, where torch's own samplers or
             the script had asked for it; ``None`` elsewhere.
-        duplicated: Whether two workers of an iterable dataset gave the same first batch; ``None``
+        duplicated: Whether all workers of an iterable dataset gave the same first batches; ``None``
             where that could not be seen.
         failures: ``next()`` or ``iter()`` that raised an error: neither the end of an epoch, nor
             Ctrl-C or ``sys.exit``.

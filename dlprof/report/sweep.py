@@ -104,7 +104,7 @@ def _legend(run: Run, rows: tuple[Row, ...]) -> list[str]:
         notes.append("predicted: samples/s by the model, before the configuration was measured.")
     if any(row.noisy for row in rows):
         notes.append("noisy: other programs, a quota or drift make the figures doubtful.")
-    return notes
+    return [*notes, *map(clean, header.target.notes)]
 
 
 def _left_out(run: Run) -> list[str]:

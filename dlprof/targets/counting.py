@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 _DEEPEST = 16  # a batch that contains itself must not hang the count
 _SHALLOW = 3  # how deep a length is looked for that equals the loader's batch size
 _LOOKED_AT = 1024  # values of a tensor's row by which samples are told apart
 _MOST_CHANNELS = 4  # that two images of one sample have in common
+_LOOKS = 32  # batches whose lengths are compared, some of them the same one again
+_IMAGE_SIDES = 3  # dimensions of an image: channels, height, width
 _ROUNDS = 4  # batches of each worker that are compared with those of the others
 _FEWEST = 3  # samples that have to differ from each other before equal ones say anything
+_MOST_STAGES, _LONGEST_STAGE = 8, 64  # of a pipeline, and in a list: a longer one holds the data
 _SAME = 0.9  # share of a worker's samples that another gave too, from which they are duplicates
+
+
+Digest = tuple[int, int]
+"""Of a sample's content: all of it, and without single numbers; see :func:`sample_digests`."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Values:
+    """The values of a tensor, as a number that is the same for the same ones."""
+
+    digest: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,7 +57,8 @@ class SampleCounter:
     """Counts the samples of one loader's batches, by shape or length alone.
 
     Where to read the number is found in the first batch, once: what it costs is a step or two a
-    batch, and a last batch of one sample is not taken for something else.
+    batch, and a last batch of one sample is not taken for something else. Where no batch size is
+    known, the first few are compared: what stays the same is not what two others count alike.
 
     Args:
         batch_size: The loader's own, where it is known; see :func:`count_samples`.
@@ -52,9 +67,22 @@ class SampleCounter:
     def __init__(self, batch_size: int | None = None) -> None:
         self._batch_size = batch_size
         self._place: _Place | None = None
+        self._first: list[dict[_Place, int]] = []  # lengths of batches that differ
+        self._looks = _LOOKS if batch_size is None else 0
+
+    @property
+    def told(self) -> str:
+        """The length by which batches are counted, in words; empty where there is none."""
+        if self._place is None or self._place.read in {_one, _of_image}:
+            return ""
+        where = (f"[{key!r}]" if by_key else f".{key}" for by_key, key in self._place.path)
+        return f", by the length of batch{''.join(where)}"
 
     def __call__(self, batch: object) -> int | None:
         """The samples in a batch; ``None`` where its structure doesn't say."""
+        if self._looks:
+            self._looks -= 1
+            self._compare(batch)
         if self._place is not None:
             try:
                 return self._place.count(batch)
@@ -66,9 +94,30 @@ class SampleCounter:
         except Exception:  # noqa: BLE001 - a class of the user's own that won't be looked at
             return None
 
+    def _compare(self, batch: object) -> None:
+        """Look elsewhere for the number if it stays the same and two other lengths change alike."""
+        try:
+            found = dict(_lengths(batch, 0))
+        except Exception:  # noqa: BLE001 - as when counting
+            found = {}
+        if found in self._first:  # the same batch is counted more than once
+            return
+        self._first.append(found)
+        alike: dict[tuple[int, ...], list[_Place]] = {}
+        for place in self._first[0]:
+            if all(place in sizes for sizes in self._first):
+                alike.setdefault(tuple(sizes[place] for sizes in self._first), []).append(place)
+        same = any(len({*sizes}) == 1 and self._place in places for sizes, places in alike.items())
+        changing = (at for sizes, at in alike.items() if len({*sizes}) > 1 and len(at) > 1)
+        if same:
+            self._place = next(changing, [self._place])[0]
+
 
 class WorkerSamples:
     """The samples that each worker of an iterable dataset gave first, compared with each other.
+
+    Workers that draw shards at random may begin with the same one. So all of them have to agree
+    for two rounds, and in all epochs that are looked at; or each with some other, in two epochs.
 
     Args:
         workers: ``num_workers``, with batches in the order of their indices.
@@ -84,7 +133,9 @@ class WorkerSamples:
         self.batches = _ROUNDS * workers
         self._workers = workers
         self._count = count
-        self._streams: list[list[int]] = [[] for _ in range(workers)]
+        self._streams: list[list[Digest]] = [[] for _ in range(workers)]
+        self._agreed: set[tuple[int, int]] | None = None  # in this epoch; None says nothing
+        self._before: set[tuple[int, int]] | None = None  # in all epochs before it
 
     def look(self, position: int, batch: Any) -> None:
         """Take note of a batch, whose position in its epoch says which worker it is from."""
@@ -92,12 +143,26 @@ class WorkerSamples:
             return
         if position == 0:
             self._streams = [[] for _ in range(self._workers)]
+            if self._agreed is not None:
+                before = self._agreed if self._before is None else self._before
+                self._before, self._agreed = self._agreed & before, None
         worker = position % self._workers
         try:
             self._streams[worker] += sample_digests(batch, self._count(batch) or 1)
         except Exception:  # noqa: BLE001 - arrays of objects, or of a class that is like none
             self.batches = 0
-        self.duplicated |= worker == self._workers - 1 and are_duplicates(self._streams)
+        if worker == self._workers - 1:
+            self._agreed = agreeing(self._streams)
+            self.duplicated |= position >= self._workers and self._proven()
+
+    def _proven(self) -> bool:
+        """Whether those that agree, now and in the epochs before, are enough."""
+        if self._agreed is None:
+            return False
+        pairs = self._agreed if self._before is None else self._agreed & self._before
+        alike = len(set(itertools.chain(*pairs))) == self._workers
+        everyone = len(pairs) == self._workers * (self._workers - 1) // 2
+        return alike and (everyone or self._before is not None)
 
     def is_past(self, position: int) -> bool:
         """Whether enough batches of each worker came before this position."""
@@ -106,25 +171,52 @@ class WorkerSamples:
     @property
     def overlap(self) -> bool:
         """Whether some samples came from several workers, and none twice from one."""
-        sets = [set(stream) for stream in self._streams]
-        once = all(len(one) == len(all_) for one, all_ in zip(sets, self._streams, strict=True))
+        sets = [{whole for whole, _ in stream} for stream in self._streams]
+        once = not any(map(_repeats, self._streams))
         return once and sum(map(len, sets)) > len(set(itertools.chain(*sets)))
 
 
-def are_duplicates(streams: Sequence[Sequence[int]]) -> bool:
-    """Whether workers gave the same samples, by a number for each sample of each worker.
+def agreeing(streams: Sequence[Sequence[Digest]]) -> set[tuple[int, int]] | None:
+    """Which workers gave the same samples, in pairs, by the digests of each worker's samples.
 
-    Two that did are enough. Where a worker repeats itself, samples are drawn with replacement or
-    hardly differ, and equal ones say nothing.
+    Returns:
+        ``None`` where it can't be said: with too few samples, and where a worker repeats itself.
+        Then samples are drawn with replacement or hardly differ, and equal ones say nothing.
     """
-    sets = [set(stream) for stream in streams]
-    if any(len(one) != len(stream) for one, stream in zip(sets, streams, strict=True)):
+    sets = [{whole for whole, _ in stream} for stream in streams]
+    if min(map(len, sets)) < _FEWEST or any(map(_repeats, streams)):
+        return None
+    return {
+        (one, other)
+        for one, other in itertools.combinations(range(len(sets)), 2)
+        if len(sets[one] & sets[other]) >= _SAME * min(len(sets[one]), len(sets[other]))
+    }
+
+
+def _repeats(stream: Sequence[Digest]) -> bool:
+    """Whether a worker gave the same twice, single numbers such as an index aside."""
+    return len({bulk for _, bulk in stream}) < len(stream)
+
+
+def is_resampled(dataset: object, depth: int = 0) -> bool:
+    """Whether an iterable draws its shards with replacement, as webdataset's resampled shards do.
+
+    Then an epoch has no samples of its own, and each worker gives as many as one alone would.
+    """
+    if "resampl" in type(dataset).__name__.lower():
+        return True
+    if depth > _MOST_STAGES:
         return False
-    return any(
-        min(len(one), len(other)) >= _FEWEST
-        and len(one & other) >= _SAME * min(len(one), len(other))
-        for one, other in itertools.combinations(sets, 2)
-    )
+    stages: Iterable[object] = getattr(dataset, "__dict__", {}).values()
+    if type(dataset) in (list, tuple):  # no class of the user's, whose code would run
+        stages = dataset  # type: ignore[assignment]
+    held = (each for each in stages if _is_stage(each))
+    return any(is_resampled(each, depth + 1) for each in itertools.islice(held, _LONGEST_STAGE))
+
+
+def _is_stage(found: object) -> bool:
+    named = {each.__name__ for each in type(found).__mro__}
+    return "IterableDataset" in named or type(found) in (list, tuple)
 
 
 def count_samples(batch: object, batch_size: int | None = None) -> int | None:
@@ -144,20 +236,31 @@ def count_samples(batch: object, batch_size: int | None = None) -> int | None:
     return SampleCounter(batch_size)(batch)
 
 
-def sample_digests(batch: object, samples: int) -> list[int]:
-    """A number for each sample of a batch, the same for the same content.
+def sample_digests(batch: object, samples: int) -> list[Digest]:
+    """Two numbers for each sample of a batch, the same for the same content.
 
-    Of a tensor's row some 1,000 values count, taken evenly. Only parts of the batch that have one
-    entry for each sample are looked at.
+    Of a tensor's row some 1,000 values count, taken evenly. What of a batch has no entry for each
+    sample counts as part of all of them.
 
     Args:
         batch: What the loader yielded.
         samples: How many it holds.
+
+    Returns:
+        For each sample, of all of it, and of what is more in it than single numbers, where it has
+        that: a label or an index that counts along tells nothing of an image that stays the same.
     """
     if samples == 1:
-        return [hash(_content(batch, 0))]
-    columns = list(_columns(batch, samples, 0))
-    return [hash(tuple(_content(column[row], 0) for column in columns)) for row in range(samples)]
+        contents = [_content(batch, 0)]
+        rest: tuple[object, ...] = ()
+    else:
+        parts = list(_columns(batch, samples, 0))
+        columns = [part for part, by_sample in parts if by_sample]
+        contents = [tuple(_content(each[row], 0) for each in columns) for row in range(samples)]
+        rest = tuple(_content(part, 0) for part, by_sample in parts if not by_sample)
+    return [
+        (hash((content, rest)), hash(_bulk(content) or (content, rest))) for content in contents
+    ]
 
 
 def count_bytes(batch: object) -> int:
@@ -170,19 +273,21 @@ def count_tensors(batch: object) -> int:
     return sum(1 for _ in _arrays(batch, 0))
 
 
-def _columns(batch: object, samples: int, depth: int) -> Iterator[Any]:
-    """The parts of a batch that hold one entry for each sample."""
-    if depth > _DEEPEST or isinstance(batch, str | bytes):
+def _columns(batch: object, samples: int, depth: int) -> Iterator[tuple[Any, bool]]:
+    """The parts of a batch, each with whether it holds one entry for each sample."""
+    if depth > _DEEPEST:
         return
     if _is_array(batch):
-        if _leading(batch) == samples:
-            yield batch
+        yield batch, _leading(batch) == samples
         return
     if isinstance(batch, list | tuple) and len(batch) == samples and not _fields_of(batch, samples):
-        yield batch
+        yield batch, True
         return
-    for part in _parts(batch):
+    parts = [] if isinstance(batch, str | bytes) else list(_parts(batch))
+    for part in parts:
         yield from _columns(part, samples, depth + 1)
+    if not parts:
+        yield batch, False
 
 
 def _fields_of(batch: Sequence[object], samples: int) -> bool:
@@ -197,11 +302,19 @@ def _content(found: object, depth: int) -> object:
     if _is_array(found):
         flat: Any = found.reshape(-1)  # type: ignore[attr-defined]
         values = flat[:: max(1, len(flat) // _LOOKED_AT)].tolist()
-        return tuple(None if value != value else value for value in values)  # noqa: PLR0124 - NaN
+        known = [None if value != value else value for value in values]  # noqa: PLR0124 - NaN
+        return known[0] if len(known) == 1 else _Values(hash(tuple(known)))
     if isinstance(found, str | bytes | int | float):
         return found
     parts = list(_parts(found)) or list(getattr(found, "__dict__", {}).values())
     return tuple(_content(part, depth + 1) for part in parts)
+
+
+def _bulk(content: object) -> object:
+    """What is left of a content without its single numbers; nothing, where it has no more."""
+    if isinstance(content, tuple):
+        return tuple(found for part in content if (found := _bulk(part)))
+    return content if isinstance(content, _Values | str | bytes) else None
 
 
 def _arrays(batch: object, depth: int) -> Iterator[Any]:
@@ -222,7 +335,12 @@ def _locate(batch: object, batch_size: int | None) -> _Place | None:
                 return place
     elif _is_one_sample(batch):
         return _Place((), _one)
-    return _samples(batch, 0)
+    found = _samples(batch, 0)
+    if batch_size is None and found is not None and found.read is _leading:
+        alike = [part for part in _arrays(batch, 0) if _leading(part) == found.count(batch)]
+        if all(map(_is_image, alike)):
+            return dataclasses.replace(found, read=_of_image)
+    return found
 
 
 def _is_one_sample(batch: object) -> bool:
@@ -239,6 +357,18 @@ def _is_one_sample(batch: object) -> bool:
         or (_is_array(part) and _leading(part) is None)
         for part in _parts(batch)
     )
+
+
+def _is_image(array: Any) -> bool:
+    """Whether a tensor looks like one image, its channels first."""
+    if len(array.shape) != _IMAGE_SIDES:
+        return False
+    channels, *sides = array.shape
+    return channels in {1, 3} and min(sides) > _MOST_CHANNELS
+
+
+def _of_image(array: Any) -> int | None:
+    return 1 if _is_image(array) else _leading(array)
 
 
 def _one(_sample: object) -> int:
@@ -272,9 +402,11 @@ def _samples_of_list(batch: list[Any], depth: int) -> _Place | None:
         return None
     whole = _Place((), len)
     arrays = [number for number, entry in enumerate(batch) if _is_array(entry)]
-    if arrays and len(arrays) < len(batch):
-        found = _samples(batch[arrays[0]], depth + 1)
-        return None if found is None else found.below(True, arrays[0])
+    kinds = {len(batch[number].shape) for number in arrays}
+    if arrays and (len(arrays) < len(batch) or len(kinds) > 1):  # fields of different kinds
+        first_array = next((number for number in arrays if batch[number].shape), arrays[0])
+        found = _samples(batch[first_array], depth + 1)
+        return None if found is None else found.below(True, first_array)
     if not arrays:
         # Fields that are structures of collated tensors, or samples such as {"boxes": ...}.
         inner = [_samples(entry, depth + 1) for entry in batch]

@@ -22,7 +22,7 @@ from dlprof.errors import DlprofError, TargetError
 from dlprof.targets.faults import one_line, user_traceback
 from dlprof.trial import failures
 from dlprof.trial.consumer import make_consumer
-from dlprof.trial.data_checks import Seen, check_length, is_resampled
+from dlprof.trial.data_checks import Seen, check_length
 from dlprof.trial.explaining import Explainer, take_rested
 from dlprof.trial.guard import guard_of
 from dlprof.trial.measure import Loop, Plan, measure
@@ -229,7 +229,10 @@ def _measure(
     if copies is not None:
         window = copies.window(window)
     measured = measure(loop, plan, gate, clock=_clock, window=window)
-    if built.target.kind == "iterable" and is_resampled(getattr(core_of(loader), "dataset", None)):
+    lengths: list[str] = []
+    if not seen.resampled:
+        lengths = check_length(loop, built.target, request.config)
+    elif built.target.kind == "iterable":
         measured = dataclasses.replace(measured, epoch_samples=None)
     if explainer is not None and measured.batches_per_s is not None:
         take_rested(loop, request.config, measured.batches_per_s.value)
@@ -239,7 +242,7 @@ def _measure(
         "measured": dataclasses.asdict(measured),
         "batch_bytes": seen.batch_bytes(each),
         "no_turnover": gate.reason,
-        "warnings": [*seen.warnings, *check_length(loop, built.target, request.config)],
+        "warnings": [*seen.warnings, *lengths],
         **({} if copies is None else {"copies": dataclasses.asdict(copies.told())}),
         **({} if explainer is None else explainer.told(request.config, copies)),
     }

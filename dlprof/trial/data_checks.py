@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-import itertools
 import mmap
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable
 from typing import Any
 
-from dlprof.records import SHARED_SIGN, UNSHARED_SIGN, WHOLE_EPOCHS, Config, Target, doubled
-from dlprof.targets.workers import WorkerSetup
+from dlprof.records import (
+    SHARED_SIGN,
+    UNSHARED_SIGN,
+    VARIED_SIGN,
+    WHOLE_EPOCHS,
+    Config,
+    Target,
+    doubled,
+)
 from dlprof.trial.measure import Loop, WrongDataError
 
 LENGTH = "an epoch gave {came} batches where __len__ promises {promised}"
-_DEEPEST, _LONGEST = 8, 64
-"""Stages of a pipeline that hold each other, and in a list; a longer one holds the data."""
+IN_SAMPLES = "__len__ counts samples, not batches"
+
+_TELLING = frozenset({"id", "num_workers", "dataset", "__dict__"})
+"""What of ``WorkerInfo`` is read in order to share samples out."""
 
 _WEIGHED = 2
 """Batches before the window whose bytes are counted."""
@@ -28,6 +37,10 @@ class Seen:
         count: Samples in a batch.
         loader: What is to be loaded from, before its workers are started; ``None`` for batches
             of unknown origin.
+
+    Attributes:
+        resampled: Whether shards are drawn with replacement, so that an epoch has no samples of
+            its own.
     """
 
     def __init__(
@@ -37,9 +50,13 @@ class Seen:
         count: Callable[[Any], int | None],
         loader: object | None = None,
     ) -> None:
-        from dlprof.targets.counting import WorkerSamples  # noqa: PLC0415
+        from torch.utils.data import DataLoader  # noqa: PLC0415
 
-        shared = target.kind == "iterable" and config.num_workers > 1
+        from dlprof.targets.counting import WorkerSamples, is_resampled  # noqa: PLC0415
+
+        self.resampled = is_resampled(getattr(loader, "dataset", None))
+        shared = target.kind == "iterable" and config.num_workers > 1 and not self.resampled
+        shared &= loader is None or isinstance(loader, DataLoader)  # else nobody knows its workers
         self._workers = config.num_workers
         self._compared = WorkerSamples(config.num_workers, count) if shared else None
         self._asked = watch_worker_info(loader) if shared and loader is not None else None
@@ -100,73 +117,66 @@ class Seen:
 def watch_worker_info(loader: object) -> Callable[[], bool]:
     """Notice whether a worker of a loader asks which one it is.
 
-    An iterable dataset that never does can't share its samples out by itself.
+    An iterable dataset that never does, nor its ``worker_init_fn``, can't share its samples out by
+    itself. To ask for the seed alone says nothing of that.
 
     Args:
         loader: Before its workers are started.
 
     Returns:
-        Whether one did. Also true where it can't be known: workers that are not forked, a
-        ``worker_init_fn``, which is told, and a torch without such a class.
+        Whether one did. Also true where it can't be known: workers that are not forked, and a
+        torch without such a class.
     """
     import torch.multiprocessing as mp  # noqa: PLC0415
     from torch.utils.data._utils import worker  # noqa: PLC0415
 
     plain = getattr(worker, "WorkerInfo", None)
-    setup = getattr(loader, "worker_init_fn", None)
-    told = setup.user_init if isinstance(setup, WorkerSetup) else setup
     context = getattr(loader, "multiprocessing_context", None) or mp.get_context()
-    if plain is None or told is not None or context.get_start_method() != "fork":
+    if plain is None or context.get_start_method() != "fork":
         return lambda: True
     asked = mmap.mmap(-1, 1)  # shared with the workers
 
     def read(info: object, name: str) -> Any:
-        if name in {"id", "num_workers"}:
+        if name in _TELLING:
             asked[0] = 1
             object.__setattr__(info, "__class__", plain)  # costs nothing from here on
         return object.__getattribute__(info, name)
 
     noticed = {"__slots__": (), "__getattribute__": read}
-    worker.WorkerInfo = type(plain.__name__, (plain,), noticed)  # type: ignore[assignment, misc]
+    watched = type(plain.__name__, (plain,), noticed)
+    for module in [*sys.modules.values()]:  # torchdata's own workers make it by a name of theirs
+        if getattr(module, "__dict__", {}).get("WorkerInfo") is plain:
+            module.WorkerInfo = watched  # type: ignore[attr-defined]
     return lambda: asked[0] == 1
-
-
-def is_resampled(dataset: object, depth: int = 0) -> bool:
-    """Whether an iterable draws its shards with replacement, as webdataset's resampled shards do.
-
-    Then an epoch has no samples of its own, and each worker gives as many as one alone would.
-    """
-    from torch.utils.data import IterableDataset  # noqa: PLC0415
-
-    if "resampl" in type(dataset).__name__.lower():
-        return True
-    if depth > _DEEPEST:
-        return False
-    stages: Iterable[Any] = getattr(dataset, "__dict__", {}).values()
-    if isinstance(dataset, list | tuple):
-        stages = dataset
-    held = (each for each in stages if isinstance(each, IterableDataset | list | tuple))
-    return any(is_resampled(each, depth + 1) for each in itertools.islice(held, _LONGEST))
 
 
 def check_length(loop: Loop, target: Target, config: Config) -> list[str]:
     """Whether an iterable's ``__len__`` lies; a map-style one that promises too much raises.
 
     Returns:
-        A warning where more batches came than it promises.
+        Warnings: more batches came than it promises, it promises samples in place of batches, or
+        no two epochs are alike.
 
     Raises:
         WrongDataError: An epoch ended with fewer.
     """
-    promised = loop.promised() if target.kind == "iterable" else None
-    if promised is None:
+    if target.kind != "iterable":
         return []
+    samples = {log.epoch_samples for log in loop.logs} - {None}
+    found = [VARIED_SIGN] if len(samples) > 1 else []
+    promised = loop.promised()
+    if promised is None:
+        return found
     spare = config.num_workers  # each may end with a batch that is not full, or leave it out
     for log in loop.logs:
         came = len(log.yields_s)
         told = LENGTH.format(came=f"{came:,}", promised=f"{promised:,}")
         if log.whole and came < promised - spare:
+            batches = config.batch_size or target.batch_size
+            each = (log.epoch_samples or 0) / came
+            if batches is None and abs(each * came - promised) <= spare * each:
+                return [*found, IN_SAMPLES]
             raise WrongDataError("truncated", f"{told[0].upper()}{told[1:]}.", hint=WHOLE_EPOCHS)
         if came > promised + spare:
-            return [told]
-    return []
+            return [*found, told]
+    return found

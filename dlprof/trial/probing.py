@@ -16,6 +16,7 @@ from dlprof.trial.guard import guard_of
 from dlprof.trial.measure import EmptyLoaderError
 from dlprof.trial.protocol import TrialRequest
 from dlprof.trial.sending import Parcel, try_batch, try_start
+from dlprof.units import counted
 
 if TYPE_CHECKING:
     from dlprof.targets.build import BuiltTarget
@@ -31,7 +32,8 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
 
     Returns:
         ``batch_bytes``, ``batch_tensors``, ``samples_per_batch``, ``batch_s`` and
-        ``batch_cpu_s`` of the second batch; ``sample_bytes`` (mean, as collated);
+        ``batch_cpu_s`` of the second batch; ``counting`` (how its samples were counted, a sentence,
+        or nothing where the loader says how many they are); ``sample_bytes`` (mean, as collated);
         ``accelerator`` (torch's name of it, or ``None``); ``least_bytes``, ``shared_bytes`` and
         ``descriptors`` of the smaller of the two; ``batch_failure`` if one can't be sent by a
         worker, else ``None``; ``data_files`` (how many the data set names, up to a few);
@@ -61,7 +63,8 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     middle_s, middle_cpu_s, batch = _clock(), time.process_time(), next(iterator, first)
     ended_s, ended_cpu_s = _clock(), time.process_time()
     sent = _sent(first, batch)
-    size, samples = count_bytes(batch), _samples_per_batch(gate, batch, built)
+    size = count_bytes(batch)
+    samples, counting = _samples_per_batch(gate, first, batch, built)
     least_bytes = min(size, count_bytes(first))
     # Last, because the user's step may change the batch.
     there = batch if request.device == "cpu" else _brought(batch, request.device)
@@ -71,6 +74,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         "batch_bytes": size,
         "batch_tensors": count_tensors(batch),
         "samples_per_batch": samples,
+        "counting": counting,
         "sample_bytes": size / samples if samples else None,
         "batch_s": ended_s - middle_s,
         "batch_cpu_s": min(ended_cpu_s - middle_cpu_s, ended_s - middle_s),
@@ -118,13 +122,26 @@ def try_workers(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     return {"failure": None if failure is None else dataclasses.asdict(failure)}
 
 
-def _samples_per_batch(gate: EpochGate, batch: object, built: BuiltTarget) -> float | None:
-    """Samples of the second batch, from the indices handed out or else from the batch itself."""
-    from dlprof.targets.counting import count_samples  # noqa: PLC0415
+def _samples_per_batch(
+    gate: EpochGate, first: object, batch: object, built: BuiltTarget
+) -> tuple[float | None, str]:
+    """Samples of the second batch, from the indices handed out or else from the batch itself.
+
+    Returns:
+        By what they were counted as well, in a sentence, where nobody but the batch says.
+    """
+    from dlprof.targets.counting import SampleCounter  # noqa: PLC0415
 
     sizes = gate.sizes if gate.attached else None
-    counted = sizes[-1] if sizes else count_samples(batch, built.target.batch_size)
-    return None if counted is None else float(counted)
+    if sizes:
+        return float(sizes[-1]), ""
+    count = SampleCounter(built.target.batch_size)
+    count(first)
+    samples = count(batch)
+    if samples is None:
+        return None, ""
+    told = f"The second batch counts as {counted(samples, 'sample')}{count.told}."
+    return float(samples), "" if built.target.batch_size is not None else told
 
 
 def _brought(batch: object, device: str) -> object:

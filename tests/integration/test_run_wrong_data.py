@@ -23,14 +23,15 @@ class Stream(IterableDataset):
         return 320
     def __iter__(self):
         info = get_worker_info()
-        shared = self.kind != "duplicated"
+        shared = self.kind not in {"duplicated", "augmented"}
         first, step = (info.id, info.num_workers) if shared else (0, 1)
         for i in range(first, 160 if self.kind == "short" else 320, step):
             time.sleep(0.001)
-            yield torch.full((8,), 1.0 if self.kind == "constant" else float(i))
+            sample = torch.full((8,), 1.0 if self.kind == "constant" else float(i))
+            yield sample + torch.rand(8) if self.kind == "augmented" else sample
 
 loader = DataLoader(Stream(sys.argv[1]), batch_size=8, num_workers=2)
-if sys.argv[1] == "short":
+if sys.argv[1] in {"short", "augmented"}:
     print(len(loader), "batches are promised")
 if sys.argv[1] == "zipped":
     for one, other in zip(loader, loader):
@@ -62,7 +63,7 @@ def test_data_that_every_worker_gives_is_said_first(
     assert [each["code"] for each in document["findings"]] == ["data.duplicated"]
     assert document["loaders"][0]["duplicated"] is True
     assert document["loaders"][0]["batches"] == 160  # 2 x 2 epochs of 40
-    said = "The data of train.py:20 is wrong: Workers yield the same samples"
+    said = "The data of train.py:21 is wrong: Workers yield the same samples"
     assert said in " ".join(screen.split())
 
 
@@ -74,6 +75,7 @@ def test_data_that_every_worker_gives_is_said_first(
         ("broken off", []),
         ("zipped", []),
         ("short", ["data.truncated"]),
+        ("augmented", ["data.duplicated"]),
     ],
 )
 def test_only_what_is_wrong_is_called_so(kind: str, codes: list[str], tmp_path: Path) -> None:

@@ -41,6 +41,17 @@ class Shuffled(IterableDataset):
             yield torch.full((8,), float(number))
 
 
+class Augmented(IterableDataset):
+    # Each worker yields all of it, no two samples alike.
+    def __len__(self):
+        return 320
+
+    def __iter__(self):
+        for number in range(320):
+            time.sleep(0.001)
+            yield torch.full((8,), float(number)) + torch.rand(8)
+
+
 class Lying(IterableDataset):
     def __len__(self):
         return 5000
@@ -68,6 +79,10 @@ def doubled():
 
 def shuffled():
     return DataLoader(Shuffled(), batch_size=16, num_workers=2)
+
+
+def augmented():
+    return DataLoader(Augmented(), batch_size=16, num_workers=2)
 
 
 def lying():
@@ -140,6 +155,14 @@ def test_an_iterable_that_every_worker_gives_whole_is_loaded_by_one_at_most(plac
         place, "predict", "run.dlprof.jsonl", "--num-workers", "4", code=ExitCode.NOTHING_MEASURED
     )
     assert "data is wrong" in errors
+
+
+def test_workers_that_give_more_than_is_promised_duplicate_however_augmented(place: Path) -> None:
+    run, output = swept(place, "loaders.py:augmented")
+    assert output.startswith("Your settings (num_workers=2) are wrong: workers yield")
+    assert "An epoch gave 40 batches where __len__ promises 20." in " ".join(output.split())
+    assert run.recommendation is not None
+    assert run.recommendation.config.num_workers < 2
 
 
 def test_workers_that_never_ask_which_samples_are_theirs_are_told(place: Path) -> None:

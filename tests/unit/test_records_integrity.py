@@ -11,9 +11,11 @@ from builders import around, config, failed, plan, run, target, trial
 from finding_cases import Loader, explanation
 from predicted_runs import calibration
 
+from dlprof.advise.wrong_data import said_first
 from dlprof.records import (
     SHARED_SIGN,
     UNSHARED_SIGN,
+    VARIED_SIGN,
     Config,
     Diagnosis,
     Expected,
@@ -100,9 +102,55 @@ def test_samples_of_whole_epochs_are_compared(samples: int, kind: str | None) ->
 
 
 def test_more_samples_of_which_none_was_the_same_are_no_duplicates() -> None:
-    """Each worker makes as many as one alone would, drawn at random."""
-    trials = [trial(config(0), epoch_samples=1600), trial(config(2), epoch_samples=3200)]
-    assert Integrity.of(iterable(trials)).fault(config(2)) is None
+    """Each worker may make as many as one alone would, drawn at random: that is said."""
+    plain, two = trial(config(0), epoch_samples=1600), trial(config(2), epoch_samples=3200)
+    found = Integrity.of(iterable([plain, two]))
+    assert found.fault(config(2)) is None
+    said = "An epoch has 3,200 samples with num_workers=2, and 1,600 with fewer workers"
+    assert list(found.unshared.values()) == [said]
+    less = dataclasses.replace(two, epoch_samples=2000)
+    assert not Integrity.of(iterable([plain, two, less])).unshared
+
+
+MORE = "an epoch gave 1,040 batches where __len__ promises 1,020"
+
+
+def test_workers_that_give_more_than_is_promised_give_the_same() -> None:
+    found = iterable([trial(config(0)), trial(config(2), warnings=(MORE,))])
+    assert faulty(found, 0, 1, 2, 4) == [2, 4]
+    told = said_first(checked(found))[0]
+    assert "not share them out. An epoch gave 1,040 batches where __len__ promises 1,020." in told
+    both = [trial(config(0), warnings=(MORE,)), trial(config(2), warnings=(MORE,))]
+    assert not faulty(iterable(both), 0, 1, 2, 4)  # the promise is broken by one worker alone
+
+
+@pytest.mark.parametrize(
+    ("plain", "several", "warnings", "wrong"),
+    [
+        ([147], [141], (), False),  # half of 300 samples, kept at random
+        ([147], [100], (), False),
+        ([147], [80], (), True),
+        ([1600, 1600], [1400, 1400], (), True),
+        ([1600, 1500], [1400, 1410], (), False),
+        ([1600], [1400, 1590], (), False),
+        ([1600], [800], (VARIED_SIGN,), False),
+    ],
+)
+def test_epochs_whose_length_varies_are_not_truncated(
+    plain: list[int], several: list[int], warnings: tuple[str, ...], *, wrong: bool
+) -> None:
+    trials = [trial(config(0), epoch_samples=n, samples_per_batch=1.0) for n in plain]
+    trials += [
+        trial(config(2), epoch_samples=n, samples_per_batch=1.0, warnings=warnings) for n in several
+    ]
+    assert (faulty(iterable(trials), 2) == [2]) is wrong
+
+
+def test_a_map_style_dataset_that_ends_early_does_so_with_any_number_of_workers() -> None:
+    trials = [trial(config(0)), wrong(config(2), "truncated")]
+    assert faulty(run(trials), 0, 1, 2, 4) == [0, 1, 2, 4]
+    seen_whole = [trial(config(0), epoch_samples=4000), trials[1]]
+    assert faulty(run(seen_whole), 0, 1, 2, 4) == [1, 2, 4]
 
 
 def test_workers_that_never_ask_for_their_share_are_told_where_no_whole_epoch_tells() -> None:

@@ -133,7 +133,7 @@ def test_present_settings_that_fail_are_said_first_whatever_the_failure() -> Non
 
 def test_truncated_settings_are_named_with_what_came() -> None:
     short = wrong(config(2), "truncated", "An epoch gave 20 batches where __len__ promises 157.")
-    found = run([trial(config(0)), short], target=target(own_config=config(2)))
+    found = run([trial(config(0)), short], target=target(kind="iterable", own_config=config(2)))
     first, second = said_first(found)
     assert first == (
         "Your settings (num_workers=2) are wrong: an epoch gave 20 batches where __len__ promises "

@@ -8,12 +8,12 @@ from dlprof.advise.wrong_data import (
     DUPLICATED_TITLE,
     SHARDED,
     TRUNCATED_TITLE,
-    UNSHARED,
     UNSHARED_TITLE,
     WHOLE,
     duplicated_cost,
     failed_by,
     several_times,
+    unshared_text,
 )
 
 
@@ -26,7 +26,7 @@ def duplicated(view: View) -> Claim | None:
     return claim(
         view,
         "data.duplicated",
-        Words(title=DUPLICATED_TITLE, explanation=several_times(max(2, view.workers))),
+        Words(title=DUPLICATED_TITLE, explanation=several_times(max(2, view.workers), found)),
         place=Place.BROKEN,
         cost=duplicated_cost(view.workers),
         figures={"num_workers": view.workers, "seen_in": [trial.id for trial in found]},
@@ -42,7 +42,7 @@ def unshared(view: View) -> Claim | None:
     return claim(
         view,
         "data.unshared",
-        Words(title=UNSHARED_TITLE, explanation=UNSHARED),
+        Words(title=UNSHARED_TITLE, explanation=unshared_text(seen)),
         place=Place.FAULT,
         cost=0.0,
         figures={"num_workers": view.workers, "seen_in": [*seen]},

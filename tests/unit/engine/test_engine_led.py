@@ -276,6 +276,7 @@ class WrongData(PretendedBench):
         return failed(done.config, failure=fault, **fields), {}
 
 
+OF_ITERABLE = led_header(target=target(kind="iterable"))
 DOUBLED = Failure(kind="duplicated", message="Workers yield the same samples.", hint="Fix.")
 
 
@@ -298,7 +299,7 @@ def test_with_duplicated_data_only_none_and_one_worker_are_measured_further(tmp_
 
 def test_wrong_data_of_the_choice_has_all_predicted_again(tmp_path: Path) -> None:
     four = {4: dataclasses.replace(DOUBLED, kind="truncated", message="It ended early.")}
-    run = swept(tmp_path / "run", WrongData(four))
+    run = swept(tmp_path / "run", WrongData(four), about=OF_ITERABLE)
     assert FOUR in measured(run)
     assert run.prediction is not None
     assert FOUR not in run.prediction.race
@@ -310,8 +311,15 @@ def test_wrong_data_of_the_choice_has_all_predicted_again(tmp_path: Path) -> Non
 def test_where_all_data_is_wrong_it_ends_soon_and_says_so(tmp_path: Path) -> None:
     short = dataclasses.replace(DOUBLED, kind="truncated", message="It ended early.")
     with pytest.raises(NothingMeasuredError, match=r"the right data.*: It ended early"):
-        swept(tmp_path / "run", WrongData(dict.fromkeys(range(64), short)))
+        swept(tmp_path / "run", WrongData(dict.fromkeys(range(64), short)), about=OF_ITERABLE)
     assert workers_of(read_run(tmp_path / "run")) == [0, 1, 2]
+
+
+def test_a_map_style_dataset_that_ends_early_is_tried_no_further(tmp_path: Path) -> None:
+    short = dataclasses.replace(DOUBLED, kind="truncated", message="It ended early.")
+    with pytest.raises(NothingMeasuredError, match=r"the right data.*: It ended early"):
+        swept(tmp_path / "run", WrongData({1: short}))
+    assert workers_of(read_run(tmp_path / "run")) == [0, 1]
 
 
 def test_more_workers_than_an_iterable_takes_are_not_tried(tmp_path: Path) -> None:

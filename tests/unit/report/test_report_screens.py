@@ -205,3 +205,11 @@ def test_a_module_that_is_called_run_is_no_script() -> None:
         named, trials=(), header=dataclasses.replace(named.header, settings={})
     )
     assert "dlprof run make, cut off" in drawn(render_run(script), 100)
+
+
+def test_by_what_samples_are_counted_is_said_below_the_table() -> None:
+    run = example_run()
+    note = "The second batch counts as 11 samples, by the length of batch['x']."
+    target = dataclasses.replace(run.header.target, notes=(note,))
+    told = dataclasses.replace(run, header=dataclasses.replace(run.header, target=target))
+    assert note in drawn(render_sweep(told), 200)

@@ -112,6 +112,41 @@ def test_a_batch_with_a_figure_of_the_whole_is_no_single_sample() -> None:
     assert count_samples(tokens) == 32
 
 
+def test_a_length_that_stays_the_same_is_not_that_of_the_samples_where_two_others_change() -> None:
+    count = SampleCounter()
+    batches = [
+        {"classes": torch.arange(5), "x": torch.zeros(n, 5), "y": torch.zeros(n)}
+        for n in (8, 12, 4, 6, 5)
+    ]
+    assert [count(batch) for batch in batches[:1] * 9] == [5] * 9  # as looked at again
+    assert [count(batch) for batch in batches] == [5, 12, 4, 6, 5]
+    assert count.told == ", by the length of batch['x']"
+    known = SampleCounter(5)
+    assert [known(batch) for batch in batches] == [5] * 5
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        torch.zeros(3, 16, 16),
+        {"image": torch.zeros(3, 16, 16), "mask": torch.zeros(1, 16, 16)},
+        [torch.zeros(3, 16, 16), torch.zeros(16, 16)],
+    ],
+)
+def test_an_image_that_nobody_batches_is_one_sample(sample: object) -> None:
+    count = SampleCounter()
+    assert [count(sample), count(sample)] == [1, 1]
+    assert not count.told
+
+
+def test_a_batch_of_one_or_three_is_no_image() -> None:
+    count = SampleCounter()
+    assert [count(torch.zeros(n, 16, 8)) for n in (1, 8, 5)] == [1, 8, 5]
+    assert count_samples({"x": torch.zeros(3, 16, 8), "y": torch.zeros(3)}) == 3
+    assert count_samples(torch.zeros(3, 3, 16, 16)) == 3
+    assert count_samples(torch.zeros(3, 16, 16), batch_size=4) == 3
+
+
 def test_batches_that_change_their_structure_are_counted_all_the_same() -> None:
     count = SampleCounter()
     assert count({"x": torch.zeros(4, 3)}) == 4
@@ -123,7 +158,21 @@ def test_samples_of_the_same_content_have_the_same_digest() -> None:
     digests = sample_digests([images, labels, ["a", "b", "c", "d"]], 4)
     assert len(set(digests)) == 4
     assert sample_digests([images[2:], labels[2:], ["c", "d"]], 2) == digests[2:]
-    assert sample_digests([{"boxes": torch.ones(2)}, {"boxes": torch.ones(3)}], 2)[0] != 0
+    boxes = [{"boxes": torch.ones(2)}, {"boxes": torch.ones(3)}]
+    assert len(set(sample_digests(boxes, 2))) == 2
+
+
+def test_what_a_batch_holds_beside_its_samples_is_content_too() -> None:
+    batches = [{"index": torch.arange(3), "steps": torch.full((7, 2), n)} for n in (1.0, 2.0)]
+    one, other = (sample_digests(batch, 3) for batch in batches)
+    assert not {whole for whole, _ in one} & {whole for whole, _ in other}
+
+
+def test_single_numbers_are_told_apart_from_the_rest_of_a_sample() -> None:
+    alike = sample_digests([torch.ones(3, 2, 2), torch.arange(3)], 3)
+    assert [len({each[kind] for each in alike}) for kind in (0, 1)] == [3, 1]
+    bare = sample_digests(torch.arange(3), 3)
+    assert [len({each[kind] for each in bare}) for kind in (0, 1)] == [3, 3]
 
 
 def test_the_known_batch_size_wins_where_it_fits() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import random
+import sys
+import types
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,18 +16,20 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torch.utils.data._utils import worker
 
-from dlprof.records import Config, Target
-from dlprof.targets.counting import SampleCounter, are_duplicates
+from dlprof.records import VARIED_SIGN, Config, Target
+from dlprof.targets.counting import SampleCounter, agreeing, is_resampled
 from dlprof.targets.workers import WorkerSetup
-from dlprof.trial.data_checks import Seen, check_length, is_resampled, watch_worker_info
+from dlprof.trial.data_checks import IN_SAMPLES, Seen, check_length, watch_worker_info
 from dlprof.trial.measure import Loop, WrongDataError
 
 
-def looked_at(workers: int, batches: list[torch.Tensor], *, kind: str = "iterable") -> None:
+def looked_at(workers: int, *epochs: list[Any], kind: str = "iterable") -> Seen:
     target = Target(spec="x", kind="map" if kind == "map" else "iterable", dataset="X")
     seen = Seen(target, Config(num_workers=workers), SampleCounter())
-    for position, batch in enumerate(batches):
-        seen.inspect(position, batch)
+    for batches in epochs:
+        for position, batch in enumerate(batches):
+            seen.inspect(position, batch)
+    return seen
 
 
 def batch(*samples: int) -> torch.Tensor:
@@ -33,7 +38,7 @@ def batch(*samples: int) -> torch.Tensor:
 
 def test_workers_that_give_the_same_batches_are_found() -> None:
     with pytest.raises(WrongDataError, match="num_workers=3 each comes up to 3 times") as found:
-        looked_at(3, [batch(1, 2, 3)] * 3)
+        looked_at(3, [*[batch(1, 2, 3)] * 3, *[batch(4, 5, 6)] * 3])
     assert found.value.kind == "duplicated"
 
 
@@ -50,11 +55,28 @@ def test_samples_one_by_one_are_compared_over_several_rounds() -> None:
         (1, [batch(1, 2, 3), batch(1, 2, 3)], "iterable"),
         (2, [batch(0, 0, 0), batch(0, 0, 0)], "iterable"),  # all samples are alike
         (2, [batch(1, 2, 1), batch(1, 2, 2)], "iterable"),  # drawn with replacement
+        (2, [batch(1, 2, 3)] * 8, "iterable"),  # a benchmark's constant batch
+        # Two of three, and two pairs in one epoch, may have drawn the same shard.
+        (3, [batch(*n) for n in ((1, 2), (1, 2), (7, 8), (3, 4), (3, 4), (9, 0))], "iterable"),
+        (4, [batch(*n) for n in ((1, 2, 3), (4, 5, 6)) * 2 + ((7, 8), (9, 0)) * 2], "iterable"),
+        # Images that are all alike beside labels that count along.
+        (
+            2,
+            [[torch.zeros(2, 3, 4, 4), torch.tensor(n)] for n in ([0, 1], [0, 1], [2, 3], [2, 3])],
+            "iterable",
+        ),
+        # Ragged steps, flattened, beside indices that count along in every worker.
+        (
+            2,
+            [
+                {"steps": torch.full((7 + n, 4), float(n)), "index": torch.arange(4) + n // 2 * 4}
+                for n in range(6)
+            ],
+            "iterable",
+        ),
     ],
 )
-def test_what_says_nothing_of_duplicates(
-    workers: int, batches: list[torch.Tensor], kind: str
-) -> None:
+def test_what_says_nothing_of_duplicates(workers: int, batches: list[Any], kind: str) -> None:
     looked_at(workers, batches, kind=kind)
 
 
@@ -78,32 +100,40 @@ def test_a_new_epoch_is_no_repetition() -> None:
 @given(st.lists(st.lists(st.integers(), unique=True, min_size=1), min_size=2, max_size=5))
 def test_streams_without_a_common_sample_are_never_duplicates(streams: list[list[int]]) -> None:
     apart = [[hash((number, n)) for n in stream] for number, stream in enumerate(streams)]
-    assert not are_duplicates(apart)
+    assert not agreeing([[(number, number) for number in stream] for stream in apart])
 
 
 class Epoch:
     """Batches that come one by one, under a promise of its own."""
 
-    def __init__(self, came: int, promised: int) -> None:
+    def __init__(self, came: int, promised: int | None) -> None:
         self.came, self.promised = came, promised
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(self.came))
 
     def __len__(self) -> int:
+        if self.promised is None:
+            raise TypeError
         return self.promised
 
 
-def checked(came: int, promised: int, kind: str = "iterable") -> list[str]:
+def looped(
+    *came: int, promised: int | None, kind: str = "iterable", size: int | None = None
+) -> list[str]:
+    epoch = Epoch(came[0], promised)
     loop = Loop(
-        Epoch(came, promised),
+        epoch,
         Config(),
         consume=lambda _batch: None,
         clock=lambda: 0.0,
         beat=lambda _now_s: None,
+        count=lambda _batch: size,
     )
-    loop.begin_epoch()
-    loop.drain()
+    for batches in came:
+        epoch.came = batches
+        loop.begin_epoch()
+        loop.drain()
     return check_length(
         loop, Target(spec="x", kind="map" if kind == "map" else "iterable", dataset="X"), Config()
     )
@@ -111,17 +141,28 @@ def checked(came: int, promised: int, kind: str = "iterable") -> list[str]:
 
 def test_fewer_batches_than_promised_are_an_error() -> None:
     with pytest.raises(WrongDataError, match="gave 20 batches where __len__ promises 157") as found:
-        checked(20, 157)
+        looped(20, promised=157)
     assert found.value.kind == "truncated"
 
 
 def test_more_batches_than_promised_are_a_warning() -> None:
-    assert "__len__ promises 20" in checked(157, 20)[0]
+    assert "__len__ promises 20" in looped(157, promised=20)[0]
 
 
 @pytest.mark.parametrize(("came", "promised", "kind"), [(20, 20, "iterable"), (20, 157, "map")])
 def test_a_promise_that_is_kept_or_checked_elsewhere(came: int, promised: int, kind: str) -> None:
-    assert checked(came, promised, kind) == []
+    assert looped(came, promised=promised, kind=kind) == []
+
+
+def test_a_length_in_samples_of_a_dataset_that_batches_itself_is_no_fault() -> None:
+    assert looped(20, promised=320, size=16) == [IN_SAMPLES]
+    with pytest.raises(WrongDataError):
+        looped(20, promised=400, size=16)
+
+
+def test_epochs_that_differ_in_length_are_noted() -> None:
+    assert looped(20, 23, promised=None, size=2) == [VARIED_SIGN]
+    assert looped(20, 20, promised=None, size=2) == []
 
 
 class ResampledStage(IterableDataset[int]):
@@ -155,7 +196,7 @@ def test_batches_that_won_t_be_looked_at_are_let_be() -> None:
     class Odd:
         shape, nbytes = (4,), 4
 
-    looked_at(2, [Odd() for _ in range(6)])  # type: ignore[misc] # no tensor at all
+    looked_at(2, [Odd() for _ in range(6)])  # no tensor at all
 
 
 def test_samples_that_some_workers_share_are_a_warning() -> None:
@@ -168,14 +209,23 @@ def test_samples_that_some_workers_share_are_a_warning() -> None:
 
 
 def test_two_workers_of_four_that_give_the_same_are_found() -> None:
-    """As where workers share two files by ``id % 2``."""
+    """As where workers share two files by ``id % 2``, in each epoch."""
+    first = [batch(1, 2, 3), batch(4, 5, 6), batch(1, 2, 3), batch(4, 5, 6)]
     with pytest.raises(WrongDataError):
-        looked_at(4, [batch(1, 2, 3), batch(4, 5, 6), batch(1, 2, 3), batch(4, 5, 6)])
+        looked_at(4, first, [*first, *[batch(n, n + 2, n + 4) for n in (7, 8, 7, 8)]])
+
+
+def test_workers_that_agree_in_one_epoch_of_two_drew_the_same_shard() -> None:
+    both = [*[batch(1, 2, 3)] * 2, *[batch(4, 5, 6)] * 2]
+    looked_at(2, [batch(1, 2, 3), batch(7, 8, 9)], both)
+    with pytest.raises(WrongDataError):
+        looked_at(2, both[:2], both)
 
 
 def test_what_is_not_a_number_is_the_same_each_time() -> None:
+    rows = [torch.tensor([[math.nan, n + k] for n in (1.0, 2.0, 3.0)]) for k in (0, 0, 3, 3)]
     with pytest.raises(WrongDataError):
-        looked_at(2, [torch.tensor([[math.nan, n] for n in (1.0, 2.0, 3.0)]) for _ in range(2)])
+        looked_at(2, rows)
 
 
 class Numbers(IterableDataset[float]):
@@ -190,8 +240,18 @@ class Numbers(IterableDataset[float]):
         yield from map(float, range(first, 64, step))
 
 
-def init(_: int) -> None:
-    """A ``worker_init_fn``, which is told the worker's number."""
+def shares(_: int) -> None:
+    """A ``worker_init_fn`` that may share the samples out."""
+    info = get_worker_info()
+    assert info is not None
+    assert info.dataset is not None
+
+
+def seeds(_: int) -> None:
+    """A ``worker_init_fn`` that seeds its worker."""
+    info = get_worker_info()
+    assert info is not None
+    random.seed(info.seed)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +259,9 @@ def init(_: int) -> None:
     [
         (True, {}, True),
         (False, {}, False),
-        (False, {"worker_init_fn": init}, True),  # it may have shared the samples out
+        (False, {"worker_init_fn": shares}, True),
+        (False, {"worker_init_fn": seeds}, False),
+        (False, {"worker_init_fn": WorkerSetup(shares, None, None)}, True),
         (False, {"worker_init_fn": WorkerSetup(None, None, None)}, False),
         (False, {"multiprocessing_context": "spawn"}, True),  # not seen from here
     ],
@@ -213,6 +275,33 @@ def test_whether_a_worker_asks_which_one_it_is(
     if settings.get("multiprocessing_context") is None:
         assert len(list(loader)) == (16 if asks else 32)
     assert asked() is told
+
+
+def test_workers_of_another_package_are_watched_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torchdata's ``StatefulDataLoader``, whose worker binds the class at import."""
+    monkeypatch.setattr(worker, "WorkerInfo", worker.WorkerInfo)
+    others = types.ModuleType("others")
+    others.WorkerInfo = worker.WorkerInfo  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "others", others)
+    asked = watch_worker_info(DataLoader(Numbers(asks=True), num_workers=2))
+    info = others.WorkerInfo(id=0, num_workers=2, seed=1, dataset=None)
+    assert info.seed == 1
+    assert not asked()
+    assert info.id == 0
+    assert asked()
+
+
+def test_of_a_loader_of_one_s_own_nobody_knows_the_workers() -> None:
+    target = Target(spec="x", kind="iterable", dataset="X")
+    seen = Seen(target, Config(num_workers=2), SampleCounter(), Epoch(4, None))
+    assert (seen.batches, seen.warnings) == (0, [])
+
+
+def test_shards_that_are_drawn_with_replacement_are_not_compared() -> None:
+    target = Target(spec="x", kind="iterable", dataset="X")
+    loader = DataLoader(Chain(ResampledStage()), num_workers=2)
+    seen = Seen(target, Config(num_workers=2), SampleCounter(), loader)
+    assert (seen.resampled, seen.batches, seen.warnings) == (True, 0, [])
 
 
 def test_samples_that_nobody_batches_are_compared() -> None:
