@@ -132,16 +132,6 @@ def has_rate(trial: Trial) -> bool:
     return trial.outcome == "completed" and rate is not None and rate.value > 0
 
 
-def rest_on_one_batch(run: Run, trials: Sequence[Trial]) -> bool:
-    """Whether rates were scaled by the size of one batch of a dataset that batches itself.
-
-    As dlprof did before it counted the samples of each batch.
-    """
-    target = run.header.target
-    batches_itself = target.kind == "iterable" and target.batch_size is None
-    return batches_itself and any(t.window_samples is None and has_rate(t) for t in trials)
-
-
 def evidence_ids(candidates: Sequence[Candidate]) -> list[str]:
     """The trials of several candidates, in the order of measuring."""
     return sorted({trial for candidate in candidates for trial in candidate.trial_ids})

@@ -6,11 +6,18 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from dlprof.advise.candidates import rest_on_one_batch
 from dlprof.advise.choice import Choice
 from dlprof.advise.thresholds import FAR_CORES, HIGH, MEDIUM
 from dlprof.advise.wording import percent, times
-from dlprof.records import USELESS, Certificate, Confidence, Config, Integrity, Run
+from dlprof.records import (
+    ONE_BATCH_SIGN,
+    USELESS,
+    Certificate,
+    Confidence,
+    Config,
+    Integrity,
+    Run,
+)
 from dlprof.stats import PROBABILITY
 from dlprof.units import format_duration
 
@@ -119,8 +126,8 @@ def _doubts(choice: Choice, run: Run, agreed: Agreement | None) -> Iterator[str]
             f"it was measured on {mine}, not on {situation.machine.hostname}: only the limits are "
             "known there"
         )
-    if rest_on_one_batch(run, pick.trials):
-        yield "its rate rests on the size of one batch"
+    if any(ONE_BATCH_SIGN in trial.warnings for trial in pick.trials):
+        yield ONE_BATCH_SIGN
     if ranks > 1:
         yield f"one loader was measured, not {ranks} at once"
     if pick.failures:

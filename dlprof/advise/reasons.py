@@ -10,7 +10,7 @@ import dataclasses
 import statistics
 from collections.abc import Callable, Sequence
 
-from dlprof.advise.candidates import Candidate, evidence_ids, rest_on_one_batch
+from dlprof.advise.candidates import Candidate, evidence_ids
 from dlprof.advise.choice import Choice
 from dlprof.advise.pinning import gain_words, pin_gains, typical
 from dlprof.advise.speeds import cores_share
@@ -53,16 +53,10 @@ def explain(choice: Choice) -> list[Reason]:
     return [each for each in found if each is not None]
 
 
-def conditions(run: Run, choice: Choice) -> list[Reason]:
+def conditions(choice: Choice) -> list[Reason]:
     """What the figures of the pick rest on, where that is not what they seem to."""
     trials, ids = choice.pick.trials, {"trials": choice.pick.trial_ids}
     found = []
-    if rest_on_one_batch(run, trials):
-        claim = (
-            "The rates rest on the size of one batch, which an older dlprof took for that of all: "
-            "sweep again"
-        )
-        found.append(Reason(claim=claim, evidence=ids))
     paid = [trial.transient_s for trial in trials if trial.transient_s is not None]
     once_s = statistics.median(paid) if paid else 0.0
     if once_s >= TRANSIENT_S:

@@ -179,7 +179,7 @@ def _reasons(
         yield from assumed(choice, cases)
         yield from limits
         return
-    yield from conditions(run, choice)
+    yield from conditions(choice)
     yield from explain(choice)
     yield from levers(run, choice.pick.config)
     yield from foretold(run, choice)

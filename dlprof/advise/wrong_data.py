@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from dlprof.records import (
     LENGTH_SIGN,
+    ONE_BATCH_SIGN,
     SHARE_OUT,
     WHOLE_EPOCHS,
     Config,
@@ -36,6 +37,10 @@ DUPLICATED_TITLE = "Workers yield the same samples"
 UNSHARED_TITLE = "Workers may yield the same samples"
 REPEATED = (
     "The iterable dataset {}: unless it shares its samples out, each worker repeats all of them."
+)
+ONE_BATCH = (
+    "The rates rest on the size of one batch, which an older dlprof took for that of all: sweep "
+    "again."
 )
 TRUNCATED_TITLE = "An epoch is not as long as it should be"
 
@@ -148,13 +153,16 @@ def _data_findings(run: Run, found: Integrity, present: Config | None) -> Iterat
 def said_first(run: Run) -> list[str]:
     """What has to be known before any recommendation, one paragraph each.
 
-    That the settings as they are give wrong data, or fail; then what is wrong.
+    That the settings as they are give wrong data, or fail; then what is wrong, with the data and
+    with the rates of an earlier version.
 
     Args:
         run: ``checked``.
     """
     present = present_failure(run)
     told = [] if present is None else [present[0]]
+    if any(ONE_BATCH_SIGN in trial.warnings for trial in run.trials):
+        told.append(ONE_BATCH)
     for each in data_findings(run):
         fix = f" Fix: {each.fix.text}" if each.fix is not None else ""
         told.append(f"{each.title}. {each.explanation}{fix}")

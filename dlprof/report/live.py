@@ -157,7 +157,7 @@ class LiveListener(QuietListener):
         self._console = console
         self._verbose = verbose
         self._clock = clock
-        self._state = SweepState()
+        self._state = SweepState(heard_at=clock())
         self._gone = False
         self._live = Live(
             console=console,

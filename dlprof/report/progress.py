@@ -203,6 +203,8 @@ class ProgressView:
     def _times(self) -> str:
         state = self._state
         elapsed = state.elapsed_at(self._now)
+        if state.expected_s <= 0:  # before the first trial
+            return f"after {_whole(elapsed)}"
         left = max(0.0, state.expected_s - elapsed)
         percent = percent_text(state.fraction_at(self._now))
         return f"{percent} after {_whole(elapsed)}, {_whole(left)} left"

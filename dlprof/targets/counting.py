@@ -58,13 +58,19 @@ class SampleCounter:
 
     Where to read the number is found in the first batch, once: what it costs is a step or two a
     batch, and a last batch of one sample is not taken for something else. Where no batch size is
-    known, the first few are compared: what stays the same is not what two others count alike.
+    known, the first few are compared: what stays the same is not what two others count alike, nor
+    what a list of growing length does.
 
     Args:
         batch_size: The loader's own, where it is known; see :func:`count_samples`.
+
+    Attributes:
+        earlier: Samples in each batch that came before the number was found elsewhere, all of one
+            size; ``None`` if it wasn't.
     """
 
     def __init__(self, batch_size: int | None = None) -> None:
+        self.earlier: int | None = None
         self._batch_size = batch_size
         self._place: _Place | None = None
         self._first: list[dict[_Place, int]] = []  # lengths of batches that differ
@@ -95,7 +101,7 @@ class SampleCounter:
             return None
 
     def _compare(self, batch: object) -> None:
-        """Look elsewhere for the number if it stays the same and two other lengths change alike."""
+        """Look elsewhere for the number if it stays the same where it is, and others change."""
         try:
             found = dict(_lengths(batch, 0))
         except Exception:  # noqa: BLE001 - as when counting
@@ -107,10 +113,21 @@ class SampleCounter:
         for place in self._first[0]:
             if all(place in sizes for sizes in self._first):
                 alike.setdefault(tuple(sizes[place] for sizes in self._first), []).append(place)
-        same = any(len({*sizes}) == 1 and self._place in places for sizes, places in alike.items())
-        changing = (at for sizes, at in alike.items() if len({*sizes}) > 1 and len(at) > 1)
-        if same:
-            self._place = next(changing, [self._place])[0]
+        here = self._place
+        if here is None:
+            return
+        # A list has as many fields in every batch: one of changing length has an entry per sample.
+        around = _Place(here.path[:-1], len) if here.path else None
+        read = dataclasses.replace(here, read=_leading if here.read is _of_image else here.read)
+        if not any(len({*sizes}) == 1 and read in places for sizes, places in alike.items()):
+            return
+        for sizes, places in alike.items():
+            if len({*sizes}) == 1:
+                continue
+            if around in places or (len(places) > 1 and read == here):
+                self._place = around if around in places else places[0]
+                self.earlier = sizes[0]
+                return
 
 
 class WorkerSamples:
@@ -411,7 +428,7 @@ def _samples_of_list(batch: list[Any], depth: int) -> _Place | None:
         return None
     whole = _Place((), len)
     arrays = [number for number, entry in enumerate(batch) if _is_array(entry)]
-    kinds = {len(batch[number].shape) for number in arrays}
+    kinds = {(len(batch[at].shape), str(_attribute(batch[at], "dtype"))) for at in arrays}
     if arrays and (len(arrays) < len(batch) or len(kinds) > 1):  # fields of different kinds
         first_array = next((number for number in arrays if batch[number].shape), arrays[0])
         found = _samples(batch[first_array], depth + 1)
@@ -446,11 +463,16 @@ def _lengths(batch: object, depth: int) -> Iterator[tuple[_Place, int]]:
         if size is not None:
             yield _Place((), _leading), size
         return
-    if isinstance(batch, list | tuple) and not _fields_of(batch, len(batch)):
-        yield _Place((), len), len(batch)
+    whole = len(batch) if isinstance(batch, list | tuple) else None
+    # Where there are as many fields as samples, those come first.
+    last = isinstance(batch, list | tuple) and _fields_of(batch, len(batch))
+    if whole is not None and not last:
+        yield _Place((), len), whole
     for by_key, key, part in _keyed(batch):
         for place, size in _lengths(part, depth + 1):
             yield place.below(by_key, key), size
+    if whole is not None and last:
+        yield _Place((), len), whole
 
 
 def _bytes(batch: object, depth: int) -> int:

@@ -190,7 +190,8 @@ class Loop:
         beat: Called now and then, with the time at which the last batch came.
         confirm: Called once, after the very first batch.
         inspect: Called with each batch that comes before the window, and its position in its epoch.
-        count: Samples in a batch; called for each one until :meth:`count_no_more`.
+        count: Samples in a batch; called for each one until :meth:`count_no_more`. What its
+            attribute ``earlier`` says from some batch on, if it has one, is in each before that.
     """
 
     def __init__(
@@ -213,6 +214,7 @@ class Loop:
         self._confirm = confirm
         self._inspect = inspect
         self._count = count
+        self._recounted = False
         self._iterator: Iterator[Any] = iter(())
         self.batch: Any = None
         self.wait_s = 0.0
@@ -269,6 +271,10 @@ class Loop:
         """Count the samples of a batch, where that is done by looking at it."""
         if self._count is not None:
             samples = self._count(batch)
+            if not self._recounted and (earlier := getattr(self._count, "earlier", None)):
+                self._recounted = True
+                for log in self.logs:
+                    log.samples = array.array("q", [earlier] * len(log.samples))
             if samples is not None:  # else fewer are counted than came, which says so
                 self.now.samples.append(samples)
 

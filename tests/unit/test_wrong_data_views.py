@@ -13,6 +13,7 @@ from golden import drawn
 from predicted_runs import asked, calibrated, elsewhere
 from test_records_integrity import OLD_DUPLICATED, raising, wrong
 
+from dlprof.advise.compare import compare
 from dlprof.advise.findings import find
 from dlprof.advise.findings.table import remedies
 from dlprof.advise.findings.view import View
@@ -20,10 +21,19 @@ from dlprof.advise.predict.cells import wanted_configs
 from dlprof.advise.predict.feed import feed
 from dlprof.advise.predict.forecast import forecast
 from dlprof.advise.recommend import recommend
-from dlprof.advise.wrong_data import said_first
+from dlprof.advise.wrong_data import ONE_BATCH, said_first
 from dlprof.errors import NothingMeasuredError
-from dlprof.records import UNSHARED_SIGN, Constraints, Diagnosis, Run, Trial, checked
+from dlprof.records import (
+    ONE_BATCH_SIGN,
+    UNSHARED_SIGN,
+    Constraints,
+    Diagnosis,
+    Run,
+    Trial,
+    checked,
+)
 from dlprof.report.documents import recommend_document
+from dlprof.report.export.content import with_recommendation
 from dlprof.report.export.markdown import render_markdown
 from dlprof.report.export.page import render_html
 from dlprof.report.export.rows import render_csv
@@ -233,3 +243,62 @@ def test_a_profile_of_wrong_data_shows_what_is_wrong() -> None:
     assert codes(told) == ["data.duplicated"]
     profile = dataclasses.replace(found, diagnosis=Diagnosis(config=config(2), findings=told))
     assert "Workers yield the same samples" in drawn(render_profile(profile), 120)
+
+
+def itself(**about: Any) -> Run:
+    """A run of a dataset that batches itself, by a version that took one batch's size for all."""
+    old = [trial(config(w), rate, trial_id=f"t{w}") for w, rate in ((0, 1000.0), (2, 2000.0))]
+    return checked(run(old, target=target(batch_size=None, own_config=config(2), **about)))
+
+
+@pytest.mark.parametrize(
+    "about", [{"kind": "iterable"}, {"kind": "map", "length": 150, "batches_per_epoch": 150}]
+)
+def test_rates_by_the_size_of_one_batch_are_said_to_be_so_in_every_view(
+    about: dict[str, Any],
+) -> None:
+    old = itself(**about)
+    advice = recommend(old)
+    assert (advice.confidence, advice.confidence_reason) == ("low", ONE_BATCH_SIGN)
+    assert ONE_BATCH_SIGN in render_csv(old)
+    shown = dataclasses.replace(old, recommendation=advice)
+    for view in (
+        drawn(render_sweep(shown), 500),
+        drawn(render_recommendation(old, advice), 500),
+        render_markdown(old),
+        render_html(old),
+        render_python(old, advice),
+        render_toml(old, advice),
+        render_lightning(old, advice),
+        compare(old, old).verdict,
+    ):
+        assert view.count(ONE_BATCH) == (2 if view.startswith("A: ") else 1)
+
+
+def test_counted_samples_are_not_said_to_rest_on_one_batch() -> None:
+    old = itself(kind="iterable")
+    fresh = [dataclasses.replace(each, window_samples=3200, warnings=()) for each in old.trials]
+    assert not said_first(checked(dataclasses.replace(old, trials=tuple(fresh))))
+    sampler = itself(kind="map", length=333, batches_per_epoch=23)
+    assert not said_first(sampler)
+
+
+def test_a_recommendation_by_the_size_of_one_batch_is_drawn_again_as_recommend_does() -> None:
+    old = itself(kind="iterable")
+    slower = dataclasses.replace(recommend(old), config=config(0))
+    again = checked(dataclasses.replace(old, recommendation=slower))
+    assert again.recommendation is None
+    assert with_recommendation(again).recommendation == recommend(again)
+
+
+def test_a_recommendation_of_before_rates_were_kept_is_drawn_again_within_its_limits() -> None:
+    trials = blocks({config(0): [1000, 1010], config(2): [1990, 2010], config(4): [3990, 4010]})
+    found = run(trials)
+    settings = {**found.header.settings, "max_workers": 2}
+    found = dataclasses.replace(found, header=dataclasses.replace(found.header, settings=settings))
+    before = dataclasses.replace(recommend(found), config=config(4), rates=())
+    shown = with_recommendation(dataclasses.replace(found, recommendation=before)).recommendation
+    assert shown is not None
+    assert shown.config == config(2)
+    kept = dataclasses.replace(found, recommendation=recommend(found))
+    assert with_recommendation(kept) is kept

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
+from dlprof.advise.limits import stored_limits
 from dlprof.advise.recommend import recommend
 from dlprof.advise.wrong_data import said_first
 from dlprof.errors import DlprofError
@@ -26,11 +27,16 @@ from dlprof.units import MISSING, format_bytes, format_duration
 
 
 def with_recommendation(run: Run) -> Run:
-    """The run with a recommendation, where one can be drawn from a sweep that keeps none."""
-    if run.recommendation is not None or run.diagnosis is not None:
+    """The run with a recommendation, as ``dlprof recommend`` draws it where the sweep keeps none.
+
+    One of an earlier version, without rates, was drawn by other rules.
+    """
+    kept = run.recommendation is not None and run.recommendation.rates
+    if kept or run.diagnosis is not None:
         return run
     try:
-        return dataclasses.replace(run, recommendation=recommend(run))
+        found = recommend(run, stored_limits(run.header.settings))
+        return dataclasses.replace(run, recommendation=found)
     except DlprofError:  # nothing measured, or nothing within the limits: there is none
         return run
 

@@ -317,23 +317,6 @@ def test_an_epoch_that_trials_saw_has_a_length_where_the_target_does_not_say() -
     assert (situation.length, situation.batches_per_epoch) == (600, 20)
 
 
-def test_rates_of_before_samples_were_counted_say_so() -> None:
-    old = [trial(config(w), trial_id=f"t{w}", samples_per_batch=12.0) for w in (0, 2)]
-    found = run(old)
-    target_fields: dict[str, Any] = {"kind": "iterable", "batch_size": None}
-    itself = dataclasses.replace(found.header.target, **target_fields)
-    found = dataclasses.replace(found, header=dataclasses.replace(found.header, target=itself))
-    answer = recommend(found)
-    assert "rest on the size of one batch" in answer.reasons[0].claim
-    assert (answer.confidence, answer.confidence_reason) == (
-        "low",
-        "its rate rests on the size of one batch",
-    )
-    counted = tuple(dataclasses.replace(each, window_samples=3200) for each in found.trials)
-    answer = recommend(dataclasses.replace(found, trials=counted))
-    assert not any("one batch" in reason.claim for reason in answer.reasons)
-
-
 def test_what_it_takes_to_become_steady_is_said_where_it_is_long() -> None:
     slow = [
         trial(config(2), trial_id="t1", transient_s=2.25),

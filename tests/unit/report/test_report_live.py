@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterable
 
 import pytest
@@ -183,6 +184,17 @@ def test_the_live_display_is_wiped_and_gives_the_cursor_back() -> None:
     assert "num_workers=16: crashed" in text
     assert "A warning[/]" in text
     assert "\x1b[31m" not in text
+
+
+def test_the_first_frame_counts_from_the_beginning_and_promises_no_end() -> None:
+    stream = io.StringIO()
+    uptime_s = iter(float(second) for second in range(28_000, 29_000))
+    with LiveListener(terminal(stream), clock=lambda: next(uptime_s)) as listener:
+        listener.planned(example_run().header, (config(0),), None)
+    text = stream.getvalue()
+    assert re.search(r"after \d s", text)
+    assert " left" not in text
+    assert " h " not in text
 
 
 def _ticks() -> _Ticks:

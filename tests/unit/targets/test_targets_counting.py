@@ -228,3 +228,41 @@ def test_an_object_that_refuses_to_be_asked_counts_as_having_nothing() -> None:
     assert count_bytes(Refuses()) == 0
     assert count_tensors([Refuses()]) == 0
     assert count_samples(Refuses()) is None
+
+
+@pytest.mark.parametrize(
+    ("batch_of", "told", "earlier"),
+    [
+        (lambda n: [torch.zeros(n, 16), torch.zeros(n)], "[0]", None),
+        (lambda n: [torch.zeros(n, 9), torch.zeros(n, 9, dtype=torch.bool)], "[0]", None),
+        (lambda n: [torch.zeros(n, 9), torch.zeros(n, 9)], "[0]", 1),
+        (lambda n: [torch.zeros(1, 8, 8)] * n, "", 1),
+        (lambda n: [[torch.zeros(1, 9), torch.zeros(1, 9)]] * n, "", 1),
+    ],
+)
+def test_a_first_batch_of_one_sample_does_not_say_how_all_are_counted(
+    batch_of: Callable[[int], object], told: str, earlier: int | None
+) -> None:
+    count = SampleCounter()
+    first = count(batch_of(1))
+    assert [count(batch_of(n)) for n in (10, 1, 3)] == [10, 1, 3]
+    assert count.told == f", by the length of batch{told}"
+    assert count.earlier == earlier
+    assert first == 1 or earlier == 1
+
+
+def test_two_images_of_three_channels_are_counted_by_their_list_once_it_grows() -> None:
+    count = SampleCounter()
+    for n in (2, 2, 16, 5):
+        counted = count([torch.zeros(3, 8, 8)] * n)
+    assert counted == 5
+    assert count.earlier == 2
+
+
+def test_one_image_with_boxes_of_changing_number_stays_one_sample() -> None:
+    count = SampleCounter()
+    samples = [
+        {"image": torch.zeros(3, 8, 8), "boxes": torch.zeros(n, 4), "labels": torch.zeros(n)}
+        for n in (5, 9, 2)
+    ]
+    assert [count(sample) for sample in samples] == [1, 1, 1]

@@ -222,3 +222,31 @@ def test_a_steady_loader_has_one_window_and_no_transient() -> None:
     assert edges == ["start", "end"]
     assert measured.transient_s == pytest.approx(0.0, abs=1e-6)
     assert not measured.warnings
+
+
+class _Moves:
+    """Counts two samples a batch, until the sixth batch shows that each held one."""
+
+    earlier: int | None = None
+    came = 0
+
+    def __call__(self, _batch: int) -> int:
+        self.came += 1
+        self.earlier = 1 if self.came >= 6 else None
+        return 3 if self.earlier else 2
+
+
+def test_batches_that_were_counted_in_the_wrong_place_are_counted_again() -> None:
+    loader = FakeLoader(VirtualClock(), length=10, batch_s=0.1)
+    loop = Loop(
+        loader,
+        Config(),
+        consume=lambda _batch: None,
+        clock=loader.clock,
+        beat=lambda _now: None,
+        count=_Moves(),
+    )
+    loop.begin_epoch()
+    loop.drain()
+    assert list(loop.now.samples) == [1] * 5 + [3] * 5
+    assert loop.now.epoch_samples == 20
