@@ -454,15 +454,16 @@ def _lengths(batch: object, depth: int) -> Iterator[tuple[_Place, int]]:
         if size is not None:
             yield _Place((), _leading), size
         return
-    listed = isinstance(batch, list | tuple)
-    last = listed and _fields_of(batch, len(batch))
-    if listed and not last:
-        yield _Place((), len), len(batch)
+    whole = len(batch) if isinstance(batch, list | tuple) else None
+    # Where there are as many fields as samples, those come first.
+    last = isinstance(batch, list | tuple) and _fields_of(batch, len(batch))
+    if whole is not None and not last:
+        yield _Place((), len), whole
     for by_key, key, part in _keyed(batch):
         for place, size in _lengths(part, depth + 1):
             yield place.below(by_key, key), size
-    if last:
-        yield _Place((), len), len(batch)
+    if whole is not None and last:
+        yield _Place((), len), whole
 
 
 def _bytes(batch: object, depth: int) -> int:
