@@ -23,6 +23,7 @@ from dlprof.units import format_duration
 
 if TYPE_CHECKING:
     from dlprof.advise.predict.beside import Agreement
+    from dlprof.advise.situation import Situation
 
 
 def certify(choice: Choice, run: Run) -> Certificate | None:
@@ -42,7 +43,7 @@ def certify(choice: Choice, run: Run) -> Certificate | None:
     pick = choice.pick.key
     measured = [each.key for each in choice.allowed if each.measured and each is not choice.pick]
     others = {each.key for each in choice.allowed if not each.measured}
-    others |= {each.key for each in unmeasured(choice, run)}
+    others |= {each.key for each in unmeasured(choice.situation, run)}
     predicted = sorted(others - {pick})
     if not measured and not predicted:
         return None
@@ -56,12 +57,12 @@ def certify(choice: Choice, run: Run) -> Certificate | None:
     )
 
 
-def unmeasured(choice: Choice, run: Run) -> list[Config]:
+def unmeasured(situation: Situation, run: Run) -> list[Config]:
     """What was only predicted and may be used: nothing like it failed, nor are workers too many."""
-    if not choice.situation.as_measured or run.prediction is None:
+    if not situation.as_measured or run.prediction is None:
         return []
     found, failed = Integrity.of(run), {t.config for t in run.trials if t.failure is not None}
-    asked = choice.situation.constraints.max_workers
+    asked = situation.constraints.max_workers
     most = math.inf if asked is None else asked
     if run.header.target.kind == "iterable":
         most = min(most, found.worked)  # how many its shards feed only a trial shows
@@ -87,8 +88,11 @@ def judge(
         certificate: How near the best that is.
         agreed: Predictions against the run's own trials, where the choice rests on predictions.
     """
-    for sentence in _doubts(choice, run, agreed):
-        return "low", sentence
+    doubts = [*_doubts(choice, run, agreed)]
+    if choice.situation.as_measured and not run.completed:
+        doubts.append("no trial has checked what is predicted: go on with dlprof sweep --resume")
+    if doubts:
+        return "low", doubts[0]
     if not choice.pick.measured:
         wide = certificate is not None and certificate.shown > MEDIUM
         return "low" if wide else "medium", next(_lesser(choice, run, agreed))

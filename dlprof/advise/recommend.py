@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from dlprof.advise.candidates import Candidate, gather
@@ -122,10 +122,13 @@ def decide(
     if situation.by_model:
         return _among_all(run, situation, also)
     measured = [candidate for candidate in gather(run) if candidate.trials]
-    if not measured and situation.constraints.asks_for_cores:
-        return _among_all(run, situation, also)
     if not measured:
-        raise _nothing_measured(run)
+        # No time was left for plain trials; where they were tried in vain, that is the answer.
+        tried = any(t.purpose == "measure" and t.outcome != "skipped" for t in run.trials)
+        cells = [] if tried or not is_calibrated(run) else unmeasured(situation, run)
+        if not cells and not situation.constraints.asks_for_cores:
+            raise _nothing_measured(run)
+        return _among_all(run, situation, also, cells)
     # A configuration that failed once may fail again: only where nothing else is left.
     steady = [candidate for candidate in measured if not candidate.failures] or measured
     try:
@@ -135,7 +138,7 @@ def decide(
             raise
         return _among_all(run, situation, also)
     choice = choose(allowed, situation, speeds_of(run, situation))
-    better = [each for each in unmeasured(choice, run) if is_better(choice, each.key)]
+    better = [each for each in unmeasured(situation, run) if is_better(choice, each.key)]
     if not better or not is_calibrated(run):
         return choice, limit_reasons
     from dlprof.advise.predict.carried import candidates_of  # noqa: PLC0415 - it loads the model
@@ -154,12 +157,14 @@ def decide(
     return choose(both, situation, speeds), [left, *limit_reasons, *more_reasons]
 
 
-def _among_all(run: Run, situation: Situation, also: Config | None) -> tuple[Choice, list[Reason]]:
-    """The choice among all that is worth predicting."""
+def _among_all(
+    run: Run, situation: Situation, also: Config | None, cells: Collection[Config] = ()
+) -> tuple[Choice, list[Reason]]:
+    """The choice among all that is worth predicting, or among what a sweep has predicted."""
     from dlprof.advise.predict.carried import candidates_of  # noqa: PLC0415 - they load the model
     from dlprof.advise.predict.cells import candidate_configs  # noqa: PLC0415
 
-    wanted = {*candidate_configs(run, situation), *([] if also is None else [also])}
+    wanted = {*(cells or candidate_configs(run, situation)), *([] if also is None else [also])}
     by_rules = [each for each in rule_configs(run, situation).values() if each is not None]
     # At once, so that what they have in common is computed once.
     found, speeds = candidates_of(run, situation, {*wanted, *by_rules})
@@ -215,7 +220,8 @@ def _rates(run: Run, choice: Choice) -> tuple[ConfigRate, ...]:
     known |= {each.config: each.measured for each in choice.allowed}
     cells = run.prediction.cells if run.prediction is not None else ()
     known = {cell.config: False for cell in cells} | known
-    rated = {config: measured for config, measured in known.items() if config.key in speeds.epochs}
+    keys = speeds.claimed or speeds.epochs  # without trials, only what the model was asked for
+    rated = {config: measured for config, measured in known.items() if config.key in keys}
     return tuple(
         ConfigRate(
             config=config,
@@ -290,14 +296,21 @@ def _nothing_measured(run: Run) -> NothingMeasuredError:
         )
     if first is None or failed is None:
         return NothingMeasuredError(
-            f"None of the run's {len(run.trials)} trials gave a rate",
+            f"{_none_of(run)} rate",
             hint="Give the sweep more time with --budget.",
         )
     return NothingMeasuredError(
-        f"None of the run's {len(run.trials)} trials gave a rate; the first "
+        f"{_none_of(run)} rate; {'the first' if len(run.trials) > 1 else 'it'} "
         f"{failed_or_skipped(first)}: {failed.message}",
         hint=failed.hint,
         failures=[
             (trial.failure.kind, trial.failure.message) for trial in run.trials if trial.failure
         ],
     )
+
+
+def _none_of(run: Run) -> str:
+    count = len(run.trials)
+    if count == 1:
+        return "The run's only trial gave no"
+    return f"None of the run's {count} trials gave a"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from builders import config, failed, machine, target
+from golden import drawn
 from led_sweeps import (
     CALIBRATING,
     CORES,
@@ -23,8 +24,10 @@ from led_sweeps import (
     swept,
 )
 
+from dlprof.advise.recommend import recommend
 from dlprof.errors import FileError, NothingMeasuredError
 from dlprof.records import Config, Failure, Run
+from dlprof.report.sweep import render_sweep
 from dlprof.store import RunWriter, read_run
 
 FOUR, KEPT = config(4), config(4, persistent_workers=True)
@@ -81,7 +84,7 @@ def test_an_interrupted_one_keeps_what_it_has(tmp_path: Path, trials: int) -> No
     run = swept(path, PretendedBench(stop_after=trials))
     assert run.end is not None
     assert run.end.reason == "interrupted"
-    assert (run.recommendation is None) is (trials <= 3)
+    assert (run.recommendation is None) is (trials < 3)  # three calibrate
     kept = read_run(path)
     assert len(kept.trials) == trials
     assert (kept.calibration is not None) is (trials > 0)  # dlprof predict has what it needs
@@ -128,12 +131,28 @@ def test_a_full_disk_costs_the_file_its_end_and_is_told_once(
     assert len(run.trials) - len(kept) <= 1  # that which could not be written is known all the same
 
 
-def test_a_budget_that_ends_while_calibrating_says_what_to_do(tmp_path: Path) -> None:
+def test_a_budget_that_ends_while_calibrating_leaves_a_prediction(tmp_path: Path) -> None:
     path = tmp_path / "run"
-    with pytest.raises(NothingMeasuredError, match="explained trials only") as found:
-        swept(path, PretendedBench(lasts_s=10.0), budget_s=12.0)
-    assert "--resume" in found.value.hint
-    assert read_run(path).calibration is not None
+    run = swept(path, PretendedBench(lasts_s=10.0), budget_s=12.0)
+    assert not run.completed
+    assert run.end is not None
+    assert run.end.reason == "budget"
+    found, advice = read_run(path), run.recommendation
+    assert advice is not None
+    assert (advice.basis, advice.confidence) == ("predicted", "low")
+    assert "--resume" in advice.confidence_reason
+    assert found.prediction is not None
+    assert advice.config in {cell.config for cell in found.prediction.cells}
+    assert recommend(found, advice.constraints) == advice
+    drawn(render_sweep(run), 100)
+
+
+def test_where_plain_trials_failed_a_prediction_is_no_answer(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    run = swept(path, PretendedBench(lasts_s=10.0), budget_s=12.0)
+    tried = failed(config(0))
+    with pytest.raises(NothingMeasuredError, match="first failed"):
+        recommend(dataclasses.replace(run, trials=(*run.trials, tried), recommendation=None))
 
 
 def test_where_the_pick_fails_the_next_best_is_measured(tmp_path: Path) -> None:
