@@ -94,8 +94,7 @@ def judge(
     if doubts:
         return "low", doubts[0]
     if not choice.pick.measured:
-        wide = certificate is not None and certificate.shown > MEDIUM
-        return "low" if wide else "medium", next(_lesser(choice, run, agreed))
+        return "medium", next(_lesser(choice, run, agreed))
     if certificate is None:
         return "low", "no other configuration gave a rate that it could be compared with"
     epsilon, derived_s = certificate.shown, choice.situation.derived_step_s
