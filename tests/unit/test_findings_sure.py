@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 import pytest
+from builders import config
 from finding_cases import Loader, evidence
 
 from dlprof.advise.findings import find
@@ -39,6 +41,10 @@ def test_a_gain_that_may_be_none_is_not_high(gain: Estimate | None, severity: st
     found = _graded(dataclasses.replace(FINDING, predicted_gain=gain), view, Place.SETTING)
     assert found is not None
     assert found.severity == severity
+    assert found.fix is not None
+    loses = gain is not None and gain.value < 1
+    assert bool(found.fix.dataloader_kwargs) is not loses
+    assert ("num_workers=4 shows no gain: 0.94x (0.58-1.54)" in found.fix.text) is loses
 
 
 def test_what_ends_the_run_needs_no_gain_to_be_high() -> None:
@@ -54,3 +60,21 @@ def test_a_gain_says_at_which_step_it_is_one(step: float, where: str) -> None:
     loader = dataclasses.replace(STEP, step=step)
     (first, *_) = [each for each in find(evidence(loader)) if each.predicted_gain is not None]
     assert f"of the throughput now {where}, " in gain_text(first.predicted_gain, first.evidence)
+
+
+@pytest.mark.parametrize("kind", ["map", "iterable"])
+@pytest.mark.parametrize("seen_with", [1, 2])
+def test_more_workers_of_an_iterable_are_sure_once_several_were_seen(
+    kind: Literal["map", "iterable"], seen_with: int
+) -> None:
+    """A budget may end before the trial that would show whether they share samples out."""
+    alone = Loader(config=config(0), fetch_cpu=0.0005, fetch_io=0.03, rate=32)
+    calibration = dataclasses.replace(alone, config=config(seen_with), rate=32 * seen_with)
+    seen = evidence(alone, calibrations=[calibration])
+    seen = dataclasses.replace(seen, target=dataclasses.replace(seen.target, kind=kind))
+    first = find(seen)[0]
+    assert first.fix is not None
+    assert first.fix.dataloader_kwargs["num_workers"] > 2
+    open_ = kind == "iterable" and seen_with == 1
+    assert ("wasn't seen with several workers" in first.fix.text) is open_
+    assert first.severity == ("medium" if open_ else "high")

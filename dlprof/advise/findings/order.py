@@ -14,7 +14,7 @@ from dlprof.advise.findings.table import TABLE, Row
 from dlprof.advise.findings.view import View
 from dlprof.advise.findings.whole import competes, crowds, loop_gain, script_gain, starts_s
 from dlprof.advise.findings.workers import MORE_PAY
-from dlprof.advise.wording import severity_of
+from dlprof.advise.wording import factor, severity_of
 from dlprof.advise.wrong_data import REPEATED
 from dlprof.records import Config, Diagnosis, Estimate, Finding, FindingCode, Fix, Stalls, Trial
 from dlprof.units import format_duration
@@ -253,11 +253,10 @@ def _not_paying(view: View, config: Config, gain: Estimate) -> Fix:
     """Instead of a change by which time is lost: that it doesn't pay, why, and what would."""
     script = view.evidence.script
     if script is None:
-        text = f"{_changed(view, config)} does not pay: it gives {gain.value:.2f}x."
-        return Fix(text=text)
-    text = f"{_changed(view, config)} would make the whole script {gain.value:.2f}x as fast"
+        return Fix(text=f"{_changed(view, config)} shows no gain: {factor(gain)}.")
+    text = f"{_changed(view, config)} would make the whole script {factor(gain)} as fast"
     if config.num_workers <= view.workers:
-        return Fix(text=f"{text}: it does not pay.")
+        return Fix(text=f"{text}: it shows no gain.")
     starts = format_duration(starts_s(view, script, config))
     persist, several = config.persistent_workers, script.loader.epochs > 1
     pays = ["longer epochs" if not persist else "more epochs"]
