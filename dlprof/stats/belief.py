@@ -611,8 +611,9 @@ class _Fit:
         for place, sd in ((_LEVEL, _LEVEL_LOG_SD), (_APART, _APART_LOG_SD)):
             self._common_sd[place] = sd / math.sqrt(_trust(found[place] / sd))
         claimed = _MODEL_TAIL_DF * self._claimed**2
-        self._predicted_df = _MODEL_TAIL_DF + max(0, held - 1)
-        self._known_sd = math.sqrt((claimed + missed) / self._predicted_df)
+        self._predicted_df = _MODEL_TAIL_DF + held
+        free = max(0, held - 1)  # one goes into the level that all have in common
+        self._known_sd = math.sqrt((claimed + missed) / (_MODEL_TAIL_DF + free))
         drift = sum(found[i] ** 2 + common[i][i] for i in range(_BLOCKS, _BLOCKS + count))
         self._block_variance = (TAIL_DF * _BLOCK_LOG_SD**2 + drift) / (TAIL_DF + count)
 
