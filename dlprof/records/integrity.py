@@ -291,7 +291,7 @@ def _miscounted(trials: Sequence[Trial]) -> Iterator[tuple[Trial, Failure]]:
     Fewer only where that is not by chance, as where samples are kept at random: all epochs are
     shorter than the shortest of those by more than these differ.
     """
-    varied = any(VARIED_SIGN in text for trial in trials for text in trial.warnings)
+    varied = _is_varied(trials)
     for workers, group, fewer in _compared(trials):
         counts, plain = _counts(group), _counts(fewer)
         usual = statistics.median(plain)
@@ -312,6 +312,10 @@ def _miscounted(trials: Sequence[Trial]) -> Iterator[tuple[Trial, Failure]]:
             yield trial, Failure(kind="truncated", message=message, hint=WHOLE_EPOCHS)
 
 
+def _is_varied(trials: Iterable[Trial]) -> bool:
+    return any(VARIED_SIGN in trial.warnings for trial in trials)
+
+
 def _is_fixed(trials: Sequence[Trial]) -> bool:
     """Whether two epochs or more were seen, all of the same length."""
     counts = _counts(trials)
@@ -322,9 +326,10 @@ def _is_fixed(trials: Sequence[Trial]) -> bool:
 def _unshared(trials: Sequence[Trial]) -> dict[str, str]:
     """Trials whose epochs have far more samples than those of fewer workers.
 
-    Where none of both were counted, those in which no worker asked for its share.
+    Where none of both were counted, or no two are alike, those in which no worker asked for its
+    share.
     """
-    compared = [*_compared(trials)]
+    compared = [] if _is_varied(trials) else [*_compared(trials)]
     if not compared:
         ok = (trial for trial in trials if trial.failure is None)
         return {trial.id: NEVER_ASKED for trial in ok if UNSHARED_SIGN in trial.warnings}

@@ -108,6 +108,8 @@ def test_more_samples_of_which_none_was_the_same_are_no_duplicates() -> None:
     assert found.fault(config(2)) is None
     said = "An epoch has 3,200 samples with num_workers=2, and 1,600 with fewer workers"
     assert list(found.unshared.values()) == [said]
+    random = dataclasses.replace(two, warnings=(VARIED_SIGN,))
+    assert not Integrity.of(iterable([plain, random])).unshared
     less = dataclasses.replace(two, epoch_samples=2000)
     assert not Integrity.of(iterable([plain, two, less])).unshared
 
