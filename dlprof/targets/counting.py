@@ -247,8 +247,8 @@ def count_samples(batch: object, batch_size: int | None = None) -> int | None:
     Returns:
         The leading dimension of the first tensor, or the length of the first list of samples; 1
         for a tuple or a dictionary with a single number, text or scalar tensor in it, where the
-        loader doesn't batch; ``None`` where there is neither (a single number, text or scalar
-        tensor).
+        loader doesn't batch; ``batch_size`` for an object of the user's own that shows no length;
+        ``None`` where there is neither (a single number, text or scalar tensor).
     """
     return SampleCounter(batch_size)(batch)
 
@@ -353,6 +353,8 @@ def _locate(batch: object, batch_size: int | None) -> _Place | None:
     elif _is_one_sample(batch):
         return _Place((), _one)
     found = _samples(batch, 0)
+    if found is None and batch_size is not None and _is_opaque(batch):
+        return _Place((), lambda _batch: batch_size)
     if batch_size is None and found is not None and found.read is _leading:
         alike = [part for part in _arrays(batch, 0) if _leading(part) == found.count(batch)]
         if all(map(_is_image, alike)):
@@ -374,6 +376,13 @@ def _is_one_sample(batch: object) -> bool:
         or (_is_array(part) and _leading(part) is None)
         for part in _parts(batch)
     )
+
+
+def _is_opaque(batch: object) -> bool:
+    """Whether this is an object of the user's own, which a collate_fn makes of all samples."""
+    if batch is None or _is_array(batch):
+        return False
+    return not isinstance(batch, str | bytes | int | float | complex | list | tuple | Mapping)
 
 
 def _is_image(array: Any) -> bool:

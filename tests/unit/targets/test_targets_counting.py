@@ -206,6 +206,17 @@ def test_a_batch_that_holds_itself_ends() -> None:
     count_samples(batch, 3)
 
 
+class Opaque:
+    """What a collate_fn makes of all samples, without a length."""
+
+
+def test_an_object_of_the_user_s_own_holds_as_many_as_the_loader_batches() -> None:
+    assert count_samples(Opaque(), batch_size=16) == 16
+    assert count_samples(Opaque()) is None
+    nothing: list[object] = [[], {}, None, 7, "text", torch.tensor(1.0)]
+    assert {count_samples(batch, batch_size=16) for batch in nothing} == {None}
+
+
 class Refuses:
     """A batch whose attributes can't even be asked for."""
 
