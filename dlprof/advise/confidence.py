@@ -89,7 +89,7 @@ def judge(
         agreed: Predictions against the run's own trials, where the choice rests on predictions.
     """
     doubts = [*_doubts(choice, run, agreed)]
-    if choice.situation.as_measured and not run.completed:
+    if choice.situation.as_measured and run.prediction is not None and not run.completed:
         doubts.append("no trial has checked what is predicted: go on with dlprof sweep --resume")
     if doubts:
         return "low", doubts[0]

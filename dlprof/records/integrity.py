@@ -287,12 +287,10 @@ def _overlong(trials: Sequence[Trial]) -> list[tuple[Trial, Failure]]:
     return [(trial, doubled(trial.config.num_workers)) for trial in more]
 
 
-def _compared(
-    trials: Sequence[Trial],
-) -> Iterator[tuple[int, list[Trial], list[int], list[int]]]:
-    """Several workers, their trials, the samples of their epochs, and those of fewer workers.
+def _compared(trials: Sequence[Trial]) -> Iterator[tuple[int, list[Trial], list[Trial]]]:
+    """Several workers, their trials, and those of fewer workers, as far as both saw whole epochs.
 
-    At one batch size each, as far as both saw whole epochs; one worker is as good as none.
+    At one batch size each; one worker is as good as none.
     """
     groups: dict[tuple[int, int | None], list[Trial]] = {}
     for trial in trials:
@@ -300,9 +298,12 @@ def _compared(
             workers = trial.config.num_workers if trial.config.num_workers > 1 else 0
             groups.setdefault((workers, trial.config.batch_size), []).append(trial)
     for (workers, size), group in groups.items():
-        plain = [trial.epoch_samples or 0 for trial in groups.get((0, size), ())]
-        if workers and plain:
-            yield workers, group, [trial.epoch_samples or 0 for trial in group], plain
+        if workers and (0, size) in groups:
+            yield workers, group, groups[0, size]
+
+
+def _counts(trials: Iterable[Trial]) -> list[int]:
+    return [trial.epoch_samples or 0 for trial in trials]
 
 
 def _miscounted(trials: Sequence[Trial]) -> Iterator[tuple[Trial, Failure]]:
@@ -311,14 +312,17 @@ def _miscounted(trials: Sequence[Trial]) -> Iterator[tuple[Trial, Failure]]:
     Fewer only where that is not by chance, as where samples are kept at random: all epochs are
     shorter than the shortest of those by more than these differ.
     """
-    varied = any(VARIED_SIGN in text for trial in trials for text in trial.warnings)
-    for workers, group, counts, plain in _compared(trials):
+    varied = _is_varied(trials)
+    for workers, group, fewer in _compared(trials):
+        counts, plain = _counts(group), _counts(fewer)
         usual = statistics.median(plain)
         for trial, count in zip(group, counts, strict=True):
             if count > _MORE * usual and any(SHARED_SIGN in text for text in trial.warnings):
                 yield trial, doubled(workers)
         each = max(trial.samples_per_batch or usual for trial in group)
-        spare = max(workers * each + _FEWER * usual, _CHANCE * math.sqrt(2 * usual))
+        spare = workers * each + _FEWER * usual
+        if not _is_fixed(fewer):
+            spare = max(spare, _CHANCE * math.sqrt(2 * usual))
         if varied or max(counts) >= 2 * min(plain) - max(plain) - spare:
             continue
         for trial, count in zip(group, counts, strict=True):
@@ -329,20 +333,32 @@ def _miscounted(trials: Sequence[Trial]) -> Iterator[tuple[Trial, Failure]]:
             yield trial, Failure(kind="truncated", message=message, hint=WHOLE_EPOCHS)
 
 
+def _is_varied(trials: Iterable[Trial]) -> bool:
+    return any(VARIED_SIGN in trial.warnings for trial in trials)
+
+
+def _is_fixed(trials: Sequence[Trial]) -> bool:
+    """Whether two epochs or more were seen, all of the same length."""
+    counts = _counts(trials)
+    again = len(counts) > 1 or (trials[0].window_samples or 0) >= 2 * counts[0]
+    return again and len({*counts}) == 1
+
+
 def _unshared(trials: Sequence[Trial]) -> dict[str, str]:
     """Trials whose epochs have far more samples than those of fewer workers.
 
-    Where none of both were counted, those in which no worker asked for its share.
+    Where none of both were counted, or no two are alike, those in which no worker asked for its
+    share.
     """
-    compared = [*_compared(trials)]
+    compared = [] if _is_varied(trials) else [*_compared(trials)]
     if not compared:
         ok = (trial for trial in trials if trial.failure is None)
         return {trial.id: NEVER_ASKED for trial in ok if UNSHARED_SIGN in trial.warnings}
     return {
         trial.id: f"An epoch has {trial.epoch_samples:,} samples with num_workers={workers}, and "
-        f"{statistics.median(plain):,.0f} with fewer workers"
-        for workers, group, counts, plain in compared
-        if min(counts) >= _MORE * max(plain)
+        f"{statistics.median(_counts(fewer)):,.0f} with fewer workers"
+        for workers, group, fewer in compared
+        if min(_counts(group)) >= _MORE * max(_counts(fewer))
         for trial in group
     }
 

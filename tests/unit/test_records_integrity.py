@@ -108,6 +108,8 @@ def test_more_samples_of_which_none_was_the_same_are_no_duplicates() -> None:
     assert found.fault(config(2)) is None
     said = "An epoch has 3,200 samples with num_workers=2, and 1,600 with fewer workers"
     assert list(found.unshared.values()) == [said]
+    random = dataclasses.replace(two, warnings=(VARIED_SIGN,))
+    assert not Integrity.of(iterable([plain, random])).unshared
     less = dataclasses.replace(two, epoch_samples=2000)
     assert not Integrity.of(iterable([plain, two, less])).unshared
 
@@ -144,6 +146,16 @@ def test_epochs_whose_length_varies_are_not_truncated(
         trial(config(2), epoch_samples=n, samples_per_batch=1.0, warnings=warnings) for n in several
     ]
     assert (faulty(iterable(trials), 2) == [2]) is wrong
+
+
+def test_epochs_that_were_seen_to_be_as_long_again_leave_nothing_to_chance() -> None:
+    """Five shards of 32, of which two workers take two each."""
+    plain = trial(config(0), epoch_samples=160, samples_per_batch=8.0)
+    two = trial(config(2), epoch_samples=128, samples_per_batch=5.0)
+    assert not faulty(iterable([plain, two]), 2)
+    again = dataclasses.replace(plain, window_samples=320)
+    assert faulty(iterable([again, two]), 2) == [2]
+    assert faulty(iterable([plain, plain, two]), 2) == [2]
 
 
 def test_a_map_style_dataset_that_ends_early_does_so_with_any_number_of_workers() -> None:
