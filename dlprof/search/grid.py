@@ -166,8 +166,10 @@ class GridSearch:
         others = [c for c in working if belief.groups[c.key] != belief.groups[pick.key]]
         gaps = {c: gap(c, pick) for c in others}
         short = shortfall(gaps.values())
-        # What narrows that most is what would most likely go beyond it.
-        ahead = sorted(others, key=lambda each: gaps[each].chance(short), reverse=True)
+        # What narrows that most for its time is what would most likely go beyond it.
+        costs = Costs.of(earlier, self.plan)
+        worth = {c: gaps[c].chance(short) / max(costs.expected_s(c), 1e-3) for c in others}
+        ahead = sorted(others, key=worth.__getitem__, reverse=True)
         share = (1 - PROBABILITY) / max(1, len(others))
         if not self.plan.take_turns:  # so many repeats are asked for of all that isn't ruled out
             level = [c for c in working if belief.groups[c.key] == belief.groups[pick.key]]
