@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import multiprocessing
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dlprof.errors import TargetError
@@ -50,16 +50,15 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
     loader = make_loader(built, Config(), gate=gate, any_size=True)
     with _loaders_started() as started:
         iterator = iter(loader)
-        first = next(iterator, _NOTHING)
+        try:
+            first = next(iterator, _NOTHING)
+        except Exception:
+            _refuse_a_loader(built, started)  # whose uneven batches can't be batched again
+            raise
     if first is _NOTHING:
         raise EmptyLoaderError
     gate.confirm()
-    if built.parts is not None and len(started) > 1:
-        raise TargetError(
-            f"{built.target.dataset} makes a DataLoader of its own when it is iterated: it is a "
-            "loader, whose batches would be batched again.",
-            hint="Name a function that takes num_workers and returns it with so many workers.",
-        )
+    _refuse_a_loader(built, started)
     middle_s, middle_cpu_s, batch = _clock(), time.process_time(), next(iterator, first)
     ended_s, ended_cpu_s = _clock(), time.process_time()
     sent = _sent(first, batch)
@@ -87,6 +86,20 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         "start_method": multiprocessing.get_start_method(),
         "sharing_strategy": _sharing_strategy(loader),
     }
+
+
+def _refuse_a_loader(built: BuiltTarget, started: Sequence[object]) -> None:
+    """Refuse a dataset that is a loader.
+
+    Raises:
+        TargetError: Beside the loader of this dataset another one was iterated.
+    """
+    if built.parts is not None and len(started) > 1:
+        raise TargetError(
+            f"{built.target.dataset} makes a DataLoader of its own when it is iterated: it is a "
+            "loader, whose batches would be batched again.",
+            hint="Name a function that takes num_workers and returns it with so many workers.",
+        )
 
 
 @contextlib.contextmanager

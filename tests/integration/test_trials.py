@@ -251,7 +251,10 @@ def test_without_fork_each_trial_is_a_process_of_its_own(place: Path) -> None:
     assert trial.samples_per_s is not None
 
 
-def test_a_dataset_that_makes_its_own_loader_is_not_batched_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("samples", "a_batch"), [(400, 4), (6, 3)])  # six are 4 and 2
+def test_a_dataset_that_makes_its_own_loader_is_not_batched_again(
+    tmp_path: Path, samples: int, a_batch: float
+) -> None:
     (tmp_path / "own.py").write_text(
         "import torch\n"
         "from torch.utils.data import DataLoader, IterableDataset, TensorDataset\n"
@@ -259,7 +262,7 @@ def test_a_dataset_that_makes_its_own_loader_is_not_batched_again(tmp_path: Path
         "    def __init__(self, workers=0):\n"
         "        self.workers = workers\n"
         "    def __iter__(self):\n"
-        "        data = TensorDataset(torch.arange(400.0))\n"
+        f"        data = TensorDataset(torch.arange({samples}.0))\n"
         "        return iter(DataLoader(data, batch_size=4, num_workers=self.workers))\n"
         "def make(num_workers=0):\n"
         "    return Own(num_workers)\n"
@@ -279,4 +282,4 @@ def test_a_dataset_that_makes_its_own_loader_is_not_batched_again(tmp_path: Path
     finally:
         bench.close()
     assert trial.outcome == "completed", trial.failure
-    assert trial.samples_per_batch == 4
+    assert trial.samples_per_batch == a_batch
