@@ -19,8 +19,17 @@ from common import RESULTS, markdown
 HERE = Path(__file__).parent
 README = HERE / "README.md"
 NAMES = (
-    *("truth", "startup", "overhead", "observer", "watching", "memory", "budget", "estimator"),
-    *("tracing", "faults", "kill_campaign", "gate_rule", "gate_campaign"),
+    *("truth", "startup", "overhead", "observer", "core_speed", "watching"),
+    *(
+        "memory",
+        "budget",
+        "estimator",
+        "tracing",
+        "faults",
+        "kill_campaign",
+        "gate_rule",
+        "gate_campaign",
+    ),
     *("emulated", "emulated_speed", "real_data", "real_data_beside", "picks", "picks_beside"),
     *("planted", "planted_beside", "certificate", "differential", "trainings", "gpu"),
 )

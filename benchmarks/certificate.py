@@ -23,7 +23,7 @@ from typing import Any
 
 from common import RESULTS, Report, Table, keep, parser, publish, surroundings
 
-from dlprof.advise.confidence import certify
+from dlprof.advise.choice import certify
 from dlprof.advise.recommend import decide
 from dlprof.advise.situation import Situation
 from dlprof.machine.core_speed import SpeedProbe

@@ -109,14 +109,14 @@ class Cell:
 
     Attributes:
         settings: Arguments of DataLoader.
-        dlprof: Samples per second of dlprof's trials.
-        whole: Whether those are over whole epochs.
+        dlprof: Samples per second of dlprof's trials, at the steady rate.
+        over_epochs: Of those that cover whole epochs.
         answers: Of the loop by hand.
     """
 
     settings: Settings
     dlprof: list[float] = dataclasses.field(default_factory=list)
-    whole: bool = False
+    over_epochs: list[float] = dataclasses.field(default_factory=list)
     answers: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
     def plain(self, *, whole: bool) -> list[float]:
@@ -125,17 +125,19 @@ class Cell:
         return [rate for rate in rates if rate is not None]
 
     @property
-    def error(self) -> float:
-        """Standard error of the loop by hand, as a share of its mean."""
-        return standard_error(self.plain(whole=self.whole))
+    def whole(self) -> bool:
+        """Whether all that dlprof measured covers whole epochs."""
+        return bool(self.over_epochs) and not self.dlprof
 
     @property
     def ratio(self) -> float | None:
         """The median of dlprof over that by hand; ``None`` where that isn't known well enough."""
-        plain = self.plain(whole=self.whole)
-        if not self.dlprof or not plain or self.error > SURE:
-            return None
-        return statistics.median(self.dlprof) / statistics.median(plain)
+        found = []
+        for whole, rates in ((False, self.dlprof), (True, self.over_epochs)):
+            plain = self.plain(whole=whole)
+            if rates and plain and standard_error(plain) <= SURE:
+                found += [rate / statistics.median(plain) for rate in rates]
+        return statistics.median(found) if found else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +178,7 @@ class Outcome:
         error: What failed.
         took_s: Seconds for all of it.
         sweeps: How many of them there were.
+        epsilon: What the pick may lose against the best, as the first sweep certifies it.
     """
 
     loader: str
@@ -187,6 +190,7 @@ class Outcome:
     error: str = ""
     took_s: float = 0.0
     sweeps: int = 1
+    epsilon: float | None = None
 
     @property
     def ratios(self) -> list[float]:
@@ -227,6 +231,24 @@ class Outcome:
             return None
         gain, error = true
         return promise.low * (1 - 2 * error) <= gain <= promise.high * (1 + 2 * error)
+
+    @property
+    def certified(self) -> bool | None:
+        """Whether the pick loses no more than was certified, by what is known of it."""
+        if self.epsilon is None or self.pick is None:
+            return None
+        pick, others = self.cell(self.pick), [c for c in self.cells if c.settings != self.pick]
+        found = []
+        for whole in (True, False):
+            mine = pick.plain(whole=whole)
+            for sides in ((each.plain(whole=whole), mine) for each in others):
+                error = math.hypot(*(standard_error(side) for side in sides))
+                if error <= 2 * SURE:
+                    lead = statistics.median(sides[0]) / statistics.median(mine)
+                    found.append(1 - 1 / lead - 2 * error <= self.epsilon)
+            if found:  # recommendations weigh whole epochs wherever epochs end
+                break
+        return all(found) if found else None
 
     def cell(self, settings: Settings) -> Cell:
         """The cell of some settings; makes one where there is none."""
@@ -438,6 +460,7 @@ def add_sweep(outcome: Outcome, loader: Loader, found: Mapping[str, Any]) -> Non
     recommendation, promise = found.get("recommendation"), outcome.promise or promise_of(found)
     if recommendation is not None and outcome.pick is None:
         outcome.pick = settings_of(recommendation["config"])
+        outcome.epsilon = (recommendation["certificate"] or {}).get("epsilon")
     rated = [
         (settings_of(trial["config"]), trial)
         for trial in found["trials"]
@@ -454,8 +477,8 @@ def add_sweep(outcome: Outcome, loader: Loader, found: Mapping[str, Any]) -> Non
     for settings, trial in rated:
         if settings in asked:
             cell = outcome.cell(settings)
-            cell.dlprof.append(trial["samples_per_s"]["value"])
-            cell.whole = bool(trial["whole_epochs"])
+            rates = cell.over_epochs if trial["whole_epochs"] else cell.dlprof
+            rates.append(trial["samples_per_s"]["value"])
 
 
 def loaders(drawn: int) -> list[Loader]:
@@ -518,6 +541,7 @@ def report(found: Sequence[Outcome], left_out: Mapping[str, str]) -> Report:
         _share(each.held for each in judged),
         _share(each.promise is not None and each.promise.narrow for each in judged),
     )
+    certified = [each.certified for each in found if each.certified is not None]
     wrong = [each for each in found if each.wrong]
     failed = [each for each in found if each.error]
     columns = ("loader", "settings", "dlprof / by hand", "promised", "true", "holds")
@@ -550,6 +574,10 @@ def report(found: Sequence[Outcome], left_out: Mapping[str, str]) -> Report:
                 f"{_NARROW_RATIO:g}."
             ),
             (
+                f"Of {len(certified)} certificates over two or three settings that can be judged "
+                f"{_share(certified):.0%} hold."
+            ),
+            (
                 f"{len(wrong)} loaders have a rate with settings that make their data wrong, "
                 f"{len(failed)} failed."
             ),
@@ -566,7 +594,7 @@ def _share(values: Any) -> float:
 
 
 def _row(outcome: Outcome) -> tuple[str, ...]:
-    cells = [cell for cell in outcome.cells if cell.dlprof]
+    cells = [cell for cell in outcome.cells if cell.dlprof or cell.over_epochs]
     ratios = ["?" if cell.ratio is None else f"{cell.ratio:.3f}" for cell in cells]
     promise, true = outcome.promise, outcome.true
     ends = "" if promise is None or not promise.low else f" ({promise.low:.2f}-{promise.high:.2f})"

@@ -147,7 +147,12 @@ def sweep(load: Load, *, cores: int, budget_s: float, seed: int) -> Pick:
             faults={},
         ).run()
     recommended = cast(Any, found.recommendation)
-    return Pick(config=recommended.config, cost_s=time.monotonic() - began_s)
+    sure = recommended.certificate
+    return Pick(
+        config=recommended.config,
+        cost_s=time.monotonic() - began_s,
+        epsilon=None if sure is None else sure.epsilon,
+    )
 
 
 def _outlook(load: Load, settings: SweepSettings, machine: Machine) -> Outlook:

@@ -38,9 +38,11 @@ def run_dlprof(target: str, *, budget_s: float, seed: int) -> Pick:
         command = [*DLPROF, "sweep", target, *flags, "-o", f"{folder}/run.dlprof.jsonl"]
         wall_s, stdout = _run(command, Path(folder), {})
     found = json.loads(stdout)
-    if found.get("recommendation") is None:
+    advice = found.get("recommendation")
+    if advice is None:
         raise PeerError(str(found.get("error") or "no recommendation"))
-    return Pick(config=Config(**found["recommendation"]["config"]), cost_s=wall_s)
+    epsilon = (advice["certificate"] or {}).get("epsilon")
+    return Pick(config=Config(**advice["config"]), cost_s=wall_s, epsilon=epsilon)
 
 
 def run_loadtune(target: str, site: Path) -> Pick:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import RESULTS, Report, parser, publish, surroundings
+from common import RESULTS, Report, keep, parser, publish, surroundings
 from crowd import neighbours
 from peers import PeerError, run_dlprof, run_loadtune
 from picks_told import (
@@ -35,6 +35,7 @@ from picks_told import (
     LOADTUNE,
     Chosen,
     Outcome,
+    at_usual_speed,
     earlier,
     name_of,
     report,
@@ -46,7 +47,7 @@ from dlprof.errors import DlprofError
 from dlprof.machine import inspect_machine
 from dlprof.records import Config
 
-WORKERS, PREFETCH = (0, 1, 2, 3, 4, 6, 8, 16, 32), (1, 2, 4, 8)
+WORKERS, PREFETCH = (0, 1, 2, 3, 4, 6, 8, 16, 32), (1, 2, 4)
 _BEST_OF_GRID = 3
 
 
@@ -58,7 +59,8 @@ class Design:
         minutes: In all; no data set is begun after them.
         turns: Of the grid.
         sweeps: Of dlprof, each.
-        finals: Turns of the last comparison, an even number.
+        least_finals: Turns of the last comparison, at least.
+        finals: At most: fewer where dlprof's picks are known by ``_SURE`` before.
         trial_s: Window of a trial of the grid.
         final_s: Window of a trial of the last comparison.
         budget_s: Of a sweep.
@@ -66,9 +68,10 @@ class Design:
     """
 
     minutes: float
-    turns: int = 4
-    sweeps: int = 3
-    finals: int = 8
+    turns: int = 2
+    sweeps: int = 2
+    least_finals: int = 12
+    finals: int = 60
     trial_s: float = 1.0
     final_s: float = 1.5
     budget_s: float = GOAL_S
@@ -76,22 +79,22 @@ class Design:
 
 
 QUICK = Design(
-    minutes=2, turns=1, sweeps=1, finals=2, trial_s=0.2, final_s=0.2, budget_s=25, workers=(0, 1, 2)
+    minutes=2,
+    turns=1,
+    sweeps=1,
+    least_finals=2,
+    finals=2,
+    trial_s=0.2,
+    final_s=0.2,
+    budget_s=25,
+    workers=(0, 1, 2),
 )
-FULL_MINUTES = 95.0
-_MINUTES_A_WORLD = 7.0
+FULL_MINUTES = 180.0
+_SURE = 0.01
+"""Standard error of a regret from which a pick is judged."""
 
-
-def design_of(minutes: float, worlds: int) -> Design:
-    """As much as there is time for: fewer turns where there is less of it, but never none."""
-    share = min(1.0, minutes / worlds / _MINUTES_A_WORLD)
-    full = Design(minutes=minutes)
-    return dataclasses.replace(
-        full,
-        turns=max(2, round(share * full.turns)),
-        sweeps=max(1, round(share * full.sweeps)),
-        finals=max(4, 2 * round(share * full.finals / 2)),
-    )
+_HOPELESS = 0.25
+"""Regret from which longer measuring would not bring a configuration near the best."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +109,12 @@ class Choice:
         """As it is kept."""
         if self.pick is None:
             return Chosen(who=self.who, config=None, error=self.error)
-        return Chosen(who=self.who, config=self.pick.config.key, cost_s=self.pick.cost_s)
+        return Chosen(
+            who=self.who,
+            config=self.pick.config.key,
+            cost_s=self.pick.cost_s,
+            epsilon=self.pick.epsilon,
+        )
 
 
 def grid(workers: Sequence[int]) -> tuple[Config, ...]:
@@ -170,14 +178,46 @@ def steady(config: Config) -> Config:
 
 def judge(
     measure: Measure, chosen: Sequence[Choice], turns: Sequence[Block], design: Design
-) -> tuple[list[Block], dict[Config, float]]:
-    """Measure all that was chosen, PyTorch's default and the best of the grid, in turns."""
+) -> list[Block]:
+    """Measure all that was chosen, PyTorch's default and the best of the grid, in turns.
+
+    What has no hope is left out after ``design.least_finals``.
+    """
     means = {c: statistics.fmean(block[c].rate for block in turns) for c in turns[0]}
     best = sorted(means, key=means.__getitem__, reverse=True)[:_BEST_OF_GRID]
     picked = [steady(each.pick.config) for each in chosen if each.pick is not None]
     configs = list(dict.fromkeys([DEFAULT, *best, *picked]))
-    finals = blocks(measure, configs, design.finals, design.final_s, random.Random(11))
-    return finals, regrets(finals, configs)
+    rng, found = random.Random(11), list[Block]()
+    while len(found) < design.finals:
+        found += blocks(measure, configs, 2, design.final_s, rng)
+        if len(found) < design.least_finals:
+            continue
+        seen = outcome_of("", chosen, found, None)
+        configs = [c for c in configs if seen.regrets[c.key] < _HOPELESS]
+        own = [key for key, _ in seen.picks(DLPROF) if seen.regrets[key] < _HOPELESS]
+        if all(key == seen.best or seen.error(key) <= _SURE for key in own):
+            break
+    return found
+
+
+def outcome_of(
+    name: str, chosen: Sequence[Choice], finals: Sequence[Block], spread: float | None
+) -> Outcome:
+    """What was chosen for a data set and what that lost, by the turns of the last comparison."""
+    rates = at_usual_speed(finals)
+    usual = [
+        {config: dataclasses.replace(shot, rate=made[config.key]) for config, shot in block.items()}
+        for block, made in zip(finals, rates, strict=True)
+    ]
+    lost = regrets(usual, list(finals[0]))
+    keys = {each.pick.config.key: steady(each.pick.config) for each in chosen if each.pick}
+    return Outcome(
+        world=name,
+        chosen=[each.noted() for each in chosen],
+        regrets={c.key: loss for c, loss in lost.items()} | {k: lost[c] for k, c in keys.items()},
+        finals=rates,
+        noise=spread,
+    )
 
 
 def play(world: World, design: Design, site: Path | None, *, beside: bool) -> Outcome:
@@ -194,22 +234,15 @@ def play(world: World, design: Design, site: Path | None, *, beside: bool) -> Ou
             if beside:
                 turns = blocks(measure, cells, design.turns, design.trial_s, rng)
             chosen = [*ruled(world), *replayed(world, turns), *live(world, design, site)]
-        finals, lost = judge(measure, chosen, quiet, design)
-    keys = {each.pick.config.key: steady(each.pick.config) for each in chosen if each.pick}
-    return Outcome(
-        world=world.name,
-        chosen=[each.noted() for each in chosen],
-        regrets={c.key: loss for c, loss in lost.items()} | {k: lost[c] for k, c in keys.items()},
-        finals=[{c.key: shot.rate for c, shot in block.items()} for block in finals],
-        noise=noise(turns),
-    )
+        finals = judge(measure, chosen, quiet, design)
+    return outcome_of(world.name, chosen, finals, noise(turns))
 
 
 def play_all(
     worlds: Sequence[World], design: Design, site: Path | None, *, beside: bool
-) -> list[Outcome]:
+) -> Iterator[Outcome]:
     """All data sets, as far as the time goes."""
-    found, began_s = [], time.monotonic()
+    began_s = time.monotonic()
     for world in worlds:
         if time.monotonic() - began_s > 60 * design.minutes:
             print(f"{world.name}: no time left", file=sys.stderr, flush=True)
@@ -219,29 +252,33 @@ def play_all(
         except DlprofError as error:
             print(f"{world.name}: left out, {error.message}", file=sys.stderr, flush=True)
             continue
-        found.append(outcome)
         said = ", ".join(_said(outcome, each) for each in outcome.chosen if each.who == DLPROF)
         print(f"{world.name}: best {outcome.best}; {said}", file=sys.stderr, flush=True)
-    return found
+        yield outcome
 
 
 def _said(outcome: Outcome, each: Chosen) -> str:
     if each.config is None:
         return each.error
-    return f"{each.config} {100 * outcome.regrets[each.config]:+.1f} % in {each.cost_s:.0f} s"
+    lost = f"{100 * outcome.regrets[each.config]:+.1f} %, {outcome.verdict(each.config)}"
+    return f"{each.config} {lost} in {each.cost_s:.0f} s"
 
 
 def _notes(design: Design, cells: int) -> list[str]:
     return [
         (
             f"The grid is num_workers {', '.join(map(str, design.workers))} by prefetch_factor "
-            f"{', '.join(map(str, PREFETCH))}: {cells} cells, two to four turns of "
-            f"{design.trial_s:g} s, as time allowed; the last comparison's turns take "
-            f"{design.final_s:g} s."
+            f"{', '.join(map(str, PREFETCH))}: {cells} cells, {design.turns} turns of "
+            f"{design.trial_s:g} s; the last comparison's turns take {design.final_s:g} s, and "
+            f"there are {design.least_finals} to {design.finals}, until the regrets of dlprof's "
+            f"picks are known to {_SURE:.0%}. What lost a quarter by then is judged no longer."
         ),
         (
             "Regret: half of the last comparison's turns says which is the best, the other half by "
-            "how much; then the other way round. It may come out a little below 0."
+            "how much; then the other way round. It may come out a little below 0. Rates are those "
+            "at the usual speed of the cores, by the slope of each data set's rates over what the "
+            "probe saw. A pick is surely near (far) where it is within (beyond) 3 % of each (one) "
+            "of the others by two standard errors."
         ),
         (
             "Those that only measure are not charged for starting Python and importing torch; "
@@ -303,12 +340,14 @@ def main(*, beside: bool = False) -> None:
     worlds = [world for world in worlds if world.name not in had]
     if not worlds:
         options.error("there is no such data set, or none that was not measured yet")
-    design = QUICK if given.quick else design_of(given.minutes or FULL_MINUTES, len(worlds))
+    design = QUICK if given.quick else Design(minutes=given.minutes or FULL_MINUTES)
     warnings.filterwarnings("ignore", category=UserWarning)  # more workers than real cores
-    before = surroundings()
-    found = known + play_all(worlds, design, given.loadtune, beside=beside)
-    told = told_of(found, design, dataclasses.asdict(design), beside=beside)
-    publish(told, before, quick=given.quick or (bool(given.names) and not given.more))
+    before, found = surroundings(), known
+    kept, quick = dataclasses.asdict(design), given.quick or (bool(given.names) and not given.more)
+    for outcome in play_all(worlds, design, given.loadtune, beside=beside):
+        found = [*found, outcome]
+        keep(told_of(found, design, kept, beside=beside), before, quick=quick)
+    publish(told_of(found, design, kept, beside=beside), before, quick=quick)
 
 
 if __name__ == "__main__":

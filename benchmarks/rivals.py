@@ -23,10 +23,12 @@ class Shot:
     Attributes:
         rate: Batches per second; 0 where it failed.
         cost_s: What the trial took from start to end.
+        speed: Of the cores in its window, as dlprof's probe saw it; ``None`` where it did not.
     """
 
     rate: float
     cost_s: float
+    speed: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +38,13 @@ class Pick:
     Attributes:
         config: The settings.
         cost_s: Seconds that it measured for.
+        epsilon: What it may lose against the best, as it says itself with 95 %; ``None`` where it
+            says nothing.
     """
 
     config: Config
     cost_s: float
+    epsilon: float | None = None
 
 
 Block = Mapping[Config, Shot]
@@ -112,27 +117,31 @@ def regrets(finals: Sequence[Block], configs: Sequence[Config]) -> dict[Config, 
     out a little below 0.
 
     Args:
-        finals: Blocks that hold all of ``configs``, at least two.
+        finals: Blocks, at least two. What is in some of them only is no candidate for the best,
+            and judged by those two or more that it is in.
         configs: Whose regret.
     """
-    halves = finals[::2], finals[1::2]
-    losses: dict[Config, list[float]] = {config: [] for config in configs}
-    for choosing, judging in (halves, halves[::-1]):
-        chosen, judged = _log_rates(choosing), _log_rates(judging)
-        best = judged[max(chosen, key=chosen.__getitem__)]
-        for config in configs:
-            losses[config].append(best - judged[config])
-    return {config: 1 - math.exp(-statistics.fmean(lost)) for config, lost in losses.items()}
+    lasting = [config for config in configs if all(config in block for block in finals)]
+    found = {}
+    for config in configs:
+        blocks = [block for block in finals if config in block]
+        losses = []
+        for choosing, judging in ((blocks[::2], blocks[1::2]), (blocks[1::2], blocks[::2])):
+            chosen = _log_rates(choosing, lasting)
+            judged = _log_rates(judging, [*lasting, config])
+            losses.append(judged[max(chosen, key=chosen.__getitem__)] - judged[config])
+        found[config] = 1 - math.exp(-statistics.fmean(losses))
+    return found
 
 
 _FAILED_RATE = 1e-9
 
 
-def _log_rates(blocks: Sequence[Block]) -> dict[Config, float]:
+def _log_rates(blocks: Sequence[Block], configs: Sequence[Config]) -> dict[Config, float]:
     """Mean logarithms of the rates."""
     return {
         config: statistics.fmean(math.log(block[config].rate or _FAILED_RATE) for block in blocks)
-        for config in blocks[0]
+        for config in configs
     }
 
 

@@ -66,7 +66,7 @@ class World:
             def measure(config: Config, trial_s: float) -> Shot:
                 trial = source.measure(config, trial_s)
                 rate = trial.batches_per_s.value if trial.batches_per_s is not None else 0.0
-                return Shot(rate=rate, cost_s=trial.wall_s)
+                return Shot(rate=rate, cost_s=trial.wall_s, speed=trial.usage.core_speed)
 
             yield measure
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from dlprof.records import Config, Prediction, Run, Trial
 from dlprof.stats import turnovers
@@ -28,9 +28,9 @@ class Candidate:
 
     config: Config
     name: str
-    trials: tuple[Trial, ...]
-    failures: tuple[Trial, ...]
-    epoch_turnover_s: float | None
+    trials: tuple[Trial, ...] = ()
+    failures: tuple[Trial, ...] = ()
+    epoch_turnover_s: float | None = None
     prediction: Prediction | None = None
     measured: bool = True
 
@@ -47,21 +47,18 @@ class Candidate:
     @property
     def pss_bytes(self) -> int | None:
         """Largest peak of the process tree's memory, with queues as full as they get."""
-        seen = _largest(
-            None if pss is None else pss + self._unfilled_bytes(trial)
-            for trial in self.trials
-            for pss in [trial.usage.pss_peak_bytes]
-        )
-        return self._predicted("pss_bytes") if seen is None else seen
+        peaks = ((trial, trial.usage.pss_peak_bytes) for trial in self.trials)
+        seen = [pss + self._unfilled_bytes(trial) for trial, pss in peaks if pss is not None]
+        return max(seen) if seen else self._predicted("pss_bytes")
 
     @property
     def shm_bytes(self) -> int | None:
         """Largest peak of shared memory seen, or what full queues hold, whichever is more."""
-        seen = _largest(trial.usage.shm_peak_bytes for trial in self.trials)
-        full = _largest(map(self._queued_bytes, self.trials))
-        if seen is None and full is None:
-            return self._predicted("shm_bytes")
-        return max(seen or 0, full or 0)
+        seen = [
+            *(t.usage.shm_peak_bytes for t in self.trials),
+            *map(self._queued_bytes, self.trials),
+        ]
+        return max((n for n in seen if n is not None), default=self._predicted("shm_bytes"))
 
     def _predicted(self, need: str) -> int | None:
         value = None if self.prediction is None else getattr(self.prediction, need)
@@ -82,23 +79,23 @@ class Candidate:
     @property
     def startup_s(self) -> float | None:
         """Median of ``iter`` plus first ``next``."""
-        seen = _median(trial.startup_s for trial in self.trials)
+        seen = typical(trial.startup_s for trial in self.trials)
         return self.prediction.startup_s if seen is None and self.prediction else seen
 
     @property
     def copy_s(self) -> float | None:
         """Median seconds a batch in which the step waited for its copy to the device."""
-        return _median(t.copies.exposed_s for t in self.trials if t.copies is not None)
+        return typical(t.copies.exposed_s for t in self.trials if t.copies is not None)
 
     @property
     def own_cpu_cores(self) -> float | None:
         """Median of busy cores of the trial's own processes."""
-        return _median(trial.usage.own_cpu_cores for trial in self.trials)
+        return typical(trial.usage.own_cpu_cores for trial in self.trials)
 
     @property
     def available_cpu_cores(self) -> float | None:
         """Median of the cores that the trial could have had."""
-        return _median(trial.usage.available_cpu_cores for trial in self.trials)
+        return typical(trial.usage.available_cpu_cores for trial in self.trials)
 
     @property
     def noisy(self) -> int:
@@ -132,15 +129,7 @@ def has_rate(trial: Trial) -> bool:
     return trial.outcome == "completed" and rate is not None and rate.value > 0
 
 
-def evidence_ids(candidates: Sequence[Candidate]) -> list[str]:
-    """The trials of several candidates, in the order of measuring."""
-    return sorted({trial for candidate in candidates for trial in candidate.trial_ids})
-
-
-def _median(values: Iterable[float | None]) -> float | None:
+def typical(values: Iterable[float | None]) -> float | None:
+    """The median of those that are known; ``None`` where none is."""
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
-
-
-def _largest(values: Iterable[int | None]) -> int | None:
-    return max((value for value in values if value is not None), default=None)

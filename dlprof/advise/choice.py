@@ -1,4 +1,4 @@
-"""The decision: the cheapest configuration that is likely within 3 % of the best.
+"""The decision: the cheapest configuration that is likely within 3 % of the best, and how sure.
 
 Never one that is estimated slower than what the user has, or than loading without workers; with a
 step, of those that keep it fed.
@@ -16,11 +16,24 @@ from dlprof.advise.speeds import Speeds, cores_share
 from dlprof.advise.thresholds import (
     DERIVED_MARGIN,
     EVEN,
+    FAR_CORES,
     FED_WAIT_FRACTION,
+    HIGH,
+    MEDIUM,
     PERHAPS_FED_WAIT_FRACTION,
 )
-from dlprof.records import Config
-from dlprof.stats import NEAR, RISK, mean_interval
+from dlprof.advise.wording import inside, percent, times
+from dlprof.records import (
+    ONE_BATCH_SIGN,
+    USELESS,
+    Certificate,
+    Confidence,
+    Config,
+    Integrity,
+    Run,
+)
+from dlprof.stats import NEAR, PROBABILITY, RISK, mean_interval, shortfall
+from dlprof.units import format_duration
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,8 +163,15 @@ def _is_fed(candidate: Candidate, speeds: Speeds, situation: Situation) -> bool:
     mean = speeds.wait_fraction(candidate)
     if mean is None:
         return False
-    if situation.derived_step_s is not None and candidate.config.num_workers:
-        return _outruns(candidate, situation, situation.derived_step_s)
+    step_s = situation.derived_step_s
+    if step_s is not None and candidate.config.num_workers:
+        # Every trial gave batches faster than the step takes them, by its lower end.
+        pairs = [(cores_share(trial, situation), trial.batches_per_s) for trial in candidate.trials]
+        return all(
+            rate is not None
+            and share * step_s * (rate.value if rate.low is None else rate.low) >= DERIVED_MARGIN
+            for share, rate in pairs
+        )
     if mean <= FED_WAIT_FRACTION:
         return True
     waits = speeds.waits(candidate)
@@ -159,13 +179,132 @@ def _is_fed(candidate: Candidate, speeds: Speeds, situation: Situation) -> bool:
     return low is not None and low <= FED_WAIT_FRACTION and mean <= PERHAPS_FED_WAIT_FRACTION
 
 
-def _outruns(candidate: Candidate, situation: Situation, step_s: float) -> bool:
-    """Whether every trial gave batches faster than the step takes them, by its lower end."""
-    for trial in candidate.trials:
-        rate = trial.batches_per_s
-        if rate is None:
-            return False
-        lowest = rate.value if rate.low is None else rate.low
-        if lowest * cores_share(trial, situation) * step_s < DERIVED_MARGIN:
-            return False
-    return True
+def certify(choice: Choice, run: Run) -> Certificate | None:
+    """The certificate of a choice: how far from the best it may be, at most.
+
+    Args:
+        choice: What was chosen.
+        run: From which.
+
+    Returns:
+        ``None`` where it is for conditions that nobody measured: another machine, several ranks or
+        what only a model answers, and where there is nothing to compare it with.
+    """
+    situation, pick = choice.situation, choice.pick.key
+    if situation.extrapolated or situation.constraints.ranks > 1 or situation.by_model:
+        return None
+    measured = [each.key for each in choice.allowed if each.measured and each is not choice.pick]
+    others = {each.key for each in choice.allowed if not each.measured}
+    others |= {each.key for each in unmeasured(situation, run)}
+    predicted = sorted(others - {pick})
+    if not measured and not predicted:
+        return None
+    gap = choice.speeds.gap
+    return Certificate(
+        epsilon=1 - math.exp(-shortfall(gap(key, pick) for key in [*measured, *predicted])),
+        epsilon_measured=1 - math.exp(-shortfall(gap(key, pick) for key in measured)),
+        probability=PROBABILITY,
+        configurations=1 + len(measured) + len(predicted),
+        measured=int(choice.pick.measured) + len(measured),
+    )
+
+
+def unmeasured(situation: Situation, run: Run) -> list[Config]:
+    """What was only predicted and may be used: nothing like it failed, nor are workers too many."""
+    if not situation.as_measured or run.prediction is None:
+        return []
+    found, failed = Integrity.of(run), {t.config for t in run.trials if t.failure is not None}
+    asked = situation.constraints.max_workers
+    most = math.inf if asked is None else asked
+    if run.header.target.kind == "iterable":
+        most = min(most, found.worked)  # how many its shards feed only a trial shows
+    known = {t.config for t in run.completed if t.purpose == "measure"}
+    return [
+        cell.config
+        for cell in run.prediction.cells
+        if cell.config not in known
+        and cell.config.num_workers <= most
+        and not found.is_useless(cell.config)
+        and not any(cell.config.asks_as_much_as(each) for each in failed)
+    ]
+
+
+def judge(choice: Choice, run: Run, certificate: Certificate | None) -> tuple[Confidence, str]:
+    """The confidence and one sentence: the gravest doubt, else what is certain.
+
+    Args:
+        choice: What was chosen.
+        run: From which.
+        certificate: How near the best that is.
+    """
+    pick = choice.pick
+    doubts, lesser = (_of_trials if pick.measured else _of_predictions)(choice, run)
+    unshared = Integrity.of(run).unshared if pick.config.num_workers > 1 else {}
+    if unshared:
+        sign = inside(next(iter(unshared.values())))
+        doubts.insert(0, f"{sign}: each worker may repeat what the others give")
+    if choice.situation.as_measured and run.prediction is not None and not run.completed:
+        doubts.append("no trial has checked what is predicted: go on with dlprof sweep --resume")
+    if doubts:
+        return "low", doubts[0]
+    if lesser:
+        return "medium", lesser[0]
+    if certificate is None:
+        return "low", "no other configuration gave a rate that it could be compared with"
+    if certificate.shown > MEDIUM:
+        return "low", certificate.text
+    derived_s = choice.situation.derived_step_s
+    if derived_s is not None:
+        step = format_duration(derived_s)
+        return "medium", f"a step of {step} was not measured: sweep with --step-time to be sure"
+    return "high" if certificate.epsilon <= HIGH else "medium", certificate.text
+
+
+def _of_trials(choice: Choice, run: Run) -> tuple[list[str], list[str]]:
+    """What no rate tells of a choice that was measured, the gravest first."""
+    pick, situation = choice.pick, choice.situation
+    ranks, mine = situation.constraints.ranks, run.header.machine.hostname
+    there = f"it was measured on {mine}, not on {situation.machine.hostname}"
+    doubts = {
+        f"{there}: only the limits are known there": situation.extrapolated,
+        ONE_BATCH_SIGN: any(ONE_BATCH_SIGN in trial.warnings for trial in pick.trials),
+        f"one loader was measured, not {ranks} at once": ranks > 1,
+        f"{pick.name} also failed {times(len(pick.failures))}": pick.failures,
+    }
+    return [doubt for doubt, holds in doubts.items() if holds], []
+
+
+def _of_predictions(choice: Choice, run: Run) -> tuple[list[str], list[str]]:
+    """What is in doubt of a choice that was only predicted, and why it is no surer anyway."""
+    from dlprof.advise.predict.carried import agreement  # noqa: PLC0415 - it loads the model
+
+    agreed, situation, calibration = agreement(run), choice.situation, run.calibration
+    there, rate = situation.machine.hostname, choice.speeds.rate(choice.pick.key)
+    lower = 1.0 if rate.low is None or rate.value <= 0 else 1 - rate.low / rate.value
+    far = agreed and (
+        f"{agreed.outside} of {agreed.configs} measured configurations gave rates outside of what "
+        f"the model predicts for them (up to {agreed.worst:.2g}x)"
+    )
+    elsewhere = f"it was calibrated on {run.header.machine.hostname}, and nothing was measured on"
+    doubts = {
+        **dict.fromkeys(calibration.doubts if calibration is not None else (), True),
+        f"{far}: measure before you rely on it": agreed is not None and agreed.is_poor,
+        situation.speed.doubt: situation.speed.doubt,
+        f"{elsewhere} {there}": situation.extrapolated,
+        f"its rate may be {percent(lower)} lower: calibrate for longer": lower > USELESS,
+    }
+    known = None if calibration is None else calibration.available_cores
+    ranks, cores = situation.constraints.ranks, f"{known or 0:.1f} cores were available when it was"
+    lesser = {
+        f"one loader was calibrated, not {ranks} at once": ranks > 1,
+        f"{cores} calibrated, not {situation.cores:g}": known is not None
+        and situation.cores > FAR_CORES * known,
+        far or "": agreed is not None and agreed.outside,
+        "nothing of this kind was measured: it rests on the model": situation.by_model
+        or agreed is None,
+        "the model agrees with what was measured, but these settings were not": True,
+    }
+    return (
+        [doubt for doubt, holds in doubts.items() if holds],
+        [doubt for doubt, holds in lesser.items() if holds],
+    )

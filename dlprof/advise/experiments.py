@@ -8,7 +8,6 @@ import statistics
 from collections.abc import Sequence
 
 from dlprof.advise.findings import Evidence, Experiment, Observation
-from dlprof.advise.findings.consumer import with_workers
 from dlprof.advise.findings.gains import measured_gain
 from dlprof.advise.findings.memory import ENOUGH_BATCHES, may_grow
 from dlprof.advise.findings.table import remedies
@@ -107,38 +106,30 @@ def left_out(evidence: Evidence, allowance: Allowance) -> tuple[str, ...]:
 def _opening(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
     """The present configuration plain, explained, and plain again; calibrations between.
 
-    The last is longer than the first, so that memory which grows shows.
+    Those are of none, one and two workers, instrumented, where that is not what is explained
+    anyway. The last is longer than the first, so that memory which grows shows.
     """
-    config = evidence.config
-    plain = Experiment(
-        name="as it is", role="present", config=config, trial_s=allowance.trial_s, turnover=True
-    )
-    explained = dataclasses.replace(plain, name="explained", explain=True)
+    now, trial_s, most = evidence.config, allowance.trial_s, allowance.workers
+    plain = Experiment(name="as it is", role="present", config=now, trial_s=trial_s, turnover=True)
+    counts = [count for count in _CALIBRATED_WORKERS if most is None or count <= most]
+    few = [dataclasses.replace(now, num_workers=count).canonical() for count in counts]
+    calibrations = [
+        Experiment(
+            name=f"calibration with {config.num_workers} workers",
+            role="calibration",
+            config=config,
+            explain=True,
+            trial_s=_CALIBRATION_SHARE * trial_s,
+        )
+        for config in few
+        if config.num_workers != now.num_workers and not evidence.why_fixed(config)
+    ]
+    longer = dataclasses.replace(plain, repetition=1, turnover=False, trial_s=_LONGER * trial_s)
     return [
         plain,
-        explained,
-        *_calibrations(evidence, allowance),
-        dataclasses.replace(
-            plain, repetition=1, turnover=False, trial_s=_LONGER * allowance.trial_s
-        ),
-    ]
-
-
-def _calibrations(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
-    """None, one and two workers, instrumented, where that is not what is explained anyway."""
-    config = evidence.config
-    counts = [count for count in _CALIBRATED_WORKERS if count != config.num_workers]
-    most = allowance.workers
-    return [
-        Experiment(
-            name=f"calibration with {count} workers",
-            role="calibration",
-            config=with_workers(config, count),
-            explain=True,
-            trial_s=_CALIBRATION_SHARE * allowance.trial_s,
-        )
-        for count in counts
-        if (most is None or count <= most) and not evidence.why_fixed(with_workers(config, count))
+        dataclasses.replace(plain, name="explained", explain=True),
+        *calibrations,
+        longer,
     ]
 
 
@@ -166,13 +157,13 @@ def _longer(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
 
 def _verification(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
     """One block: what hypotheses propose, or what is still worth repeating, beside the present."""
-    view = View.of(evidence)
-    if view.limit == "consumer" and not list(remedies(view)):
+    view, most = View.of(evidence), allowance.workers
+    wanted = remedies(view)
+    if view.limit == "consumer" and not wanted:
         return []
     tried = list(dict.fromkeys(trial.config for trial in evidence.trials("variant")))
-    new = [config for _, config in remedies(view) if config not in tried]
-    most = allowance.workers
-    new = [config for config in new if most is None or config.num_workers <= most]
+    new = [each for each in wanted if each not in tried]
+    new = [each for each in new if most is None or each.num_workers <= most]
     room = max(0, _MOST_VARIANTS - len(tried))
     configs = new[: min(room, _VARIANTS_AT_ONCE)] or _worth_repeating(view, tried)
     if not configs:
@@ -199,35 +190,25 @@ def _long_enough(view: View, allowance: Allowance) -> float:
 
 def _variant(config: Config, view: View, trial_s: float) -> Experiment:
     """A trial of a remedy; what keeps workers between epochs shows at an epoch's end only."""
+    names = [field.name for field in dataclasses.fields(Config)]
+    changed = [name for name in names if getattr(view.config, name) != getattr(config, name)]
+    if "num_workers" in changed:
+        changed = [name for name in changed if name != "prefetch_factor"]
     return Experiment(
-        name=f"{_TRYING}{_differences(view.config, config)}",
+        name=_TRYING + ", ".join(f"{name}={getattr(config, name)}" for name in changed),
         role="variant",
         config=config,
         trial_s=trial_s,
-        turnover=config.persistent_workers != view.config.persistent_workers
-        or config.start_method != view.config.start_method,
+        turnover=not {"persistent_workers", "start_method"}.isdisjoint(changed),
     )
-
-
-def _differences(now: Config, config: Config) -> str:
-    names = [field.name for field in dataclasses.fields(Config)]
-    changed = [name for name in names if getattr(now, name) != getattr(config, name)]
-    if "num_workers" in changed:
-        changed = [name for name in changed if name != "prefetch_factor"]
-    return ", ".join(f"{name}={getattr(config, name)}" for name in changed)
 
 
 def _worth_repeating(view: View, tried: Sequence[Config]) -> list[Config]:
     """Variants that may pay and were not repeated often enough."""
     blocks = _NOISY_BLOCKS if view.is_noisy else _BLOCKS
-    found = []
-    for config in tried:
-        gain = measured_gain(view, config)
-        if gain is None or gain.value < _HOPELESS:
-            continue
-        if len(gain.trials) < blocks:
-            found.append(config)
-    return found[:_VARIANTS_AT_ONCE]
+    gains = ((config, measured_gain(view, config)) for config in tried)
+    open_ = [c for c, g in gains if g and g.value >= _HOPELESS and len(g.trials) < blocks]
+    return open_[:_VARIANTS_AT_ONCE]
 
 
 def _affordable(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from dlprof.advise.candidates import Candidate
 from dlprof.advise.situation import Situation
 from dlprof.errors import UsageError
-from dlprof.records import Constraints, Machine, Reason
+from dlprof.records import Constraints, Reason
 from dlprof.units import format_bytes
 
 _TENSORS_PER_BATCH = 2
@@ -19,8 +18,7 @@ _OTHER_FILES = 64
 """Files and sockets that a training process has open beside its batches."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Breach:
+class Breach(NamedTuple):
     """A limit that a configuration does not keep.
 
     Attributes:
@@ -34,9 +32,38 @@ class Breach:
 
 def breach(candidate: Candidate, situation: Situation) -> Breach | None:
     """The first limit that a configuration breaks, if it breaks one."""
-    checks = (_workers, _memory, _shared_memory, _open_files)
-    found = (check(candidate, situation) for check in checks)
-    return next((each for each in found if each is not None), None)
+    return next(_breaches(candidate, situation), None)
+
+
+def _breaches(candidate: Candidate, situation: Situation) -> Iterator[Breach]:
+    config, constraints, machine = candidate.config, situation.constraints, situation.machine
+    most, workers, name = constraints.max_workers, config.num_workers, machine.hostname
+    name = name or "this machine"
+    if most is not None and workers > most:
+        yield Breach(f"max_workers={most}", f"has {workers}")
+    sizes = [size for size in (machine.memory_limit_bytes, machine.memory_bytes) if size]
+    memory, shared = candidate.pss_bytes, candidate.shm_bytes if workers else None
+    verb = "needs" if candidate.measured or constraints.ranks > 1 else "would need"
+    times = f"{constraints.ranks} x " if constraints.ranks > 1 else ""
+    for limit, size, used, what in (
+        ("max_ram", constraints.max_ram_bytes, memory, ""),
+        (f"the memory of {name}", min(sizes, default=None), memory, ""),
+        ("max_shm", constraints.max_shm_bytes, shared, " of shared memory"),
+        (f"the /dev/shm of {name}", machine.shm_bytes, shared, " of shared memory"),
+    ):
+        if used is not None and size is not None and used * constraints.ranks > size:
+            need = f"{verb} {times}{format_bytes(used)}{what}"
+            yield Breach(f"{limit} ({format_bytes(size)})", need)
+    # With ``file_descriptor`` sharing the main process holds a descriptor per queued tensor. Not
+    # computed where it was measured: there it worked.
+    files = machine.open_files_limit
+    worked = candidate.measured and not situation.extrapolated
+    if files is None or not workers or config.sharing_strategy == "file_system" or worked:
+        return
+    held = config.open_files(situation.batch_tensors or _TENSORS_PER_BATCH)
+    if held + _OTHER_FILES > files:
+        need = f"needs {held} beside about {_OTHER_FILES} others"
+        yield Breach(f"{files} open files on {name}", need)
 
 
 def stored_limits(settings: Mapping[str, Any]) -> Constraints:
@@ -87,71 +114,3 @@ def _left_out(limit: str, rows: Sequence[tuple[Candidate, Breach]]) -> Reason:
         claim=f"{limit} leaves out {cheapest.name}{others}: {cheapest.name} {found.need}",
         evidence={"trials": cheapest.trial_ids, "configs": [each.key for each, _ in rows]},
     )
-
-
-def _workers(candidate: Candidate, situation: Situation) -> Breach | None:
-    most = situation.constraints.max_workers
-    workers = candidate.config.num_workers
-    if most is None or workers <= most:
-        return None
-    return Breach(limit=f"max_workers={most}", need=f"has {workers}")
-
-
-def _memory(candidate: Candidate, situation: Situation) -> Breach | None:
-    machine, ranks = situation.machine, situation.constraints.ranks
-    sizes = (machine.memory_limit_bytes, machine.memory_bytes)
-    own = min((size for size in sizes if size), default=None)
-    used = candidate.pss_bytes
-    limits = {
-        "max_ram": situation.constraints.max_ram_bytes,
-        f"the memory of {_name(machine)}": own,
-    }
-    for name, limit in limits.items():
-        if used is not None and limit is not None and used * ranks > limit:
-            need = _used(candidate, used, ranks)
-            return Breach(limit=f"{name} ({format_bytes(limit)})", need=need)
-    return None
-
-
-def _shared_memory(candidate: Candidate, situation: Situation) -> Breach | None:
-    ranks = situation.constraints.ranks
-    used = candidate.shm_bytes if candidate.config.num_workers else None
-    limits = {
-        "max_shm": situation.constraints.max_shm_bytes,
-        f"the /dev/shm of {_name(situation.machine)}": situation.machine.shm_bytes,
-    }
-    for name, limit in limits.items():
-        if used is not None and limit is not None and used * ranks > limit:
-            need = f"{_used(candidate, used, ranks)} of shared memory"
-            return Breach(limit=f"{name} ({format_bytes(limit)})", need=need)
-    return None
-
-
-def _open_files(candidate: Candidate, situation: Situation) -> Breach | None:
-    """With ``file_descriptor`` sharing the main process holds a descriptor per queued tensor.
-
-    Not computed where it was measured: there it worked.
-    """
-    config, limit = candidate.config, situation.machine.open_files_limit
-    shares_by_name = config.sharing_strategy == "file_system"
-    worked = candidate.measured and not situation.extrapolated
-    if limit is None or not config.num_workers or shares_by_name or worked:
-        return None
-    need = config.open_files(situation.batch_tensors or _TENSORS_PER_BATCH)
-    if need + _OTHER_FILES <= limit:
-        return None
-    return Breach(
-        limit=f"{limit} open files on {_name(situation.machine)}",
-        need=f"needs {need} beside about {_OTHER_FILES} others",
-    )
-
-
-def _name(machine: Machine) -> str:
-    return machine.hostname or "this machine"
-
-
-def _used(candidate: Candidate, used: int, ranks: int) -> str:
-    if ranks == 1:
-        verb = "needs" if candidate.measured else "would need"
-        return f"{verb} {format_bytes(used)}"
-    return f"needs {ranks} x {format_bytes(used)}"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+import shlex
 from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from dlprof.advise.candidates import Candidate, gather
-from dlprof.advise.choice import Choice, choose, is_better
-from dlprof.advise.confidence import certify, judge, unmeasured
+from dlprof.advise.choice import Choice, certify, choose, is_better, judge, unmeasured
 from dlprof.advise.limits import within_limits
 from dlprof.advise.reasons import (
+    CAVEATS,
     assumed,
     conditions,
     explain,
@@ -20,9 +23,10 @@ from dlprof.advise.reasons import (
     neighbours,
 )
 from dlprof.advise.rules import rule_configs, rules_of_thumb
-from dlprof.advise.situation import Situation, is_calibrated
+from dlprof.advise.situation import Situation, is_calibrated, usable_calibration
 from dlprof.advise.speeds import speeds_of
-from dlprof.advise.wrong_data import failing_present, findings_of
+from dlprof.advise.thresholds import PAYS, STORAGE_WAITS
+from dlprof.advise.wrong_data import data_findings, failing_present
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.records import (
     DATA_FAULTS,
@@ -39,9 +43,18 @@ from dlprof.records import (
     ToMeasure,
 )
 from dlprof.stats import NEAR
+from dlprof.units import format_duration
 
-if TYPE_CHECKING:
-    from dlprof.advise.predict.beside import Agreement
+_KEPT = (
+    "pin_memory",
+    "batch_size",
+    "in_order",
+    "start_method",
+    "sharing_strategy",
+    "worker_threads",
+)
+"""Settings that change what a batch costs, and that a command would otherwise choose itself."""
+
 
 _Relation = Literal["present", "tie", "fastest", "default", "slower"]
 
@@ -76,15 +89,12 @@ def recommend(
     """
     situation = Situation.of(run, constraints, machine, ghz=ghz)
     choice, limit_reasons = decide(run, situation)
-    cases: tuple[PredictedCase, ...] = ()
-    agreed: Agreement | None = None
-    if not choice.pick.measured:
-        from dlprof.advise.predict.beside import agreement  # noqa: PLC0415 - it loads the model
-        from dlprof.advise.predict.there import cases_of  # noqa: PLC0415
-
-        agreed, cases = agreement(run), tuple(cases_of(run, choice))
+    measured = choice.pick.measured
+    cases = () if measured else tuple(_cases(run, choice))
+    wrong, found = data_findings(run), () if situation.extrapolated else run.findings
+    others = [each for each in found if each.code not in {one.code for one in wrong}]
     certificate = certify(choice, run)
-    confidence, confidence_reason = judge(choice, run, certificate, agreed)
+    confidence, confidence_reason = judge(choice, run, certificate)
     return Recommendation(
         config=choice.pick.config,
         dataloader_kwargs=choice.pick.config.dataloader_kwargs(),
@@ -97,11 +107,11 @@ def recommend(
         rates=_rates(run, choice),
         constraints=situation.constraints,
         rules_of_thumb=rules_of_thumb(run, choice),
-        findings=findings_of(run, extrapolated=situation.extrapolated),
+        findings=(*wrong, *others),
         extrapolated=situation.extrapolated,
-        basis="measured" if choice.pick.measured else "predicted",
+        basis="measured" if measured else "predicted",
         cases=cases,
-        measure_there=_to_measure(run, choice),
+        measure_there=() if measured else tuple(_checks(run, choice)),
     )
 
 
@@ -177,10 +187,8 @@ def _reasons(
 ) -> Iterator[Reason]:
     """All that is to be said, the most telling first."""
     if not choice.pick.measured:
-        from dlprof.advise.predict.there import unordered  # noqa: PLC0415 - it loads the model
-
         yield from explain(choice)
-        yield from unordered(run, choice)
+        yield from _unordered(run, choice)
         yield from assumed(choice, cases)
         yield from limits
         return
@@ -191,14 +199,6 @@ def _reasons(
     yield from neighbours(run)
     yield from limits
     yield from failures(gather(run))
-
-
-def _to_measure(run: Run, choice: Choice) -> tuple[ToMeasure, ...]:
-    if choice.pick.measured:
-        return ()
-    from dlprof.advise.predict.there import checks  # noqa: PLC0415 - it loads the model
-
-    return tuple(checks(run, choice))
 
 
 def expected_of(choice: Choice, candidate: Candidate) -> Expected:
@@ -235,19 +235,21 @@ def _rates(run: Run, choice: Choice) -> tuple[ConfigRate, ...]:
 
 def _alternatives(choice: Choice) -> list[Alternative]:
     """The present settings, then ties, fastest, default and the best of fewer workers by speed."""
-    found: dict[str, Alternative] = {}
+    related: dict[str, tuple[Candidate, _Relation]] = {}
     for candidate, relation in _related(choice):
-        if candidate is choice.pick or candidate.key in found:
-            continue
-        found[candidate.key] = Alternative(
+        if candidate is not choice.pick:
+            related.setdefault(candidate.key, (candidate, relation))
+    found = [
+        Alternative(
             config=candidate.config,
             expected=expected_of(choice, candidate),
             relation=relation,
             speed=choice.speeds.ratio(candidate.key, choice.pick.key).value,
         )
+        for candidate, relation in related.values()
+    ]
     return sorted(
-        found.values(),
-        key=lambda other: (other.relation != "present", -other.speed, other.config.cost_key),
+        found, key=lambda other: (other.relation != "present", -other.speed, other.config.cost_key)
     )
 
 
@@ -269,48 +271,152 @@ def _related(choice: Choice) -> Iterator[tuple[Candidate, _Relation]]:
             yield rival, "slower"
 
 
-def _nothing_measured(run: Run) -> NothingMeasuredError:
-    first = next((trial for trial in run.trials if trial.failure is not None), None)
-    failed = None if first is None else first.failure
-    if not run.trials:
-        return NothingMeasuredError(
-            "The run holds no trials", hint="Run the sweep again, or go on with --resume."
+def _cases(run: Run, choice: Choice) -> Iterator[PredictedCase]:
+    """The machine as shared now, where that is known, and dedicated."""
+    from dlprof.model import describe  # noqa: PLC0415 - loaded already by what is predicted
+
+    shared = choice.situation.neighbours
+    states = {"as shared now": shared, "dedicated": 0.0} if shared else {"dedicated": 0.0}
+    for name, others in states.items():
+        found, mine = choice, choice.pick
+        if others != shared:
+            where = dataclasses.replace(
+                choice.situation, neighbours=others, as_measured=False, by_model=True
+            )
+            found, _ = decide(run, where, also=mine.config)
+            mine = found.of(mine.config) or found.pick
+        bound = "" if mine.prediction is None else describe(mine.prediction.bound)
+        yield PredictedCase(
+            name=name,
+            neighbours=others,
+            expected=expected_of(found, mine),
+            bound=bound,
+            best=found.pick.config,
+            best_samples_per_s=found.speeds.rate(found.pick.key),
         )
-    faults = (trial.failure for trial in run.trials if trial.failure is not None)
-    wrong = next((each for each in faults if each.kind in DATA_FAULTS), None)
-    if wrong is not None and all(trial.failure is not None for trial in run.trials):
-        return NothingMeasuredError(
-            f"No settings give the right data, so there are none to recommend: {wrong.message}",
-            hint=wrong.hint,
+
+
+def _unordered(run: Run, choice: Choice) -> Iterator[Reason]:
+    """What yielding batches as they come would earn, and cost, where it is worth a sentence."""
+    config = choice.pick.config
+    if config.num_workers < 2 or not config.in_order:
+        return
+    from dlprof.advise.predict.carried import predictions  # noqa: PLC0415 - as above
+
+    other = dataclasses.replace(config, in_order=False)
+    found = predictions(run, choice.situation, [config, other])
+    gain = found[other].batches_per_s.value / found[config].batches_per_s.value
+    if gain >= PAYS:
+        claim = f"in_order=False would give {gain:.2f}x of that, {CAVEATS['in_order']}"
+        yield Reason(claim=claim, evidence={"gain": gain})
+
+
+def _checks(run: Run, choice: Choice) -> Iterator[ToMeasure]:
+    """What to find out, the most telling first.
+
+    Args:
+        run: Whose target is to be measured there.
+        choice: The answer that is to be made sure.
+    """
+    from dlprof.model import cell_of  # noqa: PLC0415 - as above
+
+    situation, pick = choice.situation, choice.pick
+    target, kept = _target(run), _kept(run, pick.config, situation.present)
+    where = " there" if situation.extrapolated else ""
+    yield ToMeasure(
+        what=f"whether {pick.name} is the best{where}", command=f"{_sweep(target, choice)}{kept}"
+    )
+    if not situation.extrapolated:
+        return
+    yield ToMeasure(
+        what="what a batch costs on its cores: dlprof recommend with the new run file predicts "
+        "from that",
+        command=f"dlprof profile {target} --num-workers 2{kept}",
+    )
+    means = cell_of(usable_calibration(run), pick.config, situation.conditions).work.means
+    whole = means.cpu + means.io
+    if whole > 0 and means.io > STORAGE_WAITS * whole:
+        yield ToMeasure(
+            what=f"whether its storage makes a batch wait {format_duration(means.io)}, as here",
+            command=f"dlprof profile {target} --num-workers 2{kept} --cold-cache",
         )
-    if any(trial.batches_per_s is not None for trial in run.completed):
-        return NothingMeasuredError(
-            "The samples in this target's batches can't be counted, so no rates can be compared",
-            hint="Have it yield tensors, or lists with one entry for each sample.",
-        )
-    if failed is None and any(trial.purpose == "explain" for trial in run.trials):
-        foretells = ", or ask dlprof predict what they foretell" if is_calibrated(run) else ""
-        return NothingMeasuredError(
-            "The run holds explained trials only, which are calibrated by, not compared",
-            hint=f"Go on with dlprof sweep --resume{foretells}.",
-        )
-    if first is None or failed is None:
-        return NothingMeasuredError(
-            f"{_none_of(run)} rate",
-            hint="Give the sweep more time with --budget.",
-        )
-    return NothingMeasuredError(
-        f"{_none_of(run)} rate; {'the first' if len(run.trials) > 1 else 'it'} "
-        f"{failed_or_skipped(first)}: {failed.message}",
-        hint=failed.hint,
-        failures=[
-            (trial.failure.kind, trial.failure.message) for trial in run.trials if trial.failure
-        ],
+    yield ToMeasure(
+        what="how many cores others keep busy: give that with --neighbours",
+        command="dlprof machine",
     )
 
 
-def _none_of(run: Run) -> str:
-    count = len(run.trials)
-    if count == 1:
-        return "The run's only trial gave no"
-    return f"None of the run's {count} trials gave a"
+def _sweep(target: str, choice: Choice) -> str:
+    config, limits = choice.pick.config, choice.situation.constraints
+    values = {0, config.num_workers // 2, config.num_workers}
+    values.add(max(2, math.ceil(1.5 * config.num_workers)))
+    if limits.max_workers is not None:
+        values = {value for value in values if value <= limits.max_workers}
+    parts = [f"dlprof sweep {target} --num-workers {','.join(map(str, sorted(values)))}"]
+    if config.num_workers:
+        parts.append(f"--prefetch-factor {config.prefetch_factor}")
+    if limits.step_s is not None:
+        parts.append(f"--step-time {limits.step_s * 1000:g}ms")
+    if limits.ranks > 1:
+        parts.append(f"--ranks {limits.ranks}")
+    return " ".join(parts)
+
+
+def _kept(run: Run, pick: Config, present: Config | None) -> str:
+    """The other settings that were predicted with, as options: without them others are measured.
+
+    Nothing for those that are the target's own anyway.
+    """
+    from dlprof.advise.predict.cells import base_config  # noqa: PLC0415 - as above
+
+    config, own = pick if pick.num_workers else base_config(run), present or Config()
+    words = []
+    for name in _KEPT:
+        value = getattr(config, name)
+        if value is not None and value != getattr(own, name):
+            given = ("on" if value else "off") if isinstance(value, bool) else value
+            words.append(f" --{name.replace('_', '-')} {given}")
+    shuffle = run.header.settings.get("shuffle")
+    if isinstance(shuffle, bool):
+        words.append(" --shuffle" if shuffle else " --no-shuffle")
+    return "".join(words)
+
+
+def _target(run: Run) -> str:
+    """The target as it was written, its arguments behind it."""
+    given = run.header.settings.get("arguments")
+    pairs = given.items() if isinstance(given, dict) else ()
+    words = [shlex.quote(run.header.target.spec)]
+    words += [f"--arg {shlex.quote(f'{name}={value}')}" for name, value in pairs]
+    return " ".join(words)
+
+
+def _nothing_measured(run: Run) -> NothingMeasuredError:
+    failed = [(trial, trial.failure) for trial in run.trials if trial.failure is not None]
+    wrong = next((failure for _, failure in failed if failure.kind in DATA_FAULTS), None)
+    said, hint = "The run holds no trials", "Run the sweep again, or go on with --resume."
+    if wrong is not None and len(failed) == len(run.trials):
+        said = "No settings give the right data, so there are none to recommend: "
+        return NothingMeasuredError(f"{said}{wrong.message}", hint=wrong.hint)
+    if any(trial.batches_per_s is not None for trial in run.completed):
+        said = "The samples in this target's batches can't be counted, so no rates can be compared"
+        hint = "Have it yield tensors, or lists with one entry for each sample."
+    elif not failed and any(trial.purpose == "explain" for trial in run.trials):
+        foretells = ", or ask dlprof predict what they foretell" if is_calibrated(run) else ""
+        said = "The run holds explained trials only, which are calibrated by, not compared"
+        hint = f"Go on with dlprof sweep --resume{foretells}."
+    elif run.trials:
+        count = len(run.trials)
+        said = "The run's only trial gave no rate"
+        if count > 1:
+            said = f"None of the run's {count} trials gave a rate"
+        if not failed:
+            return NothingMeasuredError(said, hint="Give the sweep more time with --budget.")
+        first, failure = failed[0]
+        one = "the first" if count > 1 else "it"
+        return NothingMeasuredError(
+            f"{said}; {one} {failed_or_skipped(first)}: {failure.message}",
+            hint=failure.hint,
+            failures=[(each.kind, each.message) for _, each in failed],
+        )
+    return NothingMeasuredError(said, hint=hint)

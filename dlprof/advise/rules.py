@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from dlprof.advise.candidates import gather
 from dlprof.advise.choice import Choice
 from dlprof.advise.reasons import failed_or_skipped
@@ -24,16 +22,8 @@ def rules_of_thumb(run: Run, choice: Choice) -> tuple[RuleOfThumb, ...]:
         run: What was measured.
         choice: Where, and what all configurations are worth there.
     """
-    found, said = Integrity.of(run), rule_configs(run, choice.situation)
-    rules = (_rule(name, config, run, choice) for name, config in said.items())
-    return tuple(
-        rule
-        if (fault := found.fault(rule.config)) is None
-        else dataclasses.replace(
-            rule, expected_samples_per_s=None, unavailable=fault.message, predicted=False
-        )
-        for rule in rules
-    )
+    said = rule_configs(run, choice.situation)
+    return tuple(_rule(name, config, run, choice) for name, config in said.items())
 
 
 def rule_configs(run: Run, situation: Situation) -> dict[str, Config | None]:
@@ -68,6 +58,9 @@ def workers_by_rule(machine: Machine, target: Target, ranks: int) -> dict[str, i
 def _rule(name: str, config: Config | None, run: Run, choice: Choice) -> RuleOfThumb:
     if config is None:
         return RuleOfThumb(name=name, config=Config(), unavailable=_NO_GPU)
+    fault = Integrity.of(run).fault(config)
+    if fault is not None:
+        return RuleOfThumb(name=name, config=config, unavailable=fault.message)
     by_model, speeds, workers = choice.situation.by_model, choice.speeds, config.num_workers
     same = [each for each in gather(run) if each.config.num_workers == workers]
     with_rate = sorted((each for each in same if each.trials), key=lambda c: c.config != config)
@@ -75,10 +68,11 @@ def _rule(name: str, config: Config | None, run: Run, choice: Choice) -> RuleOfT
     if known is None and config.key in speeds.epochs and (by_model or not same):
         known = config.key
     if known is not None:
-        rate = speeds.rate(known).value
-        predicted = by_model or not with_rate
         return RuleOfThumb(
-            name=name, config=config, expected_samples_per_s=rate, predicted=predicted
+            name=name,
+            config=config,
+            expected_samples_per_s=speeds.rate(known).value,
+            predicted=by_model or not with_rate,
         )
     unavailable = f"num_workers={workers} was not measured"
     first = next((trial for each in same for trial in each.failures if trial.failure), None)

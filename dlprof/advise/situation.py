@@ -4,17 +4,62 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import statistics
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from dlprof.advise.predict.speed import CoreSpeed, core_speed, speed_error, usual_speed
+from dlprof.advise.candidates import typical
 from dlprof.advise.thresholds import SAME_CORES, SAME_STEP, SHARED
 from dlprof.errors import UsageError
-from dlprof.records import DATA_FAULTS, Calibration, Config, Constraints, Machine, Run
+from dlprof.records import (
+    DATA_FAULTS,
+    Calibration,
+    Config,
+    Constraints,
+    CoreSpeeds,
+    Machine,
+    Run,
+    Trial,
+)
+from dlprof.stats import SPEED_EXPONENT, SPEED_EXPONENT_SD
 from dlprof.units import format_duration
 
 if TYPE_CHECKING:
     from dlprof.model import Conditions
+
+
+_CLOCK = re.compile(r"([0-9]{1,2}(?:\.[0-9]{1,3})?)\s*GHz\b", re.IGNORECASE)
+
+_BY_SPEED = 1.15
+"""A factor to either side, not measured but assumed: how far kinds of work differ between CPU
+models on which the probe's loop is as fast."""
+
+_BY_CLOCK = 1.3
+"""The same of cores of like clock, between generations."""
+
+_UNKNOWN = 1.5
+"""The same where not even clocks are known."""
+
+_BETTER = "give --speed, or --machine with what dlprof machine --save writes there"
+
+_ENOUGH = 2
+"""Degrees of freedom from which the speeds of trials show how far they spread."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CoreSpeed:
+    """Speed of a core relative to that where the calibration was taken.
+
+    Attributes:
+        value: 0.8 for a core that takes 1.25 times as long.
+        factor: The true one may be this many times smaller or larger; 1 where it is known.
+        doubt: Where the value comes from, if that is not what was given; empty otherwise.
+    """
+
+    value: float
+    factor: float = 1.0
+    doubt: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,15 +75,10 @@ class Situation:
             background load.
         by_model: Whether they don't, and a calibration answers.
         step_measured: Whether the trials ran with the step that is asked for.
-        step_s: Seconds of the step that are no CPU work of its own.
-        step_cpu_s: CPU seconds of it.
-        cores: Cores that all ranks may use together.
-        neighbours: Of these, what others keep busy.
-        storage_bytes_per_s: What the storage gives to all ranks together; ``None`` for no limit.
+        step_s, step_cpu_s, cores, neighbours, storage_bytes_per_s, copy_scale: As ``conditions``
+            has them.
         speed: Of its cores.
-        speed_error: How far that spreads, as the standard deviation of its logarithm; ``None``
-            where trials don't show it.
-        copy_scale: How much longer a copy to the device takes than where it was measured.
+        speed_error: How far that spreads; ``None`` where trials don't show it.
         length: Samples in an epoch.
         batches_per_epoch: At the target's own batch size.
         batch_size: Of the calibration.
@@ -119,7 +159,12 @@ class Situation:
             if asked.asks_for_cores or storage_bytes_per_s is not None:
                 usable_calibration(run)
             if step_s is not None and step_s < (whole_s or 0.0) * (1 - SAME_STEP):
-                raise _too_short(step_s, whole_s or 0.0)
+                short = format_duration(step_s)
+                raise UsageError(
+                    f"The run was measured with a step of {format_duration(whole_s)}, which says "
+                    f"nothing of a shorter one ({short})",
+                    hint=f"Sweep again with --step-time {short.replace(' ', '')}.",
+                )
         neighbours = asked.neighbours
         if neighbours is None:
             shared = not other and seen >= SHARED * there.usable_cores
@@ -152,7 +197,7 @@ class Situation:
             batch_tensors=header.target.batch_tensors,
             present=header.target.present_settings(has_accelerator=header.accelerator is not None),
         )
-        return dataclasses.replace(found, notes=tuple(_notes(run, asked, found)))
+        return dataclasses.replace(found, notes=_notes(run, asked, found))
 
     @property
     def conditions(self) -> Conditions:
@@ -194,7 +239,7 @@ class Situation:
 
 def is_calibrated(run: Run) -> bool:
     """Whether a run holds a calibration that can be predicted from."""
-    return _want_of_calibration(run) is None
+    return not _want_of_calibration(run)
 
 
 def usable_calibration(run: Run) -> Calibration:
@@ -204,42 +249,36 @@ def usable_calibration(run: Run) -> Calibration:
         UsageError: It holds none, none with a batch in it, or that of another run.
     """
     found, want = run.calibration, _want_of_calibration(run)
-    if found is not None and want is None:
-        counted = [t.samples_per_batch for t in run.completed if t.samples_per_batch]
-        if found.samples_per_batch is None and counted:
-            return dataclasses.replace(found, samples_per_batch=statistics.median(counted))
-        return found
-    raise UsageError(
-        f"The run holds {want}, so nothing can be predicted from it",
-        hint="Run dlprof profile TARGET, or dlprof sweep TARGET --search model with a budget that "
-        "has room for it, and name the new run file.",
-    )
+    if found is None or want:
+        raise UsageError(
+            f"The run holds {want}, so nothing can be predicted from it",
+            hint="Run dlprof profile TARGET, or dlprof sweep TARGET --search model with a budget "
+            "that has room for it, and name the new run file.",
+        )
+    counted = typical(trial.samples_per_batch or None for trial in run.completed)
+    if found.samples_per_batch is None and counted is not None:
+        return dataclasses.replace(found, samples_per_batch=counted)
+    return found
 
 
-def _want_of_calibration(run: Run) -> str | None:
-    """What a run holds instead of a calibration to predict from; ``None`` if it holds one."""
+def _want_of_calibration(run: Run) -> str:
+    """What a run holds instead of a calibration to predict from; empty if it holds one."""
     found = run.calibration
     if found is None:
         wrong = (t.failure is not None and t.failure.kind in DATA_FAULTS for t in run.trials)
         return "no calibration by right data" if any(wrong) else "no calibration"
-    if not found.is_usable:
-        return "a calibration without a single batch"
     calibrating = (trial for trial in run.trials if trial.id in found.trials)
-    if any(trial.config.batch_size != found.batch_size for trial in calibrating):
+    if found.is_usable and any(each.config.batch_size != found.batch_size for each in calibrating):
         return "a calibration of another batch size than that of its trials"
-    return None
+    return "" if found.is_usable else "a calibration without a single batch"
 
 
 def measured_step(run: Run) -> tuple[float, float]:
     """The step that the run's trials had: seconds that are no CPU work, and CPU seconds."""
-    named = _positive(run.header.settings.get("step_s"))
-    if named is not None:
-        return named, 0.0
-    if not run.header.settings.get("step_callable"):
-        return 0.0, 0.0
     steps = [stage for each in run.explanations if (stage := each.stage("step")) is not None]
-    if not steps:
-        return 0.0, 0.0
+    named = _positive(run.header.settings.get("step_s"))
+    if named is not None or not run.header.settings.get("step_callable") or not steps:
+        return named or 0.0, 0.0
     whole = statistics.fmean(step.mean_s for step in steps)
     cpu = min(whole, statistics.fmean(step.cpu_s or 0.0 for step in steps))
     return whole - cpu, cpu
@@ -247,18 +286,7 @@ def measured_step(run: Run) -> tuple[float, float]:
 
 def neighbours_seen(run: Run) -> float | None:
     """Cores that others kept busy while the run was measured: the median over its trials."""
-    others = [trial.usage.other_cpu_cores for trial in run.completed]
-    known = [cores for cores in others if cores is not None]
-    return statistics.median(known) if known else None
-
-
-def _too_short(asked_s: float, measured_s: float) -> UsageError:
-    asked = format_duration(asked_s)
-    return UsageError(
-        f"The run was measured with a step of {format_duration(measured_s)}, which says "
-        f"nothing of a shorter one ({asked})",
-        hint=f"Sweep again with --step-time {asked.replace(' ', '')}.",
-    )
+    return typical(trial.usage.other_cpu_cores for trial in run.completed)
 
 
 def _epoch_of(run: Run) -> tuple[int | None, int | None]:
@@ -279,37 +307,124 @@ def _positive(value: object) -> float | None:
 
 def _copy_scale(here: Machine, there: Machine) -> float:
     """How much longer a copy takes there, by the links' theory; 1 where one isn't known."""
-
-    def link(machine: Machine) -> float | None:
-        speeds = [gpu.link_bytes_per_s for gpu in machine.gpus]
-        return min((speed for speed in speeds if speed is not None), default=None)
-
-    mine, theirs = link(here), link(there)
+    mine, theirs = (
+        min((gpu.link_bytes_per_s for gpu in each.gpus if gpu.link_bytes_per_s), default=0.0)
+        for each in (here, there)
+    )
     return mine / theirs if mine and theirs else 1.0
 
 
-def _notes(run: Run, asked: Constraints, there: Situation) -> list[str]:
+def _notes(run: Run, asked: Constraints, there: Situation) -> tuple[str, ...]:
     """What was taken for granted."""
-    notes, machine = [], there.machine
-    if asked.neighbours is None and there.extrapolated:
-        notes.append("nobody else is taken to be on the machine: --neighbours says otherwise")
-    physical = machine.physical_cores
-    if physical is not None and physical < machine.logical_cpus and there.cores > physical:
-        notes.append(
-            f"{machine.logical_cpus} CPUs are the hyper-threads of {physical} cores: where more "
-            f"than {physical} are busy, each gives less than predicted"
-        )
-    read = run.calibration.read_bytes_per_batch if run.calibration is not None else None
-    if there.storage_bytes_per_s is not None and not read:
-        notes.append(
-            "the calibrated batches came from the page cache, so the storage limit holds nothing "
-            "back: calibrate with dlprof profile --cold-cache"
-        )
-    if there.step_s and not there.step_cpu_s:
-        notes.append(f"the step takes {format_duration(there.step_s)} and no CPU time")
-    if there.copy_scale != 1.0 and run.calibration is not None and run.calibration.copy_s:
-        notes.append(
-            f"copies to the device take {there.copy_scale:.2g} times as long there, by what the "
-            "links allow"
-        )
-    return notes
+    logical, physical = there.machine.logical_cpus, there.machine.physical_cores or math.inf
+    known = run.calibration
+    notes = {
+        "nobody else is taken to be on the machine: --neighbours says otherwise": (
+            asked.neighbours is None and there.extrapolated
+        ),
+        f"{logical} CPUs are the hyper-threads of {physical} cores: where more than {physical} are "
+        "busy, each gives less than predicted": physical < logical and there.cores > physical,
+        "the calibrated batches came from the page cache, so the storage limit holds nothing "
+        "back: calibrate with dlprof profile --cold-cache": (
+            there.storage_bytes_per_s is not None
+            and not (known is not None and known.read_bytes_per_batch)
+        ),
+        f"the step takes {format_duration(there.step_s)} and no CPU time": (
+            there.step_s and not there.step_cpu_s
+        ),
+        f"copies to the device take {there.copy_scale:.2g} times as long there, by what the links "
+        "allow": there.copy_scale != 1.0 and known is not None and known.copy_s,
+    }
+    return tuple(note for note, holds in notes.items() if holds)
+
+
+def core_speed(
+    here: Machine, there: Machine, *, ghz: float | None = None, given: float | None = None
+) -> CoreSpeed:
+    """The speed as given, else as measured on both, else by CPU models, clocks, or 1.
+
+    Args:
+        here: Where the calibration was taken, with the usual speed of its cores.
+        there: Where it is to be applied.
+        ghz: Clock of ``there``, where its profile says.
+        given: As the user says.
+    """
+    if given is not None:
+        return CoreSpeed(value=given)
+    mine, theirs, alike = here.core_speed, there.core_speed, there.cpu_model == here.cpu_model
+    seen = mine is not None and theirs is not None and mine.unit == theirs.unit
+    if there.fingerprint == here.fingerprint or (alike and not seen):
+        return CoreSpeed(value=1.0)
+    value, factor, as_fast = 1.0, _UNKNOWN, "as fast"
+    how = f"for lack of anything better: {_BETTER}"
+    clock_here, clock_there = clock_of(here.cpu_model), ghz or clock_of(there.cpu_model)
+    if seen and mine is not None and theirs is not None:
+        log = math.log(theirs.median / mine.median)
+        spread = math.log(theirs.high / theirs.low) / 2
+        kinds = 0.0 if alike else math.log(_BY_SPEED)
+        value = math.exp(SPEED_EXPONENT * log)
+        factor = math.exp(math.hypot(2 * SPEED_EXPONENT_SD * log, spread, kinds))
+        speeds = f"{theirs.median:,.0f} and {mine.median:,.0f} {mine.unit}"
+        as_fast, how = f"{value:.2f} times as fast", f"by the speeds measured on both ({speeds})"
+    elif clock_here and clock_there:
+        value, factor = clock_there / clock_here, _BY_CLOCK
+        clocks = f"{clock_there:g} and {clock_here:g} GHz"
+        as_fast, how = f"{value:.2f} times as fast", f"by clock rates alone ({clocks}): {_BETTER}"
+    whose = f"as one of {here.hostname}, {how}"
+    doubt = f"a core of {there.hostname} is taken to be {as_fast} {whose}"
+    return CoreSpeed(value=value, factor=factor, doubt=doubt)
+
+
+def clock_of(cpu_model: str) -> float | None:
+    """GHz in the name of a CPU model.
+
+    >>> clock_of("Intel(R) Xeon(R) Platinum 8168 CPU @ 2.70GHz")
+    2.7
+    """
+    found = _CLOCK.search(cpu_model)
+    clock = float(found[1]) if found else 0.0
+    return clock if clock > 0 and math.isfinite(clock) else None
+
+
+def usual_speed(run: Run) -> CoreSpeeds | None:
+    """The usual speed of a machine's cores: that of the median trial of a run, and its extremes.
+
+    Of trials that kept at most one core busy, where there are any: a machine that is measured by
+    itself is idle, too, and cores that are busy together slow each other down.
+    """
+    groups = _log_speeds(run.trials)
+    few = [log for busy, logs in groups.items() if busy <= 1 for log in logs]
+    known = few or [log for logs in groups.values() for log in logs]
+    if not known:
+        return None
+    middle, low, high = map(math.exp, (statistics.median(known), min(known), max(known)))
+    unit = CoreSpeeds.unit_of(run.header.python_version)
+    return CoreSpeeds(median=middle, low=low, high=high, unit=unit)
+
+
+def speed_error(trials: Iterable[Trial]) -> float | None:
+    """How far the speed of a loader's computing spreads by that of the cores.
+
+    Returns:
+        Standard deviation of its logarithm between windows of trials with as many busy cores;
+        ``None`` where too few of them know the speed.
+    """
+    groups = _log_speeds(trials).values()
+    free = sum(len(logs) - 1 for logs in groups)
+    if free < _ENOUGH:
+        return None
+    squares = math.fsum((x - statistics.fmean(logs)) ** 2 for logs in groups for x in logs)
+    return SPEED_EXPONENT * math.sqrt(squares / free)
+
+
+def _log_speeds(trials: Iterable[Trial]) -> dict[int, list[float]]:
+    """Logarithms of the cores' speed in the windows of trials, by how many cores these kept busy.
+
+    Cores that are busy together slow each other down, and that is the loader's own doing.
+    """
+    groups: dict[int, list[float]] = {}
+    for trial in trials:
+        speed, own = trial.usage.core_speed, trial.usage.own_cpu_cores
+        if trial.outcome == "completed" and speed is not None and speed > 0:
+            groups.setdefault(round(own or 0.0), []).append(math.log(speed))
+    return groups

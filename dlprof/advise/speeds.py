@@ -11,21 +11,19 @@ import dataclasses
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from dlprof.advise.candidates import Candidate, has_rate
 from dlprof.advise.situation import Situation, is_calibrated
 from dlprof.advise.thresholds import TURNOVER_SPREAD
-from dlprof.errors import UsageError
 from dlprof.records import Config, Estimate, Prediction, Run, Trial
 from dlprof.stats import (
     Belief,
     Expected,
     Gap,
-    Observation,
     believe,
     observe,
-    shortfall,
     turnovers,
 )
 
@@ -49,8 +47,7 @@ class Rates:
     wait_fraction: float | None
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class EpochFactor:
+class EpochFactor(NamedTuple):
     """What epoch turnover leaves of a configuration's steady rate.
 
     Attributes:
@@ -102,17 +99,19 @@ class Speeds:
 
     def rate(self, key: str) -> Estimate:
         """The one rate of a configuration, over whole epochs where their length is known."""
-        return _widened(self.steady(key), self.epochs[key].log, self.epochs[key].log_sd)
+        return product(self.steady(key), around(*self.epochs[key]))
 
     def ratio(self, key: str, other: str) -> Estimate:
         """The rate of one over that of another, with the interval of their quotient."""
         if key == other:
             return Estimate(value=1.0, low=1.0, high=1.0)
-        one, two = self.epochs[key], self.epochs[other]
-        error, steady = math.hypot(one.log_sd, two.log_sd), self.belief.ratio(key, other)
+        one, two, steady = self.epochs[key], self.epochs[other], self.belief.ratio(key, other)
         if self.claimed and self.belief.error(key, other):
-            steady = _quotient(self.claimed[key], self.claimed[other])
-        return _widened(steady, one.log - two.log, error)
+            below = self.claimed[other]
+            low, high = (end and 1 / end for end in (below.high, below.low))
+            inverse = Estimate(value=1 / below.value, low=low, high=high)
+            steady = product(self.claimed[key], inverse)
+        return product(steady, around(one.log - two.log, math.hypot(one.log_sd, two.log_sd)))
 
     def chance(self, key: str, other: str, factor: float = 1.0) -> float:
         """Probability that one is more than a factor as fast as another."""
@@ -124,10 +123,6 @@ class Speeds:
         steady = self.belief.gap(key, other)
         more = 0.0 if key == other else math.hypot(one.log_sd, two.log_sd)
         return Gap(steady.value + one.log - two.log, math.hypot(steady.error, more), steady.df)
-
-    def shortfall(self, key: str, others: Iterable[str]) -> float:
-        """By how much the log rate of one may be below the best of others, at most."""
-        return shortfall(self.gap(each, key) for each in others)
 
     def fastest(self, among: Sequence[Candidate]) -> Candidate:
         """The fastest of some, which must not be none; the first of equals."""
@@ -163,50 +158,33 @@ def speeds_of(
         trial.id: rates_of(trial, situation, turns.get(trial.config.turnover_group))
         for trial in trials
     }
-    observed = (
-        observe(trial, rates[trial.id].samples_per_s, wait=rates[trial.id].wait_fraction)
-        for trial in trials
-    )
-    expected = _expected(run, situation, trials, models)
+    pairs = ((trial, rates[trial.id]) for trial in trials)
+    made = (observe(trial, own.samples_per_s, wait=own.wait_fraction) for trial, own in pairs)
+    seen = [each for each in made if each is not None]
+    expected = None
+    if situation.as_measured:
+        stored = run.prediction
+        expected = None if stored is None else Expected.of(stored)
+        if is_calibrated(run) and (models or stored is None):
+            from dlprof.advise.predict.carried import expectation  # noqa: PLC0415 - as above
+
+            expected = expectation(run, situation, {trial.config for trial in trials}, models)
     timed = Counter(t.config.turnover_group for t in trials if t.epoch_turnover_s is not None)
     logs: dict[Config, list[float]] = {}
     for trial in trials:
         factor = max(_LEAST_FACTOR, rates[trial.id].epoch_factor)
         logs.setdefault(trial.config, []).append(math.log(factor))
-    factors = {c.key: _mean(found, timed[c.turnover_group]) for c, found in logs.items()}
-    seen = [each for each in observed if each is not None]
+    epochs = predicted_factors(expected)
+    for config, found in logs.items():
+        log = math.fsum(found) / len(found)  # as sure as the turnover's share of the epoch
+        error = TURNOVER_SPREAD / math.sqrt(max(1, timed[config.turnover_group]))
+        epochs[config.key] = EpochFactor(log=log, log_sd=(1 - math.exp(log)) * error)
     return Speeds(
         belief=believe(seen, expected),
-        epochs={**predicted_factors(expected), **factors},
+        epochs=epochs,
         rates=rates,
         claimed={} if seen else claims(models),
     )
-
-
-def observations(run: Run) -> list[Observation]:
-    """What the trials of a run gave under the conditions that they were measured in."""
-    trials = (trial for trial in run.trials if trial.purpose == "measure" and has_rate(trial))
-    return [each for trial in trials if (each := observe(trial)) is not None]
-
-
-def _expected(
-    run: Run, situation: Situation, trials: Sequence[Trial], models: Mapping[Config, Prediction]
-) -> Expected | None:
-    """What was predicted of what was measured: by the sweep; where it did not, by its calibration.
-
-    With what is asked for beside, which nobody measured.
-    """
-    if not situation.as_measured:
-        return None
-    stored = None if run.prediction is None else Expected.of(run.prediction)
-    if not (models or stored is None) or not is_calibrated(run):
-        return stored
-    from dlprof.advise.predict.carried import expectation  # noqa: PLC0415 - it loads the model
-
-    try:
-        return expectation(run, situation, {trial.config for trial in trials}, models)
-    except UsageError:  # of another batch size, or of batches that cost nothing
-        return stored
 
 
 def predicted_factors(expected: Expected | None) -> dict[str, EpochFactor]:
@@ -240,34 +218,24 @@ def rates_of(trial: Trial, situation: Situation, turnover_s: float | None) -> Ra
         return Rates(samples_per_s=measured * share, epoch_factor=1.0, wait_fraction=wait)
     batches = trial.batches_per_s.value * share
     samples_per_batch = measured / trial.batches_per_s.value
-    if situation.derived_step_s is not None:
+    step_s = situation.derived_step_s
+    if step_s is not None:
+        # Without workers, loading and step take turns; with them, they overlap. Receiving a batch
+        # takes the main process a little on top, which only measuring or a model tells.
         alone = not trial.config.num_workers
         waiting = 1.0 if trial.wait_fraction is None or not alone else trial.wait_fraction
         load_s = waiting / batches
-        batches = at_step(load_s, situation.derived_step_s, alone=alone)
-        wait = max(0.0, 1 - batches * situation.derived_step_s)
-    return Rates(
-        samples_per_s=batches * samples_per_batch,
-        epoch_factor=_epoch_factor(
-            trial, batches, situation.epoch_batches(trial.config), turnover_s, wait
-        ),
-        wait_fraction=wait,
-    )
-
-
-def at_step(load_s: float, step_s: float, *, alone: bool) -> float:
-    """Batches per second at a step that was not measured.
-
-    Without workers, loading and step take turns: ``1 / (step + load)``. With workers they
-    overlap: ``min(1 / load, 1 / step)``. Receiving a batch takes the main process a little on top,
-    which only measuring or a model tells.
-
-    Args:
-        load_s: What loading alone takes for a batch.
-        step_s: Length of the step.
-        alone: Whether there are no workers.
-    """
-    return 1 / (step_s + load_s) if alone else 1 / max(load_s, step_s)
+        batches = 1 / (step_s + load_s) if alone else 1 / max(load_s, step_s)
+        wait = max(0.0, 1 - batches * step_s)
+    count, factor = situation.epoch_batches(trial.config), 1.0
+    if count is not None and turnover_s is not None and not trial.whole_epochs:
+        # All workers load their first batch in the turnover, and the last round leaves some idle.
+        waiting, at_once = 1.0 if wait is None else wait, max(1, trial.config.num_workers)
+        idle = math.ceil(count / at_once) * at_once - count
+        loading_s = count / batches
+        epoch_s = loading_s + (idle - at_once) * waiting / batches + turnover_s
+        factor = loading_s / max(loading_s, epoch_s)
+    return Rates(samples_per_s=batches * samples_per_batch, epoch_factor=factor, wait_fraction=wait)
 
 
 def cores_share(trial: Trial, situation: Situation) -> float:
@@ -284,52 +252,17 @@ def cores_share(trial: Trial, situation: Situation) -> float:
     return min(1.0, situation.machine.usable_cores / (ranks * own))
 
 
-def _epoch_factor(
-    trial: Trial,
-    batches_per_s: float,
-    epoch_batches: int | None,
-    turnover_s: float | None,
-    wait: float | None,
-) -> float:
-    """Rate over whole epochs over the steady one; 1 where the trial's own counts turnovers."""
-    if epoch_batches is None or turnover_s is None or trial.whole_epochs:
-        return 1.0
-    # All workers load their first batch in the turnover, and the last round leaves some idle.
-    waiting, at_once = 1.0 if wait is None else wait, max(1, trial.config.num_workers)
-    idle = math.ceil(epoch_batches / at_once) * at_once - epoch_batches
-    loading_s = epoch_batches / batches_per_s
-    epoch_s = loading_s + (idle - at_once) * waiting / batches_per_s + turnover_s
-    return loading_s / max(loading_s, epoch_s)
-
-
-def _mean(logs: Sequence[float], timings: int) -> EpochFactor:
-    """The mean over trials; its error is that of the turnover's share of the epoch.
-
-    Args:
-        logs: Logarithm of the factor, by trial.
-        timings: How often the turnover was timed, for all trials that share it.
-    """
-    log = math.fsum(logs) / len(logs)
-    error = TURNOVER_SPREAD / math.sqrt(max(1, timings))
-    return EpochFactor(log=log, log_sd=(1 - math.exp(log)) * error)
-
-
-def _quotient(one: Estimate, two: Estimate) -> Estimate:
-    """The quotient of two rates, as if all that they may be off were their own."""
-    value = one.value / two.value
+def product(one: Estimate, two: Estimate) -> Estimate:
+    """The product of two figures, as if all that they may be off were their own."""
+    value = one.value * two.value
     if not (one.low and one.high and two.low and two.high):
         return Estimate(value=value)
-    down = math.hypot(math.log(one.value / one.low), math.log(two.high / two.value))
-    up = math.hypot(math.log(one.high / one.value), math.log(two.value / two.low))
+    down = math.hypot(math.log(one.value / one.low), math.log(two.value / two.low))
+    up = math.hypot(math.log(one.high / one.value), math.log(two.high / two.value))
     return Estimate(value=value, low=value * math.exp(-down), high=value * math.exp(up))
 
 
-def _widened(steady: Estimate, log: float, log_sd: float) -> Estimate:
-    """An estimate times a factor that is itself known with an error."""
-    value = steady.value * math.exp(log)
-    if not steady.low or not steady.high:
-        return Estimate(value=value)
-    error = 2 * log_sd  # two of them make 95 % of what is assumed rather than estimated
-    low = math.exp(-math.hypot(math.log(steady.value / steady.low), error))
-    high = math.exp(math.hypot(math.log(steady.high / steady.value), error))
-    return Estimate(value=value, low=value * low, high=value * high)
+def around(log: float, log_sd: float) -> Estimate:
+    """A factor whose logarithm is known with an assumed error, two of which make 95 %."""
+    low, high = math.exp(log - 2 * log_sd), math.exp(log + 2 * log_sd)
+    return Estimate(value=math.exp(log), low=low, high=high)

@@ -40,11 +40,9 @@ SURELY = 0.975
 SHOWN = 2.0
 """A ratio whose interval is wider than this, high over low, is not shown as a figure."""
 
-PAYS = 1.05
-"""A lever that gains less than this is not worth a sentence."""
-
-UNORDERED_PAYS = 1.1
-"""From this factor ``in_order=False`` is worth what it costs in reproducibility to some."""
+WORTH_TRYING, PAYS = 1.05, 1.1
+"""A change that gains less than the first is not worth a trial, nor a word where it was tried; one
+that gains less than the second, not worth what it costs in memory or order."""
 
 SAME_STEP = 0.05
 """Steps within 5 % of the measured one count as measured."""
@@ -74,7 +72,3 @@ STORAGE_WAITS = 0.2
 TURNOVER_SPREAD = 0.25
 """Expected relative standard deviation of one epoch turnover: starting the same workers took 32
 to 53 ms on a quiet machine, and it is timed once in a trial."""
-
-ELSEWHERE_LOG_SD = 0.02
-"""What predictions are off more under conditions that were not measured, as a standard deviation
-of the log rate: ``EXTRAPOLATED_ERROR`` of the model."""

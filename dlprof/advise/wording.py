@@ -19,11 +19,6 @@ def percent(fraction: float) -> str:
     return f"{fraction * 100:.1f} %" if fraction < 0.1 else f"{fraction * 100:.0f} %"
 
 
-def figures(ratio: Estimate) -> dict[str, float | None]:
-    """A ratio as evidence."""
-    return {"value": ratio.value, "low": ratio.low, "high": ratio.high}
-
-
 def times(count: int) -> str:
     """``once``, ``twice``, ``3 times``."""
     return {1: "once", 2: "twice"}.get(count, f"{count} times")
@@ -36,3 +31,8 @@ def severity_of(cost: float) -> Severity:
     if cost >= _MEDIUM:
         return "medium"
     return "low" if cost > 0 else "info"
+
+
+def inside(text: str) -> str:
+    """A sentence without the capital it begins with, as it stands inside of another."""
+    return text[:1].lower() + text[1:]

@@ -6,22 +6,25 @@ Apart from the rules of profiles, which load the model: a recommendation from tr
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from dlprof.advise.wording import inside
 from dlprof.records import (
+    DATA_FAULTS,
     LENGTH_SIGN,
     ONE_BATCH_SIGN,
     SHARE_OUT,
     WHOLE_EPOCHS,
     Config,
-    Failure,
     FailureKind,
     Finding,
+    FindingCode,
     Fix,
     Integrity,
     Reason,
     Run,
     Trial,
+    is_guessed,
 )
 
 SHARDED = Fix(
@@ -45,8 +48,16 @@ ONE_BATCH = (
 TRUNCATED_TITLE = "An epoch is not as long as it should be"
 
 
-def several_times(workers: int, seen: Iterable[Trial] = ()) -> str:
+def duplicated_title(seen: Sequence[Trial]) -> str:
+    """What trials show in which samples come more than once, as far as they prove it."""
+    return UNSHARED_TITLE if _is_guessed(seen) else DUPLICATED_TITLE
+
+
+def several_times(workers: int, seen: Sequence[Trial] = ()) -> str:
     """What duplicated data is, with so many workers, and by how much it was too long."""
+    guessed = seen[0].failure if _is_guessed(seen) else None
+    if guessed is not None:
+        return unshared_text(guessed.message.rstrip("."))
     told = (
         f"With {workers} workers an epoch holds each sample up to {workers} times: the iterable "
         "dataset does not share them out."
@@ -56,11 +67,16 @@ def several_times(workers: int, seen: Iterable[Trial] = ()) -> str:
     return f"{told} {counts[0].upper()}{counts[1:]}." if counts else told
 
 
-def unshared_text(seen: Mapping[str, str]) -> str:
-    """Why samples may come more than once, by the first trial that shows it."""
+def _is_guessed(seen: Sequence[Trial]) -> bool:
+    faults = [trial.failure for trial in seen if trial.failure is not None]
+    return bool(faults) and all(map(is_guessed, faults))
+
+
+def unshared_text(sign: str) -> str:
+    """Why samples may come more than once, by what shows it."""
     return (
-        f"{next(iter(seen.values()))}: unless it draws samples at random, or shares them out by "
-        "other means, such as a queue or a counter, each of them comes once per worker."
+        f"{sign}: unless the dataset draws samples at random, or shares them out by other means, "
+        "such as a queue or a counter, each of them comes once per worker."
     )
 
 
@@ -74,22 +90,11 @@ def failed_by(trials: Sequence[Trial], kind: FailureKind) -> list[Trial]:
     return [each for each in trials if each.failure is not None and each.failure.kind == kind]
 
 
-def findings_of(run: Run, *, extrapolated: bool) -> tuple[Finding, ...]:
-    """What a recommendation from a run has to say: of its data first, then what a profile found.
-
-    Args:
-        run: ``checked``.
-        extrapolated: Whether it is for another machine: its data is the same there.
-    """
-    found = data_findings(run)
-    codes = {each.code for each in found}
-    others = () if extrapolated else run.findings
-    return (*found, *(each for each in others if each.code not in codes))
-
-
 def data_findings(run: Run) -> tuple[Finding, ...]:
     """What a run shows of wrong data, and of workers without any."""
-    return tuple(_data_findings(run, Integrity.of(run), present_of(run)))
+    present = present_of(run)
+    now = 0 if present is None else present.num_workers
+    return tuple(found_in(run.trials, Integrity.of(run), now))
 
 
 def failing_present(run: Run) -> tuple[Reason, ...]:
@@ -98,43 +103,44 @@ def failing_present(run: Run) -> tuple[Reason, ...]:
     return () if found is None else (Reason(claim=found[0], evidence={"trials": found[1]}),)
 
 
-def _data_findings(run: Run, found: Integrity, present: Config | None) -> Iterator[Finding]:
-    now = present.num_workers if present is not None else 0
+def found_in(trials: Sequence[Trial], found: Integrity, now: int) -> Iterator[Finding]:
+    """What trials show of wrong data, and of workers without any.
+
+    Args:
+        trials: All of a target.
+        found: What they say of its data.
+        now: ``num_workers`` of the present settings; what is wrong with others costs nothing now.
+    """
+
+    def finding(
+        code: FindingCode, title: str, text: str, fix: Fix, ids: Iterable[str], cost: float = 0.0
+    ) -> Finding:
+        return Finding(
+            code=code,
+            severity="high" if cost else "info",
+            title=title,
+            explanation=text,
+            evidence={"trials": list(ids)},
+            fix=fix,
+            cost=cost,
+        )
+
     if found.duplicated is not None:
-        seen = failed_by(run.trials, "duplicated")
+        seen = failed_by(trials, "duplicated")
         workers = now if now > 1 else max((t.config.num_workers for t in seen), default=2)
-        cost = duplicated_cost(now)
-        yield Finding(
-            code="data.duplicated",
-            severity="high" if cost else "info",
-            title=DUPLICATED_TITLE,
-            explanation=several_times(workers, seen),
-            evidence={"trials": [trial.id for trial in seen]},
-            fix=SHARDED,
-            cost=cost,
-        )
+        title, text = duplicated_title(seen), several_times(workers, seen)
+        ids = (trial.id for trial in seen)
+        yield finding("data.duplicated", title, text, SHARDED, ids, duplicated_cost(now))
     if found.unshared:
-        yield Finding(
-            code="data.unshared",
-            severity="info",
-            title=UNSHARED_TITLE,
-            explanation=unshared_text(found.unshared),
-            evidence={"trials": list(found.unshared)},
-            fix=SHARDED,
-        )
+        text = unshared_text(next(iter(found.unshared.values())))
+        yield finding("data.unshared", UNSHARED_TITLE, text, SHARDED, found.unshared)
     if found.truncated:
-        seen = failed_by(run.trials, "truncated")
         counts = ", ".join(map(str, sorted(found.truncated)))
+        title = TRUNCATED_TITLE + (f" with num_workers={counts}" if found.whole is None else "")
+        text = found.truncated.get(now, next(iter(found.truncated.values()))).message
+        ids = (trial.id for trial in failed_by(trials, "truncated"))
         cost = 1.0 if now in found.truncated else 0.0
-        yield Finding(
-            code="data.truncated",
-            severity="high" if cost else "info",
-            title=TRUNCATED_TITLE + (f" with num_workers={counts}" if found.whole is None else ""),
-            explanation=found.truncated.get(now, next(iter(found.truncated.values()))).message,
-            evidence={"trials": [trial.id for trial in seen]},
-            fix=WHOLE,
-            cost=cost,
-        )
+        yield finding("data.truncated", title, text, WHOLE, ids, cost)
     if found.fed is not None:
         yield Finding(
             code="workers.unfed",
@@ -175,7 +181,7 @@ def present_failure(run: Run) -> tuple[str, list[str]] | None:
     Returns:
         ``None`` if they work, or nothing is known of them.
     """
-    present = present_of(run)
+    present, verdict = present_of(run), "are wrong"
     if present is None:
         return None
     own = [trial for trial in run.trials if trial.config == present]
@@ -184,20 +190,15 @@ def present_failure(run: Run) -> tuple[str, list[str]] | None:
         fault = next((trial.failure for trial in own if trial.failure is not None), None)
     if fault is None:
         return None
-    tried = any(trial.outcome != "skipped" for trial in own) or not own
-    return f"Your settings ({present.text}) {_verdict(fault, tried=tried)}", [t.id for t in own]
-
-
-def _verdict(fault: Failure, *, tried: bool) -> str:
-    if fault.kind == "duplicated":
-        return f"are wrong: {_uncapitalised(DUPLICATED_TITLE)}."
-    if fault.kind == "truncated":
-        return f"are wrong: {_uncapitalised(fault.message)}"
-    return f"fail: {fault.message}" if tried else f"can't work here: {fault.message}"
-
-
-def _uncapitalised(text: str) -> str:
-    return text[:1].lower() + text[1:]
+    message = inside(fault.message)
+    if is_guessed(fault):
+        verdict = "may be wrong"
+    elif fault.kind == "duplicated":
+        message = f"{inside(DUPLICATED_TITLE)}."
+    elif fault.kind not in DATA_FAULTS:
+        tried = any(trial.outcome != "skipped" for trial in own) or not own
+        verdict, message = "fail" if tried else "can't work here", fault.message
+    return f"Your settings ({present.text}) {verdict}: {message}", [trial.id for trial in own]
 
 
 def present_of(run: Run) -> Config | None:

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 
 from dlprof.advise.predict.cells import most_workers
 from dlprof.advise.situation import Situation
+from dlprof.advise.thresholds import PAYS
 from dlprof.engine.telling import sensible
 from dlprof.errors import UsageError
 from dlprof.model import Conditions, fit, needs
-from dlprof.records import Calibration, Config, Integrity, Plan, Run, SweepPrediction
+from dlprof.records import Calibration, Config, Integrity, Run, SweepPrediction
 from dlprof.search.exclusions import still_useful
 from dlprof.search.foretell import foretell
 from dlprof.search.levers import levers
@@ -50,28 +51,20 @@ def foretold(run: Run) -> SweepPrediction | None:
     Returns:
         ``None`` where the model can say nothing of them.
     """
-    plan, calibration = _useful_plan(run), run.calibration
+    plan, calibration = run.header.plan, run.calibration
     if plan is None or calibration is None:
         return None
+    plan = still_useful(plan, Integrity.of(run))
     try:
         conditions = Situation.of(run).conditions
-        found = foretell(
-            calibration,
-            _worth_predicting(run, calibration, plan.cells, conditions),
-            conditions,
-            present=plan.present,
-        )
+        cells = _worth_predicting(run, calibration, plan.cells, conditions)
+        found = foretell(calibration, cells, conditions, present=plan.present)
     except (UsageError, ValueError):
         return None
     if plan.present is None or plan.present not in plan.configs or plan.present in plan.cells:
         return found
     race = sorted({*found.race, plan.present}, key=lambda config: config.cost_key)
     return dataclasses.replace(found, race=tuple(race))
-
-
-def _useful_plan(run: Run) -> Plan | None:
-    plan = run.header.plan
-    return None if plan is None else still_useful(plan, Integrity.of(run))
 
 
 def levers_of(run: Run, pick: Config) -> tuple[Config, ...]:
@@ -84,16 +77,13 @@ def levers_of(run: Run, pick: Config) -> tuple[Config, ...]:
     explained = [trial for trial in run.trials if trial.purpose == "explain"]
     try:
         conditions = Situation.of(run).conditions
-        return levers(calibration, pick, conditions, explained, swept=swept)
+        return levers(calibration, pick, conditions, explained, unordered_pays=PAYS, swept=swept)
     except (UsageError, ValueError):
         return ()
 
 
 def _worth_predicting(
-    run: Run,
-    calibration: Calibration,
-    cells: Sequence[Config],
-    conditions: Conditions,
+    run: Run, calibration: Calibration, cells: Sequence[Config], conditions: Conditions
 ) -> list[Config]:
     """The cells without more workers than could gain or be measured, unless the user named them.
 
@@ -101,34 +91,25 @@ def _worth_predicting(
     That is no gain to recommend: what saturates the machine with nobody else on it is enough. And
     what takes too much of the budget to start could not be verified.
     """
-    settings = run.header.settings
-    if settings.get("num_workers") is not None:
+    settings, plan = run.header.settings, run.header.plan
+    if settings.get("num_workers") is not None or not cells:
         return list(cells)
-    if not cells:
-        return []
     alone = dataclasses.replace(conditions, neighbours=0.0)
     most = most_workers(calibration, cells[-1], alone)
-    many = frozenset() if conditions.neighbours else _many(cells, conditions)
+    # A few with more are looked at, with shallow queues: deep ones fill slowly.
+    share = conditions.cores / conditions.ranks
+    each = () if conditions.neighbours else _MANY_PER_CORE
+    limits = [min(_MANY, math.ceil(count * share)) for count in each]
+    many = {max((c.num_workers for c in cells if c.num_workers <= n), default=0) for n in limits}
+    depth = min((c.prefetch_factor or 0 for c in cells if c.num_workers), default=0)
     budget_s = settings.get("budget_s")
     longest_s = _START_SHARE * budget_s if isinstance(budget_s, int | float) else math.inf
-    present = run.header.plan.present if run.header.plan is not None else None
-    return [
-        cell
-        for cell in cells
-        if cell == present
-        or (
-            (cell.num_workers <= most or cell in many)
-            and (needs(calibration, cell).startup_s or 0.0) <= max(longest_s, _QUICK_START_S)
-        )
-    ]
 
+    def worth(cell: Config) -> bool:
+        looked_at = cell.num_workers in many and cell.prefetch_factor == depth
+        startup_s = needs(calibration, cell).startup_s or 0.0
+        few = cell.num_workers <= most or looked_at
+        return few and startup_s <= max(longest_s, _QUICK_START_S)
 
-def _many(cells: Sequence[Config], conditions: Conditions) -> frozenset[Config]:
-    """The few with more workers that are looked at, with shallow queues: deep ones fill slowly."""
-    share = conditions.cores / conditions.ranks
-    limits = [min(_MANY, math.ceil(each * share)) for each in _MANY_PER_CORE]
-    counts = {max((c.num_workers for c in cells if c.num_workers <= n), default=0) for n in limits}
-    depth = min((c.prefetch_factor or 0 for c in cells if c.num_workers), default=0)
-    return frozenset(
-        cell for cell in cells if cell.num_workers in counts and cell.prefetch_factor == depth
-    )
+    present = None if plan is None else plan.present
+    return [cell for cell in cells if cell == present or worth(cell)]

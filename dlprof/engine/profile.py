@@ -266,8 +266,8 @@ class _Profile:
         return TrialRequest(
             config=experiment.config,
             trial_s=experiment.trial_s,
-            step_s=(settings.step_s or 0.0) if experiment.step else 0.0,
-            step_callable=settings.step_callable if experiment.step else None,
+            step_s=settings.step_s or 0.0,
+            step_callable=settings.step_callable,
             cold_cache=experiment.cold_cache or settings.cold_cache,
             turnover=experiment.turnover,
             explain=experiment.explain,
@@ -304,10 +304,8 @@ class _Profile:
             reads_files=target.reads_files and not settings.cold_cache,
         )
         calibration = self._calibration(evidence)
-        if calibration is None:
-            return evidence
-        predict = self._foresight(calibration, evidence)
-        return dataclasses.replace(evidence, calibration=calibration, predict=predict)
+        predict = None if calibration is None else self._foresight(calibration, evidence)
+        return dataclasses.replace(evidence, predict=predict)
 
     def _checked(self) -> tuple[Observation, ...]:
         """The observations, those of wrong data as failed ones."""
@@ -332,7 +330,7 @@ class _Profile:
         step = None if explained is None else explained.stage("step")
         if self.settings.step_callable is not None and step is not None:
             return Foresight.at_step(calibration, step)
-        return Foresight(calibration=calibration, step_s=evidence.step_s)
+        return Foresight.at_step(calibration, evidence.step_s)
 
     def _calibration(self, evidence: Evidence) -> Calibration | None:
         """What batches cost; ``None`` where no trial told."""

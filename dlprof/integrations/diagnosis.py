@@ -19,6 +19,7 @@ from dlprof.advise.findings import (
     find,
 )
 from dlprof.advise.findings.claims import fixed
+from dlprof.advise.findings.view import OTHERS, View
 from dlprof.integrations.first_batches import OF_ITERABLES
 from dlprof.model import fit
 from dlprof.records import (
@@ -44,9 +45,6 @@ are told: below it the report says that no loader holds the script up."""
 _TOO_FEW_BATCHES = 10
 _FEW_BATCHES = 30
 _MOST_UNTOLD = 3
-_OTHERS = 0.15
-"""Share of the usable cores that others may take, as in a trial of a sweep."""
-
 _FELT = 0.05
 _ROLE: Final = "present"
 _MAKE_ONCE = "make it once, before the first epoch, or its workers can't persist."
@@ -227,17 +225,11 @@ def _outlook(found: Diagnosis, evidence: Evidence) -> tuple[str, ...]:
         return ()
     if config.num_workers == evidence.config.num_workers:
         return ()  # how workers start changes nothing between batches
-    told = evidence.predict(config, cores=_cores(evidence))
+    told = evidence.predict(config, cores=View.of(evidence).available)
     if told is None or told.wait_fraction is None:
         return ()
     waits = f"{told.wait_fraction * 100:.0f} % waiting"
     return (f"With num_workers={config.num_workers} the model predicts {waits} between batches.",)
-
-
-def _cores(evidence: Evidence) -> float:
-    """That were to be had, as gains are reckoned on them too."""
-    usages = [trial.usage.available_cpu_cores for trial in evidence.plain(_ROLE)]
-    return next(filter(None, usages), evidence.machine.usable_cores)
 
 
 def _evidence(
@@ -285,11 +277,8 @@ def _evidence(
     step = explanation.stage("step")
     if step is None or (calibration.in_main is None and calibration.in_workers is None):
         return evidence
-    return dataclasses.replace(
-        evidence,
-        calibration=calibration,
-        predict=Foresight.at_step(calibration, step, whole_cpu_s=explanation.step_cpu_s),
-    )
+    predict = Foresight.at_step(calibration, step, whole_cpu_s=explanation.step_cpu_s)
+    return dataclasses.replace(evidence, predict=predict)
 
 
 def _script(
@@ -325,7 +314,7 @@ def _is_disturbed(explanation: Explanation, usage: Usage, cores: float) -> bool:
     """Whether others took cores that making batches waited for."""
     waited_s, made_s = sum(explanation.costs.run_queue_s), sum(explanation.costs.cpu_s)
     others = usage.other_cpu_cores or 0.0
-    return others > _OTHERS * cores and waited_s > _FELT * (waited_s + made_s)
+    return others > OTHERS * cores and waited_s > _FELT * (waited_s + made_s)
 
 
 def _plain_trial(loader: WatchedLoader, config: Config) -> Trial:

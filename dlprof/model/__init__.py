@@ -7,20 +7,25 @@ configurations would give under any conditions, by a recursion over batches (``m
 
 from __future__ import annotations
 
-from dlprof.model.bounds import binding, bounds, describe
+from dlprof.model.bounds import binding, bounds, describe, rate_allowed
 from dlprof.model.calibrate import fit
-from dlprof.model.conditions import SPEED_ERROR, Conditions
-from dlprof.model.interval import relative_error
 from dlprof.model.maxplus import drawn, steady_rate
-from dlprof.model.predict import predict_all, spread_workers
-from dlprof.model.resources import Needs, needs
-from dlprof.model.work import Cell, cell_of, work_of
+from dlprof.model.predict import (
+    EXTRAPOLATED_ERROR,
+    predict_all,
+    relative_error,
+    spread_workers,
+)
+from dlprof.model.resources import needs
+from dlprof.model.work import SPEED_ERROR, Cell, Conditions, Means, Work, cell_of, work_of
 
 __all__ = [
+    "EXTRAPOLATED_ERROR",
     "SPEED_ERROR",
     "Cell",
     "Conditions",
-    "Needs",
+    "Means",
+    "Work",
     "binding",
     "bounds",
     "cell_of",
@@ -29,6 +34,7 @@ __all__ = [
     "fit",
     "needs",
     "predict_all",
+    "rate_allowed",
     "relative_error",
     "spread_workers",
     "steady_rate",

@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from dlprof.model.work import Cell
+from dlprof.model.work import Cell, Conditions, Means, Work
 
 _SURE = 1e-12
 
@@ -59,14 +59,37 @@ def bounds(cell: Cell) -> dict[Bound, float]:
     Limits that don't exist in this configuration are left out; one that costs nothing is
     ``inf``.
     """
-    return _with_workers(cell) if cell.workers else _in_main(cell)
+    means, where, step_s = cell.work.means, cell.conditions, cell.whole_step_s
+    receive = means.receive_cpu + means.receive_io
+    main_s = means.main_cpu + (0.0 if cell.work.pinned else receive)
+    if not cell.workers:
+        slow = _slowdown_in_main(cell)
+        main_s, step_s = slow * means.cpu + means.io, cell.step_s + slow * (step_s - cell.step_s)
+    found: dict[Bound, float] = {"step" if step_s > main_s else "main": _over(1.0, main_s + step_s)}
+    if cell.workers:
+        # With one batch ahead, a worker rests until its is taken in.
+        rest = receive + means.main_cpu if cell.prefetch == 1 else 0.0
+        found["workers"] = _over(cell.workers, means.cpu + means.io + rest)
+    found["cores"] = _over(own_cores(cell) / where.ranks, cpu_per_batch(cell))
+    if cell.work.pinned:
+        found["pin"] = _over(1.0, receive + means.pin)
+    if where.storage_bytes_per_s is not None and cell.work.read_bytes > 0:
+        found["storage"] = where.storage_bytes_per_s / cell.work.read_bytes / where.ranks
+    return found
 
 
 def binding(cell: Cell) -> tuple[Bound, float]:
     """The lowest bound; of equal ones, the first as ``bounds`` lists them."""
-    found = bounds(cell)
-    name = min(found, key=lambda each: found[each])
-    return name, found[name]
+    return min(bounds(cell).items(), key=lambda each: each[1])
+
+
+def rate_allowed(means: Means, *, workers: int, cores: float, step_s: float = 0.0) -> float:
+    """Batches per second that mean costs allow one rank on cores of its own: the lowest bound."""
+    work, conditions = Work(rows=(), means=means), Conditions(cores=cores)
+    cell = Cell(
+        workers=workers, prefetch=2, in_order=True, work=work, step_s=step_s, conditions=conditions
+    )
+    return binding(cell)[1]
 
 
 def own_cores(cell: Cell) -> float:
@@ -78,7 +101,8 @@ def own_cores(cell: Cell) -> float:
     where = cell.conditions
     if not where.neighbours:
         return where.cores
-    threads = where.ranks * max(1.0, _computing(cell))
+    loading = _computing(cell) if cell.workers else 1.0 + cell.work.helpers
+    threads = where.ranks * max(1.0, loading)
     shared = where.cores * threads / (threads + where.neighbours)
     return max(where.cores - where.neighbours, shared)
 
@@ -91,44 +115,20 @@ def cpu_per_batch(cell: Cell) -> float:
     means, where = cell.work.means, cell.conditions
     loading = means.cpu * (1.0 + cell.work.helpers)
     receiving = means.receive_cpu + means.main_cpu + (means.pin if cell.work.pinned else 0.0)
-    beside = _computing(cell) if cell.workers else 0.0
-    threads = where.ranks * (beside + where.step_cores) + where.neighbours
+    threads = where.ranks * (_computing(cell) + where.step_cores) + where.neighbours
     spinning = where.step_cores * cell.step_s * min(1.0, where.cores / max(threads, 1e-9))
     return loading + receiving + spinning + where.step_threads * where.step_cpu_s / where.speed
 
 
-def cores_bound(cell: Cell) -> float:
-    """The rate of one rank at which all cores are busy."""
-    return _over(own_cores(cell) / cell.conditions.ranks, cpu_per_batch(cell))
-
-
 def _computing(cell: Cell) -> float:
-    """Threads of one rank that compute at once while its workers are busy."""
-    return cell.workers * _cpu_share(cell) if cell.workers else 1.0 + cell.work.helpers
-
-
-def _cpu_share(cell: Cell) -> float:
-    """How much of the time that loading a batch takes is CPU time; the rest is waiting."""
+    """Workers that compute at once while all are busy; the rest of their time is waiting."""
     means = cell.work.means
     whole = means.cpu + means.io
-    return means.cpu / whole if whole > 0 else 1.0
+    return cell.workers * (means.cpu / whole if whole > 0 else 1.0)
 
 
 def _over(limit: float, cost: float) -> float:
     return limit / cost if cost > 0 else math.inf
-
-
-def _in_main(cell: Cell) -> dict[Bound, float]:
-    means = cell.work.means
-    slow = _slowdown_in_main(cell)
-    loading = slow * means.cpu + means.io
-    step = cell.step_s + slow * (cell.whole_step_s - cell.step_s)
-    first: Bound = "step" if step > loading else "main"
-    found: dict[Bound, float] = {
-        first: _over(1.0, loading + step),
-        "cores": cores_bound(cell),
-    }
-    return found | _storage(cell)
 
 
 def _slowdown_in_main(cell: Cell) -> float:
@@ -145,35 +145,6 @@ def _slowdown_in_main(cell: Cell) -> float:
         beside=where.neighbours / threads,
     )
     return own
-
-
-def _with_workers(cell: Cell) -> dict[Bound, float]:
-    means = cell.work.means
-    receive = means.receive_cpu + means.receive_io
-    main = means.main_cpu + (0.0 if cell.work.pinned else receive)
-    first: Bound = "step" if cell.whole_step_s > main else "main"
-    found: dict[Bound, float] = {
-        first: _over(1.0, cell.whole_step_s + main),
-        "workers": _workers(cell, receive),
-        "cores": cores_bound(cell),
-    }
-    if cell.work.pinned:
-        found["pin"] = _over(1.0, receive + means.pin)
-    return found | _storage(cell)
-
-
-def _workers(cell: Cell, receive: float) -> float:
-    """``W`` batches at a time; with ``prefetch_factor=1`` a worker rests until its is taken in."""
-    means = cell.work.means
-    rest = receive + means.main_cpu if cell.prefetch == 1 else 0.0
-    return _over(cell.workers, means.cpu + means.io + rest)
-
-
-def _storage(cell: Cell) -> dict[Bound, float]:
-    limit, read = cell.conditions.storage_bytes_per_s, cell.work.read_bytes
-    if limit is None or read <= 0:
-        return {}
-    return {"storage": limit / read / cell.conditions.ranks}
 
 
 def slowdown(

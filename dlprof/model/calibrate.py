@@ -1,4 +1,12 @@
-"""From instrumented trials to what batches cost."""
+"""From instrumented trials to what batches cost, cleaned, and how much that varies.
+
+With ``file_descriptor`` sharing, main asks the worker for each tensor's descriptor. A thread of
+the worker answers, and needs the interpreter's lock for it: while the worker computes in Python,
+main waits for up to the switch interval, several times. So the time of receiving grows with the
+share of time in which workers compute. Trials with and without a step see different shares, and
+batches that were taken behind a window, when the workers rested, see none; a straight line through
+all of them tells rest from handshake.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +14,11 @@ import dataclasses
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from dlprof.model.handshake import cleaned, split_receive, unstolen
 from dlprof.model.resources import growth_of, memory_of, startups_of, turnovers_of
-from dlprof.model.spread import MIN_BATCHES, Fetching, drift_of
-from dlprof.model.work import DEFAULT
+from dlprof.model.work import DEFAULT, fetch_s
 from dlprof.records import BatchCosts, Calibration, Explanation, Trial
 
 MAX_ERROR = 0.10
@@ -23,6 +30,18 @@ time itself grows then, by caches and hyper-threads that others use."""
 
 MAX_BATCHES = 4000
 """Kept of each kind; beyond, every n-th."""
+
+MIN_BATCHES = 10
+"""Fewer batches than this say nothing of their spread."""
+
+_BLOCKS = 20
+_CLOCK_ERROR_S = 2e-4
+"""Waiting is a difference of clocks; down to this far below 0 it is 0."""
+
+_NEARLY = 0.9
+
+_APART = 0.3
+"""Trials whose workers compute for shares of time that differ less tell no slope."""
 
 _DISAGREE = 1.25
 
@@ -51,23 +70,22 @@ def fit(
     """
     told = [each for each in explanations if each.hooked and each.costs.cpu_s]
     by_id = {trial.id: trial for trial in trials}
-    clean = {
-        each.trial_id: unstolen(cleaned(each.costs), by_id.get(each.trial_id)) for each in told
-    }
-    doubts = _dropped(told, clean)
-    usable = [each for each in told if clean[each.trial_id].cpu_s]
-    in_main = _merged(clean, [e for e in usable if not e.config.num_workers])
-    fed = (each for each in usable if each.config.num_workers)
+    clean = [
+        dataclasses.replace(each, costs=unstolen(cleaned(each.costs), by_id.get(each.trial_id)))
+        for each in told
+    ]
+    usable = [each for each in clean if each.costs.cpu_s]
     by_strategy: dict[str, list[Explanation]] = {}
-    for each in fed:
-        by_strategy.setdefault(each.config.sharing_strategy or DEFAULT, []).append(each)
-    split = {name: split_receive(some, clean) for name, some in by_strategy.items()}
-    merged = {name: _merged(split[name][1], some) for name, some in by_strategy.items()}
+    for each in usable:
+        if each.config.num_workers:
+            by_strategy.setdefault(each.config.sharing_strategy or DEFAULT, []).append(each)
+    split = {name: split_receive(some) for name, some in by_strategy.items()}
+    merged = {name: _merged(costs) for name, (_, costs) in split.items()}
     usual = DEFAULT if merged.get(DEFAULT) else next(iter(merged), DEFAULT)
     busy_s = {name: longer_s for name, (longer_s, _) in split.items() if longer_s > 0}
     if usual in busy_s:
         busy_s[DEFAULT] = busy_s[usual]  # which goes with ``in_workers``
-    fit_of = Fetching.of(usable, clean)
+    varied = Fetching.of(usable)
     mine = [by_id[each.trial_id] for each in usable if each.trial_id in by_id]
     main_bytes, worker_bytes = memory_of(trials)
     copied = _copied(usable, pinned=False), _copied(usable, pinned=True)
@@ -77,7 +95,7 @@ def fit(
         batch_bytes=_mean(t.batch_bytes for t in (mine or trials)),
         batch_tensors=batch_tensors,
         read_bytes_per_batch=_mean(map(_read_bytes, mine)),
-        in_main=in_main,
+        in_main=_merged([each.costs for each in usable if not each.config.num_workers]),
         in_workers=merged.get(usual),
         receive={name: costs for name, costs in merged.items() if name != DEFAULT and costs},
         receive_busy_s=busy_s,
@@ -89,52 +107,53 @@ def fit(
         main_bytes=main_bytes,
         worker_bytes=worker_bytes,
         worker_growth_bytes_per_batch=growth_of(usable),
-        cpu_cv=fit_of.cv,
-        standard_error=fit_of.error,
-        drift=drift_of(usable, clean),
-        run_queue_fraction=fit_of.run_queue,
+        cpu_cv=varied.cv,
+        standard_error=varied.error,
+        drift=drift_of(usable),
+        run_queue_fraction=varied.run_queue,
         available_cores=_mean(t.usage.available_cpu_cores for t in mine),
         trials=tuple(each.trial_id for each in usable),
-        doubts=(*doubts, *_doubts(fit_of, usable, clean)),
+        doubts=tuple(_doubts(told, usable, varied)),
     )
 
 
-def _dropped(told: Sequence[Explanation], clean: Mapping[str, BatchCosts]) -> list[str]:
-    all_of_them = sum(len(each.costs.cpu_s) for each in told)
-    kept = sum(len(clean[each.trial_id].cpu_s) for each in told)
-    if kept == all_of_them:
-        return []
-    lost = all_of_them - kept
-    return [f"{lost} of {all_of_them} batches had figures below 0 or none, and were left out"]
+def _merged(parts: Sequence[BatchCosts]) -> BatchCosts | None:
+    """The batches of several trials, one trial after the other.
 
-
-def _merged(clean: Mapping[str, BatchCosts], some: Sequence[Explanation]) -> BatchCosts | None:
-    """The batches of several trials, one trial after the other."""
-    parts = [clean[each.trial_id] for each in some]
+    A trial that lacks a column (it didn't pin, say) borrows it from the others.
+    """
     count = sum(len(part.cpu_s) for part in parts)
     if not count:
         return None
     stride = math.ceil(count / MAX_BATCHES)
     columns: dict[str, tuple[float, ...]] = {}
     for field in dataclasses.fields(BatchCosts):
-        known = list(itertools.chain.from_iterable(getattr(part, field.name) for part in parts))
+        own: list[tuple[float, ...]] = [getattr(part, field.name) for part in parts]
+        known = list(itertools.chain.from_iterable(own))
         if known:
-            column = itertools.chain.from_iterable(_filled(p, field.name, known) for p in parts)
-            columns[field.name] = tuple(column)[::stride]
+            filled = (
+                column or itertools.islice(itertools.cycle(known), len(part.cpu_s))
+                for part, column in zip(parts, own, strict=True)
+            )
+            columns[field.name] = tuple(itertools.chain.from_iterable(filled))[::stride]
     return BatchCosts(**columns)
 
 
-def _filled(part: BatchCosts, name: str, known: Sequence[float]) -> Iterable[float]:
-    """A column at full length; a trial that lacks it (it didn't pin, say) borrows from others."""
-    column: tuple[float, ...] = getattr(part, name)
-    return column or itertools.islice(itertools.cycle(known), len(part.cpu_s))
-
-
 def _doubts(
-    found: Fetching, some: Sequence[Explanation], clean: Mapping[str, BatchCosts]
+    told: Sequence[Explanation], usable: Sequence[Explanation], found: Fetching
 ) -> Iterable[str]:
-    if found.count < MIN_BATCHES:
-        yield f"only {found.count} batches were measured: calibrate for longer"
+    """What makes a calibration unreliable.
+
+    Args:
+        told: The trials as they are.
+        usable: Those with batches whose figures make sense, without the others.
+        found: How much what these cost varies.
+    """
+    whole = sum(len(each.costs.cpu_s) for each in told)
+    if lost := whole - found.batches:
+        yield f"{lost} of {whole} batches had figures below 0 or none, and were left out"
+    if found.batches < MIN_BATCHES:
+        yield f"only {found.batches} batches were measured: calibrate for longer"
     elif found.error is not None and found.error > MAX_ERROR:
         yield (
             f"the mean cost of a batch is known to ±{found.error:.0%} only: calibrate for longer"
@@ -144,14 +163,10 @@ def _doubts(
             f"fetching waited for a core {found.run_queue:.0%} of its time: the machine was too "
             "busy to tell what batches cost; calibrate when it is quiet"
         )
-    yield from _disagreement(some, clean)
-
-
-def _disagreement(some: Sequence[Explanation], clean: Mapping[str, BatchCosts]) -> Iterable[str]:
-    """Whether a batch costs more CPU where more workers run: then more of them cost more still."""
+    # Where a batch costs more CPU with more workers, more of them cost more still.
     means: dict[int, list[float]] = {}
-    for each in some:
-        means.setdefault(each.config.num_workers, []).extend(clean[each.trial_id].cpu_s)
+    for each in usable:
+        means.setdefault(each.config.num_workers, []).extend(each.costs.cpu_s)
     fed = {w: statistics.fmean(v) for w, v in means.items() if w and len(v) >= MIN_BATCHES}
     if len(fed) > 1 and fed[max(fed)] > _DISAGREE * fed[min(fed)] > 0:
         yield (
@@ -163,20 +178,15 @@ def _disagreement(some: Sequence[Explanation], clean: Mapping[str, BatchCosts]) 
 
 def _helpers(some: Sequence[Explanation]) -> float:
     """CPU seconds a batch of main's other threads, without workers; those of a step left out."""
-    alone = [
-        max(0.0, each.main_threads_cpu_cores * each.window_s / each.batches - _beside_step(each))
-        for each in some
-        if not each.config.num_workers and each.main_threads_cpu_cores and each.batches
-    ]
+    alone = []
+    for each in some:
+        if each.config.num_workers or not each.main_threads_cpu_cores or not each.batches:
+            continue
+        step, whole_s = each.stage("step"), each.step_cpu_s
+        own_s = 0.0 if step is None or whole_s is None else whole_s - (step.cpu_s or 0.0)
+        batch_s = each.main_threads_cpu_cores * each.window_s / each.batches
+        alone.append(max(0.0, batch_s - max(0.0, own_s)))
     return statistics.fmean(alone) if alone else 0.0
-
-
-def _beside_step(explanation: Explanation) -> float:
-    """CPU seconds a batch of main's other threads in the consumer's step."""
-    step = explanation.stage("step")
-    if step is None or explanation.step_cpu_s is None:
-        return 0.0
-    return max(0.0, explanation.step_cpu_s - (step.cpu_s or 0.0))
 
 
 def _copied(some: Sequence[Explanation], *, pinned: bool) -> float | None:
@@ -193,3 +203,206 @@ def _read_bytes(trial: Trial) -> float | None:
 def _mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None and math.isfinite(value)]
     return statistics.fmean(known) if known else None
+
+
+class Fetching(NamedTuple):
+    """How much the cost of fetching varies; ``None`` where too few batches tell."""
+
+    batches: int
+    cv: float | None = None
+    error: float | None = None
+    run_queue: float | None = None
+
+    @classmethod
+    def of(cls, some: Sequence[Explanation]) -> Fetching:
+        """From what the batches of instrumented trials cost.
+
+        Each over the mean of the trials with workers, or of those without: main may fetch at
+        another price than workers do, which is the spread of neither.
+        """
+        took = [(each.config.num_workers > 0, fetch_s(each.costs)) for each in some]
+        pooled: dict[bool, list[float]] = {}
+        for fed, costs in took:
+            pooled.setdefault(fed, []).extend(costs)
+        whole_s = math.fsum(itertools.chain.from_iterable(pooled.values()))
+        batches = sum(map(len, pooled.values()))
+        if batches < MIN_BATCHES or whole_s <= 0:
+            return cls(batches)
+        means = {fed: math.fsum(costs) / max(1, len(costs)) for fed, costs in pooled.items()}
+        series = [
+            [cost_s / means[fed] if means[fed] > 0 else 1.0 for cost_s in costs]
+            for fed, costs in took
+        ]
+        blocks = list(itertools.chain.from_iterable(map(_block_means, series)))
+        queued = math.fsum(itertools.chain.from_iterable(each.costs.run_queue_s for each in some))
+        return cls(
+            batches=batches,
+            cv=statistics.stdev(itertools.chain.from_iterable(series)),
+            error=statistics.stdev(blocks) / math.sqrt(len(blocks)) if len(blocks) > 1 else 1.0,
+            run_queue=queued / (queued + whole_s),
+        )
+
+
+def drift_of(some: Sequence[Explanation]) -> float | None:
+    """How far apart trials lie whose batches should cost the same CPU time.
+
+    Those with workers are compared with each other, and those without; what their own luck explains
+    is taken off.
+
+    Args:
+        some: Instrumented trials.
+
+    Returns:
+        Standard deviation of the logarithm of what a batch costs, waiting included, which is taken
+        to stay as it is; ``None`` of a single trial of each kind.
+    """
+    fed = [each.costs.cpu_s for each in some if each.config.num_workers]
+    alone = [each.costs.cpu_s for each in some if not each.config.num_workers]
+    groups = [group for group in (fed, alone) if len(group) > 1]
+    if not groups:
+        return None
+    beyond = math.fsum(map(_squares_beyond_luck, groups)) / sum(len(group) - 1 for group in groups)
+    cpu = math.fsum(itertools.chain.from_iterable(each.costs.cpu_s for each in some))
+    whole = cpu + math.fsum(itertools.chain.from_iterable(each.costs.io_s for each in some))
+    return (cpu / whole if whole > 0 else 0.0) * math.sqrt(max(0.0, beyond))
+
+
+def _squares_beyond_luck(group: Sequence[Sequence[float]]) -> float:
+    """Sum of the squares of how far trials lie from their middle, less what is expected by luck."""
+    logs, lucks = [], []
+    for costs in group:
+        mean, blocks = statistics.fmean(costs), _block_means(costs)
+        if mean <= 0:
+            continue
+        luck = statistics.variance(blocks) / len(blocks) if len(blocks) > 1 else 0.0
+        logs.append(math.log(mean))
+        lucks.append(luck / mean**2)
+    if len(logs) < 2:
+        return 0.0
+    return (len(logs) - 1) * (statistics.variance(logs) - statistics.fmean(lucks))
+
+
+def _block_means(values: Sequence[float]) -> list[float]:
+    """Means over equal blocks of batches that follow each other."""
+    size = max(1, len(values) // _BLOCKS)
+    starts = range(0, len(values) - size + 1, size)
+    return [math.fsum(values[start : start + size]) / size for start in starts]
+
+
+def split_receive(some: Sequence[Explanation]) -> tuple[float, list[BatchCosts]]:
+    """Tell what receiving costs at rest from what it costs beside busy workers.
+
+    Args:
+        some: Trials with workers and of one sharing strategy.
+
+    Returns:
+        Seconds that it takes longer while the worker computes, 0 where trials don't tell; and of
+        each trial the costs with the waiting of batches whose worker rests.
+    """
+    waited = [with_wakings(each) for each in some]
+    shares = [
+        computing_share(each) if costs.receive_io_s else None
+        for each, costs in zip(some, waited, strict=True)
+    ]
+    points = [
+        (share, statistics.fmean(costs.receive_io_s))
+        for share, costs in zip(shares, waited, strict=True)
+        if share is not None
+    ]
+    rests = [(0.0, each.rested_receive_s) for each in some if each.rested_receive_s is not None]
+    busy_s = max(0.0, _slope([*points, *rests]))
+    return busy_s, [
+        costs if share is None or busy_s <= 0 else _more(costs, -busy_s * share)
+        for share, costs in zip(shares, waited, strict=True)
+    ]
+
+
+def with_wakings(each: Explanation) -> BatchCosts:
+    """Costs of a trial with what main waits for a core each time that a worker has woken it.
+
+    The one that wakes goes on running for a while, often on the core that the woken one is put
+    on: that much waiting for a core belongs to the handshake, however many cores are idle.
+    Computing shows how much waiting the crowd of that moment brings, which does not belong to it.
+    """
+    costs, rebuild = each.costs, each.stage("rebuild")
+    if rebuild is None or not rebuild.run_queue_s or not costs.receive_io_s:
+        return costs
+    cpu = math.fsum(costs.cpu_s)
+    crowd = math.fsum(costs.run_queue_s) / cpu if cpu > 0 else 0.0
+    cpu_s = rebuild.cpu_s or 0.0
+    woken_s = rebuild.run_queue_s - crowd * cpu_s
+    # It may have begun to wait before the batch was there, which no receiving is to blame for.
+    room_s = rebuild.mean_s - cpu_s - statistics.fmean(costs.receive_io_s)
+    return _more(costs, max(0.0, min(woken_s, room_s)))
+
+
+def computing_share(each: Explanation) -> float | None:
+    """Share of time in which a worker of a trial computes; ``None`` where it isn't told."""
+    workers, costs = each.config.num_workers, each.costs
+    if not workers or not costs.cpu_s or each.window_s <= 0:
+        return None
+    parts = (costs.cpu_s, costs.run_queue_s, costs.put_cpu_s, costs.between_cpu_s)
+    batch_s = math.fsum(map(math.fsum, parts)) / len(costs.cpu_s)
+    return min(1.0, batch_s * each.batches / each.window_s / workers)
+
+
+def _slope(points: Sequence[tuple[float, float]]) -> float:
+    """Of the least-squares line; 0 where the points lie too close together to tell."""
+    shares = [share for share, _ in points]
+    if len(points) < 2 or max(shares) - min(shares) < _APART:
+        return 0.0
+    slope, _ = statistics.linear_regression(shares, [value for _, value in points])
+    return slope if math.isfinite(slope) else 0.0
+
+
+def _more(costs: BatchCosts, seconds: float) -> BatchCosts:
+    """Batches whose receiving waits more, or less, by so much on average; none of them below 0."""
+    waits = costs.receive_io_s
+    if seconds >= 0:
+        return dataclasses.replace(costs, receive_io_s=tuple(each + seconds for each in waits))
+    return dataclasses.replace(costs, receive_io_s=_shortened(waits, -seconds * len(waits)))
+
+
+def cleaned(costs: BatchCosts) -> BatchCosts:
+    """The batches whose figures all make sense; missing columns stay empty."""
+    columns = {f.name: getattr(costs, f.name) for f in dataclasses.fields(costs)}
+    length = len(costs.cpu_s)
+    present = {name: column for name, column in columns.items() if len(column) == length}
+    kept = [
+        row
+        for row in zip(*present.values(), strict=True)
+        if all(math.isfinite(each) and each >= -_CLOCK_ERROR_S for each in row)
+    ]
+    if not kept:
+        return BatchCosts()
+    rounded = ([max(0.0, value) for value in column] for column in zip(*kept, strict=True))
+    return BatchCosts(**dict(zip(present, map(tuple, rounded), strict=True)))
+
+
+def unstolen(costs: BatchCosts, trial: Trial | None) -> BatchCosts:
+    """Costs without what a hypervisor took from a trial's cores, which looks like waiting.
+
+    To a thread, time in which its core runs other machines is neither CPU time nor time in the
+    run queue. It hits each second of computing alike.
+    """
+    if trial is None or not costs.io_s:
+        return costs
+    usage = trial.usage
+    stolen, own, other = usage.stolen_cpu_cores, usage.own_cpu_cores, usage.other_cpu_cores
+    # Others' cores hold the stolen ones, unless the kernel counts those as the threads' own CPU
+    # time: then they look like no waiting.
+    if not stolen or not own or other is None or other < _NEARLY * stolen:
+        return costs
+    lost = stolen / (own + max(0.0, other - stolen))  # for each second of computing, whoever did
+    return dataclasses.replace(
+        costs,
+        io_s=_shortened(costs.io_s, lost * math.fsum(costs.cpu_s)),
+        receive_io_s=_shortened(costs.receive_io_s, lost * math.fsum(costs.receive_cpu_s)),
+    )
+
+
+def _shortened(column: tuple[float, ...], seconds: float) -> tuple[float, ...]:
+    """Values that are so much less in all, and none of them below 0."""
+    whole = math.fsum(column)
+    factor = max(0.0, 1.0 - seconds / whole) if whole > 0 else 1.0
+    return tuple(value * factor for value in column) if factor < 1.0 else column

@@ -19,15 +19,15 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import functools
 import heapq
 import itertools
 import math
 import random
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from dlprof.model.bounds import bounds, slowdown
-from dlprof.model.work import Cell, Rows, Work
+from dlprof.model.work import Cell, Rows, Work, means_of
 
 FAR_BELOW = 0.93
 """A rate below this share of every bound has another reason than they."""
@@ -54,8 +54,7 @@ _LEVELS = 8
 _Times = tuple[list[float], list[float], list[float]]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Steady:
+class Steady(NamedTuple):
     """A loader that runs on and on.
 
     Attributes:
@@ -67,17 +66,15 @@ class Steady:
     held_by_order: bool = False
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Slow:
+class _Slow(NamedTuple):
     """How much computing slows down in workers, and in main; 1 for not at all."""
 
     workers: float = 1.0
     main: float = 1.0
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Columns:
-    """What each batch of the sequence costs: loading, the pin thread, taking in, stepping.
+class _Columns(NamedTuple):
+    """What each batch of the sequence costs: loading, the pin thread, taking in; and each step.
 
     ``busy`` is what taking any of them in costs more while its worker is loading the next.
     """
@@ -85,12 +82,11 @@ class _Columns:
     load: Sequence[float]
     pin: Sequence[float]
     take: Sequence[float]
-    step: Sequence[float]
+    step: float
     busy: float
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Ran:
+class _Ran(NamedTuple):
     """Batches per second, and when each batch was begun and loaded."""
 
     rate: float
@@ -104,45 +100,24 @@ def drawn(work: Work) -> Work:
     Cells that differ only in their settings see the same batches in the same order, so that what
     tells them apart is not the luck of the draw. In the order measured, a worker whose turn comes
     at a multiple of their number would get the same batches for ever.
+
+    Each batch comes equally often. Of more than are wanted, one is drawn from each of as many
+    groups of like cost, and the columns are scaled so that their means stay what they were.
     """
-    return dataclasses.replace(work, rows=_drawn(work.rows, random.Random(_SEED)))
-
-
-def _drawn(rows: Rows, rng: random.Random) -> Rows:
-    """Rows in random order, each equally often.
-
-    Of more than are wanted, one is drawn from each of as many groups of like cost, and the columns
-    are scaled so that their means stay what they were.
-    """
+    rows, rng = work.rows, random.Random(_SEED)
     if len(rows) <= _BATCHES:
         made: list[tuple[float, ...]] = []
         while len(made) < _BATCHES:
             made += rng.sample(rows, len(rows))
-        return tuple(made)
+        return dataclasses.replace(work, rows=tuple(made))
     by_cost = sorted(rows, key=lambda row: math.fsum(row[:2]))
     edges = [place * len(rows) // _BATCHES for place in range(_BATCHES + 1)]
     chosen = [by_cost[rng.randrange(a, b)] for a, b in itertools.pairwise(edges)]
     rng.shuffle(chosen)
-    return _scaled(chosen, [math.fsum(column) / len(rows) for column in zip(*rows, strict=True)])
-
-
-def _scaled(rows: Sequence[tuple[float, ...]], means: Sequence[float]) -> Rows:
-    """Rows with each column scaled to a mean."""
-    have = [math.fsum(column) / len(rows) for column in zip(*rows, strict=True)]
-    factors = [want / mean if mean > 0 else 0.0 for mean, want in zip(have, means, strict=True)]
-    return tuple(
-        tuple(value * factor for value, factor in zip(row, factors, strict=True)) for row in rows
-    )
-
-
-@functools.lru_cache(maxsize=4)
-def _steps(samples: tuple[float, ...], mean_s: float, count: int) -> Sequence[float]:
-    """Lengths of so many steps, drawn from samples, with a mean of their own."""
-    if math.fsum(samples) <= 0 or mean_s <= 0:
-        return (mean_s,) * count
-    chosen = _drawn(tuple((sample,) for sample in samples), random.Random(_SEED - 1))
-    some = list(itertools.islice(itertools.cycle(chosen), count))
-    return [step_s for (step_s,) in _scaled(some, [mean_s])]
+    means = zip(work.means, means_of(chosen), strict=True)
+    factors = [want / mean if mean > 0 else 0.0 for want, mean in means]
+    scaled = (tuple(v * by for v, by in zip(row, factors, strict=True)) for row in chosen)
+    return dataclasses.replace(work, rows=tuple(scaled))
 
 
 def steady_rate(cell: Cell) -> Steady:
@@ -261,13 +236,12 @@ def _columns(cell: Cell, rows: Rows, slow: _Slow) -> _Columns:
     else:
         pin = [0.0] * len(rows)
         take = [main * (row[2] + row[4]) + row[3] for row in rows]
-    extra = main * (cell.whole_step_s - cell.step_s)
-    steps = _steps(cell.conditions.step_samples, cell.step_s, len(rows))
+    step = cell.step_s + main * (cell.whole_step_s - cell.step_s)
     # With one batch ahead a worker has no next one yet; a pin thread waits for it beside main.
     rests = cell.prefetch == 1 or cell.work.pinned or cell.work.means.cpu <= 0
     computing_s = slow.workers * cell.work.means.cpu
     busy = 0.0 if rests else cell.work.busy_s * computing_s / (computing_s + cell.work.means.io)
-    return _Columns(load=load, pin=pin, take=take, step=[s + extra for s in steps], busy=busy)
+    return _Columns(load, pin, take, step, busy)
 
 
 def _in_order(columns: _Columns, workers: int, prefetch: int, count: int) -> _Times:
@@ -277,13 +251,12 @@ def _in_order(columns: _Columns, workers: int, prefetch: int, count: int) -> _Ti
     done = [0.0] * workers
     begun: list[float] = []
     give, loaded, begin = returned.append, done.append, begun.append
-    busy = columns.busy
-    now = step = 0.0
+    busy, step = columns.busy, columns.step
+    now = -step  # none comes before the first batch
     turn = workers % len(columns.load)
     nexts = (*columns.load[turn:], *columns.load[:turn])  # what the same worker loads after it
-    parts = zip(columns.load, columns.pin, columns.take, columns.step, nexts, strict=True)
-    costs = itertools.cycle(parts)
-    for k, (load, pin, take, after, then) in zip(range(count), costs, strict=False):
+    costs = itertools.cycle(zip(columns.load, columns.pin, columns.take, nexts, strict=True))
+    for k, (load, pin, take, then) in zip(range(count), costs, strict=False):
         ready = done[k]
         sent = returned[k]
         if sent > ready:  # noqa: PLR1730 - a call of max() would double the loop's time
@@ -299,7 +272,6 @@ def _in_order(columns: _Columns, workers: int, prefetch: int, count: int) -> _Ti
             now += busy
         now += take
         give(now)
-        step = after
     return begun, done[workers:], returned[window:]
 
 
@@ -309,27 +281,26 @@ def _as_they_come(columns: _Columns, workers: int, prefetch: int, count: int) ->
     Torch then gives the next index to a worker with fewer than P batches on its hands: to the
     one whose batch has just been returned.
     """
-    costs = itertools.cycle(zip(columns.load, columns.pin, columns.take, columns.step, strict=True))
+    costs = itertools.cycle(zip(columns.load, columns.pin, columns.take, strict=True))
     finished: list[tuple[float, int]] = []
     free = [0.0] * workers
     for worker in list(range(workers)) * prefetch:
-        load, pin, _, _ = next(costs)
+        load, pin, _ = next(costs)
         free[worker] += load
         finished.append((free[worker] + pin, worker))
     heapq.heapify(finished)
     returned, begun, loaded = [], [], []
-    now = step = 0.0
+    now = -columns.step  # none comes before the first batch
     for _ in range(count):
-        load, pin, take, after = next(costs)
+        load, pin, take = next(costs)
         ready, worker = finished[0]
-        now += step
+        now += columns.step
         if ready > now:  # noqa: PLR1730 - as above
             now = ready
         if columns.busy and now < free[worker]:
             now += columns.busy
         now += take
         returned.append(now)
-        step = after
         begin = free[worker]
         if now > begin:  # noqa: PLR1730 - as above
             begin = now

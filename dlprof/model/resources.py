@@ -5,27 +5,16 @@ And what plain trials tell of it.
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from dlprof.model.spread import fetch_s
-from dlprof.model.work import DEFAULT
+from dlprof.model.work import DEFAULT, fetch_s
 from dlprof.records import Calibration, Config, Explanation, Trial
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Needs:
-    """What one rank needs; ``None`` where the calibration doesn't tell.
-
-    Attributes:
-        pss_bytes: Memory of its process tree with full queues.
-        shm_bytes: Shared memory with full queues.
-        open_files: Descriptors of the main process when every batch but the one that is due has
-            come: with ``file_descriptor`` sharing each tensor takes one.
-        startup_s: ``iter`` plus first ``next``.
-        turnover_s: From an epoch's last batch to the first of the next.
-    """
+class Needs(NamedTuple):
+    """What one rank needs, as in ``Prediction``; ``None`` where the calibration doesn't tell."""
 
     pss_bytes: float | None
     shm_bytes: float | None

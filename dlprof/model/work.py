@@ -1,21 +1,83 @@
-"""What one batch asks of each part of the loader, in the form that predictions are made from."""
+"""What one batch asks of each part of the loader, and where: what predictions are made from."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from dlprof.model.conditions import Conditions
 from dlprof.records import BatchCosts, Calibration, Config
 
 DEFAULT = "default"
 """The key of torch's own sharing strategy and of the target's own start method."""
 
+SPEED_ERROR = 0.08
+"""How far off a core's speed is from that while a loader was calibrated, as the standard deviation
+of its logarithm, where the calibration itself has seen no more and the run's trials don't say how
+fast cores were: hyper-threads that others use, clocks, caches. Predictions for eight real data sets
+on a virtual machine (240 cells of ``benchmarks/real_data.py``) held in 72 % without it, and hold in
+80 % with it; in 78 and 88 % of the cells that repeated within 5 %. Speeds that change by a factor
+of two, as there, it doesn't cover."""
+
 Rows = tuple[tuple[float, ...], ...]
 
+_ABOVE_0 = ("cores", "ranks", "speed", "copy_scale", "storage_bytes_per_s", "epoch_batches")
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Means:
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """Where and beside what a configuration is to run.
+
+    Attributes:
+        cores: Cores that all ranks may use together; a CPU quota may be a fraction.
+        ranks: Training processes on these cores, each with a loader of its own.
+        step_s: Seconds of the consumer's step that are not CPU work of its own.
+        step_cores: Cores that the step keeps busy while it waits: 1 for one that spins, 0 for
+            one that sleeps.
+        step_cpu_s: CPU work of the consumer a step, which slows down where cores are short.
+        step_threads: Threads that compute at once in that work.
+        storage_bytes_per_s: What the storage gives to all ranks together; ``None`` for no limit
+            beyond the waiting that was calibrated.
+        speed: Speed of a core relative to that where the calibration was taken.
+        copy_scale: How long a copy to the device takes relative to where the calibration was
+            taken: another link.
+        neighbours: Busy cores of others. They keep as many threads running, so that a loader
+            with more threads of its own gets a larger share, as the kernel divides it.
+        speed_error: How far off ``speed`` may be, as the standard deviation of its logarithm; 0
+            where a core's speed can't change, as that of an emulated one.
+        epoch_batches: Batches in one rank's epoch; ``None`` for an epoch without end.
+    """
+
+    cores: float
+    ranks: int = 1
+    step_s: float = 0.0
+    step_cores: float = 0.0
+    step_cpu_s: float = 0.0
+    step_threads: float = 1.0
+    storage_bytes_per_s: float | None = None
+    speed: float = 1.0
+    speed_error: float = SPEED_ERROR
+    copy_scale: float = 1.0
+    neighbours: float = 0.0
+    epoch_batches: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no machine has.
+
+        Raises:
+            ValueError: A figure is not finite or out of range.
+        """
+        for field in dataclasses.fields(self):
+            name, value = field.name, getattr(self, field.name)
+            if value is None:
+                continue
+            if not math.isfinite(value) or value < 0 or (name in _ABOVE_0 and not value):
+                least = "above 0" if name in _ABOVE_0 else "0 or more"
+                raise ValueError(f"{name} must be {least}, not {value}")
+
+
+class Means(NamedTuple):
     """Mean seconds a batch.
 
     Attributes:
@@ -100,21 +162,17 @@ def cell_of(
     Raises:
         ValueError: The calibration holds no batch, or is for another batch size.
     """
+    copy_s = calibration.copy_s
+    if config.pin_memory and calibration.pinned_copy_s is not None:
+        copy_s = calibration.pinned_copy_s
     return Cell(
         workers=config.num_workers,
         prefetch=(config.prefetch_factor or 2) if config.num_workers else 0,
         in_order=config.in_order or not config.num_workers,
         work=work or work_of(calibration, config, conditions),
-        step_s=conditions.step_s + conditions.copy_scale * _copy_s(calibration, config),
+        step_s=conditions.step_s + conditions.copy_scale * copy_s,
         conditions=conditions,
     )
-
-
-def _copy_s(calibration: Calibration, config: Config) -> float:
-    """How long the step waits for a copy; pinned ones count as others where none was measured."""
-    if config.pin_memory and calibration.pinned_copy_s is not None:
-        return calibration.pinned_copy_s
-    return calibration.copy_s
 
 
 def work_of(calibration: Calibration, config: Config, conditions: Conditions) -> Work:
@@ -134,7 +192,8 @@ def work_of(calibration: Calibration, config: Config, conditions: Conditions) ->
         )
     fed, speed = config.num_workers > 0, conditions.speed / calibration.core_speed
     named = calibration.receive.get(config.sharing_strategy or "")
-    sources = (named, *_sources(calibration)) if fed else reversed(_sources(calibration))
+    in_main, in_workers = calibration.in_main, calibration.in_workers
+    sources = (named, in_workers, in_main) if fed else (in_main, in_workers)
     costs = next((each for each in sources if each and each.cpu_s), None)
     if costs is None:
         raise ValueError("the calibration holds no batch")
@@ -146,28 +205,21 @@ def work_of(calibration: Calibration, config: Config, conditions: Conditions) ->
             ((cpu + main + let_go + (pin if pins else 0.0)) / speed, io, 0.0, 0.0, 0.0, 0.0)
             for cpu, _, _, io, _, _, main, let_go, pin in zip(*columns, strict=True)
         )
-        means = _means(rows)
+        means = means_of(rows)
         helpers = calibration.helper_cpu_s / speed / means.cpu if means.cpu > 0 else 0.0
         return Work(rows=rows, means=means, helpers=helpers, read_bytes=read_bytes)
     rows = tuple(
-        (
-            (cpu + put + between) / speed,
-            io,
-            receive / speed,
-            receive_io,
-            (main + let_go) / speed,
-            pin / speed,
-        )
-        for cpu, put, between, io, receive, receive_io, main, let_go, pin in zip(
-            *columns, strict=True
-        )
+        ((cpu + put + between) / speed, io, got / speed, wait, (main + let_go) / speed, pin / speed)
+        for cpu, put, between, io, got, wait, main, let_go, pin in zip(*columns, strict=True)
     )
-    handing_s = math.fsum(columns[1]) + math.fsum(columns[2])
+    strategy = config.sharing_strategy or DEFAULT
+    if strategy == "file_descriptor" and strategy not in calibration.receive:
+        strategy = DEFAULT  # torch's own on Linux
     return Work(
         rows=rows,
-        means=_means(rows),
-        hand_over_s=handing_s / len(rows) / speed,
-        busy_s=_busy_s(calibration, config.sharing_strategy or DEFAULT),
+        means=means_of(rows),
+        hand_over_s=math.fsum(columns[1] + columns[2]) / len(rows) / speed,
+        busy_s=calibration.receive_busy_s.get(strategy, 0.0),
         pinned=config.pin_memory and bool(costs.pin_s),
         read_bytes=read_bytes,
     )
@@ -186,16 +238,12 @@ def _column(costs: BatchCosts, name: str) -> tuple[float, ...]:
     return column if len(column) == length else (0.0,) * length
 
 
-def _sources(calibration: Calibration) -> tuple[BatchCosts | None, BatchCosts | None]:
-    return calibration.in_workers, calibration.in_main
+def fetch_s(costs: BatchCosts) -> list[float]:
+    """CPU time and waiting of each batch."""
+    io = costs.io_s or (0.0,) * len(costs.cpu_s)
+    return [a + b for a, b in zip(costs.cpu_s, io, strict=True)]
 
 
-def _busy_s(calibration: Calibration, strategy: str) -> float:
-    """What receiving takes longer from busy workers; by name it is torch's default on Linux."""
-    named = strategy == "file_descriptor" and strategy not in calibration.receive
-    return calibration.receive_busy_s.get(DEFAULT if named else strategy, 0.0)
-
-
-def _means(rows: Rows) -> Means:
+def means_of(rows: Sequence[tuple[float, ...]]) -> Means:
     """Over rows, whose figures are in the order of the fields."""
     return Means(*(math.fsum(column) / len(rows) for column in zip(*rows, strict=True)))

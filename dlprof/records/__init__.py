@@ -35,6 +35,7 @@ from dlprof.records.integrity import (
     DATA_FAULTS,
     DUPLICATED_SIGN,
     LENGTH_SIGN,
+    NEVER_ASKED,
     ONE_BATCH_SIGN,
     SHARE_OUT,
     SHARED_SIGN,
@@ -44,6 +45,7 @@ from dlprof.records.integrity import (
     Integrity,
     checked,
     doubled,
+    is_guessed,
 )
 from dlprof.records.machine import CoreSpeeds, GpuInfo, Machine
 from dlprof.records.plan import LeftOut, Plan, TrialCost
@@ -60,7 +62,16 @@ from dlprof.records.stages import (
 )
 from dlprof.records.target import Target
 from dlprof.records.timeline import Timeline
-from dlprof.records.trial import Failure, FailureKind, GpuUsage, Outcome, Purpose, Trial, Usage
+from dlprof.records.trial import (
+    CUT_SHORT_SIGN,
+    Failure,
+    FailureKind,
+    GpuUsage,
+    Outcome,
+    Purpose,
+    Trial,
+    Usage,
+)
 from dlprof.records.watched import (
     SCRIPT_SPEC,
     Durations,
@@ -71,9 +82,11 @@ from dlprof.records.watched import (
 
 __all__ = [
     "AGE_STAGES",
+    "CUT_SHORT_SIGN",
     "DATA_FAULTS",
     "DUPLICATED_SIGN",
     "LENGTH_SIGN",
+    "NEVER_ASKED",
     "ONE_BATCH_SIGN",
     "SCHEMA_VERSION",
     "SCRIPT_SPEC",
@@ -142,4 +155,5 @@ __all__ = [
     "WorkerCosts",
     "checked",
     "doubled",
+    "is_guessed",
 ]

@@ -56,6 +56,9 @@ ONE_BATCH_SIGN = "its rate rests on the size of one batch"
 NEVER_ASKED = "The iterable dataset never asks which worker it runs in"
 """What such a trial shows, as the beginning of a sentence."""
 
+_LONGER = "An epoch has"
+"""How a failure begins whose workers give more than one alone, though nothing was seen twice."""
+
 _PROMISE = re.compile(r"gave ([\d,]{1,24}) batches where __len__ promises ([\d,]{1,24})")
 
 _MORE = 1.5
@@ -118,17 +121,20 @@ class Integrity:
         fewest = min((workers for workers, _ in twice), default=0)
         short = {t.config.num_workers: f for t, f in faults if f.kind == "truncated"}
         counted = {t.config.num_workers for t in trials if t.failure is None and t.epoch_samples}
-        unfed = [each for each in explanations if each.fed_workers < each.config.num_workers]
-        least = min(unfed, key=lambda each: each.fed_workers, default=None) if iterable else None
+        fed = [(each.fed_workers, each.config.num_workers) for each in explanations]
+        fed += [(t.fed_workers, t.config.num_workers) for t in trials if t.fed_workers]
+        # How shares are cut may leave workers without one where more of them all get some.
+        most = max((some for some, _ in fed), default=0)
+        unfed_of = min((n for some, n in fed if iterable and some < n and n > most), default=0)
         return cls(
-            duplicated=twice[0][1] if twice else None,
+            duplicated=min((f for _, f in twice), key=is_guessed, default=None),
             right=max((workers for workers in right if workers < fewest), default=1),
             truncated=short,
             whole=frozenset(counted) if short and not iterable else None,
             refused=_refused(trials) if iterable else {},
             worked=max(right, default=0),
-            fed=None if least is None else least.fed_workers,
-            unfed_of=0 if least is None else least.config.num_workers,
+            fed=most if unfed_of else None,
+            unfed_of=unfed_of,
             unshared={} if twice else _unshared(trials),
         )
 
@@ -316,21 +322,22 @@ def _miscounted(trials: Sequence[Trial]) -> Iterator[tuple[Trial, Failure]]:
     for workers, group, fewer in _compared(trials):
         counts, plain = _counts(group), _counts(fewer)
         usual = statistics.median(plain)
+        longer = not varied and min(counts) >= _MORE * max(plain)
         for trial, count in zip(group, counts, strict=True):
             if count > _MORE * usual and any(SHARED_SIGN in text for text in trial.warnings):
                 yield trial, doubled(workers)
+            elif longer and UNSHARED_SIGN in trial.warnings:
+                said = f"{_compared_text(trial, fewer)}."
+                yield trial, Failure(kind="duplicated", message=said, hint=SHARE_OUT)
         each = max(trial.samples_per_batch or usual for trial in group)
         spare = workers * each + _FEWER * usual
         if not _is_fixed(fewer):
             spare = max(spare, _CHANCE * math.sqrt(2 * usual))
         if varied or max(counts) >= 2 * min(plain) - max(plain) - spare:
             continue
-        for trial, count in zip(group, counts, strict=True):
-            message = (
-                f"An epoch has {count:,} samples with num_workers={workers}, and {usual:,.0f} with "
-                "fewer workers."
-            )
-            yield trial, Failure(kind="truncated", message=message, hint=WHOLE_EPOCHS)
+        for trial in group:
+            said = f"{_compared_text(trial, fewer)}."
+            yield trial, Failure(kind="truncated", message=said, hint=WHOLE_EPOCHS)
 
 
 def _is_varied(trials: Iterable[Trial]) -> bool:
@@ -355,21 +362,40 @@ def _unshared(trials: Sequence[Trial]) -> dict[str, str]:
         ok = (trial for trial in trials if trial.failure is None)
         return {trial.id: NEVER_ASKED for trial in ok if UNSHARED_SIGN in trial.warnings}
     return {
-        trial.id: f"An epoch has {trial.epoch_samples:,} samples with num_workers={workers}, and "
-        f"{statistics.median(_counts(fewer)):,.0f} with fewer workers"
-        for workers, group, fewer in compared
+        trial.id: _compared_text(trial, fewer)
+        for _, group, fewer in compared
         if min(_counts(group)) >= _MORE * max(_counts(fewer))
         for trial in group
     }
 
 
+def _compared_text(trial: Trial, fewer: Sequence[Trial]) -> str:
+    return (
+        f"{_LONGER} {trial.epoch_samples or 0:,} samples with "
+        f"num_workers={trial.config.num_workers}, and {statistics.median(_counts(fewer)):,.0f} "
+        "with fewer workers"
+    )
+
+
 def doubled(workers: int, seen: Failure | None = None) -> Failure:
-    """The failure of an iterable dataset that so many workers each yield whole."""
+    """The failure of an iterable dataset that so many workers each yield whole.
+
+    Args:
+        workers: So many.
+        seen: How that was seen, where it was with others.
+    """
     message = (
         f"Workers yield the same samples: with num_workers={workers} each comes up to {workers} "
         "times an epoch."
     )
+    if seen is not None and is_guessed(seen):
+        message = seen.message
     return Failure(kind="duplicated", message=message, hint=seen.hint if seen else SHARE_OUT)
+
+
+def is_guessed(fault: Failure) -> bool:
+    """Whether samples that come twice are concluded from the length of epochs alone."""
+    return fault.kind == "duplicated" and fault.message.startswith(_LONGER)
 
 
 def _refused(trials: Iterable[Trial]) -> dict[int, Failure]:

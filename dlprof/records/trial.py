@@ -35,6 +35,10 @@ FailureKind = Literal[
 ]
 
 
+CUT_SHORT_SIGN = "the warm-up was cut short"
+"""How the warning of a trial begins whose window may hold batches of its warm-up."""
+
+
 @record(frozen=True, slots=True, kw_only=True)
 class Failure:
     """Why a trial gave no figures.
@@ -194,6 +198,8 @@ class Trial:
         samples_per_batch: Mean samples per batch in the window.
         epoch_samples: Samples in a whole epoch that it saw, first to last batch; ``None`` where
             none ended or they can't be counted.
+        fed_workers: Workers that gave a batch, of as many as there are; ``None``
+            where that was not seen.
         transient_s: Seconds that the batches before the window took beyond what they take at the
             steady rate: paid once a training. ``None`` where there is no steady rate.
         whole_epochs: Whether the epochs were too short for a steady state, so that the rates
@@ -225,6 +231,7 @@ class Trial:
     batch_bytes: float | None = None
     samples_per_batch: float | None = None
     epoch_samples: int | None = None
+    fed_workers: int | None = None
     transient_s: float | None = None
     whole_epochs: bool = False
     copies: Copies | None = None

@@ -106,8 +106,8 @@ def evidence_text(evidence: Mapping[str, Any]) -> str:
     ]
     trials = evidence.get("trials")
     ids = [clean(str(trial)) for trial in trials] if isinstance(trials, list | tuple) else []
-    told = f" [{', '.join(ids)}]" if ids else ""
-    return ", ".join(figures) + told
+    told = [f"[{', '.join(ids)}]"] if ids else []
+    return " ".join([*([", ".join(figures)] if figures else []), *told])
 
 
 _UNITS = {

@@ -15,7 +15,7 @@ from rich.text import Text
 from dlprof.records import Config, Estimate, RunHeader, SweepPrediction, Trial, Usage
 from dlprof.report.labels import cores_text, percent_text, rate_text, settings_text
 from dlprof.report.text import clean
-from dlprof.stats.student import mean_interval
+from dlprof.stats import mean_interval
 from dlprof.units import counted, format_bytes, format_duration
 
 _WIDEST_BAR = 40

@@ -156,7 +156,8 @@ def _wrong_data(run: Run) -> Iterator[str]:
     """What is wrong with the data, before anything on its speed."""
     for finding in run.diagnosis.findings if run.diagnosis is not None else ():
         if finding.code.startswith("data."):
-            seen = finding.evidence.get("seen_in") or ["a loader"]
+            shown = finding.evidence
+            seen = shown.get("seen_in") or shown.get("trials") or ["a loader"]
             what = f"{clean(finding.title)} ({clean(finding.code)})"
             yield f"The data of {clean(str(seen[0]))} is wrong: {what}."
 

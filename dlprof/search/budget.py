@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 from dlprof.records import Config, Plan, Trial
 from dlprof.search.plan import expected_survivors
@@ -74,20 +74,12 @@ class Room:
         """Whether one trial more of a configuration fits."""
         return self.left_s is None or self.costs.expected_s(config) <= self.left_s
 
-    def surely(self, wanted: Iterable[Config]) -> list[Config]:
-        """As many of the first as fit even if trials are dearer than expected.
-
-        Args:
-            wanted: In the order in which they are wanted.
-        """
-        found: list[Config] = []
-        spent_s = 0.0
-        for config in wanted:
-            spent_s += _SURE * self.costs.expected_s(config)
-            if self.left_s is not None and spent_s > self.left_s:
-                break
-            found.append(config)
-        return found
+    def surely(self, wanted: Sequence[Config]) -> list[Config]:
+        """As many of the first as fit even if trials are dearer than expected."""
+        if self.left_s is None:
+            return list(wanted)
+        spent_s = itertools.accumulate(_SURE * self.costs.expected_s(each) for each in wanted)
+        return [each for each, sum_s in zip(wanted, spent_s, strict=True) if sum_s <= self.left_s]
 
     def surely_new(self, wanted: Sequence[Config], tried: Collection[Config]) -> list[Config]:
         """As many of the first of ``for_new`` as fit even if trials are dearer than expected."""
@@ -114,17 +106,12 @@ class Room:
         new_s = 0.0
         for config in wanted:
             all_s = new_s + self.costs.expected_s(config)
-            kept_back = self._kept_back(len(tried), len(found) + 1)
-            kept_back_s = kept_back * (tried_s + all_s) / (len(tried) + len(found) + 1)
-            if times * all_s + kept_back_s <= self.left_s:
+            new, count = len(found) + 1, len(tried) + len(found) + 1
+            # Repeats that are due, and one round more where a new one is as good.
+            rounds = self.repeats - 1
+            rivals = min(count - 1, expected_survivors(count)) * rounds
+            repeats = min(self.due + new * rounds, rivals) if count > _UNCOMPARED else 0
+            if times * all_s + repeats * (tried_s + all_s) / count <= self.left_s:
                 found.append(config)
                 new_s = all_s
         return found
-
-    def _kept_back(self, tried: int, new: int) -> int:
-        """Repeats to keep room for: what is due, and one round more where a new one is as good."""
-        count = tried + new
-        if count <= _UNCOMPARED:
-            return 0
-        rivals = min(count - 1, expected_survivors(count))
-        return min(self.due + new * (self.repeats - 1), rivals * (self.repeats - 1))

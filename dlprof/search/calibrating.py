@@ -12,7 +12,7 @@ from dlprof.settings import SweepSettings, several_calibrations
 
 _WORKERS = (0, 1, 2)
 _TRIAL_S = 0.8
-"""FIELD section 5 calibrates 0.5 to 0.8 s each, longer where the cost's spread asks for it."""
+"""Longer where the cost's spread asks for it."""
 
 _RACE_TRIAL_S = 1.0
 """Length of the windows that verify a prediction, where there is time for it: a loader of 24
@@ -31,7 +31,6 @@ _PRECISION = 0.03
 
 _FEW = 6
 """So many configurations are measured as quickly as they are calibrated and verified."""
-
 
 _MOST_BLOCKS = 6
 """Errors fall with the root of the number of blocks: a seventh would narrow them by 7 %."""
@@ -71,22 +70,13 @@ def calibration_configs(
     chosen = [count for count in _WORKERS if count in counts]
     if not any(chosen):  # without workers nothing is handed over
         chosen += sorted(counts - {0})[:1]
-    plain = [
-        min((cell for cell in cells if cell.num_workers == count), key=_plainness)
-        for count in chosen
-    ]
+    plainest = sorted(cells, key=lambda c: (c.prefetch_factor != 2, c.pin_memory, c.cost_key))
+    plain = [next(cell for cell in plainest if cell.num_workers == count) for count in chosen]
     pinned = [dataclasses.replace(each, pin_memory=True) for each in plain[-1:]]
-    present = [] if iterable_present is None else [iterable_present]
-    return (
-        *plain[:-1],
-        *(each for each in present if each in cells and each.num_workers > max(_WORKERS)),
-        *(each for each in pinned if each in cells and each not in plain),
-        *plain[-1:],
-    )
-
-
-def _plainness(config: Config) -> tuple[object, ...]:
-    return (config.prefetch_factor != 2, config.pin_memory, config.cost_key)
+    beside = [each for each in pinned if each not in plain]
+    if iterable_present is not None and iterable_present.num_workers > max(_WORKERS):
+        beside.insert(0, iterable_present)
+    return (*plain[:-1], *(each for each in beside if each in cells), *plain[-1:])
 
 
 def has_room(plan: Plan, cost: TrialCost, left_s: float) -> bool:

@@ -7,7 +7,6 @@ target has been probed, and is kept as a skipped trial (``dlprof/engine/prefligh
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 
 from dlprof.errors import UsageError
@@ -34,9 +33,7 @@ def excluded(config: Config, settings: SweepSettings, target: Target) -> tuple[s
         return "prefetch", "torch refuses prefetch_factor=0 with workers"
     if most is not None and workers > most:
         return "max_workers", f"max_workers is {most}"
-    batches = target.batches_per_epoch
-    if config.batch_size is not None and target.length is not None:
-        batches = math.ceil(target.length / config.batch_size)
+    batches = target.epoch_batches(config.batch_size)
     named = settings.num_workers is not None  # by the user, who is to be believed
     if named or batches is None or workers <= max(1, batches):
         return None

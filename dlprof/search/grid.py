@@ -102,7 +102,10 @@ class GridSearch:
         tried = {trial.config for trial in trials}
         costs = Costs.of(trials, self.plan)
         untried = [c for c in by_importance(self.plan.configs, self.plan.present) if c not in tried]
-        due = self._due(trials) if untried and remaining_s is not None else 0
+        due = 0
+        if untried and remaining_s is not None and (belief := self._judge(trials)) is not None:
+            seen = (belief.blocks[each.key] for each in self._members(trials, 1))
+            due = sum(max(0, self.plan.min_repeats - blocks) for blocks in seen)
         room = Room(costs=costs, left_s=remaining_s, repeats=self.plan.min_repeats, due=due)
         new = room.for_new(untried, tried)
         current = max((trial.repetition for trial in trials), default=0)
@@ -220,14 +223,6 @@ class GridSearch:
             ),
             key=lambda config: config.cost_key,
         )
-
-    def _due(self, trials: Sequence[Trial]) -> int:
-        """Repeats that those still need which by now may be the best."""
-        belief = self._judge(trials)
-        if belief is None:
-            return 0
-        members = self._members(trials, 1)
-        return sum(max(0, self.plan.min_repeats - belief.blocks[each.key]) for each in members)
 
     def _judge(self, trials: Sequence[Trial]) -> Belief | None:
         """What is believed by trials that worked, and what was predicted; ``None`` without any."""

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from dlprof.model import Conditions, predict_all
 from dlprof.records import Calibration, Config, Plan, Trial
 from dlprof.search.grid import Proposal
-
-_UNORDERED_PAYS = 1.1
-"""From this predicted factor ``in_order=False`` is worth trying."""
 
 _RECEIVING = 0.2
 """Share of a batch's period that main spends on receiving from which another way of sharing is."""
@@ -31,6 +28,7 @@ def levers(
     conditions: Conditions,
     explained: Sequence[Trial],
     *,
+    unordered_pays: float,
     swept: Sequence[str] = (),
 ) -> tuple[Config, ...]:
     """The pick with one setting more changed, where the calibration says that it may pay.
@@ -40,38 +38,35 @@ def levers(
         pick: What is chosen so far.
         conditions: Where it runs.
         explained: The trials of the calibration.
+        unordered_pays: From this predicted factor ``in_order=False`` is worth trying.
         swept: Settings that the user named, which are compared anyway.
+
+    Returns:
+        The one that may gain most first.
 
     Raises:
         ValueError: The calibration tells nothing of such batches.
     """
     if not pick.num_workers:
         return ()
-    found = dict(_found(calibration, pick, conditions, explained))
+    both = [pick, dataclasses.replace(pick, in_order=False)]
+    ordered, unordered = (
+        each.batches_per_s.value for each in predict_all(calibration, both, conditions)
+    )
+    own = (each.usage.own_cpu_cores or 0.0 for each in explained if each.config.num_workers == 1)
+    found: dict[str, object] = {}
+    if pick.num_workers > 1 and unordered >= unordered_pays * ordered:
+        found["in_order"] = False
+    many = (calibration.batch_tensors or 0) >= _MANY_TENSORS
+    if many and _receiving_s(calibration) * ordered >= _RECEIVING:
+        found["sharing_strategy"] = "file_system"
+    if max(own, default=0.0) > _THREADS:
+        found["worker_threads"] = 1
     return tuple(
         dataclasses.replace(pick, **{name: value})  # type: ignore[arg-type] # fields by name
         for name, value in found.items()
         if name not in swept and getattr(pick, name) != value
     )
-
-
-def _found(
-    calibration: Calibration, pick: Config, conditions: Conditions, explained: Sequence[Trial]
-) -> Iterator[tuple[str, object]]:
-    """Settings and values, the one that may gain most first."""
-    unordered = dataclasses.replace(pick, in_order=False)
-    rates = [
-        each.batches_per_s.value for each in predict_all(calibration, [pick, unordered], conditions)
-    ]
-    if pick.num_workers > 1 and rates[1] >= _UNORDERED_PAYS * rates[0]:
-        yield "in_order", False
-    receiving_s = _receiving_s(calibration)
-    many = (calibration.batch_tensors or 0) >= _MANY_TENSORS
-    if many and receiving_s * rates[0] >= _RECEIVING:
-        yield "sharing_strategy", "file_system"
-    own = (each.usage.own_cpu_cores or 0.0 for each in explained if each.config.num_workers == 1)
-    if max(own, default=0.0) > _THREADS:
-        yield "worker_threads", 1
 
 
 def _receiving_s(calibration: Calibration) -> float:

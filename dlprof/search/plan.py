@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -44,7 +45,8 @@ _AXES = (
 )
 """Settings beside ``num_workers``, those that are swept only on request first."""
 
-_MEANINGFUL_WITHOUT_WORKERS = ("batch_size", "pin_memory")
+OF_WORKERS = frozenset(_AXES) - {"batch_size", "pin_memory"}
+"""Settings that mean nothing at ``num_workers=0``."""
 
 
 def plan_trials(
@@ -82,16 +84,26 @@ def plan_trials(
     shortest_s = settings.trial_s or SHORTEST_TRIAL_S
     present = present if present in configs else None
     ordered = by_importance(configs, present)
-    if cost.of(ordered[0], shortest_s) > budget_s:
-        raise _too_little(ordered, settings, cost, spent_s)
+    single_s = cost.of(ordered[0], shortest_s)
+    if single_s > budget_s:
+        needed_s = spent_s + _total_s(ordered[:3], MIN_REPEATS, cost, shortest_s)
+        takes = f"about {format_duration(spent_s + single_s)} with all before it"
+        raise _too_little(settings, takes, needed_s)
     blocks = settings.repeats or 1
-    count = max(
-        _holds(ordered, blocks, cost, shortest_s, budget_s), min(len(ordered), LEAST_CONFIGS)
-    )
+    # Costs of the first one, two, and so on, with their repeats.
+    firsts_s = itertools.accumulate(cost.of(config, shortest_s) for config in ordered)
+    wholes_s = (_with_repeats_s(first_s, n, blocks) for n, first_s in enumerate(firsts_s, start=1))
+    held = sum(1 for _ in itertools.takewhile(lambda whole_s: whole_s <= budget_s, wholes_s))
+    chosen = ordered[: max(held, LEAST_CONFIGS)]
     planned = settings.repeats or PLANNED_REPEATS
+    lengths_s = (
+        SHORTEST_TRIAL_S + (LONGEST_TRIAL_S - SHORTEST_TRIAL_S) * step / 100
+        for step in range(100, 0, -1)
+    )
+    fitting_s = (s for s in lengths_s if _total_s(chosen, planned, cost, s) <= budget_s)
     plan = Plan(
-        configs=tuple(sorted(ordered[:count], key=lambda config: config.cost_key)),
-        trial_s=settings.trial_s or _longest_s(ordered[:count], planned, cost, budget_s),
+        configs=tuple(sorted(chosen, key=lambda config: config.cost_key)),
+        trial_s=settings.trial_s or next(fitting_s, SHORTEST_TRIAL_S),
         min_repeats=settings.repeats or MIN_REPEATS,
         max_repeats=settings.repeats or MAX_REPEATS,
         planned_repeats=planned,
@@ -99,8 +111,15 @@ def plan_trials(
         cost=cost,
         present=present,
     )
+    if len(chosen) == len(configs):
+        return plan, ()
     needed_s = spent_s + _total_s(ordered, settings.repeats or MIN_REPEATS, cost, shortest_s)
-    return plan, _left_out(len(configs), count, settings.budget_s, needed_s)
+    reason = (
+        f"a budget of {format_duration(settings.budget_s)} holds {len(chosen)} at most, the most"
+        f" telling ones; all need about {format_duration(math.ceil(needed_s))}"
+    )
+    setting = f"{len(configs) - len(chosen)} of {len(configs)} configurations"
+    return plan, (LeftOut(setting=setting, reason=reason),)
 
 
 def refuse_budget(settings: SweepSettings) -> None:
@@ -113,23 +132,15 @@ def refuse_budget(settings: SweepSettings) -> None:
         Config(), settings.trial_s or SHORTEST_TRIAL_S
     )
     if least_s > settings.budget_s:
-        raise UsageError(
-            f"A budget of {format_duration(settings.budget_s)} can't hold a single trial, which "
-            f"takes {format_duration(least_s)} at least",
-            hint=f"Give a budget of {format_duration(math.ceil(10 * least_s))} or more.",
-        )
+        raise _too_little(settings, f"{format_duration(least_s)} at least", 10 * least_s)
 
 
-def _holds(
-    ordered: Sequence[Config], repeats: int, cost: TrialCost, trial_s: float, budget_s: float
-) -> int:
-    """How many of the first can be measured within the budget."""
-    first_s = 0.0
-    for count, config in enumerate(ordered, start=1):
-        first_s += cost.of(config, trial_s)
-        if _with_repeats_s(first_s, count, repeats) > budget_s:
-            return count - 1
-    return len(ordered)
+def _too_little(settings: SweepSettings, takes: str, enough_s: float) -> UsageError:
+    budget, enough = format_duration(settings.budget_s), format_duration(math.ceil(enough_s))
+    return UsageError(
+        f"A budget of {budget} can't hold a single trial, which takes {takes}",
+        hint=f"Give a budget of {enough} or more.",
+    )
 
 
 def _total_s(configs: Sequence[Config], repeats: int, cost: TrialCost, trial_s: float) -> float:
@@ -143,28 +154,6 @@ def _with_repeats_s(first_s: float, count: int, repeats: int) -> float:
     return first_s * (1 + (repeats - 1) * expected_survivors(count) / count)
 
 
-def _longest_s(configs: Sequence[Config], repeats: int, cost: TrialCost, budget_s: float) -> float:
-    """The longest window with which the sweep still fits, to a hundredth of the range."""
-    steps = 100
-    for step in range(steps, 0, -1):
-        trial_s = SHORTEST_TRIAL_S + (LONGEST_TRIAL_S - SHORTEST_TRIAL_S) * step / steps
-        if _total_s(configs, repeats, cost, trial_s) <= budget_s:
-            return trial_s
-    return SHORTEST_TRIAL_S
-
-
-def _too_little(
-    ordered: Sequence[Config], settings: SweepSettings, cost: TrialCost, spent_s: float
-) -> UsageError:
-    trial_s = settings.trial_s or SHORTEST_TRIAL_S
-    enough_s = math.ceil(spent_s + _total_s(ordered[:3], MIN_REPEATS, cost, trial_s))
-    return UsageError(
-        f"A budget of {format_duration(settings.budget_s)} can't hold a single trial, which takes "
-        f"about {format_duration(spent_s + cost.of(ordered[0], trial_s))} with all before it",
-        hint=f"Give a budget of {format_duration(enough_s)} or more.",
-    )
-
-
 def by_importance(configs: Sequence[Config], present: Config | None = None) -> list[Config]:
     """Configurations in the order in which a short budget should take them.
 
@@ -175,29 +164,23 @@ def by_importance(configs: Sequence[Config], present: Config | None = None) -> l
     """
     others = [config for config in configs if config != present] or configs
     places = {w: place for place, w in enumerate(_coarse_first({c.num_workers for c in others}))}
-    plainest = {axis: _plainest(others, axis) for axis in _AXES}
+    # What stands for "nothing special" of each setting.
+    cheapest = min(others, key=lambda config: (not config.num_workers, config.cost_key))
+    plainest = {axis: getattr(cheapest, axis) for axis in _AXES}
+    if any(config.num_workers and config.prefetch_factor == 2 for config in others):
+        plainest["prefetch_factor"] = 2
 
     def importance(config: Config) -> tuple[object, ...]:
-        axes = _AXES if config.num_workers else _MEANINGFUL_WITHOUT_WORKERS
         differs = tuple(
             place
             for place, axis in enumerate(_AXES)
-            if axis in axes and getattr(config, axis) != plainest[axis]
+            if config.num_workers or axis not in OF_WORKERS
+            if getattr(config, axis) != plainest[axis]
         )
         place = places.get(config.num_workers, 0)
         return config != present, len(differs), differs, place, config.cost_key
 
     return sorted(configs, key=importance)
-
-
-def _plainest(configs: Sequence[Config], axis: str) -> object:
-    """The value of one setting that stands for "nothing special"."""
-    with_workers = [config for config in configs if config.num_workers]
-    values = [
-        getattr(config, axis)
-        for config in sorted(with_workers or configs, key=lambda config: config.cost_key)
-    ]
-    return 2 if axis == "prefetch_factor" and 2 in values else values[0]
 
 
 def _coarse_first(values: set[int]) -> list[int]:
@@ -218,13 +201,3 @@ def _coarse_first(values: set[int]) -> list[int]:
 def expected_survivors(configs: int) -> int:
     """How many of so many configurations the first block is expected to leave."""
     return max(min(configs, 3), math.ceil(configs / 3))
-
-
-def _left_out(total: int, count: int, budget_s: float, needed_s: float) -> tuple[LeftOut, ...]:
-    if count == total:
-        return ()
-    reason = (
-        f"a budget of {format_duration(budget_s)} holds {count} at most, the most telling ones; "
-        f"all need about {format_duration(math.ceil(needed_s))}"
-    )
-    return (LeftOut(setting=f"{total - count} of {total} configurations", reason=reason),)

@@ -11,6 +11,7 @@ from dlprof.errors import UsageError
 from dlprof.model import spread_workers
 from dlprof.records import Config, LeftOut, Machine, Target
 from dlprof.search.exclusions import cant_be_set, excluded, explain, pin_hazard
+from dlprof.search.plan import OF_WORKERS
 from dlprof.settings import MAX_CONFIGS, SweepSettings, by_key
 
 AUTO_PREFETCH_FACTORS = (2, 4)
@@ -22,16 +23,6 @@ often gives as much, but it leaves a training step that varies nothing to live o
 
 _PREDICTED_WORKERS = 32
 """So many at least are predicted on any machine: loaders that wait on storage gain by them."""
-
-_OF_WORKERS = (
-    "prefetch_factor",
-    "persistent_workers",
-    "in_order",
-    "start_method",
-    "sharing_strategy",
-    "worker_threads",
-)
-"""Settings that mean nothing at ``num_workers=0``."""
 
 _OVERSUBSCRIBED_WORKERS = 64
 """Four workers per core are tried up to this many; beyond, twice the cores has to show it."""
@@ -72,20 +63,20 @@ def build_space(
     Raises:
         UsageError: If nothing is left, or there are more than ``MAX_CONFIGS``.
     """
-    pins, pin_left_out = _pins(settings, machine, has_accelerator=has_accelerator)
-    wanted = _wanted(settings, target, _workers(settings, machine), pins)
-    wanted += _present(settings, target, has_accelerator=has_accelerator)
+    wanted, pin_left_out = _wanted(settings, target, machine, has_accelerator=has_accelerator)
+    present = target.present_settings(has_accelerator=has_accelerator)
+    # What the user leaves out of a range that he names, he does not want measured.
+    if present is not None and settings.num_workers is None and settings.batch_size is None:
+        wanted.append(present)
     wanted, fixed_left_out = _attainable(wanted, settings, target, has_accelerator=has_accelerator)
     given = {_canonical(config) for config in wanted}
     left: dict[str, list[tuple[Config, str]]] = {}
     kept = []
     for config in sorted(given, key=lambda config: config.cost_key):
-        found = excluded(config, settings, target)
-        if found is None:
+        if (found := excluded(config, settings, target)) is None:
             kept.append(config)
         else:
-            kind, reason = found
-            left.setdefault(kind, []).append((config, reason))
+            left.setdefault(found[0], []).append((config, found[1]))
     left_out = [*pin_left_out, *fixed_left_out, *_merged(wanted, settings)]
     left_out += [explain(rows, kept) for rows in left.values()]
     if not kept:
@@ -120,8 +111,7 @@ def build_cells(
         num_workers=settings.num_workers or spread_workers(most),
         prefetch_factor=settings.prefetch_factor or PREDICTED_PREFETCH_FACTORS,
     )
-    pins, _ = _pins(settings, machine, has_accelerator=has_accelerator)
-    wanted = _wanted(finer, target, finer.num_workers or (), pins)
+    wanted, _ = _wanted(finer, target, machine, has_accelerator=has_accelerator)
     wanted, _ = _attainable(wanted, settings, target, has_accelerator=has_accelerator)
     cells = {_canonical(config) for config in wanted if excluded(config, settings, target) is None}
     return tuple(sorted(cells.union(space.configs), key=lambda config: config.cost_key))
@@ -180,15 +170,6 @@ def auto_workers(usable_cores: float) -> tuple[int, ...]:
     return tuple(sorted(values))
 
 
-def _workers(settings: SweepSettings, machine: Machine) -> tuple[int, ...]:
-    if settings.num_workers is not None:
-        return settings.num_workers
-    values = set(auto_workers(machine.usable_cores))
-    if settings.max_workers is not None and settings.max_workers < max(values):
-        values.add(settings.max_workers)
-    return tuple(sorted(values))
-
-
 def _pins(
     settings: SweepSettings, machine: Machine, *, has_accelerator: bool
 ) -> tuple[tuple[bool, ...], list[LeftOut]]:
@@ -196,21 +177,27 @@ def _pins(
 
     Nor is it tried unasked where memory is short: pinned memory can't be swapped out.
     """
-    if has_accelerator:
-        hazard = None if settings.pin_memory else pin_hazard(machine)
-        if hazard is not None:
-            return (False,), [LeftOut(setting="pin_memory=True", reason=hazard)]
-        return settings.pin_memory or (False, True), []
-    if settings.pin_memory is not None and True not in settings.pin_memory:
-        return (False,), []
-    reason = "there is no accelerator, so torch pins nothing and it would equal pin_memory=False"
+    asked = settings.pin_memory or (False, True)
+    reason = None if settings.pin_memory else pin_hazard(machine)
+    if not has_accelerator:
+        reason = (
+            "there is no accelerator, so torch pins nothing and it would equal pin_memory=False"
+        )
+    if reason is None or True not in asked:
+        return asked, []
     return (False,), [LeftOut(setting="pin_memory=True", reason=reason)]
 
 
 def _wanted(
-    settings: SweepSettings, target: Target, workers: tuple[int, ...], pins: tuple[bool, ...]
-) -> list[Config]:
-    """All combinations as asked for, illegal and equal ones among them."""
+    settings: SweepSettings, target: Target, machine: Machine, *, has_accelerator: bool
+) -> tuple[list[Config], list[LeftOut]]:
+    """All combinations as asked for, illegal and equal ones among them, and what pinning isn't."""
+    workers, most = settings.num_workers, settings.max_workers
+    if workers is None:
+        workers = auto_workers(machine.usable_cores)
+        if most is not None and most < max(workers):
+            workers = tuple(sorted({*workers, most}))
+    pins, left_out = _pins(settings, machine, has_accelerator=has_accelerator)
     own = target.own_config
     axes: dict[str, tuple[object, ...]] = {
         "num_workers": workers,
@@ -230,20 +217,8 @@ def _wanted(
             hint="Name fewer values of num_workers or of the other swept settings.",
         )
     make: Callable[..., Config] = Config
-    return [
-        make(**dict(zip(axes, each, strict=True))) for each in itertools.product(*axes.values())
-    ]
-
-
-def _present(settings: SweepSettings, target: Target, *, has_accelerator: bool) -> list[Config]:
-    """What the target's own DataLoader is set to now, to be compared with.
-
-    Not where the user named the range himself: what he left out of it, he does not want measured.
-    """
-    present = target.present_settings(has_accelerator=has_accelerator)
-    if present is None or settings.num_workers is not None or settings.batch_size is not None:
-        return []
-    return [present]
+    combined = itertools.product(*axes.values())
+    return [make(**dict(zip(axes, each, strict=True))) for each in combined], left_out
 
 
 def _attainable(
@@ -260,7 +235,7 @@ def _attainable(
         pairs = [
             (getattr(asked.canonical(), name), getattr(own, name))
             for asked, own in zip(wanted, kept, strict=True)
-            if own.num_workers or name not in _OF_WORKERS
+            if own.num_workers or name not in OF_WORKERS
         ]
         if all(asked == own for asked, own in pairs):
             continue

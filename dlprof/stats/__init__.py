@@ -18,7 +18,7 @@ from dlprof.stats.belief import (
     observe,
     shortfall,
 )
-from dlprof.stats.student import mean_interval, t_quantile, t_tail
+from dlprof.stats.intervals import mean_interval, median_interval, t_quantile, t_tail
 from dlprof.stats.turnover import turnovers
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "Observation",
     "believe",
     "mean_interval",
+    "median_interval",
     "observe",
     "shortfall",
     "t_quantile",

@@ -21,11 +21,12 @@ import bisect
 import dataclasses
 import itertools
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from dlprof.records import Config, Estimate, SweepPrediction, Trial
-from dlprof.stats.student import t_quantile, t_tail
+from dlprof.stats.intervals import t_quantile, t_tail
 
 PROBABILITY = 0.95
 """With which a certificate holds (``shortfall``)."""
@@ -166,7 +167,7 @@ def observe(
         return None
     rate = steady.value if rate is None else rate
     speed = usage.core_speed if usage.core_speed and usage.core_speed > 0 else None
-    share = _cpu_share(trial) * _loading_share(trial, trial.wait_fraction if wait is None else wait)
+    share = _cpu_share(trial, trial.wait_fraction if wait is None else wait)
     computing = COMPUTING_LOG_SD if speed is None else ADJUSTED_LOG_SD
     computing = NOISY_LOG_SD if trial.noisy else computing
     between, within = math.hypot(WAITING_LOG_SD, share * computing), 0.0
@@ -187,20 +188,18 @@ def observe(
     )
 
 
-def _cpu_share(trial: Trial) -> float:
-    """CPU time over what the loader's processes, or its cores, had at most; 1 where unknown."""
+def _cpu_share(trial: Trial, wait: float | None) -> float:
+    """CPU time over what the loader's processes, or its cores, had at most; 1 where unknown.
+
+    As far as loading sets the rate: not at all where the step never waits for it.
+    """
     own, available = trial.usage.own_cpu_cores, trial.usage.available_cpu_cores
-    if own is None:
-        return 1.0
-    most = min(max(1, trial.config.num_workers), available or math.inf)
-    return min(1.0, max(0.0, own / most)) if most > 0 else 1.0
-
-
-def _loading_share(trial: Trial, wait: float | None) -> float:
-    """How far loading sets the rate: not at all where the step never waits for it."""
+    workers = trial.config.num_workers
+    most = min(max(1, workers), available or math.inf)
+    share = 1.0 if own is None or most <= 0 else min(1.0, max(0.0, own / most))
     if wait is None:
-        return 1.0
-    return min(1.0, wait / _HARDLY_WAITS if trial.config.num_workers else wait)
+        return share
+    return share * min(1.0, wait / _HARDLY_WAITS if workers else wait)
 
 
 def _steady_group(config: Config) -> str:
@@ -295,6 +294,12 @@ class Gap(NamedTuple):
             return float(self.value > bound)
         return t_tail((bound - self.value) / self.error, self.df)
 
+    def factor(self) -> Estimate:
+        """``exp`` of it, with its t interval."""
+        half = min(t_quantile(0.975, self.df) * self.error, 10 * _LARGEST_LOG)
+        middle, low, high = (math.exp(self.value + part) for part in (0.0, -half, half))
+        return Estimate(value=middle, low=low, high=high)
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Belief:
@@ -317,19 +322,18 @@ class Belief:
     _levels: Mapping[str, _Level]
     _common: Sequence[Sequence[float]]
 
-    def rate(self, key: str, confidence: float = 0.95) -> Estimate:
+    def rate(self, key: str) -> Estimate:
         """What the configuration gives in an average block, at the cores' mean speed."""
-        error = self.log_error(key)
-        return self._estimate(Gap(self.log_rates[key], error, self._df_of(key)), confidence)
+        return Gap(self.log_rates[key], self.log_error(key), self._df_of(key)).factor()
 
     def log_error(self, key: str) -> float:
         """Standard error of one log rate."""
         level = self._levels[self.groups[key]]
         return math.sqrt(self._variance(level.slopes) + level.variance)
 
-    def ratio(self, key: str, other: str, confidence: float = 0.95) -> Estimate:
-        """Rate of one configuration over that of another, with a t interval."""
-        return self._estimate(self.gap(key, other), confidence)
+    def ratio(self, key: str, other: str) -> Estimate:
+        """Rate of one configuration over that of another."""
+        return self.gap(key, other).factor()
 
     def error(self, key: str, other: str) -> float:
         """Standard error of the difference of two log rates."""
@@ -378,11 +382,6 @@ class Belief:
         return max(
             0.0, sum(slopes[i] * self._common[i][j] * slopes[j] for i in places for j in places)
         )
-
-    def _estimate(self, log: Gap, confidence: float) -> Estimate:
-        half = min(t_quantile((1 + confidence) / 2, log.df) * log.error, 10 * _LARGEST_LOG)
-        middle, low, high = (math.exp(log.value + part) for part in (0.0, -half, half))
-        return Estimate(value=middle, low=low, high=high)
 
 
 def shortfall(gaps: Iterable[Gap]) -> float:
@@ -448,7 +447,9 @@ class _Fit:
         wider = self._known_sd / self._claimed
         self._common_sd = {_LEVEL: wider * _LEVEL_LOG_SD, _APART: wider * _APART_LOG_SD}
         self._seen = observations
-        self._place = _block_places(observations)
+        blocks = sorted({o.block for o in observations})
+        merged = max(1, math.ceil(len(blocks) / _MAX_BLOCKS))
+        self._place = {block: place // merged for place, block in enumerate(blocks)}
         self._blocks = len(set(self._place.values()))
         seen = {groups[o.key] for o in observations}
         places = {p.place for group, p in self._predicted.items() if group in seen}
@@ -457,29 +458,33 @@ class _Fit:
         self._size = self._first + len(self._nodes)
         self._steps = [1.0] * len(self._nodes)  # trust in how errors go on from one to the next
         usual = _usual_speeds(observations)
-        self._speeds = [
+        speeds = (
             0.0 if o.log_speed is None else o.cpu_share * (o.log_speed - usual[o.busy])
             for o in observations
+        )
+        # What each has of what all have in common, but for its prediction's part.
+        self._rows = [
+            {_SPEED: speed, _BLOCKS + self._place[o.block]: 1.0}
+            for o, speed in zip(observations, speeds, strict=True)
         ]
+        self._by_group: dict[str, list[int]] = {group: [] for group in groups.values()}
+        for number, o in enumerate(observations):
+            self._by_group[groups[o.key]].append(number)
         self._weights = [1 / o.log_sd**2 for o in observations]
-        self._trust = dict.fromkeys(groups.values(), 1.0)  # in what was predicted of each
+        self._trust = dict.fromkeys(self._by_group, 1.0)  # in what was predicted of each
         self._block_variance = _FIRST_BLOCK_GUESS**2
         self._scale = 1.0
         self._df, self._predicted_df = TAIL_DF, TAIL_DF
 
     def belief(self) -> Belief:
         """Iterate to the weights that the residuals ask for."""
-        by_group: dict[str, list[int]] = {group: [] for group in self._trust}
-        for number, o in enumerate(self._seen):
-            by_group[self._groups[o.key]].append(number)
         for _ in range(_ROUNDS):
-            levels, common, found = self._solve(by_group)
-            self._reweigh(by_group, levels, found, common)
-        levels, common, found = self._solve(by_group)
+            self._reweigh(*self._solve())
+        levels, common, found = self._solve()
         mean = {group: _at(level, found) for group, level in levels.items()}
         blocks = {
             group: len({self._place[self._seen[n].block] for n in numbers})
-            for group, numbers in by_group.items()
+            for group, numbers in self._by_group.items()
         }
         return Belief(
             log_rates={key: mean[group] for key, group in self._groups.items()},
@@ -490,13 +495,6 @@ class _Fit:
             _levels=levels,
             _common=common,
         )
-
-    def _row(self, number: int) -> dict[int, float]:
-        """What one observation has of what all have in common, but for its prediction's part."""
-        row = {_BLOCKS + self._place[self._seen[number].block]: 1.0}
-        if self._speeds[number]:
-            row[_SPEED] = self._speeds[number]
-        return row
 
     def _prior(self, group: str) -> tuple[float, dict[int, float], float]:
         """What was predicted of a group: its log rate, its part of the common, its precision."""
@@ -531,19 +529,17 @@ class _Fit:
                 matrix[place][place - 1] -= alike * weight
         return matrix, right
 
-    def _solve(
-        self, by_group: Mapping[str, Sequence[int]]
-    ) -> tuple[dict[str, _Level], list[list[float]], list[float]]:
-        """Levels of the groups, and mean and covariance of what they have in common."""
+    def _solve(self) -> tuple[dict[str, _Level], list[list[float]], list[float]]:
+        """Levels of the groups, and covariance and mean of what they have in common."""
         size = self._size
         matrix, right = self._beforehand()
         parts: dict[str, _Level] = {}
-        for group, numbers in by_group.items():
+        for group, numbers in self._by_group.items():
             log_rate, part, precision = self._prior(group)
             total, offset = precision, 0.0
             own: dict[int, float] = {}
             for n in numbers:
-                weight, row = self._weights[n] / self._scale, {**part, **self._row(n)}
+                weight, row = self._weights[n] / self._scale, {**part, **self._rows[n]}
                 gap = self._seen[n].log_rate - log_rate
                 total += weight
                 offset += weight * gap
@@ -572,14 +568,13 @@ class _Fit:
 
     def _reweigh(
         self,
-        by_group: Mapping[str, Sequence[int]],
         levels: Mapping[str, _Level],
-        found: Sequence[float],
         common: Sequence[Sequence[float]],
+        found: Sequence[float],
     ) -> None:
         """Weights, spread and trust as the residuals have them."""
         squares, missed, held = 0.0, 0.0, 0
-        for group, numbers in by_group.items():
+        for group, numbers in self._by_group.items():
             level = _at(levels[group], found)
             if group in self._predicted and numbers:
                 log_rate, part, _ = self._prior(group)
@@ -590,11 +585,11 @@ class _Fit:
                 held += 1
             # About what they give themselves: that they are not as predicted is no noise of theirs.
             own = [
-                self._seen[n].log_rate - math.fsum(found[i] * a for i, a in self._row(n).items())
+                self._seen[n].log_rate - math.fsum(found[i] * a for i, a in self._rows[n].items())
                 for n in numbers
             ]
             weights = [self._weights[n] for n in numbers]
-            middle = _weighted_mean(own, weights) if numbers else 0.0
+            middle = statistics.fmean(own, weights) if numbers else 0.0
             for n, each in zip(numbers, own, strict=True):
                 square = ((each - middle) / self._seen[n].log_sd) ** 2
                 doubt = (TAIL_DF + 1) / (TAIL_DF + square / self._scale) if len(own) > 1 else 1.0
@@ -605,7 +600,7 @@ class _Fit:
             self._steps[step] = _trust(off / spread)
             missed += self._steps[step] * (off / spread * self._known_sd) ** 2
         count = self._blocks
-        free = max(0, len(self._seen) - sum(map(bool, by_group.values())) - max(0, count - 1))
+        free = max(0, len(self._seen) - sum(map(bool, self._by_group.values())) - max(0, count - 1))
         self._df = TAIL_DF + free
         self._scale = (TAIL_DF + squares) / (TAIL_DF + free) if free else 1.0
         for place, sd in ((_LEVEL, _LEVEL_LOG_SD), (_APART, _APART_LOG_SD)):
@@ -616,10 +611,6 @@ class _Fit:
         self._known_sd = math.sqrt((claimed + missed) / (_MODEL_TAIL_DF + free))
         drift = sum(found[i] ** 2 + common[i][i] for i in range(_BLOCKS, _BLOCKS + count))
         self._block_variance = (TAIL_DF * _BLOCK_LOG_SD**2 + drift) / (TAIL_DF + count)
-
-
-def _weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
-    return math.fsum(v * w for v, w in zip(values, weights, strict=True)) / math.fsum(weights)
 
 
 def _trust(errors: float) -> float:
@@ -711,13 +702,6 @@ def _usual_speeds(observations: Iterable[Observation]) -> dict[int, float]:
         busy: all_ + math.fsum(speed - all_ for speed in some) / (len(some) + _FEW_SPEEDS)
         for busy, some in seen.items()
     }
-
-
-def _block_places(observations: Iterable[Observation]) -> dict[int, int]:
-    """Blocks numbered from 0 without gaps, neighbors merged where there are too many."""
-    blocks = sorted({o.block for o in observations})
-    merged = max(1, math.ceil(len(blocks) / _MAX_BLOCKS))
-    return {block: place // merged for place, block in enumerate(blocks)}
 
 
 def _inverted(matrix: Sequence[Sequence[float]]) -> list[list[float]]:

@@ -13,7 +13,7 @@ from dlprof.device.moving import apply, move, tensors_of
 from dlprof.device.runtime import Runtime, UnavailableError
 from dlprof.errors import DlprofError
 from dlprof.records.transfer import BatchTransfer, CopyWay, TensorTransfer, WayTime
-from dlprof.stats.medians import median_interval
+from dlprof.stats import median_interval
 
 _MOST_TENSORS = 16
 _ROUNDS = 12

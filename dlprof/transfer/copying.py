@@ -14,7 +14,7 @@ import torch
 from dlprof.device.runtime import Runtime, UnavailableError
 from dlprof.device.spinning import Spinner
 from dlprof.records.transfer import CopyMode, CopyTime, LinkFit, Memory
-from dlprof.stats.medians import median_interval
+from dlprof.stats import median_interval
 from dlprof.transfer.fitting import fit
 
 SIZES = tuple(4096 * 4**power for power in range(9))

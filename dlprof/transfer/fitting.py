@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dlprof.records.transfer import CopyMode, LinkFit, Memory
-from dlprof.stats.medians import median_interval
+from dlprof.stats import median_interval
 
 _FEWEST_SIZES = 3
 

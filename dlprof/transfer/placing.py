@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dlprof.device.runtime import Event, Runtime, UnavailableError, empty_pinned_cache
 from dlprof.records import Estimate
 from dlprof.records.transfer import LinkState, NumaRate, TogetherRate
-from dlprof.stats.medians import median_interval
+from dlprof.stats import median_interval
 from dlprof.transfer.copying import Buffers
 
 _LARGE_BYTES = 64 << 20

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
-from dlprof.records import WHOLE_EPOCHS, Config, Estimate
+from dlprof.records import CUT_SHORT_SIGN, WHOLE_EPOCHS, Config, Estimate
 from dlprof.trial.estimate import (
     Epoch,
     Throughput,
@@ -97,6 +97,7 @@ class Measured:
         batches: Batches in the window.
         samples: Samples in them; ``None`` where they can't be counted.
         epoch_samples: Samples in a whole epoch; ``None`` where none was seen from end to end.
+        fed_workers: Workers that gave a batch; ``None`` where that was not seen.
         transient_s: Seconds that the batches before the window took beyond what they take at the
             steady rate; ``None`` without one.
         measured_s: Seconds in the window.
@@ -113,6 +114,7 @@ class Measured:
     batches: int
     samples: int | None
     epoch_samples: int | None
+    fed_workers: int | None
     transient_s: float | None
     measured_s: float
     whole_epochs: bool
@@ -220,6 +222,8 @@ class Loop:
         self.wait_s = 0.0
         self.logs: list[_Log] = []
         self.turnovers_s: list[float] = []
+        self.fed_workers: int | None = None
+        self._from_each = 0
 
     @property
     def now(self) -> _Log:
@@ -246,7 +250,7 @@ class Loop:
             EmptyLoaderError: The epoch has no batch.
         """
         log = _Log(began_s=self._clock(), warm_up=warm_up_batches(self._config))
-        self._iterator = iter(self._loader)
+        self._iterator, self._from_each = iter(self._loader), 0
         try:
             self.batch = next(self._iterator)
         except StopIteration:
@@ -259,7 +263,7 @@ class Loop:
             self._confirm()
         self.logs.append(log)
         self._note(self.batch)
-        self._inspect(0, self.batch)
+        self._look()
         self._consume(self.batch)
         self._beat(log.yields_s[0])
 
@@ -278,11 +282,38 @@ class Loop:
             if samples is not None:  # else fewer are counted than came, which says so
                 self.now.samples.append(samples)
 
+    def _look(self) -> None:
+        """Look at the batch that came, and at whether each worker has given one.
+
+        torch asks the workers in turns for the first batches, and goes past those that have none.
+        """
+        came = len(self.now.yields_s)
+        self._inspect(came - 1, self.batch)
+        if self._passed <= self._config.num_workers:
+            self._from_each = came
+        if self._passed >= self._config.num_workers > 0:
+            self.fed_workers = self._from_each
+
+    def _look_at_end(self) -> None:
+        """The same of an epoch that ended before torch had asked each worker.
+
+        Not of one whose batches were not all looked at, as in the window.
+        """
+        few = self._from_each == len(self.now.yields_s)
+        if few and self._passed >= self._config.num_workers > 0:
+            self.fed_workers = self._from_each
+
+    @property
+    def _passed(self) -> int:
+        """Batches that torch has asked for and gone past in this epoch; -1 where it won't say."""
+        passed: int = getattr(self._iterator, "_rcvd_idx", -1)
+        return passed if self._config.in_order else -1
+
     def warm_up(self) -> bool:
         """Take, inspect and consume one batch; False if the epoch ended instead."""
         if not self.run(_ONE_BATCH):
             return False
-        self._inspect(len(self.now.yields_s) - 1, self.batch)
+        self._look()
         return True
 
     def run(self, until_s: float) -> bool:
@@ -301,6 +332,7 @@ class Loop:
                 self.batch = batch = advance()
             except StopIteration:
                 log.whole, log.asked_s = True, asked_s
+                self._look_at_end()
                 break
             came_s = clock()
             wait_s += came_s - asked_s
@@ -323,9 +355,10 @@ class Loop:
             log.yields_s.append(self._clock())
             self._beat(log.yields_s[-1])
             self._note(batch)
-            self._inspect(len(log.yields_s) - 1, batch)
+            self._look()
             log.asked_s = self._clock()
         log.whole = True
+        self._look_at_end()
 
     def take(self, count: int) -> bool:
         """Take some batches of this epoch and let them go; False where it has no more."""
@@ -348,7 +381,7 @@ def _warm_up(loop: Loop, plan: Plan, gate: Gate, clock: Callable[[], float]) -> 
         if clock() > deadline and len(loop.now.yields_s) > least:
             loop.now.warm_up = len(loop.now.yields_s) - 1
             return (
-                f"the warm-up was cut short at {loop.now.warm_up} of {wanted} batches, "
+                f"{CUT_SHORT_SIGN} at {loop.now.warm_up} of {wanted} batches, "
                 "because they are slow; a longer --trial-time measures better"
             )
         if not loop.warm_up():
@@ -523,6 +556,7 @@ def measure(
         batches=rate.batches if rate else 0,
         samples=rate.samples if rate else None,
         epoch_samples=_middle([e for log in loop.logs if (e := log.epoch_samples) is not None]),
+        fed_workers=loop.fed_workers,
         transient_s=transient_s,
         measured_s=rate.measured_s if rate else 0.0,
         whole_epochs=rate.whole_epochs if rate else False,

@@ -171,6 +171,7 @@ def completed(blank: Trial, story: Story, request: TrialRequest, limits: Limits)
         window_samples=measured["samples"],
         samples_per_batch=_each(measured["samples"], measured["batches"]),
         epoch_samples=measured["epoch_samples"],
+        fed_workers=measured["fed_workers"],
         transient_s=measured["transient_s"],
         whole_epochs=measured["whole_epochs"],
         copies=_copies(result.get("copies")),

@@ -41,15 +41,17 @@ class Shuffled(IterableDataset):
             yield torch.full((8,), float(number))
 
 
-class Augmented(IterableDataset):
+class Unsized(IterableDataset):
     # Each worker yields all of it, no two samples alike.
-    def __len__(self):
-        return 320
-
     def __iter__(self):
         for number in range(320):
             time.sleep(0.001)
             yield torch.full((8,), float(number)) + torch.rand(8)
+
+
+class Augmented(Unsized):
+    def __len__(self):
+        return 320
 
 
 class Lying(IterableDataset):
@@ -73,6 +75,20 @@ class Sharded(IterableDataset):
                 yield torch.full((8,), float(1000 * shard + number))
 
 
+class Brief(Sharded):
+    # Epochs that end several times in a window.
+    def __init__(self, shards=8, samples=64):
+        self.shards, self.samples = shards, samples
+
+    def __iter__(self):
+        worker = get_worker_info()
+        first, step = (worker.id, worker.num_workers) if worker else (0, 1)
+        for shard in range(first, self.shards, step):
+            for number in range(self.samples):
+                time.sleep(0.0005)
+                yield torch.full((8,), float(1000 * shard + number))
+
+
 def doubled():
     return DataLoader(Doubled(), batch_size=16, num_workers=2)
 
@@ -83,6 +99,22 @@ def shuffled():
 
 def augmented():
     return DataLoader(Augmented(), batch_size=16, num_workers=2)
+
+
+def unsized():
+    return DataLoader(Unsized(), batch_size=16, num_workers=2)
+
+
+def briefly():
+    return DataLoader(Brief(), batch_size=16)
+
+
+def single_batches():
+    return DataLoader(Brief(shards=3, samples=16), batch_size=16)
+
+
+def unfed():
+    return DataLoader(Sharded(), batch_size=16)
 
 
 def lying():
@@ -165,6 +197,14 @@ def test_workers_that_give_more_than_is_promised_duplicate_however_augmented(pla
     assert run.recommendation.config.num_workers < 2
 
 
+def test_epochs_that_grow_with_their_workers_are_wrong_without_a_promise_too(place: Path) -> None:
+    run, output = swept(place, "loaders.py:unsized")
+    assert output.startswith("Your settings (num_workers=2) may be wrong: an epoch has 640")
+    assert "Workers may yield the same samples" in output
+    assert run.recommendation is not None
+    assert run.recommendation.config.num_workers < 2
+
+
 def test_workers_that_never_ask_which_samples_are_theirs_are_told(place: Path) -> None:
     run, output = swept(place, "loaders.py:shuffled")
     assert output.startswith("Workers may yield the same samples. The iterable dataset never asks")
@@ -190,6 +230,20 @@ def test_workers_that_get_no_shard_are_not_recommended_nor_tried(place: Path) ->
     assert {trial.config.num_workers for trial in run.trials} <= {0, 1, 2, 6}
     assert run.recommendation is not None
     assert run.recommendation.findings[0].code == "workers.unfed"
+
+
+def test_workers_without_a_shard_show_in_any_trial_of_several(place: Path) -> None:
+    run, output = swept(place, "loaders.py:unfed", "--search", "grid", "--num-workers", "0,5")
+    assert {t.fed_workers for t in run.trials if t.config.num_workers == 5} == {2}
+    assert output.startswith("3 of 5 workers get no data. num_workers=2 does as well")
+
+
+@pytest.mark.parametrize(("target", "fed"), [("briefly", 5), ("single_batches", 3)])
+def test_workers_are_counted_in_short_epochs_too(place: Path, target: str, fed: int) -> None:
+    options = ("--search", "grid", "--num-workers", "0,5", "--trial-time", "1s")
+    run, output = swept(place, f"loaders.py:{target}", *options)
+    assert {t.fed_workers for t in run.trials if t.config.num_workers == 5} == {fed}
+    assert ("get no data" in output) is (fed < 5)
 
 
 def test_webdataset_with_fewer_shards_than_workers(tmp_path: Path) -> None:

@@ -140,6 +140,26 @@ def test_a_gain_holds_within_its_interval(differential: Any) -> None:
     assert scattered.held is None
 
 
+def test_trials_over_whole_epochs_are_held_against_whole_epochs(differential: Any) -> None:
+    cell = differential.Cell(settings=TWO, dlprof=[100.0], over_epochs=[50.0, 51.0])
+    cell.answers += [{"steady": 100.0, "whole": 50.0}] * 3
+    assert cell.ratio == 1.0
+    assert not cell.whole
+    assert differential.Cell(settings=TWO, over_epochs=[50.0]).whole
+
+
+@pytest.mark.parametrize(("epsilon", "rate", "holds"), [(0.1, 105.0, True), (0.1, 120.0, False)])
+def test_a_certificate_holds_if_no_other_is_faster_by_more(
+    differential: Any, epsilon: float, rate: float, *, holds: bool
+) -> None:
+    made = outcome(differential, rate)
+    assert made.certified is None
+    made.pick, made.epsilon = NONE, epsilon
+    assert made.certified is holds
+    made.pick = TWO
+    assert made.certified is True
+
+
 def test_the_report_of_loaders_is_passed_only_where_all_holds(differential: Any) -> None:
     good = [outcome(differential, 190.0) for _ in range(10)]
     assert differential.report(good, {}).passed

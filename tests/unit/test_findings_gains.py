@@ -11,11 +11,12 @@ from finding_cases import Loader, evidence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlprof.advise.findings import Experiment, Observation, find
+from dlprof.advise.findings import Experiment, Foresight, Observation, find
 from dlprof.advise.findings.costs import Costs, Work, costs_of
-from dlprof.advise.findings.gains import closed_form, gain_of, measured_gain
+from dlprof.advise.findings.gains import gain_of, measured_gain
 from dlprof.advise.findings.view import View
-from dlprof.model.interval import RELATIVE_ERROR
+from dlprof.model import Conditions
+from dlprof.model.predict import RELATIVE_ERROR
 from dlprof.records import (
     BatchCosts,
     Calibration,
@@ -30,7 +31,7 @@ WAITING = Loader(fetch_io=0.02, rate=100)
 MORE = config(8)
 
 
-class _Model:
+class _Model(Foresight):
     """A model that gives 50 batches per second for each worker, and knows of no more than 8."""
 
     def __call__(self, chosen: Config, *, cores: float) -> Prediction | None:
@@ -39,8 +40,12 @@ class _Model:
         return Prediction(batches_per_s=around(50.0 * chosen.num_workers * min(1.0, cores)))
 
 
+def _model(kind: type[Foresight]) -> Foresight:
+    return kind(calibration=Calibration(), conditions=Conditions(cores=2.0))
+
+
 def test_a_measured_gain_comes_first() -> None:
-    view = View.of(evidence(WAITING, variants={MORE: 3.0}, predict=_Model()))
+    view = View.of(evidence(WAITING, variants={MORE: 3.0}, predict=_model(_Model)))
     gain = gain_of(view, MORE)
     assert gain is not None
     assert gain.source == "measured"
@@ -49,7 +54,7 @@ def test_a_measured_gain_comes_first() -> None:
 
 
 def test_the_model_comes_before_the_bound() -> None:
-    view = View.of(evidence(WAITING, predict=_Model()))
+    view = View.of(evidence(WAITING, predict=_model(_Model)))
     gain = gain_of(view, MORE)
     assert gain is not None
     assert (gain.source, gain.value) == ("model", 4.0)
@@ -60,14 +65,13 @@ def test_the_model_comes_before_the_bound() -> None:
 def predicted_gain(chosen: Config, *, before: float, after: float) -> Estimate:
     """Of a model whose rates may each be off by such logarithms."""
 
-    def predict(asked: Config, *, cores: float) -> Prediction | None:
-        del cores
-        half = before if asked == WAITING.config else after
-        rate = Estimate(value=10.0, low=10.0 * math.exp(-half), high=10.0 * math.exp(half))
-        return Prediction(batches_per_s=rate)
+    class Off(Foresight):
+        def __call__(self, asked: Config, *, cores: float) -> Prediction | None:
+            half = before if asked == WAITING.config else after
+            rate = Estimate(value=10.0, low=10.0 * math.exp(-half), high=10.0 * math.exp(half))
+            return Prediction(batches_per_s=rate)
 
-    seen = evidence(WAITING, predict=predict)
-    gain = gain_of(View.of(dataclasses.replace(seen, calibration=Calibration())), chosen)
+    gain = gain_of(View.of(evidence(WAITING, predict=_model(Off))), chosen)
     assert gain is not None
     return gain.estimate
 
@@ -86,7 +90,7 @@ def test_what_only_one_of_two_predictions_is_sure_of_does_not_cancel() -> None:
 
 
 def test_what_the_model_can_not_tell_is_reckoned() -> None:
-    view = View.of(evidence(WAITING, predict=_Model()))
+    view = View.of(evidence(WAITING, predict=_model(_Model)))
     gain = gain_of(view, config(12))
     assert gain is not None
     assert gain.source == "bound"
@@ -123,7 +127,6 @@ def _costs(cpu: float, io: float, main: float, step: float) -> Costs:
         dispatch=Work(),
         pin_s=0.0,
         copy_s=0.0,
-        hold_up_s=0.0,
         wait_s=0.01,
         step_s=step,
         period_s=0.01,
@@ -139,9 +142,9 @@ def test_more_workers_and_cores_never_reckon_slower(
     cpu: float, io: float, main: float, step: float, workers: int, cores: float
 ) -> None:
     costs = _costs(cpu, io, main, step)
-    now = closed_form(costs, config(workers), cores)
-    assert closed_form(costs, config(workers + 1), cores) >= now
-    assert closed_form(costs, config(workers), cores + 1) >= now
+    now = costs.rate(config(workers), cores)
+    assert costs.rate(config(workers + 1), cores) >= now
+    assert costs.rate(config(workers), cores + 1) >= now
     assert now > 0
 
 

@@ -19,11 +19,17 @@ from dlprof.advise.predict.cells import (
     configs_of,
     wanted_configs,
 )
-from dlprof.advise.predict.speed import clock_of, core_speed, speed_error, usual_speed
-from dlprof.advise.situation import Situation, measured_step, neighbours_seen
+from dlprof.advise.situation import (
+    Situation,
+    clock_of,
+    core_speed,
+    measured_step,
+    neighbours_seen,
+    speed_error,
+    usual_speed,
+)
 from dlprof.errors import UsageError
-from dlprof.model import Conditions
-from dlprof.model.conditions import SPEED_ERROR
+from dlprof.model import SPEED_ERROR, Conditions
 from dlprof.records import Config, CoreSpeeds, Explanation, Run, Stage, Trial, Usage
 
 _UNIT = CoreSpeeds.unit_of(header().python_version)

@@ -101,17 +101,28 @@ def test_samples_of_whole_epochs_are_compared(samples: int, kind: str | None) ->
     assert found.fault(config(0)) is None
 
 
-def test_more_samples_of_which_none_was_the_same_are_no_duplicates() -> None:
-    """Each worker may make as many as one alone would, drawn at random: that is said."""
-    plain, two = trial(config(0), epoch_samples=1600), trial(config(2), epoch_samples=3200)
-    found = Integrity.of(iterable([plain, two]))
-    assert found.fault(config(2)) is None
+def test_an_epoch_that_grows_with_its_workers_is_wrong_though_no_sample_was_the_same() -> None:
+    """As of a dataset that augments at random; that it draws its samples so can't be known."""
+    asked = trial(config(2), epoch_samples=3200)
+    plain, two = (
+        trial(config(0), epoch_samples=1600),
+        dataclasses.replace(asked, warnings=(UNSHARED_SIGN,)),
+    )
+    longer = iterable([plain, two])
+    assert faulty(longer, 0, 1, 2, 4) == [2, 4]
     said = "An epoch has 3,200 samples with num_workers=2, and 1,600 with fewer workers"
-    assert list(found.unshared.values()) == [said]
+    told = said_first(checked(longer))[0]
+    assert told.startswith(f"Workers may yield the same samples. {said}: unless the dataset draws")
+    seen = trial(config(4), epoch_samples=6400, warnings=(SHARED_SIGN,))
+    assert said_first(checked(iterable([plain, two, seen])))[0].startswith("Workers yield")
     random = dataclasses.replace(two, warnings=(VARIED_SIGN,))
-    assert not Integrity.of(iterable([plain, random])).unshared
+    assert not faulty(iterable([plain, random]), 2)
     less = dataclasses.replace(two, epoch_samples=2000)
-    assert not Integrity.of(iterable([plain, two, less])).unshared
+    assert not faulty(iterable([plain, two, less]), 2)
+    # Each worker may have an epoch of its own, of the shards that are its share.
+    found = Integrity.of(iterable([plain, asked]))
+    assert found.fault(config(2)) is None
+    assert list(found.unshared.values()) == [said]
 
 
 MORE = "an epoch gave 1,040 batches where __len__ promises 1,020"
@@ -217,6 +228,12 @@ def test_idle_workers_set_a_ceiling_and_are_no_fault() -> None:
     assert known.fault(config(8)) is None
     assert known.is_useless(config(4))
     assert not known.is_useless(config(2))
+    plain = iterable([trial(config(2), fed_workers=2), trial(config(8), fed_workers=2)])
+    assert Integrity.of(plain) == known
+    # Ten shards cut by ceil(10 / num_workers): eight workers leave three without one.
+    uneven = [trial(config(8), fed_workers=5), trial(config(10), fed_workers=10)]
+    assert Integrity.of(iterable(uneven)).fed is None
+    assert Integrity.of(iterable([*uneven, trial(config(16), fed_workers=10)])).fed == 10
 
 
 def test_what_is_useless_is_planned_no_more_but_the_present_while_it_works() -> None:

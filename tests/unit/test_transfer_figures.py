@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from dlprof.advise.pinning import gain_words, pin_gain, pin_gains, typical
+from dlprof.advise.reasons import gain_words, pin_gain, pin_gains, typical_gain
 from dlprof.engine.transfer import largest_buffer
 from dlprof.machine.links import read_link
 from dlprof.machine.numa import node_cpus
@@ -35,7 +35,7 @@ from dlprof.records.transfer import (
 )
 from dlprof.report.transfer import render_transfers, transfer_document
 from dlprof.search.exclusions import pin_hazard
-from dlprof.stats.medians import median_interval
+from dlprof.stats import median_interval
 from dlprof.transfer.fitting import fit, line
 
 _SIZES = tuple(4096 * 4**power for power in range(9))
@@ -284,13 +284,13 @@ def test_a_typical_gain_is_told_with_what_it_costs() -> None:
         for trials in (off, on)
         for number, trial in enumerate(trials)
     ]
-    gain = typical(pin_gains(blocks))
+    gain = typical_gain(pin_gains(blocks))
     assert gain is not None
     assert gain_words(gain) == (
         "-2.0 ms a batch, -3.0 ms of it in copies and +1.0 ms in receiving; "
         "it takes 1.0 ms of its thread's CPU a batch"
     )
-    assert typical([]) is None
+    assert typical_gain([]) is None
 
 
 def _cell(size: int, memory: Any, mode: Any, speed: float) -> CopyTime:

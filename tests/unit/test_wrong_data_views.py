@@ -79,6 +79,8 @@ def test_what_could_not_be_checked_is_said_and_nothing_is_taken_back() -> None:
     found = run(trials, target=target(kind="iterable", own_config=config(0)))
     advice = recommend(found)
     assert advice.config == config(2)
+    assert advice.confidence == "low"
+    assert advice.confidence_reason.startswith("the iterable dataset never asks which worker")
     assert [(each.code, each.severity) for each in advice.findings] == [("data.unshared", "info")]
     assert said_first(found)[0].startswith("Workers may yield the same samples. The iterable")
     screen = drawn(render_sweep(dataclasses.replace(found, recommendation=advice)), 120)
@@ -232,7 +234,7 @@ def test_a_profile_promises_nothing_of_more_workers_by_wrong_data() -> None:
     assert found[0].code == "data.duplicated"
     assert "too_few_workers" not in codes(found)
     assert not any(f.fix and f.fix.dataloader_kwargs.get("num_workers", 0) > 1 for f in found)
-    assert all(config.num_workers < 2 for _, config in remedies(View.of(seen)))
+    assert all(config.num_workers < 2 for config in remedies(View.of(seen)))
 
 
 def test_a_profile_of_wrong_data_shows_what_is_wrong() -> None:

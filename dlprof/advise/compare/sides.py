@@ -1,4 +1,10 @@
-"""One side of a comparison: what a run tells of the costs of one configuration."""
+"""One side of a comparison: what a run shows of the costs of one configuration.
+
+The closed form takes the bounds of a pipeline, ``X <= min(W / (cpu + io), C / cpu, 1 / (step +
+receive))``: the workers, the cores, and what follows one after another in the main process. It is
+simple on purpose: each of its figures is measured on both sides, and what it does not explain is
+shown as such.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +14,9 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dlprof.advise.compare.costs import Costs
+from dlprof.advise.compare.pairing import Chosen
 from dlprof.advise.compare.parts import PartCode
-from dlprof.advise.compare.stages import Serial, serial_costs, waiting_s
-from dlprof.records import Config, Machine, Run, Trial
+from dlprof.records import Config, Explanation, Run, StageName, Trial
 
 _WITH_NEIGHBOURS = 0.2
 """Share of the CPUs that neighbours keep busy from which waiting for a core is put down to them."""
@@ -23,9 +28,80 @@ _USAGE = (
     *("own_cpu_cores", "available_cpu_cores", "other_cpu_cores", "run_queue_wait_fraction"),
     *("throttled_fraction", "cache_hit_fraction", "read_bytes_per_s"),
 )
+_MACHINE = ("logical_cpus", "affinity_cpus", "quota_cores", "usable_cores")
+_SECONDS = ("cpu_s", "io_s", "receive_s", "pin_s", "copy_s", "step_s")
 _LEAST, _MOST = 1e-12, 1e12
 _MOST_WAITING = 0.99
 _LEAST_CORES = 1e-3
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """What decides the rate of one configuration on one machine. Seconds are per sample.
+
+    Attributes:
+        cpu_s: CPU seconds of all the loader's processes.
+        worker_share: Share of that in workers; 1 where it isn't known.
+        threads: Threads that run or want to without workers, on average, at least 1.
+        affinity: CPUs that the job may run on.
+        own_stretch: What a CPU second takes because own threads get into each other's way, beyond
+            what too few CPUs explain; 1 for no longer.
+        quota_stretch: The same because a quota holds the job back.
+        neighbour_stretch: The same because neighbours take cores.
+        io_s: True waiting in fetching and collating.
+        receive_s: Taking, rebuilding and ordering a batch, in the main process.
+        pin_s: Copying to page-locked memory.
+        pin_thread: Whether a thread of its own receives and pins.
+        copy_s: Copying to the device.
+        step_s: The training step.
+        workers: ``num_workers``.
+    """
+
+    cpu_s: float
+    worker_share: float = 1.0
+    threads: float = 1.0
+    affinity: float = 1.0
+    own_stretch: float = 1.0
+    quota_stretch: float = 1.0
+    neighbour_stretch: float = 1.0
+    io_s: float = 0.0
+    receive_s: float = 0.0
+    pin_s: float = 0.0
+    pin_thread: bool = False
+    copy_s: float = 0.0
+    step_s: float = 0.0
+    workers: int = 0
+
+    @property
+    def computing_s(self) -> float:
+        """How long computing takes, were there CPUs enough."""
+        return self.cpu_s * self.own_stretch * self.quota_stretch * self.neighbour_stretch
+
+    @property
+    def demand(self) -> float:
+        """Threads that want to run at once, on average."""
+        if self.workers == 0:
+            return self.threads
+        busy_s = self.worker_share * self.computing_s
+        return self.workers * busy_s / (busy_s + self.io_s)
+
+    @property
+    def log_rate(self) -> float:
+        """Natural logarithm of the samples per second that the costs allow."""
+        return -math.log(max(1e-15, self._period_s))
+
+    @property
+    def _period_s(self) -> float:
+        """Seconds a sample, by whatever takes longest."""
+        consumer_s = self.copy_s + self.step_s
+        if self.workers == 0:
+            fetch_s = self.computing_s / min(self.threads, self.affinity) + self.io_s
+            return fetch_s + self.pin_s + consumer_s
+        worker_s = (self.computing_s * self.worker_share + self.io_s) / self.workers
+        cores_s = self.computing_s / self.affinity
+        if self.pin_thread:
+            return max(worker_s, cores_s, consumer_s, self.receive_s + self.pin_s)
+        return max(worker_s, cores_s, consumer_s + self.receive_s)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +112,7 @@ class Side:
         log_rate: Mean natural logarithm of its trials' samples per second.
         costs: What the closed form takes; ``None`` where the CPU time isn't known.
         figures: What the trials say, by name with unit: the evidence.
-        unknown: Parts that the run does not tell, and why.
+        unknown: Parts that the run does not show, and why.
     """
 
     log_rate: float
@@ -45,89 +121,121 @@ class Side:
     unknown: Mapping[PartCode, str]
 
 
-def side_of(run: Run, config: Config, trials: Sequence[Trial]) -> Side:
-    """What a run tells of one configuration.
-
-    Args:
-        run: The run.
-        config: Which.
-        trials: Those with a rate that count, of this configuration and of others.
-    """
-    own = [trial for trial in trials if trial.config == config]
-    log_rate = statistics.fmean(math.log(_rate(trial)) for trial in own)
-    serial = serial_costs(run, config, _samples_per_batch(own, run))
-    figures = _figures(run.header.machine, own, serial)
-    cpu_s = figures["cpu_s_per_sample"]
+def side_of(chosen: Chosen) -> Side:
+    """What a run shows of the configuration that is compared."""
+    run, config, own = chosen.run, chosen.config, chosen.own
+    rates = [_rate(trial) for trial in own]
+    log_rate = statistics.fmean(map(math.log, rates))
+    figures = _batch_figures(chosen) | {
+        **{name: _mean(getattr(trial.usage, name) for trial in own) for name in _USAGE},
+        **{name: getattr(run.header.machine, name) for name in _MACHINE},
+        "wait_fraction": _mean(trial.wait_fraction for trial in own),
+        "settings": config.text,
+    }
+    wait, copy_s = figures["wait_fraction"], figures["copy_s_per_sample"]
+    per_sample_s = statistics.fmean(1 / rate for rate in rates)
+    step_s = None if wait is None else max(0.0, (1 - wait) * per_sample_s - (copy_s or 0.0))
+    # The geometric mean of the CPU time, which a busy neighbour changes least.
+    used = zip(rates, (trial.usage.own_cpu_cores for trial in own), strict=True)
+    log_cpu_s = _mean(math.log(_bounded(cores / rate)) for rate, cores in used if cores)
+    cpu_s = None if log_cpu_s is None else math.exp(log_cpu_s)
+    figures |= {"step_s_per_sample": step_s, "cpu_s_per_sample": cpu_s}
     if cpu_s is None:
         why = _first_reason(own, "own_cpu_cores")
         return Side(log_rate=log_rate, costs=None, figures=figures, unknown={"cpu": why})
-    io_s, source = _io(run, config, trials)
-    figures |= {"io_s_per_sample": io_s, "io_from": source if io_s is not None else None}
-    unknown: dict[PartCode, str] = dict(serial.unknown)
-    if io_s is None:
-        unknown["storage"] = source
+    unknown: dict[PartCode, str] = {}
+    if figures["receive_s_per_sample"] is None or figures["pin_s_per_sample"] is None:
+        unknown["receive"] = "run dlprof profile"
+    if copy_s is None:
+        unknown["copy"] = "run dlprof profile"
+    if figures["io_s_per_sample"] is None:
+        unknown["storage"] = (
+            "run the sweep with --num-workers 0 among the values, or dlprof profile"
+        )
     if figures["other_cpu_cores"] is None:
         unknown["neighbours"] = _first_reason(own, "other_cpu_cores")
-    costs = _costs(run.header.machine, config, figures, serial)
-    costs = _with_waiting(costs, figures, run.header.machine)
+    queued = min(_MOST_WAITING, figures["run_queue_wait_fraction"] or 0.0)
+    threads = max(1.0, figures["own_cpu_cores"] / (1 - queued))  # those that wait for a core, too
+    costs = Costs(
+        **{name: figures[f"{name}_per_sample"] or 0.0 for name in _SECONDS},
+        worker_share=figures["worker_share"],
+        threads=1.0 if config.num_workers else threads,
+        affinity=_bounded(figures["affinity_cpus"] or figures["usable_cores"]),
+        pin_thread=config.pin_memory and config.num_workers > 0,
+        workers=config.num_workers,
+    )
+    costs = _with_waiting(costs, figures)
     return Side(log_rate=log_rate, costs=costs, figures=figures, unknown=unknown)
 
 
-def _figures(machine: Machine, trials: Sequence[Trial], serial: Serial) -> dict[str, Any]:
-    """The means over the trials, and what the machine offers."""
-    wait = _mean(trial.wait_fraction for trial in trials)
-    per_sample = statistics.fmean(1 / _rate(trial) for trial in trials)
-    step_s = None if wait is None else max(0.0, (1 - wait) * per_sample - (serial.copy_s or 0.0))
+def _batch_figures(chosen: Chosen) -> dict[str, Any]:
+    """What explaining passes, or else calibrations, show; ``None`` where neither does."""
+    run, config = chosen.run, chosen.config
+    explained = _explanation(run, config)
+    batch = explained.costs if explained is not None and explained.costs.cpu_s else None
+    known = run.calibration
+    if batch is None and known is not None and known.batch_size == config.batch_size:
+        batch = known.in_workers if config.num_workers else known.in_main
+    sizes = [size for t in chosen.own if (size := t.samples_per_batch or 0.0) > 0]
+    samples = statistics.fmean(sizes) if sizes else float(run.header.target.batch_size or 1)
+
+    def each(seconds: float | None) -> float | None:
+        return None if seconds is None else max(0.0, seconds) / samples
+
+    def mean_s(*columns: str, stages: Sequence[StageName] = ()) -> float | None:
+        """Of some columns together or, where all of them are empty, of some stages; per sample."""
+        found = [
+            statistics.fmean(values) for name in columns if (values := getattr(batch, name, ()))
+        ]
+        if not found and explained is not None:
+            found = [stage.mean_s for n in stages if (stage := explained.stage(n)) is not None]
+        return each(sum(found)) if found else None
+
+    in_worker_s, in_main_s = mean_s("cpu_s", "put_cpu_s"), mean_s("receive_cpu_s", "main_cpu_s")
+    share = 1.0
+    if config.num_workers and in_worker_s and in_main_s is not None:
+        share = max(0.01, in_worker_s / (in_worker_s + in_main_s))
+    receive_s, pin_s = (
+        mean_s("receive_cpu_s", "receive_io_s", "main_cpu_s", stages=["dispatch", "rebuild"]),
+        mean_s("pin_s", stages=["pin"]),
+    )
+    has_device = run.header.accelerator is not None
+    copy_s = mean_s(stages=["copy"])
+    if copy_s is None and known is not None:
+        copy_s = each(known.copy_s)
+    io_s, source = mean_s("io_s"), "an explaining pass"
+    if io_s is None and explained is not None and (fetch := explained.stage("fetch")) is not None:
+        io_s = each(fetch.io_s)
+    if io_s is None:
+        io_s, source = _left_waiting(chosen)
     return {
-        "cpu_s_per_sample": _cpu_s(trials),
-        **{name: _mean(getattr(trial.usage, name) for trial in trials) for name in _USAGE},
-        "logical_cpus": machine.logical_cpus,
-        "affinity_cpus": machine.affinity_cpus,
-        "quota_cores": machine.quota_cores,
-        "usable_cores": machine.usable_cores,
-        "receive_s_per_sample": serial.receive_s,
-        "pin_s_per_sample": serial.pin_s,
-        "copy_s_per_sample": serial.copy_s,
-        "step_s_per_sample": step_s,
-        "wait_fraction": wait,
+        "worker_share": share,
+        # Without workers it is part of the fetching.
+        "receive_s_per_sample": receive_s if config.num_workers else 0.0,
+        "pin_s_per_sample": pin_s if config.pin_memory and has_device else 0.0,
+        "copy_s_per_sample": copy_s if has_device else copy_s or 0.0,
+        "io_s_per_sample": io_s,
+        "io_from": None if io_s is None else source,
     }
 
 
-def _cpu_s(trials: Sequence[Trial]) -> float | None:
-    """Geometric mean of the CPU seconds per sample, which a busy neighbour changes least."""
-    logs = [
-        math.log(_bounded(own / _rate(trial)))
-        for trial in trials
-        if (own := trial.usage.own_cpu_cores) is not None and own > 0
-    ]
-    return math.exp(statistics.fmean(logs)) if logs else None
+def _explanation(run: Run, config: Config) -> Explanation | None:
+    """The last explanation of a configuration, or of one whose samples cost the same.
+
+    That is one that differs in the number, depth and life of its queues alone.
+    """
+
+    def sample(each: Config) -> Config:
+        some = min(1, each.num_workers)
+        alike = dataclasses.replace(each, num_workers=some, persistent_workers=False)
+        return dataclasses.replace(alike, prefetch_factor=None, in_order=True)
+
+    told = [each for each in run.explanations if each.hooked]
+    alike = [each for each in reversed(told) if sample(each.config) == sample(config)]
+    return max(alike, key=lambda each: each.config == config, default=None)
 
 
-def _costs(machine: Machine, config: Config, figures: Mapping[str, Any], serial: Serial) -> Costs:
-    affinity = _bounded(machine.affinity_cpus or machine.usable_cores)
-    return Costs(
-        cpu_s=figures["cpu_s_per_sample"],
-        worker_share=serial.worker_share,
-        threads=1.0 if config.num_workers else _threads(figures),
-        affinity=affinity,
-        io_s=figures["io_s_per_sample"] or 0.0,
-        receive_s=serial.receive_s or 0.0,
-        pin_s=serial.pin_s or 0.0,
-        pin_thread=config.pin_memory and config.num_workers > 0,
-        copy_s=serial.copy_s or 0.0,
-        step_s=min(_MOST, figures["step_s_per_sample"] or 0.0),
-        workers=config.num_workers,
-    )
-
-
-def _threads(figures: Mapping[str, Any]) -> float:
-    """Threads that run or wait for a core, on average."""
-    own: float = figures["own_cpu_cores"]
-    share = min(_MOST_WAITING, figures["run_queue_wait_fraction"] or 0.0)
-    return max(1.0, min(_MOST, own / (1 - share)))
-
-
-def _with_waiting(costs: Costs, figures: Mapping[str, Any], machine: Machine) -> Costs:
+def _with_waiting(costs: Costs, figures: Mapping[str, Any]) -> Costs:
     """The costs with what waiting for a core adds, and to whom that is put down.
 
     All waiting is known from the run queue, and what the quota caused, from its throttling. Of what
@@ -136,11 +244,14 @@ def _with_waiting(costs: Costs, figures: Mapping[str, Any], machine: Machine) ->
     """
     waiting = figures["run_queue_wait_fraction"]
     if waiting is None:
-        return _without_run_queue(costs, figures, machine)
+        return _without_run_queue(costs, figures)
+    own: float = figures["own_cpu_cores"]
     whole = 1 / (1 - min(_MOST_WAITING, max(0.0, waiting)))
-    quota = 1 + _held_back(figures) / max(_LEAST_CORES, figures["own_cpu_cores"])
-    quota = min(whole, quota)
-    others = (figures["other_cpu_cores"] or 0.0) / costs.affinity
+    # The fraction is of the window or, where that is longer, of the time held back and used.
+    held = min(_MOST_WAITING, max(0.0, figures["throttled_fraction"] or 0.0))
+    held = max(held, own * held / (1 - held)) if own > 0 else held
+    quota = min(whole, 1 + held / max(_LEAST_CORES, own))
+    others = max(0.0, figures["other_cpu_cores"] or 0.0) / costs.affinity
     theirs = min(1.0, others / _WITH_NEIGHBOURS)
     # How many want to run at once depends on how long computing takes, which waiting is part of.
     wanted = dataclasses.replace(costs, quota_stretch=whole).demand
@@ -153,20 +264,10 @@ def _with_waiting(costs: Costs, figures: Mapping[str, Any], machine: Machine) ->
     )
 
 
-def _held_back(figures: Mapping[str, Any]) -> float:
-    """CPU seconds a second that a quota held back.
-
-    The fraction is of the window or, where that is longer, of the time held back and used.
-    """
-    fraction = min(_MOST_WAITING, figures["throttled_fraction"] or 0.0)
-    own: float = figures["own_cpu_cores"]
-    return max(fraction, own * fraction / (1 - fraction)) if own > 0 else fraction
-
-
-def _without_run_queue(costs: Costs, figures: Mapping[str, Any], machine: Machine) -> Costs:
+def _without_run_queue(costs: Costs, figures: Mapping[str, Any]) -> Costs:
     """What cores that were used up, or a quota that was, say of waiting for them."""
     own: float = figures["own_cpu_cores"]
-    quota, others = machine.quota_cores, figures["other_cpu_cores"]
+    quota, others = figures["quota_cores"], figures["other_cpu_cores"]
     wanted = min(costs.affinity, costs.demand)
     if quota is not None and own >= _USED_UP * quota:
         return dataclasses.replace(costs, quota_stretch=max(1.0, wanted / _bounded(quota)))
@@ -176,44 +277,29 @@ def _without_run_queue(costs: Costs, figures: Mapping[str, Any], machine: Machin
     return dataclasses.replace(costs, neighbour_stretch=max(1.0, wanted / left))
 
 
-def _io(run: Run, config: Config, trials: Sequence[Trial]) -> tuple[float | None, str]:
-    """True waiting per sample and where that figure is from; or ``None`` and why there is none.
+def _left_waiting(chosen: Chosen) -> tuple[float | None, str]:
+    """True waiting per sample as ``num_workers=0`` leaves it, and the trials that show it.
 
-    Without an explaining pass it is what ``num_workers=0`` leaves: its time per sample less CPU
-    time and run-queue wait, as there nothing overlaps.
+    It is their time per sample less CPU time and run-queue wait, as there nothing overlaps.
     """
-    told = waiting_s(run, config, _samples_per_batch(trials, run))
-    if told is not None:
-        return min(_MOST, told), "an explaining pass"
-    own = run.header.target.batch_size
-    size = config.batch_size or own
-    plain = [t for t in trials if not t.config.num_workers and (t.config.batch_size or own) == size]
-    found = [io_s for trial in plain if (io_s := _left_waiting(trial)) is not None]
-    if not found:
-        return None, "run the sweep with --num-workers 0 among the values, or dlprof profile"
-    ids = ", ".join(trial.id for trial in plain)
-    return min(_MOST, statistics.fmean(found)), f"num_workers=0 ({ids})"
-
-
-def _left_waiting(trial: Trial) -> float | None:
-    usage = trial.usage
-    if usage.own_cpu_cores is None or usage.run_queue_wait_fraction is None:
-        return None
-    waiting = trial.wait_fraction if trial.wait_fraction is not None else 1.0
-    share = min(_MOST_WAITING, usage.run_queue_wait_fraction)
-    cores = usage.own_cpu_cores * (1 + share / (1 - share)) / max(1.0, usage.own_cpu_cores)
-    return max(0.0, waiting - cores) / _rate(trial)
-
-
-def _samples_per_batch(trials: Sequence[Trial], run: Run) -> float:
-    """Mean samples in a batch; 1 where nothing tells."""
-    known = [t.samples_per_batch for t in trials if t.samples_per_batch and t.samples_per_batch > 0]
-    return statistics.fmean(known) if known else float(run.header.target.batch_size or 1)
+    size = chosen.settings.batch_size
+    own = chosen.run.header.target.batch_size
+    plain = [t for t in chosen.trials if not t.config.num_workers]
+    plain = [t for t in plain if (t.config.batch_size or own) == size]
+    found = []
+    for trial in plain:
+        cores, queued = trial.usage.own_cpu_cores, trial.usage.run_queue_wait_fraction
+        if cores is None or queued is None:
+            continue
+        waiting = 1.0 if trial.wait_fraction is None else trial.wait_fraction
+        busy = min(1.0, cores) / (1 - min(_MOST_WAITING, queued))
+        found.append(max(0.0, waiting - busy) / _rate(trial))
+    return _mean(found), f"num_workers=0 ({', '.join(trial.id for trial in plain)})"
 
 
 def _first_reason(trials: Sequence[Trial], field: str) -> str:
     reasons = (trial.unavailable.get(f"usage.{field}", "") for trial in trials)
-    return next((reason for reason in reasons if reason), "its trials hold no such figure")
+    return next(filter(None, reasons), "its trials hold no such figure")
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -3,50 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import statistics
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TypeVar
 
-from dlprof.advise.compare.costs import Costs, log_rate
-from dlprof.advise.compare.pairing import Pair
-from dlprof.advise.compare.parts import PartCode
-from dlprof.advise.compare.sides import Side, side_of
-from dlprof.records import Config, Estimate, Trial
+from dlprof.advise.compare.pairing import Chosen, bridges
+from dlprof.advise.compare.parts import KINDS, PartCode
+from dlprof.advise.compare.sides import Costs, Side, side_of
+from dlprof.records import Estimate
 from dlprof.stats import t_quantile
 
-FIELDS: Mapping[PartCode, tuple[str, ...]] = MappingProxyType(
-    {
-        # Threads of the main process that spin while they wait take CPU time and are more threads:
-        # told apart, the two would seem to cancel.
-        "cpu": ("cpu_s", "worker_share", "threads"),
-        "cores": ("affinity", "own_stretch"),
-        "quota": ("quota_stretch",),
-        "neighbours": ("neighbour_stretch",),
-        "storage": ("io_s",),
-        "receive": ("receive_s", "pin_s"),
-        "copy": ("copy_s",),
-        "step": ("step_s",),
-        "settings": ("workers", "pin_thread"),
-    }
-)
-"""Which costs belong to a part."""
-
-_MOST_GROUPS = 20
-"""Trials of one configuration are left out in at most so many groups, however many there are."""
-
-_LARGEST_HALF = 50.0
-
-MOST_CAUSES = 12
-"""Every subset is looked at once: 4096 at this many."""
-
-Parts = Mapping[PartCode, float]
 _Cause = TypeVar("_Cause", bound=Hashable)
 
 
-def split(pair: Pair) -> tuple[Estimate, dict[PartCode, Estimate]]:
-    """Split the difference of a pair, ``ln(rate of B / rate of A)``: it, and what adds up to it.
+def split(a: Chosen, b: Chosen) -> tuple[Estimate, dict[PartCode, Estimate]]:
+    """Split the difference of two, ``ln(rate of B / rate of A)``: it, and what adds up to it.
 
     Only parts that can differ are among them, and the remainder.
 
@@ -55,126 +28,82 @@ def split(pair: Pair) -> tuple[Estimate, dict[PartCode, Estimate]]:
     Biometrika 1974). They hold what varies between trials of a run, not what its closed form gets
     wrong: that is in the remainder.
     """
-    whole = _parts(pair)
-    total = math.fsum(whole.values())
-    groups = list(_leaving_out(pair))
-    degrees = sum(len(group) - 1 for group in groups)
-    if len(groups) < 2 or min(map(len, groups)) < 2:
-        return Estimate(value=total), {c: Estimate(value=value) for c, value in whole.items()}
-    without = [[_parts(each) for each in group] for group in groups]
-    factor = t_quantile(0.975, degrees)
+    whole = _parts(a, b)
+    without = [[_parts(each, b) for each in a.leaving_out()]]
+    without.append([_parts(a, each) for each in b.leaving_out()])
+    degrees = sum(len(group) - 1 for group in without)
 
-    def interval(value: float, read: Callable[[Parts], float]) -> Estimate:
-        error = math.sqrt(sum(_jackknife_variance([read(p) for p in group]) for group in without))
-        half = min(_LARGEST_HALF, factor * error)
+    def interval(read: Callable[[Mapping[PartCode, float]], float]) -> Estimate:
+        value = read(whole)
+        if not all(without):
+            return Estimate(value=value)
+        variance = sum((len(some) - 1) * statistics.pvariance(map(read, some)) for some in without)
+        half = t_quantile(0.975, degrees) * math.sqrt(variance)
         return Estimate(value=value, low=value - half, high=value + half)
 
-    return interval(total, lambda parts: math.fsum(parts.values())), {
-        code: interval(value, lambda parts, code=code: parts.get(code, 0.0))  # type: ignore[misc]  # mypy can't type a default
-        for code, value in whole.items()
-    }
+    def part(code: PartCode) -> Estimate:
+        return interval(lambda parts: parts.get(code, 0.0))
+
+    total = interval(lambda parts: math.fsum(parts.values()))
+    return total, {code: part(code) for code in whole}
 
 
-def _jackknife_variance(values: Sequence[float]) -> float:
-    middle = statistics.fmean(values)
-    return (len(values) - 1) / len(values) * math.fsum((value - middle) ** 2 for value in values)
-
-
-def _leaving_out(pair: Pair) -> Iterator[list[Pair]]:
-    """Per run and configuration that is compared, the pair without each of its trials in turn."""
-    yield [
-        dataclasses.replace(pair, trials_a=rest)
-        for rest in _without_one(pair.trials_a, pair.config_a)
-    ]
-    yield [
-        dataclasses.replace(pair, trials_b=rest)
-        for rest in _without_one(pair.trials_b, pair.config_b)
-    ]
-
-
-def _without_one(trials: tuple[Trial, ...], config: Config) -> Iterator[tuple[Trial, ...]]:
-    """The trials without each one, or each group, of a configuration; nothing if it is alone."""
-    mine = [trial for trial in trials if trial.config == config]
-    count = min(_MOST_GROUPS, len(mine))
-    if count < 2:
-        return
-    for place in range(count):
-        left_out = {id(trial) for trial in mine[place::count]}
-        yield tuple(trial for trial in trials if id(trial) not in left_out)
-
-
-def _parts(pair: Pair) -> dict[PartCode, float]:
-    """The parts of one pair.
+def _parts(a: Chosen, b: Chosen) -> dict[PartCode, float]:
+    """The parts of two that are compared.
 
     With different settings, by way of what one of the runs measured of both; of two ways the mean.
     """
-    if pair.same:
-        return shared_out(*sides(pair))
+    near, far = side_of(a), side_of(b)
     ways = []
-    for config_a, config_b in pair.bridges:
-        a, b = sides(dataclasses.replace(pair, config_a=config_a, config_b=config_b))
-        near, far = sides(pair)
-        settings = (a.log_rate - near.log_rate) + (far.log_rate - b.log_rate)
-        ways.append({**shared_out(a, b), "settings": settings})
-    if not ways:
-        return shared_out(*sides(pair))
+    for one, two in bridges(a, b):
+        side_a, side_b = side_of(one), side_of(two)
+        settings = (side_a.log_rate - near.log_rate) + (far.log_rate - side_b.log_rate)
+        ways.append({**_shared_out(side_a, side_b), "settings": settings})
+    ways = ways or [_shared_out(near, far)]
     codes = dict.fromkeys(code for way in ways for code in way)
     return {code: statistics.fmean(way.get(code, 0.0) for way in ways) for code in codes}
 
 
-def sides(pair: Pair) -> tuple[Side, Side]:
-    """Both sides of a pair."""
-    a = side_of(pair.run_a, pair.config_a, pair.trials_a)
-    return a, side_of(pair.run_b, pair.config_b, pair.trials_b)
-
-
-def shared_out(a: Side, b: Side) -> dict[PartCode, float]:
+def _shared_out(a: Side, b: Side) -> dict[PartCode, float]:
     """The difference of two sides, shared out by the closed form; the remainder is its misfit."""
     total = b.log_rate - a.log_rate
     known = comparable(a, b)
     if known is None:
         return {"remainder": total}
-    parts = shares(differing(*known), exchanging(*known))
+    one, two = known
+    differing = [
+        code
+        for code, kind in KINDS.items()
+        if any(getattr(one, field) != getattr(two, field) for field in kind.costs)
+    ]
+    parts = shares(differing, exchanging(one, two))
     return {**parts, "remainder": total - math.fsum(parts.values())}
 
 
 def comparable(a: Side, b: Side) -> tuple[Costs, Costs] | None:
-    """The costs of both sides, what one of them doesn't tell left out of both."""
+    """The costs of both sides, what one of them doesn't show left out of both."""
     if a.costs is None or b.costs is None:
         return None
-    plain = Costs(cpu_s=1.0)
-    neutral = {
-        field: getattr(plain, field)
-        for code in dict.fromkeys((*a.unknown, *b.unknown))
-        for field in FIELDS[code]
-    }
+    hidden = [field for code in (*a.unknown, *b.unknown) for field in KINDS[code].costs]
+    neutral = {field: getattr(Costs(cpu_s=1.0), field) for field in hidden}
     one, two = (dataclasses.replace(side, **neutral) for side in (a.costs, b.costs))
     if one.affinity == two.affinity:
         # Where CPUs are as many, more waiting for them is no matter of how many there are.
-        return _waiting_as_one(one), _waiting_as_one(two)
+        one, two = (
+            dataclasses.replace(
+                side, neighbour_stretch=side.neighbour_stretch * side.own_stretch, own_stretch=1.0
+            )
+            for side in (one, two)
+        )
     return one, two
-
-
-def _waiting_as_one(costs: Costs) -> Costs:
-    both = costs.neighbour_stretch * costs.own_stretch
-    return dataclasses.replace(costs, neighbour_stretch=both, own_stretch=1.0)
-
-
-def differing(a: Costs, b: Costs) -> list[PartCode]:
-    """The parts whose costs differ."""
-    return [
-        code
-        for code, fields in FIELDS.items()
-        if any(getattr(a, field) != getattr(b, field) for field in fields)
-    ]
 
 
 def exchanging(a: Costs, b: Costs) -> Callable[[frozenset[PartCode]], float]:
     """The log rate of A with some parts as in B."""
 
     def value(codes: frozenset[PartCode]) -> float:
-        changed = {field: getattr(b, field) for code in codes for field in FIELDS[code]}
-        return log_rate(dataclasses.replace(a, **changed))
+        changed = {field: getattr(b, field) for code in codes for field in KINDS[code].costs}
+        return dataclasses.replace(a, **changed).log_rate
 
     return value
 
@@ -190,30 +119,19 @@ def shares(
     another. The shares add up to the whole difference, and no order is preferred.
 
     Args:
-        causes: All different, at most ``MOST_CAUSES``.
+        causes: All different; each more doubles the work.
         value: The quantity where the given causes are exchanged and the others are not; called
             once for each subset.
-
-    Raises:
-        ValueError: If there are too many causes.
     """
     count = len(causes)
-    if count > MOST_CAUSES:
-        raise ValueError(f"{count} causes are too many to look at every subset")
-    subsets = range(1 << count)
-    values = [
-        value(frozenset(cause for place, cause in enumerate(causes) if mask & 1 << place))
-        for mask in subsets
-    ]
-    orders = [
-        math.factorial(size) * math.factorial(count - size - 1) / math.factorial(count)
-        for size in range(count)
-    ]
+    sizes = (itertools.combinations(causes, size) for size in range(count + 1))
+    values = {some: value(some) for some in map(frozenset, itertools.chain.from_iterable(sizes))}
     return {
         cause: math.fsum(
-            orders[mask.bit_count()] * (values[mask | 1 << place] - values[mask])
-            for mask in subsets
-            if not mask & 1 << place
+            # In so large a share of all orders exactly these come before it.
+            (values[some | {cause}] - values[some]) / count / math.comb(count - 1, len(some))
+            for some in values
+            if cause not in some
         )
-        for place, cause in enumerate(causes)
+        for cause in causes
     }

@@ -1,10 +1,10 @@
 """Why a loader is slow: rules that turn what a profile measured into findings.
 
 ``evidence`` holds what was measured, ``costs`` and ``view`` work it out into the figures that rules
-ask for and say who holds the others up, ``gains`` what a change would bring. The rules stand in
-``consumer``, ``content``, ``cores``, ``device``, ``main_side``, ``memory``, ``startup``,
+ask for and say who holds the others up; ``gains`` says what a change would bring, ``script`` what
+to a whole script. The rules are in ``cores``, ``device``, ``main_side``, ``memory``, ``startup``,
 ``waiting`` and ``workers``; ``table`` lists them, one for each code, and ``order`` makes what they
-find a diagnosis. ``whole`` says what a fix would bring to a whole script.
+find a diagnosis.
 """
 
 from dlprof.advise.findings.evidence import Evidence, Experiment, Foresight, Observation, Script

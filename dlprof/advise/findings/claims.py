@@ -24,7 +24,7 @@ class Place(enum.IntEnum):
     BEHIND = 6  # true as well, and hidden by another
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Claim:
     """What a rule says where it finds its cause.
 
@@ -32,8 +32,11 @@ class Claim:
         title: The cause in a few words.
         explanation: How it slows this loader down, with figures.
         cost: Share of the run's time that the cause takes.
-        figures: By name with unit.
-        fix: What to change.
+        figures: Names of those that show it, as ``View.figures`` knows them.
+        given: Figures that only the rule knows.
+        fix: What to change, in a sentence; empty where nothing should be.
+        code: What to paste.
+        config: Settings that are the fix, or a part of it.
         gain: What the fix would bring.
         place: Where it belongs, where that is not where the table puts it.
     """
@@ -41,26 +44,42 @@ class Claim:
     title: str
     explanation: str
     cost: float
-    figures: Mapping[str, Any]
-    fix: Fix | None = None
+    figures: str = ""
+    given: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    fix: str = ""
+    code: str = ""
+    config: Config | None = None
     gain: Gain | None = None
     place: Place | None = None
 
 
-def settings_fix(view: View, config: Config, text: str) -> Fix:
-    """The fix that another configuration is: the arguments in which it differs.
+def fix_of(view: View, claim: Claim) -> Fix | None:
+    """What to change: of settings, the arguments that differ from the present ones.
 
     Where the target can't be set so from outside, the fix says why and names no arguments.
     """
+    now, config, code = view.config, claim.config, claim.code
+    if config is None:
+        return Fix(text=claim.fix, code=code) if claim.fix else None
     reasons = view.evidence.why_fixed(config)
     if reasons:
-        return Fix(text=f"{text} It can't be set as the code is: {'; '.join(reasons)}.")
-    now = view.config.dataloader_kwargs()
-    after = config.dataloader_kwargs()
-    changed = {name: value for name, value in after.items() if now.get(name, None) != value}
-    if not config.in_order and not view.config.in_order:
-        changed.pop("in_order", None)
-    return Fix(text=text, dataloader_kwargs=changed, code=code_of(view.config, config))
+        text = f"{claim.fix} It can't be set as the code is: {'; '.join(reasons)}."
+        return Fix(text=text, code=code)
+    strategy, threads = config.sharing_strategy, config.worker_threads
+    if strategy is not None and strategy != now.sharing_strategy:
+        code = f'torch.multiprocessing.set_sharing_strategy("{strategy}")'
+    if threads is not None and threads != now.worker_threads:
+        code = f"""def set_worker_threads(worker_id):
+    torch.set_num_threads({threads})
+
+loader = DataLoader(dataset, worker_init_fn=set_worker_threads, ...)"""
+    return Fix(text=claim.fix, dataloader_kwargs=changed(now, config), code=code)
+
+
+def changed(now: Config, config: Config) -> dict[str, Any]:
+    """The arguments of DataLoader in which a configuration differs from the present one."""
+    before, after = now.dataloader_kwargs(), config.dataloader_kwargs()
+    return {name: value for name, value in after.items() if before.get(name) != value}
 
 
 def fixed(now: Config, fix: Fix | None) -> Config | None:
@@ -71,21 +90,5 @@ def fixed(now: Config, fix: Fix | None) -> Config | None:
     if "multiprocessing_context" in asked:
         asked["start_method"] = asked.pop("multiprocessing_context")
     known = {field.name for field in dataclasses.fields(Config)}
-    changed = {name: value for name, value in asked.items() if name in known}
-    return dataclasses.replace(now, **changed).canonical()
-
-
-def code_of(now: Config, config: Config) -> str:
-    """Lines for what is no argument of DataLoader."""
-    lines = []
-    strategy, threads = config.sharing_strategy, config.worker_threads
-    if strategy is not None and strategy != now.sharing_strategy:
-        lines.append(f'torch.multiprocessing.set_sharing_strategy("{strategy}")')
-    if threads is not None and threads != now.worker_threads:
-        lines += [
-            "def set_worker_threads(worker_id):",
-            f"    torch.set_num_threads({threads})",
-            "",
-            "loader = DataLoader(dataset, worker_init_fn=set_worker_threads, ...)",
-        ]
-    return "\n".join(lines)
+    chosen = {name: value for name, value in asked.items() if name in known}
+    return dataclasses.replace(now, **chosen).canonical()

@@ -6,15 +6,14 @@ import dataclasses
 import statistics
 from collections.abc import Sequence
 
-from dlprof.records import BatchCosts, Explanation, Stage
+from dlprof.model import Means, rate_allowed
+from dlprof.records import Config, Explanation, Stage
 
-LEAST_RECEIVE_S = 0.0003
-"""What main takes to receive one tensor from a worker (FIELD section 1)."""
-
-_LEAST_PUT_S = 0.0001
+_FASTEST = 1e9
+_LEAST_CORES = 0.05
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Work:
     """What one part of loading takes, seconds per batch.
 
@@ -27,6 +26,11 @@ class Work:
     cpu_s: float = 0.0
     io_s: float = 0.0
     run_queue_s: float = 0.0
+
+    def plus(self, other: Work, times: float = 1.0) -> Work:
+        """Both together, the other so many times; no less than nothing."""
+        mine, more = dataclasses.astuple(self), dataclasses.astuple(other)
+        return Work(*(max(0.0, a + times * b) for a, b in zip(mine, more, strict=True)))
 
     @property
     def wall_s(self) -> float:
@@ -56,7 +60,6 @@ class Costs:
         dispatch: Of main, drawing indices and sending them.
         pin_s: Of the pin thread.
         copy_s: To the device.
-        hold_up_s: Ready in main, waiting for an earlier batch.
         wait_s: Of the consumer, in ``next()``.
         step_s: Of the consumer, working.
         period_s: From one batch to the next.
@@ -70,7 +73,6 @@ class Costs:
     dispatch: Work
     pin_s: float
     copy_s: float
-    hold_up_s: float
     wait_s: float
     step_s: float
     period_s: float
@@ -79,11 +81,7 @@ class Costs:
     @property
     def making(self) -> Work:
         """Fetch and collate."""
-        return Work(
-            cpu_s=self.fetch.cpu_s + self.collate.cpu_s,
-            io_s=self.fetch.io_s + self.collate.io_s,
-            run_queue_s=self.fetch.run_queue_s + self.collate.run_queue_s,
-        )
+        return self.fetch.plus(self.collate)
 
     @property
     def main_s(self) -> float:
@@ -95,125 +93,77 @@ class Costs:
         """CPU of all processes for one batch, the step left out."""
         return self.making.cpu_s + self.put_cpu_s + self.receive.cpu_s + self.dispatch.cpu_s
 
-    def handed_over_light(self) -> Costs:
-        """The same, with one tensor a batch to hand over."""
-        return dataclasses.replace(
-            self,
-            put_cpu_s=min(self.put_cpu_s, _LEAST_PUT_S),
-            receive=Work(cpu_s=min(self.receive.own_s, LEAST_RECEIVE_S)),
-        )
-
-    def received_at_rest(self, tensors: float) -> Costs:
-        """The same, where the worker's interpreter is free when main asks for its tensors.
-
-        Args:
-            tensors: In a batch.
-        """
-        waits_s = min(self.receive.io_s, LEAST_RECEIVE_S * max(1.0, tensors))
-        return dataclasses.replace(self, receive=dataclasses.replace(self.receive, io_s=waits_s))
+    def rate(self, config: Config, cores: float) -> float:
+        """Batches per second that the model's bounds allow a configuration at these costs."""
+        making, main_s = self.making, self.dispatch.own_s
+        means = Means(cpu=making.cpu_s + main_s, io=making.io_s)
+        if config.num_workers:
+            means = Means(
+                cpu=making.cpu_s + self.put_cpu_s,
+                io=making.io_s,
+                receive_cpu=self.receive.cpu_s,
+                receive_io=self.receive.io_s,
+                main_cpu=main_s,
+            )
+        cores = max(_LEAST_CORES, cores)
+        rate = rate_allowed(means, workers=config.num_workers, cores=cores, step_s=self.step_s)
+        return min(_FASTEST, rate)
 
 
 def costs_of(explained: Explanation) -> Costs:
     """The mean costs of an explanation."""
     rows = explained.costs
-    making = Work(cpu_s=mean(rows.cpu_s), io_s=mean(rows.io_s), run_queue_s=mean(rows.run_queue_s))
-    fetch, collate = _shared(making, explained.stage("fetch"), explained.stage("collate"))
-    dispatch = _stage_work(explained.stage("dispatch"))
-    if explained.stage("dispatch") is None:
-        dispatch = Work(cpu_s=mean(rows.main_cpu_s))
-    wait, step = explained.stage("wait"), explained.stage("step")
-    batches = max(1, explained.batches)
-    rebuild = _stage_work(explained.stage("rebuild"))
-    starved = max(
-        making.starved,
-        _stage_work(explained.stage("serialise")).starved,
-        dataclasses.replace(rebuild, io_s=0.0).starved,  # main meets the same crowd
-    )
+    making = Work(*map(_mean, (rows.cpu_s, rows.io_s, rows.run_queue_s)))
+    stages = {stage.name: stage for stage in explained.stages}
+    seconds = {name: stage.mean_s for name, stage in stages.items()}
+    work = {name: _work(stage) for name, stage in stages.items()}
+    fetch, collate = _told_apart(making, stages.get("fetch"), stages.get("collate"))
+    receive = work.get("rebuild", Work())
+    # The worker's part in handing over waits for a core as often as the worker, or its thread that
+    # hands over, or main in the same crowd: main sees that as waiting, though it is for a core.
+    crowd = Work(receive.cpu_s, 0.0, receive.run_queue_s)
+    starved = max(making.starved, work.get("serialise", Work()).starved, crowd.starved)
+    if rows.receive_cpu_s:
+        taken = _mean(rows.receive_cpu_s), _mean(rows.receive_io_s)
+        receive = Work(*taken, receive.run_queue_s)
     return Costs(
         fetch=fetch,
         collate=collate,
-        put_cpu_s=mean(rows.put_cpu_s),
-        receive=_receive(rows, explained.stage("rebuild"), starved),
-        dispatch=dispatch,
-        pin_s=_mean_s(explained.stage("pin")) or mean(rows.pin_s),
-        copy_s=_mean_s(explained.stage("copy")),
-        hold_up_s=_mean_s(explained.stage("hold_up")),
-        wait_s=_mean_s(wait),
-        step_s=_mean_s(step),
-        period_s=explained.window_s / batches,
+        put_cpu_s=_mean(rows.put_cpu_s),
+        receive=receive.plus(Work(0.0, -starved * receive.io_s, starved * receive.io_s)),
+        dispatch=work.get("dispatch", Work(_mean(rows.main_cpu_s))),
+        pin_s=seconds.get("pin") or _mean(rows.pin_s),
+        copy_s=seconds.get("copy", 0.0),
+        wait_s=seconds.get("wait", 0.0),
+        step_s=seconds.get("step", 0.0),
+        period_s=explained.window_s / max(1, explained.batches),
         usual_io_s=statistics.median(rows.io_s) if rows.io_s else 0.0,
     )
 
 
-def mean(values: Sequence[float]) -> float:
+def _mean(values: Sequence[float]) -> float:
     """The mean; 0 of nothing."""
     return statistics.fmean(values) if values else 0.0
 
 
-def _receive(rows: BatchCosts, rebuild: Stage | None, starved: float) -> Work:
-    """Taking a batch; the worker's part in the hand-over waits for a core as often as the worker.
-
-    Main sees that as waiting, although it is for want of cores.
-
-    Args:
-        rows: What receiving took.
-        rebuild: The stage.
-        starved: Share of time that the worker, or its thread that hands over, waits for a core.
-    """
-    work = _stage_work(rebuild)
-    if rows.receive_cpu_s:
-        work = Work(
-            cpu_s=mean(rows.receive_cpu_s),
-            io_s=mean(rows.receive_io_s),
-            run_queue_s=work.run_queue_s,
-        )
-    return dataclasses.replace(
-        work, io_s=work.io_s * (1 - starved), run_queue_s=work.run_queue_s + work.io_s * starved
-    )
+def _told_apart(making: Work, fetch: Stage | None, collate: Stage | None) -> tuple[Work, Work]:
+    """Fetch and collate, by their own figures or else by their lengths."""
+    own = Work() if fetch is None else _work(fetch)
+    known = fetch is not None and fetch.cpu_s is not None
+    if fetch is None or collate is None:
+        return (own if known else making), Work()
+    if making.wall_s <= 0 or (known and collate.cpu_s is not None):
+        return own, _work(collate)
+    if known:
+        return own, making.plus(own, -1.0)
+    share = collate.mean_s / max(1e-12, fetch.mean_s + collate.mean_s)
+    return making.plus(making, -share), Work().plus(making, share)
 
 
-def _shared(making: Work, fetch: Stage | None, collate: Stage | None) -> tuple[Work, Work]:
-    """Fetch and collate told apart, by their own figures or by their lengths."""
-    if fetch is None:
-        return making, Work()
-    if collate is None:
-        return _stage_work(fetch) if fetch.cpu_s is not None else making, Work()
-    if fetch.cpu_s is not None and collate.cpu_s is not None:
-        return _stage_work(fetch), _stage_work(collate)
-    if making.wall_s <= 0:
-        return Work(cpu_s=fetch.mean_s), Work(cpu_s=collate.mean_s)
-    if fetch.cpu_s is not None:
-        own = _stage_work(fetch)
-        rest = Work(
-            cpu_s=max(0.0, making.cpu_s - own.cpu_s),
-            io_s=max(0.0, making.io_s - own.io_s),
-            run_queue_s=max(0.0, making.run_queue_s - own.run_queue_s),
-        )
-        return own, rest
-    share = fetch.mean_s / max(1e-12, fetch.mean_s + collate.mean_s)
-    return _scaled(making, share), _scaled(making, 1 - share)
-
-
-def _scaled(work: Work, factor: float) -> Work:
-    return Work(
-        cpu_s=work.cpu_s * factor,
-        io_s=work.io_s * factor,
-        run_queue_s=work.run_queue_s * factor,
-    )
-
-
-def _stage_work(stage: Stage | None) -> Work:
+def _work(stage: Stage) -> Work:
     """A stage's parts; where they aren't told apart, all of it counts as CPU."""
-    if stage is None:
-        return Work()
     if stage.cpu_s is None:
-        return Work(cpu_s=stage.mean_s)
+        return Work(stage.mean_s)
     queue_s = stage.run_queue_s or 0.0
-    io_s = stage.io_s
-    if io_s is None:
-        io_s = max(0.0, stage.mean_s - stage.cpu_s - queue_s)
-    return Work(cpu_s=stage.cpu_s, io_s=io_s, run_queue_s=queue_s)
-
-
-def _mean_s(stage: Stage | None) -> float:
-    return 0.0 if stage is None else stage.mean_s
+    io_s = max(0.0, stage.mean_s - stage.cpu_s - queue_s) if stage.io_s is None else stage.io_s
+    return Work(stage.cpu_s, io_s, queue_s)

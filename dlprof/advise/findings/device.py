@@ -3,99 +3,73 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
-from dlprof.advise.findings.claims import Claim, settings_fix
+from dlprof.advise.findings.claims import Claim
 from dlprof.advise.findings.gains import bound, measured_gain
-from dlprof.advise.findings.memory import batch_bytes
 from dlprof.advise.findings.view import View
+from dlprof.advise.thresholds import WORTH_TRYING
 from dlprof.advise.wording import percent
-from dlprof.records import Config, Fix, GpuUsage
+from dlprof.records import Config, GpuUsage
 from dlprof.units import format_bytes, format_duration
 
 _EXPOSED = 0.05
+"""Share of the time that is exposed copying, from which copies are worth a word."""
+
 _PINNED_SPEED = 2.0
 """What pinned memory brings at most where copies overlap nothing: 0.458 against 0.367 ms for
 4 MB, and with non_blocking the rest as well (FIELD section 6)."""
 
-_PAYS = 1.02
-_REACHED = 0.75
-"""Share of a link's theory that copies of pinned memory reach: 12.4 of 15.75 GB/s."""
+_REACHED, _SLOW_LINK = 0.75, 0.5
+"""Share of a link's theory that copies of pinned memory reach: 12.4 of 15.75 GB/s; and share of
+that below which a link is slow."""
 
-_SLOW_LINK = 0.5
 _LEAST_COPY_BYTES = 4 << 20
 _PINNED = 0.5
 """Share of a batch's bytes in page-locked memory from which it counts as pinned."""
 
 _OTHERS_BUSY = 0.3
+"""Share of time with kernels that can't be the trial's, from which others use a card."""
+
 _OTHERS_LINK = 0.25
 """Share of a link's theory that another card receives, from which it is worth a word."""
 
-_PAGEABLE_CODE = """loader = DataLoader(dataset, pin_memory=True, ...)
-batch = batch.to(device, non_blocking=True)"""
 
-_UNPINNABLE_CODE = """class Batch:
-    def pin_memory(self):
-        self.images = self.images.pin_memory()
-        return self"""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Copying:
-    """Copies of one configuration's batches.
+    """Copies of one configuration's batches, as evidence of a finding.
 
     Attributes:
+        copy_s: Seconds a batch that the copy takes on the device; the next if not told apart.
         exposed_s: Seconds a batch in which the step waits for its copy.
-        copy_s: Seconds a batch that the copy takes on the device; ``None`` where not told apart.
         share: Share of the time that is exposed copying.
-        bytes: Of a batch; ``None`` where it isn't known.
-        pinned_fraction: Share of the bytes in page-locked memory; ``None`` where it isn't known.
+        batch_bytes: Of a batch; ``None`` where it isn't known.
+        pinned_fraction: Share of them in page-locked memory; ``None`` where it isn't known.
     """
 
+    copy_s: float
     exposed_s: float
-    copy_s: float | None
     share: float
-    bytes: float | None
-    pinned_fraction: float | None
-
-    @property
-    def bytes_per_s(self) -> float | None:
-        """Rate of the copies themselves."""
-        took_s = self.copy_s or self.exposed_s
-        return self.bytes / took_s if self.bytes and took_s > 0 else None
-
-    def figures(self) -> dict[str, Any]:
-        """As evidence of a finding."""
-        return {
-            "copy_s": self.exposed_s if self.copy_s is None else self.copy_s,
-            "exposed_s": self.exposed_s,
-            "share": self.share,
-            "batch_bytes": self.bytes,
-            "pinned_fraction": self.pinned_fraction,
-        }
+    batch_bytes: float | None
+    pinned_fraction: float | None = None
 
 
 def copying_of(view: View) -> Copying | None:
     """The copies as plain trials timed them, else as an explained one did; ``None`` without any."""
-    copies, rate = view.copies, view.rate
+    copies, costs, rate = view.copies, view.costs, view.rate
     if copies is not None and copies.exposed_s is not None and rate:
-        return Copying(
-            exposed_s=copies.exposed_s,
-            copy_s=copies.copy_s,
-            share=min(0.99, copies.exposed_s * rate),
-            bytes=copies.bytes or batch_bytes(view),
-            pinned_fraction=copies.pinned_fraction,
-        )
-    costs = view.costs
+        exposed_s, size = copies.exposed_s, copies.bytes or view.batch_bytes
+        copy_s = exposed_s if copies.copy_s is None else copies.copy_s
+        share = min(0.99, exposed_s * rate)
+        return Copying(copy_s, exposed_s, share, size, copies.pinned_fraction)
     if costs is None or costs.copy_s <= 0 or costs.period_s <= 0:
         return None
-    return Copying(
-        exposed_s=costs.copy_s,
-        copy_s=None,
-        share=min(0.99, costs.copy_s / costs.period_s),
-        bytes=batch_bytes(view),
-        pinned_fraction=None,
-    )
+    share = min(0.99, costs.copy_s / costs.period_s)
+    return Copying(costs.copy_s, costs.copy_s, share, view.batch_bytes)
+
+
+def _is_pinned(view: View, copying: Copying) -> bool:
+    pinned = copying.pinned_fraction
+    return view.config.pin_memory if pinned is None else pinned >= _PINNED
 
 
 def used_gpu(view: View) -> GpuUsage | None:
@@ -105,72 +79,60 @@ def used_gpu(view: View) -> GpuUsage | None:
     ``cuda_index``.
     """
     copies = view.copies
-    if copies is None:
-        return None
-    if copies.uuid:
-        return next((gpu for gpu in view.usage.gpu if gpu.uuid == copies.uuid), None)
-    if not copies.device.startswith("cuda"):
+    if copies is None or not (copies.uuid or copies.device.startswith("cuda")):
         return None
     _, _, number = copies.device.partition(":")
     wanted = int(number) if number.isdigit() else 0
-    uuids = [gpu.uuid for gpu in view.evidence.machine.gpus if gpu.cuda_index == wanted]
+    uuids = {gpu.uuid for gpu in view.evidence.machine.gpus if gpu.cuda_index == wanted}
+    uuids = {copies.uuid} if copies.uuid else uuids
     return next((gpu for gpu in view.usage.gpu if gpu.uuid in uuids), None)
 
 
 def pageable(view: View) -> Claim | None:
-    """Copies to the device are unpinned and exposed."""
-    copying = copying_of(view)
+    """Copies to the device are exposed, and come from pageable memory."""
+    copying, pinned = copying_of(view), pinned_copies(view)
     if copying is None or not _is_worth_pinning(view, copying):
         return None
-    pinned = pinned_copies(view)
+    share, likely = copying.share, bound(1 / (1 - copying.share * (1 - 1 / _PINNED_SPEED)))
     if pinned is None:
-        return _unpinnable(copying)
+        return Claim(
+            "pin_memory=True doesn't pin what is copied",
+            f"Only {percent(copying.pinned_fraction or 0.0)} of a batch's bytes come in pinned "
+            f"memory, and copying takes {percent(share)} of the time: torch pins tensors, lists, "
+            "tuples and dicts, and what has a pin_memory method. What is cut out of a tensor, or "
+            "converted by the same .to(), is copied from memory that isn't pinned.",
+            share,
+            given=dataclasses.asdict(copying),
+            fix="Give the batch's class a pin_memory method, or let collate_fn return a dict. Copy "
+            "whole tensors; cut and convert them on the device.",
+            code="""class Batch:
+    def pin_memory(self):
+        self.images = self.images.pin_memory()
+        return self""",
+            gain=likely,
+        )
     gain = measured_gain(view, pinned)
-    if gain is not None and gain.value < _PAYS:
+    if gain is not None and gain.value < WORTH_TRYING:
         return None
-    fix = settings_fix(view, pinned, "Set pin_memory=True and copy with non_blocking=True.")
     return Claim(
-        title="Copies to the device are unpinned",
-        explanation=f"Copying a batch of {format_bytes(copying.bytes)} takes "
-        f"{format_duration(copying.exposed_s)}, {percent(copying.share)} of the time, and "
-        "nothing else happens meanwhile.",
-        cost=copying.share,
-        figures=copying.figures(),
-        fix=dataclasses.replace(fix, code=_PAGEABLE_CODE),
-        gain=gain or bound(_without_pageable(copying)),
+        "Copies to the device are unpinned",
+        f"Copying a batch of {format_bytes(copying.batch_bytes)} takes "
+        f"{format_duration(copying.exposed_s)}, {percent(share)} of the time, and nothing else "
+        "happens meanwhile.",
+        share,
+        given=dataclasses.asdict(copying),
+        fix="Set pin_memory=True and copy with non_blocking=True.",
+        code="""loader = DataLoader(dataset, pin_memory=True, ...)
+batch = batch.to(device, non_blocking=True)""",
+        config=pinned,
+        gain=gain or likely,
     )
-
-
-def _unpinnable(copying: Copying) -> Claim:
-    """``pin_memory=True`` that leaves the batches as they are."""
-    return Claim(
-        title="pin_memory=True doesn't pin what is copied",
-        explanation=f"Only {percent(copying.pinned_fraction or 0.0)} of a batch's bytes come "
-        f"in pinned memory, and copying takes {percent(copying.share)} of the time: torch pins "
-        "tensors, lists, tuples and dicts, and what has a pin_memory method. What is cut out "
-        "of a tensor, or converted by the same .to(), is copied from memory that isn't pinned.",
-        cost=copying.share,
-        figures=copying.figures(),
-        fix=Fix(
-            text="Give the batch's class a pin_memory method, or let collate_fn return a dict. "
-            "Copy whole tensors; cut and convert them on the device.",
-            code=_UNPINNABLE_CODE,
-        ),
-        gain=bound(_without_pageable(copying)),
-    )
-
-
-def _without_pageable(copying: Copying) -> float:
-    return 1 / (1 - copying.share * (1 - 1 / _PINNED_SPEED))
 
 
 def _is_worth_pinning(view: View, copying: Copying) -> bool:
     """Whether copies are exposed and come from pageable memory."""
-    if view.evidence.accelerator is None or copying.share < _EXPOSED:
-        return False
-    if copying.pinned_fraction is None:
-        return not view.config.pin_memory
-    return copying.pinned_fraction < _PINNED
+    has_device = view.evidence.accelerator is not None
+    return has_device and copying.share >= _EXPOSED and not _is_pinned(view, copying)
 
 
 def pinned_copies(view: View) -> Config | None:
@@ -178,80 +140,63 @@ def pinned_copies(view: View) -> Config | None:
     copying = copying_of(view)
     if copying is None or view.config.pin_memory or not _is_worth_pinning(view, copying):
         return None
-    return dataclasses.replace(view.config, pin_memory=True)
+    return view.having(pin_memory=True)
 
 
 def link(view: View) -> Claim | None:
-    """The link to the device is slower than it should be."""
-    copying = copying_of(view)
-    theory = _theory(view)
-    if copying is None or theory is None or copying.bytes_per_s is None:
+    """The link to the device is slower than it should be.
+
+    Only copies that are large, pinned and exposed say something of it.
+    """
+    copying, seen, gpus = copying_of(view), used_gpu(view), view.evidence.machine.gpus
+    mine = [gpu for gpu in gpus if seen is not None and gpu.uuid == seen.uuid]
+    links = {gpu.uuid: gpu.link_bytes_per_s for gpu in gpus if gpu.link_bytes_per_s is not None}
+    known = [links[gpu.uuid] for gpu in mine or gpus if gpu.uuid in links]
+    theory = min(known, default=None)  # of the slowest, where it isn't known which is used
+    if (
+        copying is None
+        or copying.share < _EXPOSED
+        or not _is_pinned(view, copying)
+        or theory is None
+    ):
         return None
-    if not _tells_of_the_link(view, copying):
+    speed = (copying.batch_bytes or 0.0) / max(1e-12, copying.copy_s or copying.exposed_s)
+    reached = speed / (_REACHED * theory)
+    if (copying.batch_bytes or 0.0) < _LEAST_COPY_BYTES or reached >= _SLOW_LINK:
         return None
-    speed = copying.bytes_per_s
-    if speed >= _SLOW_LINK * _REACHED * theory:
-        return None
-    left = speed / (_REACHED * theory)
-    cost = copying.share * (1 - left)
-    seen = used_gpu(view)
+    how = ""
+    if seen is not None and seen.pcie_generation is not None and seen.pcie_width is not None:
+        how = f" It was seen at generation {seen.pcie_generation} with {seen.pcie_width} lanes."
+    cost = copying.share * (1 - reached)
     return Claim(
-        title="The link to the device is slower than it should be",
-        explanation=f"Pinned batches go at {format_bytes(speed)} a second where the card and "
-        f"its slot allow {format_bytes(theory)}.{_seen_link(seen)}{_beside(view, seen)}",
-        cost=cost,
-        figures={
+        "The link to the device is slower than it should be",
+        f"Pinned batches go at {format_bytes(speed)} a second where the card and its slot allow "
+        f"{format_bytes(theory)}.{how}{_beside(view, seen)}",
+        cost,
+        given={
             "copy_bytes_per_s": speed,
             "link_bytes_per_s": theory,
-            **copying.figures(),
+            **dataclasses.asdict(copying),
             "pcie_generation": None if seen is None else seen.pcie_generation,
             "pcie_width": None if seen is None else seen.pcie_width,
         },
-        fix=Fix(
-            text="Look at the link's generation and width while copies run (`dlprof transfer`), at "
-            "the slot, and at which NUMA node the process runs on."
-        ),
+        fix="Look at the link's generation and width while copies run (`dlprof transfer`), at the "
+        "slot, and at which NUMA node the process runs on.",
         gain=bound(1 / max(0.05, 1 - cost)),
     )
 
 
-def _tells_of_the_link(view: View, copying: Copying) -> bool:
-    """Whether copies are large, pinned and exposed; others say nothing of the link."""
-    if copying.bytes is None or copying.bytes < _LEAST_COPY_BYTES or copying.share < _EXPOSED:
-        return False
-    if copying.pinned_fraction is None:
-        return view.config.pin_memory
-    return copying.pinned_fraction >= _PINNED
-
-
-def _theory(view: View) -> float | None:
-    """Of the card that is used; of the slowest where that isn't known."""
-    seen, gpus = used_gpu(view), view.evidence.machine.gpus
-    mine = [gpu for gpu in gpus if seen is not None and gpu.uuid == seen.uuid]
-    speeds = [gpu.link_bytes_per_s for gpu in mine or gpus]
-    return min((speed for speed in speeds if speed is not None), default=None)
-
-
-def _seen_link(seen: GpuUsage | None) -> str:
-    if seen is None or seen.pcie_generation is None or seen.pcie_width is None:
-        return ""
-    return f" It was seen at generation {seen.pcie_generation} with {seen.pcie_width} lanes."
-
-
 def _beside(view: View, seen: GpuUsage | None) -> str:
     """Other cards that receive much meanwhile, perhaps by the same switch."""
-    theory = {gpu.uuid: gpu.link_bytes_per_s for gpu in view.evidence.machine.gpus}
-    busy = [
-        gpu
+    links = {gpu.uuid: gpu.link_bytes_per_s for gpu in view.evidence.machine.gpus}
+    rates = {
+        gpu.index: gpu.pcie_rx_bytes_per_s
         for gpu in view.usage.gpu
-        if (seen is None or gpu.uuid != seen.uuid)
-        and (gpu.pcie_rx_bytes_per_s or 0.0) >= _OTHERS_LINK * (theory.get(gpu.uuid) or 1e12)
-    ]
-    if seen is None or not busy:
-        return ""
-    rate = sum(gpu.pcie_rx_bytes_per_s or 0.0 for gpu in busy)
-    cards = ", ".join(str(gpu.index) for gpu in busy)
-    return f" GPU {cards} received {format_bytes(rate)} a second meanwhile."
+        if gpu.pcie_rx_bytes_per_s is not None and seen is not None and gpu.uuid != seen.uuid
+        if gpu.pcie_rx_bytes_per_s >= _OTHERS_LINK * (links.get(gpu.uuid) or 1e12)
+    }
+    rate = format_bytes(sum(rates.values()))
+    return f" GPU {', '.join(map(str, rates))} received {rate} a second meanwhile." if rates else ""
 
 
 def neighbours(view: View) -> Claim | None:
@@ -259,40 +204,32 @@ def neighbours(view: View) -> Claim | None:
     uses_it = view.evidence.accelerator is not None and (
         view.evidence.has_step or copying_of(view) is not None
     )
-    if uses_it:
-        gpu = used_gpu(view)
-        gpu = gpu if gpu is not None and gpu.other_processes else None
-    else:  # of the busiest card no kernel can be the trial's
-        busy = [each for each in view.usage.gpu if _active(each) >= _OTHERS_BUSY]
-        gpu = max(busy, key=_active, default=None)
-    if gpu is None:
-        return None
-    active = gpu.kernel_active_fraction
-    kernels = "" if active is None else f", and kernels ran {percent(active)} of the time"
-    own = ", the trial's own among them" if uses_it and kernels else ""
+    gpu = used_gpu(view) if uses_it else max(view.usage.gpu, key=_active, default=None)
+    if gpu is None or not (gpu.other_processes if uses_it else _active(gpu) >= _OTHERS_BUSY):
+        return None  # of a card that the trial doesn't use no kernel can be its own
+    kernels = ""
+    if gpu.kernel_active_fraction is not None:
+        kernels = f", and kernels ran {percent(gpu.kernel_active_fraction)} of the time"
+        kernels += ", the trial's own among them" if uses_it else ""
+    crowd = f"{format_bytes(gpu.memory_used_bytes)} of its memory are in use by others"
+    if gpu.other_processes:
+        others = "another process" if gpu.other_processes == 1 else f"{gpu.other_processes} others"
+        held = gpu.other_memory_bytes
+        crowd = f"{others} had it before" + ("" if held is None else f", with {format_bytes(held)}")
     return Claim(
-        title="Other processes use the device",
-        explanation=f"GPU {gpu.index} ({gpu.name}): {_crowd(gpu)}{kernels}{own}.",
-        cost=0.0,
-        figures={
+        "Other processes use the device",
+        f"GPU {gpu.index} ({gpu.name}): {crowd}{kernels}.",
+        0.0,
+        given={
             "gpu": gpu.index,
-            "kernel_active_fraction": active,
+            "kernel_active_fraction": gpu.kernel_active_fraction,
             "other_processes": gpu.other_processes,
             "other_memory_bytes": gpu.other_memory_bytes,
             "memory_used_bytes": gpu.memory_used_bytes,
         },
-        fix=Fix(text="See who they are with nvidia-smi, and choose an idle device."),
+        fix="See who they are with nvidia-smi, and choose an idle device.",
     )
 
 
 def _active(gpu: GpuUsage) -> float:
     return gpu.kernel_active_fraction or 0.0
-
-
-def _crowd(gpu: GpuUsage) -> str:
-    """Who was there before the trial, and what they hold."""
-    if not gpu.other_processes:
-        return f"{format_bytes(gpu.memory_used_bytes)} of its memory are in use by others"
-    others = "another process" if gpu.other_processes == 1 else f"{gpu.other_processes} others"
-    held = gpu.other_memory_bytes
-    return f"{others} had it before" + ("" if held is None else f", with {format_bytes(held)}")

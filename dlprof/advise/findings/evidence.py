@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal, Protocol
+from typing import Literal
 
 from dlprof.model import Conditions, predict_all
 from dlprof.records import (
@@ -37,7 +37,6 @@ class Experiment:
         explain: Whether the trial is instrumented; its rate is then compared with no other.
         cold_cache: Whether the data set's files are dropped from the page cache before it.
         trial_s: Length of the window.
-        step: Whether the consumer takes its step; without it, it only takes batches.
         turnover: Whether the end of an epoch is timed as well.
         repetition: Number of the interleaved block; trials of equal repetition are compared.
     """
@@ -48,7 +47,6 @@ class Experiment:
     explain: bool = False
     cold_cache: bool = False
     trial_s: float = 1.0
-    step: bool = True
     turnover: bool = False
     repetition: int = 0
 
@@ -68,60 +66,43 @@ class Observation:
     explanation: Explanation | None = None
 
 
-class Predict(Protocol):
-    """What the model says of a configuration, at the step and the conditions of the evidence."""
-
-    def __call__(self, config: Config, *, cores: float) -> Prediction | None:
-        """The rate of a configuration.
-
-        Args:
-            config: Canonical.
-            cores: Cores to be had.
-
-        Returns:
-            ``None`` where the model can't tell.
-        """
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Foresight:
-    """Predicts configurations at one calibration and one step.
+    """The model, at one calibration and one step.
 
     Attributes:
         calibration: What batches cost.
-        step_s: Seconds of the consumer's step that are not CPU work.
-        step_cpu_s: CPU seconds of the step in the consumer's thread.
-        step_threads: Threads that compute in it at once, that one among them.
+        conditions: The consumer's step; the cores are those that are asked for.
         asked: Answers so far, since each costs milliseconds and rules ask alike.
     """
 
     calibration: Calibration
-    step_s: float = 0.0
-    step_cpu_s: float = 0.0
-    step_threads: float = 1.0
+    conditions: Conditions
     asked: dict[tuple[Config, float], Prediction | None] = dataclasses.field(
         default_factory=dict, compare=False, repr=False
     )
 
     @classmethod
     def at_step(
-        cls, calibration: Calibration, step: Stage, *, whole_cpu_s: float | None = None
+        cls, calibration: Calibration, step: Stage | float, *, whole_cpu_s: float | None = None
     ) -> Foresight:
         """The model at a step as it was timed: what of it was CPU work slows down with the rest.
 
         Args:
             calibration: What batches cost, where a step computed: letting them go is part of it.
-            step: The stage ``step`` of an instrumented trial.
+            step: The stage ``step`` of an instrumented trial, or seconds of one that only waits.
             whole_cpu_s: CPU seconds of a step in all threads; ``None`` for those of its own.
         """
+        if not isinstance(step, Stage):
+            return cls(calibration=calibration, conditions=Conditions(cores=1.0, step_s=step))
         cpu_s = min(step.cpu_s or 0.0, step.mean_s)
-        threads = max(1.0, whole_cpu_s / cpu_s) if whole_cpu_s and cpu_s > 0 else 1.0
-        return cls(
-            calibration=calibration,
+        conditions = Conditions(
+            cores=1.0,
             step_s=step.mean_s - cpu_s,
             step_cpu_s=cpu_s,
-            step_threads=threads,
+            step_threads=max(1.0, whole_cpu_s / cpu_s) if whole_cpu_s and cpu_s > 0 else 1.0,
         )
+        return cls(calibration=calibration, conditions=conditions)
 
     def __call__(self, config: Config, *, cores: float) -> Prediction | None:
         """The rate of a configuration where so many cores are to be had.
@@ -131,12 +112,7 @@ class Foresight:
         """
         key = (config, cores)
         if key not in self.asked:
-            conditions = Conditions(
-                cores=max(cores, _LEAST_CORES),
-                step_s=self.step_s,
-                step_cpu_s=self.step_cpu_s,
-                step_threads=self.step_threads,
-            )
+            conditions = dataclasses.replace(self.conditions, cores=max(cores, _LEAST_CORES))
             try:
                 self.asked[key] = predict_all(self.calibration, (config,), conditions)[0]
             except ValueError:
@@ -163,6 +139,11 @@ class Script:
     start_method: str = "fork"
 
     @property
+    def loop_s(self) -> float:
+        """Seconds of all epochs over the loader."""
+        return self.loader.waited_s + self.loader.stepped_s
+
+    @property
     def epochs_per_start(self) -> float:
         """Epochs that are served by workers that persist."""
         return max(1.0, self.loader.epochs / max(1, self.loader.made))
@@ -178,13 +159,11 @@ class Evidence:
         config: The configuration that is explained, canonical.
         accelerator: torch's name of it; ``None`` without one.
         observations: In the order of measuring.
-        calibration: What the model was fitted to; ``None`` without one.
         predict: The model; ``None`` where there is none.
         step_s: Length of the consumer's step; 0 for none.
         has_step: Whether the consumer does anything (a step that is a function has no stated
             length); without, it only waits, and its share of waiting says nothing.
         reads_files: Whether the data set reads files; ``None`` where that isn't known.
-        conditions: What makes the figures doubtful as a whole, one sentence each.
         script: Where it was watched; ``None`` for a loader that was measured by itself.
     """
 
@@ -193,13 +172,16 @@ class Evidence:
     config: Config
     accelerator: str | None = None
     observations: tuple[Observation, ...] = ()
-    calibration: Calibration | None = None
-    predict: Predict | None = None
+    predict: Foresight | None = None
     step_s: float = 0.0
     has_step: bool = False
     reads_files: bool | None = None
-    conditions: tuple[str, ...] = ()
     script: Script | None = None
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """What the model was fitted to; ``None`` without one."""
+        return None if self.predict is None else self.predict.calibration
 
     def why_fixed(self, config: Config) -> tuple[str, ...]:
         """Why the target can't be set to a configuration, a reason each; empty where it can."""

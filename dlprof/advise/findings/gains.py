@@ -1,16 +1,16 @@
-"""What a change would bring: measured where it was tried, else by the model, else by a bound."""
+"""What a change would bring: measured where it was tried, else by the model, else by its bounds."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from typing import Literal
 
 from dlprof.advise.findings.costs import Costs
 from dlprof.advise.findings.view import View
+from dlprof.advise.thresholds import PAYS
 from dlprof.model import relative_error
-from dlprof.records import Config, Estimate, Prediction, Trial
+from dlprof.records import Config, Estimate, Trial
 from dlprof.stats import believe, observe
 
 _BOUND_LOG_SD = 0.12
@@ -25,6 +25,9 @@ loops became 1.46, 1.47 and 1.47 times as fast where 1.98, 1.99 and 1.94 had bee
 
 _NO_LOSS = 0.9
 """Lower end of the interval of a gain, below which it may as well be chance."""
+
+AS_GOOD = 0.95
+"""Speed with fewer workers from which they are worth it for the memory that they don't take."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +51,18 @@ class Gain:
         """The ratio itself."""
         return self.estimate.value
 
-    def pays(self, least: float) -> bool:
-        """Whether it is at least so much, and not within what chance could have brought.
+    @property
+    def pays(self) -> bool:
+        """Whether it pays, and isn't within what chance could have brought.
 
         On a busy machine intervals are wide; what was better each time it was tried counts too.
         """
-        low = max(self.estimate.low or 0.0, self.worst or 0.0)
-        return self.value >= least and low >= _NO_LOSS
+        return self.value >= PAYS and not self.is_chance
+
+    @property
+    def is_chance(self) -> bool:
+        """Whether it may as well be none."""
+        return max(self.estimate.low or 0.0, self.worst or 0.0) < _NO_LOSS
 
     @property
     def sure(self) -> bool:
@@ -62,9 +70,9 @@ class Gain:
         return self.estimate.low is None or self.estimate.low >= 1
 
     @property
-    def verb(self) -> str:
+    def words(self) -> str:
         """What is said of it."""
-        return "gives" if self.sure else "may give"
+        return f"{'gives' if self.sure else 'may give'} {self.value:.2f}x"
 
     @property
     def saved(self) -> float:
@@ -73,34 +81,23 @@ class Gain:
 
 
 def gain_of(view: View, config: Config) -> Gain | None:
-    """What another configuration would bring; ``None`` where nothing is known."""
+    """What another configuration would bring; ``None`` where nothing is known.
+
+    In a script computing takes longer once more of the cores are busy; the interval keeps what
+    would come of cores that don't slow each other down.
+    """
     tried = measured_gain(view, config)
     if tried is not None:
         return tried
-    gain, costs = modelled_gain(view, config), costs_for(view, config)
-    if gain is None and costs is not None and view.costs is not None:
-        cores = view.usage.available_cpu_cores or view.cores
-        before = closed_form(view.costs, view.config, cores)
-        gain = bound(closed_form(costs, config, cores) / before) if before > 0 else None
-    return None if gain is None else _beside_step(view, gain)
-
-
-def _beside_step(view: View, gain: Gain) -> Gain:
-    """A gain in a script, where computing takes longer once more of the cores are busy.
-
-    The interval keeps what would come of cores that don't slow each other down.
-    """
+    gain = predicted_gain(view, config)
     script, costs = view.evidence.script, view.costs
-    if script is None or costs is None or costs.period_s <= 0:
+    if gain is None or script is None or costs is None or costs.period_s <= 0:
         return gain
     step_s = costs.step_s * (1.0 if script.step_cores is None else script.step_cores)
     now = (costs.cpu_s + step_s) / costs.period_s / view.cores
-    after = min(1.0, now * gain.value)
-    more = max(after, _HALF) - max(min(1.0, now), _HALF)
-    factor = 1 / (1 + _SLOWER * max(0.0, more))
-    low = None if gain.estimate.low is None else gain.estimate.low * factor
-    estimate = Estimate(value=gain.value * factor, low=low, high=gain.estimate.high)
-    return dataclasses.replace(gain, estimate=estimate)
+    more = max(min(1.0, now * gain.value), _HALF) - max(min(1.0, now), _HALF)
+    slower = gain.estimate.times(1 / (1 + _SLOWER * max(0.0, more)))
+    return dataclasses.replace(gain, estimate=dataclasses.replace(slower, high=gain.estimate.high))
 
 
 def measured_gain(view: View, config: Config) -> Gain | None:
@@ -108,84 +105,71 @@ def measured_gain(view: View, config: Config) -> Gain | None:
 
     One that failed brought nothing: its gain is 0.
     """
-    tried = [t for t in view.evidence.trials("variant") if t.config == config]
+    tried = tuple(t.id for t in view.evidence.trials("variant") if t.config == config)
     plain = [t for t in view.evidence.plain("variant") if t.config == config]
     present = view.evidence.plain("present")
     if tried and not plain:
-        failed = tuple(trial.id for trial in tried)
-        return Gain(estimate=Estimate(value=0.0), source="measured", trials=failed)
+        return Gain(estimate=Estimate(value=0.0), source="measured", trials=tried)
     if not plain or not present:
         return None
-    both = view.evidence.plain("present", "variant")
-    seen = (observe(trial, _batches_per_s(trial)) for trial in both)
+    seen = (observe(t, _rate(t)) for t in view.evidence.plain("present", "variant"))
     fit = believe([each for each in seen if each is not None])
     key, own = config.key, view.config.key
-    if key not in fit.log_rates or own not in fit.log_rates:
+    if not {key, own} <= fit.log_rates.keys():
         return None
     ratio = fit.ratio(key, own)
     if fit.groups[key] == fit.groups[own] and any(t.whole_epochs for t in (*plain, *present)):
         # The same steady rate is told apart where epochs are measured whole.
         ratio = Estimate(value=math.exp(fit.log_rates[key] - fit.log_rates[own]))
+    now = {trial.repetition: _rate(trial) for trial in present}
+    ratios = [_rate(trial) / now[trial.repetition] for trial in plain if trial.repetition in now]
     return Gain(
         estimate=ratio,
         source="measured",
         trials=tuple(trial.id for trial in plain),
-        worst=_worst(plain, present),
+        worst=min(ratios) if len(ratios) > 1 else None,
     )
 
 
-def _worst(variant: Sequence[Trial], present: Sequence[Trial]) -> float | None:
-    """The least ratio within a block, of several."""
-    now = {trial.repetition: _batches_per_s(trial) for trial in present}
-    ratios = [
-        _batches_per_s(trial) / now[trial.repetition]
-        for trial in variant
-        if now.get(trial.repetition)
-    ]
-    return min(ratios) if len(ratios) > 1 else None
-
-
-def _batches_per_s(trial: Trial) -> float:
+def _rate(trial: Trial) -> float:
     return trial.batches_per_s.value if trial.batches_per_s is not None else 0.0
 
 
-def modelled_gain(view: View, config: Config) -> Gain | None:
-    """What the model says of it, on the cores that were to be had; ``None`` without a model."""
-    cores = view.usage.available_cpu_cores or view.cores
-    return model_ratio(view, (config, cores), (view.config, cores))
-
-
-def model_ratio(
-    view: View, changed: tuple[Config, float], now: tuple[Config, float]
+def predicted_gain(
+    view: View,
+    config: Config | None = None,
+    *,
+    costs: Costs | None = None,
+    cores: float | None = None,
+    now: float | None = None,
 ) -> Gain | None:
-    """What the model says of a configuration on so many cores against another on others."""
-    predict = view.evidence.predict
-    if predict is None:
-        return None
-    after, before = predict(changed[0], cores=changed[1]), predict(now[0], cores=now[1])
-    if after is None or before is None or before.batches_per_s.value <= 0:
-        return None
-    known = view.evidence.calibration
-    alike = known is not None and bool(changed[0].num_workers) is bool(now[0].num_workers)
-    most = 2 * relative_error(known) if known is not None and alike else math.inf
-    return Gain(estimate=_quotient(after, before, most), source="model")
+    """What the model says of a change, or its bounds alone; ``None`` where nothing is known.
 
-
-def _quotient(after: Prediction, before: Prediction, most: float) -> Estimate:
-    """The ratio of two predictions with an interval.
-
-    The errors of two that rest on the same trials are alike and cancel, but for what one is more
-    sure of than the other.
+    The errors of two predictions that rest on the same trials are alike and cancel, but for what
+    one is more sure of than the other.
 
     Args:
-        after: Above the line.
-        before: Below it.
-        most: Half the width that the logarithm's interval has at most where the errors are alike.
+        view: The evidence.
+        config: What is changed to; ``None`` for the present one.
+        costs: What batches cost then, which only the bounds know; ``None`` for what they cost now.
+        cores: That there are then; ``None`` for those of now.
+        now: Cores that were available; ``None`` for those that the trials show.
     """
-    value = after.batches_per_s.value / before.batches_per_s.value
+    config, now, predict = config or view.config, now or view.available, view.evidence.predict
+    cores = cores or now
+    after, before = None, None
+    if predict is not None and costs is None:
+        after, before = predict(config, cores=cores), predict(view.config, cores=now)
+    if predict is None or after is None or before is None or before.batches_per_s.value <= 0:
+        costs = costs or costs_for(view, config)
+        if costs is None or view.costs is None:
+            return None
+        return bound(costs.rate(config, cores) / view.costs.rate(view.config, now))
+    alike = bool(config.num_workers) is bool(view.workers)
+    most = 2 * relative_error(predict.calibration) if alike else math.inf
     one, two = _log_half(after.batches_per_s), _log_half(before.batches_per_s)
     half = max(min(most, math.hypot(one, two)), abs(one - two))
-    return Estimate(value=value, low=value * math.exp(-half), high=value * math.exp(half))
+    return _gain("model", after.batches_per_s.value / before.batches_per_s.value, half)
 
 
 def _log_half(rate: Estimate) -> float:
@@ -195,7 +179,7 @@ def _log_half(rate: Estimate) -> float:
 
 
 def costs_for(view: View, config: Config) -> Costs | None:
-    """The costs to reckon a configuration from; ``None`` where its kind was not seen.
+    """The costs of a configuration's batches; ``None`` where its kind was not seen.
 
     Without workers nothing is known of putting and receiving: that is what the calibration with
     one or two is for.
@@ -206,26 +190,11 @@ def costs_for(view: View, config: Config) -> Costs | None:
 
 
 def bound(ratio: float) -> Gain:
-    """A gain by reckoning alone."""
-    half = 2 * _BOUND_LOG_SD
-    low, high = ratio * math.exp(-half), ratio * math.exp(half)
-    return Gain(estimate=Estimate(value=ratio, low=low, high=high), source="bound")
+    """A gain by bounds alone."""
+    return _gain("bound", ratio, 2 * _BOUND_LOG_SD)
 
 
-def closed_form(costs: Costs, config: Config, cores: float) -> float:
-    """Batches per second by the bounds of FIELD section 5, the least of which binds.
-
-    ``min(1 / (T + g), W / (cpu + put + io), C / (cpu + put + g_cpu))``; without workers loading
-    and step take turns.
-    """
-    making = costs.making
-    cores = max(0.05, cores)
-    if not config.num_workers:
-        alone_s = making.cpu_s / min(1.0, cores) + making.io_s + costs.dispatch.own_s
-        return 1 / max(1e-9, alone_s + costs.step_s)
-    bounds_s = (
-        costs.step_s + costs.main_s,
-        (making.own_s + costs.put_cpu_s) / config.num_workers,
-        costs.cpu_s / cores,
-    )
-    return 1 / max(1e-9, *bounds_s)
+def _gain(source: Literal["model", "bound"], value: float, half: float) -> Gain:
+    """A gain, and half the width of its logarithm's interval."""
+    low, high = value * math.exp(-half), value * math.exp(half)
+    return Gain(estimate=Estimate(value=value, low=low, high=high), source=source)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 from collections.abc import Sequence
 
-from dlprof.advise.findings.claims import Claim, settings_fix
+from dlprof.advise.findings.claims import Claim
 from dlprof.advise.findings.view import View
 from dlprof.advise.wrong_data import failed_by
-from dlprof.records import Config, Failure, FailureKind, Fix
+from dlprof.records import Failure, FailureKind
 from dlprof.units import format_bytes
-
-_LEAST_GROWTH = 16 << 10
-"""Bytes per batch below which a slope is noise of the allocator."""
 
 _LEAST_SEEN = 48 << 20
 """Growth of each worker between trials, from which it is believed where it is steady: pools of
@@ -39,48 +35,41 @@ that was seen of that."""
 _STEADY = 0.85
 """Correlation of memory with batches, from which it does."""
 
-_SHORTER = 0.75
-_LATE = 0.6
-"""Share of its first slope that memory which goes on growing has in the end."""
+_SHORTER, _LATE = 0.75, 0.6
+"""Share of the longest trial's batches up to which others are shorter; and of its first slope that
+memory which goes on growing has beyond these."""
 
-_SOON_SHARE = 0.1
+_SOON_SHARE, _HOUR_S = 0.1, 3600.0
 """Share of the memory to be had that an epoch, or an hour, would take."""
 
-_HOUR_S = 3600.0
 _NEARLY = 0.9
 _LEAST_BATCHES = 8
-_SHM_ROOM = 0.8
-
-_GROWTH_CODE = """# one array: Python objects are copied page by page as workers count references
-self.paths = torch.tensor(...)  # or numpy arrays, or one bytes object with offsets"""
-_SHM_CODE = "docker run --shm-size=8g ...   # Kubernetes: an emptyDir of medium Memory at /dev/shm"
 
 
 def growth(view: View) -> Claim | None:
     """Memory per worker grows."""
-    slope = growth_per_batch(view)
-    if slope is None or slope < _LEAST_GROWTH or not view.rate:
+    slope, machine = growth_per_batch(view), view.evidence.machine
+    room = machine.memory_available_bytes or machine.memory_bytes
+    if slope is None or slope <= 0 or not view.rate or room is None:
         return None
-    ahead = max(view.epoch_batches or 0, view.rate * _HOUR_S)
-    room = view.evidence.machine.memory_available_bytes or view.evidence.machine.memory_bytes
-    if room is None or slope * ahead < _SOON_SHARE * room:
+    ahead, each_s = slope * max(view.epoch_batches or 0, view.rate * _HOUR_S), slope * view.rate
+    if ahead < _SOON_SHARE * room:
         return None
     return Claim(
-        title="Memory of the workers grows",
-        explanation=f"Each batch leaves {format_bytes(slope)} behind, "
-        f"{format_bytes(slope * view.rate)} a second in all; {format_bytes(room)} can be had.",
-        cost=min(1.0, slope * ahead / room),
-        figures={
+        "Memory of the workers grows",
+        f"Each batch leaves {format_bytes(slope)} behind, {format_bytes(each_s)} a second in all; "
+        f"{format_bytes(room)} can be had.",
+        ahead / room,
+        given={
             "growth_bytes_per_batch": slope,
-            "growth_bytes_per_s": slope * view.rate,
+            "growth_bytes_per_s": each_s,
             "memory_available_bytes": room,
-            "seconds_to_full": room / (slope * view.rate),
+            "seconds_to_full": room / each_s,
         },
-        fix=Fix(
-            text="Look for what the data set keeps (a list or cache that only grows), and keep "
-            "its index in tensors or arrays instead of Python objects.",
-            code=_GROWTH_CODE,
-        ),
+        fix="Look for what the data set keeps (a list or cache that only grows), and keep its "
+        "index in tensors or arrays instead of Python objects.",
+        code="""# one array: Python objects are copied page by page as workers count references
+self.paths = torch.tensor(...)  # or numpy arrays, or one bytes object with offsets""",
     )
 
 
@@ -90,26 +79,15 @@ def growth_per_batch(view: View) -> float | None:
     By what longer trials had in the end more than shorter ones, or else by the slope of the
     workers' private memory.
     """
-    points = memory_points(view)
+    points, explained = _memory(view), view.explained
     if len(points) > 1:
         return _slope(points) if _grows(view, points) else None
-    workers = view.explained.workers if view.explained is not None else ()
-    slopes = [w.pss_growth_bytes_per_batch for w in workers]
+    slopes = [w.pss_growth_bytes_per_batch for w in (explained.workers if explained else ())]
     known = [slope for slope in slopes if slope is not None]
-    if not known or view.explained is None or view.explained.batches < _LEAST_BATCHES:
+    if not known or explained is None or explained.batches < _LEAST_BATCHES:
         return None
     slope = statistics.median(known)
-    return slope if slope * view.explained.batches >= _LEAST_SEEN else None
-
-
-def memory_points(view: View) -> list[tuple[int, int]]:
-    """Batches and memory in the end, of the configuration's own trials, by batches."""
-    trials = view.evidence.plain("present")
-    return sorted(
-        (t.window_batches, t.usage.pss_peak_bytes)
-        for t in trials
-        if t.usage.pss_peak_bytes is not None
-    )
+    return slope if slope * explained.batches >= _LEAST_SEEN else None
 
 
 def may_grow(view: View, batches: float) -> bool:
@@ -117,19 +95,28 @@ def may_grow(view: View, batches: float) -> bool:
 
     The longest so far had most memory, and at that rate this one would show it to be growth.
     """
-    points = memory_points(view)
+    points = _memory(view)
     if len(points) < 2 or points[-1][0] - points[0][0] < _LEAST_BATCHES:
         return False
     grown = points[-1][1] - points[0][1]
     expected = grown / (points[-1][0] - points[0][0]) * (batches - points[0][0])
-    return grown >= _SUSPECTED and expected >= _HINTED * _LEAST_SEEN * max(1, view.workers)
+    if grown < _SUSPECTED:
+        return False
+    return expected >= _HINTED * _LEAST_SEEN * max(1, view.workers)
+
+
+def _memory(view: View) -> list[tuple[int, int]]:
+    """Batches and memory in the end, of the configuration's own trials, by batches."""
+    trials = view.evidence.plain("present")
+    points = ((trial.window_batches, trial.usage.pss_peak_bytes) for trial in trials)
+    return sorted((batches, held) for batches, held in points if held is not None)
 
 
 def _grows(view: View, points: Sequence[tuple[int, int]]) -> bool:
     """Whether the growth is larger than what queues and allocators make of it, and goes on."""
     processes = max(1, view.workers)
     grown = points[-1][1] - points[0][1]
-    if grown < max(_LEAST_SEEN * processes, _BATCHES_OF_NOISE * (batch_bytes(view) or 0.0)):
+    if grown < max(_LEAST_SEEN * processes, _BATCHES_OF_NOISE * (view.batch_bytes or 0.0)):
         return False
     if points[-1][0] - points[0][0] < _LEAST_BATCHES:
         return False
@@ -145,9 +132,8 @@ def _goes_on(points: Sequence[tuple[int, int]]) -> bool:
     if not shorter:
         return False
     late = (most - shorter[-1][1]) / (batches - shorter[-1][0])
-    if len(shorter) < 2 or shorter[-1][0] == shorter[0][0]:
-        return late >= _LATE * _slope(points)
-    return late >= _LATE * _slope(shorter)
+    several = shorter[-1][0] > shorter[0][0]
+    return late >= _LATE * _slope(shorter if several else points)
 
 
 def _slope(points: Sequence[tuple[int, int]]) -> float:
@@ -156,92 +142,53 @@ def _slope(points: Sequence[tuple[int, int]]) -> float:
 
 def limit(view: View) -> Claim | None:
     """The setting does not fit into memory, or only just."""
-    failure = _failure(view, "out_of_memory")
-    machine = view.evidence.machine
+    failure, machine = _failure(view, "out_of_memory"), view.evidence.machine
     sizes = (machine.memory_limit_bytes, machine.memory_bytes)
     room = min((size for size in sizes if size), default=None)
     used = view.usage.pss_peak_bytes
-    near = used is not None and room is not None and used >= _NEARLY * room
-    if failure is None and not near:
+    if failure is None and (used is None or room is None or used < _NEARLY * room):
         return None
-    fewer = _smaller(view.config)
+    fewer = view.having(num_workers=view.workers // 2, prefetch_factor=1)
     needs = "" if used is None else f"It used {format_bytes(used)}. "
     told = "" if failure is None else f"{failure.message} "
     return Claim(
-        title="The setting does not fit into memory",
-        explanation=f"{told}{needs}{format_bytes(room)} is what there is.",
-        cost=1.0 if failure is not None else 0.5,
-        figures={"memory_bytes": room, "pss_peak_bytes": used, "failure": failure and failure.kind},
-        fix=settings_fix(
-            view,
-            fewer,
-            f"Use fewer workers or shallower queues (num_workers={fewer.num_workers}), or keep "
-            "the data set's index in tensors instead of Python objects.",
-        ),
+        "The setting does not fit into memory",
+        f"{told}{needs}{format_bytes(room)} is what there is.",
+        1.0 if failure is not None else 0.5,
+        "",
+        {"memory_bytes": room, "pss_peak_bytes": used, "failure": failure and failure.kind},
+        f"Use fewer workers or shallower queues (num_workers={fewer.num_workers}), or keep the "
+        "data set's index in tensors instead of Python objects.",
+        config=fewer,
     )
 
 
 def shared(view: View) -> Claim | None:
     """Shared memory is too small for full queues."""
-    failure = _failure(view, "shared_memory")
-    room, batch = view.evidence.machine.shm_available_bytes, batch_bytes(view)
-    need = view.config.queued_batches * batch if batch is not None and view.workers else None
-    over = room is not None and need is not None and need > room
-    if failure is None and not over:
+    failure, room = _failure(view, "shared_memory"), view.evidence.machine.shm_available_bytes
+    need = view.shared_bytes(view.config) or None
+    if failure is None and (room is None or need is None or need <= room):
         return None
-    smaller = fitting(view)
+    smaller = view.having(num_workers=view.workers // 2, prefetch_factor=1)
+    if room is not None and need:  # the most workers, and the deepest queues, that it has room for
+        several = (
+            view.having(num_workers=workers, prefetch_factor=depth)
+            for workers in range(view.workers, 0, -1)
+            for depth in range(view.config.prefetch_factor or 2, 0, -1)
+        )
+        smaller = next(filter(view.fits_shared_memory, several), view.having(num_workers=0))
     return Claim(
-        title="Shared memory is too small",
-        explanation=f"Full queues hold {format_bytes(need)} in /dev/shm, which has "
-        f"{format_bytes(room)} to give." + ("" if failure is None else f" {failure.message}"),
-        cost=1.0,
-        figures={
-            "shm_needed_bytes": need,
-            "shm_available_bytes": room,
-            "batch_bytes": batch,
-            "failure": failure and failure.kind,
-        },
-        fix=dataclasses.replace(
-            settings_fix(
-                view,
-                smaller,
-                "Give /dev/shm more room, or let fewer batches wait in it: "
-                f"{smaller.text_naming('prefetch_factor')}.",
-            ),
-            code=_SHM_CODE,
-        ),
+        "Shared memory is too small",
+        f"Full queues hold {format_bytes(need)} in /dev/shm, which has {format_bytes(room)} to "
+        "give." + ("" if failure is None else f" {failure.message}"),
+        1.0,
+        "shm_needed_bytes shm_available_bytes batch_bytes",
+        {"shm_needed_bytes": need, "failure": failure and failure.kind},
+        "Give /dev/shm more room, or let fewer batches wait in it: "
+        f"{smaller.text_naming('prefetch_factor')}.",
+        "docker run --shm-size=8g ...   # Kubernetes: an emptyDir of medium Memory at /dev/shm",
+        smaller,
     )
-
-
-def batch_bytes(view: View) -> float | None:
-    """Tensor data of a batch: as measured, calibrated or probed."""
-    sizes = [trial.batch_bytes for trial in view.evidence.trials() if trial.batch_bytes]
-    if sizes:
-        return statistics.median(sizes)
-    calibration = view.evidence.calibration
-    if calibration is not None and calibration.batch_bytes:
-        return calibration.batch_bytes
-    return view.evidence.target.batch_bytes
-
-
-def fitting(view: View) -> Config:
-    """The most workers and the deepest queues that shared memory has room for."""
-    room, batch = view.evidence.machine.shm_available_bytes, batch_bytes(view)
-    if room is None or not batch:
-        return _smaller(view.config)
-    most = int(_SHM_ROOM * room / batch) - 1
-    for workers in range(view.workers, 0, -1):
-        if most >= workers:
-            depth = min(view.config.prefetch_factor or 2, most // workers)
-            return dataclasses.replace(view.config, num_workers=workers, prefetch_factor=depth)
-    return dataclasses.replace(view.config, num_workers=0).canonical()
-
-
-def _smaller(config: Config) -> Config:
-    """Half the workers, at the shallowest queues."""
-    depth = 1 if config.num_workers else None
-    half = dataclasses.replace(config, num_workers=config.num_workers // 2, prefetch_factor=depth)
-    return half.canonical()
 
 
 def _failure(view: View, kind: FailureKind) -> Failure | None:

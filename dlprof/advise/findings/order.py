@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import statistics
 from collections.abc import Iterable, Sequence
-from typing import Any
 
-from dlprof.advise.findings.claims import Claim, Place, fixed
+from dlprof.advise.findings.claims import Claim, Place, changed, fix_of, fixed
 from dlprof.advise.findings.evidence import Evidence
-from dlprof.advise.findings.table import TABLE, Row
-from dlprof.advise.findings.view import View
-from dlprof.advise.findings.whole import competes, crowds, loop_gain, script_gain, starts_s
+from dlprof.advise.findings.gains import AS_GOOD
+from dlprof.advise.findings.script import competes, crowds, script_gain, starts_s
+from dlprof.advise.findings.table import Row, rows
+from dlprof.advise.findings.view import OTHERS, View
 from dlprof.advise.findings.workers import MORE_PAY
+from dlprof.advise.thresholds import PAYS
 from dlprof.advise.wording import factor, severity_of
-from dlprof.advise.wrong_data import REPEATED
-from dlprof.records import Config, Diagnosis, Estimate, Finding, FindingCode, Fix, Stalls, Trial
+from dlprof.advise.wrong_data import REPEATED, found_in
+from dlprof.records import (
+    NEVER_ASKED,
+    Config,
+    Diagnosis,
+    Estimate,
+    Finding,
+    FindingCode,
+    Fix,
+    Stalls,
+    Trial,
+)
 from dlprof.units import format_duration
 
 Placed = tuple[Place, Finding]
@@ -30,14 +40,6 @@ _CERTAIN: frozenset[FindingCode] = frozenset(
 """Causes that a disturbed machine doesn't put in doubt, or that are the disturbance itself."""
 
 WRONG_DATA: frozenset[FindingCode] = frozenset({"data.duplicated", "data.truncated"})
-_CLEARLY = 1.1
-_AS_GOOD = 0.95
-"""Speed with fewer workers from which they are worth it for the memory that they don't take."""
-
-_OTHERS = 0.3
-"""Cores of others, below which it is not they who disturb."""
-
-_BESIDE_CONSUMER: frozenset[FindingCode] = frozenset({"consumer", "too_many_workers"})
 _COPIES: frozenset[FindingCode] = frozenset({"transfer.pageable", "transfer.link"})
 """What makes the consumer's own part shorter, so that it is not the limit yet."""
 
@@ -52,25 +54,23 @@ def diagnose(evidence: Evidence, notes: Sequence[str] = ()) -> Diagnosis:
     return Diagnosis(
         config=evidence.config,
         findings=find(evidence),
-        stalls=stalls_of(evidence),
+        stalls=_stalls(evidence),
         trials=tuple(trial.id for trial in evidence.trials()),
         notes=tuple(notes),
     )
 
 
-def stalls_of(evidence: Evidence) -> Stalls | None:
+def _stalls(evidence: Evidence) -> Stalls | None:
     """The consumer's stalls by the differential of DS-Analyzer (Mohan et al., VLDB 2021).
 
     Returns:
         ``None`` without a step: a consumer that takes no time only waits.
     """
-    if not evidence.has_step:
-        return None
     explained = evidence.explained(evidence.config)
     step = None if explained is None else explained.stage("step")
     resident_s = step.mean_s if step is not None else evidence.step_s or None
     warm_s = _batch_s(evidence.plain("present"))
-    if resident_s is None or warm_s is None:
+    if not evidence.has_step or resident_s is None or warm_s is None:
         return None
     cold_s = _batch_s(evidence.plain("cold"))
     longest_s = max(warm_s, cold_s or 0.0)
@@ -84,10 +84,9 @@ def stalls_of(evidence: Evidence) -> Stalls | None:
 
 
 def _batch_s(trials: Sequence[Trial]) -> float | None:
-    """Seconds a batch, the geometric middle of some trials."""
+    """Seconds a batch, the middle of some trials."""
     rates = [trial.batches_per_s.value for trial in trials if trial.batches_per_s is not None]
-    logs = [math.log(rate) for rate in rates if rate > 0]
-    return math.exp(-statistics.median(logs)) if logs else None
+    return statistics.median(1 / rate for rate in rates) if rates else None
 
 
 def find(evidence: Evidence) -> tuple[Finding, ...]:
@@ -100,36 +99,35 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
     Args:
         evidence: Of one configuration.
     """
-    view = View.of(evidence)
-    integrity = evidence.integrity
-    claims = ((row, row.rule(view)) for row in TABLE)
+    view, integrity = View.of(evidence), evidence.integrity
+    claims = ((row, row.rule(view)) for row in rows(view))
     stated = (_stated(view, row, claim) for row, claim in claims if claim is not None)
     found = [each for each in stated if integrity.allows(each[1], view.config)]
+    for each in found_in(evidence.trials(), integrity, view.workers):
+        if each.code != "workers.unfed":  # of idle workers there are too many
+            place = Place.BROKEN if each.code in WRONG_DATA else Place.FAULT
+            found.append((place, each))
     codes = {finding.code for _, finding in found}
-    if "consumer" in codes:
-        copies = not codes.isdisjoint(_COPIES)
-        told = (_BESIDE_CONSUMER | _COPIES) - ({"consumer"} if copies else set())
-        found = [each for each in found if each[0] is Place.BROKEN or each[1].code in told]
-    elif not codes.isdisjoint(WRONG_DATA):
+    if "consumer" not in codes and not codes.isdisjoint(WRONG_DATA):
         # Rates of wrong data are none: what would make it come faster is no advice.
         found = [each for each in found if each[0] is Place.BROKEN]
+    elif not codes.isdisjoint(_COPIES):
+        found = [each for each in found if each[1].code != "consumer"]
     ordered = sorted(_agreeing(found), key=lambda each: (each[0], -each[1].cost))
-    falling = _falling(_merged(ordered))
-    graded = (_graded(each, view, place) for place, each in falling)
+    graded = (_graded(each, view, place) for place, each in _falling(_merged(ordered)))
     return tuple(_doubted(each, view) for each in graded if each is not None)
 
 
 def _stated(view: View, row: Row, claim: Claim) -> Placed:
     """The finding that a claim is, its trials among its evidence, and its place."""
-    trials = [*view.trial_ids]
-    if view.explained is not None:
-        trials.append(view.explained.trial_id)
-    evidence: dict[str, Any] = {**claim.figures, "trials": list(dict.fromkeys(trials))}
-    gain = claim.gain
+    seen, gain = view.evidence, claim.gain
+    evidence = view.figures(claim.figures, claim.given) | {"trials": [*view.trial_ids]}
     if gain is not None:
-        evidence["gain_from"] = gain.source
-        evidence["gain_trials"] = list(gain.trials)
-        evidence["gain_at"] = _gain_at(view)
+        step = format_duration(seen.step_s)
+        where = f"at a step of {step}" if seen.step_s > 0 else "with this step"
+        where = where if seen.has_step else "without a step"
+        where = where if seen.script is None else "in this loop"
+        evidence |= {"gain_from": gain.source, "gain_trials": [*gain.trials], "gain_at": where}
     cost = min(1.0, max(0.0, claim.cost))
     return row.place if claim.place is None else claim.place, Finding(
         code=row.code,
@@ -137,22 +135,10 @@ def _stated(view: View, row: Row, claim: Claim) -> Placed:
         title=claim.title,
         explanation=claim.explanation,
         evidence=evidence,
-        fix=claim.fix,
+        fix=fix_of(view, claim),
         predicted_gain=None if gain is None else gain.estimate,
         cost=cost,
     )
-
-
-def _gain_at(view: View) -> str:
-    """Where a gain is one."""
-    evidence = view.evidence
-    if evidence.script is not None:
-        return "in this loop"
-    if not evidence.has_step:
-        return "without a step"
-    if evidence.step_s > 0:
-        return f"at a step of {format_duration(evidence.step_s)}"
-    return "with this step"
 
 
 def _agreeing(found: Sequence[Placed]) -> list[Placed]:
@@ -163,32 +149,32 @@ def _agreeing(found: Sequence[Placed]) -> list[Placed]:
     more, fewer = gains.get("too_few_workers"), gains.get("too_many_workers")
     if more is None or fewer is None:
         return list(found)
-    wrong = "too_few_workers" if fewer > _CLEARLY * more else "too_many_workers"
+    wrong = "too_few_workers" if fewer > PAYS * more else "too_many_workers"
     return [each for each in found if each[1].code != wrong]
 
 
 def _merged(found: Sequence[Placed]) -> list[Placed]:
-    """With each change of settings once: what asks for the same is one finding."""
+    """With each change of settings once: what asks for the same is one finding.
+
+    The first one says what the second says as well; that workers are too few is no cause by itself.
+    """
     kept: list[Placed] = []
-    for place, finding in found:
-        asked = finding.fix.dataloader_kwargs if finding.fix else {}
+    for place, two in found:
+        asked = two.fix.dataloader_kwargs if two.fix else {}
         fixes = [each.fix.dataloader_kwargs if each.fix else {} for _, each in kept]
-        if asked and asked in fixes:
-            same = fixes.index(asked)
-            kept[same] = kept[same][0], _joined(kept[same][1], finding)
-        else:
-            kept.append((place, finding))
+        if not asked or asked not in fixes:
+            kept.append((place, two))
+            continue
+        same = fixes.index(asked)
+        first, one = kept[same]
+        joined = dataclasses.replace(
+            one,
+            title=two.title if one.code == "too_few_workers" else one.title,
+            explanation=f"{one.explanation} {two.explanation}",
+            evidence={**one.evidence, **two.evidence, **one.evidence},
+        )
+        kept[same] = first, joined
     return kept
-
-
-def _joined(one: Finding, two: Finding) -> Finding:
-    """The first with what the second says; that workers are too few is no cause by itself."""
-    return dataclasses.replace(
-        one,
-        title=two.title if one.code == "too_few_workers" else one.title,
-        explanation=f"{one.explanation} {two.explanation}",
-        evidence={**one.evidence, **two.evidence, **one.evidence},
-    )
 
 
 def _falling(found: Iterable[Placed]) -> list[Placed]:
@@ -207,46 +193,40 @@ def _graded(finding: Finding, view: View, place: Place) -> Finding | None:
     A change by which the script loses time is not advised; fewer workers are no cause then.
     """
     config = fixed(view.config, finding.fix)
-    gain, script, doubt = finding.predicted_gain, None, ""
-    if view.evidence.script is not None and config is not None:
+    gain, script, doubt, fix = finding.predicted_gain, None, "", finding.fix
+    watched = view.evidence.script is not None
+    if watched and config is not None:
         script = script_gain(view, config)
         if script is None:
             gain = None if competes(view, config) else gain
             doubt = _unknown(view, config)
         else:
-            gain = loop_gain(view, config)
+            gain = script_gain(view, config, loop=True)
     judged = script or gain
     if config is not None and judged is not None and place is not Place.BROKEN:
-        least = _AS_GOOD if config.num_workers < view.workers else 1.0
+        least = AS_GOOD if config.num_workers < view.workers else 1.0
         fewer = finding.code == "too_many_workers"
-        if judged.value < least and fewer and view.evidence.script is not None:
+        if judged.value < least and fewer and watched:
             return None
         if judged.value < least and not fewer:
             title = finding.title + (" in a longer script" if finding.title == MORE_PAY else "")
-            fix = _not_paying(view, config, judged)
-            finding = dataclasses.replace(finding, title=title, fix=fix)
-            gain = script = None
-    unseen = "" if config is None else view.sharing_unseen(config)
-    if unseen and finding.fix is not None and finding.fix.dataloader_kwargs:
-        text = f"{finding.fix.text} {REPEATED.format(unseen)}"
-        finding = dataclasses.replace(finding, fix=dataclasses.replace(finding.fix, text=text))
-    severity = finding.severity
-    known = [each for each in (gain, script) if each is not None]
-    lows = [each.value if each.low is None else each.low for each in known]
-    sure = bool(known) and min(lows) > 1
-    sure = sure and not doubt and not unseen and not crowds(view)
-    if severity == "high" and place is not Place.BROKEN and not sure:
-        severity = "medium"
+            finding = dataclasses.replace(finding, title=title)
+            fix, gain, script = _not_paying(view, config, judged), None, None
+    unseen = "" if config is None else _sharing_unseen(view, config)
+    if unseen and fix is not None and fix.dataloader_kwargs:
+        fix = dataclasses.replace(fix, text=f"{fix.text} {REPEATED.format(unseen)}")
+    lows = [each.value if each.low is None else each.low for each in (gain, script) if each]
+    sure = min(lows, default=0.0) > 1 and not (doubt or unseen or crowds(view))
+    if finding.severity == "high" and place is not Place.BROKEN and not sure:
+        finding = dataclasses.replace(finding, severity="medium")
     return dataclasses.replace(
-        finding, severity=severity, predicted_gain=gain, script_gain=script, doubtful=doubt
+        finding, fix=fix, predicted_gain=gain, script_gain=script, doubtful=doubt
     )
 
 
 def _changed(view: View, config: Config) -> str:
     """The arguments in which a configuration differs from the present one."""
-    now = view.config.dataloader_kwargs()
-    kwargs = config.dataloader_kwargs()
-    return ", ".join(f"{name}={each!r}" for name, each in kwargs.items() if now.get(name) != each)
+    return ", ".join(f"{name}={each!r}" for name, each in changed(view.config, config).items())
 
 
 def _not_paying(view: View, config: Config, gain: Estimate) -> Fix:
@@ -286,26 +266,34 @@ def _unknown(view: View, config: Config) -> str:
     return f"{why}. Run the script with {told}{also}, and compare how long it takes."
 
 
-def _how(view: View) -> str:
-    """What was seen of a disturbance."""
-    if view.others >= _OTHERS:
-        return (
-            "The machine was disturbed while this was measured: others kept "
-            f"{view.others:.1f} of {view.cores:g} cores busy."
-        )
-    if view.disagrees:
-        return (
-            "The machine was disturbed while this was measured: trials of the same settings "
-            f"differ by {view.unsteady:.1f}x."
-        )
-    return "Batches came unevenly while this was measured."
+def _sharing_unseen(view: View, config: Config) -> str:
+    """Why it isn't known whether more workers share samples out; empty where it may be."""
+    seen, script = view.evidence, view.evidence.script
+    if seen.target.kind != "iterable" or config.num_workers <= max(1, view.workers):
+        return ""
+    unshared = seen.integrity.unshared
+    right = (each for each in seen.trials() if each.failure is None and each.id not in unshared)
+    asks = None if script is None else script.loader.asks_worker
+    if asks or any(trial.config.num_workers > 1 for trial in right):
+        return ""
+    never = NEVER_ASKED in unshared.values()
+    if script is not None:  # in workers that are not forked nobody looked
+        forked = (view.config.start_method or script.start_method) == "fork"
+        never = asks is False and (forked or not view.workers)
+    return "never asks get_worker_info()" if never else "wasn't seen with several workers"
 
 
 def _doubted(finding: Finding, view: View) -> Finding:
     """The finding with what speaks against it."""
     if finding.code in _CERTAIN:
         return finding
-    doubts = [*filter(None, [finding.doubtful]), *view.evidence.conditions]
-    if view.is_noisy:
-        doubts.append(_how(view))
+    doubts = [finding.doubtful] if finding.doubtful else []
+    disturbed = "The machine was disturbed while this was measured:"
+    if view.is_noisy and view.others >= OTHERS * view.cores:
+        kept = f"others kept {view.others:.1f} of {view.cores:g} cores busy"
+        doubts.append(f"{disturbed} {kept}.")
+    elif view.is_noisy and view.disagrees:
+        doubts.append(f"{disturbed} trials of the same settings differ by {view.unsteady:.1f}x.")
+    elif view.is_noisy:
+        doubts.append("Batches came unevenly while this was measured.")
     return dataclasses.replace(finding, doubtful=" ".join(doubts)) if doubts else finding

@@ -1,4 +1,7 @@
-"""All rules: one for each code, and the configuration that would show whether it is right."""
+"""All rules: one for each code, and the configuration that would show whether it is right.
+
+But for those of wrong data, which a run shows by itself (``advise/wrong_data.py``).
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,6 @@ import dataclasses
 from collections.abc import Callable, Iterator
 
 from dlprof.advise.findings import (
-    consumer,
-    content,
     cores,
     device,
     main_side,
@@ -43,10 +44,7 @@ TABLE: tuple[Row, ...] = (
     Row("memory.shm", Place.BROKEN, memory.shared),
     Row("memory.limit", Place.BROKEN, memory.limit),
     Row("memory.growth", Place.BROKEN, memory.growth),
-    Row("data.truncated", Place.BROKEN, content.truncated),
-    Row("data.duplicated", Place.BROKEN, content.duplicated),
-    Row("data.unshared", Place.FAULT, content.unshared),
-    Row("consumer", Place.CONSUMER, consumer.consumer),
+    Row("consumer", Place.CONSUMER, workers.consumer),
     Row("cpu.threads", Place.FAULT, cores.threads, cores.single_threaded),
     Row("cpu.affinity", Place.FAULT, cores.affinity),
     Row("cpu.quota", Place.FAULT, cores.quota),
@@ -64,20 +62,34 @@ TABLE: tuple[Row, ...] = (
     Row("lock", Place.FAULT, waiting.lock),
     Row("collate", Place.FAULT, workers.collate),
     Row("too_few_workers", Place.SETTING, workers.too_few_workers, workers.more_workers),
-    Row("too_many_workers", Place.BEHIND, consumer.too_many_workers, consumer.fewer_workers),
+    Row("too_many_workers", Place.BEHIND, workers.too_many_workers, workers.fewer_workers),
     Row("fetch.io", Place.NATURE, workers.fetch_io),
     Row("fetch.cpu", Place.NATURE, workers.fetch_cpu),
 )
 """In the order in which equal causes are told: the rarer and graver first."""
 
 
-def remedies(view: View) -> Iterator[tuple[FindingCode, Config]]:
-    """Configurations worth a trial that the target can have, the gravest cause first, each once."""
-    seen, found = {view.config}, view.evidence.integrity
+_BESIDE_STEP: frozenset[FindingCode] = frozenset(
+    {"too_many_workers", "transfer.pageable", "transfer.link"}
+)
+"""What matters even where the consumer's step is the limit, beside what ends the run: waste, and
+copies that make the step itself longer."""
+
+
+def rows(view: View) -> Iterator[Row]:
+    """The causes that come into question."""
+    fed = view.limit == "consumer"
     for row in TABLE:
-        config = None if row.remedy is None else row.remedy(view)
-        if config is None or config in seen or view.evidence.why_fixed(config):
-            continue
-        if found.fault(config) is None:
-            seen.add(config)
-            yield row.code, config
+        if not fed or row.place <= Place.CONSUMER or row.code in _BESIDE_STEP:
+            yield row
+
+
+def remedies(view: View) -> list[Config]:
+    """Configurations worth a trial that the target can have, the gravest cause first, each once."""
+    asked = (None if row.remedy is None else row.remedy(view) for row in rows(view))
+    return [
+        config
+        for config in dict.fromkeys(each for each in asked if each is not None)
+        if config != view.config and not view.evidence.why_fixed(config)
+        if view.evidence.integrity.fault(config) is None
+    ]

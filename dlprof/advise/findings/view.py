@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 import statistics
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
 
 from dlprof.advise.findings.costs import Costs, costs_of
 from dlprof.advise.findings.evidence import Evidence
@@ -15,12 +16,43 @@ from dlprof.records import Config, Copies, Explanation, Stage, StageName, Trial,
 _UNSTEADY = 1.5
 """The fastest of a configuration's trials over the slowest, from which one was disturbed."""
 
-_MEDIANS = (
+_USAGE = (
     *("own_cpu_cores", "available_cpu_cores", "other_cpu_cores", "other_runnable"),
-    *("run_queue_wait_fraction", "throttled_fraction", "io_pressure_fraction"),
-    *("read_bytes_per_s", "cache_hit_fraction"),
+    *("run_queue_wait_fraction", "throttled_fraction"),
+    *("read_bytes_per_s", "cache_hit_fraction", "pss_peak_bytes"),
 )
-_PEAKS = ("pss_peak_bytes", "shm_peak_bytes")
+_FIGURES: Final = {
+    "num_workers": "workers",
+    "prefetch_factor": "config.prefetch_factor",
+    "start_method": "config.start_method",
+    "batches_per_epoch": "epoch_batches",
+    "batches_per_s": "rate",
+    "wait_fraction": "wait",
+    "main_share_of_wait": "main_share",
+    "worker_busy_fraction": "busy",
+    "worker_threads": "most_threads",
+    "starved_fraction": "starved",
+    "usable_cores": "cores",
+    "wanted_cores": "demand",
+    "idle_workers": "idle_workers",
+    "batch_bytes": "batch_bytes",
+    "batch_tensors": "evidence.target.batch_tensors",
+    "quota_cores": "evidence.machine.quota_cores",
+    "affinity_cpus": "evidence.machine.affinity_cpus",
+    "shm_available_bytes": "evidence.machine.shm_available_bytes",
+    "making_s": "costs.making.wall_s",
+    "waiting_s": "costs.making.io_s",
+    "fetch_s": "costs.fetch.own_s",
+    "fetch_cpu_s": "costs.fetch.cpu_s",
+    "fetch_waiting_s": "costs.fetch.io_s",
+    "collate_s": "costs.collate.own_s",
+    "collate_cpu_s": "costs.collate.cpu_s",
+    "receive_s": "costs.receive.own_s",
+    "receive_cpu_s": "costs.receive.cpu_s",
+    "dispatch_s": "costs.dispatch.own_s",
+    "pin_s": "costs.pin_s",
+}
+"""Where a figure of a finding's evidence comes from; any other is of the trials' use."""
 
 Limit = Literal["consumer", "main", "pin", "workers", "waiting", "unknown"]
 """``workers``: making batches (in main, without workers); ``waiting``: nobody is busy enough, so
@@ -40,7 +72,7 @@ _OWN_SHARE = 0.3
 _FAR_MORE = 1.3
 """Main's work for a batch over that of the others', from which it is the limit."""
 
-_BUSY = 0.75
+BUSY = 0.75
 """Share of time in which a resource works, from which it is the limit."""
 
 _OWN_THREADS = 3
@@ -54,6 +86,12 @@ twenty tensors takes half of that."""
 _LEAST_PART = 0.15
 """The same over what making a batch takes, its waiting too: threads that are idle for most of a
 worker's time compete for nothing."""
+
+_SHM_ROOM = 0.8
+"""Share of /dev/shm that full queues may take."""
+
+OTHERS = 0.15
+"""Share of the usable cores that others may keep busy before they count, as in a trial's noise."""
 
 STARVED = 0.1
 """Share of making a batch spent waiting for a core, from which cores are short."""
@@ -90,23 +128,29 @@ class View:
     @classmethod
     def of(cls, evidence: Evidence) -> View:
         """Work the figures out."""
-        plain = evidence.plain("present")
+        plain, own = evidence.plain("present"), evidence.trials("present")
         explained = evidence.explained(evidence.config)
         rates = [trial.batches_per_s.value for trial in plain if trial.batches_per_s]
         rate = statistics.median(rates) if rates else None
         if rate is None and explained is not None and explained.window_s > 0:
             rate = explained.batches / explained.window_s or None
-        own = evidence.trials("present")
-        completed = [trial for trial in own if trial.outcome == "completed"]
+        waits = [trial.wait_fraction for trial in plain if trial.wait_fraction is not None]
+        wait = None if explained is None else explained.wait_fraction
+        if not evidence.has_step:
+            wait = 1.0
+        elif waits:
+            wait = statistics.median_low(waits)  # of two that disagree, the one less disturbed
+        followed = () if explained is None else (explained.trial_id,)
+        shown = plain or tuple(trial for trial in own if trial.outcome == "completed")
         return cls(
             evidence=evidence,
             explained=explained,
             costs=None if explained is None else costs_of(explained),
-            usage=_usage(plain or completed),
+            usage=_usage(shown),
             rate=rate,
-            wait=_wait(evidence, plain, explained),
-            trial_ids=tuple(trial.id for trial in plain or own),
-            copies=_copies(plain or completed),
+            wait=wait,
+            trial_ids=tuple(dict.fromkeys([*(trial.id for trial in plain or own), *followed])),
+            copies=_copies(shown),
         )
 
     @property
@@ -125,6 +169,11 @@ class View:
         return max(0.1, self.evidence.machine.usable_cores)
 
     @property
+    def available(self) -> float:
+        """Cores that were to be had beside others."""
+        return self.usage.available_cpu_cores or self.cores
+
+    @property
     def busy(self) -> float | None:
         """Mean share of time that workers fetch and collate; ``None`` where that isn't told."""
         if self.explained is None or not self.explained.workers:
@@ -132,6 +181,31 @@ class View:
         workers = self.explained.workers  # those that made a batch
         total = math.fsum(worker.busy_fraction for worker in workers)
         return total / max(len(workers), self.explained.config.num_workers)
+
+    @property
+    def idle_workers(self) -> int:
+        """Workers that made no batch while others did."""
+        return 0 if self.explained is None else self.workers - self.explained.fed_workers
+
+    @property
+    def batch_bytes(self) -> float | None:
+        """Tensor data of a batch: as measured, calibrated or probed."""
+        sizes = [trial.batch_bytes for trial in self.evidence.trials() if trial.batch_bytes]
+        if sizes:
+            return statistics.median(sizes)
+        calibration = self.evidence.calibration
+        known = None if calibration is None else calibration.batch_bytes
+        return known or self.evidence.target.batch_bytes
+
+    def shared_bytes(self, config: Config) -> float | None:
+        """What full queues of a configuration hold in /dev/shm; ``None`` where nobody knows."""
+        size = self.batch_bytes
+        return None if size is None else config.queued_batches * size
+
+    def fits_shared_memory(self, config: Config) -> bool:
+        """Whether that finds room, as far as it is known."""
+        room, held = self.evidence.machine.shm_available_bytes, self.shared_bytes(config)
+        return room is None or held is None or held <= _SHM_ROOM * room
 
     @property
     def others(self) -> float:
@@ -175,29 +249,6 @@ class View:
         """Batches in an epoch; ``None`` where the target doesn't tell."""
         return self.evidence.target.epoch_batches(self.config.batch_size)
 
-    def sharing_unseen(self, config: Config) -> str:
-        """Why it isn't known whether more workers share samples out; empty where it may be."""
-        if self.evidence.target.kind != "iterable" or config.num_workers <= max(1, self.workers):
-            return ""
-        unshared = self.evidence.integrity.unshared
-        right = (t for t in self.evidence.trials() if t.failure is None and t.id not in unshared)
-        if any(trial.config.num_workers > 1 for trial in right):
-            return ""
-        script = self.evidence.script
-        if script is None:
-            never = bool(unshared)
-        elif script.loader.asks_worker:
-            return ""
-        else:  # in workers that are not forked nobody looked
-            forked = (self.config.start_method or script.start_method) == "fork"
-            never = script.loader.asks_worker is False and (forked or not self.workers)
-        return "never asks get_worker_info()" if never else "wasn't seen with several workers"
-
-    def epoch_s(self) -> float | None:
-        """Length of an epoch without its turn; ``None`` where the target doesn't tell."""
-        batches = self.epoch_batches
-        return batches / self.rate if batches and self.rate else None
-
     @property
     def limit(self) -> Limit:
         """The resource that sets the rate: settled first, so that no two causes claim one time."""
@@ -211,7 +262,7 @@ class View:
             return "workers"
         pinning = costs.pin_s / max(1e-12, costs.period_s)
         main, busy = self.main_share, self.busy or 0.0
-        if pinning >= _BUSY and pinning >= main:
+        if pinning >= BUSY and pinning >= main:
             return "pin"
         # Main's work against each worker's and that of all cores, as it would be with cores at
         # hand, so that it shows on a crowded machine too.
@@ -219,7 +270,7 @@ class View:
         far_more = costs.main_s >= _FAR_MORE * max(each_s, costs.cpu_s / self.cores)
         if (main >= _MAIN_SHARE and main > busy) or (far_more and main >= _OWN_SHARE):
             return "main"
-        return "workers" if busy >= _BUSY else "waiting"
+        return "workers" if busy >= BUSY else "waiting"
 
     @property
     def main_share(self) -> float:
@@ -234,6 +285,18 @@ class View:
         if self.costs is None or self.costs.making.wall_s <= 0:
             return self.usage.run_queue_wait_fraction or 0.0
         return self.costs.making.starved
+
+    @property
+    def demand(self) -> float:
+        """Cores that making batches would use if there were enough: workers less their waiting."""
+        costs = self.costs
+        if costs is None or costs.making.own_s <= 0:
+            return 0.0
+        making, put_s = costs.making, costs.put_cpu_s
+        active = max(1, self.workers - self.idle_workers)
+        # A feeder pickles in turns with the thread that fetches; a pool of threads runs beside it.
+        beside = self.helpers_share >= HELPERS
+        return active * (making.cpu_s + put_s) / (making.own_s + (0.0 if beside else put_s))
 
     @property
     def most_threads(self) -> int:
@@ -253,20 +316,20 @@ class View:
         many = self.most_threads > _OWN_THREADS + watched
         return costs.put_cpu_s / costs.making.cpu_s if many else 0.0
 
+    def having(self, **changes: Any) -> Config:
+        """The configuration with other settings."""
+        return dataclasses.replace(self.config, **changes).canonical()
+
+    def figures(self, names: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Figures as evidence of a finding, in the order of their names, the rest behind."""
+        found: dict[str, Any] = {**dict.fromkeys(names.split()), **given}
+        for name in found.keys() - given.keys():
+            found[name] = operator.attrgetter(_FIGURES.get(name, f"usage.{name}"))(self)
+        return found
+
     def stage(self, name: StageName) -> Stage | None:
         """A stage of the configuration that is explained."""
         return None if self.explained is None else self.explained.stage(name)
-
-
-def _wait(
-    evidence: Evidence, plain: Sequence[Trial], explained: Explanation | None
-) -> float | None:
-    if not evidence.has_step:
-        return 1.0
-    waits = [trial.wait_fraction for trial in plain if trial.wait_fraction is not None]
-    if waits:
-        return statistics.median_low(waits)  # of two that disagree, the one less disturbed
-    return None if explained is None else explained.wait_fraction
 
 
 def _copies(trials: Sequence[Trial]) -> Copies | None:
@@ -279,10 +342,10 @@ def _copies(trials: Sequence[Trial]) -> Copies | None:
 
 
 def _usage(trials: Sequence[Trial]) -> Usage:
-    """Medians of what trials used; peaks of memory."""
+    """Medians of what trials used; of memory, the peak."""
     usages, figures = [trial.usage for trial in trials], dict[str, Any]()
-    for name in (*_MEDIANS, *_PEAKS):
+    for name in _USAGE:
         known = [each for usage in usages if (each := getattr(usage, name)) is not None]
         if known:
-            figures[name] = max(known) if name in _PEAKS else statistics.median(known)
+            figures[name] = max(known) if "peak" in name else statistics.median(known)
     return Usage(**figures, gpu=usages[-1].gpu if usages else ())

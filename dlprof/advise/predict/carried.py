@@ -1,4 +1,7 @@
-"""What the model predicts, corrected by what a run measured: rates, and candidates with needs."""
+"""What the model predicts, corrected by what a run measured: rates, and candidates with needs.
+
+And whether the two agree.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,13 @@ import dataclasses
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from dlprof.advise.candidates import Candidate, gather
+from dlprof.advise.candidates import Candidate, gather, has_rate
 from dlprof.advise.situation import Situation, usable_calibration
-from dlprof.advise.speeds import (
-    Speeds,
-    claims,
-    observations,
-    predicted_factors,
-    speeds_of,
-)
-from dlprof.advise.thresholds import ELSEWHERE_LOG_SD
+from dlprof.advise.speeds import Speeds, around, claims, predicted_factors, product, speeds_of
+from dlprof.advise.thresholds import MANY_DISAGREE
 from dlprof.errors import UsageError
 from dlprof.model import (
+    EXTRAPOLATED_ERROR,
     bounds,
     cell_of,
     drawn,
@@ -35,7 +33,7 @@ from dlprof.records import (
     Run,
     SweepPrediction,
 )
-from dlprof.stats import Carried, Expected, believe
+from dlprof.stats import Carried, Expected, Observation, believe, observe
 
 
 def predictions(
@@ -73,57 +71,38 @@ def candidates_of(
     models = predictions(run, situation, configs)
     speeds = speeds_of(run, situation, models)
     seen = {each.config: each for each in gather(run)}
-    found = (
-        _candidate(config, model, seen.get(config), situation, speeds)
-        for config, model in models.items()
-    )
-    return list(found), speeds
+    found = []
+    for config, model in models.items():
+        each = seen.get(config) or Candidate(config=config, name="")
+        turnover_s = model.turnover_s if each.epoch_turnover_s is None else each.epoch_turnover_s
+        made = dataclasses.replace(
+            each,
+            name=config.text_naming("prefetch_factor"),
+            epoch_turnover_s=turnover_s,
+            prediction=model,
+            measured=bool(each.trials) and not situation.by_model,
+        )
+        found.append(dataclasses.replace(made, prediction=_believed(made, model, speeds)))
+    return found, speeds
 
 
-def _candidate(
-    config: Config,
-    model: Prediction,
-    seen: Candidate | None,
-    situation: Situation,
-    speeds: Speeds,
-) -> Candidate:
-    """A configuration with the rate that is believed of it, and its needs as far as trials tell."""
-    turnover_s = None if seen is None else seen.epoch_turnover_s
-    trials = () if seen is None else seen.trials
-    made = Candidate(
-        config=config,
-        name=config.text_naming("prefetch_factor"),
-        trials=trials,
-        failures=() if seen is None else seen.failures,
-        epoch_turnover_s=model.turnover_s if turnover_s is None else turnover_s,
-        prediction=model,
-        measured=bool(trials) and not situation.by_model,
-    )
-    needed = dataclasses.replace(
-        _believed(model, config.key, speeds),
-        pss_bytes=made.pss_bytes,
-        shm_bytes=made.shm_bytes,
-        startup_s=made.startup_s,
-        turnover_s=made.epoch_turnover_s,
-    )
-    return dataclasses.replace(made, prediction=needed)
-
-
-def _believed(model: Prediction, key: str, speeds: Speeds) -> Prediction:
-    """A prediction with the rate that is believed of it."""
-    steady = speeds.steady(key)
-    claimed = model.samples_per_s or model.batches_per_s
-    factor = steady.value / claimed.value
+def _believed(made: Candidate, model: Prediction, speeds: Speeds) -> Prediction:
+    """A prediction with the rate that is believed of it, and its needs as far as trials tell."""
+    steady, claimed = speeds.steady(made.key), model.samples_per_s or model.batches_per_s
+    factor, wait = steady.value / claimed.value, model.wait_fraction
     batches = steady.times(model.batches_per_s.value / claimed.value)
-    over = None if model.epoch_batches_per_s is None else math.exp(speeds.epochs[key].log)
-    wait = model.wait_fraction
+    over = batches.value * math.exp(speeds.epochs[made.key].log)
     return dataclasses.replace(
         model,
         batches_per_s=batches,
         samples_per_s=None if model.samples_per_s is None else steady,
-        epoch_batches_per_s=None if over is None else batches.value * over,
+        epoch_batches_per_s=None if model.epoch_batches_per_s is None else over,
         wait_fraction=None if wait is None else max(0.0, 1 - (1 - wait) * factor),
         cores=None if model.cores is None else model.cores * factor,
+        pss_bytes=made.pss_bytes,
+        shm_bytes=made.shm_bytes,
+        startup_s=made.startup_s,
+        turnover_s=made.epoch_turnover_s,
     )
 
 
@@ -132,7 +111,7 @@ def expectation(
     situation: Situation,
     measured: Collection[Config],
     models: Mapping[Config, Prediction],
-) -> Expected:
+) -> Expected | None:
     """What was predicted for the conditions of the trials, of them and of what is asked for.
 
     What a sweep stored of its predictions stays as it is, so that all views have the same.
@@ -142,14 +121,19 @@ def expectation(
         situation: That of the trials.
         measured: What they measured.
         models: What is predicted of others for the same situation.
+
+    Returns:
+        ``None`` where the calibration says nothing of what was measured.
     """
-    stored = run.prediction
-    calibration = usable_calibration(run)
+    stored, calibration = run.prediction, usable_calibration(run)
     known = () if stored is None else stored.cells
     mine: Mapping[Config, Prediction] = {}
     if stored is None:
         own = {config for config in measured if config.batch_size == calibration.batch_size}
-        mine = predictions(run, situation, own)
+        try:
+            mine = predictions(run, situation, own)
+        except UsageError:  # its batches cost nothing
+            return None
     have = {cell.config for cell in known} | set(measured)
     rest = {config: each for config, each in models.items() if config not in have}
     log_sd = relative_error(calibration) if stored is None else stored.log_sd
@@ -190,29 +174,27 @@ def carried(run: Run, situation: Situation, models: Mapping[Config, Prediction])
     """
     calibration = usable_calibration(run)
     log_sd = relative_error(calibration)
-    asked = _expected(log_sd, models)
-    seen = observations(run) if calibration.samples_per_batch is not None else []
-    before, prior = models, asked
+    asked = prior = _expected(log_sd, models)
+    before, seen = models, list[Observation]()
+    if calibration.samples_per_batch is not None:
+        trials = (trial for trial in run.trials if trial.purpose == "measure" and has_rate(trial))
+        seen = [each for trial in trials if (each := observe(trial)) is not None]
     if seen:
-        here = Situation.of(run)
         ours = {each.config for each in gather(run)}
         ours = {each for each in ours if each.batch_size == calibration.batch_size}
-        before = predictions(run, here, {*models, *ours})
+        before = predictions(run, Situation.of(run), {*models, *ours})
         prior = _expected(log_sd, before)
-    learned = believe(seen, prior)
+    learned, speed_sd = believe(seen, prior), math.log(situation.speed.factor) / 2
     whole = {each.key for each in seen if each.whole_epochs}
+    over = {key: rate for key, rate in prior.epoch_log_rates.items() if key in whole}
+    expected = {**prior.log_rates, **over}
     there: dict[str, Carried] = {}
     moved: dict[str, tuple[float, float]] = {}
     for config, model in models.items():
         key = config.key
-        was = (
-            prior.epoch_log_rates.get(key, prior.log_rates[key])
-            if key in whole
-            else prior.log_rates[key]
-        )
-        off, error = learned.log_rates[key] - was, max(learned.log_error(key), 1e-6)
         group = learned.groups[key]  # of one rate, whether or not its workers persist
         if group not in moved:
+            off, error = learned.log_rates[key] - expected[key], max(learned.log_error(key), 1e-6)
             middle, low, high = _moved(calibration, config, situation, off, error)
             moved[group] = middle, min(1.0, max(0.0, (high - low) / (2 * error)))
         change, follows = moved[group]
@@ -220,17 +202,15 @@ def carried(run: Run, situation: Situation, models: Mapping[Config, Prediction])
         there[key] = Carried(
             log_rate=asked.log_rates[key] + change,
             follows=follows,
-            log_sd=math.hypot(ELSEWHERE_LOG_SD, follows * unlike),
+            log_sd=math.hypot(EXTRAPOLATED_ERROR, follows * unlike),
             by_speed=_by_speed(calibration, config, situation),
         )
-    speed_sd = math.log(situation.speed.factor) / 2
-    claimed = claims(models) if not seen else {}
     return Speeds(
         belief=learned.carried(there, speed_sd),
         epochs=predicted_factors(asked),
         claimed={
-            key: _wider(each, 2 * abs(there[key].by_speed) * speed_sd)
-            for key, each in claimed.items()
+            key: product(each, around(0.0, abs(there[key].by_speed) * speed_sd))
+            for key, each in ({} if seen else claims(models)).items()
         },
     )
 
@@ -278,11 +258,62 @@ def _by_speed(calibration: Calibration, config: Config, situation: Situation) ->
     return math.log(fast / slow) / (2 * math.log(factor))
 
 
-def _wider(estimate: Estimate, log: float) -> Estimate:
-    """An estimate whose interval is as wide as a further error to either side makes it."""
-    value = estimate.value
-    if not (log and estimate.low and estimate.high):
-        return estimate
-    down = math.hypot(math.log(value / estimate.low), log)
-    up = math.hypot(math.log(estimate.high / value), log)
-    return Estimate(value=value, low=value * math.exp(-down), high=value * math.exp(up))
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """Predicted against measured rates, predicted for the machine as busy as it was.
+
+    Attributes:
+        configs: How many configurations were measured.
+        outside: How many of them gave a rate outside of the predicted interval.
+        worst: Measured over predicted rate of the one that is furthest off.
+        neighbours: Busy cores of others that were counted in.
+    """
+
+    configs: int
+    outside: int
+    worst: float
+    neighbours: float
+
+    @property
+    def is_poor(self) -> bool:
+        """Whether predictions and measurements contradict each other too often."""
+        return self.outside > MANY_DISAGREE * self.configs
+
+
+def agreement(run: Run) -> Agreement | None:
+    """Hold the model against the run's own trials; ``None`` where there are none."""
+    calibration = usable_calibration(run)
+    seen = [
+        (trial, each)
+        for trial in run.completed
+        if trial.config.batch_size in {None, calibration.batch_size}
+        and (each := observe(trial)) is not None
+    ]
+    if not seen or calibration.samples_per_batch is None:
+        return None
+    alone = believe([each for _, each in seen])  # in its own light, not in the model's
+    whole = {trial.config for trial, each in seen if each.whole_epochs}
+    here, outside, ratios = Situation.of(run), 0, []
+    for config, model in predictions(run, here, {trial.config for trial, _ in seen}).items():
+        steady, over = model.samples_per_s, model.epoch_batches_per_s
+        if config in whole and steady is not None:
+            steady = None if over is None else steady.times(over / model.batches_per_s.value)
+        if steady is None or steady.value <= 0:
+            continue
+        mine = alone.rate(config.key)
+        ratios.append(mine.value / steady.value)
+        lows, highs = zip(*(_ends(each) for each in (mine, steady)), strict=True)
+        outside += max(lows) > min(highs)
+    if not ratios:
+        return None
+    return Agreement(
+        configs=len(ratios),
+        outside=outside,
+        worst=max(ratios, key=lambda ratio: max(ratio, 1 / ratio)),
+        neighbours=here.neighbours,
+    )
+
+
+def _ends(estimate: Estimate) -> tuple[float, float]:
+    low, high, value = estimate.low, estimate.high, estimate.value
+    return value if low is None else low, value if high is None else high

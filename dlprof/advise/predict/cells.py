@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from dlprof.advise.situation import Situation, usable_calibration
+from dlprof.advise.wrong_data import present_of
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.model import Conditions, bounds, cell_of, spread_workers
 from dlprof.records import DATA_FAULTS, Calibration, Config, Integrity, Run
@@ -30,16 +31,9 @@ _OWN = ("pin_memory", "in_order", "start_method", "sharing_strategy", "worker_th
 
 def base_config(run: Run) -> Config:
     """The settings that stay as they are where none is asked for: recommended, explained or own."""
-    header = run.header
-    present = header.target.present_settings(has_accelerator=header.accelerator is not None)
-    known = (
-        run.recommendation.config if run.recommendation is not None else None,
-        run.diagnosis.config if run.diagnosis is not None else None,
-        present,
-    )
-    found = next((config for config in known if config is not None), Config())
+    found = run.recommendation.config if run.recommendation is not None else present_of(run)
     size = run.calibration.batch_size if run.calibration is not None else None
-    kept = {name: getattr(found, name) for name in _OWN}
+    kept = {} if found is None else {name: getattr(found, name) for name in _OWN}
     return Config(num_workers=1, batch_size=size, **kept).canonical()
 
 
@@ -149,23 +143,19 @@ def useful(run: Run, configs: Iterable[Config]) -> tuple[Config, ...]:
     if kept or not wanted:
         return kept
     fault = next((each for each in map(found.fault, wanted) if each is not None), None)
-    if fault is None and found.refused:
-        raise NothingMeasuredError(
+    if fault is not None:
+        what = "whose data is wrong" if fault.kind in DATA_FAULTS else "that fail"
+        claim, hint = f"No rate can be predicted of settings {what}: {fault.message}", fault.hint
+    elif found.refused:
+        claim = (
             f"With more than {found.worked} workers the dataset may raise, as it does with "
-            f"{min(found.refused)}, so nothing is predicted of them",
-            hint="Measure them: dlprof sweep with --num-workers.",
+            f"{min(found.refused)}, so nothing is predicted of them"
         )
-    if fault is None:
-        raise NothingMeasuredError(
-            f"More than {found.fed} workers get no data, so nothing is predicted of them",
-            hint=f"Ask for num_workers={found.fed} or fewer.",
-        )
-    raise NothingMeasuredError(
-        f"No rate can be predicted of settings whose data is wrong: {fault.message}"
-        if fault.kind in DATA_FAULTS
-        else f"No rate can be predicted of settings that fail: {fault.message}",
-        hint=fault.hint,
-    )
+        hint = "Measure them: dlprof sweep with --num-workers."
+    else:
+        claim = f"More than {found.fed} workers get no data, so nothing is predicted of them"
+        hint = f"Ask for num_workers={found.fed} or fewer."
+    raise NothingMeasuredError(claim, hint=hint)
 
 
 def auto_prefetch(calibration: Calibration) -> tuple[int, ...]:
@@ -186,11 +176,13 @@ def auto_workers(
         conditions: Where they run.
         most: At most so many.
     """
-    last = max(_LEAST, most_workers(calibration, base, conditions))
     # Workers beyond an epoch's batches have nothing to load.
     caps = (_MOST_WORKERS, most, conditions.epoch_batches)
+    last = max(_LEAST, most_workers(calibration, base, conditions))
     last = min(last, *(cap for cap in caps if cap is not None))
-    return tuple(sorted({*spread_workers(last), *_per_core(conditions, last)}))
+    share = conditions.cores / conditions.ranks
+    per_core = {math.floor(share * part) for part in (0.5, 1, 2)}  # which people ask for
+    return tuple(sorted({*spread_workers(last), *(c for c in per_core if 0 < c <= last)}))
 
 
 def most_workers(calibration: Calibration, base: Config, conditions: Conditions) -> int:
@@ -209,9 +201,3 @@ def saturating_workers(calibration: Calibration, base: Config, conditions: Condi
     if not (math.isfinite(others) and math.isfinite(each) and each > 0):
         return 1.0
     return max(1.0, others / each)
-
-
-def _per_core(conditions: Conditions, last: int) -> set[int]:
-    """As many workers as a rank has cores, which people ask for."""
-    share = conditions.cores / conditions.ranks
-    return {count for part in (0.5, 1, 2) if 0 < (count := math.floor(share * part)) <= last}

@@ -7,18 +7,16 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dlprof.advise.choice import choose
-from dlprof.advise.confidence import judge
-from dlprof.advise.predict.beside import agreement
+from dlprof.advise.choice import choose, judge
 from dlprof.advise.predict.carried import candidates_of, predictions
 from dlprof.advise.predict.cells import attainable, base_config, saturating_workers, useful
-from dlprof.advise.predict.forecast import Calibrated
+from dlprof.advise.predict.forecast import MISSING, Answer, Calibrated
 from dlprof.advise.situation import Situation, usable_calibration
 from dlprof.advise.speeds import claims
 from dlprof.advise.thresholds import FED_WAIT_FRACTION
 from dlprof.errors import UsageError
 from dlprof.model import Conditions, cell_of, drawn, steady_rate, work_of
-from dlprof.records import Calibration, Confidence, Config, Estimate, Integrity, Prediction, Run
+from dlprof.records import Calibration, Config, Estimate, Integrity, Prediction, Run
 
 _DEPTHS = (2, 4, 8)
 _PLENTY = 3.0
@@ -36,12 +34,10 @@ _MORE_WORKERS = 2
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Feed:
+class Feed(Answer):
     """What it takes to feed a training step.
 
     Attributes:
-        hostname: Of the machine that it is held against.
-        extrapolated: Whether that is another than the one that was measured.
         ranks: Training processes.
         step_s: The step of each.
         asked_wait_fraction: Share of time that the step may wait, as asked for.
@@ -62,15 +58,8 @@ class Feed:
         machine_cores: Cores that there are.
         enough: Whether they are enough.
         machine_wait_fraction: How much the step would wait on those.
-        confidence: How sure it is.
-        confidence_reason: Why no surer.
-        calibrated: What it rests on.
-        notes: What was taken for granted.
-        unavailable: Why a figure is ``None``.
     """
 
-    hostname: str
-    extrapolated: bool
     ranks: int
     step_s: float
     asked_wait_fraction: float
@@ -90,11 +79,6 @@ class Feed:
     machine_cores: float
     enough: bool
     machine_wait_fraction: float
-    confidence: Confidence
-    confidence_reason: str
-    calibrated: Calibrated
-    notes: tuple[str, ...] = ()
-    unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def feed(
@@ -132,12 +116,10 @@ def feed(
     free = attainable(run, [deepest], {})[0].prefetch_factor == _DEPTHS[-1]
     depths = _DEPTHS if free else _DEPTHS[:1]
     most = Integrity.of(run).most_workers
-
-    def search(factor: float) -> tuple[_Search, float, tuple[int, int, int]]:
-        """Workers, queue and cores where loading is that many times as fast as the model says.
-
-        All that loading takes over the same step is as it would be over a step so much longer.
-        """
+    factor = 1.0
+    for _ in range(2):  # how far off the model is depends on what is found
+        # Where loading is that many times as fast as the model says, all that it takes over the
+        # same step is as it would be over a step so much longer.
         longer = dataclasses.replace(
             situation,
             step_s=situation.step_s * factor,
@@ -147,11 +129,7 @@ def feed(
         least = found.least_wait()
         enough = least <= max_wait * (1 - _SLACK)
         allowed = max_wait if enough else least + max_wait * (1 - least)
-        return found, allowed, found.fewest(allowed)
-
-    factor = 1.0
-    for _ in range(2):  # how far off the model is depends on what is found
-        found, allowed, (workers, prefetch, cores) = search(factor)
+        workers, prefetch, cores = found.fewest(allowed)
         (config,) = useful(run, [found.config(workers, prefetch)])
         there = dataclasses.replace(situation, cores=float(cores), as_measured=False, by_model=True)
         endless = dataclasses.replace(there, step_s=0.0, step_cpu_s=0.0)
@@ -161,14 +139,25 @@ def feed(
     prediction = candidates_of(run, there, [config])[0][0].prediction
     if prediction is None:
         raise RuntimeError("a configuration that was predicted has no prediction")
-    confidence, reason = judge(choose(unfed, endless, speeds), run, None, agreement(run))
+    confidence, reason = judge(choose(unfed, endless, speeds), run, None)
     machine_wait = found.wait(workers, prefetch, situation.cores)
-    least = found.least_wait()
-    can_be_fed = least <= _HARDLY_FED
+    can_be_fed, ranks = least <= _HARDLY_FED, situation.constraints.ranks
+    totals: dict[str, float | None] = {
+        "busy_cores": prediction.cores,
+        "pss_bytes": prediction.pss_bytes,
+        "shm_bytes": prediction.shm_bytes,
+    }
+    for name, each in (
+        ("storage_bytes_per_s", calibration.read_bytes_per_batch),
+        ("batch_bytes_per_s", calibration.batch_bytes),
+    ):
+        totals[name] = None if each is None else prediction.batches_per_s.value * each
+    missing = {name: _MISSING[name] for name, each in totals.items() if each is None}
+    whole: dict[str, Any] = {n: None if v is None else ranks * v for n, v in totals.items()}
     return Feed(
         hostname=situation.machine.hostname,
         extrapolated=situation.extrapolated,
-        ranks=situation.constraints.ranks,
+        ranks=ranks,
         step_s=step_s,
         asked_wait_fraction=max_wait,
         max_wait_fraction=allowed,
@@ -177,7 +166,7 @@ def feed(
         dataloader_kwargs=config.dataloader_kwargs(),
         workers=_around(workers, own_rate),
         cores=_around(cores, own_rate),
-        **_totals(calibration, prediction, situation.constraints.ranks),
+        **whole,
         prediction=prediction,
         machine_cores=situation.cores,
         reached=can_be_fed and found.wait(workers, prefetch, float(cores)) <= allowed,
@@ -185,35 +174,17 @@ def feed(
         machine_wait_fraction=machine_wait,
         confidence=confidence,
         confidence_reason=reason,
-        calibrated=Calibrated.of(run, calibration),
+        calibrated=Calibrated.of(run),
         notes=situation.notes,
+        unavailable=missing,
     )
 
 
-def _totals(calibration: Calibration, prediction: Prediction, ranks: int) -> dict[str, Any]:
-    """What all ranks need together, with the reasons for what isn't known."""
-    rate = ranks * prediction.batches_per_s.value
-    each: dict[str, float | None] = {
-        "busy_cores": prediction.cores,
-        "pss_bytes": prediction.pss_bytes,
-        "shm_bytes": prediction.shm_bytes,
-    }
-    found: dict[str, Any] = {n: None if v is None else ranks * v for n, v in each.items()}
-    per_batch = {
-        "storage_bytes_per_s": calibration.read_bytes_per_batch,
-        "batch_bytes_per_s": calibration.batch_bytes,
-    }
-    found |= {name: None if v is None else rate * v for name, v in per_batch.items()}
-    missing = {name: _MISSING[name] for name, value in found.items() if value is None}
-    return {**found, "unavailable": missing}
-
-
 _MISSING = {
+    **MISSING,
     "busy_cores": "the rate has no limit",
-    "pss_bytes": "memory was not measured with two values of num_workers",
-    "shm_bytes": "the size of a batch is not known",
     "storage_bytes_per_s": "what a batch reads from storage was not measured",
-    "batch_bytes_per_s": "the size of a batch is not known",
+    "batch_bytes_per_s": MISSING["shm_bytes"],
 }
 
 
@@ -286,21 +257,22 @@ class _Search:
         Returns:
             Workers, ``prefetch_factor`` and cores.
         """
-        if self.wait(0, 0, self._ample(0)) <= allowed or not self._most():
-            return 0, 0, self._cores(0, 0, allowed)
-        few, depth = min((self._workers(depth, allowed), depth) for depth in self._depths)
-        more = min(_MORE_WORKERS * few, max(few, self._most()))
-        cores = min(self._cores(few, depth, allowed), self._cores(more, depth, allowed))
+        most = self._most()
+
+        def enough_workers(depth: int) -> int:
+            return _first(lambda w: self.wait(w, depth, self._ample(w)) <= allowed, 1, most)
+
+        def enough_cores(workers: int, depth: int) -> int:
+            ample = math.ceil(self._ample(workers))
+            return _first(lambda c: self.wait(workers, depth, float(c)) <= allowed, 1, ample)
+
+        if self.wait(0, 0, self._ample(0)) <= allowed or not most:
+            return 0, 0, enough_cores(0, 0)
+        few, depth = min((enough_workers(depth), depth) for depth in self._depths)
+        more = min(_MORE_WORKERS * few, max(few, most))
+        cores = min(enough_cores(few, depth), enough_cores(more, depth))
         workers = _first(lambda w: self.wait(w, depth, float(cores)) <= allowed, few, more)
         return workers, depth, cores
-
-    def _workers(self, depth: int, allowed: float) -> int:
-        most = self._most()
-        return _first(lambda w: self.wait(w, depth, self._ample(w)) <= allowed, 1, most)
-
-    def _cores(self, workers: int, depth: int, allowed: float) -> int:
-        ample = math.ceil(self._ample(workers))
-        return _first(lambda c: self.wait(workers, depth, float(c)) <= allowed, 1, ample)
 
     def _most(self) -> int:
         """Workers beyond which nothing more can be gained."""

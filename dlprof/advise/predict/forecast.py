@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from dlprof.advise.choice import choose
-from dlprof.advise.confidence import certify, judge
+from dlprof.advise.choice import certify, choose, judge
 from dlprof.advise.limits import breach
-from dlprof.advise.predict.beside import Agreement, agreement
-from dlprof.advise.predict.carried import candidates_of
+from dlprof.advise.predict.carried import Agreement, agreement, candidates_of
 from dlprof.advise.predict.cells import useful
 from dlprof.advise.situation import Situation, usable_calibration
 from dlprof.model import Conditions, describe
-from dlprof.records import Calibration, Confidence, Config, Estimate, Prediction, Run
+from dlprof.records import Confidence, Config, Estimate, Prediction, Run
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +81,9 @@ class Calibrated:
     doubts: tuple[str, ...]
 
     @classmethod
-    def of(cls, run: Run, calibration: Calibration) -> Calibrated:
+    def of(cls, run: Run) -> Calibrated:
         """What a run's predictions rest on."""
+        calibration = usable_calibration(run)
         known = (calibration.in_main, calibration.in_workers, *calibration.receive.values())
         return cls(
             hostname=run.header.machine.hostname,
@@ -96,39 +95,48 @@ class Calibrated:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
+class Answer:
+    """What every answer says that rests on predictions.
+
+    Attributes:
+        hostname: Of the machine that it is for.
+        extrapolated: Whether that is another than the one that was measured.
+        calibrated: What it rests on.
+        confidence: How sure it is.
+        confidence_reason: Why no surer.
+        notes: What was taken for granted.
+        unavailable: Why a figure is ``None``.
+    """
+
+    hostname: str
+    extrapolated: bool
+    calibrated: Calibrated
+    confidence: Confidence
+    confidence_reason: str
+    notes: tuple[str, ...] = ()
+    unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast(Answer):
     """What configurations would give in one place.
 
     Attributes:
-        hostname: Of the machine.
-        extrapolated: Whether it is another than the one that was measured.
         conditions: Cores, ranks, step and the rest.
-        calibrated: What it rests on.
         method: ``maxplus``, the only predictor.
         rows: In the order of what configurations cost.
         pick: The cheapest within 3 % of the best that keeps the machine's limits; ``None`` where
             none does.
         bounds: What each bound that occurs means.
-        confidence: How sure the pick's rate is.
-        confidence_reason: Why no surer.
-        notes: What was taken for granted.
         agreement: Predictions against the run's own trials.
-        unavailable: Why figures of the rows are ``None``.
     """
 
-    hostname: str
-    extrapolated: bool
     conditions: Conditions
-    calibrated: Calibrated
     rows: tuple[Row, ...]
     pick: Config | None
     bounds: Mapping[str, str]
-    confidence: Confidence
-    confidence_reason: str
-    notes: tuple[str, ...] = ()
     agreement: Agreement | None = None
     method: str = "maxplus"
-    unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 def forecast(run: Run, configs: Sequence[Config], situation: Situation) -> Forecast:
@@ -144,47 +152,48 @@ def forecast(run: Run, configs: Sequence[Config], situation: Situation) -> Forec
         UsageError: There is no calibration to predict from, a figure is out of range, or the
             calibration is for another batch size.
     """
-    calibration = usable_calibration(run)
     candidates, speeds = candidates_of(run, situation, useful(run, configs))
-    broken = {each.config: breach(each, situation) for each in candidates}
-    rows = [
-        Row(
-            config=each.config,
-            prediction=each.prediction,
-            measured=Measured(
+    rows, allowed = [], []
+    for each in candidates:
+        found, measured = breach(each, situation), None
+        if found is None:
+            allowed.append(each)
+        if each.measured:
+            measured = Measured(
                 samples_per_s=speeds.rate(each.key),
                 wait_fraction=speeds.wait_fraction(each),
                 trials=tuple(each.trial_ids),
             )
-            if each.measured
-            else None,
-            beyond=""
-            if (found := broken[each.config]) is None
-            else f"{found.limit}: it {found.need}",
-        )
-        for each in candidates
-        if each.prediction is not None
-    ]
-    allowed = [each for each in candidates if broken[each.config] is None]
-    choice, agreed = choose(allowed or candidates, situation, speeds), agreement(run)
-    confidence, reason = judge(choice, run, certify(choice, run), agreed)
+        if each.prediction is not None:
+            beyond = "" if found is None else f"{found.limit}: it {found.need}"
+            rows.append(
+                Row(
+                    config=each.config, prediction=each.prediction, measured=measured, beyond=beyond
+                )
+            )
+    choice = choose(allowed or candidates, situation, speeds)
+    confidence, reason = judge(choice, run, certify(choice, run))
     return Forecast(
         hostname=situation.machine.hostname,
         extrapolated=situation.extrapolated,
         conditions=situation.conditions,
-        calibrated=Calibrated.of(run, calibration),
+        calibrated=Calibrated.of(run),
         rows=tuple(rows),
         pick=choice.pick.config if allowed else None,
         bounds={name: describe(name) for name in sorted({r.prediction.bound for r in rows})},
         confidence=confidence,
         confidence_reason=reason,
         notes=situation.notes,
-        agreement=agreed,
-        unavailable=_unavailable(rows),
+        agreement=agreement(run),
+        unavailable={
+            name: reason
+            for name, reason in MISSING.items()
+            if any(getattr(row.prediction, name) is None for row in rows)
+        },
     )
 
 
-_REASONS = {
+MISSING = {
     "samples_per_s": "the run doesn't tell how many samples a batch has",
     "epoch_batches_per_s": "how many batches an epoch has isn't known",
     "wait_fraction": "there is no step to wait: give --step-time",
@@ -194,11 +203,4 @@ _REASONS = {
     "startup_s": "starting was not measured with this start method and two values of num_workers",
     "turnover_s": "no epoch's end was measured with these workers",
 }
-
-
-def _unavailable(rows: Sequence[Row]) -> dict[str, str]:
-    return {
-        name: reason
-        for name, reason in _REASONS.items()
-        if any(getattr(row.prediction, name) is None for row in rows)
-    }
+"""Why a figure of a prediction is ``None``."""

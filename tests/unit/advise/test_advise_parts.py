@@ -7,8 +7,7 @@ import pytest
 from builders import WAITING, blocks, config, failed, machine, run, target, trial
 
 from dlprof.advise.candidates import gather
-from dlprof.advise.choice import choose
-from dlprof.advise.confidence import judge
+from dlprof.advise.choice import choose, judge
 from dlprof.advise.recommend import recommend
 from dlprof.advise.situation import Situation
 from dlprof.advise.speeds import rates_of, speeds_of
@@ -327,3 +326,7 @@ def test_what_it_takes_to_become_steady_is_said_where_it_is_long() -> None:
     brief = [dataclasses.replace(each, transient_s=0.5) for each in slow]
     claims = [reason.claim for reason in recommend(run(brief)).reasons]
     assert not any("once" in claim for claim in claims)
+    cut = "the warm-up was cut short at 5 of 96 batches, because they are slow"
+    warned = [dataclasses.replace(each, warnings=(cut,)) for each in brief]
+    claims = [reason.claim for reason in recommend(run(warned)).reasons]
+    assert f"Its rate may be that of a loader that still warms up: {cut}" in claims

@@ -71,16 +71,6 @@ def _rows(rows: Rows, count: int, seed: int) -> Rows:
     return tuple(made)
 
 
-def _steps(cell: Cell, count: int, seed: int) -> Sequence[float]:
-    """Lengths of steps with the mean of the cell's, as they vary there."""
-    samples = cell.conditions.step_samples
-    if not samples or not cell.step_s:
-        return (cell.step_s,)
-    made = _rows(tuple((sample,) for sample in samples), count, seed)
-    mean = math.fsum(sample for (sample,) in made) / len(made)
-    return [sample * cell.step_s / mean for (sample,) in made]
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Network:
     """All ranks on one clock; ``counts`` are the batches to measure in each."""
@@ -114,7 +104,7 @@ def _network(cell: Cell, ranks: int, *, measured: int, warm_up: int) -> _Network
             **costs_of(rows, pinned=cell.work.pinned),
             turns=_turns(cell, rank),
             busy_s=cell.work.busy_s,
-            steps=_steps(cell, len(rows), 1000 + rank),
+            step_s=cell.step_s,
             step_cores=where.step_cores,
             step_cpu=where.step_cpu_s / where.speed,
             step_threads=where.step_threads,

@@ -53,8 +53,7 @@ class Consumer:
         self._step()
 
     def _step(self) -> None:
-        steps = self._costs.steps
-        step_s = steps[len(self.yields_s) % len(steps)]
+        step_s = self._costs.step_s
         if self._costs.step_cores and step_s:
             self._clock.others += self._costs.step_cores
             self._clock.wait(step_s, self._spun)

@@ -51,7 +51,7 @@ class Costs:
         take_io: Waiting in that, the batch's worker at rest.
         busy_s: What it takes longer while the worker computes.
         main_cpu: CPU of main behind the pin thread; empty where there is none.
-        steps: The consumer's steps.
+        step_s: The consumer's step.
         step_cores: Cores that a step keeps busy.
         step_cpu: CPU work in a step.
         step_threads: Threads that do it at once, each as much.
@@ -65,7 +65,7 @@ class Costs:
     take_io: Sequence[float] = ()
     busy_s: float = 0.0
     main_cpu: Sequence[float] = ()
-    steps: Sequence[float] = (0.0,)
+    step_s: float = 0.0
     step_cores: float = 0.0
     step_cpu: float = 0.0
     step_threads: float = 1.0

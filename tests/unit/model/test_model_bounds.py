@@ -154,7 +154,6 @@ def test_a_calibration_says_nothing_of_another_batch_size() -> None:
         {"cores": 1.0, "ranks": 0},
         {"cores": 1.0, "epoch_batches": 0},
         {"cores": 1.0, "storage_bytes_per_s": 0.0},
-        {"cores": 1.0, "step_samples": (1.0, float("nan"))},
     ],
 )
 def test_conditions_that_no_machine_has_are_refused(wrong: dict[str, float]) -> None:

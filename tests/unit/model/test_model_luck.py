@@ -48,5 +48,5 @@ def test_of_more_batches_than_are_wanted_like_ones_are_drawn() -> None:
     some = drawn(work)
     assert len(some.rows) == maxplus._BATCHES
     means = [math.fsum(column) / len(some.rows) for column in zip(*some.rows, strict=True)]
-    assert means == pytest.approx(list(dataclasses.astuple(work.means)))
+    assert means == pytest.approx(list(work.means))
     assert drawn(work) == some

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import statistics
 from collections.abc import Callable
 
 import pytest
@@ -16,9 +15,7 @@ from model_calibrations import rate as predicted
 from oracle import simulated
 from oracle import steady_rate as simulated_rate
 
-from dlprof.model import Conditions, cell_of, drawn, predict_all, steady_rate
-from dlprof.model.bounds import cores_bound
-from dlprof.model.maxplus import _steps
+from dlprof.model import Conditions, bounds, cell_of, drawn, predict_all, steady_rate
 from dlprof.records import Calibration, Config
 
 MS = 0.001
@@ -235,17 +232,6 @@ def test_handshakes_cost_nothing_where_workers_rest_before_batches_are_due(
 
 
 @BOTH
-def test_steps_that_vary_empty_shallow_queues(rate: Rate) -> None:
-    calibration = constant(io=10 * MS, receive_io=0.1 * MS)
-    samples = (1.0, 1.0, 1.0, 1.0, 6.0)
-    rates = [
-        rate(calibration, fed(2, p), step_s=5 * MS, step_samples=samples) for p in (1, 2, 4, 16)
-    ]
-    assert rates == sorted(rates)
-    assert rates[-1] > 1.05 * rates[0]
-
-
-@BOTH
 def test_neighbours_slow_workers_as_the_bound_says(rate: Rate) -> None:
     calibration = constant(cpu=10 * MS)
     found = rate(calibration, fed(4), cores=4.0, neighbours=4.0)
@@ -351,7 +337,7 @@ def test_no_bound_is_exceeded_and_nobody_computes_on_cores_that_are_not_there(
     assert found.cores * ranks <= 1.0001 * cores
     cell = cell_of(calibration, config, conditions(**where))
     alone = lowest_bound(calibration, config, step_s=step_ms * MS, cores=1000.0)
-    limit = min(alone, cores_bound(cell))
+    limit = min(alone, bounds(cell)["cores"])
     assert 0 < simulated(calibration, config, **where) <= 1.02 * limit
 
 
@@ -396,11 +382,3 @@ def test_figures_are_finite_where_loading_costs_nothing() -> None:
     samples = prediction(some, fed(2)).samples_per_s
     assert samples is not None
     assert samples.value == pytest.approx(32_000, rel=0.01)
-
-
-def test_steps_that_vary_keep_their_mean_however_few_are_drawn() -> None:
-    samples = (*(0.01,) * 500, *(0.5,) * 10)
-    steps = _steps(samples, 0.02, 600)
-    assert len(steps) == 600
-    assert statistics.fmean(steps) == pytest.approx(0.02)
-    assert len(set(steps)) > 1

@@ -168,6 +168,7 @@ def test_a_finding_without_anything_else_still_reads() -> None:
         ({"growth_bytes_per_s": 2048.0}, "growth bytes per s 2.0 KiB/s"),
         ({"own_cpu_cores": 1.94, "missing": None}, "own cpu cores 1.9"),
         ({"num_workers": 1000, "trials": ["t1", "t2"]}, "num workers 1,000 [t1, t2]"),
+        ({"trials": ["t1"]}, "[t1]"),
         ({"gain_from": "model", "gain_trials": []}, ""),
     ],
 )

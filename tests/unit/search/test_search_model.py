@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +14,7 @@ from model_calibrations import fed, tailed
 from predicted_runs import calibration
 
 from dlprof.model import Conditions
-from dlprof.model.interval import RELATIVE_ERROR
+from dlprof.model.predict import RELATIVE_ERROR
 from dlprof.records import BatchCosts, Config, Plan, SweepPrediction, Trial, TrialCost, Usage
 from dlprof.search.calibrating import (
     calibration_configs,
@@ -25,7 +26,8 @@ from dlprof.search.calibrating import (
 )
 from dlprof.search.foretell import foretell
 from dlprof.search.grid import GridSearch, Proposal, Stop
-from dlprof.search.levers import levers, next_lever
+from dlprof.search.levers import levers as levers_of
+from dlprof.search.levers import next_lever
 from dlprof.search.space import build_cells, build_space
 from dlprof.settings import SweepSettings
 from dlprof.stats import NEAR, Expected
@@ -40,6 +42,7 @@ NET = tuple(
 CALIBRATING = (config(0), config(1), config(2))
 WAITS = calibration(cpu=0.0005, io=0.04)
 COMPUTES = calibration(cpu=0.02)
+levers = functools.partial(levers_of, unordered_pays=1.1)
 WAITING = Usage(own_cpu_cores=0.1, available_cpu_cores=8.0)
 
 

@@ -39,6 +39,7 @@ MEASURED: dict[str, Any] = {
     "batches": 20,
     "samples": 80,
     "epoch_samples": None,
+    "fed_workers": None,
     "transient_s": 0.0,
     "measured_s": 2.0,
     "whole_epochs": False,

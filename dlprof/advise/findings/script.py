@@ -10,8 +10,6 @@ import dataclasses
 import math
 from typing import Final
 
-from dlprof.advise.findings.cores import demand
-from dlprof.advise.findings.costs import Costs
 from dlprof.advise.findings.evidence import Script
 from dlprof.advise.findings.gains import costs_for, gain_of
 from dlprof.advise.findings.startup import RESET_S
@@ -49,42 +47,33 @@ _ASIDE = 0.1
 don't add up to the script's time."""
 
 
-def script_gain(view: View, config: Config) -> Estimate | None:
+def script_gain(view: View, config: Config, *, loop: bool = False) -> Estimate | None:
     """Time of the whole script now over that with another configuration.
+
+    Args:
+        view: The evidence.
+        config: The other configuration.
+        loop: Whether only epochs over the loader count, the starts of their workers among them.
 
     Returns:
         ``None`` where no script was watched, or where the change can't be computed: the step
         competes with the workers for cores, or waits don't add up.
     """
     script = view.evidence.script
-    if script is None:
+    if script is None or not _adds_up(script) or competes(view, config):
         return None
-    return _gain(view, script, config, script.wall_s - _loop_now_s(script))
-
-
-def loop_gain(view: View, config: Config) -> Estimate | None:
-    """The same of all epochs over the loader, the starts of their workers among them."""
-    script = view.evidence.script
-    return None if script is None else _gain(view, script, config, 0.0)
-
-
-def _gain(view: View, script: Script, config: Config, outside_s: float) -> Estimate | None:
-    """Time of the loops, and of what doesn't change beside them, now over that afterwards."""
-    if not _adds_up(script) or competes(view, config):
-        return None
-    if _same_loop(view.config, config):
-        factors = (1.0, 1.0, 1.0)
-    else:
+    factors: tuple[float | None, ...] = (None, None, None)
+    if not _is_same_loop(view.config, config):
         gain = gain_of(view, config)
         if gain is None or gain.value <= 0:
             return None
         estimate = gain.estimate
         low, high = estimate.low or gain.value, estimate.high or gain.value
         factors = (gain.value, max(1e-3, low), high)
-    now_s = outside_s + _loop_now_s(script)
+    now_s = script.loop_s if loop else script.wall_s
     value, low, high = (
-        now_s / (outside_s + _loop_after_s(view, script, config, loop=loop, starting=starting))
-        for loop, starting in zip(factors, (1.0, _START_FACTOR, 1 / _START_FACTOR), strict=True)
+        now_s / (now_s - script.loop_s + _loop_after_s(view, script, config, factor, starting))
+        for factor, starting in zip(factors, (1.0, _START_FACTOR, 1 / _START_FACTOR), strict=True)
     )
     widened = math.exp(_LEAST_LOG)
     return Estimate(value=value, low=min(low, value / widened), high=max(high, value * widened))
@@ -98,7 +87,11 @@ def competes(view: View, config: Config) -> bool:
     threads = script.step_threads
     if threads is not None and threads < _PARALLEL:
         return False
-    return _wanted(view, config, costs) - _wanted(view, view.config, costs) > _MORE * view.cores
+    making = costs.making
+    busy = making.cpu_s / making.own_s if making.own_s > 0 else 1.0
+    after = min(config.num_workers * busy, view.cores)
+    now = min(view.demand, view.cores) if view.workers else 0.0
+    return config.num_workers != view.workers and after - now > _MORE * view.cores
 
 
 def crowds(view: View) -> bool:
@@ -109,36 +102,16 @@ def crowds(view: View) -> bool:
     return script.step_cores is None or script.step_cores > max(view.cores / 2, 1) * 1.05
 
 
-def _wanted(view: View, config: Config, costs: Costs) -> float:
-    """Cores that a configuration's workers would use beside the main process."""
-    if not config.num_workers:
-        return 0.0
-    if config.num_workers == view.workers:
-        return min(demand(view), view.cores)
-    making = costs.making
-    busy = making.cpu_s / making.own_s if making.own_s > 0 else 1.0
-    return min(config.num_workers * busy, view.cores)
-
-
 def _adds_up(script: Script) -> bool:
     """Whether the loader's loop is a part of the script's time by itself."""
     loader = script.loader
     aside_s = loader.nested_s + loader.background_s
-    return (
-        loader.wait is not None
-        and loader.step is not None
-        and loader.consumers <= 1
-        and aside_s <= _ASIDE * loader.waited_s
-        and _loop_now_s(script) <= script.wall_s
-    )
+    alone = loader.consumers <= 1 and aside_s <= _ASIDE * loader.waited_s
+    timed = loader.wait is not None and loader.step is not None
+    return timed and alone and script.loop_s <= script.wall_s
 
 
-def _loop_now_s(script: Script) -> float:
-    """Seconds of all epochs over the loader."""
-    return script.loader.waited_s + script.loader.stepped_s
-
-
-def _same_loop(now: Config, after: Config) -> bool:
+def _is_same_loop(now: Config, after: Config) -> bool:
     """Whether two differ only in how workers start, so that batches come at the same rate."""
     started = dataclasses.replace(
         after, persistent_workers=now.persistent_workers, start_method=now.start_method
@@ -147,7 +120,7 @@ def _same_loop(now: Config, after: Config) -> bool:
 
 
 def _loop_after_s(
-    view: View, script: Script, config: Config, *, loop: float, starting: float
+    view: View, script: Script, config: Config, factor: float | None, starting: float
 ) -> float:
     """Seconds of all epochs over the loader with another configuration.
 
@@ -155,13 +128,16 @@ def _loop_after_s(
         view: The evidence.
         script: What was seen.
         config: The other configuration.
-        loop: Rate of its loop over that of the present one.
+        factor: Rate of its loop over that of the present one; ``None`` for the same loop.
         starting: What its workers' starts take over what is expected of them.
     """
-    begun_s = starts_s(view, script, config, starting)
-    if _same_loop(view.config, config):
-        return _loop_now_s(script) - _begun_s(view, script.loader) + begun_s
-    return begun_s + max(1, script.loader.epochs) * _epoch_s(view, script.loader, config, loop)
+    loader, begun_s = script.loader, starts_s(view, script, config, starting)
+    epochs = max(1, loader.epochs)
+    if factor is not None:
+        return begun_s + epochs * _epoch_s(view, loader, config, factor)
+    turnover_s = loader.turnover.total_s if loader.turnover else 0.0
+    seen_s = (loader.startup_s or 0.0) + turnover_s - epochs * _first_s(view)
+    return script.loop_s - max(0.0, seen_s) + begun_s
 
 
 def starts_s(view: View, script: Script, config: Config, starting: float = 1.0) -> float:
@@ -173,18 +149,15 @@ def starts_s(view: View, script: Script, config: Config, starting: float = 1.0) 
         config: Whose workers.
         starting: What a start takes over what is expected of it.
     """
-    loader = script.loader
+    loader, start_s = script.loader, _start_s(view, script, config)
     epochs = max(1, loader.epochs)
     starts = max(1, loader.made) if config.persistent_workers else epochs
+    after, now = (each.start_method or script.start_method for each in (config, view.config))
+    if view.workers and after == now and loader.startup_s is not None:  # by what was seen
+        seen_s = max(RESET_S, loader.startup_s - _first_s(view))
+        start_s *= seen_s / _start_s(view, script, view.config)
     restart_s = RESET_S if config.num_workers else 0.0
-    return starts * starting * _start_s(view, script, config) + max(0, epochs - starts) * restart_s
-
-
-def _begun_s(view: View, loader: WatchedLoader) -> float:
-    """Seconds of workers' starts and restarts as seen, the first batches left out."""
-    turnover_s = loader.turnover.total_s if loader.turnover else 0.0
-    first_s = max(1, loader.epochs) * _first_s(view)
-    return max(0.0, (loader.startup_s or 0.0) + turnover_s - first_s)
+    return starts * starting * start_s + max(0, epochs - starts) * restart_s
 
 
 def _first_s(view: View) -> float:
@@ -192,36 +165,25 @@ def _first_s(view: View) -> float:
 
 
 def _start_s(view: View, script: Script, config: Config) -> float:
-    """Seconds to start workers, their first batch left out; as seen, where workers were started."""
-    expected_s = _expected_start_s(view, script, config)
-    after, now = (each.start_method or script.start_method for each in (config, view.config))
-    if not view.workers or after != now or script.loader.startup_s is None:
-        return expected_s
-    seen_s = max(RESET_S, script.loader.startup_s - _first_s(view))
-    return seen_s * expected_s / _expected_start_s(view, script, view.config)
-
-
-def _expected_start_s(view: View, script: Script, config: Config) -> float:
     """Seconds to start so many workers, which share the cores with others, each as much as they.
 
     That others kept the cores busy leaves a process that starts its fair share of them.
     """
-    workers = config.num_workers
+    workers, method = config.num_workers, config.start_method or script.start_method
     if not workers:
         return 0.0
-    method = config.start_method or script.start_method
     each_s = _STARTS_CPU_S.get(method, _STARTS_CPU_S["spawn"])
     at_once = min(workers, _STARTING.get(method, _MOST_STARTING))
     share = at_once / max(view.cores, at_once + min(view.others, view.cores))
     return workers * each_s / (share * view.cores)
 
 
-def _epoch_s(view: View, loader: WatchedLoader, config: Config, loop: float) -> float:
+def _epoch_s(view: View, loader: WatchedLoader, config: Config, factor: float) -> float:
     """Seconds of an epoch, workers' start left out."""
     batches = max(1.0, loader.batches / max(1, loader.epochs))
     step_s = loader.step.mean_s if loader.step else 0.0
     wait_s = loader.wait.mean_s if loader.wait else 0.0
-    period_s = (wait_s + step_s) / loop
+    period_s = (wait_s + step_s) / factor
     costs = costs_for(view, config) or view.costs
     if not config.num_workers or costs is None:
         return batches * period_s
