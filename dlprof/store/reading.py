@@ -89,6 +89,7 @@ class _Lines:
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self._path = path
         self._file = file
+        self._headed = False  # a record was read; blank lines may stand before it
         self.torn = False
 
     def __iter__(self) -> Iterator[_Line]:
@@ -103,18 +104,19 @@ class _Lines:
             try:
                 data = run_format.decode_line(raw)
             except ValueError:
-                if not ended and number > 1:
+                if not ended and self._headed:
                     self.torn = True
                     return
                 raise self._damaged(number, "it is not JSON") from None
             if not isinstance(data, dict) or not isinstance(data.get(run_format.KIND), str):
                 raise self._damaged(number, "it is not a record")
+            self._headed = True
             yield _Line(number, end, ended, data)
 
     def _damaged(self, number: int, fault: str) -> FileError:
-        if number == 1:
-            return _no_run(self._path, f"its first line is not a run header: {fault}")
-        return _damaged(self._path, number, fault)
+        if self._headed:
+            return _damaged(self._path, number, fault)
+        return _no_run(self._path, f"line {number} is not a run header: {fault}")
 
 
 def _no_run(path: Path, fault: str) -> FileError:
@@ -177,7 +179,7 @@ def _version(path: Path, first: _Line) -> int:
     """The schema version of the file, if it is one that can be read."""
     version = first.data.get("schema_version")
     if first.data[run_format.KIND] != "run" or not isinstance(version, int) or version < 1:
-        raise _no_run(path, "its first line is not a run header")
+        raise _no_run(path, "line 1 is not a run header")
     if version > records.SCHEMA_VERSION:
         raise FileError(
             f"{path} was written by a newer dlprof (schema {version}; this one reads up to "

@@ -34,18 +34,19 @@ class SharedMemoryWatch:
         self._proc = proc
         self._before = set(self._names())
 
+    def left(self) -> set[str]:
+        """The names of what was left."""
+        new = [name for name in self._names() if name not in self._before]
+        in_use = self._in_use() if new else set()
+        return {name for name in new if self._is_left(name, in_use)}
+
     def clear(self) -> list[str]:
         """Remove what was left; returns its names."""
-        new = [name for name in self._names() if name not in self._before]
-        if not new:
-            return []
-        in_use = self._in_use()
         removed = []
-        for name in new:
-            if self._is_left(name, in_use):
-                with contextlib.suppress(OSError):
-                    (self._folder / name).unlink()
-                    removed.append(name)
+        for name in self.left():
+            with contextlib.suppress(OSError):
+                (self._folder / name).unlink()
+                removed.append(name)
         return removed
 
     def _names(self) -> Iterator[str]:

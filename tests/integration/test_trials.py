@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -34,18 +35,22 @@ def config(workers: int = 0, *, persistent: bool = False, start: str | None = No
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
-    """A directory for the bench; afterwards no process of its own may be left."""
+    """A directory for the bench; afterwards nothing of its own may be left."""
     before = set(psutil.Process().children(recursive=True))
     shared_memory = SharedMemoryWatch()
     yield tmp_path
+    assert not left_of(lambda: set(psutil.Process().children(recursive=True)) - before)
+    assert not left_of(shared_memory.left)
+
+
+def left_of(look: Callable[[], set[Any]]) -> set[Any]:
+    """What is seen at first and still after 5 s: a test beside this one clears up after itself."""
     deadline = time.monotonic() + 5.0
-    while True:
-        left = set(psutil.Process().children(recursive=True)) - before
-        if not left or time.monotonic() > deadline:
-            break
+    left = look()
+    while left and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert not left
-    assert shared_memory.clear() == []  # other programs may have put files there, and use them
+        left &= look()
+    return left
 
 
 class Running:

@@ -131,6 +131,8 @@ def test_anything_else_is_not_a_run_file(saved: Path, content: bytes) -> None:
     [
         b"",
         b"\n\n",
+        b"\n\x80\n",
+        b"\n{",
         b"[" * 100_000 + b"\n",
         b'{"record": "trial"}\n',
         b'{"record": "run"}\n',
