@@ -292,7 +292,8 @@ def neighbours_seen(run: Run) -> float | None:
 def _epoch_of(run: Run) -> tuple[int | None, int | None]:
     """Samples and batches of an epoch: as the target says, else as trials saw whole ones."""
     target = run.header.target
-    seen = [trial for trial in run.completed if trial.epoch_samples and trial.samples_per_batch]
+    worked = (trial for trial in run.trials if trial.outcome == "completed")
+    seen = [trial for trial in worked if trial.epoch_samples and trial.samples_per_batch]
     if target.length is not None or target.batches_per_epoch is not None or not seen:
         return target.length, target.batches_per_epoch
     length = statistics.median_low([trial.epoch_samples or 0 for trial in seen])

@@ -23,8 +23,10 @@ from dlprof.stats import (
     Expected,
     Gap,
     believe,
+    epoch_s,
     observe,
     turnovers,
+    within_epochs,
 )
 
 _LEAST_FACTOR = 1e-20
@@ -38,7 +40,7 @@ class Rates:
     Attributes:
         samples_per_s: Steady, at the stated step.
         epoch_factor: What is left of it over whole epochs, turnover included; 1 where the
-            epoch's length isn't known, or the rate covers whole epochs already.
+            epoch's length isn't known, or the rate covers whole epochs and can't be told apart.
         wait_fraction: Share of time waiting at the stated step; ``None`` without a step.
     """
 
@@ -216,7 +218,8 @@ def rates_of(trial: Trial, situation: Situation, turnover_s: float | None) -> Ra
     wait = trial.wait_fraction if situation.step_measured else None
     if trial.batches_per_s is None or trial.batches_per_s.value <= 0:
         return Rates(samples_per_s=measured * share, epoch_factor=1.0, wait_fraction=wait)
-    batches = trial.batches_per_s.value * share
+    within = within_epochs(trial)
+    batches = trial.batches_per_s.value * share * (within.factor if within else 1.0)
     samples_per_batch = measured / trial.batches_per_s.value
     step_s = situation.derived_step_s
     if step_s is not None:
@@ -228,13 +231,11 @@ def rates_of(trial: Trial, situation: Situation, turnover_s: float | None) -> Ra
         batches = 1 / (step_s + load_s) if alone else 1 / max(load_s, step_s)
         wait = max(0.0, 1 - batches * step_s)
     count, factor = situation.epoch_batches(trial.config), 1.0
-    if count is not None and turnover_s is not None and not trial.whole_epochs:
-        # All workers load their first batch in the turnover, and the last round leaves some idle.
-        waiting, at_once = 1.0 if wait is None else wait, max(1, trial.config.num_workers)
-        idle = math.ceil(count / at_once) * at_once - count
+    if count is not None and turnover_s is not None and within is not None:
         loading_s = count / batches
-        epoch_s = loading_s + (idle - at_once) * waiting / batches + turnover_s
-        factor = loading_s / max(loading_s, epoch_s)
+        waiting = 1.0 if wait is None else wait
+        whole_s = epoch_s(trial.config, count, 1 / batches, turnover_s, waiting)
+        factor = loading_s / max(loading_s, whole_s)
     return Rates(samples_per_s=batches * samples_per_batch, epoch_factor=factor, wait_fraction=wait)
 
 
