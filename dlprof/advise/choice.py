@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from dlprof.advise.candidates import Candidate
 from dlprof.advise.situation import Situation
@@ -239,10 +239,7 @@ def judge(choice: Choice, run: Run, certificate: Certificate | None) -> tuple[Co
     """
     pick = choice.pick
     doubts, lesser = (_of_trials if pick.measured else _of_predictions)(choice, run)
-    unshared = Integrity.of(run).unshared if pick.config.num_workers > 1 else {}
-    if unshared:
-        sign = inside(next(iter(unshared.values())))
-        doubts.insert(0, f"{sign}: each worker may repeat what the others give")
+    doubts[:0] = _of_data(pick.config.num_workers, run)
     if choice.situation.as_measured and run.prediction is not None and not run.completed:
         doubts.append("no trial has checked what is predicted: go on with dlprof sweep --resume")
     if doubts:
@@ -258,6 +255,20 @@ def judge(choice: Choice, run: Run, certificate: Certificate | None) -> tuple[Co
         step = format_duration(derived_s)
         return "medium", f"a step of {step} was not measured: sweep with --step-time to be sure"
     return "high" if certificate.epsilon <= HIGH else "medium", certificate.text
+
+
+def _of_data(workers: int, run: Run) -> Iterator[str]:
+    """Why the data with so many workers may be wrong, though nobody saw that it is."""
+    found = Integrity.of(run)
+    if found.unshared and workers > 1:
+        sign = inside(next(iter(found.unshared.values())))
+        yield f"{sign}: each worker may repeat what the others give"
+    seen = {t.config.num_workers for t in run.trials if t.failure is None and t.epoch_samples}
+    if found.truncated and workers not in seen:
+        yield (
+            f"epochs end early with num_workers={min(found.truncated)}, and none was seen from end "
+            f"to end with num_workers={workers}"
+        )
 
 
 def _of_trials(choice: Choice, run: Run) -> tuple[list[str], list[str]]:

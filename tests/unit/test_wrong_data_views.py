@@ -152,7 +152,14 @@ def test_truncated_settings_are_named_with_what_came() -> None:
         "157."
     )
     assert "with num_workers=2" in second
-    assert recommend(found).config == config(0)
+    advice = recommend(found)
+    assert (advice.config, advice.confidence) == (config(0), "low")
+    assert advice.confidence_reason == (
+        "epochs end early with num_workers=2, and none was seen from end to end with num_workers=0"
+    )
+    whole = blocks({config(0): [1000, 1000], config(1): [600, 600]}, epoch_samples=5024)
+    sure = recommend(run([*whole, short], target=found.header.target))
+    assert (sure.config, sure.confidence) == (config(0), "high")
 
 
 def test_idle_workers_are_said_of_a_sweep() -> None:
