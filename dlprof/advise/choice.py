@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from dlprof.advise.candidates import Candidate
 from dlprof.advise.situation import Situation
@@ -34,6 +35,9 @@ from dlprof.records import (
 )
 from dlprof.stats import NEAR, PROBABILITY, RISK, mean_interval, shortfall
 from dlprof.units import format_duration
+
+if TYPE_CHECKING:
+    from dlprof.advise.predict.carried import Agreement
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,10 +241,17 @@ def judge(choice: Choice, run: Run, certificate: Certificate | None) -> tuple[Co
         run: From which.
         certificate: How near the best that is.
     """
-    pick = choice.pick
-    doubts, lesser = (_of_trials if pick.measured else _of_predictions)(choice, run)
-    doubts[:0] = _of_data(pick.config.num_workers, run)
-    if choice.situation.as_measured and run.prediction is not None and not run.completed:
+    pick, situation = choice.pick, choice.situation
+    doubts, lesser = [*_of_data(pick.config.num_workers, run)], list[str]()
+    if pick.measured:
+        doubts += _of_trials(choice, run)
+    else:
+        from dlprof.advise.predict.carried import agreement  # noqa: PLC0415 - it loads the model
+
+        agreed = agreement(run)
+        doubts += _of_predictions(choice, run, agreed)
+        lesser += _less_of_predictions(situation, run, agreed)
+    if situation.as_measured and run.prediction is not None and not run.completed:
         doubts.append("no trial has checked what is predicted: go on with dlprof sweep --resume")
     if doubts:
         return "low", doubts[0]
@@ -250,7 +261,7 @@ def judge(choice: Choice, run: Run, certificate: Certificate | None) -> tuple[Co
         return "low", "no other configuration gave a rate that it could be compared with"
     if certificate.shown > MEDIUM:
         return "low", certificate.text
-    derived_s = choice.situation.derived_step_s
+    derived_s = situation.derived_step_s
     if derived_s is not None:
         step = format_duration(derived_s)
         return "medium", f"a step of {step} was not measured: sweep with --step-time to be sure"
@@ -271,51 +282,54 @@ def _of_data(workers: int, run: Run) -> Iterator[str]:
         )
 
 
-def _of_trials(choice: Choice, run: Run) -> tuple[list[str], list[str]]:
+def _of_trials(choice: Choice, run: Run) -> Iterator[str]:
     """What no rate tells of a choice that was measured, the gravest first."""
-    pick, situation = choice.pick, choice.situation
-    ranks, mine = situation.constraints.ranks, run.header.machine.hostname
-    there = f"it was measured on {mine}, not on {situation.machine.hostname}"
-    doubts = {
-        f"{there}: only the limits are known there": situation.extrapolated,
-        ONE_BATCH_SIGN: any(ONE_BATCH_SIGN in trial.warnings for trial in pick.trials),
-        f"one loader was measured, not {ranks} at once": ranks > 1,
-        f"{pick.name} also failed {times(len(pick.failures))}": pick.failures,
-    }
-    return [doubt for doubt, holds in doubts.items() if holds], []
+    pick, there, ranks = choice.pick, choice.situation, choice.situation.constraints.ranks
+    if there.extrapolated:
+        mine, other = run.header.machine.hostname, there.machine.hostname
+        yield f"it was measured on {mine}, not on {other}: only the limits are known there"
+    if any(ONE_BATCH_SIGN in trial.warnings for trial in pick.trials):
+        yield ONE_BATCH_SIGN
+    if ranks > 1:
+        yield f"one loader was measured, not {ranks} at once"
+    if pick.failures:
+        yield f"{pick.name} also failed {times(len(pick.failures))}"
 
 
-def _of_predictions(choice: Choice, run: Run) -> tuple[list[str], list[str]]:
-    """What is in doubt of a choice that was only predicted, and why it is no surer anyway."""
-    from dlprof.advise.predict.carried import agreement  # noqa: PLC0415 - it loads the model
-
-    agreed, situation, calibration = agreement(run), choice.situation, run.calibration
-    there, rate = situation.machine.hostname, choice.speeds.rate(choice.pick.key)
+def _of_predictions(choice: Choice, run: Run, agreed: Agreement | None) -> Iterator[str]:
+    """What is in doubt of a choice that was only predicted, the gravest first."""
+    there, rate = choice.situation, choice.speeds.rate(choice.pick.key)
+    if run.calibration is not None:
+        yield from run.calibration.doubts
+    if agreed is not None and agreed.is_poor:
+        yield f"{_disagreeing(agreed)}: measure before you rely on it"
+    if there.speed.doubt:
+        yield there.speed.doubt
+    if there.extrapolated:
+        mine, other = run.header.machine.hostname, there.machine.hostname
+        yield f"it was calibrated on {mine}, and nothing was measured on {other}"
     lower = 1.0 if rate.low is None or rate.value <= 0 else 1 - rate.low / rate.value
-    far = agreed and (
+    if lower > USELESS:
+        yield f"its rate may be {percent(lower)} lower: calibrate for longer"
+
+
+def _less_of_predictions(there: Situation, run: Run, agreed: Agreement | None) -> Iterator[str]:
+    """Why a choice that was only predicted is never sure."""
+    ranks = there.constraints.ranks
+    known = None if run.calibration is None else run.calibration.available_cores
+    if ranks > 1:
+        yield f"one loader was calibrated, not {ranks} at once"
+    if known is not None and there.cores > FAR_CORES * known:
+        yield f"{known:.1f} cores were available when it was calibrated, not {there.cores:g}"
+    if agreed is not None and agreed.outside:
+        yield _disagreeing(agreed)
+    if there.by_model or agreed is None:
+        yield "nothing of this kind was measured: it rests on the model"
+    yield "the model agrees with what was measured, but these settings were not"
+
+
+def _disagreeing(agreed: Agreement) -> str:
+    return (
         f"{agreed.outside} of {agreed.configs} measured configurations gave rates outside of what "
         f"the model predicts for them (up to {agreed.worst:.2g}x)"
-    )
-    elsewhere = f"it was calibrated on {run.header.machine.hostname}, and nothing was measured on"
-    doubts = {
-        **dict.fromkeys(calibration.doubts if calibration is not None else (), True),
-        f"{far}: measure before you rely on it": agreed is not None and agreed.is_poor,
-        situation.speed.doubt: situation.speed.doubt,
-        f"{elsewhere} {there}": situation.extrapolated,
-        f"its rate may be {percent(lower)} lower: calibrate for longer": lower > USELESS,
-    }
-    known = None if calibration is None else calibration.available_cores
-    ranks, cores = situation.constraints.ranks, f"{known or 0:.1f} cores were available when it was"
-    lesser = {
-        f"one loader was calibrated, not {ranks} at once": ranks > 1,
-        f"{cores} calibrated, not {situation.cores:g}": known is not None
-        and situation.cores > FAR_CORES * known,
-        far or "": agreed is not None and agreed.outside,
-        "nothing of this kind was measured: it rests on the model": situation.by_model
-        or agreed is None,
-        "the model agrees with what was measured, but these settings were not": True,
-    }
-    return (
-        [doubt for doubt, holds in doubts.items() if holds],
-        [doubt for doubt, holds in lesser.items() if holds],
     )

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import re
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from dlprof.advise.candidates import typical
@@ -197,7 +197,7 @@ class Situation:
             batch_tensors=header.target.batch_tensors,
             present=header.target.present_settings(has_accelerator=header.accelerator is not None),
         )
-        return dataclasses.replace(found, notes=_notes(run, asked, found))
+        return dataclasses.replace(found, notes=tuple(_notes(run, asked, found)))
 
     @property
     def conditions(self) -> Conditions:
@@ -315,28 +315,29 @@ def _copy_scale(here: Machine, there: Machine) -> float:
     return mine / theirs if mine and theirs else 1.0
 
 
-def _notes(run: Run, asked: Constraints, there: Situation) -> tuple[str, ...]:
+def _notes(run: Run, asked: Constraints, there: Situation) -> Iterator[str]:
     """What was taken for granted."""
-    logical, physical = there.machine.logical_cpus, there.machine.physical_cores or math.inf
     known = run.calibration
-    notes = {
-        "nobody else is taken to be on the machine: --neighbours says otherwise": (
-            asked.neighbours is None and there.extrapolated
-        ),
-        f"{logical} CPUs are the hyper-threads of {physical} cores: where more than {physical} are "
-        "busy, each gives less than predicted": physical < logical and there.cores > physical,
-        "the calibrated batches came from the page cache, so the storage limit holds nothing "
-        "back: calibrate with dlprof profile --cold-cache": (
-            there.storage_bytes_per_s is not None
-            and not (known is not None and known.read_bytes_per_batch)
-        ),
-        f"the step takes {format_duration(there.step_s)} and no CPU time": (
-            there.step_s and not there.step_cpu_s
-        ),
-        f"copies to the device take {there.copy_scale:.2g} times as long there, by what the links "
-        "allow": there.copy_scale != 1.0 and known is not None and known.copy_s,
-    }
-    return tuple(note for note, holds in notes.items() if holds)
+    if asked.neighbours is None and there.extrapolated:
+        yield "nobody else is taken to be on the machine: --neighbours says otherwise"
+    logical, physical = there.machine.logical_cpus, there.machine.physical_cores or math.inf
+    if physical < logical and there.cores > physical:
+        yield (
+            f"{logical} CPUs are the hyper-threads of {physical} cores: where more than {physical} "
+            "are busy, each gives less than predicted"
+        )
+    if there.storage_bytes_per_s is not None and not (known and known.read_bytes_per_batch):
+        yield (
+            "the calibrated batches came from the page cache, so the storage limit holds nothing "
+            "back: calibrate with dlprof profile --cold-cache"
+        )
+    if there.step_s and not there.step_cpu_s:
+        yield f"the step takes {format_duration(there.step_s)} and no CPU time"
+    if there.copy_scale != 1.0 and known is not None and known.copy_s:
+        yield (
+            f"copies to the device take {there.copy_scale:.2g} times as long there, by what the "
+            "links allow"
+        )
 
 
 def core_speed(

@@ -72,7 +72,7 @@ def compare(a: Run, b: Run, *, num_workers: int | None = None, best: bool = Fals
             for name, side in (("B", side_b), ("A", side_a))
             for code, why in side.unknown.items()
         },
-        doubts=doubts(one, two),
+        doubts=tuple(doubts(one, two)),
         findings=() if unclear else _findings(parts, slow, fast),
     )
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 from dlprof.advise.candidates import Candidate, gather, has_rate
 from dlprof.advise.situation import Situation
 from dlprof.advise.speeds import speeds_of
 from dlprof.advise.thresholds import SAME_STEP
 from dlprof.errors import NothingMeasuredError, UsageError
-from dlprof.records import Config, Run, Trial
+from dlprof.records import Config, Run, RunHeader, Trial
 from dlprof.units import format_duration
 
 _MOST_GROUPS = 20
@@ -155,46 +156,49 @@ def bridges(a: Chosen, b: Chosen) -> list[tuple[Chosen, Chosen]]:
     return [(one, two) for one, two in known if one is not None and two is not None]
 
 
-def doubts(a: Chosen, b: Chosen) -> tuple[str, ...]:
+def doubts(a: Chosen, b: Chosen) -> Iterator[str]:
     """What stands against the comparison, one sentence each."""
-    one, two = a.run.header, b.run.header
-    data, other = one.target, two.target
-    lengths = ("unknown" if n is None else f"{n:,}" for n in (data.length, other.length))
+    yield from _of_data(a, b)
+    yield from _of_machines(a.run.header, b.run.header)
+    if a.settings != b.settings and not bridges(a, b):
+        yield (
+            "Neither run measured both settings, so that their part is reckoned; more workers also "
+            "take a larger share of cores that neighbours want."
+        )
+    for name, own in (("A", a.own), ("B", b.own)):
+        if len(own) == 1:
+            yield f"{name} was measured only once, so nothing tells how steady it is."
+        if any(trial.whole_epochs for trial in own):
+            yield f"The epochs of {name} were too short: its rate counts the turn of the epoch."
+
+
+def _of_data(a: Chosen, b: Chosen) -> Iterator[str]:
+    data, other = a.run.header.target, b.run.header.target
+    if data.spec != other.spec:
+        yield f"The targets have different names ({data.spec} and {other.spec})."
+    if data.dataset != other.dataset:
+        yield f"The data sets are of different classes ({data.dataset} and {other.dataset})."
+    if data.arguments != other.arguments:
+        yield "The targets were given different arguments."
+    if data.length != other.length:
+        lengths = ("unknown" if n is None else f"{n:,}" for n in (data.length, other.length))
+        yield f"The data sets differ in length ({' and '.join(lengths)})."
+    if a.settings.batch_size != b.settings.batch_size:
+        yield "The batch sizes differ: samples per second are compared all the same."
+
+
+def _of_machines(one: RunHeader, two: RunHeader) -> Iterator[str]:
     steps = [side.settings.get("step_s") for side in (one, two)]
     step_s = [float(each) if isinstance(each, int | float) else 0.0 for each in steps]
-    known = {
-        f"The targets have different names ({data.spec} and {other.spec}).": data.spec
-        != other.spec,
-        f"The data sets are of different classes ({data.dataset} and {other.dataset}).": (
-            data.dataset != other.dataset
-        ),
-        "The targets were given different arguments.": data.arguments != other.arguments,
-        f"The data sets differ in length ({' and '.join(lengths)}).": data.length != other.length,
-        "The batch sizes differ: samples per second are compared all the same.": (
-            a.settings.batch_size != b.settings.batch_size
-        ),
-        "Neither run measured both settings, so that their part is reckoned; more workers also take"
-        " a larger share of cores that neighbours want.": (
-            a.settings != b.settings and not bridges(a, b)
-        ),
-        "The runs were measured with different steps"
-        f" ({' and '.join(map(format_duration, step_s))}).": (
-            abs(step_s[0] - step_s[1]) > SAME_STEP * max(step_s)
-        ),
-        f"The versions of torch differ ({one.torch_version} and {two.torch_version}): part of the"
-        " CPU time per sample may be theirs.": one.torch_version != two.torch_version,
-        f"The versions of Python differ ({one.python_version} and {two.python_version}).": (
-            one.python_version != two.python_version
-        ),
-        "Only one of the runs had an accelerator.": (
-            (one.accelerator is None) != (two.accelerator is None)
-        ),
-    }
-    for name, own in (("A", a.own), ("B", b.own)):
-        known |= {
-            f"{name} was measured only once, so nothing tells how steady it is.": len(own) == 1,
-            f"The epochs of {name} were too short: its rate counts the turn of the epoch.": any(
-                trial.whole_epochs for trial in own
-            ),
-        }
-    return tuple(text for text, holds in known.items() if holds)
+    if abs(step_s[0] - step_s[1]) > SAME_STEP * max(step_s):
+        lasting = " and ".join(map(format_duration, step_s))
+        yield f"The runs were measured with different steps ({lasting})."
+    if one.torch_version != two.torch_version:
+        yield (
+            f"The versions of torch differ ({one.torch_version} and {two.torch_version}): part of "
+            "the CPU time per sample may be theirs."
+        )
+    if one.python_version != two.python_version:
+        yield f"The versions of Python differ ({one.python_version} and {two.python_version})."
+    if (one.accelerator is None) != (two.accelerator is None):
+        yield "Only one of the runs had an accelerator."
