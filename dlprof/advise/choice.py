@@ -271,9 +271,8 @@ def judge(choice: Choice, run: Run, certificate: Certificate | None) -> tuple[Co
 def _of_data(workers: int, run: Run) -> Iterator[str]:
     """Why the data with so many workers may be wrong, though nobody saw that it is."""
     found = Integrity.of(run)
-    if found.unshared and workers > 1:
-        sign = inside(next(iter(found.unshared.values())))
-        yield f"{sign}: each worker may repeat what the others give"
+    if sign := found.doubt(workers):
+        yield f"{inside(sign)}: each worker may repeat what the others give"
     seen = {t.config.num_workers for t in run.trials if t.failure is None and t.epoch_samples}
     if found.truncated and workers not in seen:
         yield (

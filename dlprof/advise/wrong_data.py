@@ -76,7 +76,7 @@ def unshared_text(sign: str) -> str:
     """Why samples may come more than once, by what shows it."""
     return (
         f"{sign}: unless the dataset draws samples at random, or shares them out by other means, "
-        "such as a queue or a counter, each of them comes once per worker."
+        "such as a queue or a counter, they come several times an epoch."
     )
 
 
@@ -127,11 +127,12 @@ def found_in(trials: Sequence[Trial], found: Integrity, now: int) -> Iterator[Fi
 
     if found.duplicated is not None:
         seen = failed_by(trials, "duplicated")
-        workers = now if now > 1 else max((t.config.num_workers for t in seen), default=2)
+        tried = {trial.config.num_workers for trial in seen}
+        workers = now if now in tried else max(tried, default=max(2, now))
         title, text = duplicated_title(seen), several_times(workers, seen)
         ids = (trial.id for trial in seen)
         yield finding("data.duplicated", title, text, SHARDED, ids, duplicated_cost(now))
-    if found.unshared:
+    elif found.unshared:
         text = unshared_text(next(iter(found.unshared.values())))
         yield finding("data.unshared", UNSHARED_TITLE, text, SHARDED, found.unshared)
     if found.truncated:
@@ -141,7 +142,7 @@ def found_in(trials: Sequence[Trial], found: Integrity, now: int) -> Iterator[Fi
         ids = (trial.id for trial in failed_by(trials, "truncated"))
         cost = 1.0 if now in found.truncated else 0.0
         yield finding("data.truncated", title, text, WHOLE, ids, cost)
-    if found.fed is not None:
+    if found.fed is not None and found.fault(Config(num_workers=found.fed)) is None:
         yield Finding(
             code="workers.unfed",
             severity="info",

@@ -10,7 +10,7 @@ import dataclasses
 import math
 import re
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from dlprof.records.calibration import SweepPrediction
 from dlprof.records.config import Config
@@ -35,6 +35,12 @@ WHOLE_EPOCHS = (
 )
 """What to do about epochs that end early."""
 
+SHARE_ALL = (
+    "See that the workers' shares together hold all samples, whatever num_workers is, and that "
+    "__len__ says how many come."
+)
+"""What to do about epochs that are shorter with some workers than with fewer."""
+
 DUPLICATED_SIGN = "each comes once per worker"
 """In the warning of a trial of an earlier version whose workers gave the same batches."""
 
@@ -56,8 +62,12 @@ ONE_BATCH_SIGN = "its rate rests on the size of one batch"
 NEVER_ASKED = "The iterable dataset never asks which worker it runs in"
 """What such a trial shows, as the beginning of a sentence."""
 
-_LONGER = "An epoch has"
-"""How a failure begins whose workers give more than one alone, though nothing was seen twice."""
+SOME_SHARED = "Workers gave some of the same samples"
+"""What such a trial shows that saw no whole epoch, likewise."""
+
+_UNTRIED = "Workers yield the same samples with"
+_GUESSED = ("An epoch has", "An epoch gave", _UNTRIED)
+"""How failures begin of samples that come more than once, though nothing was seen twice."""
 
 _PROMISE = re.compile(r"gave ([\d,]{1,24}) batches where __len__ promises ([\d,]{1,24})")
 
@@ -79,7 +89,8 @@ class Integrity:
 
     Attributes:
         duplicated: How several workers give the same samples; ``None`` if they don't.
-        right: The most workers whose data was right, fewer than those that duplicated it.
+        fewest: The fewest workers that were seen to do so.
+        right: The most workers of which nothing speaks against their data, fewer than those.
         truncated: How epochs end early, by ``num_workers``.
         whole: ``num_workers`` with which a map-style dataset gave a whole epoch, though others end
             early: with all but these it ends early too. ``None`` where it says nothing of others.
@@ -90,9 +101,11 @@ class Integrity:
         unfed_of: The ``num_workers`` with which that was seen.
         unshared: What lets samples seem to come more than once, which is no proof of it, by the
             trial that shows it.
+        shared_out: ``num_workers`` above 1 whose epochs are as long as those of one worker or none.
     """
 
     duplicated: Failure | None = None
+    fewest: int = 0
     right: int = 1
     truncated: Mapping[int, Failure] = dataclasses.field(default_factory=dict)
     whole: frozenset[int] | None = None
@@ -101,6 +114,7 @@ class Integrity:
     fed: int | None = None
     unfed_of: int = 0
     unshared: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    shared_out: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, run: Run) -> Integrity:
@@ -113,12 +127,20 @@ class Integrity:
     ) -> Integrity:
         """What some trials of a target, and what the traced ones among them showed, say."""
         iterable = target.kind == "iterable"
-        faults = [(trial, fault) for trial in trials if (fault := _fault(trial))]
+        shared_out = frozenset(_shared_out(trials)) if iterable else frozenset()
+        faults = [
+            (trial, fault)
+            for trial in trials
+            if (fault := _fault(trial)) is not None
+            and (trial.failure or trial.config.num_workers not in shared_out)
+        ]
         faults += [*_overlong(trials), *_miscounted(trials)] if iterable else []
         twice = [(t.config.num_workers, f) for t, f in faults if f.kind == "duplicated"]
         wrong = {trial.id for trial, _ in faults}
-        right = [t.config.num_workers for t in trials if t.failure is None and t.id not in wrong]
+        worked = [trial for trial in trials if trial.failure is None and trial.id not in wrong]
+        unshared = _unshared(worked, shared_out) if iterable else {}
         fewest = min((workers for workers, _ in twice), default=0)
+        right = [t.config.num_workers for t in worked if t.id not in unshared]
         short = {t.config.num_workers: f for t, f in faults if f.kind == "truncated"}
         counted = {t.config.num_workers for t in trials if t.failure is None and t.epoch_samples}
         fed = [(each.fed_workers, each.config.num_workers) for each in explanations]
@@ -128,14 +150,16 @@ class Integrity:
         unfed_of = min((n for some, n in fed if iterable and some < n and n > most), default=0)
         return cls(
             duplicated=min((f for _, f in twice), key=is_guessed, default=None),
+            fewest=fewest,
             right=max((workers for workers in right if workers < fewest), default=1),
             truncated=short,
             whole=frozenset(counted) if short and not iterable else None,
             refused=_refused(trials) if iterable else {},
-            worked=max(right, default=0),
+            worked=max((t.config.num_workers for t in worked), default=0),
             fed=most if unfed_of else None,
             unfed_of=unfed_of,
-            unshared={} if twice else _unshared(trials),
+            unshared={} if twice else unshared,
+            shared_out=shared_out,
         )
 
     @property
@@ -153,12 +177,22 @@ class Integrity:
         """Why a configuration's data is wrong, or there is none; ``None`` if nothing is known."""
         workers = config.num_workers
         if self.duplicated is not None and workers > max(1, self.right):
+            if workers < self.fewest:
+                unseen = f"nothing shows that they don't with {workers}"
+                message = f"{_UNTRIED} num_workers={self.fewest}, and {unseen}."
+                return Failure(kind="duplicated", message=message, hint=self.duplicated.hint)
             return doubled(workers, self.duplicated)
         if workers in self.truncated:
             return self.truncated[workers]
         if self.whole is not None and workers not in self.whole:
             return next(iter(self.truncated.values()))
         return next((f for least, f in self.refused.items() if workers >= least), None)
+
+    def doubt(self, workers: int) -> str:
+        """What lets samples of so many workers seem to come more than once; mostly empty."""
+        if workers < 2 or workers in self.shared_out:
+            return ""
+        return next(iter(self.unshared.values()), "")
 
     def is_unproven(self, config: Config) -> bool:
         """Whether more workers of an iterable raise, and it is not known that so many don't."""
@@ -290,22 +324,30 @@ def _overlong(trials: Sequence[Trial]) -> list[tuple[Trial, Failure]]:
     more = [trial for trial, came, promised in promises if came > promised]
     if any(trial.config.num_workers < 2 for trial in more):
         return []
-    return [(trial, doubled(trial.config.num_workers)) for trial in more]
+    return [(trial, _overlong_fault(trial)) for trial in more]
 
 
-def _compared(trials: Sequence[Trial]) -> Iterator[tuple[int, list[Trial], list[Trial]]]:
-    """Several workers, their trials, and those of fewer workers, as far as both saw whole epochs.
+def _overlong_fault(trial: Trial) -> Failure:
+    if any(SHARED_SIGN in text for text in trial.warnings):
+        return doubled(trial.config.num_workers)
+    came, promised = _promise(trial)
+    said = f"An epoch gave {came:,} batches where __len__ promises {promised:,}."
+    return Failure(kind="duplicated", message=said, hint=SHARE_OUT)
 
-    At one batch size each; one worker is as good as none.
+
+def _compared(trials: Iterable[Trial]) -> Iterator[tuple[list[Trial], list[Trial]]]:
+    """The trials of more workers beside those of the fewest, as far as they saw whole epochs.
+
+    At one batch size each.
     """
-    groups: dict[tuple[int, int | None], list[Trial]] = {}
+    by_size: dict[int | None, dict[int, list[Trial]]] = {}
     for trial in trials:
         if trial.failure is None and trial.epoch_samples:
-            workers = trial.config.num_workers if trial.config.num_workers > 1 else 0
-            groups.setdefault((workers, trial.config.batch_size), []).append(trial)
-    for (workers, size), group in groups.items():
-        if workers and (0, size) in groups:
-            yield workers, group, groups[0, size]
+            groups = by_size.setdefault(trial.config.batch_size, {})
+            groups.setdefault(trial.config.num_workers, []).append(trial)
+    for groups in by_size.values():
+        fewest = min(groups)
+        yield from ((group, groups[fewest]) for n, group in groups.items() if n > fewest)
 
 
 def _counts(trials: Iterable[Trial]) -> list[int]:
@@ -319,9 +361,9 @@ def _miscounted(trials: Sequence[Trial]) -> Iterator[tuple[Trial, Failure]]:
     shorter than the shortest of those by more than these differ.
     """
     varied = _is_varied(trials)
-    for workers, group, fewer in _compared(trials):
+    for group, fewer in _compared(trials):
         counts, plain = _counts(group), _counts(fewer)
-        usual = statistics.median(plain)
+        usual, workers = statistics.median(plain), group[0].config.num_workers
         longer = not varied and min(counts) >= _MORE * max(plain)
         for trial, count in zip(group, counts, strict=True):
             if count > _MORE * usual and any(SHARED_SIGN in text for text in trial.warnings):
@@ -329,15 +371,41 @@ def _miscounted(trials: Sequence[Trial]) -> Iterator[tuple[Trial, Failure]]:
             elif longer and UNSHARED_SIGN in trial.warnings:
                 said = f"{_compared_text(trial, fewer)}."
                 yield trial, Failure(kind="duplicated", message=said, hint=SHARE_OUT)
-        each = max(trial.samples_per_batch or usual for trial in group)
-        spare = workers * each + _FEWER * usual
-        if not _is_fixed(fewer):
-            spare = max(spare, _CHANCE * math.sqrt(2 * usual))
-        if varied or max(counts) >= 2 * min(plain) - max(plain) - spare:
+        # Several workers may have more than their share: nothing is missing in others then.
+        if varied or fewer[0].config.num_workers > 1:
+            continue
+        if max(counts) >= 2 * min(plain) - max(plain) - _spare(group, fewer):
             continue
         for trial in group:
             said = f"{_compared_text(trial, fewer)}."
-            yield trial, Failure(kind="truncated", message=said, hint=WHOLE_EPOCHS)
+            yield trial, Failure(kind="truncated", message=said, hint=SHARE_ALL)
+
+
+def _spare(group: Sequence[Trial], fewer: Sequence[Trial]) -> float:
+    """Samples by which epochs may differ, where that is not by chance."""
+    usual = statistics.median(_counts(fewer))
+    each = max(trial.samples_per_batch or usual for trial in group)
+    spare = group[0].config.num_workers * each + _FEWER * usual
+    return spare if _is_fixed(fewer) else max(spare, _CHANCE * math.sqrt(2 * usual))
+
+
+def _is_longer(group: Sequence[Trial], fewer: Sequence[Trial]) -> bool:
+    """Whether epochs are longer than with fewer workers: far longer, unless all are of a length."""
+    least, most = min(_counts(group)), max(_counts(fewer))
+    fixed = _is_fixed(fewer) and _is_fixed(group)
+    return least >= _MORE * most or (fixed and least > most + _spare(group, fewer))
+
+
+def _shared_out(trials: Sequence[Trial]) -> set[int]:
+    """Several workers, together with as many samples as one worker or none."""
+    if _is_varied(trials):
+        return set()
+    return {
+        group[0].config.num_workers
+        for group, fewer in _compared(trials)
+        if fewer[0].config.num_workers < 2 <= group[0].config.num_workers
+        and max(_counts(group)) <= max(_counts(fewer)) + _spare(group, fewer)
+    }
 
 
 def _is_varied(trials: Iterable[Trial]) -> bool:
@@ -351,27 +419,32 @@ def _is_fixed(trials: Sequence[Trial]) -> bool:
     return again and len({*counts}) == 1
 
 
-def _unshared(trials: Sequence[Trial]) -> dict[str, str]:
-    """Trials whose epochs have far more samples than those of fewer workers.
+def _unshared(trials: Sequence[Trial], shared_out: Collection[int]) -> dict[str, str]:
+    """What lets workers seem to give the same samples, by trial.
 
-    Where none of both were counted, or no two are alike, those in which no worker asked for its
-    share.
+    Longer epochs than those of fewer workers. Where none of both were counted, or no two are alike,
+    some of the same samples, or that no worker asked for its share; unless others share out though
+    they don't ask.
     """
+    found: dict[str, str] = {}
     compared = [] if _is_varied(trials) else [*_compared(trials)]
-    if not compared:
-        ok = (trial for trial in trials if trial.failure is None)
-        return {trial.id: NEVER_ASKED for trial in ok if UNSHARED_SIGN in trial.warnings}
-    return {
-        trial.id: _compared_text(trial, fewer)
-        for _, group, fewer in compared
-        if min(_counts(group)) >= _MORE * max(_counts(fewer))
-        for trial in group
-    }
+    told = {trial.id for group, _ in compared for trial in group}
+    for trial in trials:
+        if trial.config.num_workers in {0, 1, *shared_out} or trial.id in told:
+            continue
+        if any(SHARED_SIGN in text for text in trial.warnings):
+            found[trial.id] = SOME_SHARED
+        if UNSHARED_SIGN in trial.warnings and not shared_out:
+            found[trial.id] = NEVER_ASKED
+    for group, fewer in compared:
+        if _is_longer(group, fewer):
+            found |= {trial.id: _compared_text(trial, fewer) for trial in group}
+    return found
 
 
 def _compared_text(trial: Trial, fewer: Sequence[Trial]) -> str:
     return (
-        f"{_LONGER} {trial.epoch_samples or 0:,} samples with "
+        f"An epoch has {trial.epoch_samples or 0:,} samples with "
         f"num_workers={trial.config.num_workers}, and {statistics.median(_counts(fewer)):,.0f} "
         "with fewer workers"
     )
@@ -394,8 +467,8 @@ def doubled(workers: int, seen: Failure | None = None) -> Failure:
 
 
 def is_guessed(fault: Failure) -> bool:
-    """Whether samples that come twice are concluded from the length of epochs alone."""
-    return fault.kind == "duplicated" and fault.message.startswith(_LONGER)
+    """Whether samples that come twice are concluded from other than such samples."""
+    return fault.kind == "duplicated" and fault.message.startswith(_GUESSED)
 
 
 def _refused(trials: Iterable[Trial]) -> dict[int, Failure]:

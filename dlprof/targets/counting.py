@@ -141,7 +141,7 @@ class WorkerSamples:
         count: Samples in a batch.
 
     Attributes:
-        duplicated: Whether the workers gave the same samples.
+        duplicated: Whether the workers gave the same samples, as far as they were looked at.
         batches: How many batches of an epoch are compared.
     """
 
@@ -163,22 +163,25 @@ class WorkerSamples:
             if self._agreed is not None:
                 before = self._agreed if self._before is None else self._before
                 self._before, self._agreed = self._agreed & before, None
-        worker = position % self._workers
+        turn, worker = divmod(position, self._workers)
         try:
             self._streams[worker] += sample_digests(batch, self._count(batch) or 1)
         except Exception:  # noqa: BLE001 - arrays of objects, or of a class that is like none
             self.batches = 0
-        if worker == self._workers - 1:
+        # In later rounds torch goes past workers that had nothing in the first.
+        last = max((n for n, some in enumerate(self._streams) if some), default=0) if turn else 0
+        if worker in {self._workers - 1, last or -1}:
             self._agreed = agreeing(self._streams)
-            self.duplicated |= position >= self._workers and self._proven()
+            self.duplicated = turn > 0 and self._proven()
 
     def _proven(self) -> bool:
         """Whether those that agree, now and in the epochs before, are enough."""
         if self._agreed is None:
             return False
         pairs = self._agreed if self._before is None else self._agreed & self._before
-        alike = len(set(itertools.chain(*pairs))) == self._workers
-        everyone = len(pairs) == self._workers * (self._workers - 1) // 2
+        workers = sum(map(bool, self._streams))
+        alike = len(set(itertools.chain(*pairs))) == workers
+        everyone = len(pairs) == workers * (workers - 1) // 2
         return alike and (everyone or self._before is not None)
 
     def is_past(self, position: int) -> bool:
@@ -200,12 +203,12 @@ def agreeing(streams: Sequence[Sequence[Digest]]) -> set[tuple[int, int]] | None
         ``None`` where it can't be said: with too few samples, and where a worker repeats itself.
         Then samples are drawn with replacement or hardly differ, and equal ones say nothing.
     """
-    sets = [{whole for whole, _ in stream} for stream in streams]
-    if min(map(len, sets)) < _FEWEST or any(map(_repeats, streams)):
+    sets = [{whole for whole, _ in stream} for stream in streams]  # some workers may idle
+    if min(len(each) or _FEWEST for each in sets) < _FEWEST or any(map(_repeats, streams)):
         return None
     return {
         (one, other)
-        for one, other in itertools.combinations(range(len(sets)), 2)
+        for one, other in itertools.combinations([n for n, each in enumerate(sets) if each], 2)
         if len(sets[one] & sets[other]) >= _SAME * min(len(sets[one]), len(sets[other]))
     }
 
@@ -220,7 +223,8 @@ def is_resampled(dataset: object, depth: int = 0) -> bool:
 
     Then an epoch has no samples of its own, and each worker gives as many as one alone would.
     """
-    if "resampl" in type(dataset).__name__.lower():
+    kind = type(dataset)
+    if "resampl" in kind.__name__.lower() and kind.__module__.partition(".")[0] == "webdataset":
         return True
     if depth > _MOST_STAGES:
         return False

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import mmap
 import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
 from dlprof.records import (
+    DUPLICATED_SIGN,
     SHARED_SIGN,
     UNSHARED_SIGN,
     VARIED_SIGN,
@@ -23,6 +25,9 @@ IN_SAMPLES = "__len__ counts samples, not batches"
 
 _TELLING = frozenset({"id", "num_workers", "dataset", "__dict__"})
 """What of ``WorkerInfo`` is read in order to share samples out."""
+
+_DUPLICATED = f"workers yield the same samples: {DUPLICATED_SIGN}"
+"""The warning of a trial whose workers did ask: shares may begin alike, which long epochs tell."""
 
 _WEIGHED = 2
 """Batches before the window whose bytes are counted."""
@@ -69,14 +74,14 @@ class Seen:
         """Look at a batch, whose position in its epoch says which worker it came from.
 
         Raises:
-            WrongDataError: The workers give the same samples.
+            WrongDataError: The workers give the same samples, and none asked for its share.
         """
         if self._seen < _WEIGHED:
             self.weigh(batch)
         if self._compared is None:
             return
         self._compared.look(position, batch)
-        if self._compared.duplicated:
+        if self._compared.duplicated and not (self._asked is not None and self._asked()):
             fault = doubled(self._workers)
             raise WrongDataError("duplicated", fault.message, hint=fault.hint)
 
@@ -90,7 +95,9 @@ class Seen:
         """What was seen that is no proof of anything."""
         overlap = self._compared is not None and self._compared.overlap
         unshared = self._asked is not None and not self._asked()
-        return [*([SHARED_SIGN] if overlap else []), *([UNSHARED_SIGN] if unshared else [])]
+        duplicated = self._compared is not None and self._compared.duplicated
+        signs = {_DUPLICATED: duplicated, SHARED_SIGN: overlap, UNSHARED_SIGN: unshared}
+        return [sign for sign, holds in signs.items() if holds]
 
     def weigh(self, batch: Any) -> None:
         """Count the bytes of a batch."""
@@ -137,7 +144,7 @@ def watch_worker_info(loader: object) -> Callable[[], bool]:
     asked = mmap.mmap(-1, 1)  # shared with the workers
 
     def read(info: object, name: str) -> Any:
-        if name in _TELLING:
+        if name in _TELLING and not _is_for_nothing(info, sys._getframe(1)):  # noqa: SLF001 - whose it is
             asked[0] = 1
             object.__setattr__(info, "__class__", plain)  # costs nothing from here on
         return object.__getattribute__(info, name)
@@ -148,6 +155,17 @@ def watch_worker_info(loader: object) -> Callable[[], bool]:
         if getattr(module, "__dict__", {}).get("WorkerInfo") is plain:
             module.WorkerInfo = watched  # type: ignore[attr-defined]
     return lambda: asked[0] == 1
+
+
+def _is_for_nothing(info: object, asking: types.FrameType) -> bool:
+    """Whether torch asks in order to share a data pipe out, and no part of that can be."""
+    if asking.f_code.co_name != "_sharding_worker_init_fn":
+        return False
+    from torch.utils.data.graph import traverse_dps  # noqa: PLC0415
+    from torch.utils.data.graph_settings import get_all_graph_pipes  # noqa: PLC0415
+
+    pipes = get_all_graph_pipes(traverse_dps(object.__getattribute__(info, "dataset")))
+    return not any(hasattr(pipe, "apply_sharding") for pipe in pipes)
 
 
 def check_length(loop: Loop, target: Target, config: Config) -> list[str]:

@@ -10,6 +10,7 @@ import array
 import dataclasses
 import itertools
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -288,7 +289,7 @@ class Loop:
         torch asks the workers in turns for the first batches, and goes past those that have none.
         """
         came = len(self.now.yields_s)
-        self._inspect(came - 1, self.batch)
+        self._inspect(self._place(came), self.batch)
         if self._passed <= self._config.num_workers:
             self._from_each = came
         if self._passed >= self._config.num_workers > 0:
@@ -302,6 +303,17 @@ class Loop:
         few = self._from_each == len(self.now.yields_s)
         if few and self._passed >= self._config.num_workers > 0:
             self.fed_workers = self._from_each
+
+    def _place(self, came: int) -> int:
+        """The index of the last batch, which says whose it is; beyond all that are looked at else.
+
+        Until torch has gone past a worker that had no more it is that of the batches that came.
+        Those that were asked for at first still come in turns then, later ones don't.
+        """
+        index = self._passed - 1
+        if index < came:
+            return came - 1
+        return index if index < self._config.batches_in_flight else sys.maxsize
 
     @property
     def _passed(self) -> int:
@@ -483,7 +495,9 @@ def _take_sizes(loop: Loop, gate: Gate) -> None:
 def _check_whole(loop: Loop, gate: Gate) -> None:
     """Notice an epoch that was cut short: torch takes a ``StopIteration`` for its end."""
     came = len(loop.now.yields_s)
-    if gate.attached and gate.exact and came < gate.batches:
+    promised = loop.promised()  # a class of the user's own may ask for more than it hands on
+    owed = gate.batches if promised is None else min(gate.batches, promised)
+    if gate.attached and gate.exact and came < owed:
         raise ended_early(came, gate.batches)
 
 

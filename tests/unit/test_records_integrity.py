@@ -13,7 +13,9 @@ from predicted_runs import calibration
 
 from dlprof.advise.wrong_data import said_first
 from dlprof.records import (
+    DUPLICATED_SIGN,
     SHARED_SIGN,
+    SOME_SHARED,
     UNSHARED_SIGN,
     VARIED_SIGN,
     Config,
@@ -132,6 +134,12 @@ def test_workers_that_give_more_than_is_promised_give_the_same() -> None:
     found = iterable([trial(config(0)), trial(config(2), warnings=(MORE,))])
     assert faulty(found, 0, 1, 2, 4) == [2, 4]
     told = said_first(checked(found))[0]
+    assert told.startswith(
+        "Workers may yield the same samples. An epoch gave 1,040 batches where __len__ promises "
+        "1,020: unless"
+    )
+    same = iterable([trial(config(0)), trial(config(2), warnings=(MORE, SHARED_SIGN))])
+    told = said_first(checked(same))[0]
     assert "not share them out. An epoch gave 1,040 batches where __len__ promises 1,020." in told
     both = [trial(config(0), warnings=(MORE,)), trial(config(2), warnings=(MORE,))]
     assert not faulty(iterable(both), 0, 1, 2, 4)  # the promise is broken by one worker alone
@@ -183,6 +191,67 @@ def test_workers_that_never_ask_for_their_share_are_told_where_no_whole_epoch_te
     assert not Integrity.of(iterable(whole)).unshared
     assert not Integrity.of(iterable([silent, wrong(config(4), "duplicated")])).unshared
     assert not faulty(iterable([silent]), 0, 1, 2, 4)
+
+
+def test_what_was_seen_of_many_workers_vouches_for_no_others() -> None:
+    """Shares by ``id % 2``: two workers are right, three give half of the samples twice."""
+    plain = trial(config(0), epoch_samples=96, samples_per_batch=8.0)
+    three = trial(config(3), epoch_samples=144, samples_per_batch=8.0)
+    eight = wrong(config(8), "duplicated")
+    found = iterable([plain, three, eight])
+    assert faulty(found, 0, 1, 2, 3, 4, 8) == [2, 3, 4, 8]
+    untried = Integrity.of(found).fault(config(2))
+    assert untried is not None
+    assert untried.message == (
+        "Workers yield the same samples with num_workers=8, and nothing shows that they don't "
+        "with 2."
+    )
+    two = trial(config(2), epoch_samples=96, samples_per_batch=8.0)
+    assert faulty(iterable([plain, two, three, eight]), 0, 1, 2, 3, 4, 8) == [3, 4, 8]
+
+
+def test_one_worker_may_lack_what_none_has() -> None:
+    """As a list of files of which each worker takes the one of its number."""
+    none, one, two = (
+        trial(config(n), epoch_samples=samples, samples_per_batch=4.0, window_samples=200)
+        for n, samples in enumerate((96, 48, 96))
+    )
+    found = iterable([none, one, two])
+    assert faulty(found, 0, 1, 2) == [1]
+    assert not Integrity.of(found).unshared
+
+
+def test_equal_samples_of_shares_as_long_as_they_should_be_are_no_fault() -> None:
+    """As videos that begin with the same frames."""
+    same = f"workers yield the same samples: {DUPLICATED_SIGN}"
+    plain, two, four = (
+        trial(config(n), epoch_samples=320, samples_per_batch=4.0, warnings=(same,) if n else ())
+        for n in (0, 2, 4)
+    )
+    assert not faulty(iterable([plain, two, four]), 0, 1, 2, 4)
+    unseen = dataclasses.replace(four, epoch_samples=None)
+    assert faulty(iterable([plain, unseen]), 0, 1, 2, 4) == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("plain", "several", "sign"),
+    [
+        (None, None, SOME_SHARED),
+        (320, None, SOME_SHARED),
+        (320, 320, ""),
+        (120, 168, "An epoch has 168 samples with num_workers=2, and 120 with fewer workers"),
+        (120, 130, ""),  # a batch of each worker, and 2 %
+    ],
+)
+def test_some_of_the_same_samples_are_a_doubt(
+    plain: int | None, several: int | None, sign: str
+) -> None:
+    none = trial(config(0), epoch_samples=plain, samples_per_batch=4.0)
+    two = trial(config(2), epoch_samples=several, samples_per_batch=4.0, warnings=(SHARED_SIGN,))
+    found = iterable([none, none, two, two])
+    assert Integrity.of(found).doubt(2) == sign
+    assert Integrity.of(found).doubt(1) == ""
+    assert not faulty(found, 0, 1, 2, 4)
 
 
 def test_epochs_are_compared_at_one_batch_size_and_where_they_were_counted() -> None:

@@ -18,6 +18,7 @@ from dlprof.advise.wording import factor, severity_of
 from dlprof.advise.wrong_data import REPEATED, found_in
 from dlprof.records import (
     NEVER_ASKED,
+    SOME_SHARED,
     Config,
     Diagnosis,
     Estimate,
@@ -276,10 +277,12 @@ def _sharing_unseen(view: View, config: Config) -> str:
     asks = None if script is None else script.loader.asks_worker
     if asks or any(trial.config.num_workers > 1 for trial in right):
         return ""
-    never = NEVER_ASKED in unshared.values()
+    never, same = (sign in unshared.values() for sign in (NEVER_ASKED, SOME_SHARED))
     if script is not None:  # in workers that are not forked nobody looked
         forked = (view.config.start_method or script.start_method) == "fork"
         never = asks is False and (forked or not view.workers)
+    if same and not never:
+        return "gave some of the same samples in several workers"
     return "never asks get_worker_info()" if never else "wasn't seen with several workers"
 
 

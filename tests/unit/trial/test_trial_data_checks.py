@@ -15,10 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torch.utils.data._utils import worker
+from torch.utils.data.datapipes.iter import IterableWrapper
 
-from dlprof.records import VARIED_SIGN, Config, Target
+from dlprof.records import DUPLICATED_SIGN, VARIED_SIGN, Config, Target
 from dlprof.targets.counting import SampleCounter, agreeing, is_resampled
 from dlprof.targets.workers import WorkerSetup
+from dlprof.trial import data_checks
 from dlprof.trial.data_checks import IN_SAMPLES, Seen, check_length, watch_worker_info
 from dlprof.trial.measure import Loop, WrongDataError
 
@@ -166,6 +168,8 @@ def test_epochs_that_differ_in_length_are_noted() -> None:
 
 
 class ResampledStage(IterableDataset[int]):
+    __module__ = "webdataset.shardlists"
+
     def __iter__(self) -> Iterator[int]:
         return iter(())
 
@@ -178,9 +182,14 @@ class Chain(IterableDataset[int]):
         return iter(())
 
 
+class ResampledAudio(Chain):
+    """Of another sampling rate."""
+
+
 def test_draws_with_replacement_have_no_epoch() -> None:
     assert is_resampled(Chain(Chain(ResampledStage()), 3))
     assert not is_resampled(Chain(Chain(), [1, 2]))
+    assert not is_resampled(ResampledAudio())
     holder = Chain()
     holder.pipeline.append(holder)
     assert not is_resampled(holder)
@@ -275,6 +284,44 @@ def test_whether_a_worker_asks_which_one_it_is(
     if settings.get("multiprocessing_context") is None:
         assert len(list(loader)) == (16 if asks else 32)
     assert asked() is told
+
+
+@pytest.mark.parametrize("shards", [True, False])
+def test_torch_asks_for_nothing_for_data_pipes_without_a_filter(
+    monkeypatch: pytest.MonkeyPatch, *, shards: bool
+) -> None:
+    monkeypatch.setattr(worker, "WorkerInfo", worker.WorkerInfo)
+    pipe = IterableWrapper(range(16)).shuffle()
+    loader = DataLoader(pipe.sharding_filter() if shards else pipe, num_workers=2)
+    asked = watch_worker_info(loader)
+    assert len(list(loader)) == (16 if shards else 32)
+    assert asked() is shards
+
+
+def test_workers_that_ask_are_told_by_their_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their shares may begin alike: they are looked at for longer, and no error is raised."""
+    monkeypatch.setattr(data_checks, "watch_worker_info", lambda _: lambda: True)
+    target = Target(spec="x", kind="iterable", dataset="X")
+    loader = DataLoader(Numbers(asks=True), num_workers=2)
+    alike = [batch(n, n + 1, n + 2) for n in (1, 1, 4, 4, 7, 7)]
+    for last, found in (((10, 10), True), ((10, 20), False)):
+        seen = Seen(target, Config(num_workers=2), SampleCounter(), loader)
+        rest = [batch(n, n + 3, n + 5) for n in last]
+        for position, one in enumerate([*alike, *rest]):
+            seen.inspect(position, one)
+        assert any(DUPLICATED_SIGN in text for text in seen.warnings) is found
+
+
+def test_idle_workers_are_no_other_workers() -> None:
+    """Two of four yield all; the batches of the others are left out."""
+    seen = Seen(
+        Target(spec="x", kind="iterable", dataset="X"), Config(num_workers=4), SampleCounter()
+    )
+    seen.inspect(0, batch(1, 2, 3))
+    seen.inspect(1, batch(1, 2, 3))
+    seen.inspect(4, batch(4, 5, 6))
+    with pytest.raises(WrongDataError):
+        seen.inspect(5, batch(4, 5, 6))
 
 
 def test_workers_of_another_package_are_watched_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,6 +144,17 @@ def test_an_epoch_that_ends_early_is_noticed() -> None:
         run(FakeLoader(VirtualClock(), length=30, lost=5), Config(), window_s=60.0)
 
 
+def test_a_loader_that_hands_on_as_many_as_it_promises_ends_as_it_should() -> None:
+    """As a class that takes a few batches of a DataLoader, which has asked for more."""
+
+    class Short(FakeLoader):
+        def __len__(self) -> int:
+            return 25
+
+    measured, _ = run(Short(VirtualClock(), length=30, lost=5), Config(), window_s=60.0)
+    assert measured.batches_per_s is not None
+
+
 def test_an_empty_loader_is_named() -> None:
     with pytest.raises(EmptyLoaderError):
         run(FakeLoader(VirtualClock(), length=0), Config())
