@@ -31,6 +31,7 @@ from dlprof.advise.wording import factor, percent
 from dlprof.records import (
     CUT_SHORT_SIGN,
     Config,
+    Integrity,
     PinCosts,
     PinGain,
     PredictedCase,
@@ -79,6 +80,18 @@ def conditions(choice: Choice) -> Iterator[Reason]:
     if cut:
         claim = f"Its rate may be that of a loader that still warms up: {cut}"
         yield Reason(claim=claim, evidence=ids)
+
+
+def unchecked(run: Run, pick: Config) -> Iterator[Reason]:
+    """That nobody saw whether several workers of an iterable share all samples out."""
+    found, workers = Integrity.of(run), pick.num_workers
+    checked = workers in {0, 1, *found.shared_out} or found.doubt(workers)
+    if run.header.target.kind == "iterable" and not checked:
+        claim = (
+            f"Whether {workers} workers share the samples out was not seen: no whole epoch of "
+            "theirs could be compared with one of fewer"
+        )
+        yield Reason(claim=claim)
 
 
 def neighbours(run: Run) -> Iterator[Reason]:

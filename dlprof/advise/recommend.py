@@ -21,6 +21,7 @@ from dlprof.advise.reasons import (
     foretold,
     levers,
     neighbours,
+    unchecked,
 )
 from dlprof.advise.rules import rule_configs, rules_of_thumb
 from dlprof.advise.situation import Situation, is_calibrated, usable_calibration
@@ -35,6 +36,7 @@ from dlprof.records import (
     ConfigRate,
     Constraints,
     Expected,
+    Integrity,
     Machine,
     PredictedCase,
     Reason,
@@ -141,6 +143,13 @@ def decide(
         return _among_all(run, situation, also, cells)
     # A configuration that failed once may fail again: only where nothing else is left.
     steady = [candidate for candidate in measured if not candidate.failures] or measured
+    # Nor more workers than get data, which change nothing but what they take.
+    most = Integrity.of(run).fed
+    kept = [
+        c for c in steady if c.config == situation.present or c.config.num_workers <= (most or 0)
+    ]
+    if any(0 < candidate.config.num_workers <= (most or 0) for candidate in kept):
+        steady = kept
     try:
         allowed, limit_reasons = within_limits(steady, situation)
     except UsageError:  # what was only predicted may keep them
@@ -190,12 +199,14 @@ def _reasons(
         yield from explain(choice)
         yield from _unordered(run, choice)
         yield from assumed(choice, cases)
+        yield from unchecked(run, choice.pick.config)
         yield from limits
         return
     yield from conditions(choice)
     yield from explain(choice)
     yield from levers(run, choice.pick.config)
     yield from foretold(run, choice)
+    yield from unchecked(run, choice.pick.config)
     yield from neighbours(run)
     yield from limits
     yield from failures(gather(run))

@@ -57,7 +57,7 @@ class FirstBatches:
         """Take notice of the next batch."""
         self._compared.look(self._came, batch)
         self._came += 1
-        self.over = self._compared.duplicated or self._compared.is_past(self._came)
+        self.over = self._compared.is_past(self._came)
 
     def end(self) -> None:
         """The epoch is over."""

@@ -144,7 +144,9 @@ class Integrity:
         short = {t.config.num_workers: f for t, f in faults if f.kind == "truncated"}
         counted = {t.config.num_workers for t in trials if t.failure is None and t.epoch_samples}
         fed = [(each.fed_workers, each.config.num_workers) for each in explanations]
-        fed += [(t.fed_workers, t.config.num_workers) for t in trials if t.fed_workers]
+        # Where none asks, whoever comes first gets what there is.
+        fixed = (trial for trial in trials if UNSHARED_SIGN not in trial.warnings)
+        fed += [(t.fed_workers, t.config.num_workers) for t in fixed if t.fed_workers]
         # How shares are cut may leave workers without one where more of them all get some.
         most = max((some for some, _ in fed), default=0)
         unfed_of = min((n for some, n in fed if iterable and some < n and n > most), default=0)
@@ -328,7 +330,7 @@ def _overlong(trials: Sequence[Trial]) -> list[tuple[Trial, Failure]]:
 
 
 def _overlong_fault(trial: Trial) -> Failure:
-    if any(SHARED_SIGN in text for text in trial.warnings):
+    if any(sign in text for text in trial.warnings for sign in (SHARED_SIGN, UNSHARED_SIGN)):
         return doubled(trial.config.num_workers)
     came, promised = _promise(trial)
     said = f"An epoch gave {came:,} batches where __len__ promises {promised:,}."

@@ -311,3 +311,21 @@ def test_a_recommendation_of_before_rates_were_kept_is_drawn_again_within_its_li
     assert shown.config == config(2)
     kept = dataclasses.replace(found, recommendation=recommend(found))
     assert with_recommendation(kept) is kept
+
+
+def test_more_workers_than_get_data_are_not_recommended_though_they_seem_faster() -> None:
+    two, eight = config(2), config(8)
+    trials = blocks({two: [1000, 1010], eight: [1200, 1190]})
+    idle = [dataclasses.replace(t, fed_workers=2) if t.config == eight else t for t in trials]
+    assert recommend(run(idle, target=target(kind="iterable"))).config == two
+    assert recommend(run(trials, target=target(kind="iterable"))).config == eight
+
+
+def test_that_shares_were_not_compared_is_said() -> None:
+    trials = blocks({config(0): [500, 500], config(2): [1000, 1010]})
+    claims = [each.claim for each in recommend(run(trials, target=target(kind="iterable"))).reasons]
+    said = "Whether 2 workers share the samples out was not seen"
+    assert any(claim.startswith(said) for claim in claims)
+    whole = [dataclasses.replace(each, epoch_samples=4000) for each in trials]
+    claims = [each.claim for each in recommend(run(whole, target=target(kind="iterable"))).reasons]
+    assert not any(claim.startswith(said) for claim in claims)
