@@ -144,11 +144,9 @@ def decide(
     # A configuration that failed once may fail again: only where nothing else is left.
     steady = [candidate for candidate in measured if not candidate.failures] or measured
     # Nor more workers than get data, which change nothing but what they take.
-    most = Integrity.of(run).fed
-    kept = [
-        c for c in steady if c.config == situation.present or c.config.num_workers <= (most or 0)
-    ]
-    if any(0 < candidate.config.num_workers <= (most or 0) for candidate in kept):
+    most = Integrity.of(run).fed or 0
+    kept = [c for c in steady if c.config == situation.present or c.config.num_workers <= most]
+    if any(0 < candidate.config.num_workers <= most for candidate in kept):
         steady = kept
     try:
         allowed, limit_reasons = within_limits(steady, situation)
