@@ -17,16 +17,14 @@ from typing import NamedTuple
 from dlprof.advise.candidates import Candidate, has_rate
 from dlprof.advise.situation import Situation, is_calibrated
 from dlprof.advise.thresholds import TURNOVER_SPREAD
-from dlprof.records import Config, Estimate, Prediction, Run, Trial
+from dlprof.records import Config, Estimate, Prediction, Run, SweepPrediction, Trial
 from dlprof.stats import (
     Belief,
     Expected,
     Gap,
     believe,
-    epoch_s,
     observe,
     turnovers,
-    within_epochs,
 )
 
 _LEAST_FACTOR = 1e-20
@@ -40,7 +38,7 @@ class Rates:
     Attributes:
         samples_per_s: Steady, at the stated step.
         epoch_factor: What is left of it over whole epochs, turnover included; 1 where the
-            epoch's length isn't known, or the rate covers whole epochs and can't be told apart.
+            epoch's length isn't known, or the rate covers whole epochs already.
         wait_fraction: Share of time waiting at the stated step; ``None`` without a step.
     """
 
@@ -166,6 +164,8 @@ def speeds_of(
     expected = None
     if situation.as_measured:
         stored = run.prediction
+        if stored is not None and situation.batches_per_epoch and not stored.epoch_log_rates:
+            run, models, stored = _foretold_again(run, situation, models)
         expected = None if stored is None else Expected.of(stored)
         if is_calibrated(run) and (models or stored is None):
             from dlprof.advise.predict.carried import expectation  # noqa: PLC0415 - as above
@@ -187,6 +187,18 @@ def speeds_of(
         rates=rates,
         claimed={} if seen else claims(models),
     )
+
+
+def _foretold_again(
+    run: Run, situation: Situation, models: Mapping[Config, Prediction]
+) -> tuple[Run, Mapping[Config, Prediction], SweepPrediction | None]:
+    """The run, predicted once more where only later trials saw how long an epoch is."""
+    if run.prediction is None or not is_calibrated(run):
+        return run, models, run.prediction
+    from dlprof.advise.predict.carried import predictions  # noqa: PLC0415 - it loads the model
+
+    known = predictions(run, situation, {cell.config for cell in run.prediction.cells})
+    return dataclasses.replace(run, prediction=None), {**known, **models}, None
 
 
 def predicted_factors(expected: Expected | None) -> dict[str, EpochFactor]:
@@ -218,8 +230,7 @@ def rates_of(trial: Trial, situation: Situation, turnover_s: float | None) -> Ra
     wait = trial.wait_fraction if situation.step_measured else None
     if trial.batches_per_s is None or trial.batches_per_s.value <= 0:
         return Rates(samples_per_s=measured * share, epoch_factor=1.0, wait_fraction=wait)
-    within = within_epochs(trial)
-    batches = trial.batches_per_s.value * share * (within.factor if within else 1.0)
+    batches = trial.batches_per_s.value * share
     samples_per_batch = measured / trial.batches_per_s.value
     step_s = situation.derived_step_s
     if step_s is not None:
@@ -231,11 +242,13 @@ def rates_of(trial: Trial, situation: Situation, turnover_s: float | None) -> Ra
         batches = 1 / (step_s + load_s) if alone else 1 / max(load_s, step_s)
         wait = max(0.0, 1 - batches * step_s)
     count, factor = situation.epoch_batches(trial.config), 1.0
-    if count is not None and turnover_s is not None and within is not None:
+    if count is not None and turnover_s is not None and not trial.whole_epochs:
+        # All workers load their first batch in the turnover, and the last round leaves some idle.
+        waiting, at_once = 1.0 if wait is None else wait, max(1, trial.config.num_workers)
+        idle = math.ceil(count / at_once) * at_once - count
         loading_s = count / batches
-        waiting = 1.0 if wait is None else wait
-        whole_s = epoch_s(trial.config, count, 1 / batches, turnover_s, waiting)
-        factor = loading_s / max(loading_s, whole_s)
+        epoch_s = loading_s + (idle - at_once) * waiting / batches + turnover_s
+        factor = loading_s / max(loading_s, epoch_s)
     return Rates(samples_per_s=batches * samples_per_batch, epoch_factor=factor, wait_fraction=wait)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import random
 from collections.abc import Collection, Sequence
 from typing import Literal
@@ -21,7 +20,6 @@ from dlprof.stats import (
     believe,
     observe,
     shortfall,
-    within_epochs,
 )
 
 _RIVALS = 2
@@ -194,13 +192,11 @@ class GridSearch:
         return [turns[0], *spread[:_RIVALS]]
 
     def _over_epochs(self, earlier: Sequence[Trial]) -> dict[str, float]:
-        """What turnovers leave of log rates: as predicted, else as whole epochs showed."""
-        seen = ((trial.config.key, within_epochs(trial)) for trial in earlier)
-        found = {key: -math.log(within.factor) for key, within in seen if within is not None}
-        if self.expected is not None:
-            steady, over = self.expected.log_rates, self.expected.epoch_log_rates
-            found |= {key: log - steady[key] for key, log in over.items()}
-        return found
+        """What turnovers are predicted to leave of log rates that don't hold them already."""
+        expected = self.expected
+        if expected is None or any(trial.whole_epochs for trial in earlier):
+            return {}
+        return {key: log - expected.log_rates[key] for key, log in expected.epoch_log_rates.items()}
 
     def _instead(self, earlier: Sequence[Trial]) -> list[Config]:
         """What is predicted to be the fastest of what may work, where all that was tried failed."""
@@ -232,7 +228,11 @@ class GridSearch:
         """What is believed by trials that worked, and what was predicted; ``None`` without any."""
         failed = {trial.config for trial in trials if trial.outcome != "completed"}
         seen = [o for t in trials if t.config not in failed and (o := observe(t)) is not None]
-        return believe(seen, self.expected) if seen else None
+        expected = self.expected
+        if expected is not None and any(o.whole_epochs for o in seen):  # all of them over such
+            rates = {**expected.log_rates, **expected.epoch_log_rates}
+            expected = dataclasses.replace(expected, log_rates=rates)
+        return believe(seen, expected) if seen else None
 
     def _next(
         self, todo: Sequence[Config], sure: Collection[Config], block: int, room: Room

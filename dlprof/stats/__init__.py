@@ -19,7 +19,7 @@ from dlprof.stats.belief import (
     shortfall,
 )
 from dlprof.stats.intervals import mean_interval, median_interval, t_quantile, t_tail
-from dlprof.stats.turnover import Within, epoch_s, turnovers, within_epochs
+from dlprof.stats.turnover import turnovers
 
 __all__ = [
     "NEAR",
@@ -33,9 +33,7 @@ __all__ = [
     "Expected",
     "Gap",
     "Observation",
-    "Within",
     "believe",
-    "epoch_s",
     "mean_interval",
     "median_interval",
     "observe",
@@ -43,5 +41,4 @@ __all__ = [
     "t_quantile",
     "t_tail",
     "turnovers",
-    "within_epochs",
 ]

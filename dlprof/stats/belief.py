@@ -27,7 +27,6 @@ from typing import NamedTuple
 
 from dlprof.records import Config, Estimate, SweepPrediction, Trial
 from dlprof.stats.intervals import t_quantile, t_tail
-from dlprof.stats.turnover import Within, within_epochs
 
 PROBABILITY = 0.95
 """With which a certificate holds (``shortfall``)."""
@@ -127,6 +126,7 @@ class Observation:
         log_sd: How far off the figure may be expected to lie, before any repeat is seen.
         group: Configurations of one group have the same rate by construction; empty for one
             that stands alone.
+        whole_epochs: Whether the rate covers whole epochs, turnovers included.
         cpu_share: Share of the cores it ran on that the loader computed on, 0 to 1.
         log_speed: Natural logarithm of those cores' speed in the window; ``None`` where unknown.
         busy: How many cores the loader kept busy.
@@ -137,6 +137,7 @@ class Observation:
     log_rate: float
     log_sd: float = COMPUTING_LOG_SD
     group: str = ""
+    whole_epochs: bool = False
     cpu_share: float = 1.0
     log_speed: float | None = None
     busy: int = 0
@@ -151,11 +152,11 @@ def observe(
     cores is known, or what the trial's own interval says of its window, if that is more. A trial
     without an interval was too short for one and counts like a noisy trial. Configurations that
     differ only in ``persistent_workers`` are of one group, as torch looks at it between epochs
-    only; not so where the rate covers whole epochs and can't be told from their turnovers.
+    only; not so where the rates cover whole epochs.
 
     Args:
         trial: Any trial.
-        rate: What to compare instead of ``trial.samples_per_s`` within its epochs.
+        rate: What to compare instead of ``trial.samples_per_s``.
         wait: Share of waiting at that rate, instead of the trial's.
 
     Returns:
@@ -164,24 +165,23 @@ def observe(
     steady, usage = trial.samples_per_s, trial.usage
     if trial.outcome != "completed" or steady is None or steady.value <= 0:
         return None
-    within = within_epochs(trial)
-    known = within or Within()
-    rate = steady.value * known.factor if rate is None else rate
+    rate = steady.value if rate is None else rate
     speed = usage.core_speed if usage.core_speed and usage.core_speed > 0 else None
     share = _cpu_share(trial, trial.wait_fraction if wait is None else wait)
     computing = COMPUTING_LOG_SD if speed is None else ADJUSTED_LOG_SD
     computing = NOISY_LOG_SD if trial.noisy else computing
-    between, own = math.hypot(WAITING_LOG_SD, share * computing), 0.0
+    between, within = math.hypot(WAITING_LOG_SD, share * computing), 0.0
     if steady.low is None or steady.high is None:
         between = NOISY_LOG_SD
     else:
-        own = (steady.high - steady.low) / (4 * steady.value)  # about two errors to each side
+        within = (steady.high - steady.low) / (4 * steady.value)  # about two errors to each side
     return Observation(
         key=trial.config.key,
         block=trial.repetition,
         log_rate=max(-_LARGEST_LOG, min(_LARGEST_LOG, math.log(rate))),
-        log_sd=min(max(between, own, _LEAST_LOG_SD) * known.follows, _MOST_LOG_SD),
-        group="" if within is None else _steady_group(trial.config),
+        log_sd=min(max(between, within, _LEAST_LOG_SD), _MOST_LOG_SD),
+        group="" if trial.whole_epochs else _steady_group(trial.config),
+        whole_epochs=trial.whole_epochs,
         cpu_share=share,
         log_speed=None if speed is None else math.log(speed),
         busy=round(usage.own_cpu_cores or 0.0),
@@ -214,7 +214,8 @@ class Expected:
     Attributes:
         log_rates: Steady ones by ``Observation.key``.
         log_sd: How far off one of them may be beside the others, as a standard deviation.
-        epoch_log_rates: The same over whole epochs, as far as their length is known.
+        epoch_log_rates: Over whole epochs, for observations that cover such; the steady ones
+            where they are not known.
         apart: Keys whose rates rest on figures of their own (loading without workers): if they
             turn out wrong, that says nothing of the others.
         groups: As of observations of steady rates.
@@ -440,7 +441,7 @@ class _Fit:
         expected: Expected | None,
     ) -> None:
         self._groups = groups
-        self._predicted = _predicted(groups, expected)
+        self._predicted = _predicted(observations, groups, expected)
         self._claimed = expected.log_sd if expected is not None else _UNKNOWN_LOG_SD
         self._known_sd = max(self._claimed, _FIRST_GUESS)
         wider = self._known_sd / self._claimed
@@ -648,11 +649,13 @@ def _at(level: _Level, common: Sequence[float]) -> float:
 def _groups(observations: Iterable[Observation], expected: Expected | None) -> dict[str, str]:
     """The group of each configuration; one that is in two stands alone."""
     groups: dict[str, str] = {}
+    steady = True
     for o in observations:
         group = o.group or o.key
         groups[o.key] = group if groups.get(o.key, group) == group else o.key
+        steady = steady and not o.whole_epochs
     for key in expected.log_rates if expected is not None else ():
-        groups.setdefault(key, expected.groups.get(key, key) if expected else key)
+        groups.setdefault(key, expected.groups.get(key, key) if expected and steady else key)
     return groups
 
 
@@ -669,11 +672,15 @@ class _Predicted:
     place: float | None
 
 
-def _predicted(groups: Mapping[str, str], expected: Expected | None) -> dict[str, _Predicted]:
+def _predicted(
+    observations: Iterable[Observation], groups: Mapping[str, str], expected: Expected | None
+) -> dict[str, _Predicted]:
     if expected is None:
         return {}
+    whole = {o.key for o in observations if o.whole_epochs}
     found: dict[str, _Predicted] = {}
-    for key, log_rate in expected.log_rates.items():
+    for key, steady in expected.log_rates.items():
+        log_rate = expected.epoch_log_rates.get(key, steady) if key in whole else steady
         workers = expected.families.get(key)
         place = math.log2(workers) if workers else None
         found.setdefault(groups[key], _Predicted(log_rate, key in expected.apart, place))

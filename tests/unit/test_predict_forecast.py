@@ -135,11 +135,7 @@ def test_rates_over_whole_epochs_are_held_against_such() -> None:
     """Twenty batches take 0.44 s, and starting workers anew half as long."""
     of = target(batches_per_epoch=20, length=640)
     steady, whole = (
-        predicted(
-            calibrated(
-                target=of, trials=[trial(config(2), rate, whole_epochs=over, epoch_samples=640)]
-            )
-        )
+        predicted(calibrated(target=of, trials=[trial(config(2), rate, whole_epochs=over)]))
         for rate, over in ((1440.0, False), (20 * 32 / 0.6, True))
     )
     for found in (steady, whole):

@@ -112,16 +112,15 @@ def measured_gain(view: View, config: Config) -> Gain | None:
         return Gain(estimate=Estimate(value=0.0), source="measured", trials=tried)
     if not plain or not present:
         return None
-    seen = [
-        each if not trial.whole_epochs else dataclasses.replace(each, group="")
-        for trial in view.evidence.plain("present", "variant")
-        if (each := observe(trial, _rate(trial))) is not None
-    ]
-    fit = believe(seen)
+    seen = (observe(t, _rate(t)) for t in view.evidence.plain("present", "variant"))
+    fit = believe([each for each in seen if each is not None])
     key, own = config.key, view.config.key
     if not {key, own} <= fit.log_rates.keys():
         return None
     ratio = fit.ratio(key, own)
+    if fit.groups[key] == fit.groups[own] and any(t.whole_epochs for t in (*plain, *present)):
+        # The same steady rate is told apart where epochs are measured whole.
+        ratio = Estimate(value=math.exp(fit.log_rates[key] - fit.log_rates[own]))
     now = {trial.repetition: _rate(trial) for trial in present}
     ratios = [_rate(trial) / now[trial.repetition] for trial in plain if trial.repetition in now]
     return Gain(

@@ -33,7 +33,7 @@ from dlprof.records import (
     Run,
     SweepPrediction,
 )
-from dlprof.stats import Carried, Expected, Observation, believe, observe, within_epochs
+from dlprof.stats import Carried, Expected, Observation, believe, observe
 
 
 def predictions(
@@ -185,14 +185,16 @@ def carried(run: Run, situation: Situation, models: Mapping[Config, Prediction])
         before = predictions(run, Situation.of(run), {*models, *ours})
         prior = _expected(log_sd, before)
     learned, speed_sd = believe(seen, prior), math.log(situation.speed.factor) / 2
+    whole = {each.key for each in seen if each.whole_epochs}
+    over = {key: rate for key, rate in prior.epoch_log_rates.items() if key in whole}
+    expected = {**prior.log_rates, **over}
     there: dict[str, Carried] = {}
     moved: dict[str, tuple[float, float]] = {}
     for config, model in models.items():
         key = config.key
         group = learned.groups[key]  # of one rate, whether or not its workers persist
         if group not in moved:
-            off = learned.log_rates[key] - prior.log_rates[key]
-            error = max(learned.log_error(key), 1e-6)
+            off, error = learned.log_rates[key] - expected[key], max(learned.log_error(key), 1e-6)
             middle, low, high = _moved(calibration, config, situation, off, error)
             moved[group] = middle, min(1.0, max(0.0, (high - low) / (2 * error)))
         change, follows = moved[group]
@@ -286,14 +288,16 @@ def agreement(run: Run) -> Agreement | None:
         for trial in run.completed
         if trial.config.batch_size in {None, calibration.batch_size}
         and (each := observe(trial)) is not None
-        and within_epochs(trial) is not None
     ]
     if not seen or calibration.samples_per_batch is None:
         return None
     alone = believe([each for _, each in seen])  # in its own light, not in the model's
+    whole = {trial.config for trial, each in seen if each.whole_epochs}
     here, outside, ratios = Situation.of(run), 0, []
     for config, model in predictions(run, here, {trial.config for trial, _ in seen}).items():
-        steady = model.samples_per_s
+        steady, over = model.samples_per_s, model.epoch_batches_per_s
+        if config in whole and steady is not None:
+            steady = None if over is None else steady.times(over / model.batches_per_s.value)
         if steady is None or steady.value <= 0:
             continue
         mine = alone.rate(config.key)

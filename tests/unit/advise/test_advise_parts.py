@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 from builders import WAITING, blocks, config, failed, machine, run, target, trial
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dlprof.advise.candidates import gather
 from dlprof.advise.choice import choose, judge
@@ -25,7 +23,7 @@ from dlprof.records import (
     Trial,
     Usage,
 )
-from dlprof.stats import epoch_s, turnovers, within_epochs
+from dlprof.stats import turnovers
 
 W0, W2, W4, W8 = (config(w) for w in (0, 2, 4, 8))
 
@@ -73,52 +71,7 @@ def test_start_up_stands_for_a_turnover_that_was_not_seen() -> None:
 
 
 def test_rates_over_whole_epochs_hold_the_turnover_already() -> None:
-    uncounted = trial(W4, 3200, epoch_turnover_s=0.5, whole_epochs=True)
-    assert epoch_factor(uncounted) == 1.0
-    counted = dataclasses.replace(uncounted, epoch_samples=32_000)
-    rates = rates_of(counted, ALONE, 0.5)
-    assert rates.samples_per_s > 3200
-    assert rates.samples_per_s * rates.epoch_factor == pytest.approx(3200)
-
-
-@given(
-    workers=st.integers(0, 8),
-    batches=st.integers(1, 500),
-    each_s=st.floats(1e-4, 1.0),
-    turnover_s=st.floats(0.0, 5.0),
-)
-def test_a_rate_within_epochs_follows_from_that_over_them(
-    workers: int, batches: int, each_s: float, turnover_s: float
-) -> None:
-    turnover_s += each_s  # the first batch is loaded in it
-    whole_s = epoch_s(config(workers), batches, each_s, turnover_s, 1.0)
-    of = trial(
-        config(workers),
-        32 * batches / whole_s,
-        epoch_turnover_s=turnover_s,
-        whole_epochs=True,
-        epoch_samples=32 * batches,
-    )
-    found = within_epochs(of)
-    if found is None:
-        assert batches <= workers or turnover_s > 0.999 * whole_s
-    elif whole_s / (batches * each_s) > 1:
-        assert found.factor == pytest.approx(whole_s / (batches * each_s), rel=1e-3)
-
-
-def test_epochs_measured_whole_tell_what_persistent_workers_are_worth() -> None:
-    """Twenty batches of 20 ms by two workers, which start in 100 ms or go on in 20."""
-    fresh, kept = config(2), config(2, persistent_workers=True)
-    seconds = {of: epoch_s(of, 20, 0.01, s, 1.0) for of, s in ((fresh, 0.1), (kept, 0.02))}
-    trials = [
-        trial(of, 640 / s, epoch_turnover_s=turn, whole_epochs=True, epoch_samples=640)
-        for (of, s), turn in zip(seconds.items(), (0.1, 0.02), strict=True)
-    ]
-    measured = run(trials, target=target(kind="iterable", length=None, batches_per_epoch=None))
-    speeds = speeds_of(measured, Situation.of(measured))
-    assert speeds.belief.rate(fresh.key).value == pytest.approx(3200, rel=0.01)
-    assert speeds.rate(kept.key).value == pytest.approx(640 / seconds[kept], rel=0.01)
-    assert speeds.rate(fresh.key).value == pytest.approx(640 / seconds[fresh], rel=0.01)
+    assert epoch_factor(trial(W4, 3200, epoch_turnover_s=0.5, whole_epochs=True)) == 1.0
 
 
 def test_deeper_queues_share_a_turnover() -> None:
