@@ -88,8 +88,8 @@ def unchecked(run: Run, pick: Config) -> Iterator[Reason]:
     checked = workers in {0, 1, *found.shared_out} or found.doubt(workers)
     if run.header.target.kind == "iterable" and not checked:
         claim = (
-            f"Whether {workers} workers share the samples out was not seen: no whole epoch of "
-            "theirs could be compared with one of fewer"
+            f"Whether {workers} workers share all samples out is not known: that takes whole "
+            "epochs of theirs, and of one worker or none"
         )
         yield Reason(claim=claim)
 

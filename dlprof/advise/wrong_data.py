@@ -131,8 +131,9 @@ def found_in(trials: Sequence[Trial], found: Integrity, now: int) -> Iterator[Fi
         workers = now if now in tried else max(tried, default=max(2, now))
         title, text = duplicated_title(seen), several_times(workers, seen)
         ids = (trial.id for trial in seen)
-        yield finding("data.duplicated", title, text, SHARDED, ids, duplicated_cost(now))
-    elif found.unshared:
+        cost = duplicated_cost(now) if found.fault(Config(num_workers=now)) is not None else 0.0
+        yield finding("data.duplicated", title, text, SHARDED, ids, cost)
+    if found.unshared:
         text = unshared_text(next(iter(found.unshared.values())))
         yield finding("data.unshared", UNSHARED_TITLE, text, SHARDED, found.unshared)
     if found.truncated:

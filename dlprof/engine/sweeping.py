@@ -73,6 +73,8 @@ class Sweep:
     calibration: Calibration | None = None
     prediction: SweepPrediction | None = None
     earlier_trials: int = dataclasses.field(init=False)
+    raw: Run = dataclasses.field(init=False)
+    """What was measured as it was: later trials may show that the data was right after all."""
     mute: set[str] = dataclasses.field(default_factory=set)
     """Explained trials of this session that told nothing, and would not if they were run again."""
 
@@ -83,6 +85,7 @@ class Sweep:
             self.explanations += before.explanations
             self.calibration, self.prediction = before.calibration, before.prediction
         self.earlier_trials = len(self.trials)
+        self.raw = self._so_far()
 
     def run(self) -> Run:
         """Measure, recommend, and write down both.
@@ -157,10 +160,15 @@ class Sweep:
         What it shows of all others' data is known from then on.
         """
         fault = self.writer.try_append(trial, explanation)
-        self.trials.append(trial)
-        if explanation is not None:
-            self.explanations.append(explanation)
-        run = checked(self._so_far())
+        told = () if explanation is None else (explanation,)
+        self.raw = dataclasses.replace(
+            self.raw,
+            trials=(*self.raw.trials, trial),
+            explanations=(*self.raw.explanations, *told),
+            calibration=self.calibration,
+            prediction=self.prediction,
+        )
+        run = checked(self.raw)
         self.trials, self.explanations = [*run.trials], [*run.explanations]
         self.calibration, self.prediction = run.calibration, run.prediction
         if fault is not None:

@@ -42,7 +42,8 @@ SHARE_ALL = (
 """What to do about epochs that are shorter with some workers than with fewer."""
 
 DUPLICATED_SIGN = "each comes once per worker"
-"""In the warning of a trial of an earlier version whose workers gave the same batches."""
+"""In the warning of a trial whose workers gave the same batches, though they asked for shares (or
+in an earlier version)."""
 
 LENGTH_SIGN = "where __len__ promises"
 """In the warning of one whose epoch was not as long as promised."""
@@ -132,7 +133,8 @@ class Integrity:
             (trial, fault)
             for trial in trials
             if (fault := _fault(trial)) is not None
-            and (trial.failure or trial.config.num_workers not in shared_out)
+            and (fault.kind != "duplicated" or trial.config.num_workers not in shared_out)
+            and not fault.message.startswith(_UNTRIED)
         ]
         faults += [*_overlong(trials), *_miscounted(trials)] if iterable else []
         twice = [(t.config.num_workers, f) for t, f in faults if f.kind == "duplicated"]
@@ -170,7 +172,7 @@ class Integrity:
 
         Epochs that end early with fewer than that are left to ``fault``.
         """
-        caps = [max(1, self.right)] if self.duplicated is not None else []
+        caps = [] if self.duplicated is None else [max(1, self.right, *self.shared_out)]
         caps += [count - 1 for count in self.refused]
         caps += [self.fed] if self.fed is not None else []
         return min(caps, default=None)
@@ -178,7 +180,8 @@ class Integrity:
     def fault(self, config: Config) -> Failure | None:
         """Why a configuration's data is wrong, or there is none; ``None`` if nothing is known."""
         workers = config.num_workers
-        if self.duplicated is not None and workers > max(1, self.right):
+        right = workers <= max(1, self.right) or workers in self.shared_out
+        if self.duplicated is not None and not right:
             if workers < self.fewest:
                 unseen = f"nothing shows that they don't with {workers}"
                 message = f"{_UNTRIED} num_workers={self.fewest}, and {unseen}."
@@ -374,9 +377,7 @@ def _miscounted(trials: Sequence[Trial]) -> Iterator[tuple[Trial, Failure]]:
                 said = f"{_compared_text(trial, fewer)}."
                 yield trial, Failure(kind="duplicated", message=said, hint=SHARE_OUT)
         # Several workers may have more than their share: nothing is missing in others then.
-        if varied or fewer[0].config.num_workers > 1:
-            continue
-        if max(counts) >= 2 * min(plain) - max(plain) - _spare(group, fewer):
+        if varied or fewer[0].config.num_workers > 1 or not _is_shorter(group, fewer):
             continue
         for trial in group:
             said = f"{_compared_text(trial, fewer)}."
@@ -389,6 +390,12 @@ def _spare(group: Sequence[Trial], fewer: Sequence[Trial]) -> float:
     each = max(trial.samples_per_batch or usual for trial in group)
     spare = group[0].config.num_workers * each + _FEWER * usual
     return spare if _is_fixed(fewer) else max(spare, _CHANCE * math.sqrt(2 * usual))
+
+
+def _is_shorter(group: Sequence[Trial], fewer: Sequence[Trial]) -> bool:
+    """Whether epochs lack samples: all by more than those of fewer workers differ by themselves."""
+    plain = _counts(fewer)
+    return max(_counts(group)) < 2 * min(plain) - max(plain) - _spare(group, fewer)
 
 
 def _is_longer(group: Sequence[Trial], fewer: Sequence[Trial]) -> bool:
@@ -407,6 +414,8 @@ def _shared_out(trials: Sequence[Trial]) -> set[int]:
         for group, fewer in _compared(trials)
         if fewer[0].config.num_workers < 2 <= group[0].config.num_workers
         and max(_counts(group)) <= max(_counts(fewer)) + _spare(group, fewer)
+        and not _is_longer(group, fewer)
+        and not _is_shorter(group, fewer)
     }
 
 

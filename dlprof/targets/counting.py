@@ -150,6 +150,7 @@ class WorkerSamples:
         self.batches = _ROUNDS * workers
         self._workers = workers
         self._count = count
+        self._overlapped = False  # in an epoch before
         self._streams: list[list[Digest]] = [[] for _ in range(workers)]
         self._agreed: set[tuple[int, int]] | None = None  # in this epoch; None says nothing
         self._before: set[tuple[int, int]] | None = None  # in all epochs before it
@@ -159,6 +160,7 @@ class WorkerSamples:
         if self.is_past(position):
             return
         if position == 0:
+            self._overlapped = self.overlap
             self._streams = [[] for _ in range(self._workers)]
             if self._agreed is not None:
                 before = self._agreed if self._before is None else self._before
@@ -172,7 +174,8 @@ class WorkerSamples:
         last = max((n for n, some in enumerate(self._streams) if some), default=0) if turn else 0
         if worker in {self._workers - 1, last or -1}:
             self._agreed = agreeing(self._streams)
-            self.duplicated = turn > 0 and self._proven()
+            if turn:
+                self.duplicated = self._proven()
 
     def _proven(self) -> bool:
         """Whether those that agree, now and in the epochs before, are enough."""
@@ -190,10 +193,11 @@ class WorkerSamples:
 
     @property
     def overlap(self) -> bool:
-        """Whether some samples came from several workers, and none twice from one."""
+        """Whether in any epoch some samples came from several workers, and none twice from one."""
         sets = [{whole for whole, _ in stream} for stream in self._streams]
         once = not any(map(_repeats, self._streams))
-        return once and sum(map(len, sets)) > len(set(itertools.chain(*sets)))
+        shared = once and sum(map(len, sets)) > len(set(itertools.chain(*sets)))
+        return self._overlapped or shared
 
 
 def agreeing(streams: Sequence[Sequence[Digest]]) -> set[tuple[int, int]] | None:
@@ -223,9 +227,9 @@ def is_resampled(dataset: object, depth: int = 0) -> bool:
 
     Then an epoch has no samples of its own, and each worker gives as many as one alone would.
     """
-    kind = type(dataset)
-    if "resampl" in kind.__name__.lower() and kind.__module__.partition(".")[0] == "webdataset":
-        return True
+    for kind in type(dataset).__mro__:
+        if "resampl" in kind.__name__.lower() and kind.__module__.partition(".")[0] == "webdataset":
+            return True
     if depth > _MOST_STAGES:
         return False
     stages: Iterable[object] = getattr(dataset, "__dict__", {}).values()

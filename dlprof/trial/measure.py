@@ -495,9 +495,10 @@ def _take_sizes(loop: Loop, gate: Gate) -> None:
 def _check_whole(loop: Loop, gate: Gate) -> None:
     """Notice an epoch that was cut short: torch takes a ``StopIteration`` for its end."""
     came = len(loop.now.yields_s)
+    if not (gate.attached and gate.exact and came < gate.batches):
+        return
     promised = loop.promised()  # a class of the user's own may ask for more than it hands on
-    owed = gate.batches if promised is None else min(gate.batches, promised)
-    if gate.attached and gate.exact and came < owed:
+    if promised is None or came < promised:
         raise ended_early(came, gate.batches)
 
 

@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 import pytest
-from builders import WAITING, blocks, config, plan
+from builders import WAITING, blocks, config, plan, target
 from golden import drawn
 from predicted_runs import asked, calibrated, elsewhere
 
@@ -16,6 +16,8 @@ from dlprof.advise.predict.cells import candidate_configs, wanted_configs
 from dlprof.advise.predict.feed import feed
 from dlprof.advise.predict.forecast import forecast
 from dlprof.advise.recommend import recommend
+from dlprof.advise.situation import Situation
+from dlprof.advise.speeds import speeds_of
 from dlprof.engine.foretelling import foretold
 from dlprof.records import Config, Constraints, Run
 from dlprof.report.documents import recommend_document
@@ -202,3 +204,16 @@ def test_a_loader_that_proved_slower_takes_more_workers_to_feed_a_step() -> None
     raw, slower = calibrated(), _slower(0.8)
     found, other = (feed(each, asked(each, step_s=0.01)) for each in (slower, raw))
     assert found.workers.value > other.workers.value
+
+
+def test_what_was_predicted_before_epochs_were_seen_is_told_over_them_too() -> None:
+    endless = target(kind="iterable", length=None, batches_per_epoch=None)
+    cells = [config(w, p) for w in (2, 4, 8) for p in (2, 4)]
+    made = calibrated(target=endless, plan=plan(RATES, cells=(config(0), *cells)))
+    made = dataclasses.replace(made, prediction=foretold(made))
+    assert made.prediction is not None
+    assert not made.prediction.epoch_log_rates
+    seen = blocks({config(8): [1240, 1250]}, epoch_samples=3200, epoch_turnover_s=0.5)
+    later = dataclasses.replace(made, trials=(*made.trials, *seen))
+    epochs = speeds_of(later, Situation.of(later)).epochs
+    assert all(epochs[cell.key].log < -0.01 for cell in cells)

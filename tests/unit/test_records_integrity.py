@@ -233,6 +233,34 @@ def test_equal_samples_of_shares_as_long_as_they_should_be_are_no_fault() -> Non
     assert faulty(iterable([plain, unseen]), 0, 1, 2, 4) == [2, 4]
 
 
+def test_what_is_checked_again_stays_as_it_is() -> None:
+    """As while a sweep goes on: what was guessed of untried workers is no proof."""
+    plain = trial(config(0), epoch_samples=96, samples_per_batch=8.0)
+    three = trial(config(3), epoch_samples=144, samples_per_batch=8.0)
+    once = checked(iterable([plain, three, wrong(config(8), "duplicated")]))
+    assert checked(once) == once
+    assert Integrity.of(once).fewest == 8
+
+
+def test_epochs_as_long_as_they_should_be_are_right_above_wrong_ones() -> None:
+    plain, two, four = (
+        trial(config(n), epoch_samples=96, samples_per_batch=8.0) for n in (0, 2, 4)
+    )
+    found = iterable([plain, two, wrong(config(3), "duplicated"), four])
+    assert faulty(found, 0, 1, 2, 3, 4, 5) == [3, 5]
+    assert Integrity.of(found).most_workers == 4
+
+
+def test_epochs_far_longer_or_shorter_acquit_nobody() -> None:
+    plain = trial(config(0), epoch_samples=40, samples_per_batch=20.0)
+    same = f"workers yield the same samples: {DUPLICATED_SIGN}"
+    twice = trial(config(2), epoch_samples=80, samples_per_batch=20.0, warnings=(same,))
+    assert faulty(iterable([plain, twice]), 0, 1, 2) == [2]
+    half = trial(config(4), epoch_samples=480, samples_per_batch=8.0)
+    most = trial(config(0), epoch_samples=960, samples_per_batch=8.0)
+    assert not Integrity.of(iterable([most, most, half])).shared_out
+
+
 @pytest.mark.parametrize(
     ("plain", "several", "sign"),
     [

@@ -324,7 +324,7 @@ def test_more_workers_than_get_data_are_not_recommended_though_they_seem_faster(
 def test_that_shares_were_not_compared_is_said() -> None:
     trials = blocks({config(0): [500, 500], config(2): [1000, 1010]})
     claims = [each.claim for each in recommend(run(trials, target=target(kind="iterable"))).reasons]
-    said = "Whether 2 workers share the samples out was not seen"
+    said = "Whether 2 workers share all samples out is not known"
     assert any(claim.startswith(said) for claim in claims)
     whole = [dataclasses.replace(each, epoch_samples=4000) for each in trials]
     claims = [each.claim for each in recommend(run(whole, target=target(kind="iterable"))).reasons]

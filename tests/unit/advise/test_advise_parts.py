@@ -74,6 +74,13 @@ def test_rates_over_whole_epochs_hold_the_turnover_already() -> None:
     assert epoch_factor(trial(W4, 3200, epoch_turnover_s=0.5, whole_epochs=True)) == 1.0
 
 
+def test_the_length_of_an_epoch_is_that_which_any_trial_saw() -> None:
+    endless = target(kind="iterable", length=None, batches_per_epoch=None)
+    explained = trial(W0, 1000, purpose="explain", epoch_samples=640, samples_per_batch=32.0)
+    assert Situation.of(run([explained, trial(W4)], target=endless)).batches_per_epoch == 20
+    assert Situation.of(run([trial(W4)], target=endless)).batches_per_epoch is None
+
+
 def test_deeper_queues_share_a_turnover() -> None:
     timed = trial(W4, 3200, epoch_turnover_s=0.5)
     untimed = trial(config(4, prefetch_factor=8), 3200, epoch_turnover_s=None, startup_s=9.0)

@@ -217,6 +217,13 @@ def test_samples_that_some_workers_share_are_a_warning() -> None:
     assert seen.batches == 8
 
 
+def test_shared_samples_of_an_epoch_are_remembered_in_the_next() -> None:
+    apart = [batch(11, 12, 13, 14), batch(15, 16, 17, 18)]
+    seen = looked_at(2, [batch(1, 2, 3, 4), batch(4, 5, 6, 7)], apart)
+    assert seen.warnings == ["workers gave some of the same samples"]
+    assert looked_at(2, apart, apart).warnings == []
+
+
 def test_two_workers_of_four_that_give_the_same_are_found() -> None:
     """As where workers share two files by ``id % 2``, in each epoch."""
     first = [batch(1, 2, 3), batch(4, 5, 6), batch(1, 2, 3), batch(4, 5, 6)]
