@@ -20,7 +20,7 @@ from dlprof.records import (
     WorkerCosts,
 )
 from dlprof.report.cards import card_text
-from dlprof.report.findings import render_findings
+from dlprof.report.findings import first_lines, render_findings
 from dlprof.report.fitting import FittingTable, TextColumn
 from dlprof.report.labels import cores_text, percent_text, rate_text, settings_text
 from dlprof.report.layout import INDENT, Hanging, bullet
@@ -54,6 +54,7 @@ def render_profile(run: Run) -> RenderableType:
     shown = plain[0] if plain else next(iter(run.trials), None)
     command = f"dlprof report {shlex.quote(clean(run.path))} -o trace.perfetto.json"
     return Group(
+        *(first_lines(run) if mine else []),  # else findings are all that there is
         render_diagnosis(diagnosis, mine[-1] if mine else None, shown),
         Text(),
         *(Hanging("", Text(note)) for note in _cost(run)),

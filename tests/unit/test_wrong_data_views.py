@@ -254,6 +254,17 @@ def test_a_profile_of_wrong_data_shows_what_is_wrong() -> None:
     assert "Workers yield the same samples" in drawn(render_profile(profile), 120)
 
 
+def test_a_profile_says_what_may_be_wrong_before_its_tables() -> None:
+    loader = Loader(config=config(2))
+    silent = trial(config(2), 2000.0, warnings=(UNSHARED_SIGN,))
+    found = dataclasses.replace(
+        run([silent], target=target(kind="iterable")),
+        explanations=(explanation(loader, silent.id),),
+        diagnosis=Diagnosis(config=config(2)),
+    )
+    assert drawn(render_profile(found), 120).startswith("Workers may yield the same samples.")
+
+
 def itself(**about: Any) -> Run:
     """A run of a dataset that batches itself, by a version that took one batch's size for all."""
     old = [trial(config(w), rate, trial_id=f"t{w}") for w, rate in ((0, 1000.0), (2, 2000.0))]
