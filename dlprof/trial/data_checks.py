@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import mmap
 import sys
 import types
@@ -121,7 +122,7 @@ class Seen:
         return self._bytes / self._samples * samples
 
 
-def watch_worker_info(loader: object) -> Callable[[], bool]:
+def watch_worker_info(loader: Any) -> Callable[[], bool]:
     """Notice whether a worker of a loader asks which one it is.
 
     An iterable dataset that never does, nor its ``worker_init_fn``, can't share its samples out by
@@ -131,30 +132,60 @@ def watch_worker_info(loader: object) -> Callable[[], bool]:
         loader: Before its workers are started.
 
     Returns:
-        Whether one did. Also true where it can't be known: workers that are not forked, and a
-        torch without such a class.
+        Whether one did. Also true where it can't be known, with a torch without such a class.
     """
     import torch.multiprocessing as mp  # noqa: PLC0415
     from torch.utils.data._utils import worker  # noqa: PLC0415
 
     plain = getattr(worker, "WorkerInfo", None)
     context = getattr(loader, "multiprocessing_context", None) or mp.get_context()
-    if plain is None or context.get_start_method() != "fork":
+    if plain is None:
         return lambda: True
+    if context.get_start_method() != "fork":
+        noticing = Noticing(loader.worker_init_fn, context.RawValue("b", 0))
+        loader.worker_init_fn = noticing
+        return lambda: noticing.asked.value == 1
     asked = mmap.mmap(-1, 1)  # shared with the workers
-
-    def read(info: object, name: str) -> Any:
-        if name in _TELLING and not _is_for_nothing(info, sys._getframe(1)):  # noqa: SLF001 - whose it is
-            asked[0] = 1
-            object.__setattr__(info, "__class__", plain)  # costs nothing from here on
-        return object.__getattribute__(info, name)
-
-    noticed = {"__slots__": (), "__getattribute__": read}
-    watched = type(plain.__name__, (plain,), noticed)
+    watched = _watched(plain, lambda: asked.__setitem__(0, 1))
     for module in [*sys.modules.values()]:  # torchdata's own workers make it by a name of theirs
         if getattr(module, "__dict__", {}).get("WorkerInfo") is plain:
             module.WorkerInfo = watched  # type: ignore[attr-defined]
     return lambda: asked[0] == 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Noticing:
+    """A picklable ``worker_init_fn`` by which a worker that is not forked notices that it asks.
+
+    Attributes:
+        user_init: The loader's own.
+        asked: Shared with the workers.
+    """
+
+    user_init: Callable[[int], Any] | None
+    asked: Any
+
+    def __call__(self, worker_id: int) -> None:
+        """Run in the worker, before the dataset is."""
+        from torch.utils.data import get_worker_info  # noqa: PLC0415
+
+        info = get_worker_info()
+        watched = _watched(type(info), lambda: setattr(self.asked, "value", 1))
+        object.__setattr__(info, "__class__", watched)
+        if self.user_init is not None:
+            self.user_init(worker_id)
+
+
+def _watched(plain: type, mark: Callable[[], object]) -> type:
+    """The class of a worker's own description, that marks when it is asked for its share."""
+
+    def read(info: object, name: str) -> Any:
+        if name in _TELLING and not _is_for_nothing(info, sys._getframe(1)):  # noqa: SLF001 - whose it is
+            mark()
+            object.__setattr__(info, "__class__", plain)  # costs nothing from here on
+        return object.__getattribute__(info, name)
+
+    return type(plain.__name__, (plain,), {"__slots__": (), "__getattribute__": read})
 
 
 def _is_for_nothing(info: object, asking: types.FrameType) -> bool:

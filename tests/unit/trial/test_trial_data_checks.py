@@ -279,7 +279,8 @@ def seeds(_: int) -> None:
         (False, {"worker_init_fn": seeds}, False),
         (False, {"worker_init_fn": WorkerSetup(shares, None, None)}, True),
         (False, {"worker_init_fn": WorkerSetup(None, None, None)}, False),
-        (False, {"multiprocessing_context": "spawn"}, True),  # not seen from here
+        (False, {"multiprocessing_context": "spawn", "worker_init_fn": seeds}, False),
+        (True, {"multiprocessing_context": "forkserver"}, True),
     ],
 )
 def test_whether_a_worker_asks_which_one_it_is(
@@ -288,8 +289,7 @@ def test_whether_a_worker_asks_which_one_it_is(
     monkeypatch.setattr(worker, "WorkerInfo", worker.WorkerInfo)  # given back afterwards
     loader = DataLoader(Numbers(asks=asks), batch_size=4, num_workers=2, **settings)
     asked = watch_worker_info(loader)
-    if settings.get("multiprocessing_context") is None:
-        assert len(list(loader)) == (16 if asks else 32)
+    assert len(list(loader)) == (16 if asks else 32)
     assert asked() is told
 
 
