@@ -17,6 +17,7 @@ from typing import NamedTuple
 from dlprof.advise.candidates import Candidate, has_rate
 from dlprof.advise.situation import Situation, is_calibrated
 from dlprof.advise.thresholds import TURNOVER_SPREAD
+from dlprof.errors import UsageError
 from dlprof.records import Config, Estimate, Prediction, Run, SweepPrediction, Trial
 from dlprof.stats import (
     Belief,
@@ -197,7 +198,10 @@ def _foretold_again(
         return run, models, run.prediction
     from dlprof.advise.predict.carried import predictions  # noqa: PLC0415 - it loads the model
 
-    known = predictions(run, situation, {cell.config for cell in run.prediction.cells})
+    try:
+        known = predictions(run, situation, {cell.config for cell in run.prediction.cells})
+    except UsageError:  # its batches cost nothing
+        return run, models, run.prediction
     return dataclasses.replace(run, prediction=None), {**known, **models}, None
 
 
