@@ -431,8 +431,10 @@ class Stream(IterableDataset[Tensor]):
 
     def __iter__(self) -> Iterator[Tensor]:
         fault, worker = self.switch.on(), get_worker_info()
-        first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        if fault == "unsharded":
+        first, step = 0, 1
+        if worker is not None and fault != "unsharded":  # which doesn't ask
+            first, step = worker.id, worker.num_workers
+        if fault == "asks_in_vain":
             first, step = 0, 1
         if fault == "empty" and worker is not None:
             return

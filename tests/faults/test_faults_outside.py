@@ -68,6 +68,9 @@ class Sender(threading.Thread):
             time.sleep(0.01)
         time.sleep(_INTO_IT_S)
         process = self.pick()
+        while process is None and time.monotonic() < deadline:  # between two epochs, say
+            time.sleep(0.01)
+            process = self.pick()
         if process is not None:
             os.kill(process.pid, self.number)
             self.sent = True

@@ -11,7 +11,7 @@ import pytest
 from fault_bench import MARGIN_S, STALL_S, FaultBench, config
 
 from dlprof.errors import DlprofError, TargetError
-from dlprof.records import Config
+from dlprof.records import DUPLICATED_SIGN, Config, Integrity, Target
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="trials are forked on Linux only")
 
@@ -94,6 +94,17 @@ def test_an_iterable_that_every_worker_gives_whole(make_bench: Make, *, persiste
     assert "get_worker_info" in trial.failure.hint
     assert trial.samples_per_s is None
     assert sharded.outcome == "completed", sharded.failure
+
+
+@pytest.mark.usefixtures("clean")
+def test_an_iterable_whose_workers_ask_in_vain(make_bench: Make) -> None:
+    """Shares may begin alike: other trials' epochs tell, and without any it is wrong data."""
+    trial = make_bench("stream").run("asks_in_vain", config(2, "fork"))
+
+    assert trial.outcome == "completed", trial.failure
+    assert any(DUPLICATED_SIGN in warning for warning in trial.warnings), trial.warnings
+    found = Integrity.of_trials([trial], [], Target(spec="x", kind="iterable", dataset="X"))
+    assert found.fault(trial.config) is not None
 
 
 @pytest.mark.usefixtures("clean")
