@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 from dlprof.errors import FileError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from dlprof.report.document import Document
 
 
 _ASCII_FORMS = {"µ": "u", "μ": "u", "±": "+/-", "…": "..."}
@@ -53,20 +53,21 @@ def write_result(text: str) -> None:
         ) from None
 
 
-def print_result(renderable: RenderableType) -> None:
-    """Print a Rich renderable to stdout, as wide and as colourful as stdout allows.
+def print_result(document: Document, *, verbose: bool = False) -> None:
+    """Print a document to stdout, as wide and as colorful as stdout allows.
 
     Args:
-        renderable: What a renderer of ``dlprof.report`` made.
+        document: What ``dlprof.report`` made of a result.
+        verbose: Whether its details are printed too, above the answer.
     """
-    write_result(_rendered(renderable, sys.stdout))
+    write_result(_rendered(document, sys.stdout, verbose=verbose))
 
 
-def print_report(renderable: RenderableType) -> None:
-    """Print a Rich renderable to the process's stderr, wherever ``sys.stderr`` leads by now.
+def print_report(document: Document) -> None:
+    """Print a document to the process's stderr, wherever ``sys.stderr`` leads by now.
 
     Args:
-        renderable: What a renderer of ``dlprof.report`` made.
+        document: What ``dlprof.report`` made of a result.
 
     Raises:
         OSError: It takes no more.
@@ -75,14 +76,16 @@ def print_report(renderable: RenderableType) -> None:
     stream = sys.__stderr__
     if stream is not None:
         encoding = _encoding(stream)
-        text = _rendered(renderable, stream).encode(encoding, IN_ASCII).decode(encoding)
+        text = _rendered(document, stream).encode(encoding, IN_ASCII).decode(encoding)
         stream.write(f"\n{text}\n")
         stream.flush()
 
 
-def _rendered(renderable: RenderableType, stream: TextIO) -> str:
-    """A renderable as wide and as colourful as a stream allows."""
+def _rendered(document: Document, stream: TextIO, *, verbose: bool = False) -> str:
+    """A document as wide and as colorful as a stream allows."""
     from rich.console import Console  # noqa: PLC0415 - --help and --json answer without it
+
+    from dlprof.report.terminal import Screen  # noqa: PLC0415 - as above
 
     there = Console(file=stream, markup=False, highlight=False, emoji=False)
     # Rich itself ends the program with 1 where the reader has gone, and fails where a stream is
@@ -101,7 +104,7 @@ def _rendered(renderable: RenderableType, stream: TextIO) -> str:
     )
     with console.capture() as capture:
         # Lines to be copied may be longer than the terminal is wide, which folds them by itself.
-        console.print(renderable, crop=False)
+        console.print(Screen(document, verbose=verbose), crop=False)
     # Rich fills lines up with blanks, which only disturb in a file or a copied snippet.
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
 

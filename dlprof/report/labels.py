@@ -1,16 +1,18 @@
-"""How single figures and configurations read: short texts that every renderer shares."""
+"""How single figures and configurations read: short texts that every document shares."""
 
 from __future__ import annotations
 
+import math
+
+from dlprof.advise.thresholds import SHOWN
 from dlprof.records import Config, Estimate
-from dlprof.report.text import clean
 from dlprof.units import MISSING, format_rate
 
 END_TEXTS = {
-    "decided": "the best can be told from the rest",
+    "decided": "the best is clear",
     "complete": "everything was measured as often as asked",
     "budget": "the budget was used up",
-    "noise": "what is left to gain can't be seen beside this much noise",
+    "noise": "what is left to gain is hidden by noise",
     "interrupted": "interrupted; what was measured is kept",
     "failed": "nothing more could be measured",
 }
@@ -18,11 +20,8 @@ END_TEXTS = {
 
 
 def settings_text(config: Config) -> str:
-    """A configuration under torch's names, defaults left out.
-
-    Its texts may come from a file.
-    """
-    return clean(config.text)
+    """A configuration under torch's names, defaults left out."""
+    return config.text
 
 
 def interval_text(estimate: Estimate | None) -> str:
@@ -33,12 +32,12 @@ def interval_text(estimate: Estimate | None) -> str:
 
 
 def rate_text(estimate: Estimate | None, unit: str = "samples/s") -> str:
-    """A rate with its unit and interval: ``1,234 samples/s (1,190-1,280)``."""
+    """A rate with its unit and interval: ``1,234 samples/s (95% CI 1,190-1,280)``."""
     if estimate is None:
         return MISSING
     interval = interval_text(estimate)
     text = f"{format_rate(estimate.value)} {unit}"
-    return text if interval == MISSING else f"{text} ({interval})"
+    return text if interval == MISSING else f"{text} (95% CI {interval})"
 
 
 def ratio_text(ratio: float | None) -> str:
@@ -48,11 +47,48 @@ def ratio_text(ratio: float | None) -> str:
     return f"{ratio:.2f}x" if ratio < 9.995 else f"{ratio:,.1f}x"
 
 
+def gain_text(gain: Estimate, over: str = "") -> str:
+    """What a change brings: a figure, that there is none, or that it is too noisy to tell.
+
+    Args:
+        gain: Speed with it over speed without.
+        over: What it is compared with, such as ``your settings``.
+    """
+    behind = f" over {over}" if over else ""
+    if gain.low is None or gain.high is None:
+        return f"{ratio_text(gain.value)}{behind}"
+    if gain.high > SHOWN * max(gain.low, 0.0):
+        than = f" than {over}" if over else ""
+        if gain.low > 1:
+            return f"faster{than}; too noisy to tell by how much"
+        return f"no measurable gain{behind}: too noisy to tell"
+    interval = f"95% CI {end_text(gain.low)}-{end_text(gain.high)}"
+    if gain.low <= 1 <= gain.high:
+        return f"no measurable gain{behind} ({ratio_text(gain.value)}, {interval})"
+    return f"{ratio_text(gain.value)}{behind} ({interval})"
+
+
+def end_text(ratio: float) -> str:
+    """An end of a ratio's interval: two decimals near 1, fewer far from it."""
+    return f"{ratio:.2f}" if ratio < 1.995 else f"{ratio:.1f}" if ratio < 9.95 else f"{ratio:,.0f}"
+
+
+def inverse(ratio: Estimate) -> Estimate:
+    """The same comparison the other way round."""
+
+    def turned(end: float | None) -> float | None:
+        return None if end is None else 1 / end if end > 0 else math.inf
+
+    return Estimate(
+        value=turned(ratio.value) or 0.0, low=turned(ratio.high), high=turned(ratio.low)
+    )
+
+
 def percent_text(fraction: float | None) -> str:
-    """A fraction of 0 to 1 as ``12 %``; something below half a percent as ``< 1 %``."""
+    """A fraction of 0 to 1 as ``12%``; something below half a percent as ``<1%``."""
     if fraction is None:
         return MISSING
-    return "< 1 %" if 0 < fraction < 0.005 else f"{fraction * 100:.0f} %"
+    return "<1%" if 0 < fraction < 0.005 else f"{fraction * 100:.0f}%"
 
 
 def cores_text(cores: float | None) -> str:

@@ -12,6 +12,8 @@ from dlprof.report.labels import rate_text
 from dlprof.report.text import clean
 
 _INDENT = "    "
+_DEFAULTS = {"prefetch_factor": 2, "persistent_workers": False, "pin_memory": False}
+"""PyTorch's own, beside ``num_workers``, which is always named."""
 
 
 def loader_call(
@@ -26,6 +28,21 @@ def loader_call(
     """
     arguments = [dataset, *(f"{name}={value!r}" for name, value in kwargs.items()), *extra]
     return ["DataLoader(", *(f"{_INDENT}{argument}," for argument in arguments), ")"]
+
+
+def difference(config: Config, present: Config | None) -> str:
+    """The lines to change: what differs from the present loader, or from PyTorch's defaults.
+
+    Args:
+        config: The settings to use.
+        present: What the loader is set to now; ``None`` where there is none.
+    """
+    base = _DEFAULTS | ({} if present is None else present.dataloader_kwargs())
+    wanted = config.dataloader_kwargs()
+    changed = {k: v for k, v in wanted.items() if k == "num_workers" or v != base.get(k)}
+    arguments = [f"{name}={value!r}" for name, value in changed.items()] + _worker_init(config)
+    call = f"loader = DataLoader(dataset, ..., {', '.join(arguments)})"
+    return "\n".join([*(line for line in _set_up(config) if line), call])
 
 
 def render_python(run: Run, recommendation: Recommendation) -> str:

@@ -61,7 +61,7 @@ class Row:
     noisy: int = 0
 
 
-def summarise(run: Run) -> tuple[Row, ...]:
+def summarize(run: Run) -> tuple[Row, ...]:
     """One row per configuration, fastest first, those without figures last.
 
     Args:

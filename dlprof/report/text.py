@@ -41,3 +41,9 @@ def clean(text: str) -> str:
     'two lines [bold]'
     """
     return " ".join(clean_lines(text).split())
+
+
+def clean_within(text: str) -> str:
+    """The same for a piece of a line, whose blanks at either end part it from the others."""
+    ends = [" " * min(2, len(text) - len(cut)) for cut in (text.lstrip(" "), text.rstrip(" "))]
+    return f"{ends[0]}{clean(text)}{ends[1]}" if text.strip() else " " * min(2, len(text))

@@ -1,0 +1,229 @@
+"""What people see, apart from how it is shown: one model that a screen, a page and Markdown share.
+
+A document holds an answer and the sections behind it. Whoever fills it has computed all figures
+before; whoever writes it (``terminal``, ``page``, ``markdown``) only draws. Texts may come from
+anywhere: the writers clean and escape every one of them, so that nothing in it acts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
+
+Tone = Literal["", "strong", "good", "warn", "bad", "soft", "code"]
+"""How a text stands out: ``good``, ``warn`` and ``bad`` judge, ``soft`` steps back."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Span:
+    """A piece of a line with a tone of its own."""
+
+    text: str
+    tone: Tone = ""
+
+
+Words = str | Span | tuple[str | Span, ...]
+"""A line of text, or several pieces of one."""
+
+
+def spans(words: Words) -> tuple[Span, ...]:
+    """The pieces of a line."""
+    pieces = words if isinstance(words, tuple) else (words,)
+    return tuple(each if isinstance(each, Span) else Span(each) for each in pieces)
+
+
+def plain(words: Words) -> str:
+    """A line without its tones."""
+    return "".join(each.text for each in spans(words))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Text:
+    """A paragraph."""
+
+    words: Words
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Facts:
+    """Short labels, each with a line behind it."""
+
+    rows: tuple[tuple[str, Words], ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Items:
+    """A list."""
+
+    items: tuple[Words, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Code:
+    """Lines to copy, never wrapped.
+
+    Attributes:
+        text: The lines.
+        language: ``python``, ``sh`` or ``toml``.
+    """
+
+    text: str
+    language: str = "python"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column of a table.
+
+    Attributes:
+        title: Its heading.
+        cells: Its texts, one a row.
+        keep: How long it stays where columns have to go: the lowest goes first; ``None`` stays.
+        left: Whether it is text, aligned left.
+    """
+
+    title: str
+    cells: Sequence[str]
+    keep: int | None = None
+    left: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of short texts.
+
+    Attributes:
+        columns: In their order, all of the same number of cells.
+        tones: One a row; empty where none stands out.
+    """
+
+    columns: tuple[Column, ...]
+    tones: tuple[Tone, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Piece:
+    """A length of a bar.
+
+    Attributes:
+        length: In the chart's unit; below 0 it leads to the left.
+        name: What it is, where a bar has several.
+        figure: The length in words, where a bar has several.
+    """
+
+    length: float
+    name: str = ""
+    figure: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """One bar of a chart.
+
+    Attributes:
+        label: What is in front of it.
+        pieces: Its lengths, one after another.
+        figure: The whole length in words.
+        low: Lower end of its 95 % interval.
+        high: Upper end.
+        note: What is behind it.
+        tone: Whether it stands out.
+    """
+
+    label: str
+    pieces: tuple[Piece, ...]
+    figure: str = ""
+    low: float | None = None
+    high: float | None = None
+    note: str = ""
+    tone: Tone = ""
+
+    @property
+    def length(self) -> float:
+        """Of all pieces together."""
+        return sum(each.length for each in self.pieces)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """Horizontal bars.
+
+    Attributes:
+        bars: From top to bottom.
+        label: What the labels are.
+        unit: What the lengths are.
+        kind: ``bars`` from a common start; ``signed``, to the left and right of 0; ``share``, the
+            first piece of each as a share of all; ``lanes``, pieces one after another, each with
+            its name and figure.
+    """
+
+    bars: tuple[Bar, ...]
+    label: str = ""
+    unit: str = ""
+    kind: Literal["bars", "signed", "share", "lanes"] = "bars"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """One thing of several alike, such as a finding.
+
+    Attributes:
+        title: What it is.
+        code: Its name for machines.
+        level: How grave it is, in a word.
+        tone: The same as a tone.
+        blocks: What is to be said of it.
+    """
+
+    title: str
+    code: str = ""
+    level: str = ""
+    tone: Tone = ""
+    blocks: tuple[Block, ...] = ()
+
+
+Block = Text | Facts | Items | Code | Table | Chart | Card
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Section:
+    """A heading and what is below it."""
+
+    title: str
+    blocks: tuple[Block, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """What a command has to say.
+
+    Attributes:
+        title: What it is about; a page's heading.
+        answer: What to do, how much that brings, how sure it is: complete, and short.
+        details: All the rest: above the answer on a terminal where it is asked for, below it on
+            a page.
+    """
+
+    title: str
+    answer: tuple[Block, ...]
+    details: tuple[Section, ...] = ()
+
+
+def section(title: str, *blocks: Block | None) -> Iterator[Section]:
+    """A section of the blocks that there are; none without any."""
+    found = tuple(each for each in blocks if each is not None)
+    if found:
+        yield Section(title, found)
+
+
+def items(found: Iterable[Words]) -> Items | None:
+    """A list; ``None`` without items."""
+    known = tuple(found)
+    return Items(known) if known else None
+
+
+def facts(rows: Iterable[tuple[str, Words]]) -> Facts | None:
+    """Labels and lines; ``None`` without any."""
+    known = tuple(rows)
+    return Facts(known) if known else None

@@ -1,0 +1,265 @@
+"""A document on a terminal, as wide as that is: the answer last, so that it stays on the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text as Line
+
+from dlprof.report.document import (
+    Bar,
+    Block,
+    Card,
+    Chart,
+    Code,
+    Column,
+    Document,
+    Facts,
+    Items,
+    Span,
+    Table,
+    Text,
+    Tone,
+    Words,
+    spans,
+)
+from dlprof.report.text import clean, clean_lines, clean_within
+
+INDENT = "  "
+_GAP = 2
+_NARROWEST_TEXT = 20
+_WIDEST_BAR = 40
+_NARROWEST_BAR = 4
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_STYLES: Mapping[Tone, str] = MappingProxyType(
+    {
+        "": "",
+        "strong": "bold",
+        "good": "green",
+        "warn": "yellow",
+        "bad": "bold red",
+        "soft": "dim",
+        "code": "cyan",
+    }
+)
+
+
+class Screen:
+    """Rich renderable: a document."""
+
+    def __init__(self, document: Document, *, verbose: bool = False) -> None:
+        """Show a document.
+
+        Args:
+            document: What to show.
+            verbose: Whether its details are shown, above the answer.
+        """
+        self._document = document
+        self._verbose = verbose
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        writer = _Writer(console, options)
+        if self._verbose:
+            for section in self._document.details:
+                yield writer.line("", Span(section.title, "strong"))
+                yield from writer.blocks(section.blocks)
+                yield Line()
+        yield from writer.blocks(self._document.answer)
+
+
+class _Writer:
+    """Blocks as lines of one width."""
+
+    def __init__(self, console: Console, options: ConsoleOptions) -> None:
+        self._console = console
+        self._width = options.max_width
+        self._ascii = options.ascii_only
+
+    def blocks(self, blocks: Iterable[Block], indent: str = INDENT) -> Iterator[Line]:
+        """All blocks, pictures and code apart from what is around them."""
+        before: Block | None = None
+        for block in blocks:
+            if before is not None and _is_apart(before, block):
+                yield Line()
+            yield from self._block(block, indent)
+            before = block
+
+    def _block(self, block: Block, indent: str) -> Iterator[Line]:
+        match block:
+            case Code():
+                style = "green" if block.language == "python" else "cyan"
+                for line in clean_lines(block.text).splitlines():
+                    yield Line(indent + line, style, no_wrap=True, overflow="ignore")
+            case Table():
+                yield from self._table(block, indent)
+            case Chart():
+                yield from self._chart(block, indent)
+            case Card():
+                yield from self._card(block, indent)
+            case _:
+                for lead, words in _leads(block):
+                    yield from self._hanging(indent + lead, words)
+
+    def line(self, lead: str, words: Words) -> Line:
+        """A paragraph before it is wrapped."""
+        made = Line(lead)
+        for piece in spans(words):
+            made.append(clean_within(self._drawn(piece.text)), _STYLES[piece.tone])
+        return made
+
+    def _drawn(self, text: str) -> str:
+        """A text of our own with the marks that the terminal has."""
+        return text.replace("◀", "<").replace("·", "|") if self._ascii else text
+
+    def _hanging(self, lead: str, words: Words) -> Iterator[Line]:
+        """A paragraph whose further lines begin below its first."""
+        room = max(_NARROWEST_TEXT, self._width - cell_len(lead))
+        for part in self.line("", words).wrap(self._console, room):
+            part.rstrip()
+            yield Line(lead, no_wrap=True, overflow="ignore").append_text(part)
+            lead = " " * cell_len(lead)
+
+    def _card(self, card: Card, indent: str) -> Iterator[Line]:
+        title = [Span(card.title, "strong")]
+        title += [Span(f"  {card.code}", "soft")] if card.code else []
+        title += [Span(f"  {card.level}", card.tone)] if card.level else []
+        yield from self._hanging(indent, tuple(title))
+        yield from self.blocks(card.blocks, indent + INDENT)
+
+    def _table(self, table: Table, indent: str) -> Iterator[Line]:
+        columns = self._fitting(table.columns, self._width - len(indent))
+        widths = [_width(column) for column in columns]
+        rows = [
+            [column.title for column in columns],
+            *zip(*(column.cells for column in columns), strict=True),
+        ]
+        for place, row in enumerate(rows):
+            cells = [
+                _aligned(clean(cell), width, left=column.left)
+                for cell, width, column in zip(row, widths, columns, strict=True)
+            ]
+            tone = table.tones[place - 1] if place and table.tones else ""
+            style = _STYLES[tone] if place else "bold"
+            text = indent + (" " * _GAP).join(cells).rstrip()
+            yield Line(text, style, no_wrap=True, overflow="ignore")
+
+    def _fitting(self, columns: Sequence[Column], width: int) -> list[Column]:
+        """The columns that say something and fit; numbers are never cut, whole columns go."""
+        shown = [
+            c for c in columns if c.keep is None or any(cell not in {"", "-"} for cell in c.cells)
+        ]
+        while sum(map(_width, shown)) + _GAP * (len(shown) - 1) > width:
+            droppable = [column for column in shown if column.keep is not None]
+            if not droppable:
+                break
+            shown.remove(min(droppable, key=lambda column: column.keep or 0))
+        return shown
+
+    def _chart(self, chart: Chart, indent: str) -> Iterator[Line]:
+        if chart.kind == "lanes":
+            yield from self._lanes(chart, indent)
+            return
+        labels = [clean(self._drawn(bar.label)) for bar in chart.bars]
+        figures = [clean(bar.figure) for bar in chart.bars]
+        notes = [clean(bar.note) for bar in chart.bars]
+        left = max(map(cell_len, (chart.label, *labels)))
+        middle = max(map(cell_len, (chart.unit, *figures)))
+        room = self._width - len(indent) - left - middle - 2 * _GAP
+        behind = max(map(cell_len, notes)) + _GAP
+        if behind > _GAP and room - behind < _NARROWEST_BAR:
+            behind = 0
+        longest = max(_NARROWEST_BAR, min(_WIDEST_BAR, room - (behind if behind > _GAP else 0)))
+        if chart.label or chart.unit:
+            head = f"{_aligned(chart.label, left, left=True)}{' ' * _GAP}{chart.unit:>{middle}}"
+            yield Line(indent + head, "dim", no_wrap=True, overflow="ignore")
+        reach = max((abs(bar.length) for bar in chart.bars), default=0.0)
+        for bar, label, figure, note in zip(chart.bars, labels, figures, notes, strict=True):
+            line = Line(indent, no_wrap=True, overflow="ignore")
+            line.append(_aligned(label, left, left=True), _STYLES[bar.tone])
+            line.append(f"{' ' * _GAP}{_aligned(figure, middle, left=False)}{' ' * _GAP}")
+            self._draw(line, bar, chart, longest, reach)
+            if note and behind:
+                line.append(" " * _GAP + note, "dim")
+            line.rstrip()
+            yield line
+
+    def _draw(self, line: Line, bar: Bar, chart: Chart, longest: int, reach: float) -> None:
+        """Append the bar itself."""
+        style = _STYLES[bar.tone] or "cyan"
+        if chart.kind == "share":
+            whole = bar.length
+            filled = round(longest * bar.pieces[0].length / whole) if whole > 0 else 0
+            full, empty = ("#", ".") if self._ascii else ("█", "░")
+            line.append(full * filled, style).append(empty * (longest - filled), "dim")
+            return
+        if chart.kind == "signed":
+            half = longest // 2
+            drawn = self._bar(half * abs(bar.length) / reach if reach > 0 else 0.0, whole=True)
+            line.append(f"{drawn if bar.length < 0 else '':>{half}}", "red")
+            line.append("|").append(drawn if bar.length > 0 else "", "green")
+            return
+        line.append(self._bar(longest * bar.length / reach if reach > 0 else 0.0), style)
+
+    def _lanes(self, chart: Chart, indent: str) -> Iterator[Line]:
+        """Pieces one after another; those that are long enough have a bar, drawn to one scale."""
+        left = max((cell_len(clean(bar.label)) for bar in chart.bars), default=0)
+        longest = max((piece.length for bar in chart.bars for piece in bar.pieces), default=0.0)
+        scale = (
+            min(_WIDEST_BAR, max(_NARROWEST_BAR, self._width // 5)) / longest if longest > 0 else 0
+        )
+        mark = "|" if self._ascii else "▏"
+        for bar in chart.bars:
+            lead = indent + _aligned(clean(bar.label), left, left=True) + " " * _GAP
+            line, room = Line(lead, no_wrap=True, overflow="ignore"), self._width
+            for piece in bar.pieces:
+                drawn = self._bar(piece.length * scale, whole=True)
+                name = f"{clean(piece.name)} "
+                text = f"{mark}{drawn} {clean(piece.figure)} ".replace("  ", " ")
+                if line.cell_len + cell_len(name + text) > room and line.cell_len > len(lead):
+                    line.rstrip()
+                    yield line
+                    line = Line(" " * cell_len(lead), no_wrap=True, overflow="ignore")
+                line.append(name).append(text, _STYLES[bar.tone] or "cyan")
+            line.rstrip()
+            yield line
+
+    def _bar(self, length: float, *, whole: bool = False) -> str:
+        """A bar of so many cells, in eighths of a cell where the terminal can show them."""
+        if self._ascii:
+            return "#" * round(length)
+        if whole:
+            return "█" * round(length)
+        cells, eighths = divmod(round(length * 8), 8)
+        return "█" * cells + _EIGHTHS[eighths].strip()
+
+
+def _leads(block: Text | Facts | Items) -> Iterator[tuple[str, Words]]:
+    """The lines of a block, each with what is in front of it."""
+    match block:
+        case Text():
+            yield "", block.words
+        case Items():
+            yield from (("- ", words) for words in block.items)
+        case Facts():
+            labels = [clean(label) for label, _ in block.rows]
+            width = max(map(cell_len, labels)) + _GAP
+            for label, (_, words) in zip(labels, block.rows, strict=True):
+                yield _aligned(label, width, left=True), words
+
+
+def _is_apart(before: Block, block: Block) -> bool:
+    """Whether a blank line is between two blocks."""
+    apart = (Chart, Table, Code, Card)
+    return isinstance(before, apart) or isinstance(block, apart)
+
+
+def _width(column: Column) -> int:
+    return max(cell_len(clean(text)) for text in (column.title, *column.cells))
+
+
+def _aligned(text: str, width: int, *, left: bool) -> str:
+    blanks = " " * (width - cell_len(text))
+    return text + blanks if left else blanks + text
