@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dlprof.stats import NEAR
 
-WITHIN = f"within {(1 - NEAR) * 100:.0f} %"
+WITHIN = f"within {(1 - NEAR) * 100:.0f}%"
 """``NEAR`` in words."""
 
 EVEN = 0.5

@@ -15,8 +15,8 @@ def factor(ratio: Estimate) -> str:
 
 
 def percent(fraction: float) -> str:
-    """A fraction as ``12 %``, with a decimal where it is small."""
-    return f"{fraction * 100:.1f} %" if fraction < 0.1 else f"{fraction * 100:.0f} %"
+    """A fraction as ``12%``, with a decimal where it is small."""
+    return f"{fraction * 100:.1f}%" if fraction < 0.1 else f"{fraction * 100:.0f}%"
 
 
 def times(count: int) -> str:

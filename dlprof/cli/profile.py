@@ -65,19 +65,23 @@ def profile(  # noqa: PLR0913 - a command has as many parameters as it has optio
         run = run_profile(
             settings, output=path, listener=listener, force=force, began_s=BEGAN_S.get()
         )
-    _show(run if as_json else dataclasses.replace(run, path=str(path)), as_json=as_json)
+    _show(
+        run if as_json else dataclasses.replace(run, path=str(path)),
+        as_json=as_json,
+        verbose=verbose,
+    )
     _exit(run, path, as_json=as_json)
 
 
-def _show(run: Run, *, as_json: bool) -> None:
+def _show(run: Run, *, as_json: bool, verbose: bool) -> None:
     if as_json:
         from dlprof.report.documents import profile_document
 
         streams.write_result(profile_document(run, _fault(run)))
         return
-    from dlprof.report.profile import render_profile
+    from dlprof.report.profile import profile_report
 
-    streams.print_result(render_profile(run))
+    streams.print_result(profile_report(run), verbose=verbose)
 
 
 def _exit(run: Run, path: Path, *, as_json: bool) -> None:

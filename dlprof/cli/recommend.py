@@ -69,7 +69,6 @@ def recommend(  # noqa: PLR0913 - a command has as many parameters as it has opt
     those that were measured, and below a limit on workers that leaves out the best that was raced,
     it predicts, where the run holds a calibration.
     """
-    del verbose  # the program's way out looks for it, where a fault asks for a traceback
     written_as = _format(output_format, as_json=as_json)
     if save is not None:
         _refuse_elsewhere({"--machine": machine, "--cores": cores, "--speed": speed})
@@ -103,11 +102,12 @@ def recommend(  # noqa: PLR0913 - a command has as many parameters as it has opt
         machine=None if profile is None else profile.to_machine(),
         ghz=None if profile is None else profile.base_ghz,
     )
-    if save is not None:
-        _keep(save, measured, answer, quiet=quiet)
+    saved = "" if save is None else _keep(save, measured, answer)
+    if saved and not quiet:
+        typer.echo(saved, err=True)
     place = {"machine": machine, "cores": cores, "neighbours": neighbours, "speed": speed}
     again = _as_options({**place, **asked})
-    _show(measured, answer, written_as, saved=save is not None, again=again)
+    _show(measured, answer, written_as, again=again, verbose=verbose)
 
 
 def _as_options(given: Mapping[str, object]) -> str:
@@ -148,25 +148,31 @@ def _format(given: str | None, *, as_json: bool) -> str:
     return given
 
 
-def _keep(path: Path, run: Run, answer: Recommendation, *, quiet: bool) -> None:
+def _keep(path: Path, run: Run, answer: Recommendation) -> str:
+    """Save the settings, and say how they are used."""
+    from dlprof.report.text import clean
     from dlprof.saved import save_settings
 
     header = run.header
     save_settings(path, header.machine, answer, header.target.spec, header.started_at)
-    if not quiet:
-        from dlprof.report.recommendation import saved_note
+    place = clean(str(path))
+    return (
+        f"Saved for {clean(header.machine.fingerprint)} in {place}.\n"
+        f"Use them: DataLoader(dataset, **dlprof.kwargs_for({place!r}))"
+    )
 
-        typer.echo(saved_note(str(path), header.machine), err=True)
 
-
-def _show(run: Run, answer: Recommendation, output_format: str, *, saved: bool, again: str) -> None:
+def _show(
+    run: Run, answer: Recommendation, output_format: str, *, again: str, verbose: bool
+) -> None:
     from dlprof.report import snippets
 
     match output_format:
         case "text":
-            from dlprof.report.recommendation import render_recommendation
+            from dlprof.report.sweep import recommendation_report
 
-            streams.print_result(render_recommendation(run, answer, saved=saved, again=again))
+            found = recommendation_report(run, answer, again=again)
+            streams.print_result(found, verbose=verbose)
         case "python":
             streams.write_result(snippets.render_python(run, answer))
         case "toml":

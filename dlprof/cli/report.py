@@ -61,7 +61,6 @@ def report(
     HTML is one file that loads nothing; CSV has a row per trial; a trace for ui.perfetto.dev needs
     a run file of dlprof profile or dlprof run.
     """
-    del verbose  # the program's way out looks for it, where a fault asks for a traceback
     written_as = _format(output_format, output, as_json=as_json)
     from dlprof.store import read_run
 
@@ -69,9 +68,9 @@ def report(
         _check_output(output, run, force=force)
     measured = read_run(run)
     if output is None and written_as == "text":
-        from dlprof.report.screen import render_run
+        from dlprof.report.screen import run_report
 
-        streams.print_result(render_run(measured))
+        streams.print_result(run_report(measured), verbose=verbose)
         return
     text = _rendered(measured, written_as)
     if output is None:
@@ -151,9 +150,10 @@ def _plain(run: Run) -> str:
     """The screen as plain text, for a file."""
     from rich.console import Console
 
-    from dlprof.report.screen import render_run
+    from dlprof.report.screen import run_report
+    from dlprof.report.terminal import Screen
 
     console = Console(width=120, color_system=None, markup=False, highlight=False, emoji=False)
     with console.capture() as capture:
-        console.print(render_run(run), crop=False)
+        console.print(Screen(run_report(run), verbose=True), crop=False)
     return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"

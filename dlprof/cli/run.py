@@ -156,7 +156,7 @@ class _LastWords:
     on_screen: bool
 
     def __call__(self, run: Run) -> None:
-        from dlprof.report.watched import render_script, script_document
+        from dlprof.report.script import script_document, script_report
 
         if self.json_file is not None:
             document = script_document(run) + "\n"
@@ -166,7 +166,7 @@ class _LastWords:
                 self._warn(f"{self.json_file} can't be written: {error.strerror}")
         if self.on_screen:
             with contextlib.suppress(OSError, ValueError):  # the script may have closed it
-                streams.print_report(render_script(run))
+                streams.print_report(script_report(run))
 
     def remove_earlier(self) -> None:
         """Remove an earlier run's report, which could be taken for that of a script that dies."""

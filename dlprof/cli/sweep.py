@@ -88,7 +88,11 @@ def sweep(  # noqa: PLR0913 - a command has as many parameters as it has options
             began_s=BEGAN_S.get(),
         )
     # The file by the name that the user knows it by; the engine has made it absolute.
-    _show(run if as_json else dataclasses.replace(run, path=str(path)), as_json=as_json)
+    _show(
+        run if as_json else dataclasses.replace(run, path=str(path)),
+        as_json=as_json,
+        verbose=verbose,
+    )
     if run.end is not None and run.end.reason == "interrupted":
         if as_json:  # the document says it
             raise typer.Exit(ExitCode.INTERRUPTED)
@@ -105,12 +109,12 @@ def _fields_named(given: Mapping[str, object]) -> frozenset[str]:
     return frozenset(option.field for option in OPTIONS if option.key in given)
 
 
-def _show(run: Run, *, as_json: bool) -> None:
+def _show(run: Run, *, as_json: bool, verbose: bool) -> None:
     if as_json:
         from dlprof.report.documents import sweep_document
 
         streams.write_result(sweep_document(run))
         return
-    from dlprof.report.sweep import render_sweep
+    from dlprof.report.sweep import sweep_report
 
-    streams.print_result(render_sweep(run))
+    streams.print_result(sweep_report(run), verbose=verbose)

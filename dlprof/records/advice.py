@@ -198,16 +198,16 @@ class Certificate:
 
     @property
     def text(self) -> str:
-        """It in words: ``within 4 % of the best of 75 settings (95 %)``."""
+        """It in words: ``within 4% of the best of 75 settings (95%)``."""
         if self.shown > USELESS:
             return "too little was measured to say how near the best it is"
-        sure = f"({self.probability:.0%})".replace("%", " %")
+        sure = f"({self.probability:.0%})"
         several, rest = f"{self.configurations} settings", ""
         if self.epsilon > USELESS:
             several = f"the {self.measured} measured settings"
             rest = "; the others are too uncertain"
         return (
-            f"within {max(1, math.ceil(100 * self.shown))} % of the best of {several} {sure}{rest}"
+            f"within {max(1, math.ceil(100 * self.shown))}% of the best of {several} {sure}{rest}"
         )
 
 

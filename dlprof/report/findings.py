@@ -1,28 +1,21 @@
-"""Findings as people read them, and as JSON."""
+"""Findings as documents show them, and as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
-from dlprof.advise.wrong_data import said_first
-from dlprof.records import Estimate, Finding, Fix, Run
-from dlprof.report.labels import cores_text, percent_text
-from dlprof.report.layout import INDENT, Hanging
-from dlprof.report.text import clean, clean_lines
+from dlprof.records import Finding, Fix
+from dlprof.report.document import Card, Code, Facts, Span, Text, Tone, Words
+from dlprof.report.labels import cores_text, gain_text, percent_text
 from dlprof.store.codec import to_json
 from dlprof.units import format_bytes, format_duration, format_rate
 
-_SEVERITY_STYLES = {"high": "bold red", "medium": "yellow", "low": "cyan", "info": "dim"}
-_DEEP = INDENT * 2
-_LABEL_WIDTH = 8
+SEVERITIES: Mapping[str, Tone] = {"high": "bad", "medium": "warn", "low": "code", "info": "soft"}
 _SOURCES = {
     "measured": "measured here",
     "model": "by the model",
-    "bound": "by reckoning",
+    "bound": "an estimate",
 }
 _NO_FIGURES = frozenset({"trials", "gain_from", "gain_at", "gain_trials", "seen_in"})
 
@@ -32,69 +25,80 @@ def findings_json(findings: Sequence[Finding]) -> list[dict[str, Any]]:
     return [to_json(finding) for finding in findings]
 
 
-def first_lines(run: Run) -> list[RenderableType]:
-    """What is said before all else: settings whose data is wrong, or that fail."""
-    told = said_first(run)
-    lines: list[RenderableType] = [Hanging("", Text(clean(text), style="red")) for text in told]
-    return [*lines, Text()] if lines else []
-
-
-def render_findings(findings: Sequence[Finding]) -> RenderableType:
-    """All findings, the cause to bet on first; a sentence where there are none."""
-    if not findings:
-        return Hanging(
-            INDENT, Text("Nothing stands out: no cause was found that is worth mending.")
-        )
-    parts: list[RenderableType] = []
+def cards(findings: Sequence[Finding]) -> Iterator[Card]:
+    """All findings, the cause to bet on first."""
     for number, finding in enumerate(findings, 1):
-        if parts:
-            parts.append(Text())
-        parts += _finding(number, finding)
-    return Group(*parts)
+        rows = list(_rows(finding))
+        code = fix_code(finding.fix)
+        yield Card(
+            title=f"{number}. {finding.title}",
+            code=finding.code,
+            level=finding.severity,
+            tone=SEVERITIES[finding.severity],
+            blocks=(
+                Text(finding.explanation),
+                *([Facts(tuple(rows))] if rows else []),
+                *([Code(code)] if code else []),
+            ),
+        )
 
 
-def _finding(number: int, finding: Finding) -> list[RenderableType]:
-    title = Text(clean(finding.title), style="bold")
-    title.append(f"  {clean(finding.code)}", style="dim")
-    title.append(f"  {finding.severity}", style=_SEVERITY_STYLES[finding.severity])
-    lines: list[RenderableType] = [
-        Hanging(f"{number}. ".rjust(len(_DEEP)), title),
-        Hanging(_DEEP, Text(clean(finding.explanation))),
-    ]
-    lines += _labelled("evidence", evidence_text(finding.evidence))
+def _rows(finding: Finding) -> Iterator[tuple[str, Words]]:
+    evidence = evidence_text(finding.evidence)
+    if evidence:
+        yield "evidence", evidence
     if finding.fix is not None:
-        lines += _fix(finding.fix)
-    lines += _labelled("gain", gain_text(finding.predicted_gain, finding.evidence))
-    lines += _labelled("script", _script_text(finding.script_gain))
-    lines += _labelled("doubt", clean(finding.doubtful), style="yellow")
-    return lines
+        yield "fix", finding.fix.text
+    if finding.predicted_gain is not None:
+        yield "speed-up", known_gain(finding)
+    if finding.script_gain is not None:
+        yield "script", f"{gain_text(finding.script_gain)}, from start to end"
+    if finding.doubtful:
+        yield "doubt", Span(finding.doubtful, "warn")
 
 
-def _labelled(label: str, text: str, style: str = "") -> list[RenderableType]:
-    if not text:
-        return []
-    return [Hanging(f"{_DEEP}{label:<{_LABEL_WIDTH}}  ", Text(text, style=style))]
+def answer(findings: Sequence[Finding]) -> Iterator[tuple[str, Words]]:
+    """The first finding in two lines or three: the bottleneck, the fix and what it brings."""
+    finding = next(iter(findings), None)
+    if finding is None:
+        yield "Bottleneck", "none found that is worth fixing"
+        return
+    yield "Bottleneck", (Span(finding.title, "strong"), Span(f"  {finding.code}", "soft"))
+    fix = finding.fix
+    if fix is not None:
+        settings = ", ".join(f"{name}={value!r}" for name, value in fix.dataloader_kwargs.items())
+        yield "Fix", settings or fix.text
+    if finding.predicted_gain is not None:
+        yield "Speed-up", known_gain(finding)
+    if finding.script_gain is not None:
+        yield "Script", f"{gain_text(finding.script_gain)}, from start to end"
+    if finding.doubtful:
+        yield "Doubt", Span(finding.doubtful, "warn")
 
 
-def _fix(fix: Fix) -> list[RenderableType]:
-    lines = _labelled("fix", clean(fix.text))
-    code = [] if not fix.dataloader_kwargs else [_call(fix.dataloader_kwargs)]
-    code += clean_lines(fix.code).splitlines()
-    room = _DEEP + " " * (_LABEL_WIDTH + 2)
-    lines += [
-        Text(room + line, style="green", no_wrap=True, overflow="ignore") if line else Text()
-        for line in code
-    ]
-    return lines
+def known_gain(finding: Finding) -> str:
+    """What the fix would bring, how that is known, and by which trials."""
+    gain, evidence = finding.predicted_gain, finding.evidence
+    if gain is None:
+        return ""
+    at = str(evidence.get("gain_at") or "")
+    parts = [gain_text(gain) + (f" {at}" if at else "")]
+    parts += filter(None, [_SOURCES.get(str(evidence.get("gain_from")), "")])
+    return ", ".join(parts) + _trials(evidence.get("gain_trials"))
 
 
-def _call(kwargs: Mapping[str, Any]) -> str:
-    arguments = ", ".join(f"{clean(str(name))}={_literal(v)}" for name, v in kwargs.items())
-    return f"DataLoader(dataset, ..., {arguments})"
+def _trials(trials: object) -> str:
+    ids = [str(trial) for trial in trials] if isinstance(trials, list | tuple) else []
+    return f" [{', '.join(ids)}]" if ids else ""
 
 
-def _literal(value: object) -> str:
-    return clean(repr(value))
+def fix_code(fix: Fix | None) -> str:
+    """The lines of a fix to paste."""
+    if fix is None:
+        return ""
+    arguments = ", ".join(f"{name}={value!r}" for name, value in fix.dataloader_kwargs.items())
+    call = [f"DataLoader(dataset, ..., {arguments})"] if arguments else []
+    return "\n".join([*call, *([fix.code] if fix.code else [])])
 
 
 def evidence_text(evidence: Mapping[str, Any]) -> str:
@@ -104,10 +108,7 @@ def evidence_text(evidence: Mapping[str, Any]) -> str:
         for name, value in evidence.items()
         if name not in _NO_FIGURES and value is not None and not isinstance(value, Mapping)
     ]
-    trials = evidence.get("trials")
-    ids = [clean(str(trial)) for trial in trials] if isinstance(trials, list | tuple) else []
-    told = [f"[{', '.join(ids)}]"] if ids else []
-    return " ".join([*([", ".join(figures)] if figures else []), *told])
+    return (", ".join(figures) + _trials(evidence.get("trials"))).strip()
 
 
 _UNITS = {
@@ -119,50 +120,34 @@ _UNITS = {
     "_cores": cores_text,
     "_s": format_duration,
 }
+_TERMS = {
+    "pick up": "index queue",
+    "hold up": "reorder wait",
+    "rebuild": "deserialize",
+    "serialise": "serialize",
+    "run queue": "run-queue delay",
+    "waiting": "blocked",
+    "epoch turnover": "epoch restart",
+    "startup": "time to first batch",
+}
+"""Words of the records that read otherwise."""
 
 
 def _name(name: str) -> str:
     unit = next((unit for unit in _UNITS if name.endswith(unit)), "")
     shown = name.removesuffix(unit) if unit in {"_s", "_bytes"} else name
-    return clean(shown.replace("_", " "))
+    text = shown.replace("_", " ")
+    for term, better in _TERMS.items():
+        text = text.replace(term, better)
+    return text
 
 
 def _figure(name: str, value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return clean(str(value))
+        return str(value)
     if name.startswith("share") or name.endswith("_share") or "share_of" in name:
         return percent_text(value)
     unit = next((unit for unit in _UNITS if name.endswith(unit)), None)
     if unit is not None:
         return _UNITS[unit](value)
     return f"{value:,.2f}" if isinstance(value, float) else f"{value:,}"
-
-
-def _script_text(gain: Estimate | None) -> str:
-    """What the fix would bring to the whole script."""
-    return "" if gain is None else f"{_ratio_text(gain)} as fast as now, from start to end"
-
-
-def _ratio_text(gain: Estimate) -> str:
-    unsure = gain.low is not None and gain.high is not None and gain.low < 1 <= gain.high
-    text = f"{'no sure gain, ' if unsure else ''}{gain.value:.2f}x"
-    if gain.low is not None and gain.high is not None:
-        text += f" ({gain.low:.2f}-{gain.high:.2f})"
-    return text
-
-
-def gain_text(gain: Estimate | None, evidence: Mapping[str, Any]) -> str:
-    """What the fix would bring, and how that is known; empty where it isn't.
-
-    A gain whose interval holds 1 may as well be none, and is not promised.
-    """
-    if gain is None:
-        return ""
-    source = _SOURCES.get(str(evidence.get("gain_from")), "")
-    trials = evidence.get("gain_trials")
-    ids = [clean(str(trial)) for trial in trials] if isinstance(trials, list | tuple) else []
-    told = f" [{', '.join(ids)}]" if ids else ""
-    at = clean(str(evidence.get("gain_at") or ""))
-    where = f" {at}" if at else ""
-    known = f", {source}" if source else ""
-    return f"{_ratio_text(gain)} of the throughput now{where}{known}{told}"

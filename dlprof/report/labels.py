@@ -96,3 +96,20 @@ def cores_text(cores: float | None) -> str:
     if cores is None:
         return MISSING
     return f"{cores:.1f}" if cores < 9.95 else f"{cores:.0f}"
+
+
+STAGES = {
+    "dispatch": "dispatch",
+    "pick_up": "index queue",
+    "fetch": "fetch",
+    "collate": "collate",
+    "serialise": "serialize",
+    "queue": "result queue",
+    "rebuild": "deserialize",
+    "pin": "pin",
+    "hold_up": "reorder wait",
+    "copy": "copy to device",
+    "wait": "wait",
+    "step": "step",
+}
+"""Stages as people read them, by ``StageName``."""

@@ -1,12 +1,9 @@
-"""What ``dlprof profile`` shows: where a batch's time goes, where batches pile up, and why."""
+"""What a profile has to say: the bottleneck, the fix, what that brings; then where time goes."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
-
-from rich.console import Group, RenderableType
-from rich.text import Text
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from dlprof.records import (
     Diagnosis,
@@ -14,125 +11,174 @@ from dlprof.records import (
     Run,
     SampleCosts,
     Stage,
+    StageName,
     Stalls,
     TransformCost,
     Trial,
     WorkerCosts,
 )
 from dlprof.report.cards import card_text
-from dlprof.report.findings import first_lines, render_findings
-from dlprof.report.fitting import FittingTable, TextColumn
-from dlprof.report.labels import cores_text, percent_text, rate_text, settings_text
-from dlprof.report.layout import INDENT, Hanging, bullet
-from dlprof.report.pipeline import Pipeline
-from dlprof.report.text import clean
+from dlprof.report.document import (
+    Bar,
+    Block,
+    Chart,
+    Code,
+    Column,
+    Document,
+    Facts,
+    Items,
+    Piece,
+    Section,
+    Span,
+    Table,
+    Text,
+    Words,
+    facts,
+    items,
+    section,
+)
+from dlprof.report.findings import answer, cards
+from dlprof.report.labels import STAGES, cores_text, percent_text, rate_text, settings_text
+from dlprof.report.sweep import about_file, first, title_of
 from dlprof.units import MISSING, counted, format_bytes, format_duration
 
 _MOST_SLOWEST = 5
-_MOST_WORKERS = 8
+_MOST_WORKERS = 64
 _MOST_TRANSFORMS = 12
+_PILE_BATCHES = 1.0
+"""Fewer batches than this are on their way, not piling up."""
+
+_WORKERS: tuple[StageName, ...] = ("pick_up", "fetch", "collate", "serialise")
+_MAIN: tuple[StageName, ...] = ("queue", "rebuild", "pin", "hold_up", "copy", "wait", "step")
+_QUEUES: frozenset[StageName] = frozenset({"pick_up", "queue", "hold_up"})
+"""Where batches lie, rather than being worked on."""
 
 
-def render_profile(run: Run) -> RenderableType:
-    """The final screen of a profile.
+def profile_report(run: Run) -> Document:
+    """What a profile found.
 
     Args:
         run: The finished profile.
     """
     diagnosis = run.diagnosis
     if diagnosis is None:
-        return Text("The run holds no diagnosis.")
+        rows = (("Bottleneck", "not known: the run holds no diagnosis"),)
+        return Document(title=title_of(run), answer=(Facts(rows), *_last(run, 0)))
     wrong = any(each.code.startswith("data.") for each in diagnosis.findings)
     if not run.completed and not run.explanations and not wrong:
         # Findings need figures: that there are none must not read as "nothing is wrong".
-        return Group(
-            Hanging("", Text("Nothing could be measured, so no cause can be told.")),
-            Hanging("", Text(f"Run file: {clean(run.path)}")),
-        )
+        rows = (("Bottleneck", "not known: nothing could be measured"),)
+        return Document(title=title_of(run), answer=(Facts(rows), *_last(run, 0)))
     mine = [each for each in run.explanations if each.config == diagnosis.config]
+    traced = mine[-1] if mine else None
     plain = [trial for trial in run.completed if trial.config == diagnosis.config]
-    shown = plain[0] if plain else next(iter(run.trials), None)
-    command = f"dlprof report {shlex.quote(clean(run.path))} -o trace.perfetto.json"
-    return Group(
-        *(first_lines(run) if mine else []),  # else findings are all that there is
-        render_diagnosis(diagnosis, mine[-1] if mine else None, shown),
-        Text(),
-        *(Hanging("", Text(note)) for note in _cost(run)),
-        *([Text(f"{INDENT}{command}", style="cyan", no_wrap=True)] if _has_picture(run) else []),
+    trial = plain[0] if plain else next(iter(run.trials), None)
+    return Document(
+        title=title_of(run),
+        answer=(
+            *(first(run) if mine else ()),  # else findings are all that there is
+            Facts(tuple(_answer(diagnosis, traced, trial))),
+            *_lanes(traced),
+            *_last(run, len(diagnosis.findings) - 1),
+        ),
+        details=tuple(_details(run, diagnosis, traced, trial)),
     )
 
 
-def _cost(run: Run) -> list[str]:
-    """What the profile took, and where it is kept."""
-    took = []
+def _answer(
+    diagnosis: Diagnosis, traced: Explanation | None, trial: Trial | None
+) -> Iterator[tuple[str, Words]]:
+    yield "Profiled", settings_text(diagnosis.config)
+    if diagnosis.findings or (traced is not None and traced.hooked):
+        yield from answer(diagnosis.findings)
+    else:  # that batches were not traced must not read as "nothing is wrong"
+        yield "Bottleneck", "not known: no batch could be traced through its stages"
+    if trial is not None and trial.outcome == "completed":
+        if trial.wait_fraction is not None:
+            yield "Data wait", _wait(trial, traced)
+        rate = trial.samples_per_s
+        shown = rate_text(rate) if rate else rate_text(trial.batches_per_s, "batches/s")
+        yield "Throughput", shown
+
+
+def _wait(trial: Trial, traced: Explanation | None) -> str:
+    text = f"{percent_text(trial.wait_fraction)} of the time"
+    parts = []
+    step = None if traced is None else traced.stage("step")
+    if step is not None and step.mean_s > 0:
+        parts.append(f"step {format_duration(step.mean_s)}")
+    if trial.batches_per_s is not None and trial.batches_per_s.value > 0:
+        parts.append(f"a batch every {format_duration(1 / trial.batches_per_s.value)}")
+    return f"{text} ({', '.join(parts)})" if parts else text
+
+
+def _lanes(traced: Explanation | None) -> Iterator[Chart]:
+    """A batch's way: what a worker does with it, what the main process does."""
+    if traced is None or not traced.stages:
+        return
+    known = {stage.name: stage for stage in traced.stages}
+    several = traced.config.num_workers
+    worker = "worker" if several == 1 else f"worker 0-{several - 1}"
+    lanes = [("main", ("dispatch", "fetch", "collate", "pin", "copy", "wait", "step"))]
+    if several:
+        lanes = [(worker, _WORKERS), ("main", _MAIN)]
+    bars = [
+        Bar(
+            label=label,
+            pieces=tuple(
+                Piece(known[name].mean_s, STAGES[name], format_duration(known[name].mean_s))
+                for name in names
+                if name in known and known[name].mean_s > 0
+            ),
+        )
+        for label, names in lanes
+    ]
+    shown = tuple(bar for bar in bars if bar.pieces)
+    if shown:
+        yield Chart(bars=shown, kind="lanes", unit="seconds a batch")
+
+
+def _last(run: Run, more: int) -> Iterator[Block]:
+    """What else there is, and where."""
+    said = about_file(run)
+    if more > 0:
+        said += f" ({counted(more, 'more finding')})"
+    pictured = run.path and any(timeline.batch for timeline in run.timelines)
+    yield Text(Span(f"{said} · timeline:" if pictured else said, "soft"))
+    if pictured:
+        yield Code(f"dlprof report {shlex.quote(run.path)} -o trace.perfetto.json", "sh")
+
+
+def _details(
+    run: Run, diagnosis: Diagnosis, traced: Explanation | None, trial: Trial | None
+) -> Iterator[Section]:
+    yield from section("Findings", *cards(diagnosis.findings))
+    yield from section("Use of the machine", facts(_usage(trial, diagnosis.stalls)))
+    if traced is not None:
+        yield from stage_sections(traced)
+    yield from section("Notes", items(diagnosis.notes))
     if run.end is not None:
-        trials = counted(len(run.trials), "trial")
-        took.append(f"Took {format_duration(run.end.cost_s.total)} for {trials}.")
-    picture = "; a picture of each batch, for ui.perfetto.dev:" if _has_picture(run) else ""
-    return [*took, f"Run file: {clean(run.path)}{picture}"]
+        took = f"{format_duration(run.end.cost_s.total)} for {counted(len(run.trials), 'trial')}"
+        yield from section("Profile", Text(took))
 
 
-def _has_picture(run: Run) -> bool:
-    """Whether batches were followed, so that a trace can be drawn of them."""
-    return any(timeline.batch for timeline in run.timelines)
+def _usage(trial: Trial | None, stalls: Stalls | None) -> Iterator[tuple[str, Words]]:
+    if trial is not None and trial.outcome == "completed":
+        usage = trial.usage
+        if usage.own_cpu_cores is not None:
+            cores = f"{cores_text(usage.own_cpu_cores)} used, "
+            cores += f"{cores_text(usage.available_cpu_cores)} available"
+            if usage.other_cpu_cores:
+                cores += f" ({cores_text(usage.other_cpu_cores)} used by other processes)"
+            yield "cores", cores
+        if usage.cache_hit_fraction is not None:
+            yield "page cache", f"{percent_text(usage.cache_hit_fraction)} of reads"
+        yield from ((f"GPU {gpu.index}", card_text(gpu)) for gpu in usage.gpu)
+    if stalls is not None:
+        yield "data stalls", _stalls(stalls)
 
 
-def render_diagnosis(
-    diagnosis: Diagnosis, explained: Explanation | None, trial: Trial | None
-) -> RenderableType:
-    """The whole profile for a terminal or a pipe.
-
-    Args:
-        diagnosis: What was found.
-        explained: Of the configuration; ``None`` where it could not be explained.
-        trial: A plain trial of it, whose rate is shown; ``None`` where there is none.
-    """
-    parts: list[RenderableType] = [
-        Hanging("", Text(f"Where the time goes: {settings_text(diagnosis.config)}", style="bold"))
-    ]
-    parts += [
-        Hanging(f"{INDENT}{name:<11} ", Text(text))
-        for name, text in (*_rates(trial), *_stalls(diagnosis.stalls))
-    ]
-    if explained is not None:
-        parts += _explained(explained)
-    parts += [Text(), Text("Why", style="bold"), _why(diagnosis, explained)]
-    if diagnosis.notes:
-        parts += [Text(), Text("Notes", style="bold")]
-        parts += [bullet(Text(clean(note))) for note in diagnosis.notes]
-    return Group(*parts)
-
-
-def _why(diagnosis: Diagnosis, explained: Explanation | None) -> RenderableType:
-    """The findings; that batches were not followed must not read as "nothing is wrong"."""
-    if diagnosis.findings or (explained is not None and explained.hooked):
-        return render_findings(diagnosis.findings)
-    return Hanging(INDENT, Text("No batch was followed through its stages: no cause can be told."))
-
-
-def _rates(trial: Trial | None) -> list[tuple[str, str]]:
-    if trial is None or trial.outcome != "completed":
-        return []
-    rate = trial.samples_per_s
-    shown = rate_text(rate) if rate else rate_text(trial.batches_per_s, "batches/s")
-    rows = [("throughput", shown)]
-    if trial.wait_fraction is not None:
-        rows.append(("data wait", f"{percent_text(trial.wait_fraction)} of the time"))
-    usage = trial.usage
-    if usage.own_cpu_cores is not None:
-        cores = f"{cores_text(usage.own_cpu_cores)} used of "
-        cores += f"{cores_text(usage.available_cpu_cores)} to be had"
-        if usage.other_cpu_cores:
-            cores += f", {cores_text(usage.other_cpu_cores)} taken by others"
-        rows.append(("cores", cores))
-    if usage.cache_hit_fraction is not None:
-        rows.append(("page cache", f"{percent_text(usage.cache_hit_fraction)} of reads"))
-    return rows + [(f"GPU {gpu.index}", card_text(gpu)) for gpu in usage.gpu]
-
-
-def _stalls(stalls: Stalls | None) -> list[tuple[str, str]]:
-    if stalls is None:
-        return []
+def _stalls(stalls: Stalls) -> str:
     text = f"{percent_text(stalls.prep_fraction)} preparing batches"
     if stalls.fetch_fraction is not None:
         text += f", {percent_text(stalls.fetch_fraction)} fetching from storage"
@@ -140,102 +186,123 @@ def _stalls(stalls: Stalls | None) -> list[tuple[str, str]]:
     times.append(f"{format_duration(stalls.warm_s)} from the page cache")
     if stalls.cold_s is not None:
         times.append(f"{format_duration(stalls.cold_s)} from storage")
-    return [("stalls", f"{text} (a batch: {', '.join(times)})")]
+    return f"{text} (a batch: {', '.join(times)})"
 
 
-def _explained(explained: Explanation) -> list[RenderableType]:
-    parts: list[RenderableType] = []
-    if explained.stages:
-        parts += _section("Stages, per batch", stage_table(explained.stages))
-    if explained.waiting_batches:
-        title = "Where batches are, on average"
-        parts += _section(title, Pipeline(explained.waiting_batches))
-    if explained.samples is not None and explained.samples.count:
-        parts += _section("Single samples", *_samples(explained.samples))
-    if explained.transforms:
-        parts += _section("Transforms, per call", _transforms(explained.transforms))
-    if explained.workers:
-        parts += _section("Workers", *_workers(explained.workers))
-    missing = [
-        bullet(Text(f"{clean(name)}: {clean(reason)}"))
-        for name, reason in explained.unavailable.items()
-    ]
-    return parts + (_section("Not told", *missing) if missing else [])
+def stage_sections(traced: Explanation) -> Iterator[Section]:
+    """Where a batch's time goes, and where batches pile up.
+
+    Args:
+        traced: One configuration.
+    """
+    if traced.stages:
+        yield from section("Stages, per batch", _stages(traced.stages))
+    yield from section("Where batches are, on average", *_places(traced))
+    if traced.samples is not None and traced.samples.count:
+        yield from section("Single samples", items(_samples(traced.samples)))
+    if traced.transforms:
+        yield from section("Transforms, per call", _transforms(traced.transforms))
+    if traced.workers:
+        yield from section("Workers", *_workers(traced.workers))
+    missing = (f"{name}: {reason}" for name, reason in traced.unavailable.items())
+    yield from section("Not recorded", items(missing))
 
 
-def _section(title: str, *items: RenderableType) -> list[RenderableType]:
-    return [Text(), Text(title, style="bold"), *items]
+def _stages(stages: Sequence[Stage]) -> Table:
+    whole_s = sum(stage.mean_s for stage in stages if stage.name in {"wait", "step"})
 
-
-def stage_table(stages: Sequence[Stage]) -> FittingTable:
-    """The stages, with as many of their figures as there is room for."""
-    whole_s = sum(stage.mean_s for stage in stages if stage.name in ("wait", "step"))
-    rows = [(stage, clean(stage.name).replace("_", " ")) for stage in stages]
-
-    def column(title: str, figure: Callable[[Stage], float | None], keep: int) -> TextColumn:
+    def column(
+        title: str, figure: Callable[[Stage], float | None], keep: int | None = None
+    ) -> Column:
         cells = [format_duration(figure(stage)) for stage in stages]
-        return TextColumn(title=title, cells=cells, keep=keep)
+        return Column(title=title, cells=cells, keep=keep)
 
     shares = [percent_text(s.mean_s / whole_s) if whole_s > 0 else MISSING for s in stages]
-    return FittingTable(
-        [
-            TextColumn(title="stage", cells=[name for _, name in rows], left=True),
-            TextColumn(title="mean", cells=[format_duration(s.mean_s) for s in stages]),
-            TextColumn(title="of period", cells=shares, keep=5),
+    return Table(
+        (
+            Column(title="stage", cells=[STAGES[stage.name] for stage in stages], left=True),
+            column("mean", lambda stage: stage.mean_s),
+            Column(title="of period", cells=shares, keep=5),
             column("median", lambda stage: stage.median_s, 1),
             column("p95", lambda stage: stage.p95_s, 9),
             column("max", lambda stage: stage.max_s, 4),
             column("CPU", lambda stage: stage.cpu_s, 8),
-            column("no core", lambda stage: stage.run_queue_s, 6),
-            column("waiting", lambda stage: stage.io_s, 7),
-        ]
+            column("run-queue delay", lambda stage: stage.run_queue_s, 6),
+            column("blocked", lambda stage: stage.io_s, 7),
+        )
     )
 
 
-def _samples(samples: SampleCosts) -> list[RenderableType]:
-    text = (
+def _places(traced: Explanation) -> Iterator[Block]:
+    """How many batches are at each place of their way; where they pile up is said."""
+    way: tuple[StageName, ...] = (*_WORKERS, *_MAIN)
+    found = [(name, traced.waiting_batches[name]) for name in way if name in traced.waiting_batches]
+    lying = [(count, name) for name, count in found if name in _QUEUES]
+    most, pile = max(lying, default=(0.0, None))
+    if not found:
+        return
+    yield Chart(
+        label="stage",
+        unit="batches",
+        bars=tuple(
+            Bar(
+                label=STAGES[name],
+                pieces=(Piece(count),),
+                figure=f"{count:.1f}",
+                note="piles up" if name == pile and most >= _PILE_BATCHES else "",
+                tone="warn" if name in _QUEUES else "",
+            )
+            for name, count in found
+        ),
+    )
+
+
+def _samples(samples: SampleCosts) -> Iterator[Words]:
+    yield (
         f"{samples.count:,} timed: mean {format_duration(samples.mean_s)}, median "
         f"{format_duration(samples.median_s)}, p95 {format_duration(samples.p95_s)}, p99 "
         f"{format_duration(samples.p99_s)}, longest {format_duration(samples.max_s)}"
     )
-    lines: list[RenderableType] = [Hanging(INDENT, Text(text))]
     slowest = list(samples.slowest.items())[:_MOST_SLOWEST]
     if slowest:
-        named = ", ".join(f"{clean(name)} ({format_duration(s)})" for name, s in slowest)
-        lines.append(Hanging(INDENT, Text(f"slowest: {named}")))
-    return lines
+        named = ", ".join(f"{name} ({format_duration(s)})" for name, s in slowest)
+        yield f"slowest: {named}"
 
 
-def _transforms(transforms: Sequence[TransformCost]) -> FittingTable:
+def _transforms(transforms: Sequence[TransformCost]) -> Table:
     shown = transforms[:_MOST_TRANSFORMS]
-    return FittingTable(
-        [
-            TextColumn(title="transform", cells=[clean(t.name) for t in shown], left=True),
-            TextColumn(title="mean", cells=[format_duration(t.mean_s) for t in shown]),
-            TextColumn(title="of fetch", cells=[percent_text(t.share) for t in shown]),
-        ]
+    return Table(
+        (
+            Column(title="transform", cells=[each.name for each in shown], left=True),
+            Column(title="mean", cells=[format_duration(each.mean_s) for each in shown]),
+            Column(title="of fetch", cells=[percent_text(each.share) for each in shown]),
+        )
     )
 
 
-def _workers(workers: Sequence[WorkerCosts]) -> list[RenderableType]:
+def _workers(workers: Sequence[WorkerCosts]) -> Iterator[Block]:
     shown = workers[:_MOST_WORKERS]
-    table = FittingTable(
-        [
-            TextColumn(title="worker", cells=[str(w.worker) for w in shown]),
-            TextColumn(title="batches", cells=[f"{w.batches:,}" for w in shown]),
-            TextColumn(title="busy", cells=[percent_text(w.busy_fraction) for w in shown]),
-            TextColumn(title="cores", cells=[cores_text(w.cpu_cores) for w in shown], keep=4),
-            TextColumn(title="threads", cells=[_count(w.threads) for w in shown], keep=3),
-            TextColumn(title="CPUs", cells=[_count(w.affinity_cpus) for w in shown], keep=2),
-            TextColumn(
-                title="growth/batch",
-                cells=[format_bytes(w.pss_growth_bytes_per_batch) for w in shown],
-                keep=1,
+
+    def column(title: str, cells: Iterable[str], keep: int | None = None) -> Column:
+        return Column(title=title, cells=list(cells), keep=keep)
+
+    yield Table(
+        (
+            column("worker", (str(each.worker) for each in shown)),
+            column("batches", (f"{each.batches:,}" for each in shown)),
+            column("busy", (percent_text(each.busy_fraction) for each in shown)),
+            column("cores", (cores_text(each.cpu_cores) for each in shown), 4),
+            column("threads", (_count(each.threads) for each in shown), 3),
+            column("CPUs", (_count(each.affinity_cpus) for each in shown), 2),
+            column(
+                "growth/batch",
+                (format_bytes(each.pss_growth_bytes_per_batch) for each in shown),
+                1,
             ),
-        ]
+        )
     )
-    more = len(workers) - len(shown)
-    return [table, *([Hanging(INDENT, Text(f"and {more} more"))] if more > 0 else [])]
+    if len(shown) < len(workers):
+        yield Items((f"{len(workers) - len(shown)} more workers",))
 
 
 def _count(count: int | None) -> str:

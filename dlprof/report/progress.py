@@ -21,7 +21,7 @@ from dlprof.units import counted, format_bytes, format_duration
 _WIDEST_BAR = 40
 _NARROWEST_BAR = 8
 _PURPOSES = {
-    "explain": "explained",
+    "explain": "traced",
     "cold": "without the page cache",
     "lever": "tried beside the recommended",
 }

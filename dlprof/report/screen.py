@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from rich.console import RenderableType
-
 from dlprof.records import SCRIPT_SPEC, Run
-from dlprof.report.export.content import with_recommendation
-from dlprof.report.profile import render_profile
-from dlprof.report.sweep import render_sweep
-from dlprof.report.watched import render_script
+from dlprof.report.document import Document
+from dlprof.report.profile import profile_report
+from dlprof.report.script import script_report
+from dlprof.report.sweep import sweep_report, with_recommendation
 
 
-def render_run(run: Run) -> RenderableType:
-    """What the command that wrote the run left on the terminal.
+def run_report(run: Run) -> Document:
+    """What the command that wrote the run has to say of it.
 
     Args:
         run: Of a sweep, a profile or a script.
     """
     if run.script is not None or run.watched or _is_cut_off_script(run):
-        return render_script(run)
+        return script_report(run)
     if run.diagnosis is not None:
-        return render_profile(run)
-    return render_sweep(with_recommendation(run))
+        return profile_report(run)
+    return sweep_report(with_recommendation(run))
 
 
 def _is_cut_off_script(run: Run) -> bool:

@@ -103,15 +103,12 @@ def sweep_report(run: Run) -> Document:
     return recommendation_report(run, advice)
 
 
-def recommendation_report(
-    run: Run, advice: Recommendation, *, saved: str = "", again: str = ""
-) -> Document:
+def recommendation_report(run: Run, advice: Recommendation, *, again: str = "") -> Document:
     """A recommendation.
 
     Args:
         run: What it was drawn from.
         advice: What to show.
-        saved: What was done with it already, in a sentence.
         again: Options that it was asked with, for commands that are to give the same answer.
     """
     return Document(
@@ -121,7 +118,7 @@ def recommendation_report(
             Facts(tuple(_answer(run, advice))),
             *_chart(run, advice, MOST_BARS),
             Code(difference(advice.config, present_of(run))),
-            *_last(run, advice, saved=saved),
+            *_last(run, advice),
         ),
         details=tuple(_details(run, advice, again)),
     )
@@ -238,19 +235,19 @@ def _shortfall(run: Run) -> Iterator[tuple[str, Words]]:
         yield "Cut off", "the sweep did not end; --resume continues it"
 
 
-def _last(run: Run, advice: Recommendation | None, *, saved: str = "") -> Iterator[Block]:
+def _last(run: Run, advice: Recommendation | None) -> Iterator[Block]:
     """Where the rest is, and what to run next."""
-    if saved:
-        yield Text(saved)
-    name = shlex.quote(run.path) if run.path else ""
-    parts: list[str | Span] = [f"Run file {run.path}"] if run.path else []
     if advice is not None and advice.measure_there:
-        parts.append("check it: " + advice.measure_there[0].command)
+        yield Text(Span(f"{about_file(run)} · check it on the machine in question:", "soft"))
+        yield Code(advice.measure_there[0].command, "sh")
     elif run.path:
-        parts.append("details: -v")
-        parts.append(f"page: dlprof report {name} -o report.html")
-    if parts:
-        yield Text(Span(" · ".join(str(each) for each in parts), "soft"))
+        yield Text(Span(f"{about_file(run)} · all of it:", "soft"))
+        yield Code(f"dlprof report {shlex.quote(run.path)} -o report.html", "sh")
+
+
+def about_file(run: Run) -> str:
+    """Where the run is kept, and how more of it is shown."""
+    return f"Run file {run.path} · details: -v" if run.path else "Details: -v"
 
 
 def _chart(run: Run, advice: Recommendation, most: int) -> Iterator[Chart]:

@@ -253,7 +253,8 @@ def _leads(block: Text | Facts | Items) -> Iterator[tuple[str, Words]]:
 def _is_apart(before: Block, block: Block) -> bool:
     """Whether a blank line is between two blocks."""
     apart = (Chart, Table, Code, Card)
-    return isinstance(before, apart) or isinstance(block, apart)
+    introduced = isinstance(before, Text) and isinstance(block, Code)
+    return not introduced and (isinstance(before, apart) or isinstance(block, apart))
 
 
 def _width(column: Column) -> int:
