@@ -12,8 +12,8 @@ from dlprof.advise.situation import Situation
 from dlprof.advise.speeds import Speeds, speeds_of
 from dlprof.records import Config, Estimate, Recommendation, Run
 
-PICK = "pick"
-PRESENT = "present"
+PICK = "recommended"
+PRESENT = "yours"
 TIE = "tie"
 FASTEST = "fastest"
 DEFAULT = "default"
@@ -26,7 +26,7 @@ class Row:
 
     Attributes:
         config: Which.
-        role: ``pick``, ``present`` (what the target is set to now), ``tie``, ``fastest``,
+        role: ``recommended``, ``yours`` (what the target is set to now), ``tie``, ``fastest``,
             ``default`` (PyTorch's own), ``failed`` or empty.
         rate: The one rate that the run has for it, over whole epochs where their length is known;
             ``None`` without figures.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import re
 import shlex
@@ -11,7 +12,7 @@ from typing import Any
 
 from dlprof.advise.limits import stored_limits
 from dlprof.advise.recommend import recommend
-from dlprof.advise.thresholds import FED_WAIT_FRACTION
+from dlprof.advise.thresholds import FED_WAIT_FRACTION, PERHAPS_FED_WAIT_FRACTION, WITHIN
 from dlprof.advise.wrong_data import present_of, said_first
 from dlprof.errors import DlprofError
 from dlprof.records import (
@@ -171,7 +172,8 @@ def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, Words]]:
         yield "Data wait", _wait(advice)
     tone = _TONES[advice.confidence]
     yield "Certainty", (Span(advice.confidence, tone), f": {advice.confidence_reason}")
-    asked = [*_limits(advice.constraints), *_circumstances(advice.constraints)]
+    waits = advice.expected.wait_fraction is not None
+    asked = [*_limits(advice.constraints), *_circumstances(advice.constraints, step=not waits)]
     if asked:
         yield "Asked for", ", ".join(asked)
     yield from _shortfall(run)
@@ -219,18 +221,19 @@ def _wait(advice: Recommendation) -> str:
     text = f"{percent_text(wait)} of the time"
     if step_s:
         text += f" at a step of {format_duration(step_s)}"
-    if wait is None or wait <= FED_WAIT_FRACTION:
-        return f"{text}: fed"
+    if wait is None or wait <= PERHAPS_FED_WAIT_FRACTION:
+        fed = wait is None or wait <= FED_WAIT_FRACTION
+        return f"{text}: {'fed' if fed else 'nearly fed'}"
     used = next((r.evidence for r in advice.reasons if "available_cpu_cores" in r.evidence), None)
     return f"{text}: not fully fed" + (", CPU cores are the bottleneck" if used else "")
 
 
 def _shortfall(run: Run) -> Iterator[tuple[str, Words]]:
     """What failed, or was cut off, in a line."""
-    failed = list(failures(run.trials, skipped=False))
-    if failed:
-        more = f", and {len(failed) - 1} more (-v)" if len(failed) > 1 else ""
-        yield "Failed", f"{failed[0]}{more}"
+    failed = {t.config: t.failure for t in run.trials if t.failure and t.outcome != "skipped"}
+    for config, failure in itertools.islice(failed.items(), 1):
+        more = f"and {len(failed) - 1} more, " if len(failed) > 1 else ""
+        yield "Failed", f"{settings_text(config)}: {failure.message} ({more}-v)"
     if run.truncated or (run.end is not None and run.end.reason == "interrupted"):
         yield "Cut off", "the sweep did not end; --resume continues it"
 
@@ -401,9 +404,12 @@ def _legend(run: Run, rows: Sequence[Row]) -> Iterator[Items]:
     notes = [
         f"relative: speed against the {'recommended' if _is_advised(rows) else 'fastest'}{whole}."
     ]
+    if any(row.role == TIE for row in rows):
+        notes.append(f"tie: likely {WITHIN} of the best.")
     if any(row.predicted is not None for row in rows):
         notes.append("predicted: by the model, before the configuration was measured.")
-    notes.append("1st batch: time to the first batch. restart: from one epoch to the next.")
+    if any(row.startup_s is not None for row in rows):
+        notes.append("1st batch: time to the first batch. restart: from one epoch to the next.")
     if any(row.own_cores is not None for row in rows):
         notes.append("cores: used/available.")
     if any(row.noisy for row in rows):
@@ -443,7 +449,7 @@ def _limits(constraints: Constraints) -> Iterator[str]:
         yield f"at most {format_bytes(constraints.max_shm_bytes)} of shared memory"
 
 
-def _circumstances(constraints: Constraints) -> Iterator[str]:
+def _circumstances(constraints: Constraints, *, step: bool) -> Iterator[str]:
     """Where and for what the settings are wanted."""
     if constraints.machine is not None:
         yield f"machine {constraints.machine}"
@@ -455,7 +461,7 @@ def _circumstances(constraints: Constraints) -> Iterator[str]:
         yield f"cores of {constraints.speed:g}x the speed"
     if constraints.ranks > 1:
         yield f"{constraints.ranks} ranks"
-    if constraints.step_s is not None:
+    if step and constraints.step_s is not None:
         yield f"a step of {format_duration(constraints.step_s)}"
 
 

@@ -162,6 +162,8 @@ class _Writer:
         if chart.kind == "lanes":
             yield from self._lanes(chart, indent)
             return
+        if not chart.bars:
+            return
         labels = [clean(self._drawn(bar.label)) for bar in chart.bars]
         figures = [clean(bar.figure) for bar in chart.bars]
         notes = [clean(bar.note) for bar in chart.bars]
@@ -252,9 +254,10 @@ def _leads(block: Text | Facts | Items) -> Iterator[tuple[str, Words]]:
 
 def _is_apart(before: Block, block: Block) -> bool:
     """Whether a blank line is between two blocks."""
-    apart = (Chart, Table, Code, Card)
-    introduced = isinstance(before, Text) and isinstance(block, Code)
-    return not introduced and (isinstance(before, apart) or isinstance(block, apart))
+    apart = (Chart, Table, Card)
+    if isinstance(before, Text | Code) and isinstance(block, Text | Code):
+        return False  # a command and what introduces it
+    return isinstance(before, apart) or isinstance(block, (*apart, Code))
 
 
 def _width(column: Column) -> int:

@@ -1,4 +1,4 @@
-"""Screens compared with recorded ones; ``DLPROF_UPDATE_GOLDEN=1`` records them anew."""
+"""Screens compared with recorded ones; ``DLPROF_UPDATE_GOLDEN=1`` records them again."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import os
 from pathlib import Path
 
 from rich.console import Console, RenderableType
+
+from dlprof.report.document import Document
+from dlprof.report.terminal import Screen
 
 _FOLDER = Path(__file__).parents[1] / "data" / "report"
 
@@ -20,8 +23,11 @@ def check_golden(name: str, text: str) -> None:
     assert text == path.read_text(encoding="utf-8")
 
 
-def drawn(renderable: RenderableType, width: int, encoding: str = "utf-8") -> str:
-    """A renderable as a file of that encoding gets it, blanks at the ends of lines taken off."""
+def drawn(
+    shown: Document | RenderableType, width: int, encoding: str = "utf-8", *, verbose: bool = False
+) -> str:
+    """What a file of that encoding gets, blanks at the ends of lines taken off."""
+    renderable = Screen(shown, verbose=verbose) if isinstance(shown, Document) else shown
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding=encoding)
     console = Console(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Literal
 
 import pytest
-from builders import config, failed, header, machine, numbered, plan
+from builders import blocks, config, failed, header, machine, numbered, plan, run
 from example_runs import (
     FOUR_KEPT,
     TWO,
@@ -18,76 +19,109 @@ from example_runs import (
 from golden import check_golden, drawn
 
 from dlprof.records import Failure, Run
-from dlprof.report.recommendation import render_recommendation
-from dlprof.report.screen import render_run
-from dlprof.report.summary import summarise
-from dlprof.report.sweep import render_sweep
-from dlprof.report.table import RunTable, columns_for
+from dlprof.report.document import Chart, Document, Table
+from dlprof.report.screen import run_report
+from dlprof.report.sweep import MOST_BARS, sweep_report, with_recommendation
 
 _WIDTHS = (60, 80, 200)
-_TO_COPY = ("  dlprof recommend ", "  loader = ")
+_TO_COPY = ("  dlprof report ", "  dlprof recommend ", "  loader = ")
+_MOST_LINES = 16
+
+
+def shown(found: Run) -> Document:
+    """A sweep's document, as ``dlprof report`` has it."""
+    return sweep_report(with_recommendation(found))
+
+
+def table(document: Document) -> Table:
+    """The table of configurations."""
+    blocks = (block for section in document.details for block in section.blocks)
+    return next(block for block in blocks if isinstance(block, Table))
+
+
+def roles(document: Document) -> list[str]:
+    """What the table calls its rows."""
+    return list(table(document).columns[0].cells)
 
 
 @pytest.mark.parametrize("width", _WIDTHS)
 def test_the_final_screen(width: int) -> None:
-    check_golden(f"sweep-{width}.txt", drawn(render_sweep(example_run()), width))
+    check_golden(f"sweep-{width}.txt", drawn(shown(example_run()), width))
+
+
+@pytest.mark.parametrize("width", _WIDTHS)
+def test_the_whole_of_it(width: int) -> None:
+    text = drawn(shown(example_run()), width, verbose=True)
+    check_golden(f"sweep-verbose-{width}.txt", text)
+    assert text.endswith(drawn(shown(example_run()), width))
 
 
 def test_the_final_screen_where_only_ascii_can_be_written() -> None:
-    text = drawn(render_sweep(example_run()), 80, "ascii")
+    text = drawn(shown(example_run()), 80, "ascii")
     assert text.isascii()
     check_golden("sweep-80-ascii.txt", text)
 
 
+def test_the_answer_fits_into_16_lines() -> None:
+    found = example_run()
+    assert len(drawn(shown(found), 80).splitlines()) <= _MOST_LINES
+    assert len(drawn(shown(present_run(TWO)), 80).splitlines()) <= _MOST_LINES
+
+
+def test_of_many_configurations_the_ends_the_best_and_the_recommended_are_drawn() -> None:
+    measured = run(
+        blocks({config(n): (1000.0 - abs(n - 41), 1000.5 - abs(n - 41)) for n in range(99)})
+    )
+    answer = shown(measured).answer
+    chart = next(block for block in answer if isinstance(block, Chart))
+    labels = [bar.label.split()[0] for bar in chart.bars]
+    assert len(labels) == MOST_BARS
+    assert {"0", "41"} <= set(labels)
+    assert labels == sorted(labels, key=int)
+    assert any("◀" in bar.label for bar in chart.bars)
+
+
 def test_a_run_without_a_recommendation_marks_the_fastest() -> None:
-    text = drawn(RunTable(summarise(example_run_without_advice())), 80)
-    assert [line.split()[0] for line in text.splitlines() if line.startswith("fastest")]
-    assert "pick" not in text
+    found = roles(sweep_report(example_run_without_advice()))
+    assert found.count("fastest") == 1
+    assert "recommended" not in found
 
 
 @pytest.mark.parametrize("width", _WIDTHS)
-def test_no_line_is_wider_than_the_terminal(width: int) -> None:
-    for run in (example_run(), hostile_run()):
-        lines = drawn(render_sweep(run), width).splitlines()
+@pytest.mark.parametrize("verbose", [False, True])
+def test_no_line_is_wider_than_the_terminal(width: int, *, verbose: bool) -> None:
+    for found in (example_run(), hostile_run()):
+        lines = drawn(shown(found), width, verbose=verbose).splitlines()
         too_wide = [line for line in lines if len(line) > width]
         # What is there to be copied is never broken; a terminal folds it by itself.
         assert [line for line in too_wide if not line.startswith(_TO_COPY)] == []
 
 
-@pytest.mark.parametrize("width", _WIDTHS)
-def test_numbers_in_the_table_are_never_cut(width: int) -> None:
-    run = example_run()
-    text = drawn(RunTable(summarise(run)), width)
-    assert len(text.splitlines()) == 1 + len(summarise(run))
-    assert "…" not in text
-
-
 def test_columns_go_in_the_stated_order() -> None:
-    rows = summarise(example_run())
-    everything = columns_for(rows, 1000)
-    gone = []
+    found = table(shown(example_run()))
+
+    def titles(width: int) -> list[str]:
+        head = drawn(Document(title="", answer=(found,)), width).splitlines()[0]
+        return re.split(r"  +", head.strip())
+
+    gone = list[str]()
     for width in range(200, 10, -1):
-        left = {column.title for column in columns_for(rows, width)}
-        gone += [
-            column.title
-            for column in everything
-            if column.title not in left and column.title not in gone
-        ]
+        gone += [title for title in titles(200) if title not in {*titles(width), *gone}]
     assert gone == [
-        "cores used/had",
+        "cores",
         "shm",
         "trials",
-        "turnover",
+        "restart",
         "memory",
-        "start-up",
+        "1st batch",
         "relative",
         "wait",
-        "95 %",
+        "95% CI",
     ]
 
 
 def test_a_hostile_run_is_shown_as_text() -> None:
-    text = drawn(render_sweep(hostile_run()), 80)
+    text = drawn(shown(hostile_run()), 80, verbose=True)
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert "[bold]loud[/bold]" in text
@@ -96,21 +130,15 @@ def test_a_hostile_run_is_shown_as_text() -> None:
 def test_a_run_in_which_everything_failed_still_shows() -> None:
     run = example_run_without_advice()
     failures = tuple(trial for trial in run.trials if trial.failure is not None)
-    text = drawn(render_sweep(dataclasses.replace(run, trials=failures)), 80)
-    assert "Failed: num_workers=16" in text
-    assert "samples/s by num_workers" not in text
+    text = drawn(shown(dataclasses.replace(run, trials=failures)), 80)
+    assert "Recommended  nothing: A worker was killed by signal SIGBUS." in text
+    assert "Failed       num_workers=16" in text
+    assert "samples/s" not in text
 
 
 def test_an_empty_and_cut_off_run_still_shows() -> None:
     run = Run(path="cut.jsonl", header=example_run().header, truncated=True)
-    assert "--resume continues it" in drawn(render_sweep(run), 60)
-
-
-def test_what_was_saved_is_not_offered_for_saving() -> None:
-    run = example_run()
-    assert run.recommendation is not None
-    text = drawn(render_recommendation(run, run.recommendation, saved=True), 80)
-    assert "--save" not in text
+    assert "--resume continues it" in drawn(shown(run), 60)
 
 
 def test_what_a_data_set_raised_is_told_with_its_place() -> None:
@@ -125,28 +153,30 @@ ValueError: bad sample 77
     killed = dataclasses.replace(raised, kind="worker_signal")
     trials = numbered([failed(TWO, failure=raised), failed(FOUR_KEPT, failure=killed)])
     found = Run(path="run.jsonl", header=header(), trials=trials)
-    text = drawn(render_sweep(found), 200)
+    text = drawn(shown(found), 200, verbose=True).partition("Recommended")[0]
     assert text.count('The last call in it: "/my data/images.py", line 32, in __getitem__.') == 1
 
 
 @pytest.mark.parametrize(("cores", "told"), [(1.0, "1 usable core)"), (1.5, "1.5 usable cores)")])
 def test_one_core_is_one(cores: float, told: str) -> None:
     found = Run(path="run.jsonl", header=header(machine=machine(cores)))
-    assert told in drawn(render_sweep(found), 200)
+    assert told in drawn(shown(found), 200, verbose=True)
 
 
-def test_the_present_settings_are_marked_and_explained() -> None:
-    text = drawn(render_sweep(present_run(TWO)), 80)
-    assert [line for line in text.splitlines() if line.startswith("present ")]
-    assert "present: what the target's own DataLoader is set to now." in text
-    assert "  - present: num_workers=2: " in text
-    assert "present" not in drawn(render_sweep(example_run()), 80)
+def test_the_present_settings_are_named_and_compared_with() -> None:
+    found = shown(present_run(TWO))
+    text = drawn(found, 120)
+    assert "(yours: num_workers=2)" in text
+    assert "over your settings (95% CI " in text
+    assert "\n  2 yours " in text
+    assert "yours" in roles(found)
+    assert "yours" not in drawn(shown(example_run()), 80)
 
 
-def test_a_pick_that_is_set_already_is_said_to_be() -> None:
-    text = " ".join(drawn(render_sweep(present_run(FOUR_KEPT)), 80).split())
-    assert "pick: recommended, and what the target is set to now" in text
-    assert "present:" not in text
+def test_settings_that_are_as_recommended_already_are_said_to_be() -> None:
+    text = drawn(shown(present_run(config(4))), 120)
+    assert "Recommended  num_workers=4  (yours)" in text
+    assert "4 yours ◀" in text
 
 
 @pytest.mark.parametrize(
@@ -169,7 +199,7 @@ def test_what_was_planned_and_never_measured_is_counted(
         header=dataclasses.replace(run.header, plan=planned),
         end=None if reason is None else dataclasses.replace(run.end, reason=reason),
     )
-    text = " ".join(drawn(render_sweep(cut), 80).split())
+    text = " ".join(drawn(shown(cut), 80, verbose=True).split())
     assert f"2 of 9 configurations were not measured: {why}." in text
 
 
@@ -178,16 +208,18 @@ def test_a_sweep_that_measured_all_of_its_plan_has_nothing_to_count() -> None:
     whole = plan(dict.fromkeys(trial.config for trial in run.trials))
     for planned in (None, whole):
         header = dataclasses.replace(run.header, plan=planned)
-        text = drawn(render_sweep(dataclasses.replace(run, header=header)), 80)
+        text = drawn(shown(dataclasses.replace(run, header=header)), 80, verbose=True)
         assert "not measured:" not in text
 
 
 def test_speeds_are_called_those_of_whole_epochs_where_their_length_is_known() -> None:
     made = example_run_without_advice()
-    assert "relative: speed over whole epochs against the fastest." in drawn(render_sweep(made), 80)
+    text = drawn(sweep_report(made), 80, verbose=True)
+    assert "relative: speed against the fastest, over whole epochs." in text
     endless = dataclasses.replace(made.header.target, batches_per_epoch=None, length=None)
     made = dataclasses.replace(made, header=dataclasses.replace(made.header, target=endless))
-    assert "relative: speed against the fastest." in drawn(render_sweep(made), 80)
+    text = drawn(sweep_report(made), 80, verbose=True)
+    assert "relative: speed against the fastest." in text
 
 
 def test_a_module_that_is_called_run_is_no_script() -> None:
@@ -200,11 +232,11 @@ def test_a_module_that_is_called_run_is_no_script() -> None:
             settings={"target": "run:make"},
         ),
     )
-    assert "cut off" not in drawn(render_run(named), 100)
+    assert "Script" not in drawn(run_report(named), 100)
     script = dataclasses.replace(
         named, trials=(), header=dataclasses.replace(named.header, settings={})
     )
-    assert "dlprof run make, cut off" in drawn(render_run(script), 100)
+    assert "Script  make, cut off" in drawn(run_report(script), 100)
 
 
 def test_by_what_samples_are_counted_is_said_below_the_table() -> None:
@@ -212,4 +244,4 @@ def test_by_what_samples_are_counted_is_said_below_the_table() -> None:
     note = "The second batch counts as 11 samples, by the length of batch['x']."
     target = dataclasses.replace(run.header.target, notes=(note,))
     told = dataclasses.replace(run, header=dataclasses.replace(run.header, target=target))
-    assert note in drawn(render_sweep(told), 200)
+    assert note in drawn(shown(told), 200, verbose=True)

@@ -9,7 +9,7 @@ from builders import blocks, config, failed, run, target, trial
 
 from dlprof.advise.recommend import recommend
 from dlprof.records import Config, Constraints, Run
-from dlprof.report.summary import DEFAULT, FAILED, FASTEST, PICK, PRESENT, Row, summarise
+from dlprof.report.summary import DEFAULT, FAILED, FASTEST, PICK, PRESENT, Row, summarize
 
 W0, W2, W4 = (config(w) for w in (0, 2, 4))
 KEPT = config(4, persistent_workers=True)
@@ -20,7 +20,7 @@ def _advised(measured: Run, constraints: Constraints | None = None) -> Run:
 
 
 def _rows(measured: Run) -> dict[Config, Row]:
-    return {row.config: row for row in summarise(measured)}
+    return {row.config: row for row in summarize(measured)}
 
 
 def _short_epochs() -> Run:
@@ -47,7 +47,7 @@ def test_the_slower_of_a_pair_is_told_apart_as_in_the_recommendation() -> None:
         0.10 / 0.14, abs=0.01
     )  # within an epoch they are the same
     assert slower.value / kept.value == pytest.approx(relative.value)
-    assert [row.config for row in summarise(measured)] == [KEPT, W4]
+    assert [row.config for row in summarize(measured)] == [KEPT, W4]
 
 
 @pytest.mark.parametrize(
@@ -84,13 +84,13 @@ def test_roles_are_the_recommendation_s() -> None:
 
 
 def test_what_was_skipped_is_no_row() -> None:
-    rows = summarise(run([failed(W4, outcome="skipped"), trial(W0, 100)]))
+    rows = summarize(run([failed(W4, outcome="skipped"), trial(W0, 100)]))
     assert [row.config for row in rows] == [W0]
 
 
 def test_what_failed_or_gave_no_rate_stands_last_without_figures() -> None:
-    rows = summarise(run([failed(W4), trial(W2, None), trial(W0, 100)]))
+    rows = summarize(run([failed(W4), trial(W2, None), trial(W0, 100)]))
     assert [row.config for row in rows] == [W0, W2, W4]
     assert [row.trials for row in rows] == [1, 0, 0]
     assert rows[-1].rate is rows[-1].relative is None
-    assert summarise(run([])) == ()
+    assert summarize(run([])) == ()

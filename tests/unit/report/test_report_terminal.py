@@ -1,0 +1,144 @@
+"""The writer for terminals: bars, tables and texts of any width and encoding."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from golden import drawn
+from rich.console import Console
+
+from dlprof.report.document import (
+    Bar,
+    Block,
+    Card,
+    Chart,
+    Code,
+    Column,
+    Document,
+    Facts,
+    Items,
+    Piece,
+    Section,
+    Span,
+    Table,
+    Text,
+)
+from dlprof.report.terminal import Screen
+
+HOSTILE = "\x1b[31mred\x1b]0;title\x07[bold]loud[/bold]\u202e"
+
+
+def shown(*blocks: Block, width: int = 40, encoding: str = "utf-8") -> str:
+    return drawn(Document(title="", answer=blocks), width, encoding)
+
+
+def bars(*lengths: float, **kind: object) -> Chart:
+    made = (Bar(label=str(i), pieces=(Piece(n),), figure=f"{n:g}") for i, n in enumerate(lengths))
+    return Chart(bars=tuple(made), **kind)  # type: ignore[arg-type] # the chart's own fields
+
+
+def test_the_longest_bar_fills_the_room_and_eighths_are_drawn() -> None:
+    assert shown(bars(10, 80), width=20).splitlines() == ["  0  10  █▍", "  1  80  ███████████"]
+
+
+def test_ascii_where_the_encoding_has_no_blocks() -> None:
+    text = shown(bars(10, 40), bars(1, -1, kind="signed"), encoding="ascii")
+    assert "####" in text
+    share = Bar(label="x", pieces=(Piece(1), Piece(3)))
+    assert "####" in shown(Chart(bars=(share,), kind="share"), encoding="ascii")
+
+
+def test_what_slows_leads_to_the_left() -> None:
+    left, right = shown(bars(-2, 1, kind="signed")).splitlines()
+    assert left.index("█") < left.index("|")
+    assert right.index("█") > right.index("|")
+
+
+def test_a_note_goes_where_there_is_no_room_for_it() -> None:
+    bar = Bar(label="2", pieces=(Piece(1),), figure="100", note="same within noise")
+    assert "same within noise" in shown(Chart(bars=(bar,)), width=40)
+    assert "same within noise" not in shown(Chart(bars=(bar,)), width=24)
+
+
+def test_lanes_wrap_between_pieces() -> None:
+    pieces = tuple(Piece(n, f"stage{n}", f"{n} ms") for n in range(1, 6))
+    lines = shown(Chart(bars=(Bar(label="main", pieces=pieces),), kind="lanes")).splitlines()
+    assert len(lines) > 1
+    assert all(line.startswith("        stage") for line in lines[1:])
+    assert all(f"{n} ms" in "\n".join(lines) for n in range(1, 6))
+
+
+def test_empty_charts_and_lengths_of_0_are_drawn() -> None:
+    assert shown(Chart(bars=())) == ""
+    assert shown(bars(0, 0)).splitlines() == ["  0  0", "  1  0"]
+    assert "0  0" in shown(bars(0, kind="share"))
+    assert shown(Chart(bars=(Bar(label="x", pieces=()),), kind="lanes")) == "  x\n"
+
+
+TABLE = Table(
+    (
+        Column(title="a", cells=["1" * 10]),
+        Column(title="b", cells=["2" * 10], keep=2),
+        Column(title="c", cells=["3" * 10], keep=1),
+        Column(title="empty", cells=["-"], keep=9),
+    )
+)
+
+
+@pytest.mark.parametrize(("width", "left"), [(80, "abc"), (27, "ab"), (7, "a")])
+def test_whole_columns_go_the_least_important_first(width: int, left: str) -> None:
+    head, row = shown(TABLE, width=width).splitlines()
+    assert head.split() == list(left)
+    assert [len(cell) for cell in row.split()] == [10] * len(left)
+
+
+def test_further_lines_begin_below_the_first() -> None:
+    words = "many words that do not fit into one line of a narrow terminal"
+    for block in (Facts((("label", words), ("l", ""))), Items((words,))):
+        first, *further = shown(block).splitlines()
+        at = first.index("many")
+        assert [line[:at].strip() for line in further if line.strip() != "l"] == [""]
+
+
+def test_wide_characters_take_two_cells() -> None:
+    table = Table(
+        (Column(title="x", cells=["データ", "b"], left=True), Column(title="y", cells="12"))
+    )
+    assert shown(table).splitlines() == ["  x       y", "  データ  1", "  b       2"]
+
+
+def test_code_is_never_wrapped() -> None:
+    line = "loader = DataLoader(dataset, ..., num_workers=8, persistent_workers=True)"
+    assert shown(Code(f"a\n    {line}"), width=20) == f"  a\n      {line}\n"
+
+
+def test_details_come_above_the_answer_and_only_where_they_are_asked_for() -> None:
+    document = Document(
+        title="", answer=(Text("what to do"),), details=(Section("Why", (Text("because"),)),)
+    )
+    assert drawn(document, 40) == "  what to do\n"
+    assert drawn(document, 40, verbose=True) == "Why\n  because\n\n  what to do\n"
+
+
+def test_nothing_in_a_text_acts_on_the_terminal() -> None:
+    blocks: tuple[Block, ...] = (
+        Text((HOSTILE, Span(HOSTILE, "bad"))),
+        Facts(((HOSTILE, HOSTILE),)),
+        Items((HOSTILE,)),
+        Code(HOSTILE),
+        Table((Column(title=HOSTILE, cells=[HOSTILE]),)),
+        Chart(bars=(Bar(label=HOSTILE, pieces=(Piece(1, HOSTILE, HOSTILE),), figure=HOSTILE),)),
+        Chart(bars=(Bar(label=HOSTILE, pieces=(Piece(1, HOSTILE, HOSTILE),)),), kind="lanes"),
+    )
+    text = shown(*blocks, Card(title=HOSTILE, code=HOSTILE, level=HOSTILE, blocks=blocks), width=80)
+    assert not any(mark in text for mark in ("\x1b", "\x07", "\u202e"))
+    assert text.count("[bold]loud[/bold]") > 2 * len(blocks)
+
+
+@pytest.mark.parametrize("no_color", [True, False])
+def test_colors_are_left_out_where_they_are_not_wanted(*, no_color: bool) -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, width=80, force_terminal=not no_color, no_color=no_color)
+    console.print(Screen(Document(title="", answer=(Text(Span("red", "bad")),))))
+    assert ("\x1b[" in stream.getvalue()) is not no_color
