@@ -37,7 +37,7 @@ def bars(rows: Iterable[Row]) -> tuple[Bar, ...]:
     """The best rate for each ``num_workers``, in rising order.
 
     Args:
-        rows: From ``summarise``.
+        rows: From ``summarize``.
 
     Returns:
         At most 20 bars: where there are more, evenly chosen ones, ends, best and pick among them.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from rich.cells import cell_len
+from rich.cells import cell_len, chop_cells
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text as Line
 
@@ -31,6 +31,7 @@ from dlprof.report.text import clean, clean_lines, clean_within
 INDENT = "  "
 _GAP = 2
 _NARROWEST_TEXT = 20
+_NARROWEST_LABEL = 12
 _WIDEST_BAR = 40
 _NARROWEST_BAR = 4
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -164,7 +165,8 @@ class _Writer:
             return
         if not chart.bars:
             return
-        labels = [clean(self._drawn(bar.label)) for bar in chart.bars]
+        most = max(_NARROWEST_LABEL, self._width // 3)
+        labels = [_shortened(clean(self._drawn(bar.label)), most) for bar in chart.bars]
         figures = [clean(bar.figure) for bar in chart.bars]
         notes = [clean(bar.note) for bar in chart.bars]
         left = max(map(cell_len, (chart.label, *labels)))
@@ -258,6 +260,13 @@ def _is_apart(before: Block, block: Block) -> bool:
     if isinstance(before, Text | Code) and isinstance(block, Text | Code):
         return False  # a command and what introduces it
     return isinstance(before, apart) or isinstance(block, (*apart, Code))
+
+
+def _shortened(label: str, most: int) -> str:
+    """A label that leaves room for its bar; of a long one the end is shown, where places differ."""
+    if cell_len(label) <= most:
+        return label
+    return "..." + chop_cells(label[::-1], most - 3)[0][::-1]
 
 
 def _width(column: Column) -> int:

@@ -23,9 +23,8 @@ from dlprof.records import Config, Constraints, Run
 from dlprof.report.documents import recommend_document
 from dlprof.report.export.page import render_html
 from dlprof.report.prediction import forecast_document, render_forecast
-from dlprof.report.recommendation import render_recommendation
-from dlprof.report.summary import summarise
-from dlprof.report.sweep import render_sweep
+from dlprof.report.summary import summarize
+from dlprof.report.sweep import recommendation_report, sweep_report
 from dlprof.units import format_rate
 
 RATES = {
@@ -48,7 +47,7 @@ def run() -> Run:
 
 
 def rates(run: Run) -> dict[Config, float]:
-    return {row.config: row.rate.value for row in summarise(run) if row.rate is not None}
+    return {row.config: row.rate.value for row in summarize(run) if row.rate is not None}
 
 
 def test_the_table_the_recommendation_and_the_prediction_have_the_same_rates(run: Run) -> None:
@@ -95,7 +94,7 @@ def test_the_rates_that_were_kept_are_those_of_the_table(run: Run) -> None:
 def test_every_ratio_is_the_quotient_of_two_rates(run: Run) -> None:
     known, advice = rates(run), run.recommendation
     assert advice is not None
-    for row in summarise(run):
+    for row in summarize(run):
         assert row.relative is not None
         assert row.relative.value == pytest.approx(known[row.config] / known[advice.config])
     for other in advice.alternatives:
@@ -106,7 +105,7 @@ def test_screens_and_pages_print_that_rate_and_no_other(run: Run) -> None:
     known, advice = rates(run), run.recommendation
     assert advice is not None
     pick = format_rate(known[advice.config])
-    for screen in (render_sweep(run), render_recommendation(run, advice)):
+    for screen in (sweep_report(run), recommendation_report(run, advice)):
         assert pick in drawn(screen, 160)
     assert pick in render_html(run)
     document = json.loads(recommend_document(run, advice))
@@ -121,7 +120,7 @@ def test_screens_and_pages_print_that_rate_and_no_other(run: Run) -> None:
 
 def test_no_screen_tells_a_second_opinion(run: Run) -> None:
     assert run.recommendation is not None
-    text = drawn(render_sweep(run), 200)
+    text = drawn(sweep_report(run), 200)
     assert not re.search(r"foretold|with what was predicted|of that seen", text)
 
 
@@ -163,7 +162,7 @@ def test_a_prediction_and_a_recommendation_by_prediction_have_the_same_figures(
     for other in advice.alternatives:
         assert other.speed == pytest.approx(rows[other.config].speed / rows[advice.config].speed)
     pick = format_rate(advice.expected.samples_per_s.value)
-    for screen in (render_recommendation(run, advice), render_forecast(run, answer)):
+    for screen in (recommendation_report(run, advice), render_forecast(run, answer)):
         assert pick in drawn(screen, 200)
 
 

@@ -17,8 +17,8 @@ from predicted_runs import calibrated, calibration, elsewhere
 from dlprof.advise.recommend import recommend
 from dlprof.errors import UsageError
 from dlprof.records import Calibration, Config, Constraints, Recommendation, Run, Usage
-from dlprof.report.recommendation import render_recommendation
 from dlprof.report.snippets import render_python
+from dlprof.report.sweep import recommendation_report
 
 RATES = {config(0): (400.0, 410.0, 405.0), config(4): (1500.0, 1520.0, 1490.0)}
 
@@ -177,7 +177,9 @@ def test_what_the_target_sets_itself_is_named_only_where_it_was_not_predicted() 
 
 @pytest.mark.parametrize("limits", [Constraints(cores=2.0), Constraints(speed=2.0)])
 def test_what_is_not_for_this_machine_is_not_offered_to_be_saved(limits: Constraints) -> None:
-    text = drawn(render_recommendation(calibrated(), recommend(calibrated(), limits)), 80)
+    text = drawn(
+        recommendation_report(calibrated(), recommend(calibrated(), limits)), 80, verbose=True
+    )
     assert "--save" not in text
     assert "--format python" in text
 
@@ -290,12 +292,12 @@ def test_rules_of_thumb_are_predicted_too() -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_the_screen_says_that_it_is_extrapolated(width: int) -> None:
-    text = drawn(render_recommendation(calibrated(), shared_server()), width)
+    text = drawn(recommendation_report(calibrated(), shared_server()), width, verbose=True)
     whole = " ".join(text.split())
-    assert "Recommended settings for server, extrapolated from box" in whole
+    assert "Predicted for server from what was measured on box" in whole
     assert "Measure there to be sure" in whole
-    assert "as shared now (90 cores busy with others)" in whole
-    commands = ("dlprof ", "DataLoader")
+    assert "as shared now (90 cores busy with other processes)" in whole
+    commands = ("dlprof ", "loader =")
     lines = [line for line in text.splitlines() if not line.strip().startswith(commands)]
     assert max(map(len, lines)) <= width
 

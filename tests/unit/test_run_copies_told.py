@@ -9,7 +9,7 @@ from test_run_diagnosis import CONFIG, LOADER, TOLD, durations, stage
 
 from dlprof.integrations.diagnosis import diagnose_script
 from dlprof.records import Copies, Diagnosis, WatchedLoader
-from dlprof.report.watched import summary_text
+from dlprof.report.script import summary_text
 
 COPIES = Copies(
     device="cuda:0",
@@ -61,9 +61,9 @@ def test_pinned_copies_and_none_at_all_are_no_such_cause() -> None:
 def test_a_loaders_lines_tell_copies_apart_from_the_rest_of_the_step() -> None:
     told = " ".join(summary_text(FED).split())
     assert (
-        "copies to cuda:0: 4.0 ms of each step, the rest takes 6.0 ms; 8.0 MiB a batch, "
-        "0 % of it pinned" in told
+        "exposed copies to cuda:0: 4.0 ms of each step, the rest takes 6.0 ms; 8.0 MiB a batch, "
+        "0% of it pinned" in told
     )
     hidden = dataclasses.replace(COPIES, exposed_s=0.0, hidden_s=0.004)
     beside = summary_text(dataclasses.replace(FED, copies=hidden))
-    assert "4.0 ms more beside it" in " ".join(beside.split())
+    assert "4.0 ms more overlap with it" in " ".join(beside.split())

@@ -33,16 +33,14 @@ from dlprof.records import (
     checked,
 )
 from dlprof.report.documents import recommend_document
-from dlprof.report.export.content import with_recommendation
 from dlprof.report.export.markdown import render_markdown
 from dlprof.report.export.page import render_html
 from dlprof.report.export.rows import render_csv
 from dlprof.report.feeding import feed_document, render_feed
 from dlprof.report.prediction import forecast_document, render_forecast
-from dlprof.report.profile import render_profile
-from dlprof.report.recommendation import render_recommendation
+from dlprof.report.profile import profile_report
 from dlprof.report.snippets import render_lightning, render_python, render_toml
-from dlprof.report.sweep import render_sweep
+from dlprof.report.sweep import recommendation_report, sweep_report, with_recommendation
 
 SAME = "Workers yield the same samples."
 YOURS = "Your settings (num_workers=2) are wrong: workers yield the same samples."
@@ -83,7 +81,7 @@ def test_what_could_not_be_checked_is_said_and_nothing_is_taken_back() -> None:
     assert advice.confidence_reason.startswith("the iterable dataset never asks which worker")
     assert [(each.code, each.severity) for each in advice.findings] == [("data.unshared", "info")]
     assert said_first(found)[0].startswith("Workers may yield the same samples. The iterable")
-    screen = drawn(render_sweep(dataclasses.replace(found, recommendation=advice)), 120)
+    screen = drawn(sweep_report(dataclasses.replace(found, recommendation=advice)), 120)
     assert screen.startswith("Workers may yield the same samples.")
 
 
@@ -91,11 +89,11 @@ def test_screens_say_it_before_all_else() -> None:
     found = doubled()
     advice = recommend(found)
     found = dataclasses.replace(found, recommendation=advice)
-    for screen in (render_recommendation(found, advice), render_sweep(found)):
+    for screen in (recommendation_report(found, advice), sweep_report(found)):
         lines = drawn(screen, 120).splitlines()
         assert lines[0] == YOURS
         assert lines[1].startswith(SAME)
-    assert drawn(render_sweep(found), 120).count(YOURS) == 2  # first, and among the reasons
+    assert drawn(sweep_report(found), 120).count(YOURS) == 2  # first, and among the reasons
 
 
 @pytest.mark.parametrize("render", [render_python, render_toml, render_lightning])
@@ -129,7 +127,7 @@ def test_where_all_is_wrong_one_sentence_says_so() -> None:
     with pytest.raises(NothingMeasuredError, match="No settings give the right data") as raised:
         recommend(found)
     assert "get_worker_info" in raised.value.hint
-    assert drawn(render_sweep(found), 120).startswith(SAME)
+    assert drawn(sweep_report(found), 120).startswith(SAME)
 
 
 def test_present_settings_that_fail_are_said_first_whatever_the_failure() -> None:
@@ -251,7 +249,7 @@ def test_a_profile_of_wrong_data_shows_what_is_wrong() -> None:
     told = find(dataclasses.replace(seen, observations=(only,)))
     assert codes(told) == ["data.duplicated"]
     profile = dataclasses.replace(found, diagnosis=Diagnosis(config=config(2), findings=told))
-    assert "Workers yield the same samples" in drawn(render_profile(profile), 120)
+    assert "Workers yield the same samples" in drawn(profile_report(profile), 120)
 
 
 def test_a_profile_says_what_may_be_wrong_before_its_tables() -> None:
@@ -262,7 +260,7 @@ def test_a_profile_says_what_may_be_wrong_before_its_tables() -> None:
         explanations=(explanation(loader, silent.id),),
         diagnosis=Diagnosis(config=config(2)),
     )
-    assert drawn(render_profile(found), 120).startswith("Workers may yield the same samples.")
+    assert drawn(profile_report(found), 120).startswith("Workers may yield the same samples.")
 
 
 def itself(**about: Any) -> Run:
@@ -283,8 +281,8 @@ def test_rates_by_the_size_of_one_batch_are_said_to_be_so_in_every_view(
     assert ONE_BATCH_SIGN in render_csv(old)
     shown = dataclasses.replace(old, recommendation=advice)
     for view in (
-        drawn(render_sweep(shown), 500),
-        drawn(render_recommendation(old, advice), 500),
+        drawn(sweep_report(shown), 500),
+        drawn(recommendation_report(old, advice), 500),
         render_markdown(old),
         render_html(old),
         render_python(old, advice),

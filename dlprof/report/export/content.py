@@ -19,7 +19,7 @@ from dlprof.report.export.blocks import Block, Bullets, Code, Section, Table, Te
 from dlprof.report.export.loops import watched
 from dlprof.report.export.measured import configurations, failures
 from dlprof.report.export.staged import explained
-from dlprof.report.findings import gain_text
+from dlprof.report.findings import known_gain
 from dlprof.report.labels import END_TEXTS, percent_text, rate_text, settings_text
 from dlprof.report.snippets import loader_call
 from dlprof.report.text import clean
@@ -111,7 +111,7 @@ def _finding(finding: Finding) -> str:
     if finding.fix is not None:
         text += f" Fix: {clean(finding.fix.text)}"
     if finding.predicted_gain is not None:
-        text += f" Gain: {gain_text(finding.predicted_gain, finding.evidence)}."
+        text += f" Gain: {known_gain(finding)}."
     return f"{text} Doubtful: {clean(finding.doubtful)}" if finding.doubtful else text
 
 

@@ -14,7 +14,7 @@ from dlprof.report.labels import (
     ratio_text,
     settings_text,
 )
-from dlprof.report.summary import PICK, Row, summarise
+from dlprof.report.summary import PICK, Row, summarize
 from dlprof.report.text import clean
 from dlprof.units import MISSING, format_bytes, format_duration, format_rate, with_hint
 
@@ -42,7 +42,7 @@ def configurations(run: Run) -> Iterator[Block]:
     """Throughput and memory of every configuration, as charts and a table."""
     # Trials that were explained, or measured cold, are slower for that alone.
     plain = tuple(trial for trial in run.trials if trial.purpose == "measure")
-    rows = summarise(dataclasses.replace(run, trials=plain))
+    rows = summarize(dataclasses.replace(run, trials=plain))
     if not rows:
         return
     measured = [row for row in rows if row.rate is not None]

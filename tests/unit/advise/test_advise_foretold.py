@@ -21,7 +21,7 @@ from dlprof.records import (
     Trial,
     Usage,
 )
-from dlprof.report.summary import summarise
+from dlprof.report.summary import summarize
 
 NONE, TWO, FOUR = config(0), config(2), config(4)
 COMPUTING = Usage(own_cpu_cores=8.0, available_cpu_cores=8.0)
@@ -118,7 +118,7 @@ def test_whatever_a_file_says_was_foretold_leads_to_an_answer(
     )
     found = led(trials, dataclasses.replace(prediction, cells=cells))
     assert recommend(found).config in {NONE, TWO}
-    assert summarise(found)
+    assert summarize(found)
 
 
 def test_rules_that_were_not_measured_are_told_as_predicted() -> None:

@@ -27,7 +27,7 @@ from led_sweeps import (
 from dlprof.advise.recommend import recommend
 from dlprof.errors import FileError, NothingMeasuredError
 from dlprof.records import Config, Failure, Run
-from dlprof.report.sweep import render_sweep
+from dlprof.report.sweep import sweep_report
 from dlprof.store import RunWriter, read_run
 
 FOUR, KEPT = config(4), config(4, persistent_workers=True)
@@ -144,7 +144,7 @@ def test_a_budget_that_ends_while_calibrating_leaves_a_prediction(tmp_path: Path
     assert found.prediction is not None
     assert advice.config in {cell.config for cell in found.prediction.cells}
     assert recommend(found, advice.constraints) == advice
-    drawn(render_sweep(run), 100)
+    drawn(sweep_report(run), 100)
 
 
 def test_where_plain_trials_failed_a_prediction_is_no_answer(tmp_path: Path) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 from typing import Any
 
 import pytest
-from builders import config, trial
+from builders import config, run, trial
 from finding_cases import Loader, evidence, explanation
 from golden import check_golden, drawn
-from rich.console import Console, RenderableType
 
 from dlprof.advise.findings import find
 from dlprof.records import (
@@ -25,10 +23,10 @@ from dlprof.records import (
     Trial,
     Usage,
 )
-from dlprof.report.findings import evidence_text, findings_json, gain_text, render_findings
-from dlprof.report.fitting import TextColumn, fitting
-from dlprof.report.pipeline import Pipeline
-from dlprof.report.profile import render_diagnosis
+from dlprof.report.document import Document
+from dlprof.report.findings import cards, evidence_text, findings_json, known_gain
+from dlprof.report.labels import gain_text
+from dlprof.report.profile import profile_report
 
 HOSTILE = "\x1b[31mred\x1b]0;title\x07[bold]loud[/bold]\u202e"
 PRESENT = config(4)
@@ -76,9 +74,20 @@ def _trial() -> Trial:
     return trial(PRESENT, 1234.0, usage=USAGE, wait_fraction=0.34)
 
 
+def shown(
+    diagnosis: Diagnosis, traced: Explanation | None = None, plain: Trial | None = None
+) -> Document:
+    """A profile's document."""
+    explanations = () if traced is None else (dataclasses.replace(traced, config=PRESENT),)
+    trials = () if plain is None else (plain,)
+    made = run(trials)
+    return profile_report(dataclasses.replace(made, diagnosis=diagnosis, explanations=explanations))
+
+
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_the_screen_at_a_width(width: int) -> None:
-    text = drawn(render_diagnosis(_diagnosis(), _explanation(), _trial()), width)
+    document = shown(_diagnosis(), _explanation(), _trial())
+    text = drawn(document, width, verbose=True)
     check_golden(f"profile_{width}.txt", text)
     pasted = ("DataLoader(", "    def ", "    loader =")
     assert all(
@@ -86,38 +95,31 @@ def test_the_screen_at_a_width(width: int) -> None:
     )
 
 
+def test_the_answer_fits_into_14_lines() -> None:
+    text = drawn(shown(_diagnosis(), _explanation(), _trial()), 80)
+    assert len(text.splitlines()) <= 14
+    assert text.splitlines()[1].startswith("  Bottleneck  Slow samples hold back finished batches")
+
+
 def test_the_screen_in_ascii() -> None:
-    text = drawn(Pipeline(_explanation().waiting_batches), 60, encoding="ascii")
-    text.encode("ascii")
+    text = drawn(shown(_diagnosis(), _explanation()), 60, encoding="ascii", verbose=True)
+    assert text.isascii()
     assert "####" in text
-    assert "<- piles up" in text
+    assert "piles up" in text
 
 
-def test_a_profile_that_could_not_be_explained() -> None:
-    text = drawn(render_diagnosis(Diagnosis(config=PRESENT), None, None), 80)
-    assert "no cause can be told" in text
-    assert "Nothing stands out" not in text
+def test_a_profile_that_could_not_be_traced() -> None:
+    text = drawn(shown(Diagnosis(config=PRESENT), None, _trial()), 80, verbose=True)
+    assert "no batch could be traced" in text
+    assert "none found" not in text
     assert "Stages" not in text
 
 
-def test_an_explained_profile_without_findings_says_that_nothing_is_wrong() -> None:
+def test_a_traced_profile_without_findings_says_that_nothing_is_wrong() -> None:
     found = Diagnosis(config=PRESENT)
-    text = drawn(render_diagnosis(found, _explanation(), None), 80)
-    assert "Nothing stands out" in text
+    assert "none found that is worth fixing" in drawn(shown(found, _explanation()), 80)
     waited = dataclasses.replace(_explanation(), hooked=False)
-    assert "no cause can be told" in drawn(render_diagnosis(found, waited, None), 80)
-
-
-def test_colours_are_left_out_where_they_are_not_wanted() -> None:
-    assert "\x1b[" not in _coloured(render_diagnosis(_diagnosis(), _explanation(), None), "1")
-    assert "\x1b[" in _coloured(render_diagnosis(_diagnosis(), _explanation(), None), "")
-
-
-def _coloured(renderable: RenderableType, no_color: str) -> str:
-    stream = io.StringIO()
-    console = Console(file=stream, width=80, force_terminal=not no_color, no_color=bool(no_color))
-    console.print(renderable)
-    return stream.getvalue()
+    assert "no batch could be traced" in drawn(shown(found, waited), 80)
 
 
 def test_findings_are_the_contract_s() -> None:
@@ -150,21 +152,22 @@ def test_nothing_in_a_text_acts_on_the_terminal() -> None:
         unavailable={HOSTILE: HOSTILE},
     )
     diagnosis = Diagnosis(config=PRESENT, findings=(_hostile(),), notes=(HOSTILE,))
-    text = drawn(render_diagnosis(diagnosis, explained, None), 80)
+    text = drawn(shown(diagnosis, explained), 80, verbose=True)
     assert not any(mark in text for mark in ("\x1b", "\x07", "\u202e"))
     assert "[bold]loud[/bold]" in text
 
 
 def test_a_finding_without_anything_else_still_reads() -> None:
     bare = Finding(code="consumer", severity="info", title="The step", explanation="Fed.")
-    assert drawn(render_findings((bare,)), 80) == " 1. The step  consumer  info\n    Fed.\n"
+    text = drawn(Document(title="", answer=tuple(cards((bare,)))), 80)
+    assert text == "  1. The step  consumer  info\n    Fed.\n"
 
 
 @pytest.mark.parametrize(
     ("evidence", "text"),
     [
         ({"fetch_s": 0.012}, "fetch 12 ms"),
-        ({"share_of_wait": 0.5}, "share of wait 50 %"),
+        ({"share_of_wait": 0.5}, "share of wait 50%"),
         ({"growth_bytes_per_s": 2048.0}, "growth bytes per s 2.0 KiB/s"),
         ({"own_cpu_cores": 1.94, "missing": None}, "own cpu cores 1.9"),
         ({"num_workers": 1000, "trials": ["t1", "t2"]}, "num workers 1,000 [t1, t2]"),
@@ -177,28 +180,29 @@ def test_evidence_reads(evidence: dict[str, Any], text: str) -> None:
 
 
 def test_gains_say_how_they_are_known() -> None:
-    measured = {"gain_from": "measured", "gain_trials": ["t3"]}
-    text = gain_text(Estimate(value=1.5, low=1.4, high=1.6), measured)
-    assert text == "1.50x (1.40-1.60) of the throughput now, measured here [t3]"
-    assert gain_text(Estimate(value=2.0), {}) == "2.00x of the throughput now"
-    assert gain_text(None, {}) == ""
+    found = dataclasses.replace(
+        _hostile(),
+        evidence={"gain_from": "measured", "gain_trials": ["t3"], "gain_at": "without a step"},
+        predicted_gain=Estimate(value=1.5, low=1.4, high=1.6),
+    )
+    assert known_gain(found) == "1.50x (95% CI 1.40-1.60) without a step, measured here [t3]"
+    bare = dataclasses.replace(found, evidence={}, predicted_gain=Estimate(value=2.0))
+    assert known_gain(bare) == "2.00x"
+    assert known_gain(dataclasses.replace(found, predicted_gain=None)) == ""
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "sure"), [(0.9, 1.2, False), (1.0, 1.2, True), (0.7, 0.9, True)]
+    ("low", "high", "says"),
+    [
+        (0.9, 1.2, "no measurable gain over yours (1.05x, 95% CI 0.90-1.20)"),
+        (1.1, 1.2, "1.15x over yours (95% CI 1.10-1.20)"),
+        (0.7, 0.9, "0.80x over yours (95% CI 0.70-0.90)"),
+        (1.1, 4.0, "faster than yours; too noisy to tell by how much"),
+        (0.5, 4.0, "no measurable gain over yours: too noisy to tell"),
+    ],
 )
-def test_a_gain_that_may_be_none_is_not_promised(low: float, high: float, *, sure: bool) -> None:
-    text = gain_text(Estimate(value=(low + high) / 2, low=low, high=high), {})
-    assert text.startswith("no sure gain, ") is not sure
-
-
-def test_whole_columns_go_the_least_important_first() -> None:
-    columns = [
-        TextColumn(title="a", cells=["1" * 10]),
-        TextColumn(title="b", cells=["2" * 10], keep=2),
-        TextColumn(title="c", cells=["3" * 10], keep=1),
-        TextColumn(title="empty", cells=["-"], keep=9),
-    ]
-    assert [column.title for column in fitting(columns, 80)] == ["a", "b", "c"]
-    assert [column.title for column in fitting(columns, 25)] == ["a", "b"]
-    assert [column.title for column in fitting(columns, 5)] == ["a"]
+def test_a_gain_that_may_be_none_or_is_too_noisy_is_not_promised(
+    low: float, high: float, says: str
+) -> None:
+    gain = Estimate(value=round((low + high) / 2, 3), low=low, high=high)
+    assert gain_text(gain, "yours") == says
