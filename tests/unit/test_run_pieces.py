@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import os
 import runpy
@@ -16,7 +15,6 @@ from typing import Any
 import builders
 import pytest
 from golden import drawn
-from rich.console import Console
 
 import dlprof
 from dlprof.cli.commands import _end_options_at_module
@@ -318,12 +316,12 @@ def watched_run(*loaders: WatchedLoader, **more: Any) -> Run:
 def test_the_loader_that_is_waited_for_longest_is_named() -> None:
     slow, quick = loader("train.py:31", 0.38), loader("train.py:32", 0.01)
     assert verdict([quick, slow]) == "train.py:31 spends 38% of its time waiting for data."
-    assert verdict([quick]).startswith("No loader holds this up")
+    assert verdict([quick]).startswith("No DataLoader bottleneck")
     aside = loader("a.py:1", 0.5, background_s=50.0)
-    assert "in a thread beside the main one" in verdict([aside])
+    assert "in a background thread" in verdict([aside])
     assert verdict([WatchedLoader(name="a.py:1")]) == "a.py:1 gave no batch."
     rarely = WatchedScript(wall_s=100.0, ending="returned", wait_fraction=0.01)
-    assert verdict([slow], rarely).startswith("No loader holds this script up: it spends 1 %")
+    assert verdict([slow], rarely).startswith("No DataLoader bottleneck: it spends 1 %")
 
 
 @pytest.mark.parametrize(
@@ -403,14 +401,3 @@ def test_the_file_keeps_the_last_of_each_loader(tmp_path: Path) -> None:
         ("b.py:1", 0.1),
     ]
     assert back.script == run_of.script
-
-
-def drawn(renderable: Any, width: int, encoding: str = "utf-8") -> str:
-    raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding=encoding)
-    console = Console(
-        file=stream, width=width, no_color=True, markup=False, highlight=False, emoji=False
-    )
-    console.print(renderable, crop=False)
-    stream.flush()
-    return raw.getvalue().decode(encoding)
