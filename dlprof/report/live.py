@@ -50,7 +50,7 @@ class QuietListener:
         """The sweep knows what it will measure."""
 
     def predicted(self, prediction: SweepPrediction) -> None:
-        """A model has told what all configurations would give."""
+        """A model has predicted what all configurations would give."""
 
     def trial_started(
         self, config: Config, repetition: int, elapsed_s: float, expected_total_s: float
@@ -87,7 +87,7 @@ class PlainListener(QuietListener):
         self._verbose = verbose
         self._header: RunHeader | None = None
         self._percent = 0
-        self._told: tuple[str, int] | None = None
+        self._shown: tuple[str, int] | None = None
 
     def planned(self, header: RunHeader, configs: Sequence[Config], repeats: int | None) -> None:
         """Say how much there is to measure."""
@@ -120,8 +120,8 @@ class PlainListener(QuietListener):
     def preparing(self, what: str, done: int, total: int) -> None:
         """Say it at the start, at the end, and a few times between."""
         step = done * _PREPARING_STEPS // max(1, total)
-        if self._told != (what, step):
-            self._told = (what, step)
+        if self._shown != (what, step):
+            self._shown = (what, step)
             self._say(preparing_text(what, done, total))
 
     def _say(self, line: str) -> None:

@@ -23,7 +23,7 @@ _NARROWEST_BAR = 8
 _PURPOSES = {
     "explain": "traced",
     "cold": "without the page cache",
-    "lever": "tried beside the recommended",
+    "lever": "extra setting",
 }
 _LABEL_WIDTH = len("machine ")
 
@@ -36,7 +36,7 @@ _NAMED_CARDS = 2
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class SweepState:
-    """A sweep as far as its events have told; times are seconds.
+    """A sweep as far as its events say; times are seconds.
 
     Attributes:
         header: Set once the sweep is planned.
@@ -45,7 +45,7 @@ class SweepState:
         current: The configuration that is being measured.
         repetition: Of the current trial.
         elapsed_s: Time since the sweep's start, at ``heard_at``.
-        expected_s: Length of the whole sweep, as far as it can be told.
+        expected_s: Length of the whole sweep, as far as it is known.
         heard_at: The clock when ``elapsed_s`` was true.
         reached: How much of the sweep was over by then, 0 to 1, as it was shown.
         usage: The last look at the machine.
@@ -134,7 +134,7 @@ def predicted_text(prediction: SweepPrediction, header: RunHeader | None) -> str
 
 def trial_line(trial: Trial) -> str:
     """One ended trial in one line."""
-    settings = settings_text(trial.config)
+    settings = clean(settings_text(trial.config))
     if trial.failure is not None:
         return f"{trial.id} {settings}: {trial.outcome}: {clean(trial.failure.message)}"
     words = [*filter(None, (_PURPOSES.get(trial.purpose),)), *(["noisy"] if trial.noisy else [])]
@@ -153,7 +153,7 @@ def usage_text(usage: Usage) -> str:
     if usage.pss_peak_bytes is not None:
         parts.append(f"memory {format_bytes(usage.pss_peak_bytes)}")
     if usage.shm_peak_bytes is not None:
-        parts.append(f"shm {format_bytes(usage.shm_peak_bytes)}")
+        parts.append(f"shared memory {format_bytes(usage.shm_peak_bytes)}")
     parts += _cards(usage)
     return "; ".join(parts) or "nothing known"
 
@@ -163,7 +163,7 @@ def _cards(usage: Usage) -> list[str]:
     known = [gpu for gpu in usage.gpu if gpu.kernel_active_fraction is not None]
     texts = [percent_text(gpu.kernel_active_fraction) for gpu in known]
     if len(known) > _NAMED_CARDS:
-        return [f"GPUs {', '.join(text.removesuffix(' %') for text in texts)} %"]
+        return [f"GPUs {', '.join(text.removesuffix('%') for text in texts)}%"]
     return [f"GPU {gpu.index} {text}" for gpu, text in zip(known, texts, strict=True)]
 
 
@@ -227,7 +227,7 @@ class ProgressView:
 
 def _short(config: Config, room: int) -> str:
     """The configuration in torch's names if they fit, else its key."""
-    text = settings_text(config)
+    text = clean(settings_text(config))
     return text if len(text) <= room else clean(config.key)
 
 

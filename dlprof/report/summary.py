@@ -84,9 +84,9 @@ def summarize(run: Run) -> tuple[Row, ...]:
     roles = _roles(advice, situation.present, fastest.config)
     measured.sort(key=lambda each: speeds.log_speed(each.key), reverse=True)
     rows = [_row(each, speeds, pick or fastest, roles.get(each.config, "")) for each in measured]
-    foretold = _foretold(run)
-    told = (dataclasses.replace(row, predicted=foretold.get(row.config)) for row in rows)
-    return (*(_as_kept(row, advice) if pick else row for row in told), *failed)
+    predicted = _predicted(run)
+    whole = (dataclasses.replace(row, predicted=predicted.get(row.config)) for row in rows)
+    return (*(_as_kept(row, advice) if pick else row for row in whole), *failed)
 
 
 def _as_kept(row: Row, advice: Recommendation | None) -> Row:
@@ -98,7 +98,7 @@ def _as_kept(row: Row, advice: Recommendation | None) -> Row:
     return dataclasses.replace(row, rate=found.samples_per_s, relative=found.ratio)
 
 
-def _foretold(run: Run) -> dict[Config, Estimate]:
+def _predicted(run: Run) -> dict[Config, Estimate]:
     cells = run.prediction.cells if run.prediction is not None else ()
     return {
         cell.config: cell.samples_per_s
@@ -122,8 +122,8 @@ def _roles(
     if advice is None:
         return {fastest: FASTEST} | now
     related = {other.config: other.relation for other in advice.alternatives}
-    told = {config: role for config, role in related.items() if role != "slower"}
-    return told | now | {advice.config: PICK}
+    known = {config: role for config, role in related.items() if role != "slower"}
+    return known | now | {advice.config: PICK}
 
 
 def _row(candidate: Candidate, speeds: Speeds, reference: Candidate, role: str) -> Row:

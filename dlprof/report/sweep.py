@@ -194,14 +194,14 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
     compared = [] if present in {None, pick} else [(present, "your settings")]
     if default not in {pick, present}:
         compared.append((default, "PyTorch's default"))
-    told = [
+    gains = [
         gain_text(inverse(rates[config].ratio), name)
         for config, name in compared
         if config in rates and config is not None
     ]
-    noisy = any("too noisy" in each for each in told)
-    if told:
-        return ", ".join(told) + (f" (rerun with {_more_time(run)})" if noisy else "")
+    noisy = any("too noisy" in each for each in gains)
+    if gains:
+        return ", ".join(gains) + (f" (rerun with {_more_time(run)})" if noisy else "")
     others = [each for each in advice.rates if each.config != pick]
     rate = rate_text(advice.expected.samples_per_s)
     if pick not in {present, default} or not others:
@@ -302,16 +302,16 @@ def _thinned(
     if len(found) <= most:
         return list(found)
     best = max(range(len(found)), key=lambda i: found[i].samples_per_s.value)
-    told = {i for i, each in enumerate(found) if each.config in {pick, present}} | {0, best}
-    measured = [i for i, each in enumerate(found) if each.measured and i not in told]
+    kept = {i for i, each in enumerate(found) if each.config in {pick, present}} | {0, best}
+    measured = [i for i, each in enumerate(found) if each.measured and i not in kept]
     pool = (
         measured
-        if len(measured) >= most - len(told)
-        else [i for i in range(len(found)) if i not in told]
+        if len(measured) >= most - len(kept)
+        else [i for i in range(len(found)) if i not in kept]
     )
-    room = most - len(told)
-    told |= {pool[round(k * (len(pool) - 1) / max(1, room - 1))] for k in range(room)}
-    return [found[i] for i in sorted(told)]
+    room = most - len(kept)
+    kept |= {pool[round(k * (len(pool) - 1) / max(1, room - 1))] for k in range(room)}
+    return [found[i] for i in sorted(kept)]
 
 
 def _details(run: Run, advice: Recommendation | None, again: str = "") -> Iterator[Section]:

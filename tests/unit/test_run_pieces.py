@@ -321,7 +321,7 @@ def test_the_loader_that_is_waited_for_longest_is_named() -> None:
     assert "in a background thread" in verdict([aside])
     assert verdict([WatchedLoader(name="a.py:1")]) == "a.py:1 gave no batch."
     rarely = WatchedScript(wall_s=100.0, ending="returned", wait_fraction=0.01)
-    assert verdict([slow], rarely).startswith("No DataLoader bottleneck: it spends 1 %")
+    assert verdict([slow], rarely).startswith("No DataLoader bottleneck: the script spends 1%")
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def _names(
     trial = next((each for each in run.trials if each.id == timeline.trial_id), None)
     name = clean(timeline.trial_id)
     if trial is not None:
-        name = f"{name[:_LONGEST_NAME]}: {settings_text(trial.config)}"
+        name = f"{name[:_LONGEST_NAME]}: {clean(settings_text(trial.config))}"
     name = name[: 2 * _LONGEST_NAME]
     if left_out:
         name += f" ({left_out:,} batches left out)"
