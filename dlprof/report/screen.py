@@ -6,7 +6,7 @@ from dlprof.records import SCRIPT_SPEC, Run
 from dlprof.report.document import Document
 from dlprof.report.profile import profile_report
 from dlprof.report.script import script_report
-from dlprof.report.sweep import sweep_report, with_recommendation
+from dlprof.report.sweep import sweep_report
 
 
 def run_report(run: Run) -> Document:
@@ -19,7 +19,7 @@ def run_report(run: Run) -> Document:
         return script_report(run)
     if run.diagnosis is not None:
         return profile_report(run)
-    return sweep_report(with_recommendation(run))
+    return sweep_report(run)
 
 
 def _is_cut_off_script(run: Run) -> bool:

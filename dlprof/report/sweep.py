@@ -92,8 +92,9 @@ def sweep_report(run: Run) -> Document:
     """What a sweep found.
 
     Args:
-        run: From ``with_recommendation``.
+        run: The sweep, or what there is of it.
     """
+    run = with_recommendation(run)
     advice = run.recommendation
     if advice is None:
         return Document(
@@ -234,8 +235,11 @@ def _shortfall(run: Run) -> Iterator[tuple[str, Words]]:
     for config, failure in itertools.islice(failed.items(), 1):
         more = f"and {len(failed) - 1} more, " if len(failed) > 1 else ""
         yield "Failed", f"{settings_text(config)}: {failure.message} ({more}-v)"
-    if run.truncated or (run.end is not None and run.end.reason == "interrupted"):
-        yield "Cut off", "the sweep did not end; --resume continues it"
+    if run.truncated:
+        yield "Cut off", "the run file ends in the middle of a record; --resume continues it"
+    elif run.end is None or run.end.reason == "interrupted":
+        how = "did not end" if run.end is None else "was interrupted"
+        yield "Cut off", f"the sweep {how}; --resume continues it"
 
 
 def _last(run: Run, advice: Recommendation | None) -> Iterator[Block]:

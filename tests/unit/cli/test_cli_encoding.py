@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from rich.text import Text
 
 from dlprof.cli import streams
+from dlprof.report.document import Document, Text
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "shared-server.dlprof.jsonl"
 NOTE = "each sample waits 4 µs ± 1 µs … café"
@@ -31,7 +31,7 @@ def run_file(tmp_path: Path) -> Path:
 
 def report(path: Path, encoding: str) -> bytes:
     done = subprocess.run(
-        [sys.executable, "-m", "dlprof", "report", path.name],
+        [sys.executable, "-m", "dlprof", "report", "-v", path.name],
         env={**os.environ, "PYTHONIOENCODING": encoding, "COLUMNS": "80"},
         cwd=path.parent,
         capture_output=True,
@@ -45,7 +45,7 @@ def report(path: Path, encoding: str) -> bytes:
 
 def test_ascii_output_has_ascii_forms(run_file: Path) -> None:
     text = report(run_file, "ascii").decode("ascii")
-    assert "2 ####" in text
+    assert "2 <  " in text
     assert "?" not in text
     assert "each sample waits 4 us +/- 1 us ... caf\\xe9" in text
 
@@ -53,14 +53,14 @@ def test_ascii_output_has_ascii_forms(run_file: Path) -> None:
 @pytest.mark.parametrize("encoding", ["cp1252", "latin-1"])
 def test_what_an_encoding_has_stays_as_it_is(run_file: Path, encoding: str) -> None:
     text = report(run_file, encoding).decode(encoding)
-    assert "2 ####" in text
+    assert "2 <  " in text
     assert "4 µs ± 1 µs" in text
     assert "café" in text
 
 
 def test_utf_8_has_blocks(run_file: Path) -> None:
     text = report(run_file, "utf-8").decode()
-    assert "2 ████" in text
+    assert "2 ◀  " in text
     assert NOTE in text
 
 
@@ -68,5 +68,5 @@ def test_a_report_of_a_script_is_ascii_where_stderr_is(monkeypatch: pytest.Monke
     """Its streams are as Python hands them over."""
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "__stderr__", io.TextIOWrapper(raw, encoding="ascii"))
-    streams.print_report(Text("waits 4 µs"))
-    assert raw.getvalue() == b"\nwaits 4 us\n"
+    streams.print_report(Document(title="", answer=(Text("waits 4 µs"),)))
+    assert raw.getvalue() == b"\n  waits 4 us\n"

@@ -48,7 +48,7 @@ def test_a_profile_is_shown_with_the_failures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     profile = run(TRIALS[:1])
-    _show(profile, as_json=True)
+    _show(profile, as_json=True, verbose=False)
     document = shown(capsys)
     assert document["error"]["failures"] == FAILURES[1:]
     assert document["error"]["kind"] == "nothing_measured"
@@ -57,7 +57,7 @@ def test_a_profile_is_shown_with_the_failures(
         _exit(profile, tmp_path, as_json=False)
     assert list(caught.value.failures) == FAILURES[1:]
 
-    _show(run([trial(config(0), 100.0)]), as_json=True)
+    _show(run([trial(config(0), 100.0)]), as_json=True, verbose=False)
     assert "error" not in shown(capsys)
 
 

@@ -34,7 +34,7 @@ def test_the_answer_is_there_to_paste(run_file: str, capsys: pytest.CaptureFixtu
     assert run(["recommend", run_file], {}) == 0
     out, err = capsys.readouterr()
     assert "DataLoader(" in out
-    assert "num_workers=4," in out
+    assert "num_workers=4)" in out
     assert err == ""
 
 
@@ -82,13 +82,13 @@ def test_saving_says_how_to_use_it(
 
 def test_next_steps_give_the_same_answer(run_file: str, capsys: pytest.CaptureFixture[str]) -> None:
     limits = ["--ranks", "1", "--max-workers", "2", "--max-ram", "8 GiB"]
-    assert run(["recommend", run_file, *limits], {}) == 0
+    assert run(["recommend", run_file, "-v", *limits], {}) == 0
     following = [
         shlex.split(line)
         for line in capsys.readouterr().out.splitlines()
         if line.strip().startswith("dlprof recommend")
     ]
-    assert [words[-2] for words in following] == ["--save", "--format"]
+    assert [words[-2] for words in following] == ["--format", "--save"]
     for words in following:
         assert run(words[1:], {}) == 0
         assert "num_workers=2" in capsys.readouterr().out

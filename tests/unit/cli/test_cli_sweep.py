@@ -60,7 +60,7 @@ def test_flags_reach_the_sweep(fake: FakeSweep, capsys: pytest.CaptureFixture[st
     assert fake.options["output"] == Path("out.jsonl")
     assert (fake.options["resume"], fake.options["force"]) == (False, True)
     out, err = capsys.readouterr()
-    assert "samples/s" in out
+    assert "  Recommended  num_workers=2" in out
     assert "0 configurations" in err
 
 

@@ -33,7 +33,7 @@ def test_a_card_tells_what_is_known_of_it() -> None:
         other_memory_bytes=1 << 20,
     )
     assert card_text(card) == (
-        "kernels 40 % of the time, 1.0 GiB in use, 2.0 MiB/s received, clocks held down 50 % by "
+        "kernels 40% of the time, 1.0 GiB in use, 2.0 MiB/s received, clocks held down 50% by "
         "power cap, 1 process of others (1.0 MiB)"
     )
 
@@ -49,7 +49,7 @@ def test_a_row_for_each_card_over_all_trials() -> None:
     other = _card(1, pcie_generation=4, pcie_width=16, sm_clock_hz=1.5e9, power_w=80.0)
     first, second = card_rows([_trial(busy[0], other), _trial(busy[1])])
     assert len(first) == len(second) == len(CARD_HEAD)
-    assert first[:4] == ("0 Card", "30 %", "-", "1.0 MiB")
+    assert first[:4] == ("0 Card", "30%", "-", "1.0 MiB")
     assert second[5:8] == ("gen 4 x16", "1.50 GHz", "80 W")
     assert card_rows([_trial()]) == []
 
@@ -66,6 +66,6 @@ def test_a_report_has_cards_only_where_there_are_any() -> None:
 
 def test_progress_names_a_few_cards_and_lines_up_many() -> None:
     cards = [_card(index, kernel_active_fraction=index / 10) for index in range(4)]
-    assert usage_text(Usage(gpu=tuple(cards[:2]))) == "GPU 0 0 %; GPU 1 10 %"
-    assert usage_text(Usage(gpu=tuple(cards))) == "GPUs 0, 10, 20, 30 %"
+    assert usage_text(Usage(gpu=tuple(cards[:2]))) == "GPU 0 0%; GPU 1 10%"
+    assert usage_text(Usage(gpu=tuple(cards))) == "GPUs 0, 10, 20, 30%"
     assert usage_text(Usage(gpu=(_card(),))) == "nothing known"

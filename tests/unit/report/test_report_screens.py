@@ -21,16 +21,11 @@ from golden import check_golden, drawn
 from dlprof.records import Failure, Run
 from dlprof.report.document import Chart, Document, Table
 from dlprof.report.screen import run_report
-from dlprof.report.sweep import MOST_BARS, sweep_report, with_recommendation
+from dlprof.report.sweep import MOST_BARS, sweep_report
 
 _WIDTHS = (60, 80, 200)
 _TO_COPY = ("  dlprof report ", "  dlprof recommend ", "  loader = ")
 _MOST_LINES = 16
-
-
-def shown(found: Run) -> Document:
-    """A sweep's document, as ``dlprof report`` has it."""
-    return sweep_report(with_recommendation(found))
 
 
 def table(document: Document) -> Table:
@@ -46,33 +41,33 @@ def roles(document: Document) -> list[str]:
 
 @pytest.mark.parametrize("width", _WIDTHS)
 def test_the_final_screen(width: int) -> None:
-    check_golden(f"sweep-{width}.txt", drawn(shown(example_run()), width))
+    check_golden(f"sweep-{width}.txt", drawn(sweep_report(example_run()), width))
 
 
 @pytest.mark.parametrize("width", _WIDTHS)
 def test_the_whole_of_it(width: int) -> None:
-    text = drawn(shown(example_run()), width, verbose=True)
+    text = drawn(sweep_report(example_run()), width, verbose=True)
     check_golden(f"sweep-verbose-{width}.txt", text)
-    assert text.endswith(drawn(shown(example_run()), width))
+    assert text.endswith(drawn(sweep_report(example_run()), width))
 
 
 def test_the_final_screen_where_only_ascii_can_be_written() -> None:
-    text = drawn(shown(example_run()), 80, "ascii")
+    text = drawn(sweep_report(example_run()), 80, "ascii")
     assert text.isascii()
     check_golden("sweep-80-ascii.txt", text)
 
 
 def test_the_answer_fits_into_16_lines() -> None:
     found = example_run()
-    assert len(drawn(shown(found), 80).splitlines()) <= _MOST_LINES
-    assert len(drawn(shown(present_run(TWO)), 80).splitlines()) <= _MOST_LINES
+    assert len(drawn(sweep_report(found), 80).splitlines()) <= _MOST_LINES
+    assert len(drawn(sweep_report(present_run(TWO)), 80).splitlines()) <= _MOST_LINES
 
 
 def test_of_many_configurations_the_ends_the_best_and_the_recommended_are_drawn() -> None:
     measured = run(
         blocks({config(n): (1000.0 - abs(n - 41), 1000.5 - abs(n - 41)) for n in range(99)})
     )
-    answer = shown(measured).answer
+    answer = sweep_report(measured).answer
     chart = next(block for block in answer if isinstance(block, Chart))
     labels = [bar.label.split()[0] for bar in chart.bars]
     assert len(labels) == MOST_BARS
@@ -81,24 +76,22 @@ def test_of_many_configurations_the_ends_the_best_and_the_recommended_are_drawn(
     assert any("◀" in bar.label for bar in chart.bars)
 
 
-def test_a_run_without_a_recommendation_marks_the_fastest() -> None:
-    found = roles(sweep_report(example_run_without_advice()))
-    assert found.count("fastest") == 1
-    assert "recommended" not in found
+def test_a_run_without_a_recommendation_is_given_one() -> None:
+    assert roles(sweep_report(example_run_without_advice())).count("recommended") == 1
 
 
 @pytest.mark.parametrize("width", _WIDTHS)
 @pytest.mark.parametrize("verbose", [False, True])
 def test_no_line_is_wider_than_the_terminal(width: int, *, verbose: bool) -> None:
     for found in (example_run(), hostile_run()):
-        lines = drawn(shown(found), width, verbose=verbose).splitlines()
+        lines = drawn(sweep_report(found), width, verbose=verbose).splitlines()
         too_wide = [line for line in lines if len(line) > width]
         # What is there to be copied is never broken; a terminal folds it by itself.
         assert [line for line in too_wide if not line.startswith(_TO_COPY)] == []
 
 
 def test_columns_go_in_the_stated_order() -> None:
-    found = table(shown(example_run()))
+    found = table(sweep_report(example_run()))
 
     def titles(width: int) -> list[str]:
         head = drawn(Document(title="", answer=(found,)), width).splitlines()[0]
@@ -121,7 +114,7 @@ def test_columns_go_in_the_stated_order() -> None:
 
 
 def test_a_hostile_run_is_shown_as_text() -> None:
-    text = drawn(shown(hostile_run()), 80, verbose=True)
+    text = drawn(sweep_report(hostile_run()), 80, verbose=True)
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert "[bold]loud[/bold]" in text
@@ -130,7 +123,7 @@ def test_a_hostile_run_is_shown_as_text() -> None:
 def test_a_run_in_which_everything_failed_still_shows() -> None:
     run = example_run_without_advice()
     failures = tuple(trial for trial in run.trials if trial.failure is not None)
-    text = drawn(shown(dataclasses.replace(run, trials=failures)), 80)
+    text = drawn(sweep_report(dataclasses.replace(run, trials=failures)), 80)
     assert "Recommended  nothing: A worker was killed by signal SIGBUS." in text
     assert "Failed       num_workers=16" in text
     assert "samples/s" not in text
@@ -138,7 +131,7 @@ def test_a_run_in_which_everything_failed_still_shows() -> None:
 
 def test_an_empty_and_cut_off_run_still_shows() -> None:
     run = Run(path="cut.jsonl", header=example_run().header, truncated=True)
-    assert "--resume continues it" in drawn(shown(run), 60)
+    assert "--resume continues it" in drawn(sweep_report(run), 60)
 
 
 def test_what_a_data_set_raised_is_told_with_its_place() -> None:
@@ -153,28 +146,28 @@ ValueError: bad sample 77
     killed = dataclasses.replace(raised, kind="worker_signal")
     trials = numbered([failed(TWO, failure=raised), failed(FOUR_KEPT, failure=killed)])
     found = Run(path="run.jsonl", header=header(), trials=trials)
-    text = drawn(shown(found), 200, verbose=True).partition("Recommended")[0]
+    text = drawn(sweep_report(found), 200, verbose=True).partition("Recommended")[0]
     assert text.count('The last call in it: "/my data/images.py", line 32, in __getitem__.') == 1
 
 
 @pytest.mark.parametrize(("cores", "told"), [(1.0, "1 usable core)"), (1.5, "1.5 usable cores)")])
 def test_one_core_is_one(cores: float, told: str) -> None:
     found = Run(path="run.jsonl", header=header(machine=machine(cores)))
-    assert told in drawn(shown(found), 200, verbose=True)
+    assert told in drawn(sweep_report(found), 200, verbose=True)
 
 
 def test_the_present_settings_are_named_and_compared_with() -> None:
-    found = shown(present_run(TWO))
+    found = sweep_report(present_run(TWO))
     text = drawn(found, 120)
     assert "(yours: num_workers=2)" in text
     assert "over your settings (95% CI " in text
     assert "\n  2 yours " in text
     assert "yours" in roles(found)
-    assert "yours" not in drawn(shown(example_run()), 80)
+    assert "yours" not in drawn(sweep_report(example_run()), 80)
 
 
 def test_settings_that_are_as_recommended_already_are_said_to_be() -> None:
-    text = drawn(shown(present_run(config(4))), 120)
+    text = drawn(sweep_report(present_run(config(4))), 120)
     assert "Recommended  num_workers=4  (yours)" in text
     assert "4 yours ◀" in text
 
@@ -199,7 +192,7 @@ def test_what_was_planned_and_never_measured_is_counted(
         header=dataclasses.replace(run.header, plan=planned),
         end=None if reason is None else dataclasses.replace(run.end, reason=reason),
     )
-    text = " ".join(drawn(shown(cut), 80, verbose=True).split())
+    text = " ".join(drawn(sweep_report(cut), 80, verbose=True).split())
     assert f"2 of 9 configurations were not measured: {why}." in text
 
 
@@ -208,18 +201,18 @@ def test_a_sweep_that_measured_all_of_its_plan_has_nothing_to_count() -> None:
     whole = plan(dict.fromkeys(trial.config for trial in run.trials))
     for planned in (None, whole):
         header = dataclasses.replace(run.header, plan=planned)
-        text = drawn(shown(dataclasses.replace(run, header=header)), 80, verbose=True)
+        text = drawn(sweep_report(dataclasses.replace(run, header=header)), 80, verbose=True)
         assert "not measured:" not in text
 
 
 def test_speeds_are_called_those_of_whole_epochs_where_their_length_is_known() -> None:
     made = example_run_without_advice()
     text = drawn(sweep_report(made), 80, verbose=True)
-    assert "relative: speed against the fastest, over whole epochs." in text
+    assert "relative: speed against the recommended, over whole epochs." in text
     endless = dataclasses.replace(made.header.target, batches_per_epoch=None, length=None)
     made = dataclasses.replace(made, header=dataclasses.replace(made.header, target=endless))
     text = drawn(sweep_report(made), 80, verbose=True)
-    assert "relative: speed against the fastest." in text
+    assert "relative: speed against the recommended." in text
 
 
 def test_a_module_that_is_called_run_is_no_script() -> None:
@@ -244,4 +237,4 @@ def test_by_what_samples_are_counted_is_said_below_the_table() -> None:
     note = "The second batch counts as 11 samples, by the length of batch['x']."
     target = dataclasses.replace(run.header.target, notes=(note,))
     told = dataclasses.replace(run, header=dataclasses.replace(run.header, target=target))
-    assert note in drawn(shown(told), 200, verbose=True)
+    assert note in drawn(sweep_report(told), 200, verbose=True)
