@@ -176,7 +176,7 @@ Budget = Annotated[
     typer.Option(
         "--budget",
         metavar="TIME",
-        help="How long the whole sweep may take. Default: 90s.",
+        help="How long the whole sweep may take. Default: 45s.",
         rich_help_panel=_EFFORT,
     ),
 ]

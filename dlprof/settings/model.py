@@ -60,7 +60,7 @@ class SweepSettings:
     device: str = "auto"
     copy_ahead: bool = False
     step_on: str = "host"
-    budget_s: float = 90.0
+    budget_s: float = 45.0
     trial_s: float | None = None
     repeats: int | None = None
     search: str = "auto"
