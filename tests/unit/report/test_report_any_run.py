@@ -24,6 +24,7 @@ from dlprof.report.export.markdown import render_markdown
 from dlprof.report.export.page import render_html
 from dlprof.report.export.rows import render_csv
 from dlprof.report.export.trace import render_perfetto
+from dlprof.report.screen import run_report
 from dlprof.store import MismatchError, from_json, to_json
 
 _EXTREMES: tuple[Any, ...] = (
@@ -120,6 +121,8 @@ def test_any_run_has_its_reports(changes: list[tuple[tuple[Any, ...], Any]]) -> 
     made = _changed(_PROFILED, changes)
     if made is None:
         return
+    for shown in (made, dataclasses.replace(made, diagnosis=None)):
+        assert "\x1b" not in drawn(run_report(shown), 80, verbose=True)
     for render in (render_html, render_markdown, render_csv, render_json, render_perfetto):
         try:
             text = render(made)
