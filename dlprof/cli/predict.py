@@ -82,7 +82,7 @@ def predict(  # noqa: PLR0913 - a command has as many parameters as it has optio
 
     Measures nothing: it reckons from the costs of batches that dlprof sweep or profile kept.
     """
-    del quiet, verbose  # taken as by every command; there is no progress to hide
+    del quiet  # taken as by every command; there is no progress to hide
     axes = _axes(
         {
             "num_workers": num_workers,
@@ -111,9 +111,9 @@ def predict(  # noqa: PLR0913 - a command has as many parameters as it has optio
         speed=speed,
     )
     if feed:
-        _feed(measured, situation, axes, wait=wait, as_json=as_json)
+        _feed(measured, situation, axes, wait=wait, as_json=as_json, verbose=verbose)
     else:
-        _forecast(measured, situation, axes, as_json=as_json)
+        _forecast(measured, situation, axes, as_json=as_json, verbose=verbose)
 
 
 def _axes(given: Mapping[str, str | None]) -> dict[str, Sequence[object]]:
@@ -133,19 +133,21 @@ def _forecast(
     axes: Mapping[str, Sequence[object]],
     *,
     as_json: bool,
+    verbose: bool,
 ) -> None:
     from dlprof.advise.predict.cells import wanted_configs
     from dlprof.advise.predict.forecast import forecast
 
     answer = forecast(run, wanted_configs(run, situation, axes), situation)
     if as_json:
-        from dlprof.report.prediction import forecast_document
+        from dlprof.report.predict import forecast_document
 
         streams.write_result(forecast_document(run, answer))
         return
-    from dlprof.report.prediction import render_forecast
+    from dlprof.report.predict import forecast_report
 
-    streams.print_result(render_forecast(run, answer, whole=bool(axes.keys() - {"num_workers"})))
+    whole = bool(axes.keys() - {"num_workers"})
+    streams.print_result(forecast_report(run, answer, whole=whole), verbose=verbose)
 
 
 def _feed(
@@ -155,6 +157,7 @@ def _feed(
     *,
     wait: float | None,
     as_json: bool,
+    verbose: bool,
 ) -> None:
     from dlprof.advise.predict.cells import base_config
     from dlprof.advise.predict.feed import feed
@@ -164,13 +167,13 @@ def _feed(
     allowed = FED_WAIT_FRACTION if wait is None else wait
     answer = feed(run, situation, max_wait=allowed, base=base)
     if as_json:
-        from dlprof.report.feeding import feed_document
+        from dlprof.report.predict import feed_document
 
         streams.write_result(feed_document(run, answer))
         return
-    from dlprof.report.feeding import render_feed
+    from dlprof.report.predict import feed_report
 
-    streams.print_result(render_feed(run, answer))
+    streams.print_result(feed_report(run, answer), verbose=verbose)
 
 
 def _only_one(base: Config, axes: Mapping[str, Sequence[object]]) -> Config:

@@ -7,8 +7,8 @@ import itertools
 import math
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from dlprof.advise.limits import stored_limits
 from dlprof.advise.recommend import recommend
@@ -72,9 +72,10 @@ from dlprof.units import (
 MOST_BARS = 7
 """Bars beside an answer, which has to fit into 16 lines; a page shows more."""
 
+_T = TypeVar("_T")
 _MOST_TRIALS = 6
 _MOST_FAILURES = 50
-_TONES: Mapping[str, Tone] = {"high": "good", "medium": "warn", "low": "bad"}
+CONFIDENCE: Mapping[str, Tone] = {"high": "good", "medium": "warn", "low": "bad"}
 _ROLES: Mapping[str, Tone] = {PICK: "good", TIE: "good", FAILED: "bad"}
 _CUT_SHORT = {
     "budget": "the budget ran out",
@@ -171,7 +172,7 @@ def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, Words]]:
     yield "Speed-up", _speed_up(run, advice)
     if advice.expected.wait_fraction is not None:
         yield "Data wait", _wait(advice)
-    tone = _TONES[advice.confidence]
+    tone = CONFIDENCE[advice.confidence]
     yield "Certainty", (Span(advice.confidence, tone), f": {advice.confidence_reason}")
     waits = advice.expected.wait_fraction is not None
     asked = [*_limits(advice.constraints), *_circumstances(advice.constraints, step=not waits)]
@@ -263,7 +264,12 @@ def _chart(run: Run, advice: Recommendation, most: int) -> Iterator[Chart]:
     shown: dict[int, ConfigRate] = {}
     for each in sorted(advice.rates, key=lambda each: _weight(each, pick, present)):
         shown[each.config.num_workers] = each
-    chosen = _thinned([shown[workers] for workers in sorted(shown)], pick, present, most)
+    found = [shown[workers] for workers in sorted(shown)]
+    best = max(range(len(found)), key=lambda i: found[i].samples_per_s.value, default=0)
+    kept = {i for i, each in enumerate(found) if each.config in {pick, present}} | {0, best}
+    measured = [i for i, each in enumerate(found) if each.measured]
+    pool = measured if len({*measured, *kept}) >= most else range(len(found))
+    chosen = thinned(found, kept, pool, most)
     if len(chosen) > 1:
         yield Chart(
             label="workers",
@@ -299,23 +305,13 @@ def _bar(each: ConfigRate, pick: Config, present: Config | None) -> Bar:
     )
 
 
-def _thinned(
-    found: Sequence[ConfigRate], pick: Config, present: Config | None, most: int
-) -> list[ConfigRate]:
-    """At most so many: the ends, the best, the recommended, the present, others evenly."""
+def thinned(found: Sequence[_T], kept: Collection[int], pool: Sequence[int], most: int) -> list[_T]:
+    """At most so many: those that are kept, by their places, and evenly some of a pool."""
     if len(found) <= most:
         return list(found)
-    best = max(range(len(found)), key=lambda i: found[i].samples_per_s.value)
-    kept = {i for i, each in enumerate(found) if each.config in {pick, present}} | {0, best}
-    measured = [i for i, each in enumerate(found) if each.measured and i not in kept]
-    pool = (
-        measured
-        if len(measured) >= most - len(kept)
-        else [i for i in range(len(found)) if i not in kept]
-    )
-    room = most - len(kept)
-    kept |= {pool[round(k * (len(pool) - 1) / max(1, room - 1))] for k in range(room)}
-    return [found[i] for i in sorted(kept)]
+    rest, room = [place for place in pool if place not in kept], most - len(kept)
+    even = {rest[round(k * (len(rest) - 1) / max(1, room - 1))] for k in range(room) if rest}
+    return [found[place] for place in sorted({*kept, *even})]
 
 
 def _details(run: Run, advice: Recommendation | None, again: str = "") -> Iterator[Section]:

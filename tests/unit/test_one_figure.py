@@ -22,7 +22,7 @@ from dlprof.engine.foretelling import foretold
 from dlprof.records import Config, Constraints, Run
 from dlprof.report.documents import recommend_document
 from dlprof.report.export.page import render_html
-from dlprof.report.prediction import forecast_document, render_forecast
+from dlprof.report.predict import forecast_document, forecast_report
 from dlprof.report.summary import summarize
 from dlprof.report.sweep import recommendation_report, sweep_report
 from dlprof.units import format_rate
@@ -162,7 +162,7 @@ def test_a_prediction_and_a_recommendation_by_prediction_have_the_same_figures(
     for other in advice.alternatives:
         assert other.speed == pytest.approx(rows[other.config].speed / rows[advice.config].speed)
     pick = format_rate(advice.expected.samples_per_s.value)
-    for screen in (recommendation_report(run, advice), render_forecast(run, answer)):
+    for screen in (recommendation_report(run, advice), forecast_report(run, answer)):
         assert pick in drawn(screen, 200)
 
 

@@ -15,7 +15,7 @@ from predicted_runs import asked, calibrated, calibration, elsewhere
 from dlprof.advise.predict.feed import Feed, feed
 from dlprof.errors import UsageError
 from dlprof.records import Calibration
-from dlprof.report.feeding import answer_text, feed_document, render_feed
+from dlprof.report.predict import feed_document, feed_report, feed_text
 
 
 def fed_by(costs: Calibration, max_wait: float = 0.02, **question: Any) -> Feed:
@@ -69,9 +69,9 @@ def test_what_taking_batches_in_costs_is_added_to_what_is_asked() -> None:
 def test_a_wait_that_hardly_any_loader_keeps_is_told_as_such() -> None:
     found = fed_by(calibration(cpu=0.02, receive=0.00018), step_s=0.01)
     assert found.least_wait_fraction < 0.02 < found.max_wait_fraction
-    text = " ".join(drawn(render_feed(calibrated(), found), 200).split())
-    assert "Hardly any loader keeps the wait below 2 %" in text
-    assert "No loader" not in text
+    text = " ".join(drawn(feed_report(calibrated(), found), 200).split())
+    assert "hardly any loader keeps it below 2%" in text
+    assert "no loader" not in text
 
 
 def test_storage_that_is_too_slow_is_told() -> None:
@@ -116,7 +116,7 @@ def test_there_must_be_a_step() -> None:
 
 def test_the_answer_is_one_line() -> None:
     found = fed_by(calibration(cpu=0.02), step_s=0.01, ranks=4)
-    text = answer_text(found)
+    text = feed_text(found)
     assert text.startswith("Feeding 4 ranks at a step of 10 ms takes ")
     assert "workers a rank" in text
     assert "MiB/s" in text
@@ -127,7 +127,7 @@ def test_the_document_holds_the_answer() -> None:
     costs = calibration(cpu=0.02, main_bytes=None, read_bytes_per_batch=None)
     found = fed_by(costs, step_s=0.01)
     document = json.loads(feed_document(calibrated(costs), found))
-    assert document["answer"] == answer_text(found)
+    assert document["answer"] == feed_text(found)
     assert document["storage_bytes_per_s"] is None
     missing = {name for name in ("storage_bytes_per_s", "pss_bytes") if document[name] is None}
     assert missing == set(document["unavailable"])
@@ -141,10 +141,10 @@ def test_the_screen_keeps_to_its_width(width: int, there: bool) -> None:  # noqa
     machine = elsewhere() if there else None
     run = calibrated(costs)
     found = feed(run, asked(run, machine=machine, step_s=0.01, ranks=2))
-    lines = drawn(render_feed(run, found), width).splitlines()
+    lines = drawn(feed_report(run, found), width).splitlines()
     assert max(map(len, lines)) <= width
     assert "the page cache" in " ".join(" ".join(lines).split())
-    assert ("extrapolated" in " ".join(lines)) == there
+    assert ("not measured there" in " ".join(lines)) == there
 
 
 def test_the_least_wait_is_that_of_workers_at_rest() -> None:
@@ -164,6 +164,6 @@ def test_a_step_that_no_loader_feeds_is_told_as_such() -> None:
     assert found.max_wait_fraction < 1
     assert not found.reached
     assert not found.enough
-    assert "can't be done" in answer_text(found)
+    assert "can't be done" in feed_text(found)
     best = 1 / 0.002
     assert found.prediction.batches_per_s.value == pytest.approx(best, rel=0.05)

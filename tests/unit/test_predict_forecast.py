@@ -19,7 +19,7 @@ from dlprof.advise.predict.forecast import Forecast, Row, forecast
 from dlprof.advise.thresholds import FED_WAIT_FRACTION
 from dlprof.errors import UsageError
 from dlprof.records import Calibration, Config, Run, Usage
-from dlprof.report.prediction import forecast_document, render_forecast
+from dlprof.report.predict import forecast_document, forecast_report
 from dlprof.stats import NEAR
 
 
@@ -141,7 +141,7 @@ def test_rates_over_whole_epochs_are_held_against_such() -> None:
     for found in (steady, whole):
         assert found.agreement is not None
         assert found.agreement.outside == 0
-    text = drawn(render_forecast(calibrated(target=of), whole), 120)
+    text = drawn(forecast_report(calibrated(target=of), whole), 120, verbose=True)
     assert "what 1 trial of this run gave, over whole epochs as the predictions are." in text
 
 

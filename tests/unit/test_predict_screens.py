@@ -18,8 +18,8 @@ from dlprof.cli.elsewhere import cores_of, share_of, speed_of, storage_limit_of
 from dlprof.cli.entry import run as dlprof
 from dlprof.errors import UsageError
 from dlprof.records import Calibration, Run
-from dlprof.report.prediction import render_forecast
-from dlprof.report.summary import summarise
+from dlprof.report.predict import forecast_report
+from dlprof.report.summary import summarize
 from dlprof.store import RunWriter
 from dlprof.units import format_rate
 
@@ -27,7 +27,7 @@ from dlprof.units import format_rate
 def screen(run: Run, width: int, *, whole: bool = False, **question: Any) -> str:
     where = asked(run, **question)
     found = forecast(run, wanted_configs(run, where, {}), where)
-    return drawn(render_forecast(run, found, whole=whole), width)
+    return drawn(forecast_report(run, found, whole=whole), width, verbose=True)
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
@@ -38,17 +38,17 @@ def test_no_line_is_wider_than_the_terminal(width: int, costs: Calibration) -> N
     for each in ({}, question):
         text = screen(run, width, **each)
         assert max(map(len, text.splitlines())) <= width
-        assert "pick" in text
+        assert "recommended" in text
 
 
 def test_measured_and_predicted_are_told_apart() -> None:
     run = calibrated(trials=[trial(config(2), 1234.0)])
     text = screen(run, 100)
-    (seen,) = summarise(run)
+    (seen,) = summarize(run)
     assert seen.rate is not None
     assert "measured" in text
     assert text.count(f" {format_rate(seen.rate.value)}") == 2  # as every view has it
-    assert text.startswith("Predicted for data.py:make on box")
+    assert "  Predicted    data.py:make on box: " in text
     assert "measured:" not in screen(run, 100, ranks=2)
 
 
@@ -57,13 +57,13 @@ def test_rows_tell_what_they_differ_in() -> None:
     run = calibrated(trials=[trial(config(2, persistent_workers=True), 1234.0)])
     text = screen(run, 120, whole=True)
     assert "persist" in text
-    assert ["2", "2", "yes"] in [line.split()[:3] for line in text.splitlines()]
+    assert any("2         2      yes" in line for line in text.splitlines())
     assert "persist" not in screen(calibrated(), 120, whole=True)
 
 
 def test_limits_are_told_in_words() -> None:
     text = screen(calibrated(), 120)
-    assert "limit workers: each is busy with a batch all the time." in text
+    assert "  Bottleneck   each is busy with a batch all the time" in text
 
 
 def test_rows_that_say_nothing_new_are_left_out() -> None:
@@ -83,7 +83,8 @@ def run_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_the_command_answers(run_file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert dlprof(["predict", run_file], {}) == 0
     out, err = capsys.readouterr()
-    assert out.startswith("Predicted for")
+    assert out.startswith("  Predicted ")
+    assert len(out.splitlines()) <= 16
     assert err == ""
 
 

@@ -36,8 +36,7 @@ from dlprof.report.documents import recommend_document
 from dlprof.report.export.markdown import render_markdown
 from dlprof.report.export.page import render_html
 from dlprof.report.export.rows import render_csv
-from dlprof.report.feeding import feed_document, render_feed
-from dlprof.report.prediction import forecast_document, render_forecast
+from dlprof.report.predict import feed_document, feed_report, forecast_document, forecast_report
 from dlprof.report.profile import profile_report
 from dlprof.report.snippets import render_lightning, render_python, render_toml
 from dlprof.report.sweep import recommendation_report, sweep_report, with_recommendation
@@ -82,7 +81,7 @@ def test_what_could_not_be_checked_is_said_and_nothing_is_taken_back() -> None:
     assert [(each.code, each.severity) for each in advice.findings] == [("data.unshared", "info")]
     assert said_first(found)[0].startswith("Workers may yield the same samples. The iterable")
     screen = drawn(sweep_report(dataclasses.replace(found, recommendation=advice)), 120)
-    assert screen.startswith("Workers may yield the same samples.")
+    assert screen.lstrip().startswith("Workers may yield the same samples.")
 
 
 def test_screens_say_it_before_all_else() -> None:
@@ -91,9 +90,10 @@ def test_screens_say_it_before_all_else() -> None:
     found = dataclasses.replace(found, recommendation=advice)
     for screen in (recommendation_report(found, advice), sweep_report(found)):
         lines = drawn(screen, 120).splitlines()
-        assert lines[0] == YOURS
-        assert lines[1].startswith(SAME)
-    assert drawn(sweep_report(found), 120).count(YOURS) == 2  # first, and among the reasons
+        assert lines[0] == f"  {YOURS}"
+        assert lines[1].startswith(f"  {SAME}")
+    whole = drawn(sweep_report(found), 120, verbose=True)
+    assert whole.count(YOURS) == 2  # first, and among the reasons
 
 
 @pytest.mark.parametrize("render", [render_python, render_toml, render_lightning])
@@ -127,7 +127,7 @@ def test_where_all_is_wrong_one_sentence_says_so() -> None:
     with pytest.raises(NothingMeasuredError, match="No settings give the right data") as raised:
         recommend(found)
     assert "get_worker_info" in raised.value.hint
-    assert drawn(sweep_report(found), 120).startswith(SAME)
+    assert drawn(sweep_report(found), 120).lstrip().startswith(SAME)
 
 
 def test_present_settings_that_fail_are_said_first_whatever_the_failure() -> None:
@@ -196,7 +196,7 @@ def test_predictions_leave_wrong_data_out() -> None:
     found = with_calibration([wrong(config(2), "duplicated")], own_config=config(2))
     answer = forecast(found, wanted_configs(found, asked(found), {}), asked(found))
     assert {row.config.num_workers for row in answer.rows} == {0, 1}
-    assert drawn(render_forecast(found, answer), 120).startswith(YOURS)
+    assert drawn(forecast_report(found, answer), 120).lstrip().startswith(YOURS)
     assert json.loads(forecast_document(found, answer))["findings"][0]["code"] == "data.duplicated"
     with pytest.raises(NothingMeasuredError, match="data is wrong: Workers yield") as raised:
         forecast(found, [config(4)], asked(found))
@@ -209,7 +209,7 @@ def test_a_step_is_not_fed_by_wrong_data() -> None:
     answer = feed(found, asked(found, step_s=0.01))
     assert answer.config.num_workers < 2
     assert not answer.reached
-    assert drawn(render_feed(found, answer), 120).startswith(SAME)
+    assert drawn(feed_report(found, answer), 120).lstrip().startswith(SAME)
     assert json.loads(feed_document(found, answer))["findings"][0]["code"] == "data.duplicated"
     whole = with_calibration([])
     assert feed(whole, asked(whole, step_s=0.01)).config.num_workers > 2
@@ -260,7 +260,7 @@ def test_a_profile_says_what_may_be_wrong_before_its_tables() -> None:
         explanations=(explanation(loader, silent.id),),
         diagnosis=Diagnosis(config=config(2)),
     )
-    assert drawn(profile_report(found), 120).startswith("Workers may yield the same samples.")
+    assert drawn(profile_report(found), 120).lstrip().startswith("Workers may yield the same samples.")
 
 
 def itself(**about: Any) -> Run:
