@@ -37,9 +37,9 @@ def compare(
 
     Splits the difference into parts that add up, each with its evidence. Measures nothing.
     """
-    del quiet, verbose  # taken as by every command; there is no progress to hide
+    del quiet  # taken as by every command; there is no progress to hide
     from dlprof.advise.compare import compare as split
-    from dlprof.report.compare import compare_document, render_comparison
+    from dlprof.report.compare import compare_document, comparison_report
     from dlprof.store import read_run
 
     number = None if workers is None else _one_number(workers)
@@ -47,7 +47,7 @@ def compare(
     if as_json:
         streams.write_result(compare_document(comparison))
     else:
-        streams.print_result(render_comparison(comparison))
+        streams.print_result(comparison_report(comparison), verbose=verbose)
 
 
 def _one_number(text: str) -> int:

@@ -1,27 +1,30 @@
-"""Two runs compared, as people and programs read it."""
+"""Two runs compared: how much slower, why, and what each part of the difference costs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-
-from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.text import Text
+from collections.abc import Iterator
 
 from dlprof.advise.compare import Comparison, Part, SideInfo
 from dlprof.records import SCHEMA_VERSION, Estimate
-from dlprof.report.labels import rate_text, settings_text
-from dlprof.report.layout import INDENT, Hanging, bullet
-from dlprof.report.text import clean
+from dlprof.report.document import (
+    Bar,
+    Chart,
+    Column,
+    Document,
+    Facts,
+    Piece,
+    Section,
+    Span,
+    Table,
+    Text,
+    Words,
+    items,
+    section,
+)
+from dlprof.report.labels import end_text, rate_text, settings_text
 from dlprof.store.codec import to_json
 from dlprof.units import MISSING
-
-_BAR = 12
-_FULL_BAR = 1.0
-"""Natural logarithm that fills a bar if no part is larger."""
-
-_LEAST_COLUMNS = 2
 
 
 def compare_document(comparison: Comparison) -> str:
@@ -34,101 +37,99 @@ def compare_document(comparison: Comparison) -> str:
     return json.dumps(document, allow_nan=False, indent=2)
 
 
-def render_comparison(comparison: Comparison) -> RenderableType:
-    """The comparison for a terminal or a pipe.
+def comparison_report(comparison: Comparison) -> Document:
+    """The comparison.
 
     Args:
         comparison: What was found.
     """
-    lines: list[RenderableType] = [
-        Hanging("", Text(clean(comparison.verdict), style="bold")),
-        Text(),
-        *_sides(comparison),
-        Hanging(INDENT, Text(clean(comparison.pairing))),
-        Text(),
-        PartsTable(comparison.parts),
-        Text(),
-        *(
-            bullet(Text(f"{part.title}: {clean(part.explanation)}"))
-            for part in comparison.parts
-            if part.code != "remainder"
+    return Document(
+        title=f"{_place(comparison.a)} and {_place(comparison.b)}",
+        answer=(
+            Text(Span(comparison.verdict, "strong")),
+            Facts(tuple(_sides(comparison))),
+            *_chart(comparison.parts),
+            *_doubts(comparison),
+            Text(Span("Details: -v", "soft")),
         ),
-    ]
-    unknown = [
-        bullet(Text(f"{clean(title)}: {clean(why)}")) for title, why in comparison.unknown.items()
-    ]
-    lines += _section("Not told by these runs; what they make is in the remainder", unknown)
-    lines += _section("Doubts", [bullet(Text(clean(doubt))) for doubt in comparison.doubts])
-    return Group(*lines)
-
-
-def _section(title: str, items: Sequence[RenderableType]) -> list[RenderableType]:
-    return [Text(), Text(title, style="bold"), *items] if items else []
-
-
-def _sides(comparison: Comparison) -> Iterable[RenderableType]:
-    for name, side in (("A", comparison.a), ("B", comparison.b)):
-        yield Hanging(f"{INDENT}{name}  ", Text(_side(side)))
-
-
-def _side(side: SideInfo) -> str:
-    noisy = f", {side.noisy} of {len(side.trials)} trials noisy" if side.noisy else ""
-    return (
-        f"{clean(side.target)} on {clean(side.hostname)} ({clean(side.cpu_model)}),"
-        f" {settings_text(side.config)}: {rate_text(side.samples_per_s)}{noisy}"
-        f" [{clean(side.run_file)}]"
+        details=tuple(_details(comparison)),
     )
 
 
-class PartsTable:
-    """Rich renderable: the factors, which multiply to the whole, as far as there is room."""
-
-    def __init__(self, parts: Sequence[Part]) -> None:
-        """Make the table.
-
-        Args:
-            parts: Of the comparison.
-        """
-        self._parts = parts
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        rows = _rows(self._parts)
-        widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
-        shown = len(widths)
-        while shown > _LEAST_COLUMNS and sum(w + 2 for w in widths[:shown]) > options.max_width:
-            shown -= 1
-        for place, row in enumerate(rows):
-            cells = [f"{row[0]:<{widths[0]}}"]
-            cells += [f"{text:>{widths[k]}}" for k, text in enumerate(row[1:4], start=1)]
-            line = "  ".join([*cells, row[4]][:shown]).rstrip()
-            style = "bold" if place in {0, len(rows) - 1} else ""
-            yield Text(INDENT + line, style=style, no_wrap=True, overflow="ignore")
+def _place(side: SideInfo) -> str:
+    return f"{side.target} on {side.hostname}"
 
 
-def _rows(parts: Sequence[Part]) -> list[list[str]]:
-    """Heading, parts and the whole: title, factor, interval, logarithm and a bar of that."""
-    logs = [part.log_ratio.value for part in parts]
-    full = max([_FULL_BAR, *map(abs, logs)])
-    rows = [
-        [
-            part.title,
-            factor_text(part.factor.value),
-            interval(part.factor),
-            f"{part.log_ratio.value:+.3f}",
-            _bar(part.log_ratio.value / full),
-        ]
-        for part in parts
-    ]
-    whole = ["B over A", factor_text(_product(parts)), "", f"{sum(logs):+.3f}", ""]
-    return [["part", "factor", "95 %", "log", f"{'slower':>{_BAR}}|faster"], *rows, whole]
+def _sides(comparison: Comparison) -> Iterator[tuple[str, Words]]:
+    for name, side in (("A", comparison.a), ("B", comparison.b)):
+        noisy = f", {side.noisy} of {len(side.trials)} trials noisy" if side.noisy else ""
+        yield name, f"{_place(side)}: {rate_text(side.samples_per_s)}{noisy}"
 
 
-def _product(parts: Sequence[Part]) -> float:
-    """The product of all factors."""
+def _chart(parts: tuple[Part, ...]) -> Iterator[Chart]:
+    """Each part as a factor; the bars are logarithms, which add up."""
+    if parts:
+        yield Chart(
+            label="part",
+            unit="factor",
+            kind="signed",
+            bars=tuple(
+                Bar(
+                    label=part.title,
+                    pieces=(Piece(part.log_ratio.value),),
+                    figure=factor_text(part.factor.value),
+                    low=part.log_ratio.low,
+                    high=part.log_ratio.high,
+                )
+                for part in parts
+            ),
+        )
+
+
+def _doubts(comparison: Comparison) -> Iterator[Text]:
+    for doubt in comparison.doubts[:1]:
+        more = f" ({len(comparison.doubts) - 1} more doubts: -v)"
+        yield Text(Span(doubt + (more if len(comparison.doubts) > 1 else ""), "warn"))
+
+
+def _details(comparison: Comparison) -> Iterator[Section]:
+    sides = {"A": comparison.a, "B": comparison.b}
+    known = [*((name, _side(side)) for name, side in sides.items()), ("pairs", comparison.pairing)]
+    yield from section("Compared", Facts(tuple(known)))
+    yield from section("Parts of the difference", _table(comparison.parts))
+    yield from section(
+        "What each part rests on",
+        items(
+            f"{part.title}: {part.explanation}"
+            for part in comparison.parts
+            if part.code != "remainder"
+        ),
+    )
+    unknown = (f"{title}: {why}" for title, why in comparison.unknown.items())
+    yield from section("Not recorded in these runs (counted as unexplained)", items(unknown))
+    yield from section("Doubts", items(comparison.doubts))
+
+
+def _side(side: SideInfo) -> str:
+    return f"{side.cpu_model}, {settings_text(side.config)}, {side.run_file}"
+
+
+def _table(parts: tuple[Part, ...]) -> Table:
+    """The parts, whose factors multiply to the whole and whose logarithms add up to it."""
     product = 1.0
     for part in parts:
         product *= part.factor.value
-    return product
+    whole = sum(part.log_ratio.value for part in parts)
+    factors = [*(factor_text(part.factor.value) for part in parts), factor_text(product)]
+    logs = [*(f"{part.log_ratio.value:+.3f}" for part in parts), f"{whole:+.3f}"]
+    return Table(
+        (
+            Column(title="part", cells=[*(part.title for part in parts), "B over A"], left=True),
+            Column(title="factor", cells=factors),
+            Column(title="95% CI", cells=[*(interval(p.factor) for p in parts), ""], keep=2),
+            Column(title="log", cells=logs, keep=1),
+        )
+    )
 
 
 def factor_text(value: float) -> str:
@@ -140,11 +141,4 @@ def interval(estimate: Estimate) -> str:
     """The interval of a factor; ``-`` where there is none."""
     if estimate.low is None or estimate.high is None:
         return MISSING
-    return f"{estimate.low:.2f}-{estimate.high:.2f}"
-
-
-def _bar(share: float) -> str:
-    """A bar to the left for what slows, to the right for what speeds up."""
-    length = round(abs(share) * _BAR)
-    left, right = ("#" * length, "") if share < 0 else ("", "#" * length)
-    return f"{left:>{_BAR}}|{right}"
+    return f"{end_text(estimate.low)}-{end_text(estimate.high)}"

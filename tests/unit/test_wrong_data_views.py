@@ -260,7 +260,9 @@ def test_a_profile_says_what_may_be_wrong_before_its_tables() -> None:
         explanations=(explanation(loader, silent.id),),
         diagnosis=Diagnosis(config=config(2)),
     )
-    assert drawn(profile_report(found), 120).lstrip().startswith("Workers may yield the same samples.")
+    assert (
+        drawn(profile_report(found), 120).lstrip().startswith("Workers may yield the same samples.")
+    )
 
 
 def itself(**about: Any) -> Run:

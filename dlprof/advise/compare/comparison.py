@@ -9,13 +9,16 @@ from dlprof.advise.compare.pairing import Chosen, bridges, doubts, pair
 from dlprof.advise.compare.parts import KINDS, Comparison, Part, PartCode, SideInfo
 from dlprof.advise.compare.sides import Side, side_of
 from dlprof.advise.compare.split import comparable, exchanging, split
-from dlprof.advise.wording import factor, severity_of
+from dlprof.advise.wording import percent, severity_of
 from dlprof.advise.wrong_data import said_first
 from dlprof.records import Config, Estimate, Finding, FindingCode, Fix, Run
 from dlprof.stats import mean_interval
 
 _LARGEST_LOG = 50.0
 """Factors beyond ``exp`` of it, either way, are shown as that."""
+
+_TWICE = 2.0
+"""Ratio from which a factor reads better than a percentage."""
 
 _MOSTLY = 0.5
 """Share of the difference from which one part counts as most of it."""
@@ -68,7 +71,7 @@ def compare(a: Run, b: Run, *, num_workers: int | None = None, best: bool = Fals
         verdict=" ".join([*wrong, _verdict(ratio, parts, alike=alike)]),
         parts=tuple(parts),
         unknown={  # with the first reason of either side
-            KINDS[code].title: f"{name} does not tell: {why}."
+            KINDS[code].title: f"{name} has no record of it: {why}."
             for name, side in (("B", side_b), ("A", side_a))
             for code, why in side.unknown.items()
         },
@@ -115,12 +118,12 @@ def _part(code: PartCode, log_ratio: Estimate, a: Side, b: Side, *, by_form: boo
 
 def _verdict(ratio: Estimate, parts: Sequence[Part], *, alike: bool) -> str:
     """The difference, and the part that makes most of it."""
-    text = f"B gave {factor(ratio)} of A's samples per second."
+    text = _difference(ratio, alike=alike)
     total = math.log(ratio.value)
     towards = [part for part in parts if part.log_ratio.value * total > 0]
     towards.sort(key=lambda part: -abs(part.log_ratio.value))
     if alike:
-        return f"B and A can't be told apart: {text}"
+        return text
     if abs(total) < _SAME or not towards:
         return text
     biggest, *others = towards
@@ -137,8 +140,21 @@ def _verdict(ratio: Estimate, parts: Sequence[Part], *, alike: bool) -> str:
     return f"{text} {most} {named}. {biggest.explanation}"
 
 
+def _difference(ratio: Estimate, *, alike: bool) -> str:
+    """How much slower or faster B is, in a sentence."""
+    figures = f"{ratio.value:.2f}x"
+    if ratio.low is not None and ratio.high is not None:
+        figures += f", 95% CI {ratio.low:.2f}-{ratio.high:.2f}"
+    if alike:
+        return f"No measurable difference between B and A ({figures})."
+    if ratio.value >= _TWICE:
+        return f"B is {ratio.value:.1f} times as fast as A ({figures})."
+    than = "slower" if ratio.value < 1 else "faster"
+    return f"B is {percent(abs(ratio.value - 1))} {than} than A ({figures})."
+
+
 def _are_alike(ratio: Estimate, a: SideInfo, b: SideInfo) -> bool:
-    """Whether the rates can't be told apart.
+    """Whether no difference of the rates can be seen.
 
     Of a side that was measured once nothing tells how sure it is: within what the other side's
     trials allow for, it is no difference.

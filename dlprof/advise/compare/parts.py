@@ -140,7 +140,7 @@ def _cpu(a: Figures, b: Figures) -> str:
     one, two = ((side["other_cpu_cores"] or 0.0) / side["usable_cores"] for side in (a, b))
     if abs(one - two) >= _SLOWED:
         text += (
-            "; of that, neighbours on the same cores may be a part: they share caches,"
+            "; processes on the same cores may be a part of that: they share caches,"
             " hyper-threads and clock rate"
         )
     return text + "."
@@ -158,16 +158,16 @@ def _neighbours(side: Figures) -> str:
     available, waiting = side["available_cpu_cores"], side["run_queue_wait_fraction"]
     known = []
     if waiting is not None:
-        known.append(f"its threads waited for a core {percent(waiting)} of the time")
+        known.append(f"run-queue delay was {percent(waiting)} of its threads' time")
     if available is not None:
         known.append(
             f"{available:.1f} of {side['usable_cores']:g} usable cores were its own or idle"
         )
-    return ", and ".join(known) or "nothing tells of the cores"
+    return ", and ".join(known) or "use of the cores was not recorded"
 
 
 def _storage(a: Figures, b: Figures) -> str:
-    text = _seconds("A sample waits {} for its data in A and {} in B", "io_s_per_sample")(a, b)
+    text = _seconds("A sample is blocked {} on its data in A and {} in B", "io_s_per_sample")(a, b)
     hits = [side["cache_hit_fraction"] for side in (a, b)]
     if None not in hits:
         text += f"; {percent(hits[0])} and {percent(hits[1])} came from the page cache"
@@ -197,7 +197,7 @@ KINDS: Mapping[PartCode, Kind] = MappingProxyType(
             ("fetch.cpu", "Make __getitem__ cheaper, or take a machine with faster cores."),
         ),
         "cores": Kind(
-            "cores to be had",
+            "available cores",
             ("affinity", "own_stretch"),
             ("affinity_cpus", "logical_cpus", "own_cpu_cores"),
             lambda a, b: (
@@ -214,14 +214,14 @@ KINDS: Mapping[PartCode, Kind] = MappingProxyType(
             ("cpu.quota", "Raise the CPU quota of the job's cgroup or container."),
         ),
         "neighbours": Kind(
-            "neighbours",
+            "background load",
             ("neighbour_stretch",),
             ("available_cpu_cores", "usable_cores", "other_cpu_cores", "run_queue_wait_fraction"),
             lambda a, b: f"In A {_neighbours(a)}; in B {_neighbours(b)}.",
-            ("cpu.neighbours", "Move the neighbours, or reserve cores for this job."),
+            ("cpu.neighbours", "Move the other processes, or reserve cores for this job."),
         ),
         "storage": Kind(
-            "waiting for storage",
+            "blocked on storage",
             ("io_s",),
             ("io_s_per_sample", "io_from", "cache_hit_fraction", "read_bytes_per_s"),
             _storage,
@@ -257,7 +257,7 @@ KINDS: Mapping[PartCode, Kind] = MappingProxyType(
             lambda a, b: f"A ran with {a['settings']}, B with {b['settings']}.",
         ),
         "remainder": Kind(
-            "the remainder", (), (), lambda _a, _b: "What the figures of the runs don't explain."
+            "unexplained", (), (), lambda _a, _b: "What the figures of the runs don't explain."
         ),
     }
 )

@@ -18,7 +18,7 @@ from profiled_runs import profiled_run
 from dlprof.advise.compare import compare
 from dlprof.errors import DlprofError
 from dlprof.records import Constraints, Run
-from dlprof.report.compare import compare_document, render_comparison
+from dlprof.report.compare import compare_document, comparison_report
 from dlprof.report.export.document import render_json
 from dlprof.report.export.markdown import render_markdown
 from dlprof.report.export.page import render_html
@@ -112,7 +112,7 @@ def test_any_run_is_compared_or_refused(changes: list[tuple[tuple[Any, ...], Any
         except DlprofError:
             continue
         assert compare_document(found).isascii()
-        assert "\x1b" not in drawn(render_comparison(found), 80)
+        assert "\x1b" not in drawn(comparison_report(found), 80, verbose=True)
 
 
 @_SLOW

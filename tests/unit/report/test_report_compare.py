@@ -10,7 +10,7 @@ from example_runs import HOSTILE
 from golden import check_golden, drawn
 
 from dlprof.advise.compare import Comparison, compare
-from dlprof.report.compare import compare_document, render_comparison
+from dlprof.report.compare import compare_document, comparison_report
 
 
 def _comparison() -> Comparison:
@@ -25,12 +25,14 @@ def _comparison() -> Comparison:
 
 @pytest.mark.parametrize("width", [50, 80])
 def test_the_screen_as_recorded(width: int) -> None:
-    check_golden(f"compare-{width}.txt", drawn(render_comparison(_comparison()), width))
+    check_golden(
+        f"compare-{width}.txt", drawn(comparison_report(_comparison()), width, verbose=True)
+    )
 
 
 def test_nothing_on_the_screen_is_wider_than_it() -> None:
     for width in (50, 60, 80, 120):
-        lines = drawn(render_comparison(_comparison()), width).splitlines()
+        lines = drawn(comparison_report(_comparison()), width, verbose=True).splitlines()
         assert max(map(len, lines)) <= width
 
 
@@ -43,7 +45,7 @@ def test_no_text_of_a_run_acts() -> None:
         python_version=HOSTILE,
     )
     found = compare(made_run(Costs()), dataclasses.replace(hostile, path=HOSTILE))
-    screen = drawn(render_comparison(found), 80)
+    screen = drawn(comparison_report(found), 80, verbose=True)
     assert "\x1b" not in screen
     assert "\u202e" not in screen
     assert "[bold]" in screen  # shown, not obeyed

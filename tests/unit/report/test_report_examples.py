@@ -8,7 +8,7 @@ import pytest
 from golden import drawn
 
 from dlprof.advise.compare import compare
-from dlprof.report.compare import render_comparison
+from dlprof.report.compare import comparison_report
 from dlprof.store import read_run
 
 ROOT = Path(__file__).parents[3]
@@ -22,7 +22,7 @@ def test_the_page_shows_what_the_files_say(monkeypatch: pytest.MonkeyPatch) -> N
         read_run("shared-server.dlprof.jsonl"),
     )
     page = (ROOT / "docs" / "comparing.md").read_text(encoding="utf-8")
-    assert drawn(render_comparison(found), 80).strip() in page
+    assert drawn(comparison_report(found), 80).strip() in page
     assert found.findings[0].code == "cpu.neighbours"
 
 
