@@ -12,7 +12,7 @@ from dlprof.units import MISSING, format_bytes
 
 CARD_HEAD = (
     *("card", "kernels active", "SMs active", "memory", "received/s", "link", "clock", "power"),
-    *("held down by", "others before"),
+    *("held down by", "other processes"),
 )
 
 

@@ -165,6 +165,87 @@ class Chart:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A point of a plot.
+
+    Attributes:
+        x: On the axis to the right.
+        y: On the axis upwards.
+        low: Lower end of the 95 % interval of ``y``.
+        high: Upper end.
+        label: What it is, shown where it is pointed at.
+        tone: Whether it stands out.
+    """
+
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+    label: str = ""
+    tone: Tone = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Points of one kind.
+
+    Attributes:
+        name: In the legend.
+        points: In the order in which a line connects them.
+        line: Whether one does.
+    """
+
+    name: str
+    points: tuple[Point, ...]
+    line: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Plot:
+    """Points over an axis: only where pictures can be shown, as a table says the same.
+
+    Attributes:
+        title: What is seen.
+        x: What the axis to the right is, with its unit.
+        y: What the axis upwards is, with its unit.
+        series: Drawn one over the other.
+        diagonal: Whether a line shows where ``x`` and ``y`` are equal.
+    """
+
+    title: str
+    x: str
+    y: str
+    series: tuple[Series, ...]
+    diagonal: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """One line of a timeline.
+
+    Attributes:
+        label: Who works there.
+        spans: When what was done: begin and end in seconds, its name, and what it belongs to.
+    """
+
+    label: str
+    spans: tuple[tuple[float, float, str, str], ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """What was done when: only where pictures can be shown.
+
+    Attributes:
+        title: What is seen.
+        lanes: From top to bottom.
+    """
+
+    title: str
+    lanes: tuple[Lane, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
     """One thing of several alike, such as a finding.
 
@@ -184,6 +265,7 @@ class Card:
 
 
 Block = Text | Facts | Items | Code | Table | Chart | Card
+Picture = Block | Plot | Timeline
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -192,6 +274,14 @@ class Section:
 
     title: str
     blocks: tuple[Block, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Pictures:
+    """A heading and what is below it on a page."""
+
+    title: str
+    blocks: tuple[Picture, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,11 +293,13 @@ class Document:
         answer: What to do, how much that brings, how sure it is: complete, and short.
         details: All the rest: above the answer on a terminal where it is asked for, below it on
             a page.
+        pictures: What only a page shows, between the two.
     """
 
     title: str
     answer: tuple[Block, ...]
     details: tuple[Section, ...] = ()
+    pictures: tuple[Pictures, ...] = ()
 
 
 def section(title: str, *blocks: Block | None) -> Iterator[Section]:

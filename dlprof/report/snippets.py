@@ -103,6 +103,14 @@ def render_toml(run: Run, recommendation: Recommendation) -> str:
     return "\n".join(lines) + "\n"
 
 
+def trainer_arguments(config: Config) -> str:
+    """The settings as Hugging Face's ``TrainingArguments`` take them."""
+    wanted = config.dataloader_kwargs()
+    names = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory")
+    lines = [f"{_INDENT}dataloader_{name}={wanted[name]!r}," for name in names if name in wanted]
+    return "\n".join(["args = TrainingArguments(", f"{_INDENT}...,", *lines, ")"])
+
+
 def render_lightning(run: Run, recommendation: Recommendation) -> str:
     """A Lightning data module with the recommended loader, and how many ranks it is meant for."""
     ranks = recommendation.constraints.ranks

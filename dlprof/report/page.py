@@ -1,0 +1,148 @@
+"""A document as one HTML file: nothing is loaded, light or dark as the reader has it.
+
+The page is built as a tree of elements, so that no text of a run file can become markup; its style
+and its script are the only ones that a browser obeys, by their hashes.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from importlib.resources import files
+from xml.etree.ElementTree import Element, SubElement, tostring
+
+from dlprof.report.document import (
+    Card,
+    Chart,
+    Code,
+    Document,
+    Facts,
+    Items,
+    Picture,
+    Plot,
+    Table,
+    Text,
+    Timeline,
+    Words,
+    spans,
+)
+from dlprof.report.svg import draw_bars, draw_plot, draw_timeline, stage_rules
+from dlprof.report.text import clean, clean_lines, clean_within
+
+_MOST_ROWS = 500
+"""Of a table; a page of thousands takes seconds to open."""
+
+
+def to_html(document: Document, *, footer: str = "") -> str:
+    """The whole page.
+
+    Args:
+        document: What it shows.
+        footer: What is said below it.
+    """
+    page = Element("html", lang="en")
+    head = SubElement(page, "head")
+    SubElement(head, "meta", charset="utf-8")
+    SubElement(head, "meta", name="viewport", content="width=device-width, initial-scale=1")
+    assets = files("dlprof.report") / "assets"
+    style = (assets / "page.css").read_text(encoding="utf-8") + stage_rules()
+    script = (assets / "page.js").read_text(encoding="utf-8")
+    policy = (
+        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    SubElement(head, "meta", {"http-equiv": "Content-Security-Policy", "content": policy})
+    title = f"dlprof: {clean(document.title)}"
+    SubElement(head, "title").text = title
+    body = SubElement(page, "body")
+    SubElement(body, "h1").text = title
+    answer = SubElement(body, "section", {"class": "answer"})
+    for block in document.answer:
+        _add(answer, block)
+    for section in (*document.pictures, *document.details):
+        SubElement(body, "h2").text = clean(section.title)
+        for block in section.blocks:
+            _add(body, block)
+    if footer:
+        SubElement(body, "footer").text = clean(footer)
+    # What is in style and script is no text to escape: it is put in behind the tree is written.
+    text = tostring(page, encoding="unicode", method="html")
+    text = text.replace("</head>", f"<style>{style}</style></head>", 1)
+    text = text.replace("</body>", f"<script>{script}</script></body>", 1)
+    return f"<!DOCTYPE html>\n{text}\n"
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"
+
+
+def _add(parent: Element, block: Picture) -> None:
+    match block:
+        case Plot():
+            parent.append(draw_plot(block))
+        case Timeline():
+            parent.append(draw_timeline(block))
+        case Chart():
+            parent.append(draw_bars(block))
+        case Table():
+            _add_table(parent, block)
+        case Card():
+            _add_card(parent, block)
+        case Code():
+            frame = SubElement(parent, "div", {"class": "block"})
+            made = SubElement(SubElement(frame, "pre"), "code")
+            made.text = clean_lines(block.text)
+        case _:
+            _add_text(parent, block)
+
+
+def _add_text(parent: Element, block: Text | Facts | Items) -> None:
+    match block:
+        case Text():
+            _add_words(SubElement(parent, "p"), block.words)
+        case Items():
+            items = SubElement(parent, "ul")
+            for words in block.items:
+                _add_words(SubElement(items, "li"), words)
+        case Facts():
+            rows = SubElement(parent, "dl", {"class": "facts"})
+            for label, words in block.rows:
+                SubElement(rows, "dt").text = clean(label)
+                _add_words(SubElement(rows, "dd"), words)
+
+
+def _add_words(parent: Element, words: Words) -> None:
+    for span in spans(words):
+        made = SubElement(parent, "span", {"class": span.tone} if span.tone else {})
+        made.text = clean_within(span.text)
+
+
+def _add_card(parent: Element, card: Card) -> None:
+    made = SubElement(parent, "article", {"class": "card"})
+    title = SubElement(made, "h3")
+    title.text = clean(card.title)
+    if card.code:
+        SubElement(title, "span", {"class": "soft"}).text = f" {clean(card.code)}"
+    if card.level:
+        SubElement(title, "span", {"class": f"level {card.tone}"}).text = clean(card.level)
+    for block in card.blocks:
+        _add(made, block)
+
+
+def _add_table(parent: Element, table: Table) -> None:
+    made = SubElement(SubElement(parent, "div", {"class": "wide"}), "table")
+    kinds = [{"class": "left"} if column.left else {} for column in table.columns]
+    head = SubElement(SubElement(made, "thead"), "tr")
+    for column, kind in zip(table.columns, kinds, strict=True):
+        SubElement(head, "th", kind).text = clean(column.title)
+    body = SubElement(made, "tbody")
+    rows = list(zip(*(column.cells for column in table.columns), strict=True))
+    for place, cells in enumerate(rows[:_MOST_ROWS]):
+        tone = table.tones[place] if table.tones else ""
+        row = SubElement(body, "tr", {"class": tone} if tone else {})
+        for cell, kind in zip(cells, kinds, strict=True):
+            SubElement(row, "td", kind).text = clean(cell)
+    if len(rows) > _MOST_ROWS:
+        more = f"{len(rows) - _MOST_ROWS:,} more rows are in the run file (-o run.csv has all)."
+        SubElement(parent, "p", {"class": "soft"}).text = more

@@ -1,0 +1,291 @@
+"""Charts, plots and timelines as SVG: to scale, with axes, and every whisker as long as it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from xml.etree.ElementTree import Element, SubElement
+
+from dlprof.report.document import Bar, Chart, Plot, Point, Timeline
+from dlprof.report.text import clean
+from dlprof.units import format_duration, format_rate
+
+_Place = Callable[[float, float], tuple[float, float]]
+"""From figures to a place in the picture."""
+
+_WIDTH = 860.0
+_ROW, _THICK, _TOP = 22.0, 14.0, 6.0
+_AXIS = 22.0
+_LETTER = 6.6
+"""Mean width of a letter of 12 px."""
+
+_LONGEST_LABEL = 40
+_TICKS = 5
+_HEIGHT = 300.0
+_LEFT = 70.0
+_COLORS = {
+    "dispatch": "#9d755d",
+    "index queue": "#bab0ac",
+    "fetch": "#4c78a8",
+    "collate": "#f58518",
+    "serialize": "#b8a13a",
+    "result queue": "#9aa9b8",
+    "deserialize": "#72b7b2",
+    "pin": "#b279a2",
+    "reorder wait": "#e45756",
+    "copy to device": "#ff9da6",
+    "wait": "#d1495b",
+    "step": "#54a24b",
+    "CPU": "#4c78a8",
+    "run-queue delay": "#e0a339",
+    "blocked": "#c05a7d",
+}
+"""A color for each stage, the same in every report."""
+
+_OTHERS = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756", "#72b7b2", "#9d755d", "#b8a13a")
+
+
+def stage_rules() -> str:
+    """The style of each stage and series."""
+    names = {_stage(name): color for name, color in _COLORS.items()}
+    names |= {f"series-{place}": color for place, color in enumerate(_OTHERS)}
+    return "".join(
+        f".{name} {{ fill: {color}; }} .path.{name} {{ fill: none; stroke: {color}; }}\n"
+        for name, color in names.items()
+    )
+
+
+def _stage(name: str) -> str:
+    return f"stage-{name.replace(' ', '-')}"
+
+
+def _kinds(names: Iterable[str]) -> dict[str, str]:
+    """A class for each name: that of its stage, or one by its place."""
+    others = iter(range(1_000_000))
+    return {
+        name: _stage(name) if name in _COLORS else f"series-{next(others) % len(_OTHERS)}"
+        for name in dict.fromkeys(names)
+    }
+
+
+def _frame(title: str, height: float) -> tuple[Element, Element]:
+    """A figure with its caption, and the picture in it."""
+    figure = Element("figure")
+    if title:
+        SubElement(figure, "figcaption").text = clean(title)
+    box = {"viewBox": f"0 0 {_WIDTH:g} {height:g}", "width": f"{_WIDTH:g}", "height": f"{height:g}"}
+    svg = SubElement(figure, "svg", {**box, "role": "img"})
+    SubElement(svg, "title").text = clean(title) or "chart"
+    return figure, svg
+
+
+def _label(
+    svg: Element, text: str, left: float, base: float, anchor: str = "start", kind: str = ""
+) -> None:
+    place = {"x": f"{left:.1f}", "y": f"{base:.1f}", "text-anchor": anchor}
+    SubElement(svg, "text", place | ({"class": kind} if kind else {})).text = clean(text)
+
+
+def _rectangle(
+    svg: Element, left: float, top: float, width: float, kind: str, height: float = _THICK
+) -> Element:
+    place = {"x": f"{left:.1f}", "y": f"{top:.1f}", "class": kind}
+    size = {"width": f"{max(0.0, width):.1f}", "height": f"{height:.1f}"}
+    return SubElement(svg, "rect", {**place, **size})
+
+
+def _path(svg: Element, steps: str, kind: str) -> None:
+    SubElement(svg, "path", {"d": steps, "class": kind})
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Round figures from one to another, about five of them."""
+    if not high > low:
+        return [low]
+    raw = (high - low) / _TICKS
+    size = 10 ** math.floor(math.log10(raw))
+    step = next((n * size for n in (1, 2, 5) if n * size >= raw), 10 * size)
+    first = math.ceil(low / step - 1e-9)
+    return [place * step for place in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST_LABEL else f"...{text[3 - _LONGEST_LABEL :]}"
+
+
+def _legend(svg: Element, kinds: dict[str, str], left: float) -> float:
+    """The names with their colors; returns the room that they take."""
+    at, top = left, _TOP
+    for name, kind in kinds.items():
+        room = 22 + _LETTER * len(name) + 14
+        if at + room > _WIDTH and at > left:
+            at, top = left, top + 20
+        _rectangle(svg, at, top + 1, 11.0, kind, height=11.0)
+        _label(svg, name, at + 16, top + 11)
+        at += room
+    return top + 20 if kinds else _TOP
+
+
+def draw_bars(chart: Chart) -> Element:
+    """A chart of bars.
+
+    Args:
+        chart: What it shows.
+    """
+    names = [p.name for bar in chart.bars for p in bar.pieces if p.name] if chart.bars else []
+    kinds = _kinds(names)
+    title = ", ".join(filter(None, (chart.unit, f"by {chart.label}" if chart.label else "")))
+    rows = _ROW * len(chart.bars)
+    legend = 20.0 * (1 + sum(22 + _LETTER * len(n) + 14 for n in kinds) // 500) if kinds else 0.0
+    figure, svg = _frame(title, _TOP * 2 + legend + rows + _AXIS)
+    labels = [_shortened(bar.label) for bar in chart.bars]
+    left = 16 + _LETTER * max(map(len, labels), default=0)
+    behind = max((len(_behind(bar)) for bar in chart.bars), default=0)
+    right = _WIDTH - 16 - _LETTER * behind
+    top = max(_legend(svg, kinds, left), _TOP)
+    low = min(0.0, *(_least(bar) for bar in chart.bars)) if chart.bars else 0.0
+    high = max([0.0, *(_most(bar) for bar in chart.bars)])
+    scale = (right - left) / (high - low) if high > low else 0.0
+    zero = left - low * scale
+    for tick in ticks(low, high):
+        at = zero + tick * scale
+        _path(svg, f"M{at:.1f} {top:.1f}V{top + rows:.1f}", "grid")
+        if chart.kind == "bars" and len(kinds) == 0:
+            _label(svg, format_rate(tick), at, top + rows + 14, "middle", "soft")
+    for place, (bar, label) in enumerate(zip(chart.bars, labels, strict=True)):
+        middle = top + _ROW * (place + 0.5)
+        _label(svg, label, left - 8, middle + 4, "end")
+        _bar(svg, bar, kinds, zero, scale, middle, right)
+    return figure
+
+
+def _behind(bar: Bar) -> str:
+    return "  ".join(filter(None, (bar.figure, bar.note)))
+
+
+def _least(bar: Bar) -> float:
+    return min(bar.length, bar.length if bar.low is None else bar.low)
+
+
+def _most(bar: Bar) -> float:
+    return max(bar.length, bar.length if bar.high is None else bar.high)
+
+
+def _bar(
+    svg: Element,
+    bar: Bar,
+    kinds: dict[str, str],
+    zero: float,
+    scale: float,
+    middle: float,
+    right: float,
+) -> None:
+    at = zero
+    tone = f"{bar.tone}-fill" if bar.tone in {"good", "warn", "bad"} else "bar"
+    for piece in bar.pieces:
+        width = piece.length * scale
+        kind = kinds.get(piece.name, tone)
+        start = at if width >= 0 else at + width
+        drawn = _rectangle(svg, start, middle - _THICK / 2, abs(width), kind)
+        said = " ".join(filter(None, (bar.label, piece.name, piece.figure or bar.figure)))
+        SubElement(drawn, "title").text = clean(said)
+        at += width
+    if bar.low is not None and bar.high is not None:
+        _whisker(svg, zero + bar.low * scale, zero + bar.high * scale, middle)
+    _label(svg, _behind(bar), right + 10, middle + 4)
+
+
+def _whisker(svg: Element, left: float, right: float, middle: float) -> None:
+    caps = "".join(f"M{end:.1f} {middle - 4:.1f}V{middle + 4:.1f}" for end in (left, right))
+    _path(svg, f"M{left:.1f} {middle:.1f}H{right:.1f}{caps}", "whisker")
+
+
+def draw_plot(plot: Plot) -> Element:
+    """Points and lines over two axes, whiskers whole.
+
+    Args:
+        plot: What it shows.
+    """
+    kinds = {each.name: f"series-{n % len(_OTHERS)}" for n, each in enumerate(plot.series)}
+    figure, svg = _frame(plot.title, _HEIGHT + 60)
+    top = _legend(svg, kinds, _LEFT)
+    points = [point for each in plot.series for point in each.points]
+    ends = [end for p in points for end in (p.y, p.low, p.high) if end is not None]
+    xs = [point.x for point in points] or [0.0]
+    if plot.diagonal:
+        xs = ends = [*xs, *ends]
+    x_range, y_range = _range(xs), _range([0.0, *ends])
+    bottom, right = top + _HEIGHT, _WIDTH - 20
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        across = (x - x_range[0]) / (x_range[1] - x_range[0])
+        up = (y - y_range[0]) / (y_range[1] - y_range[0])
+        return _LEFT + across * (right - _LEFT), bottom - up * _HEIGHT
+
+    for tick in ticks(*y_range):
+        _path(svg, f"M{_LEFT:.1f} {at(0, tick)[1]:.1f}H{right:.1f}", "grid")
+        _label(svg, format_rate(tick), _LEFT - 6, at(0, tick)[1] + 4, "end", "soft")
+    for tick in ticks(*x_range):
+        _path(svg, f"M{at(tick, 0)[0]:.1f} {top:.1f}V{bottom:.1f}", "grid")
+        _label(svg, f"{tick:g}", at(tick, 0)[0], bottom + 16, "middle", "soft")
+    _label(svg, plot.x, right, bottom + 34, "end", "soft")
+    _label(svg, plot.y, _LEFT, top - 2, "start", "soft")
+    if plot.diagonal:
+        low, high = max(x_range[0], y_range[0]), min(x_range[1], y_range[1])
+        (x1, y1), (x2, y2) = at(low, low), at(high, high)
+        _path(svg, f"M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}", "grid")
+    for each in plot.series:
+        if each.line and len(each.points) > 1:
+            steps = "L".join("{:.1f} {:.1f}".format(*at(p.x, p.y)) for p in each.points)
+            _path(svg, f"M{steps}", f"path {kinds[each.name]}")
+        for point in each.points:
+            _point(svg, point, at, kinds[each.name], small=each.line)
+    return figure
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    low, high = min(values), max(values)
+    return (low, high) if high > low else (low - 0.5, low + 0.5)
+
+
+def _point(svg: Element, point: Point, at: _Place, kind: str, *, small: bool) -> None:
+    x, y = at(point.x, point.y)
+    if point.low is not None and point.high is not None:
+        ends = [at(point.x, end)[1] for end in (point.low, point.high)]
+        caps = "".join(f"M{x - 4:.1f} {end:.1f}H{x + 4:.1f}" for end in ends)
+        _path(svg, f"M{x:.1f} {ends[0]:.1f}V{ends[1]:.1f}{caps}", "whisker")
+    radius = "2.2" if small else "4.5"
+    tone = f"{point.tone}-fill" if point.tone in {"good", "warn", "bad"} else kind
+    circle = {"cx": f"{x:.1f}", "cy": f"{y:.1f}", "r": radius, "class": f"shape {tone}"}
+    SubElement(SubElement(svg, "circle", circle), "title").text = clean(point.label)
+
+
+def draw_timeline(timeline: Timeline) -> Element:
+    """Who did what when, one lane for each.
+
+    Args:
+        timeline: What it shows.
+    """
+    spans = [span for lane in timeline.lanes for span in lane.spans]
+    kinds = _kinds(name for _, _, name, _ in spans)
+    left = 16 + _LETTER * max((len(lane.label) for lane in timeline.lanes), default=0)
+    rows = _ROW * len(timeline.lanes)
+    figure, svg = _frame(timeline.title, _TOP * 2 + 40 + rows + _AXIS)
+    top = _legend(svg, kinds, left)
+    begin = min((span[0] for span in spans), default=0.0)
+    end = max((span[1] for span in spans), default=1.0)
+    scale = (_WIDTH - 20 - left) / (end - begin) if end > begin else 0.0
+    for tick in ticks(0.0, end - begin):
+        at = left + tick * scale
+        _path(svg, f"M{at:.1f} {top:.1f}V{top + rows:.1f}", "grid")
+        _label(svg, format_duration(tick), at, top + rows + 14, "middle", "soft")
+    for place, lane in enumerate(timeline.lanes):
+        middle = top + _ROW * (place + 0.5)
+        _label(svg, lane.label, left - 8, middle + 4, "end")
+        for start, stop, name, what in lane.spans:
+            width = max(0.4, (stop - start) * scale)
+            across = left + (start - begin) * scale
+            drawn = _rectangle(svg, across, middle - _THICK / 2, width, kinds[name])
+            said = f"{what}: {name} {format_duration(stop - start)}"
+            SubElement(drawn, "title").text = clean(said)
+    return figure
