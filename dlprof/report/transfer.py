@@ -100,9 +100,9 @@ def _of_device(device: DeviceTransfer, batch: BatchTransfer | None) -> Iterator[
         yield "Bandwidth", f"not measured: {device.unavailable.get('copies', 'no copy was timed')}"
         return
     most = cells[-1]
-    place = f"within {_HOST}" if device.device == "cpu" else f"to {device.device}"
+    place = "" if device.device == "cpu" else f" to {device.device}"
     size = f"{format_bytes(most.bytes)} {most.memory}"
-    yield "Bandwidth", f"{_speed_interval(_rate(most))}, {size} {place}"
+    yield "Bandwidth", f"{_speed_interval(_rate(most))}, {size}{place}"
     other = _cell(device, "pageable", most.mode, most.bytes)
     if most.memory == "pinned" and other is not None:
         yield "Host blocked", f"{_blocked(most)} pinned, {_blocked(other)} pageable"
