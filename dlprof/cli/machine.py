@@ -48,32 +48,33 @@ def machine(
 
     Of other people's programs it shows sums per user, never names or arguments.
     """
-    del quiet, verbose  # taken as by every command; there is no progress to hide or lengthen
+    del quiet  # taken as by every command; there is no progress to hide
     if profile is not None:
         if seconds is not None or save is not None:
             raise UsageError(
                 f"--{'seconds' if save is None else 'save'} and --profile don't go together",
                 hint="A profile describes a machine that can't be watched from here",
             )
-        _show_profile(profile, as_json=as_json)
+        _show_profile(profile, as_json=as_json, verbose=verbose)
         return
-    _show_machine(_DEFAULT_SECONDS if seconds is None else seconds, save, as_json=as_json)
+    watched_s = _DEFAULT_SECONDS if seconds is None else seconds
+    _show_machine(watched_s, save, as_json=as_json, verbose=verbose)
 
 
-def _show_profile(path: Path, *, as_json: bool) -> None:
+def _show_profile(path: Path, *, as_json: bool, verbose: bool) -> None:
     from dlprof.machine.profiles import read_profile
-    from dlprof.report.machine import profile_document, render_profile
+    from dlprof.report.machine import profile_document, profile_report
 
     profile = read_profile(path)
     if as_json:
         streams.write_result(profile_document(profile))
     else:
-        streams.print_result(render_profile(profile))
+        streams.print_result(profile_report(profile), verbose=verbose)
 
 
-def _show_machine(seconds: float, save: Path | None, *, as_json: bool) -> None:
+def _show_machine(seconds: float, save: Path | None, *, as_json: bool, verbose: bool) -> None:
     from dlprof.machine.overview import survey
-    from dlprof.report.machine import machine_document, render_machine
+    from dlprof.report.machine import machine_document, machine_report
 
     overview = survey(seconds)
     if save is not None:
@@ -84,4 +85,4 @@ def _show_machine(seconds: float, save: Path | None, *, as_json: bool) -> None:
     if as_json:
         streams.write_result(machine_document(overview))
     else:
-        streams.print_result(render_machine(overview))
+        streams.print_result(machine_report(overview), verbose=verbose)

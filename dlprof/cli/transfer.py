@@ -116,13 +116,13 @@ def _run(asked: dict[str, Any], *, as_json: bool, quiet: bool, verbose: bool) ->
     from dlprof.cli.measuring import signals_while_measuring
     from dlprof.engine.transfer import TransferOptions, run_transfer
     from dlprof.report.live import open_listener
-    from dlprof.report.transfer import render_transfers, transfer_document
+    from dlprof.report.transfer import transfer_document, transfer_report
 
     with signals_while_measuring(), open_listener(quiet=quiet, verbose=verbose) as listener:
         found = run_transfer(TransferOptions(**asked), listener)
     if as_json:
         streams.write_result(transfer_document(found))
     else:
-        streams.print_result(render_transfers(found))
+        streams.print_result(transfer_report(found), verbose=verbose)
     if asked.get("target") is not None and found.batch is None:
         raise typer.Exit(ExitCode.NOTHING_MEASURED)  # the result says why

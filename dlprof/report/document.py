@@ -88,6 +88,11 @@ class Column:
     keep: int | None = None
     left: bool = False
 
+    @property
+    def is_shown(self) -> bool:
+        """Whether it says something, or has to be there all the same."""
+        return self.keep is None or any(cell not in {"", "-"} for cell in self.cells)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Table:

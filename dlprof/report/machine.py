@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-
-from rich.console import Group, RenderableType
-from rich.padding import Padding
-from rich.table import Table
-from rich.text import Text
+from collections.abc import Iterator, Sequence
 
 from dlprof.machine.gpus import GpuNeighbours
 from dlprof.machine.neighbours import Neighbours
 from dlprof.machine.overview import Overview
 from dlprof.machine.profiles import MachineProfile
 from dlprof.records import SCHEMA_VERSION, GpuInfo, Machine
+from dlprof.report.document import (
+    Bar,
+    Chart,
+    Document,
+    Facts,
+    Piece,
+    Section,
+    Span,
+    Text,
+    Words,
+)
 from dlprof.report.labels import cores_text, percent_text
-from dlprof.report.text import clean
 from dlprof.store.codec import to_json
-from dlprof.units import MISSING, format_bytes, format_duration
+from dlprof.units import MISSING, counted, format_bytes, format_duration
 
-_Row = tuple[str, str]
+_Row = tuple[str, Words]
 
-# Most users that are listed by name; the others are summed.
-_MOST_USERS = 5
+# Users who have a bar of their own; the others are summed. The details name more of them.
+_MOST_BARS = 3
+_MOST_USERS = 20
 # From here on others use so much that measurements and training suffer.
 _BUSY_SHARE = 0.1
 
@@ -50,73 +56,137 @@ def profile_document(profile: MachineProfile) -> str:
     return json.dumps(document, allow_nan=False, indent=2)
 
 
-def render_machine(overview: Overview) -> RenderableType:
-    """The machine and its users, for a terminal or a pipe."""
+def machine_report(overview: Overview) -> Document:
+    """What is free on the machine, what limits a job there, and who uses it.
+
+    Args:
+        overview: What was found.
+    """
     machine, neighbours = overview.machine, overview.neighbours
     watched = format_duration(neighbours.watched_s)
-    return Group(
-        Text(f"What {clean(machine.hostname) or 'this machine'} offers", style="bold"),
-        _pairs(_offer(overview)),
-        Text(),
-        Text(f"Who uses it (watched for {watched})", style="bold"),
-        _pairs(_activity(neighbours)),
-        Text(),
-        Text(_verdict(machine, neighbours)),
+    name = machine.hostname or "this machine"
+    return Document(
+        title=f"What {name} offers",
+        answer=(
+            Facts(tuple(_answer(machine, neighbours))),
+            *_use(neighbours),
+            Text(Span(f"Watched {name} for {watched} · details: -v", "soft")),
+        ),
+        details=(
+            Section(f"What {name} offers", (Facts(tuple(_offer(overview))),)),
+            Section(f"Who uses it, watched for {watched}", (Facts(tuple(_activity(neighbours))),)),
+        ),
     )
 
 
-def render_profile(profile: MachineProfile) -> RenderableType:
-    """A machine profile, for a terminal or a pipe."""
+def profile_report(profile: MachineProfile) -> Document:
+    """A machine profile.
+
+    Args:
+        profile: What to show.
+    """
     machine = profile.to_machine()
-    rows = [
-        ("machine", profile.description),
+    rows = (
+        ("Machine", profile.description),
         ("CPU", machine.cpu_model),
-        ("cores", _cores(machine)),
-        ("base clock", MISSING if profile.base_ghz is None else f"{profile.base_ghz:g} GHz"),
-        ("core speed", _speed(machine)),
-        ("memory", format_bytes(machine.memory_bytes)),
+        ("Cores", _cores(machine)),
+        ("Base clock", MISSING if profile.base_ghz is None else f"{profile.base_ghz:g} GHz"),
+        ("Core speed", _speed(machine)),
+        ("Memory", format_bytes(machine.memory_bytes)),
         *_carried(profile),
-        ("shared memory", format_bytes(machine.shm_bytes)),
+        ("Shared memory", format_bytes(machine.shm_bytes)),
         ("NUMA nodes", _count(machine.numa_nodes)),
         *_cards(machine.gpus, "none"),
         *_links(machine),
-        ("source", profile.source or MISSING),
-        *(("note", note) for note in profile.notes),
+        ("Source", profile.source or MISSING),
+        *(("Note", note) for note in profile.notes),
+    )
+    return Document(
+        title=f"Machine profile {profile.name}",
+        answer=(Text(Span(f"Machine profile {profile.name}", "strong")), Facts(rows)),
+    )
+
+
+def _answer(machine: Machine, neighbours: Neighbours) -> Iterator[_Row]:
+    yield "Free cores", _free(machine, neighbours)
+    yield "Usable", _usable(machine)
+    yield "Memory", _memory(machine)
+    yield "Shared memory", _shared_memory(machine)
+    yield from _cards(machine.gpus, machine.unavailable.get("gpus", "none"))
+    if neighbours.gpus:
+        yield "GPU use", _card_use(neighbours.gpus)
+
+
+def _free(machine: Machine, neighbours: Neighbours) -> Words:
+    if neighbours.free_cores is None:
+        return f"not known: {neighbours.unavailable.get('busy_cores', 'the system has no figures')}"
+    usable = machine.usable_cores
+    free = min(neighbours.free_cores, usable)
+    if free >= (1 - _BUSY_SHARE) * usable:
+        return (Span("nearly all", "good"), f" of {usable:g} usable")
+    return (
+        Span(f"{cores_text(free)} of {usable:g} usable", "warn"),
+        ": other processes slow down what you measure",
+    )
+
+
+def _card_use(cards: Sequence[GpuNeighbours]) -> str:
+    used = [card for card in cards if card.processes]
+    active = [c.kernel_active_fraction for c in cards if c.kernel_active_fraction is not None]
+    most = f", kernels active at most {percent_text(max(active))} of the time" if active else ""
+    return f"{len(used)} of {len(cards)} run processes{most}"
+
+
+def _use(neighbours: Neighbours) -> Iterator[Chart]:
+    bars = [
+        Bar(label=user, pieces=(Piece(cores),), figure=f"{cores:.2f}", note=note)
+        for user, cores, note in _users(neighbours, _MOST_BARS)
     ]
-    return Group(Text(f"Machine profile {clean(profile.name)}", style="bold"), _pairs(rows))
+    if bars:
+        yield Chart(bars=tuple(bars), label="used by", unit="cores")
 
 
-def _carried(profile: MachineProfile) -> list[_Row]:
+def _users(neighbours: Neighbours, most: int) -> Iterator[tuple[str, float, str]]:
+    """Who uses how many cores, the most first, with a note."""
+    for user in neighbours.users[:most]:
+        yield user.user, user.cpu_cores, _processes(user.processes)
+    if rest := neighbours.users[most:]:
+        yield f"{len(rest)} more", sum(user.cpu_cores for user in rest), ""
+    unseen = neighbours.unseen_cores
+    if unseen is not None and unseen >= _BUSY_SHARE:
+        yield "not visible", unseen, "other containers, hidden processes"
+
+
+def _carried(profile: MachineProfile) -> Iterator[_Row]:
     """What memory can carry, where that is known."""
-    if profile.memory_gb_per_s is None:
-        return []
-    cards = sum(group.count for group in profile.gpus)
-    each = f", {profile.memory_gb_per_s / cards:.0f} a GPU" if cards > 1 else ""
-    return [("memory rate", f"{profile.memory_gb_per_s:g} GB/s{each}")]
+    if profile.memory_gb_per_s is not None:
+        cards = sum(group.count for group in profile.gpus)
+        each = f", {profile.memory_gb_per_s / cards:.0f} a GPU" if cards > 1 else ""
+        yield "Memory rate", f"{profile.memory_gb_per_s:g} GB/s{each}"
 
 
-def _links(machine: Machine) -> list[_Row]:
+def _links(machine: Machine) -> Iterator[_Row]:
     """What the slowest card's link allows, where that is known."""
     speeds = [gpu.link_bytes_per_s for gpu in machine.gpus]
-    known = [speed for speed in speeds if speed is not None]
-    return [("link to a GPU", f"{min(known) / 1e9:.1f} GB/s each way")] if known else []
+    if known := [speed for speed in speeds if speed is not None]:
+        yield "Link to a GPU", f"{min(known) / 1e9:.1f} GB/s each way"
 
 
-def _offer(overview: Overview) -> list[_Row]:
+def _offer(overview: Overview) -> tuple[_Row, ...]:
     machine = overview.machine
-    return [
-        ("system", machine.platform),
+    return (
+        ("System", machine.platform),
         ("CPU", machine.cpu_model),
-        ("cores", _cores(machine)),
-        ("usable cores", _usable(overview)),
-        ("core speed", _speed(machine)),
-        ("memory", _memory(overview)),
-        ("shared memory", _shared_memory(machine)),
-        ("open files", _count(machine.open_files_limit)),
+        ("Cores", _cores(machine)),
+        ("Usable", _usable(machine, overview.quota_cgroup)),
+        ("Core speed", _speed(machine)),
+        ("Memory", _memory(machine, overview.memory_limit_cgroup)),
+        ("Shared memory", _shared_memory(machine)),
+        ("Open files", _count(machine.open_files_limit)),
         ("NUMA nodes", _count(machine.numa_nodes)),
         *_cards(machine.gpus, machine.unavailable.get("gpus", "none")),
-        ("fingerprint", machine.fingerprint),
-    ]
+        ("Fingerprint", machine.fingerprint),
+    )
 
 
 def _cores(machine: Machine) -> str:
@@ -135,42 +205,47 @@ def _speed(machine: Machine) -> str:
     return f"{speed.median:,.0f} {speed.unit} ({', '.join(parts)})"
 
 
-def _usable(overview: Overview) -> str:
-    machine = overview.machine
+def _usable(machine: Machine, cgroup: str | None = None) -> str:
     limits = []
     if machine.affinity_cpus < machine.logical_cpus:
-        limits.append(f"affinity allows {machine.affinity_cpus} CPUs")
+        limits.append(f"affinity {machine.affinity_cpus}")
     if machine.quota_cores is not None:
-        limits.append(f"cgroup {overview.quota_cgroup} allows {machine.quota_cores:g}")
-    return f"{machine.usable_cores:g}{_in_brackets(limits)}"
+        limits.append(f"CPU quota {machine.quota_cores:g}{_of(cgroup)}")
+    cores = "1 core" if machine.usable_cores == 1 else f"{machine.usable_cores:g} cores"
+    return f"{cores} of {counted(machine.logical_cpus, 'CPU')}{_in_brackets(limits)}"
 
 
-def _memory(overview: Overview) -> str:
-    machine = overview.machine
+def _memory(machine: Machine, cgroup: str | None = None) -> str:
     text = format_bytes(machine.memory_bytes)
     if machine.memory_available_bytes is not None:
-        text += f", {format_bytes(machine.memory_available_bytes)} to be had now"
+        text += f", {format_bytes(machine.memory_available_bytes)} available"
     notes = []
     if machine.memory_limit_bytes is not None:
-        limit = format_bytes(machine.memory_limit_bytes)
-        notes.append(f"cgroup {overview.memory_limit_cgroup} allows {limit}")
+        notes.append(f"limit {format_bytes(machine.memory_limit_bytes)}{_of(cgroup)}")
     if machine.swap_used_bytes:
         notes.append(f"{format_bytes(machine.swap_used_bytes)} swapped out")
     return text + _in_brackets(notes)
 
 
+def _of(cgroup: str | None) -> str:
+    """Which cgroup sets a limit, where that is to be said."""
+    return f" of cgroup {cgroup}" if cgroup else ""
+
+
 def _shared_memory(machine: Machine) -> str:
     if machine.shm_bytes is None:
         return machine.unavailable.get("shm_bytes", MISSING)
-    return f"{format_bytes(machine.shm_bytes)}, {format_bytes(machine.shm_available_bytes)} free"
+    available = format_bytes(machine.shm_available_bytes)
+    return f"{format_bytes(machine.shm_bytes)}, {available} available"
 
 
-def _cards(cards: Sequence[GpuInfo], otherwise: str) -> list[_Row]:
+def _cards(cards: Sequence[GpuInfo], otherwise: str) -> Iterator[_Row]:
     """Equal cards on one line, so that eight of a kind read as such."""
     texts = [_card(card) for card in cards]
-    kinds = dict.fromkeys(texts)
-    rows = [("GPUs", f"{texts.count(kind)} x {kind}") for kind in kinds]
-    return rows or [("GPUs", otherwise)]
+    for kind in dict.fromkeys(texts):
+        yield "GPUs", f"{texts.count(kind)} x {kind}"
+    if not cards:
+        yield "GPUs", otherwise
 
 
 def _card(card: GpuInfo) -> str:
@@ -182,11 +257,16 @@ def _card(card: GpuInfo) -> str:
     return ", ".join(parts)
 
 
-def _activity(neighbours: Neighbours) -> list[_Row]:
+def _activity(neighbours: Neighbours) -> Iterator[_Row]:
     if neighbours.busy_cores is None:
-        rows = [("CPU", neighbours.unavailable.get("busy_cores", MISSING))]
+        yield "CPU", neighbours.unavailable.get("busy_cores", MISSING)
     else:
-        rows = [("CPU", _cpu(neighbours)), *_users(neighbours)]
+        yield "CPU", _cpu(neighbours)
+        for name, cores, note in _users(neighbours, _MOST_USERS):
+            yield name, f"{cores:.2f} cores{f' ({note})' if note else ''}"
+    if neighbours.runnable is not None:
+        load = MISSING if neighbours.load_1m is None else f"{neighbours.load_1m:.2f}"
+        yield "Run queue", f"{neighbours.runnable} running or waiting, load {load}"
     pressures = [
         f"{name} {percent_text(value)}"
         for name, value in (
@@ -196,38 +276,17 @@ def _activity(neighbours: Neighbours) -> list[_Row]:
         )
         if value is not None
     ]
-    if neighbours.runnable is not None:
-        rows.append(("run queue", f"{neighbours.runnable} running or waiting, {_load(neighbours)}"))
     why = neighbours.unavailable.get("cpu_pressure_fraction", MISSING)
-    rows.append(("time held up", ", ".join(pressures) or why))
-    return rows + [("GPU", _card_activity(card)) for card in neighbours.gpus]
+    yield "Time delayed", ", ".join(pressures) or why
+    yield from (("GPU", _card_activity(card)) for card in neighbours.gpus)
 
 
 def _cpu(neighbours: Neighbours) -> str:
     busy, idle = cores_text(neighbours.busy_cores), cores_text(neighbours.idle_cores)
-    text = f"{busy} cores busy, {idle} idle"
+    text = f"{busy} cores used, {idle} idle"
     if neighbours.stolen_cores is not None and neighbours.stolen_cores >= _BUSY_SHARE:
-        text += f", {cores_text(neighbours.stolen_cores)} taken by the hypervisor"
+        text += f", {cores_text(neighbours.stolen_cores)} stolen by the hypervisor"
     return text
-
-
-def _users(neighbours: Neighbours) -> list[_Row]:
-    shown, rest = neighbours.users[:_MOST_USERS], neighbours.users[_MOST_USERS:]
-    rows = [
-        (clean(user.user), f"{user.cpu_cores:.2f} cores in {_processes(user.processes)}")
-        for user in shown
-    ]
-    if rest:
-        cores = sum(user.cpu_cores for user in rest)
-        rows.append((f"{len(rest)} more", f"{cores:.2f} cores"))
-    unseen = neighbours.unseen_cores
-    if unseen is not None and unseen >= _BUSY_SHARE:
-        rows.append(("not visible", f"{unseen:.2f} cores: other containers, hidden processes"))
-    return [(f"  {name}", text) for name, text in rows]
-
-
-def _load(neighbours: Neighbours) -> str:
-    return f"load {MISSING if neighbours.load_1m is None else f'{neighbours.load_1m:.2f}'}"
 
 
 def _card_activity(card: GpuNeighbours) -> str:
@@ -240,20 +299,8 @@ def _card_activity(card: GpuNeighbours) -> str:
     return " ".join(parts)
 
 
-def _verdict(machine: Machine, neighbours: Neighbours) -> str:
-    if neighbours.free_cores is None:
-        return "Who else uses the CPU can't be told here."
-    free, usable = min(neighbours.free_cores, machine.usable_cores), machine.usable_cores
-    if free >= (1 - _BUSY_SHARE) * usable:
-        return f"Nearly all of the {usable:g} usable cores were free."
-    return (
-        f"About {cores_text(free)} of {usable:g} usable cores were free:"
-        " others slow down what is measured or trained now."
-    )
-
-
 def _processes(count: int) -> str:
-    return "1 process" if count == 1 else f"{count} processes"
+    return "1 process" if count == 1 else f"{count:,} processes"
 
 
 def _count(number: int | None) -> str:
@@ -261,14 +308,4 @@ def _count(number: int | None) -> str:
 
 
 def _in_brackets(notes: Sequence[str]) -> str:
-    return f" ({'; '.join(notes)})" if notes else ""
-
-
-def _pairs(rows: Iterable[_Row]) -> RenderableType:
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True, max_width=24, overflow="ellipsis")
-    table.add_column(overflow="fold")
-    for name, value in rows:
-        # The blanks in front of a user's name are the indent that clean() would take away.
-        table.add_row(Text(name), Text(clean(value)))
-    return Padding(table, (0, 0, 0, 2), expand=False)
+    return f" ({', '.join(notes)})" if notes else ""

@@ -149,9 +149,7 @@ class _Writer:
 
     def _fitting(self, columns: Sequence[Column], width: int) -> list[Column]:
         """The columns that say something and fit; numbers are never cut, whole columns go."""
-        shown = [
-            c for c in columns if c.keep is None or any(cell not in {"", "-"} for cell in c.cells)
-        ]
+        shown = [column for column in columns if column.is_shown]
         while sum(map(_width, shown)) + _GAP * (len(shown) - 1) > width:
             droppable = [column for column in shown if column.keep is not None]
             if not droppable:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console, RenderableType
 
+from dlprof.cli.streams import IN_ASCII
 from dlprof.report.document import Document
 from dlprof.report.terminal import Screen
 
@@ -29,7 +30,7 @@ def drawn(
     """What a file of that encoding gets, blanks at the ends of lines taken off."""
     renderable = Screen(shown, verbose=verbose) if isinstance(shown, Document) else shown
     raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding=encoding)
+    stream = io.TextIOWrapper(raw, encoding=encoding, errors=IN_ASCII)
     console = Console(
         file=stream,
         width=width,

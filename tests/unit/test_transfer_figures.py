@@ -11,9 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from golden import check_golden, drawn
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from dlprof.advise.reasons import gain_words, pin_gain, pin_gains, typical_gain
 from dlprof.engine.transfer import largest_buffer
@@ -33,7 +33,7 @@ from dlprof.records.transfer import (
     Transfers,
     WayTime,
 )
-from dlprof.report.transfer import render_transfers, transfer_document
+from dlprof.report.transfer import transfer_document, transfer_report
 from dlprof.search.exclusions import pin_hazard
 from dlprof.stats import median_interval
 from dlprof.transfer.fitting import fit, line
@@ -310,9 +310,9 @@ def _cell(size: int, memory: Any, mode: Any, speed: float) -> CopyTime:
 def _transfers() -> Transfers:
     speed = Estimate(value=12e9, low=11.9e9, high=12.1e9)
     ways = (
-        WayTime(way="pageable", copy_s=Estimate(value=4e-3)),
+        WayTime(way="pageable", copy_s=Estimate(value=4e-3, low=3.5e-3, high=4.8e-3)),
         WayTime(way="pinned_by_caller", copy_s=Estimate(value=2e-3), pin_s=Estimate(value=3e-3)),
-        WayTime(way="pinned_by_loader", copy_s=Estimate(value=2e-3)),
+        WayTime(way="pinned_by_loader", copy_s=Estimate(value=2e-3, low=2e-3, high=2.1e-3)),
     )
     device = DeviceTransfer(
         device="cuda:0",
@@ -375,28 +375,82 @@ def _transfers() -> Transfers:
     )
 
 
-def _text(found: Transfers, width: int = 200) -> str:
-    console = Console(width=width, color_system=None, markup=False)
-    with console.capture() as capture:
-        console.print(render_transfers(found))
-    return capture.get()
+def _text(found: Transfers, width: int = 200, *, verbose: bool = True) -> str:
+    return drawn(transfer_report(found), width, verbose=verbose)
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_the_screen_as_recorded(width: int) -> None:
+    text = _text(_transfers(), width, verbose=False)
+    check_golden(f"transfer-{width}.txt", text)
+    assert len(text.splitlines()) <= 16 or width < 80
+
+
+def test_the_screen_in_ascii() -> None:
+    check_golden("transfer-80-ascii.txt", drawn(transfer_report(_transfers()), 80, "ascii"))
+
+
+def test_all_figures_as_recorded() -> None:
+    check_golden("transfer-verbose-80.txt", _text(_transfers(), 80))
 
 
 def test_the_screen_shows_the_figures_and_what_limits_them() -> None:
     text = _text(_transfers())
-    assert "PCIe 3 x16 during the copies (at most 4 x16)" in text
-    assert "15.8 GB/s in theory, 76 % of it reached" in text
+    assert "PCIe 3 x16 of at most 4 x16, 76% of 15.8 GB/s reached" in text
     assert "3.00 ms + 2.00 ms" in text
-    assert "takes 2.00 ms and not 4.00 ms" in text
+    assert "2.00x over pageable (95% CI 1.67-2.4), 2.00 ms a batch" in text
     assert "near" in text
-    assert "100 %" in text
+    assert "100%" in text
     assert "a warning" in text
     assert "\x1b" not in text
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 300])
 def test_the_screen_fits_any_width(width: int) -> None:
-    assert max(map(len, _text(_transfers(), width).splitlines())) <= max(width, 60)
+    assert max(map(len, _text(_transfers(), width).splitlines())) <= max(width, 80)
+
+
+def _with_batch(**times: Estimate) -> Transfers:
+    found = _transfers()
+    assert found.batch is not None
+    ways = tuple(WayTime(way=way, copy_s=time) for way, time in times.items())  # type: ignore[arg-type] # as the record names them
+    return dataclasses.replace(found, batch=dataclasses.replace(found.batch, together=ways))
+
+
+def test_pinning_that_brings_nothing_is_called_so() -> None:
+    same = Estimate(value=2e-3, low=1.9e-3, high=2.1e-3)
+    text = _text(_with_batch(pageable=same, pinned_by_loader=same), verbose=False)
+    assert "no measurable gain over pageable (1.00x, 95% CI 0.90-1.11)" in text
+
+
+def test_without_a_batch_of_ones_own_large_buffers_are_compared() -> None:
+    text = _text(dataclasses.replace(_transfers(), batch=None), verbose=False)
+    assert "3.00x over pageable (95% CI 2.5-3.7), 12.0 GB/s" in text
+    assert text == _text(_with_batch(), verbose=False).replace("data.py:train", "TARGET")
+
+
+def test_why_memory_is_not_pinned_is_said() -> None:
+    found = dataclasses.replace(_transfers(), batch=None)
+    (device,) = found.devices
+    cells = tuple(cell for cell in device.cells if cell.memory == "pageable")
+    bare = dataclasses.replace(device, cells=cells, unavailable={"pinned": "memory is short"})
+    text = _text(dataclasses.replace(found, devices=(bare,)), verbose=False)
+    assert "Pinning" in text
+    assert "not known: memory is short" in text
+
+
+def test_the_device_that_loses_most_to_the_others_is_named() -> None:
+    speeds = {"cuda:0": 11e9, "cuda:1": 6e9, "cuda:2": 12e9}
+    rates = tuple(
+        TogetherRate(
+            device=device,
+            alone_bytes_per_s=12e9,
+            together_bytes_per_s=Estimate(value=speed, low=speed, high=speed),
+        )
+        for device, speed in speeds.items()
+    )
+    text = _text(dataclasses.replace(_transfers(), together=rates), verbose=False)
+    assert "50% of 12.0 GB/s is left to cuda:1, the least of 3 devices" in text
 
 
 def test_without_an_accelerator_the_screen_says_so() -> None:
@@ -410,17 +464,23 @@ def test_without_an_accelerator_the_screen_says_so() -> None:
         cells=tuple(_cell(size, "pageable", "blocking", 5e9) for size in _SIZES),
     )
     text = _text(dataclasses.replace(found, accelerator=None, devices=(host,), batch=None))
-    assert "There is no accelerator here" in text
-    assert "Within the host's memory" in text
+    assert "none: copies within the host's memory" in text
+    assert "5.00 GB/s (95% CI 4.54-5.55), 256 MiB pageable" in text
     assert "time of a copy" in text
+    assert "Pinning" not in text
 
 
-def test_a_device_that_nothing_could_be_measured_of_is_told() -> None:
+def test_what_could_not_be_measured_is_in_the_answer() -> None:
     failed = DeviceTransfer(
         device="cuda:1", timed_by="device events", unavailable={"copies": "it is gone"}
     )
-    text = _text(dataclasses.replace(_transfers(), devices=(failed,)))
-    assert "copies: not measured, it is gone" in text
+    found = dataclasses.replace(
+        _transfers(), devices=(failed,), batch=None, unavailable={"batch": "no tensor is in it"}
+    )
+    answer = _text(found, verbose=False)
+    assert "not measured: it is gone" in answer
+    assert "batch: no tensor is in it" in answer
+    assert "copies: not measured, it is gone" in _text(found)
 
 
 def test_the_document_holds_all_of_it() -> None:

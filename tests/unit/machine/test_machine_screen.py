@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import os
 import tomllib
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from fake_nvml import FakeNvml
-from rich.console import Console, RenderableType
+from golden import check_golden, drawn
 
 from dlprof.errors import UsageError
 from dlprof.machine.core_speed import UNPINNED, SpeedProbe
@@ -23,9 +22,9 @@ from dlprof.machine.profiles import MachineProfile, parse_profile, read_profile
 from dlprof.records import CoreSpeeds
 from dlprof.report.machine import (
     machine_document,
+    machine_report,
     profile_document,
-    render_machine,
-    render_profile,
+    profile_report,
 )
 
 _DATA = Path(__file__).parents[2] / "data" / "machine"
@@ -37,21 +36,6 @@ _SPEED = CoreSpeeds(
     slow_fraction=0.416,
 )
 _PROFILES = Path(__file__).parents[3] / "configs" / "machines"
-
-
-def _drawn(renderable: RenderableType, width: int) -> str:
-    console = Console(file=io.StringIO(), width=width, no_color=True, markup=False, emoji=False)
-    with console.capture() as capture:
-        console.print(renderable)
-    return "".join(line.rstrip() + "\n" for line in capture.get().splitlines())
-
-
-def _check(name: str, text: str) -> None:
-    path = _DATA / "screens" / name
-    if os.environ.get("DLPROF_UPDATE_GOLDEN"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8")
 
 
 def _shared_server() -> Overview:
@@ -105,13 +89,22 @@ def _silent_machine() -> Overview:
 
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_the_shared_server(width: int) -> None:
-    text = _drawn(render_machine(_shared_server()), width)
+    text = drawn(machine_report(_shared_server()), width)
+    check_golden(f"machine-{width}.txt", text)
     assert max(map(len, text.splitlines())) <= width
-    _check(f"server-{width}.txt", text)
+    assert len(text.splitlines()) <= 16 or width < 80
 
 
-def test_a_machine_that_tells_little() -> None:
-    _check("silent-80.txt", _drawn(render_machine(_silent_machine()), 80))
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_all_of_the_shared_server(width: int) -> None:
+    text = drawn(machine_report(_shared_server()), width, verbose=True)
+    check_golden(f"machine-verbose-{width}.txt", text)
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_a_machine_that_says_little() -> None:
+    shown = machine_report(_silent_machine())
+    check_golden("machine-silent-80.txt", drawn(shown, 80, verbose=True))
 
 
 def test_a_quiet_machine_is_called_so() -> None:
@@ -119,15 +112,16 @@ def test_a_quiet_machine_is_called_so() -> None:
     quiet = dataclasses.replace(
         overview.neighbours, users=(), busy_cores=0.2, free_cores=47.8, unseen_cores=0.0, gpus=()
     )
-    text = _drawn(render_machine(dataclasses.replace(overview, neighbours=quiet)), 80)
-    assert "Nearly all of the 24 usable cores were free." in text
+    shown = machine_report(dataclasses.replace(overview, neighbours=quiet))
+    text = drawn(shown, 80, verbose=True)
+    assert "nearly all of 24 usable" in text
     assert "not visible" not in text
 
 
 @pytest.mark.parametrize("width", [60, 80])
 def test_a_profile(width: int) -> None:
     profile = read_profile(_PROFILES / "8x-titan-rtx-shared.toml")
-    _check(f"profile-{width}.txt", _drawn(render_profile(profile), width))
+    check_golden(f"machine-profile-{width}.txt", drawn(profile_report(profile), width))
 
 
 def test_names_of_others_are_text_and_never_act() -> None:
@@ -136,7 +130,7 @@ def test_names_of_others_are_text_and_never_act() -> None:
     neighbours = dataclasses.replace(overview.neighbours, users=(hostile,))
     machine = dataclasses.replace(overview.machine, hostname="\x1b]0;t\x07[bold]h")
     shown = dataclasses.replace(overview, neighbours=neighbours, machine=machine)
-    text = _drawn(render_machine(shown), 80)
+    text = drawn(machine_report(shown), 80)
     assert "[red]x" in text
     assert "[bold]h" in text
     assert "\x1b" not in text
@@ -179,7 +173,7 @@ def test_what_was_found_is_a_profile_that_is_read_again() -> None:
     assert again.usable_cores == machine.usable_cores
     assert again.gpus[0].name == machine.gpus[0].name
     assert len(again.gpus) == len(machine.gpus)
-    assert "16,310 thousand steps/s of Python 3.12" in _drawn(render_profile(read), 120)
+    assert "16,310 thousand steps/s of Python 3.12" in drawn(profile_report(read), 120)
 
 
 def test_a_machine_that_tells_little_makes_a_profile_too() -> None:
@@ -199,7 +193,7 @@ def test_where_the_speed_is_not_known_is_why(monkeypatch: pytest.MonkeyPatch) ->
     )
     assert overview.machine.core_speed is None
     assert overview.machine.unavailable["core_speed"] == UNPINNED
-    assert UNPINNED in _drawn(render_machine(overview), 200)
+    assert UNPINNED in drawn(machine_report(overview), 200, verbose=True)
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf"), 3601.0])

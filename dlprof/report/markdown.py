@@ -1,0 +1,194 @@
+"""A document as Markdown, for a pull request, a wiki or an issue: the answer first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from dlprof.report.document import (
+    Bar,
+    Block,
+    Card,
+    Chart,
+    Code,
+    Document,
+    Facts,
+    Items,
+    Span,
+    Table,
+    Text,
+    Words,
+    spans,
+)
+from dlprof.report.text import clean, clean_lines, clean_within
+
+# What CommonMark, GitHub and GitLab act on within a line: emphasis, code, links, HTML, entities,
+# tables, struck-out text, mathematics.
+_ACTIVE = re.compile(r"[\\`*_\[\]<>&|~$]")
+# What makes a list, a rule or a heading of a line that it begins.
+_LEADING = re.compile(r"^(\d{0,9})([-+.)=])(?=[\s=-]|$)")
+# Addresses, mentions and numbers of issues become links even behind a backslash.
+_LINKED = re.compile(r"(?<=:)(?=//)|(?<=www)(?=\.)|(?<=[@#])", re.IGNORECASE)
+_INVISIBLE = "\u2060"
+"""A word joiner: it parts what would be a link, and nobody sees it."""
+
+_AROUND = " ,.;:()"
+"""Beside these, emphasis begins and ends whatever it holds."""
+
+_EMPHASIZED = frozenset({"strong", "good", "warn", "bad"})
+_LONGEST_BAR = 20
+_DEEPEST = 6
+
+
+def to_markdown(document: Document, *, level: int = 1) -> str:
+    """The document: its title, its answer, and its details; no text in it acts.
+
+    Args:
+        document: What to write.
+        level: Of the heading that its title is, 1 to 6; others are below it.
+    """
+    found = [*_heading(document.title, level), *_blocks(document.answer, level + 1)]
+    for section in document.details:
+        found += [*_heading(section.title, level + 1), *_blocks(section.blocks, level + 2)]
+    return "\n\n".join(found) + "\n"
+
+
+def escaped(text: str) -> str:
+    r"""A text from anywhere as one line that Markdown shows as it is; links and calls nobody.
+
+    >>> escaped("a|b <b> *x* @me")
+    'a\\|b \\<b\\> \\*x\\* @\u2060me'
+    """
+    shown = _ACTIVE.sub(r"\\\g<0>", clean(text))
+    return _LINKED.sub(_INVISIBLE, _LEADING.sub(r"\1\\\2", shown))
+
+
+def _heading(title: str, level: int, behind: str = "") -> Iterator[str]:
+    if title:
+        yield f"{'#' * min(level, _DEEPEST)} {escaped(title)}{behind}"
+
+
+def _blocks(blocks: Iterable[Block], level: int) -> Iterator[str]:
+    """Each block as lines of its own; empty ones left out."""
+    for block in blocks:
+        if isinstance(block, Card):
+            yield from _card(block, level)
+        elif written := "\n".join(_lines(block)):
+            yield written
+
+
+def _card(card: Card, level: int) -> Iterator[str]:
+    code = f" {_code(card.code)}" if card.code else ""
+    grade = f" ({escaped(card.level)})" if card.level else ""
+    yield from _heading(card.title, level, code + grade)
+    yield from _blocks(card.blocks, level + 1)
+
+
+def _lines(block: Block) -> Iterator[str]:
+    match block:
+        case Text():
+            yield _line(block.words)
+        case Items():
+            yield from (f"- {_line(words)}" for words in block.items)
+        case Facts():
+            yield from (
+                f"- {_line((Span(name, 'strong'), ': ', *spans(words)))}"
+                for name, words in block.rows
+            )
+        case Code():
+            text = clean_lines(block.text).rstrip()
+            fence = _fence(text, 3)
+            yield from (f"{fence}{block.language}", text, fence) if text else ()
+        case Table():
+            shown = [column for column in block.columns if column.is_shown]
+            rows = zip(*(column.cells for column in shown), strict=True)
+            yield from _table(
+                [column.title for column in shown], rows, [column.left for column in shown]
+            )
+        case Chart(kind="lanes"):
+            yield from (_lane(bar) for bar in block.bars)
+        case Chart():
+            yield from _chart(block)
+
+
+def _line(words: Words) -> str:
+    """A line with its tones, as far as Markdown has them."""
+    pieces = [(each.tone, clean_within(each.text)) for each in spans(words)]
+    whole = "".join(text for _, text in pieces)
+    found, at = [], 0
+    for tone, text in pieces:
+        before, after = whole[:at][-1:], whole[at + len(text) :][:1]
+        apart = all(not each or each in _AROUND for each in (before, after))
+        found.append(_toned(text, tone, apart=apart))
+        at += len(text)
+    return "".join(found).strip()
+
+
+def _toned(text: str, tone: str, *, apart: bool) -> str:
+    """A piece of a line, the blanks at its ends kept outside of any emphasis."""
+    inner = text.strip(" ")
+    if not inner:
+        return text
+    lead, _, tail = text.partition(inner)
+    shown = escaped(inner)
+    if apart and tone == "code":
+        shown = _code(inner)
+    elif apart and tone in _EMPHASIZED:
+        shown = f"**{shown}**"
+    return f"{lead}{shown}{tail}"
+
+
+def _code(text: str) -> str:
+    text = clean(text)
+    fence = _fence(text, 1)
+    apart = " " if text.startswith("`") or text.endswith("`") else ""
+    return f"{fence}{apart}{text}{apart}{fence}"
+
+
+def _fence(text: str, least: int) -> str:
+    """Backticks, more of them than any run within the text."""
+    return "`" * max(least, *(len(run) + 1 for run in re.findall("`+", text)), 0)
+
+
+def _table(
+    head: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[bool]
+) -> Iterator[str]:
+    if not head:
+        return
+    yield _row(map(escaped, head))
+    yield _row("---" if each else "---:" for each in left)
+    yield from (_row(map(escaped, row)) for row in rows)
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _lane(bar: Bar) -> str:
+    pieces = ", ".join(f"{each.name} {each.figure}".strip() for each in bar.pieces)
+    return f"- {_line((Span(bar.label, 'strong'), f': {pieces}'))}"
+
+
+def _chart(chart: Chart) -> Iterator[str]:
+    """Figures with bars of characters; what leads to the left of 0 has its sign in the figure."""
+    reach = max((abs(bar.length) for bar in chart.bars), default=0.0)
+    drawn = [_bar(bar, chart, reach) for bar in chart.bars]
+    noted = any(bar.note for bar in chart.bars)
+    rows = [
+        (bar.label, bar.figure, line, *([bar.note] if noted else []))
+        for bar, line in zip(chart.bars, drawn, strict=True)
+    ]
+    if rows:
+        head = (chart.label, chart.unit, "", *([""] if noted else []))
+        yield from _table(head, rows, (True, False, True, True)[: len(head)])
+
+
+def _bar(bar: Bar, chart: Chart, reach: float) -> str:
+    if chart.kind == "share":
+        filled = _cells(bar.pieces[0].length if bar.pieces else 0.0, bar.length)
+        return "█" * filled + "░" * (_LONGEST_BAR - filled)
+    return ("◀" if bar.length < 0 else "") + "█" * _cells(abs(bar.length), reach)
+
+
+def _cells(length: float, whole: float) -> int:
+    return round(_LONGEST_BAR * length / whole) if whole > 0 else 0
