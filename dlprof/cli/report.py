@@ -123,11 +123,11 @@ def _check_output(output: Path, run: Path, *, force: bool) -> None:
 def _rendered(run: Run, written_as: str) -> str:
     match written_as:
         case "html":
-            from dlprof.report.export.page import render_html
+            from dlprof.report.screen import render_html
 
             return render_html(run)
         case "markdown":
-            from dlprof.report.export.markdown import render_markdown
+            from dlprof.report.screen import render_markdown
 
             return render_markdown(run)
         case "csv":

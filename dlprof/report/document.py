@@ -190,7 +190,7 @@ class Point:
     tone: Tone = ""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Series:
     """Points of one kind.
 

@@ -237,7 +237,7 @@ def _trials(run: Run) -> Iterator[Picture]:
             column("trial", (trial.id for trial in shown), left=True),
             column("settings", (settings_text(trial.config) for trial in shown), left=True),
             column("purpose", (_purpose(trial) for trial in shown), left=True),
-            column("outcome", (trial.outcome for trial in shown), left=True),
+            column("outcome", map(_outcome, shown), left=True),
             column("rate", (format_rate(rate.value if rate else None) for rate in rates)),
             column("95% CI", map(interval_text, rates)),
             column("wait", (percent_text(trial.wait_fraction) for trial in shown)),
@@ -250,6 +250,10 @@ def _trials(run: Run) -> Iterator[Picture]:
     )
     if len(shown) < len(run.trials):
         yield Text(f"{len(run.trials) - len(shown):,} more trials are in the run file.")
+
+
+def _outcome(trial: Trial) -> str:
+    return trial.outcome if trial.failure is None else f"{trial.outcome}: {trial.failure.message}"
 
 
 def _purpose(trial: Trial) -> str:
@@ -269,16 +273,20 @@ def _facts(run: Run) -> Iterator[tuple[str, Words]]:
         ("shared memory", format_bytes(machine.shm_bytes)),
         ("GPUs", _names(machine.gpus)),
         ("system", machine.platform),
-        (
-            "versions",
-            f"dlprof {header.dlprof_version}, torch {header.torch_version}, "
-            f"Python {header.python_version}",
-        ),
+        ("versions", _versions(run)),
         ("took", MISSING if run.end is None else format_duration(run.end.cost_s.total)),
         ("ended", "cut off" if run.end is None else END_TEXTS[run.end.reason]),
         ("run file", PurePath(run.path).name or MISSING),
     ]
     yield from (row for row in rows if row[1] != MISSING)
+
+
+def _versions(run: Run) -> str:
+    header = run.header
+    return (
+        f"dlprof {header.dlprof_version}, torch {header.torch_version}, "
+        f"Python {header.python_version}"
+    )
 
 
 def _names(gpus: Sequence[GpuInfo]) -> str:

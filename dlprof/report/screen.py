@@ -1,12 +1,14 @@
-"""The screen of a saved run: that of the command which wrote it."""
+"""What a saved run has to say, as the command that wrote it said it: to show, or as a file."""
 
 from __future__ import annotations
+
+import dataclasses
 
 from dlprof.records import SCRIPT_SPEC, Run
 from dlprof.report.document import Document
 from dlprof.report.profile import profile_report
 from dlprof.report.script import script_report
-from dlprof.report.sweep import sweep_report
+from dlprof.report.sweep import sweep_report, with_recommendation
 
 
 def run_report(run: Run) -> Document:
@@ -20,6 +22,30 @@ def run_report(run: Run) -> Document:
     if run.diagnosis is not None:
         return profile_report(run)
     return sweep_report(run)
+
+
+def render_html(run: Run) -> str:
+    """A run as one HTML file, with all that can be seen of it.
+
+    Args:
+        run: Of a sweep, a profile or a script.
+    """
+    from dlprof.report.page import to_html  # noqa: PLC0415 - a screen does without
+    from dlprof.report.pictures import pictures_of  # noqa: PLC0415 - as above
+
+    run = with_recommendation(run)
+    return to_html(dataclasses.replace(run_report(run), pictures=pictures_of(run)))
+
+
+def render_markdown(run: Run) -> str:
+    """A run as Markdown.
+
+    Args:
+        run: Of a sweep, a profile or a script.
+    """
+    from dlprof.report.markdown import to_markdown  # noqa: PLC0415 - a screen does without
+
+    return to_markdown(run_report(run))
 
 
 def _is_cut_off_script(run: Run) -> bool:

@@ -21,8 +21,8 @@ from dlprof.advise.speeds import speeds_of
 from dlprof.engine.foretelling import foretold
 from dlprof.records import Config, Constraints, Run
 from dlprof.report.documents import recommend_document
-from dlprof.report.export.page import render_html
 from dlprof.report.predict import forecast_document, forecast_report
+from dlprof.report.screen import render_html
 from dlprof.report.summary import summarize
 from dlprof.report.sweep import recommendation_report, sweep_report
 from dlprof.units import format_rate

@@ -35,7 +35,7 @@ from dlprof.records import (
     WatchedLoader,
     WatchedScript,
 )
-from dlprof.report.export.markdown import render_markdown
+from dlprof.report.screen import render_markdown
 from dlprof.report.script import script_document, script_report, verdict
 from dlprof.store import RunWriter, read_run
 from dlprof.store.naming import run_file_name

@@ -20,11 +20,9 @@ from dlprof.errors import DlprofError
 from dlprof.records import Constraints, Run
 from dlprof.report.compare import compare_document, comparison_report
 from dlprof.report.export.document import render_json
-from dlprof.report.export.markdown import render_markdown
-from dlprof.report.export.page import render_html
 from dlprof.report.export.rows import render_csv
 from dlprof.report.export.trace import render_perfetto
-from dlprof.report.screen import run_report
+from dlprof.report.screen import render_html, render_markdown, run_report
 from dlprof.store import MismatchError, from_json, to_json
 
 _EXTREMES: tuple[Any, ...] = (

@@ -12,8 +12,7 @@ from golden import drawn
 
 from dlprof.advise.recommend import recommend
 from dlprof.records import Cost, PredictedCell, Run, RunEnd, SweepPrediction, Trial
-from dlprof.report.export.markdown import render_markdown
-from dlprof.report.export.page import render_html
+from dlprof.report.screen import render_html, render_markdown
 from dlprof.report.sweep import sweep_report
 
 NONE, TWO, EIGHT = config(0), config(2), config(8)
@@ -50,7 +49,7 @@ def screen(found: Run) -> str:
 def test_what_is_left_out_on_purpose_is_not_called_unmeasured() -> None:
     text = screen(led(blocks({NONE: [100.0, 101.0], TWO: [198.0, 201.0]})))
     assert "3 configurations predicted, 2 configurations measured in 4 trials" in text
-    assert "not measured" not in text
+    assert "were not measured" not in text
 
 
 def test_one_that_was_interrupted_while_calibrating_shows_no_empty_table() -> None:
@@ -82,6 +81,6 @@ def test_what_was_predicted_is_told_as_what_was_measured_lets_expect() -> None:
 @pytest.mark.parametrize("reason", typing.get_args(typing.get_type_hints(RunEnd)["reason"]))
 def test_reports_tell_every_way_in_which_a_sweep_can_end(reason: str) -> None:
     found = led(blocks({NONE: [100.0, 101.0], TWO: [198.0, 201.0]}), reason=reason)
-    assert "| ended because |" in render_markdown(found)
-    assert "ended because" in render_html(found)
+    assert "; ended: " in render_markdown(found)
+    assert ">ended<" in render_html(found)
     assert screen(found)
