@@ -44,7 +44,7 @@ def program(only: str | None = None) -> TyperGroup:
     app = typer.Typer(
         name="dlprof",
         cls=Group,
-        add_completion=False,
+        add_completion=True,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
@@ -78,7 +78,11 @@ def _dlprof_itself(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", help="Show the version and exit.", is_eager=True, callback=_show_version
+            "-V",
+            "--version",
+            help="Show the version and exit.",
+            is_eager=True,
+            callback=_show_version,
         ),
     ] = False,
 ) -> None:

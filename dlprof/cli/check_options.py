@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-_COMPARED = "What is compared"
-_RULE = "When it fails"
+_COMPARED = "Comparison"
+_RULE = "Verdict"
 _FILES = "Files for CI"
 
 Against = Annotated[
@@ -55,7 +55,7 @@ Budget = Annotated[
         "--budget",
         metavar="TIME",
         help="How long it may take in all. Default: 60s.",
-        rich_help_panel=_RULE,
+        rich_help_panel="Budget",
     ),
 ]
 FailAbove = Annotated[

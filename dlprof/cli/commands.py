@@ -6,15 +6,20 @@ passed through pydantic; together they take longer than all the rest of ``dlprof
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperCommand, TyperGroup
 
+from dlprof.cli.topics import EXIT_CODES, TOPICS
+
 if TYPE_CHECKING:
     # Types of the signatures that are overridden; the private module is not used at run time.
     from typer._click import Context, HelpFormatter, Parameter
+
+
+_WHOLE = "--help-all"
 
 
 class Group(TyperGroup):
@@ -28,9 +33,54 @@ class Group(TyperGroup):
         """
         return _lightened(super().get_params(ctx))
 
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        """Parse, ``--help-all`` among the options.
+
+        Args:
+            ctx: The parser's context.
+            args: The words behind the program's name.
+        """
+        return super().parse_args(ctx, _asked_for_all(ctx, args))
+
+    def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Write the program's own options, those of completion only where all are wanted.
+
+        Args:
+            ctx: The parser's context.
+            formatter: Collects the text.
+        """
+        rows = [row for p in self.get_params(ctx) if (row := p.get_help_record(ctx)) is not None]
+        whole = bool(ctx.meta.get(_WHOLE))
+        with formatter.section("Options"):
+            formatter.write_dl([row for row in rows if whole or "completion" not in row[0]])
+        self.format_commands(ctx, formatter)
+
+    def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Write the commands with their summaries, in groups.
+
+        Args:
+            ctx: The parser's context.
+            formatter: Collects the text.
+        """
+        prefix = "" if ctx.parent is None else f"{ctx.info_name} "
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for name in self.list_commands(ctx):
+            topic = TOPICS[f"{prefix}{name}"]
+            groups.setdefault("Commands" if prefix else topic.group, []).append(
+                (name, topic.summary)
+            )
+        for title, rows in groups.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
+        formatter.write(f"\nHelp on one: {ctx.command_path} COMMAND -h. ")
+        formatter.write(f"Exit codes, completion: {_WHOLE}.\n" if not prefix else "\n")
+        if ctx.meta.get(_WHOLE):
+            with formatter.section("Exit codes"):
+                formatter.write_dl(EXIT_CODES)
+
 
 class Command(TyperCommand):
-    """A command that takes texts as they are and shows its options in sections of plain text."""
+    """A command that takes texts as they are, with a short help and a whole one."""
 
     def get_params(self, ctx: Context) -> list[Parameter]:
         """The parameters, conversion made light.
@@ -40,24 +90,92 @@ class Command(TyperCommand):
         """
         return _lightened(super().get_params(ctx))
 
-    def format_options(self, ctx: Context, formatter: HelpFormatter) -> None:
-        """Write the arguments and options, each ``rich_help_panel`` as a section of its own.
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        """Parse, ``--help-all`` among the options.
+
+        Args:
+            ctx: The parser's context.
+            args: The words behind the command's name.
+        """
+        return super().parse_args(ctx, _asked_for_all(ctx, args))
+
+    def collect_usage_pieces(self, ctx: Context) -> list[str]:
+        """The words behind the command's name, as people write them.
+
+        Args:
+            ctx: The parser's context.
+        """
+        named = [p for p in self.get_params(ctx) if p.param_type_name == "argument"]
+        words = [str(getattr(p, "metavar", None) or p.human_readable_name) for p in named]
+        pairs = zip(named, words, strict=True)
+        return ["[OPTIONS]", *(word if p.required else f"[{word}]" for p, word in pairs)]
+
+    def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Write what it does, the options that matter and examples; or all options.
 
         Args:
             ctx: The parser's context.
             formatter: Collects the text.
         """
-        sections: dict[str, list[tuple[str, str]]] = {}
+        name = ctx.command_path.split(maxsplit=1)[-1]
+        topic, whole = TOPICS[name], bool(ctx.meta.get(_WHOLE))
+        self.format_usage(ctx, formatter)
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(topic.summary)
+            said = (self.help or "").partition("\f")[0].strip().split("\n\n")[1:]
+            for paragraph in said if whole else ():
+                formatter.write_paragraph()
+                formatter.write_text(" ".join(paragraph.split()))
+        rows = list(self._rows(ctx))
+        if whole:
+            self._write_all(formatter, rows)
+        else:
+            known = {option: row for option, _, row in rows}
+            words = [row for _, title, row in rows if title == "Arguments" and row[1]]
+            with formatter.section("Options"):
+                formatter.write_dl([*words, *(known[each] for each in topic.options)])
+        with formatter.section("Examples"):
+            formatter.write("".join(f"  {example}\n" for example in topic.examples))
+        if not whole:
+            formatter.write(f"\nAll options: {ctx.command_path} {_WHOLE}\n")
+
+    def _rows(self, ctx: Context) -> Iterator[tuple[str, str, tuple[str, str]]]:
+        """The longest name of each parameter, its section, and its line of the help."""
         for parameter in self.get_params(ctx):
             row = parameter.get_help_record(ctx)
-            if row is not None:
-                title = getattr(parameter, "rich_help_panel", None) or "Options"
-                if parameter.param_type_name == "argument":
-                    title = "Arguments"
-                sections.setdefault(title, []).append(row)
-        for title, rows in sections.items():
+            if row is None:
+                continue
+            if parameter.param_type_name == "argument":
+                word = getattr(parameter, "metavar", None) or parameter.human_readable_name
+                yield word, "Arguments", (word, row[1].removesuffix("  [required]"))
+                continue
+            title = getattr(parameter, "rich_help_panel", None) or "Options"
+            name, *aliases = [each for each in parameter.opts if each.startswith("--")]
+            label = row[0]
+            for alias in aliases:  # earlier names work, and are not shown
+                label = label.replace(f", {alias}", "")
+            yield name, title, (label, row[1])
+
+    def _write_all(
+        self, formatter: HelpFormatter, rows: Sequence[tuple[str, str, tuple[str, str]]]
+    ) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for _, title, row in rows:
+            sections.setdefault(title, []).append(row)
+        for title in sorted(sections, key=lambda title: title == "Options"):
             with formatter.section(title):
-                formatter.write_dl(rows)
+                formatter.write_dl(sections[title])
+
+
+def _asked_for_all(ctx: Context, args: list[str]) -> list[str]:
+    """The words with the whole help asked for by the name that the parser knows."""
+    ours = args[: args.index("--")] if "--" in args else args
+    if _WHOLE not in ours:
+        return args
+    ctx.meta[_WHOLE] = True
+    place = ours.index(_WHOLE)
+    return [*args[:place], "--help", *args[place + 1 :]]
 
 
 class ScriptCommand(Command):
@@ -79,6 +197,15 @@ class ScriptCommand(Command):
             if parameter.param_type_name == "option"
         }
         return super().parse_args(ctx, _end_options_at_module(args, taking_values))
+
+    def collect_usage_pieces(self, ctx: Context) -> list[str]:
+        """The words behind the command's name, as people write them.
+
+        Args:
+            ctx: The parser's context.
+        """
+        del ctx
+        return ["[OPTIONS]", "SCRIPT [ARGS]..."]
 
 
 def _end_options_at_module(args: list[str], taking_values: set[str]) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-_CONFIGURATION = "The configuration (default: the target's own settings, else PyTorch's)"
+_CONFIGURATION = "Configuration (default: the target's own, else PyTorch's)"
 
 NumWorkers = Annotated[
     str | None,
@@ -89,6 +89,6 @@ Budget = Annotated[
         "--budget",
         metavar="TIME",
         help="How long the whole profile may take. Default: 30s.",
-        rich_help_panel="How much is measured",
+        rich_help_panel="Budget",
     ),
 ]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dlprof.machine.profiles import MachineProfile
     from dlprof.records import Run
 
-PLACE = "Where it is to run"
+PLACE = "Elsewhere"
 """The heading of these options in a command's help."""
 
 MachineFile = Annotated[
@@ -35,16 +35,17 @@ Cores = Annotated[
     typer.Option(
         "--cores",
         metavar="N",
-        help="Cores that all ranks may use together. Default: those of the machine.",
+        help="Cores for all ranks together. Default: the machine's.",
         rich_help_panel=PLACE,
     ),
 ]
 Neighbours = Annotated[
     str | None,
     typer.Option(
-        "--neighbours",
-        metavar="N",
-        help="Cores that others on the machine keep busy.",
+        "--assume-background",
+        "--neighbours",  # its earlier name
+        metavar="CORES",
+        help="Cores that other processes keep busy.",
         rich_help_panel=PLACE,
     ),
 ]
@@ -53,7 +54,7 @@ Speed = Annotated[
     typer.Option(
         "--speed",
         metavar="X",
-        help="Speed of a core relative to the measured machine's, such as 0.8. "
+        help="Speed of a core relative to the measured machine, such as 0.8. "
         "Default: by CPU model and clock.",
         rich_help_panel=PLACE,
     ),
@@ -99,8 +100,8 @@ def cores_of(text: str | None) -> float | None:
 
 
 def neighbours_of(text: str | None) -> float | None:
-    """``--neighbours``."""
-    return number("--neighbours", text, low=0.0, high=_MOST_CORES, example="12")
+    """``--assume-background``."""
+    return number("--assume-background", text, low=0.0, high=_MOST_CORES, example="12")
 
 
 def speed_of(text: str | None) -> float | None:

@@ -21,6 +21,10 @@ from dlprof.cli.app import COMMANDS, program
 from dlprof.errors import ExitCode
 
 
+_COMPLETES = "_DLPROF_COMPLETE"
+"""The variable by which a shell's completion asks, as Typer names it."""
+
+
 def main() -> None:
     """Run the program with the process's own arguments and end the process with its exit code."""
     runs_script = sys.argv[1:2] == ["run"]
@@ -52,6 +56,8 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         The exit code, one of ``dlprof.errors.ExitCode``.
     """
     try:
+        if _COMPLETES in environ:  # a shell asks what could come next
+            program()(prog_name="dlprof")
         code = _invoke(list(arguments))
         streams.flush_stdout()
     except BrokenPipeError:

@@ -21,15 +21,16 @@ def machine(
         typer.Option(
             "--seconds",
             metavar="S",
-            help=f"How long to watch who uses it (default: {_DEFAULT_SECONDS:g}).",
+            help=f"How long to watch who uses it. Default: {_DEFAULT_SECONDS:g}.",
         ),
     ] = None,
     profile: Annotated[
         Path | None,
         typer.Option(
-            "--profile",
+            "--machine",
+            "--profile",  # its earlier name
             metavar="FILE",
-            help="Show the machine that this TOML file describes, and not this one.",
+            help="Show the machine that this TOML file describes instead.",
         ),
     ] = None,
     save: Annotated[
@@ -44,7 +45,7 @@ def machine(
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Say what this machine offers to a job, what limits it, and who else is using it.
+    """Show what this machine offers to a job, what limits it, and who else uses it.
 
     Of other people's programs it shows sums per user, never names or arguments.
     """
@@ -52,7 +53,7 @@ def machine(
     if profile is not None:
         if seconds is not None or save is not None:
             raise UsageError(
-                f"--{'seconds' if save is None else 'save'} and --profile don't go together",
+                f"--{'seconds' if save is None else 'save'} and --machine don't go together",
                 hint="A profile describes a machine that can't be watched from here",
             )
         _show_profile(profile, as_json=as_json, verbose=verbose)

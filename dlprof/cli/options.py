@@ -11,9 +11,9 @@ from typing import Annotated
 
 import typer
 
-_SWEPT = "Swept settings (4, or 0,2,4, or 0:16:2; on, off or both; auto)"
-_CONSUMER = "What is loaded, and for whom"
-_EFFORT = "How much is measured"
+_SWEPT = "Search space (4, or 0,2,4, or 0:16:2; on, off or both; auto)"
+_CONSUMER = "Data and consumer"
+_EFFORT = "Budget"
 _LIMITS = "Limits"
 _OUTPUT = "Output"
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dlprof.advise.situation import Situation
     from dlprof.records import Config, Run
 
-_FEEDING = "How much is needed"
+_FEEDING = "Feeding a step"
 
 
 def predict(  # noqa: PLR0913 - a command has as many parameters as it has options
@@ -80,7 +80,7 @@ def predict(  # noqa: PLR0913 - a command has as many parameters as it has optio
 ) -> None:
     """Predict what settings, cores, ranks or steps that were not measured would give.
 
-    Measures nothing: it reckons from the costs of batches that dlprof sweep or profile kept.
+    Measures nothing: it predicts from the costs of batches that dlprof sweep or profile kept.
     """
     del quiet  # taken as by every command; there is no progress to hide
     axes = _axes(

@@ -50,9 +50,9 @@ def profile(  # noqa: PLR0913 - a command has as many parameters as it has optio
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Show where the time of one configuration goes, what the cause is, and what would mend it.
+    """Show where the time of one configuration goes, the bottleneck, and the fix.
 
-    Explains the target's present settings, or those that the options name. Writes a run file.
+    Traces the target's present settings, or those that the options name. Writes a run file.
     """
     given = settings_in(locals())
     from dlprof.engine import run_profile

@@ -66,8 +66,8 @@ def recommend(  # noqa: PLR0913 - a command has as many parameters as it has opt
     """Say which DataLoader settings to use, and why, from a saved run.
 
     Measures nothing: it works on any machine. For other machines, cores, ranks and steps than
-    those that were measured, and below a limit on workers that leaves out the best that was raced,
-    it predicts, where the run holds a calibration.
+    those that were measured, and below a limit on workers that excludes the best, it predicts,
+    where the run holds a calibration.
     """
     written_as = _format(output_format, as_json=as_json)
     if save is not None:

@@ -61,7 +61,7 @@ def run(
         typer.Option(
             "--follow/--no-follow",
             help="Follow the first 200 batches of each loader through its workers, "
-            "which tells the cause. Default: on.",
+            "which shows the cause. Default: on.",
         ),
     ] = True,
     force: Annotated[

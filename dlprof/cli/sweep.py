@@ -58,7 +58,7 @@ def sweep(  # noqa: PLR0913 - a command has as many parameters as it has options
 ) -> None:
     """Measure which DataLoader settings are fast here, and say which to use.
 
-    Writes a run file that dlprof recommend reads again later, on any machine.
+    Writes a run file that dlprof recommend reads later, on any machine.
     """
     given = settings_in(locals())
     if print_config and as_json:

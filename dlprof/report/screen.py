@@ -45,7 +45,8 @@ def render_markdown(run: Run) -> str:
     """
     from dlprof.report.markdown import to_markdown  # noqa: PLC0415 - a screen does without
 
-    return to_markdown(run_report(run))
+    document = run_report(run)
+    return to_markdown(dataclasses.replace(document, title=f"dlprof: {document.title}"))
 
 
 def _is_cut_off_script(run: Run) -> bool:

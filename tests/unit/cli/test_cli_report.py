@@ -115,7 +115,7 @@ def test_two_runs_are_compared(
 ) -> None:
     assert run(["compare", run_file, slower_file], {}) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "Most of it is cores to be had" in out
+    assert "Most of it is available cores" in out
     assert "B over A" in out
 
 
