@@ -90,7 +90,7 @@ def report_on(spent: list[Spent]) -> Report:
         notes=[
             (
                 "Wall time is that of the command `dlprof sweep`, interpreter and torch included; "
-                "the files of built-in data sets were made before."
+                "the files of built-in datasets were made before."
             ),
             "`decided`: it ended early because more trials would not have changed the answer.",
         ],

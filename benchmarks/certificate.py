@@ -100,7 +100,7 @@ class World:
 
 
 def errors_measured() -> list[list[tuple[int, float]]]:
-    """By data set, ``num_workers`` and log of measured over predicted, levels taken out."""
+    """By dataset, ``num_workers`` and log of measured over predicted, levels taken out."""
     found: dict[str, list[tuple[int, float]]] = collections.defaultdict(list)
     runs = json.loads((RESULTS / "emulated.json").read_text())["data"]["runs"]
     for each in runs:

@@ -37,7 +37,7 @@ LOADS: tuple[tuple[str, int], ...] = (
     ("compressed shards", 2),
     ("remote storage", 2),
 )
-"""Data sets of ``real_loaders.py`` and numbers of workers."""
+"""Datasets of ``real_loaders.py`` and numbers of workers."""
 
 REPEATS, WINDOW_S = 40, 1.0
 PAIRS, PAIR_S = 500, 0.25
@@ -48,7 +48,7 @@ class Repeats:
     """One configuration, measured over and over.
 
     Attributes:
-        load: Its data set and its workers.
+        load: Its dataset and its workers.
         pairs: Logarithms of the cores' speed and of the rate, window by window.
         probe_cores: Cores that the observer, with the probe, kept busy, by window.
     """

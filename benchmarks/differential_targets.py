@@ -86,7 +86,7 @@ class Fields(Waiting):
 
 
 class Shards(IterableDataset[Any]):
-    """An iterable data set that shares its shards among the workers."""
+    """An iterable dataset that shares its shards among the workers."""
 
     def __init__(self, of_each: int = 2_000, wait_s: float = 0.002, shards: int = 8) -> None:
         self.of_each, self.wait_s, self.shards = of_each, wait_s, shards
@@ -371,7 +371,7 @@ def chained(**settings: Any) -> Any:
 
 
 class _Copied(Shards):
-    """A data set that every worker gives whole: wrong with more than one."""
+    """A dataset that every worker gives whole: wrong with more than one."""
 
     def __iter__(self) -> Iterator[Any]:
         for number in range(self.shards * self.of_each):
@@ -481,7 +481,7 @@ def samples_of_graphs(batch: Any) -> int:
 
 
 def hf_rows(**settings: Any) -> Any:
-    """A map-style data set of rows, out of Arrow's memory."""
+    """A map-style dataset of rows, out of Arrow's memory."""
     datasets: Any = importlib.import_module("datasets")
     arrow: Any = importlib.import_module("pyarrow")
     rows = {"x": [[float(n)] * 16 for n in range(20_000)], "label": [n % 10 for n in range(20_000)]}
@@ -498,7 +498,7 @@ def _rows(shards: list[int]) -> Iterator[Any]:
 
 
 def hf_stream(**settings: Any) -> Any:
-    """An iterable data set of eight shards."""
+    """An iterable dataset of eight shards."""
     datasets: Any = importlib.import_module("datasets")
     made = datasets.IterableDataset.from_generator(_rows, gen_kwargs={"shards": list(range(8))})
     return DataLoader(made.with_format("torch"), **of(settings, batch_size=16))

@@ -57,14 +57,14 @@ class Drawn:
     """What is drawn of a loader.
 
     Attributes:
-        kind: Of the data set; ``batching`` is an iterable one that gives batches itself.
+        kind: Of the dataset; ``batching`` is an iterable one that gives batches itself.
         sample_s: Seconds that a sample waits.
         rounds: Rounds of plain Python that a sample computes.
         tail: Every so many samples wait ten times as long; 0 for none.
         batch_size: Samples of a full batch.
         length: Samples of an epoch.
-        shards: Of an iterable data set.
-        sizes: Sizes of a batching data set's batches, in turn; the last of a shard is what is left.
+        shards: Of an iterable dataset.
+        sizes: Sizes of a batching dataset's batches, in turn; the last of a shard is what is left.
         drop_last: Whether the loader drops what doesn't fill a batch.
         sampler: One of those above.
         collate: Likewise.
@@ -112,7 +112,7 @@ def draw(rng: random.Random, *, kind: Kind | None = None, longest_s: float = 20.
 
     Args:
         rng: What draws.
-        kind: Of the data set; drawn, too, if left out.
+        kind: Of the dataset; drawn, too, if left out.
         longest_s: About how long an epoch in the main process may take at most.
     """
     drawn_kind: Kind = rng.choice(("map", "map", "map", "iterable", "endless", "batching"))

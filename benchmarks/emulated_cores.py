@@ -1,6 +1,6 @@
 """Real DataLoaders on emulated cores: many cores and ranks on a machine with two.
 
-A data set's CPU phase means "hold one of C tokens and sleep": as many phases go on at once as
+A dataset's CPU phase means "hold one of C tokens and sleep": as many phases go on at once as
 there are tokens, and none of them takes a real core. Tokens go round in slices, as a kernel lets
 threads take turns, and are handed from one process straight to the next that waits. A slice is
 reckoned from when the token's last one ended by plan, so that what the real machine is late by
@@ -30,7 +30,7 @@ SLICE_S = 0.003
 """How long a token stays with one process while others wait; a kernel's slices are alike."""
 
 EPOCH = 100
-"""Samples of the data set; the slow ones among them are the same in each epoch."""
+"""Samples of the dataset; the slow ones among them are the same in each epoch."""
 
 _SAMPLES_SEED = 7
 _CATCH_UP_S = 0.001
@@ -183,7 +183,7 @@ class Load:
     def factors(self, epoch: int) -> tuple[float, ...]:
         """How many times its mean each sample of an epoch costs.
 
-        All epochs have the same samples, in another order each: as with a real data set.
+        All epochs have the same samples, in another order each: as with a real dataset.
         """
         even = [1 + self.spread * ((2 * place + 1) / EPOCH - 1) for place in range(EPOCH)]
         random.Random(_SAMPLES_SEED).shuffle(even)

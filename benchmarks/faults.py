@@ -1,4 +1,4 @@
-"""What does a fault in a data set cost a sweep, beyond the limit that it runs into?"""
+"""What does a fault in a dataset cost a sweep, beyond the limit that it runs into?"""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class PlainLoop:
     Args:
         target: TARGET.
         fresh: Whether each figure is taken in an interpreter of its own.
-        shuffle: Whether a bare data set is shuffled.
+        shuffle: Whether a bare dataset is shuffled.
     """
 
     def __init__(self, target: str, *, fresh: bool = False, shuffle: bool = False) -> None:

@@ -11,7 +11,7 @@ TARGET = ""
 
 
 def get_workload() -> Any:
-    """The target's data set, with a consumer that does nothing."""
+    """The target's dataset, with a consumer that does nothing."""
     from dlprof.records import Config  # noqa: PLC0415
     from dlprof.targets.build import build_target  # noqa: PLC0415 - as in plain_loop.py
     from dlprof.targets.grammar import parse_target  # noqa: PLC0415

@@ -90,7 +90,7 @@ def _around(value: float) -> Estimate:
 
 
 def made_header() -> RunHeader:
-    """The header of a made run: on this machine, of a data set that doesn't exist."""
+    """The header of a made run: on this machine, of a dataset that doesn't exist."""
     return RunHeader(
         schema_version=SCHEMA_VERSION,
         run_id="made",

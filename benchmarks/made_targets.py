@@ -1,4 +1,4 @@
-"""Data sets in files of their own, as users have them, for what the built-in ones don't show."""
+"""Datasets in files of their own, as users have them, for what the built-in ones don't show."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def make_dataset():
 
 
 def slow_target(directory: Path, how: Literal["sleep", "burn"], seconds: float = SLOW_S) -> str:
-    """A target on a tiny data set that takes long to import and as long again to build.
+    """A target on a tiny dataset that takes long to import and as long again to build.
 
     Args:
         directory: Where its file is made.
@@ -68,7 +68,7 @@ def slow_target(directory: Path, how: Literal["sleep", "burn"], seconds: float =
 
 
 def endless_target(directory: Path) -> str:
-    """A target whose iterable data set never ends."""
+    """A target whose iterable dataset never ends."""
     path = directory / "endless.py"
     path.write_text(_ENDLESS)
     return f"{path}:make_dataset"

@@ -1,4 +1,4 @@
-"""Does memory stay bounded? Ten million indices, an endless data set, 10,000 trials in a file."""
+"""Does memory stay bounded? Ten million indices, an endless dataset, 10,000 trials in a file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Design:
     """What is measured.
 
     Attributes:
-        lengths: A short data set's and a long one's samples.
+        lengths: A short dataset's and a long one's samples.
         plain_batches: Batches that the plain loop takes of each.
         trial_s: Length of a trial; for the endless set, a short and a long one.
         run_trials: Trials of a short run file and of a long one.
@@ -120,7 +120,7 @@ def plain_peaks(target: str, batches: int, *, shuffle: bool) -> Peaks:
 
 
 def long_data_set(design: Design, *, shuffle: bool) -> tuple[Grown, Grown]:
-    """A sweep and the plain loop on a short and on a long data set; returns both."""
+    """A sweep and the plain loop on a short and on a long dataset; returns both."""
     targets = [_DATA.format(length=length) for length in design.lengths]
     plain = [plain_peaks(target, design.plain_batches, shuffle=shuffle) for target in targets]
     flags = ("--shuffle",) if shuffle else ("--no-shuffle",)
@@ -145,7 +145,7 @@ def long_data_set(design: Design, *, shuffle: bool) -> tuple[Grown, Grown]:
 
 
 def endless(design: Design) -> Grown:
-    """An iterable data set without an end, looked at for a short and for a long time."""
+    """An iterable dataset without an end, looked at for a short and for a long time."""
     with tempfile.TemporaryDirectory(prefix="dlprof-benchmark-") as directory:
         target = endless_target(Path(directory))
         short, long = (sweep_peaks(target, trial_s) for trial_s in design.trial_s)
@@ -219,7 +219,7 @@ def report_on(grown: Sequence[Grown], read: Sequence[Read], design: Design) -> R
         name="memory",
         title="Memory stays bounded",
         goal=(
-            f"nothing that dlprof itself holds grows with the data set or the trial by more than "
+            f"nothing that dlprof itself holds grows with the dataset or the trial by more than "
             f"{format_bytes(SLACK)}; no command on {design.run_trials[1]:,} trials takes more "
             f"than {format_bytes(design.most_bytes)}"
         ),

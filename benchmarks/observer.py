@@ -89,7 +89,7 @@ def measure_all(*, quick: bool) -> list[Cost]:
 def report_on(costs: list[Cost], window_s: float) -> Report:
     """The table of all trials."""
     columns = (
-        "workers' data set",
+        "workers' dataset",
         "num_workers",
         "stated, cores: median",
         "stated: most",

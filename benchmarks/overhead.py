@@ -1,4 +1,4 @@
-"""What does a sweep spend outside its measured windows? 32 trials of 1 s on a trivial data set."""
+"""What does a sweep spend outside its measured windows? 32 trials of 1 s on a trivial dataset."""
 
 from __future__ import annotations
 

@@ -49,11 +49,11 @@ def run_loadtune(target: str, site: Path) -> Pick:
     """``loadtune tune`` with a step that does nothing, everything at its default but the charts.
 
     Args:
-        target: TARGET of a map-style data set.
+        target: TARGET of a map-style dataset.
         site: Where loadtune is installed: ``pip install --no-deps --target SITE loadtune psutil``.
 
     Raises:
-        PeerError: It failed; it takes no iterable data set.
+        PeerError: It failed; it takes no iterable dataset.
     """
     with tempfile.TemporaryDirectory(prefix="dlprof-benchmark-") as folder:
         workload = Path(folder) / "workload.py"

@@ -1,6 +1,6 @@
 """How good are dlprof's picks, against a grid measured long and against other ways of choosing?
 
-For each data set a grid of settings is measured several times over. Whoever measures in order to
+For each dataset a grid of settings is measured several times over. Whoever measures in order to
 choose (an exhaustive grid, DPT, successive halving) is given one of those turns after the other;
 rules of thumb need none; ``dlprof sweep`` and loadtune are run as users run them. In the end all
 that anybody chose is measured once more, in turns and for long, beside the best of the grid: what
@@ -56,7 +56,7 @@ class Design:
     """What is measured.
 
     Attributes:
-        minutes: In all; no data set is begun after them.
+        minutes: In all; no dataset is begun after them.
         turns: Of the grid.
         sweeps: Of dlprof, each.
         least_finals: Turns of the last comparison, at least.
@@ -203,7 +203,7 @@ def judge(
 def outcome_of(
     name: str, chosen: Sequence[Choice], finals: Sequence[Block], spread: float | None
 ) -> Outcome:
-    """What was chosen for a data set and what that lost, by the turns of the last comparison."""
+    """What was chosen for a dataset and what that lost, by the turns of the last comparison."""
     rates = at_usual_speed(finals)
     usual = [
         {config: dataclasses.replace(shot, rate=made[config.key]) for config, shot in block.items()}
@@ -221,7 +221,7 @@ def outcome_of(
 
 
 def play(world: World, design: Design, site: Path | None, *, beside: bool) -> Outcome:
-    """Everybody chooses for one data set.
+    """Everybody chooses for one dataset.
 
     Raises:
         DlprofError: The target can't be built.
@@ -241,7 +241,7 @@ def play(world: World, design: Design, site: Path | None, *, beside: bool) -> Ou
 def play_all(
     worlds: Sequence[World], design: Design, site: Path | None, *, beside: bool
 ) -> Iterator[Outcome]:
-    """All data sets, as far as the time goes."""
+    """All datasets, as far as the time goes."""
     began_s = time.monotonic()
     for world in worlds:
         if time.monotonic() - began_s > 60 * design.minutes:
@@ -276,7 +276,7 @@ def _notes(design: Design, cells: int) -> list[str]:
         (
             "Regret: half of the last comparison's turns says which is the best, the other half by "
             "how much; then the other way round. It may come out a little below 0. Rates are those "
-            "at the usual speed of the cores, by the slope of each data set's rates over what the "
+            "at the usual speed of the cores, by the slope of each dataset's rates over what the "
             "probe saw. A pick is surely near (far) where it is within (beyond) 3 % of each (one) "
             "of the others by two standard errors."
         ),
@@ -295,7 +295,7 @@ def told_of(
     """The tables.
 
     Args:
-        found: By data set.
+        found: By dataset.
         design: Whose grid and windows they have.
         kept: The design as it is kept with the figures.
         beside: Whether neighbours were about while all chose.
@@ -306,9 +306,9 @@ def told_of(
 
 def _options() -> argparse.ArgumentParser:
     options = parser(__doc__)
-    options.add_argument("names", nargs="*", metavar="NAME", help="data sets, or beginnings")
+    options.add_argument("names", nargs="*", metavar="NAME", help="datasets, or beginnings")
     options.add_argument(
-        "--more", action="store_true", help="add data sets that earlier runs didn't come to"
+        "--more", action="store_true", help="add datasets that earlier runs didn't come to"
     )
     options.add_argument("--minutes", type=float, help=f"in all; {FULL_MINUTES:g} if left out")
     options.add_argument("--beside-neighbour", action="store_true", help="choose beside two")
@@ -339,7 +339,7 @@ def main(*, beside: bool = False) -> None:
     had = {outcome.world for outcome in known}
     worlds = [world for world in worlds if world.name not in had]
     if not worlds:
-        options.error("there is no such data set, or none that was not measured yet")
+        options.error("there is no such dataset, or none that was not measured yet")
     design = QUICK if given.quick else Design(minutes=given.minutes or FULL_MINUTES)
     warnings.filterwarnings("ignore", category=UserWarning)  # more workers than real cores
     before, found = surroundings(), known

@@ -54,7 +54,7 @@ class Chosen:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """One data set.
+    """One dataset.
 
     Attributes:
         world: Its name.
@@ -200,7 +200,7 @@ class Score:
 
 
 def score(found: Sequence[Outcome], who: str, cells: int) -> Score:
-    """Over all data sets; the exhaustive grid has so many cells."""
+    """Over all datasets; the exhaustive grid has so many cells."""
     picks = [(outcome, *pick) for outcome in found for pick in outcome.picks(who)]
     tries = sum(each.who == who for outcome in found for each in outcome.chosen)
     return Score(
@@ -251,7 +251,7 @@ def _score_row(who: str, one: Score) -> list[str]:
 
 
 def _world_row(outcome: Outcome, cells: int) -> list[str]:
-    """A row for each data set."""
+    """A row for each dataset."""
     own = outcome.picks(DLPROF)
     return [
         outcome.world,
@@ -298,7 +298,7 @@ def report(
     """The tables.
 
     Args:
-        found: By data set.
+        found: By dataset.
         notes: How it was measured.
         data: Of the run, kept with the figures.
         cells: Of the exhaustive grid.
@@ -312,11 +312,11 @@ def report(
         name=name_of(beside=beside),
         title="Picks against a grid measured long, and against other ways of choosing"
         + (", beside neighbours that come and go" if beside else ""),
-        goal=f"of {least} data sets {goal}; none slower than PyTorch's default",
+        goal=f"of {least} datasets {goal}; none slower than PyTorch's default",
         passed=reached(found, cells, beside=beside) if len(found) >= least else None,
         tables=[
             Table("Ways of choosing", _SCORE_COLUMNS, _scores(found, cells)),
-            Table("By data set", _WORLD_COLUMNS, [_world_row(outcome, cells) for outcome in found]),
+            Table("By dataset", _WORLD_COLUMNS, [_world_row(outcome, cells) for outcome in found]),
         ],
         notes=notes,
         data=data | {"worlds": [dataclasses.asdict(each) for each in found]},

@@ -1,6 +1,6 @@
-"""Does the model foresee what loaders of real data sets do, from a few seconds of measuring?
+"""Does the model foresee what loaders of real datasets do, from a few seconds of measuring?
 
-Each round calibrates every data set anew, as ``dlprof profile`` does, without workers, with one
+Each round calibrates every dataset anew, as ``dlprof profile`` does, without workers, with one
 and with two; then it measures configurations that the calibration has not seen, each of them
 twice, some with a consumer that takes its time, and compares. ``--beside-neighbour`` does the same
 while another process keeps a core busy.
@@ -44,7 +44,7 @@ class Design:
 
     Attributes:
         rounds: Each with calibrations of its own.
-        cells: Configurations of each data set in a round.
+        cells: Configurations of each dataset in a round.
         trial_s: Window of a trial.
     """
 
@@ -63,7 +63,7 @@ class Compared:
     """One configuration, foreseen and measured.
 
     Attributes:
-        data: Name of the data set.
+        data: Name of the dataset.
         config: What ran.
         step_s: Of the consumer.
         rates: Batches per second, measured twice.
@@ -160,7 +160,7 @@ def batch_s(known: Calibration) -> float:
 def compare(
     name: str, source: Loaded, known: Calibration, design: Design, rng: random.Random
 ) -> list[Compared]:
-    """Predict and measure some configurations of one data set."""
+    """Predict and measure some configurations of one dataset."""
     asked = [(config, share * batch_s(known)) for config, share in cells(design.cells, rng)]
     trials: dict[tuple[Config, float], list[Trial]] = {cell: [] for cell in asked}
     for _ in range(2):
@@ -208,7 +208,7 @@ def _predicted(known: Calibration, config: Config, step_s: float, cores: float) 
 
 
 def measure(names: Iterable[str], design: Design, machine: Machine) -> list[Compared]:
-    """All rounds of all data sets."""
+    """All rounds of all datasets."""
     rng = random.Random(5)
     found: list[Compared] = []
     for number in range(design.rounds):
@@ -277,7 +277,7 @@ def _groups(found: Sequence[Compared]) -> dict[str, list[Compared]]:
 
 _COLUMNS = (
     *("", "cells", "all cores: median, %", "p90, %"),
-    *("cores to be had: median, %", "p90, %", "bias, %", "covered, %"),
+    *("available cores: median, %", "p90, %", "bias, %", "covered, %"),
     *("repeat: median, %", "p90, %"),
 )
 
@@ -291,16 +291,16 @@ def report(found: Sequence[Compared], *, beside: bool) -> Report:
     where = "beside a neighbour, given the cores that were to be had" if beside else "on all cores"
     return Report(
         name="real_data_beside" if beside else "real_data",
-        title=f"Predictions against loaders of real data sets, {'beside' if beside else 'without'}"
+        title=f"Predictions against loaders of real datasets, {'beside' if beside else 'without'}"
         " a neighbour",
         goal=f"{where} off by at most {middle:.0%} in the median and {far:.0%} at the "
         "90th percentile",
         passed=reached(found, beside=beside),
-        tables=[Table("All", _COLUMNS, rows), Table("By data set", _COLUMNS, by_data)],
+        tables=[Table("All", _COLUMNS, rows), Table("By dataset", _COLUMNS, by_data)],
         notes=[
             (
                 "Errors are of the predicted rate over the measured one, without sign but for the "
-                "bias (the median); it and the intervals are those on the cores to be had."
+                "bias (the median); it and the intervals are those on the available cores."
             ),
             (
                 "`repeat` is half the distance of a configuration's two measurements: what no "
@@ -312,7 +312,7 @@ def report(found: Sequence[Compared], *, beside: bool) -> Report:
                 "(standard deviation)."
             ),
             (
-                "Data sets are `benchmarks/real_targets.py`, `images` and `text`; plain Python "
+                "Datasets are `benchmarks/real_targets.py`, `images` and `text`; plain Python "
                 "stands in for numpy."
             ),
         ],
@@ -331,14 +331,14 @@ def main(*, beside: bool = False) -> None:
         beside: Whether a core is kept busy even if that isn't asked for.
     """
     options = parser(__doc__)
-    options.add_argument("names", nargs="*", metavar="NAME", help="data sets, by name")
+    options.add_argument("names", nargs="*", metavar="NAME", help="datasets, by name")
     options.add_argument("--beside-neighbour", action="store_true", help="keep a core busy")
     options.add_argument("--rounds", type=int, help="fewer or more than the usual number")
     given = options.parse_args()
     beside = beside or given.beside_neighbour
     unknown = sorted(set(given.names) - set(DATA))
     if unknown:
-        options.error(f"there is no data set {unknown[0]!r}: {', '.join(DATA)}")
+        options.error(f"there is no dataset {unknown[0]!r}: {', '.join(DATA)}")
     design = QUICK if given.quick else FULL
     if given.rounds:
         design = dataclasses.replace(design, rounds=given.rounds)

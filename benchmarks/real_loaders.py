@@ -1,4 +1,4 @@
-"""Measuring loaders of real data sets for benchmarks: dlprof's own trials, one by one."""
+"""Measuring loaders of real datasets for benchmarks: dlprof's own trials, one by one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ DATA: Mapping[str, str] = {
     "compressed shards": f"{_FILE}:shards",
     "text": "text",
 }
-"""Targets of the eight data sets, by name."""
+"""Targets of the eight datasets, by name."""
 
 _TRIAL_LIMIT_S, _STALL_LIMIT_S = 120.0, 30.0
 

@@ -1,4 +1,4 @@
-"""Data sets that do what real ones do, in pure Python: what ``real_data.py`` and ``picks.py`` load.
+"""Datasets that do what real ones do, in pure Python: what ``real_data.py`` and ``picks.py`` load.
 
 Costs are those of real work on real cores and of real sleeping: nothing here burns a set time. No
 numpy: where people compute with it, plain Python stands in. JPEG files and text are dlprof's own
@@ -27,7 +27,7 @@ _MEGABYTE = 1 << 20
 
 
 class Sized(Dataset[Any]):
-    """A map-style data set that doesn't end while it is measured."""
+    """A map-style dataset that doesn't end while it is measured."""
 
     def __len__(self) -> int:
         return LENGTH

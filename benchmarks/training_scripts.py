@@ -1,6 +1,6 @@
 """Whole trainings on the CPU, as people write them: ``python training_scripts.py NAME``.
 
-``LOADER_SETTINGS`` holds arguments of DataLoader for loaders by the class of their data set, such
+``LOADER_SETTINGS`` holds arguments of DataLoader for loaders by the class of their dataset, such
 as ``{"Train": {"num_workers": 4}}``: the settings that a fix asks for, over those that stand here.
 Nothing here knows dlprof.
 """
@@ -177,7 +177,7 @@ def spawned_once() -> None:
 
 
 def _open_index(_worker: int) -> None:
-    """What some data sets do in each of their workers."""
+    """What some datasets do in each of their workers."""
     time.sleep(0.25)
 
 
@@ -216,7 +216,7 @@ def two_loaders() -> None:
 
 
 def sharded() -> None:
-    """An iterable data set of four shards with one worker."""
+    """An iterable dataset of four shards with one worker."""
     data = Stream(4, of_each=240, wait_s=0.004)
     loader = DataLoader(data, **settings(data, batch_size=16, num_workers=1))
     epochs(loader, stepper(32, 0.005), 2)

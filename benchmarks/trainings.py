@@ -52,7 +52,7 @@ class Promise:
     Attributes:
         code: Of the first finding; empty where there is none.
         high: Whether the finding calls itself ``high``, in severity or in confidence.
-        data: Class of the data set of the loader whose cause it is.
+        data: Class of the dataset of the loader whose cause it is.
         settings: Arguments of DataLoader that its fix sets.
         value: The promised gain; ``None`` where none is promised.
         low: Lower end of its interval.
@@ -132,7 +132,7 @@ def promise_of(found: Mapping[str, Any]) -> Promise:
 
 
 def _data_of(finding: Mapping[str, Any], loaders: Sequence[Mapping[str, Any]]) -> str:
-    """The class of the data set of the loader that a finding speaks of."""
+    """The class of the dataset of the loader that a finding speaks of."""
     trials = (finding.get("evidence") or {}).get("trials") or ()
     named = [loader for loader in loaders if loader["name"] in trials]
     costly = sorted(loaders, key=lambda loader: loader["waited_s"], reverse=True)

@@ -1,4 +1,4 @@
-"""Where settings are chosen in ``picks.py``: real data sets here, and emulated machines."""
+"""Where settings are chosen in ``picks.py``: real datasets here, and emulated machines."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _BEHIND = 3.0
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """A data set on a machine.
+    """A dataset on a machine.
 
     Attributes:
         name: For people.
@@ -99,7 +99,7 @@ def _rules(machine: Machine) -> dict[str, Config]:
 
 
 def real_worlds() -> list[World]:
-    """The eight real data sets, and storage that serves only a few at once."""
+    """The eight real datasets, and storage that serves only a few at once."""
     machine = inspect_machine()
     targets = {**DATA, "storage of 4 lanes": f"{real_targets.__file__}:laned"}
     return [

@@ -74,7 +74,7 @@ def sweep(
     Args:
         target: TARGET as on the command line, or a live Dataset, DataLoader or callable that can
             be pickled (what is defined in a notebook needs the package cloudpickle); ``None`` for
-            the built-in images, or with ``resume`` for the built-in data set that the run file
+            the built-in images, or with ``resume`` for the built-in dataset that the run file
             names. A target of one's own has to be given again to resume.
         output: The run file; named after the target and the time, in the working directory, by
             default.
@@ -120,7 +120,7 @@ def profile(
     progress: bool = True,
     **options: Unpack[SweepOptions],
 ) -> Run:
-    """Explain one configuration: where its time goes, what the cause is, what would mend it.
+    """Explain one configuration: where its time goes, the bottleneck, the fix.
 
     Args:
         target: As for :func:`sweep`.

@@ -235,7 +235,9 @@ def _compare(choice: Choice, one: Candidate, two: Candidate, claim: str) -> Reas
         sure = f"{one.name} {is_} slower than {two.name}" if ratio.high < 1 else sure
         lead, colon, _ = claim.partition(": ") if ratio.high < 1 else ("", "", "")
         shown = f"{sure}, but by how much" if sure else f"How {one.name} compares with {two.name}"
-        more = "a larger --budget or a quieter machine would tell" if measured else "measure both"
+        more = (
+            "rerun with a larger --budget or on a quieter machine" if measured else "measure both"
+        )
         return Reason(claim=f"{lead}{colon}{shown} is too uncertain: {more}", evidence=evidence)
     gave = f"{'gave' if measured else 'would give'} {factor(ratio)}"
     return Reason(claim=claim.format(gave=gave, ratio=factor(ratio)), evidence=evidence)

@@ -411,8 +411,8 @@ def _nothing_measured(run: Run) -> NothingMeasuredError:
         said = "The samples in this target's batches can't be counted, so no rates can be compared"
         hint = "Have it yield tensors, or lists with one entry for each sample."
     elif not failed and any(trial.purpose == "explain" for trial in run.trials):
-        foretells = ", or ask dlprof predict what they foretell" if is_calibrated(run) else ""
-        said = "The run holds explained trials only, which are calibrated by, not compared"
+        foretells = ", or ask dlprof predict" if is_calibrated(run) else ""
+        said = "The run holds traced trials only, which calibrate the model and are not compared"
         hint = f"Go on with dlprof sweep --resume{foretells}."
     elif run.trials:
         count = len(run.trials)

@@ -140,7 +140,7 @@ def _doubts(check: CheckReport) -> Iterator[str]:
             "not fail."
         )
     if check.change.note:
-        yield f"was measured {check.change.note}, so nobody can tell which code its run was of."
+        yield f"was measured {check.change.note}, so which code its run was of is not known."
 
 
 def _read(document: Path) -> CheckReport:

@@ -44,7 +44,7 @@ SelfTest = Annotated[
     bool,
     typer.Option(
         "--self-test",
-        help="Compare the code with itself, then with itself made slower: what can be told on "
+        help="Compare the code with itself, then with itself made slower: what a verdict takes on "
         "this machine, and how long does it take?",
         rich_help_panel=_COMPARED,
     ),
@@ -81,7 +81,7 @@ Inconclusive = Annotated[
     typer.Option(
         "--inconclusive",
         metavar="warn|fail",
-        help="What to make of a check that can't tell. Default: warn.",
+        help="What an inconclusive check ends with. Default: warn.",
         rich_help_panel=_RULE,
     ),
 ]
@@ -99,7 +99,7 @@ DesignOption = Annotated[
     typer.Option(
         "--design",
         metavar="abba|duet",
-        help="The sides in turns, or both at the same time. Default: abba.",
+        help="The sides interleaved, or both at the same time. Default: abba.",
         rich_help_panel=_RULE,
     ),
 ]

@@ -13,7 +13,7 @@ from dlprof.cli import options, streams
 
 def compare(
     a: Annotated[Path, typer.Argument(metavar="A", help="A run file.")],
-    b: Annotated[Path, typer.Argument(metavar="B", help="Another; rates are told as B over A.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="The other; rates are B over A.")],
     *,
     workers: Annotated[
         str | None,

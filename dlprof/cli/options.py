@@ -21,7 +21,7 @@ Target = Annotated[
     str | None,
     typer.Argument(
         metavar="TARGET",
-        help="package.module:attr, path/to/file.py:attr, or a built-in data set: "
+        help="package.module:attr, path/to/file.py:attr, or a built-in dataset: "
         "images (the default), voc, shards, text, synthetic.",
     ),
 ]
@@ -121,7 +121,7 @@ Shuffle = Annotated[
     bool | None,
     typer.Option(
         "--shuffle/--no-shuffle",
-        help="Shuffle a data set that brings no sampler. Default: the target's own.",
+        help="Shuffle a dataset that brings no sampler. Default: the target's own.",
         rich_help_panel=_CONSUMER,
     ),
 ]

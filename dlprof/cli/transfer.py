@@ -25,7 +25,7 @@ def transfer(  # noqa: PLR0913 - a command has as many parameters as it has opti
             "--target",
             metavar="TARGET",
             help="Also copy a batch of this target: package.module:attr, path/to/file.py:attr, or "
-            "a built-in data set.",
+            "a built-in dataset.",
         ),
     ] = None,
     arg: options.Arg = None,

@@ -1,4 +1,4 @@
-"""From a sweep's explained trials to its calibration, and from that to what the model foretells."""
+"""From a sweep's traced trials to its calibration, and from that to what the model foretells."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _QUICK_START_S = 0.5
 
 
 def calibrated(run: Run) -> Calibration | None:
-    """What a run's explained trials tell of its batches; ``None`` where they tell nothing.
+    """What a run's traced trials tell of its batches; ``None`` where they tell nothing.
 
     Args:
         run: As far as it is measured.

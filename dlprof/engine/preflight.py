@@ -108,7 +108,7 @@ class Preflight:
         )
 
     def starts_by_copy(self, config: Config) -> bool:
-        """Whether its workers get the data set pickled."""
+        """Whether its workers get the dataset pickled."""
         return config.num_workers > 0 and self.method(config) in _BY_COPY
 
     def method(self, config: Config) -> str:

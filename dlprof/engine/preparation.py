@@ -200,13 +200,13 @@ def _limits(settings: SweepSettings, machine: Machine) -> Limits:
 
 
 def _refuse_small(target: Target, settings: SweepSettings) -> None:
-    """Refuse a data set that doesn't fill one batch of any size that is asked for."""
+    """Refuse a dataset that doesn't fill one batch of any size that is asked for."""
     if target.kind == "iterable":
         return  # its length need not count samples
     sizes = settings.batch_size or ((target.batch_size,) if target.batch_size else ())
     if target.length is not None and sizes and target.length < min(sizes):
         raise TargetError(
-            f"The data set has {target.length} samples, fewer than one batch of {min(sizes)}.",
+            f"The dataset has {target.length} samples, fewer than one batch of {min(sizes)}.",
             hint=f"Give --batch-size {target.length} or less, or more data.",
         )
 

@@ -46,7 +46,7 @@ _OPENING_TRIALS = 5
 """Trials that a budget should hold at least: those that a profile begins with."""
 
 _NOT_FOLLOWED = (
-    "The budget ended before a batch was followed through its stages, so most causes can't be "
+    "The budget ended before a batch was traced through its stages, so most causes can't be "
     "told. Give a longer --budget."
 )
 

@@ -75,8 +75,8 @@ def same_run(
     for what, had, has in (
         ("machine", stored.machine.fingerprint, machine.fingerprint),
         ("torch version", stored.torch_version, versions["torch"]),
-        ("data set", stored.target.dataset, target.dataset),
-        ("data set's length", stored.target.length, target.length),
+        ("dataset", stored.target.dataset, target.dataset),
+        ("dataset's length", stored.target.length, target.length),
     ):
         if had != has:
             raise UsageError(

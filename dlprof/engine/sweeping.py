@@ -42,9 +42,7 @@ from dlprof.trial.bench import Bench
 from dlprof.trial.protocol import TrialRequest
 from dlprof.units import counted, with_hint
 
-_NO_MODEL = (
-    "The explained trials tell too little to predict from, so the configurations are measured"
-)
+_NO_MODEL = "The traced trials show too little to predict from, so the configurations are measured"
 _RAISES = (
     "Without workers and with, the target's own code raises or ends an epoch early, so the other "
     "settings are not tried"
@@ -76,7 +74,7 @@ class Sweep:
     raw: Run = dataclasses.field(init=False)
     """What was measured as it was: later trials may show that the data was right after all."""
     mute: set[str] = dataclasses.field(default_factory=set)
-    """Explained trials of this session that told nothing, and would not if they were run again."""
+    """Traced trials of this session that told nothing, and would not if they were run again."""
 
     def __post_init__(self, before: Run | None) -> None:
         """Go on from what an earlier session has measured."""
@@ -206,7 +204,7 @@ class Sweep:
                 return
 
     def _calibrate(self) -> bool:
-        """Explained trials until batches are known; false if the budget ended them."""
+        """Traced trials until batches are known; false if the budget ended them."""
         try:
             while True:
                 self.calibration = calibrated(self._so_far())
@@ -224,7 +222,7 @@ class Sweep:
                 self.writer.append(self.calibration)
 
     def _explained(self) -> list[Trial]:
-        """Explained trials that need not be run again: what told nothing is, in another session.
+        """Traced trials that need not be run again: what told nothing is, in another session.
 
         There, the explanation may have been lost between the trial's record and its own.
         """
@@ -269,7 +267,7 @@ class Sweep:
     def _is_hopeless(self) -> bool:
         """Whether all that was tried, some of it in this session, says that the rest would fail.
 
-        A data set that was mended since shows in the first trial that works.
+        A dataset that was mended since shows in the first trial that works.
         """
         tried = len(self.trials) > self.earlier_trials
         return tried and fails_everywhere(self.trials, self.plan.configs)

@@ -1,4 +1,4 @@
-"""What explained trials tell beside their rate, as records that a run file may hold."""
+"""What traced trials tell beside their rate, as records that a run file may hold."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ def _record(kind: type[_Told], data: object, trial_id: str) -> _Told | None:
         return None
     try:
         return from_json(kind, {**data, "trial_id": trial_id})
-    except MismatchError:  # a clock that the data set replaced tells times that aren't finite
+    except MismatchError:  # a clock that the dataset replaced tells times that aren't finite
         return None

@@ -23,7 +23,7 @@ from dlprof.errors import (
 )
 from dlprof.records.gate import CheckReport
 
-_NAMED = "Give a function or a class that stands at the top of a module, or a TARGET."
+_NAMED = "Give a function or a class at the top of a module, or a TARGET."
 _ODD = re.compile(r"[^\w.-]+")
 
 
@@ -54,7 +54,7 @@ class Checker:
     ) -> CheckReport:
         """Compare the loading of a target with the base that pytest was given.
 
-        The test fails where it got slower, and is skipped where that can't be told; options of
+        The test fails where it got slower, and is skipped where that isn't known; options of
         pytest change both.
 
         Args:

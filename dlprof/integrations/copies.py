@@ -79,7 +79,7 @@ class ConsumerCopies:
             blocked_s=mean(lambda each: each.blocked_s),
             pinned_fraction=mean(lambda each: each.pinned_bytes) / size,
             prefetched=exposed_s < copy_s,
-            unavailable={} if held is not None else {"held_bytes": "torch doesn't tell"},
+            unavailable={} if held is not None else {"held_bytes": "torch doesn't report it"},
         )
 
     def fill(self, known: WatchedLoader) -> WatchedLoader:

@@ -100,7 +100,7 @@ def diagnose_script(  # noqa: PLR0913 - all that was seen of a script
             evidence = dataclasses.replace(evidence, script=script)
             return _with_wrong(_diagnosed(evidence, loader, notes), wrong)
         if missing and len(notes) < _MOST_UNTOLD:
-            notes.append(f"Why {loader.name} is waited for can't be told: {missing}.")
+            notes.append(f"Why {loader.name} is waited for is not known: {missing}.")
     config = next((each.config for each in costly if each.config is not None), Config())
     found = Diagnosis(config=config, findings=(), notes=tuple(notes))
     return _with_wrong(found, wrong) if notes or wrong else None
@@ -201,9 +201,9 @@ def _missing(explanation: Explanation | None, refused: str) -> str:
 
 def _diagnosed(evidence: Evidence, loader: WatchedLoader, notes: Sequence[str]) -> Diagnosis:
     batches = sum(each.batches for each in evidence.explanations())
-    told = [f"The causes are told for {loader.name}, by {batches} of its first batches."]
+    told = [f"Diagnosis of {loader.name}, from {batches} of its first batches."]
     if batches < _FEW_BATCHES:
-        told.append("So few batches tell little of their spread.")
+        told.append("So few batches say little of their spread.")
     found = diagnose(evidence, [*notes, *told])
     more = _outlook(found, evidence) if found.findings else ("They show no single cause.",)
     return dataclasses.replace(found, notes=(*found.notes, *more, *_made_anew(found, loader)))

@@ -49,7 +49,7 @@ class Meanwhile:
             self._first = None
 
     def usage(self) -> Usage | None:
-        """What was used since; ``None`` where that can't be told."""
+        """What was used since; ``None`` where that isn't known."""
         if self._sampler is None or self._first is None:
             return None
         try:

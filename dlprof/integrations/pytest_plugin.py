@@ -26,7 +26,7 @@ SKIP_VARIABLE = "DLPROF_SKIP"
 
 _TURNS_KEY = "dlprof_turns"
 _NO_BASE = "dlprof has nothing to compare with: give --dlprof-against REF or --dlprof-baseline FILE"
-_TOLD = "told to by --dlprof-skip"
+_TOLD = "asked for by --dlprof-skip"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -58,7 +58,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--dlprof-inconclusive",
         choices=("skip", "fail"),
         default="skip",
-        help="What a check does that can't tell. Default: skip.",
+        help="What an inconclusive check does. Default: skip.",
     )
     group.addoption(
         "--dlprof-save",

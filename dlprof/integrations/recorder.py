@@ -45,7 +45,7 @@ class _Seen:
     Attributes:
         ledger: What its clock saw.
         known: What was known of it when it was first iterated.
-        dataset: Its data set, while that lives; ``None`` where that can't be told, as of a list.
+        dataset: Its dataset, while that lives; ``None`` where that isn't known, as of a list.
         made: Loader objects that count as this one.
         follower: Follows its first batches; ``None`` where that isn't done.
         first: Compares the first batches of its workers; ``None`` where that isn't done.
@@ -64,7 +64,7 @@ class _Seen:
     promised: int | None = 0
 
     def is_over(self, dataset: object) -> bool:
-        """Whether it is over this data set, or over one that may have given way to it."""
+        """Whether it is over this dataset, or over one that may have given way to it."""
         return self.dataset is None or self.dataset() is None or self.dataset() is dataset
 
     def promise(self, batches: int | None) -> None:
@@ -163,7 +163,7 @@ class Recorder:
             record = dataclasses.replace(
                 record, samples_per_s=None, unavailable={**record.unavailable, **why}
             )
-        with self._guarded(f"the copies of {seen.known.name} could not be told"):
+        with self._guarded(f"the copies of {seen.known.name} could not be recorded"):
             return record if seen.follower is None else seen.follower.copies.fill(record)
         return record
 
@@ -227,7 +227,7 @@ class Recorder:
         """Begin a reading of an iterator that is made or reset by ``make``."""
         seen = None
         if os.getpid() == self._process:  # and no worker, whose own loaders are its own affair
-            with self._guarded("a loader could not be told from others"):
+            with self._guarded("a loader could not be distinguished from others"):
                 seen = self._seen_as(loader)
         setattr(iterator, _READING, None)
         if seen is None:
@@ -248,7 +248,7 @@ class Recorder:
         setattr(iterator, _READING, noticed)
 
     def _note_made(self, loader: Any, frame: FrameType) -> None:
-        with self._guarded("a loader's place could not be told"):
+        with self._guarded("a loader's place could not be found"):
             known = self._made.get(id(loader))
             if known is None or known.loader() is not loader:
                 self._remember(loader, frame)

@@ -15,7 +15,7 @@ from dlprof.machine.gpus import GpuNeighbours
 from dlprof.records import GpuInfo, GpuUsage
 
 _MIB = 1 << 20
-_NOT_TOLD = "amdsmi doesn't tell"
+_NOT_TOLD = "amdsmi doesn't report it"
 _ONLY_NVML = (
     *("pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "pcie_generation"),
     *("sm_active_fraction", "sm_occupancy_fraction", "throttled_fraction"),

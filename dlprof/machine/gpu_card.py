@@ -12,7 +12,7 @@ from dlprof.records import GpuUsage
 # nvmlDeviceGetPcieThroughput counts in units of 1024 bytes, over a probe of 20 ms.
 _PCIE_UNIT_BYTES = 1024
 
-_SPLIT = "MIG is on: NVML tells no activity of a card that is split"
+_SPLIT = "MIG is on: NVML reports no activity of a card that is split"
 
 # Bits of nvmlClocksEventReason in nvml.h; idle clocks and clocks that somebody set are not among
 # them, for nothing is wrong there.
@@ -149,7 +149,7 @@ class GpuCard:
             return Crowd()
         held = [process.usedGpuMemory for process in running]
         if None in held:
-            reasons["process_memory_bytes"] = "the driver doesn't tell what each process holds"
+            reasons["process_memory_bytes"] = "the driver doesn't report what each process holds"
             return Crowd(processes=len(running))
         return Crowd(processes=len(running), memory_bytes=sum(held))
 

@@ -52,7 +52,7 @@ def _silence(usages: Sequence[GpuUsage]) -> dict[str, str]:
     heard = [usage for usage in usages if _tells(usage)]
     if not heard or _tells(usages[-1]):
         return {}
-    why = next(iter(usages[-1].unavailable.values()), "it told nothing more")
+    why = next(iter(usages[-1].unavailable.values()), "it reported nothing more")
     return {"samples": f"{why}; the figures are of the {len(heard)} samples before"}
 
 

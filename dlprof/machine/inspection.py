@@ -175,14 +175,14 @@ def _read_line(path: Path) -> str:
 
 # Fields without a reason here are None because there is none: a quota, a limit.
 _REASONS = {
-    "physical_cores": "the system doesn't tell which CPUs share a core",
-    "memory_bytes": "the system doesn't tell (no such line in /proc/meminfo)",
-    "memory_available_bytes": "the system doesn't tell (no such line in /proc/meminfo)",
-    "swap_used_bytes": "the system doesn't tell (no such line in /proc/meminfo)",
+    "physical_cores": "the system doesn't report which CPUs share a core",
+    "memory_bytes": "the system doesn't report it (no such line in /proc/meminfo)",
+    "memory_available_bytes": "the system doesn't report it (no such line in /proc/meminfo)",
+    "swap_used_bytes": "the system doesn't report it (no such line in /proc/meminfo)",
     "shm_bytes": "there is no /dev/shm here",
     "shm_available_bytes": "there is no /dev/shm here",
-    "open_files_limit": "the system sets none or doesn't tell",
-    "numa_nodes": "the system doesn't tell (no /sys/devices/system/node)",
+    "open_files_limit": "the system sets none or doesn't report it",
+    "numa_nodes": "the system doesn't report it (no /sys/devices/system/node)",
     "core_speed": "each trial has that of its own window (usage.core_speed)",
 }
 

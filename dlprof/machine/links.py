@@ -68,7 +68,7 @@ def read_link(
 
 def _ask(uuid: str, nvml: Nvml, know: Callable[[], object]) -> LinkState:
     if not uuid:
-        return _without("torch doesn't tell by which UUID NVML knows this device")
+        return _without("torch doesn't report by which UUID NVML knows this device")
     why = nvml.open()
     if why is not None:
         return _without(why)

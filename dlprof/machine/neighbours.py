@@ -199,7 +199,7 @@ def between(
 _LEAST_CORES = 0.01
 
 _NO_PSI = "this kernel has no pressure figures (/proc/pressure)"
-_NO_STAT = "the system doesn't tell (no /proc/stat)"
+_NO_STAT = "the system doesn't report it (no /proc/stat)"
 _FIELDS = {
     "busy_cores": _NO_STAT,
     "idle_cores": _NO_STAT,
@@ -207,7 +207,7 @@ _FIELDS = {
     "stolen_cores": _NO_STAT,
     "unseen_cores": _NO_STAT,
     "runnable": _NO_STAT,
-    "load_1m": "the system doesn't tell (no /proc/loadavg)",
+    "load_1m": "the system doesn't report it (no /proc/loadavg)",
     "cpu_pressure_fraction": _NO_PSI,
     "io_pressure_fraction": _NO_PSI,
     "memory_pressure_fraction": _NO_PSI,

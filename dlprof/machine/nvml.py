@@ -81,9 +81,9 @@ _FAULTS = ("NVMLError", "NVMLLibraryMismatchError")
 _EXPLANATIONS = {
     "NVMLError_LibraryNotFound": "no NVIDIA driver is installed (libnvidia-ml.so.1 is missing)",
     "NVMLError_DriverNotLoaded": "the NVIDIA driver is not loaded",
-    "NVMLError_NotSupported": "this card or its mode doesn't tell (NVML: not supported)",
+    "NVMLError_NotSupported": "this card or its mode doesn't report it (NVML: not supported)",
     "NVMLError_NoPermission": "this user may not ask (NVML: no permission)",
-    "NVMLError_FunctionNotFound": "the driver is too old to tell",
+    "NVMLError_FunctionNotFound": "the driver is too old to report it",
     "NVMLError_GpuIsLost": "the card has dropped off the bus (NVML: GPU is lost)",
     "NVMLLibraryMismatchError": "nvidia-ml-py and the driver's library don't fit together",
 }

@@ -50,7 +50,7 @@ def open_gpus(root: Path = Path("/"), platform: str = sys.platform) -> Gpus:
         return NoGpus(amd.unavailable)
     if platform == "darwin":
         nvidia.close()
-        return NoGpus({"gpus": "Apple's GPUs tell nothing to other processes than their user's"})
+        return NoGpus({"gpus": "Apple's GPUs report to their user's processes only"})
     return nvidia
 
 

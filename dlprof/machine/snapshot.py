@@ -26,7 +26,7 @@ from dlprof.machine.procfs import (
 from dlprof.machine.tree import TreeUsage
 
 _SECOND = 1_000_000_000
-_NO_PROC = "only Linux tells (there is no /proc here)"
+_NO_PROC = "only Linux reports it (there is no /proc here)"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +223,7 @@ _LINUX_FIELDS = (
 def _linux_reasons(snapshot: Snapshot) -> dict[str, str]:
     tree = snapshot.tree
     no_psi = "this kernel has no pressure figures (/proc/pressure)"
-    no_io = "the system doesn't tell what these processes read (/proc/PID/io)"
+    no_io = "the system doesn't report what these processes read (/proc/PID/io)"
     reasons = {
         "other_runnable": (tree.wait_ns, "this kernel has no /proc/PID/task/*/schedstat"),
         "run_queue_wait_fraction": (tree.wait_ns, "this kernel has no /proc/PID/task/*/schedstat"),

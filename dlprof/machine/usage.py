@@ -66,7 +66,7 @@ _EMPTY = {
 def _reasons(usage: Usage, first: Snapshot, last: Snapshot) -> dict[str, str]:
     known = {**_EMPTY, **first.unavailable, **last.unavailable}
     missing = [name for name in _FIELDS if getattr(usage, name) is None]
-    return {name: known.get(name, "the system stopped telling") for name in missing}
+    return {name: known.get(name, "the system stopped reporting it") for name in missing}
 
 
 def _growth(first: int | None, last: int | None) -> int | None:

@@ -40,7 +40,7 @@ _WORDS: dict[Bound, str] = {
         "a batch"
     ),
     "workers": "the workers are the limit: each is busy with a batch all the time",
-    "cores": "the cores are the limit: all that are to be had are busy",
+    "cores": "the cores are the limit: all available ones are busy",
     "main": "the main process is the limit: it takes in batches as fast as it can",
     "pin": "the pin thread is the limit: it copies batches to page-locked memory one by one",
     "storage": "the storage is the limit: it gives no more bytes a second",

@@ -23,7 +23,7 @@ alike, and there such runs were foreseen as well as others; real ones are not.""
 
 HANDSHAKE_ERROR = 0.12
 """Standard deviation of the logarithm of what handing batches over and taking them in costs, from
-the few workers of a calibration to any number. Of real data sets those of tiny tensors, which cost
+the few workers of a calibration to any number. Of real datasets those of tiny tensors, which cost
 little else, are foreseen worst: off by 17 % in the median, others by 2 to 13 %
 (``benchmarks/real_data.py``, each with the machine's own drift)."""
 
@@ -32,7 +32,7 @@ DOUBT_ERROR = 0.15
 
 RELATIVE_ERROR = 0.08
 """How far off the rates of two configurations may be from each other, as a standard deviation: on
-real data sets predictions are off by 9 % in the median (``benchmarks/real_data.py``), on emulated
+real datasets predictions are off by 9 % in the median (``benchmarks/real_data.py``), on emulated
 cores by 1 %, and what both have wrong alike cancels."""
 
 _WIDEST_LOG = 3.0

@@ -15,7 +15,7 @@ DEFAULT = "default"
 SPEED_ERROR = 0.08
 """How far off a core's speed is from that while a loader was calibrated, as the standard deviation
 of its logarithm, where the calibration itself has seen no more and the run's trials don't say how
-fast cores were: hyper-threads that others use, clocks, caches. Predictions for eight real data sets
+fast cores were: hyper-threads that others use, clocks, caches. Predictions for eight real datasets
 on a virtual machine (240 cells of ``benchmarks/real_data.py``) held in 72 % without it, and hold in
 80 % with it; in 78 and 88 % of the cells that repeated within 5 %. Speeds that change by a factor
 of two, as there, it doesn't cover."""

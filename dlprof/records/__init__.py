@@ -1,6 +1,6 @@
 """The types that flow through dlprof: configurations, trials, machines, recommendations, runs.
 
-Plain frozen dataclasses of JSON-like values. Units stand in the names (``_s`` seconds, ``_bytes``,
+Plain frozen dataclasses of JSON-like values. Units are in the names (``_s`` seconds, ``_bytes``,
 ``_cores`` busy cores, fractions 0 to 1). A figure that could not be had is ``None``, and the
 record's ``unavailable`` maps the field's name to the reason; a figure is never 0 for "unknown".
 

@@ -119,7 +119,7 @@ class Constraints:
         machine: Name of the machine that the limits are taken from, where it is not the one
             that was measured.
         cores: Cores that all ranks may use together, where that is not all of the machine's.
-        neighbours: Cores that others keep busy.
+        neighbours: Cores that other processes keep busy.
         speed: Speed of a core relative to the machine that was measured, as the user gave it.
     """
 
@@ -145,7 +145,7 @@ class PredictedCase:
 
     Attributes:
         name: ``dedicated`` (nobody else is on it), or ``as shared now``.
-        neighbours: Cores that others keep busy.
+        neighbours: Cores that other processes keep busy.
         expected: What the recommended configuration would give.
         bound: What would limit that, in words.
         best: What would be recommended for this case alone.
@@ -193,7 +193,7 @@ class Certificate:
 
     @property
     def shown(self) -> float:
-        """The one that is told: over all, unless predictions are too wide to say anything."""
+        """The one that is shown: over all, unless predictions are too wide to say anything."""
         return self.epsilon if self.epsilon <= USELESS else self.epsilon_measured
 
     @property
@@ -219,7 +219,7 @@ class Recommendation:
         config: The cheapest configuration that is likely within 3 % of the best, within limits.
         dataloader_kwargs: What to pass to DataLoader.
         expected: What it should give.
-        confidence: How sure it is, by the certificate and what no rate tells.
+        confidence: How sure it is, by the certificate and what no rate shows.
         confidence_reason: Why no surer, or what makes it sure; one sentence.
         certificate: How near the best it is; ``None`` where nobody measured what is asked for, or
             anything else, and in files of earlier versions.
@@ -234,7 +234,7 @@ class Recommendation:
         extrapolated: Whether it is for a machine other than the one that was measured.
         basis: ``measured``, or ``predicted`` where the calibration's model answers what was not
             measured: another machine, other cores, ranks or steps.
-        cases: Predictions for the machine with and without its neighbours.
+        cases: Predictions for the machine with and without background load.
         measure_there: What to measure on the machine in question to be sure.
     """
 

@@ -46,8 +46,8 @@ class Calibration:
         drift: Standard deviation of the logarithm of the mean batch cost between trials, as far as
             their CPU time explains it and luck doesn't: the machine's speed changed, or workers
             slow each other down. ``None`` of a single trial of each kind.
-        run_queue_fraction: Share of fetching spent waiting for a core, when this was measured.
-        available_cores: Cores that were to be had meanwhile.
+        run_queue_fraction: Share of fetching that was run-queue delay, when this was measured.
+        available_cores: Cores that were available during it.
         core_speed: Speed of a core of this machine relative to that where the figures apply; 1
             here.
         trials: Ids of the trials that it comes from.
@@ -90,7 +90,7 @@ class Calibration:
 
 @record(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """What a configuration would give; told apart from what was measured everywhere.
+    """What a configuration would give; kept apart from what was measured everywhere.
 
     Attributes:
         batches_per_s: Steady rate of one rank.
@@ -145,14 +145,14 @@ class PredictedCell:
 
 @record(frozen=True, slots=True, kw_only=True)
 class SweepPrediction:
-    """What the model foretold of a sweep, and what was to be measured to verify it.
+    """What the model predicted of a sweep, and what was to be measured to verify it.
 
     Attributes:
         cells: All that can work, cheapest first.
         race: Those to be measured, cheapest first.
         pick: The cheapest within 3 % of the best, by the model alone.
         cores: Cores that were taken to be there.
-        neighbours: Of these, cores that others were taken to keep busy.
+        neighbours: Of these, cores that other processes were assumed to keep busy.
         log_sd: How far off rates may be from each other, as a standard deviation of their
             logarithm.
         method: ``maxplus``, the only one; older files name others.

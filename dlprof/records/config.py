@@ -11,7 +11,7 @@ _FILES_OF_MAIN = 2
 """Descriptors of the main process for the queue of results: counted with torch 2.13."""
 
 _FILES_PER_WORKER = 4
-"""The same for each worker: both ends of its index queue, and two pipes that tell its end."""
+"""The same for each worker: both ends of its index queue, and two pipes that report its end."""
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,7 @@ class Config:
 
     @property
     def key(self) -> str:
-        """A short text that tells configurations apart, stable between runs and versions."""
+        """A short text that identifies a configuration, stable between runs and versions."""
         parts = [f"w{self.num_workers}"]
         if self.prefetch_factor is not None:
             parts.append(f"p{self.prefetch_factor}")

@@ -14,7 +14,7 @@ class PinCosts:
 
     Attributes:
         thread_cpu_s: CPU seconds per batch of the thread that pins (``pt_data_pin``).
-        thread_run_queue_s: Seconds per batch in which that thread could run and had no core.
+        thread_run_queue_s: Seconds per batch in which that thread was runnable without a core.
         pinned_bytes: Page-locked memory that torch's allocator held at the window's end; blocks
             are rounded up to powers of two.
         alloc_s: Seconds in the driver's allocation of such memory since the process began.
@@ -36,7 +36,7 @@ class Copies:
 
     Attributes:
         device: Torch's name of it.
-        uuid: By which NVML knows it; empty where torch doesn't tell.
+        uuid: By which NVML knows it; empty where torch doesn't report it.
         held_bytes: Device memory that torch's allocator held in the trial's process at the
             window's end; on Apple's GPUs the only figure of their memory.
         batches: Batches copied in the window.
@@ -76,7 +76,7 @@ class PinGain:
     Attributes:
         off: Id of the trial without pinning.
         on: Id of the trial with it.
-        total_s: Seconds per batch that it saved, start-up left aside; below 0 it cost time.
+        total_s: Seconds per batch that it saved, time to first batch left aside; below 0 it cost time.
         copy_s: Part of that in which the step no longer waits for copies.
         receive_s: The rest: batches are received by a thread of their own, beside the step; below
             0 where that thread and the pinning take more from the loop than they spare it.

@@ -1,4 +1,4 @@
-"""Causes: what slows a loader down, what shows it, what would mend it and what that is worth."""
+"""Causes: what slows a loader down, what shows it, the fix and the expected speed-up."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Finding:
         fix: What to change; ``None`` where nothing should be.
         predicted_gain: Throughput with the fix over throughput now (1.4: 40 % more): measured
             where the fix was tried, else from the model or a bound (``gain_from`` in the evidence);
-            ``None`` where it can't be told.
+            ``None`` where it isn't known.
         script_gain: Time of the whole script now over its time with the fix, of a script that was
             watched; ``None`` elsewhere, and where it can't be computed.
         cost: Share of the run's time that the cause takes, 0 to 1, by which findings are ordered.
@@ -98,7 +98,7 @@ class Stalls:
 
     Attributes:
         resident_s: Seconds a batch with a batch that is in memory already: step and copy alone.
-        warm_s: Seconds a batch with the data set's files in the page cache.
+        warm_s: Seconds a batch with the dataset's files in the page cache.
         cold_s: Seconds a batch with the page cache dropped; ``None`` where that wasn't measured.
         prep_fraction: ``max(0, warm - resident) / (cold or warm)``: share of time lost to
             preparing batches.

@@ -51,12 +51,12 @@ class Block:
     Attributes:
         side: Which code ran.
         service_s: Contention-corrected seconds of each batch (or of each group of neighbouring
-            batches): wall in fetching and collating less waiting for a core, in whichever process
+            batches): wall in fetching and collating less run-queue delay, in whichever process
             fetches.
         samples: Samples of each; as long as ``service_s``.
         wall_s: From the first to the last yield of the block, in the consumer.
-        run_queue_wait_fraction: Waiting for a core over that plus CPU time, of all processes.
-        corrected: Whether the waiting for a core could be read and was taken off; without it
+        run_queue_wait_fraction: Run-queue delay over that plus CPU time, of all processes.
+        corrected: Whether run-queue delay could be read and was taken off; without it
             ``service_s`` is wall time.
         stages_s: Contention-corrected seconds of the whole block by stage: ``fetch``,
             ``collate``, ``receive`` (the main process takes and rebuilds batches), and of
@@ -108,7 +108,7 @@ class GateRule:
 
     Attributes:
         name: The metric.
-        series: Which quads tell it.
+        series: Which ABBA blocks show it.
         views: The ways of taking one figure from a block; each is judged by itself.
         scale: Whether sides are compared by the logarithm of their ratio or by their difference.
         threshold: What the change may be slower or bigger by, as a fraction of the base.
@@ -349,7 +349,7 @@ class TargetCheck:
         source_file: Where the target is defined, relative to the repository; empty if not known.
         source_line: Line there, from 1.
         measured_s: Wall seconds that the measuring took.
-        length: Samples of the data set; ``None`` where that isn't known.
+        length: Samples of the dataset; ``None`` where that isn't known.
     """
 
     target: str
@@ -378,7 +378,7 @@ class CheckReport:
         base: What was compared with.
         change: What was checked.
         override: The reason given for letting a regression pass; empty where none was given.
-        warn_only: Whether a failure is only told.
+        warn_only: Whether a failure is only reported.
         started_at: ISO 8601, UTC.
         dlprof_version: Version.
         python_version: Version.

@@ -12,7 +12,7 @@ _GIGATRANSFERS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 
 
 def link_bytes_per_s(generation: int | None, width: int | None) -> float | None:
-    """What a PCIe link allows each way; ``None`` where that can't be told.
+    """What a PCIe link allows each way; ``None`` where that isn't known.
 
     GT/s x lanes x 128/130 / 8, and 8/10 instead of 128/130 up to generation 2 (PCIe's line codes).
     """
@@ -36,7 +36,7 @@ class GpuInfo:
         pcie_width: Highest number of lanes.
         numa_node: NUMA node of its slot; ``None`` on machines with one node.
         cuda_index: CUDA's index in a process with this environment; ``None`` where the card is
-            hidden from it, or where the environment alone doesn't tell.
+            hidden from it, or where the environment alone doesn't show it.
     """
 
     index: int
@@ -93,7 +93,7 @@ class Machine:
         platform: Operating system and release.
         cpu_model: CPU model as the system names it.
         logical_cpus: CPUs that the machine has, hyper-threads counted.
-        physical_cores: Physical cores; ``None`` where the system doesn't tell.
+        physical_cores: Physical cores; ``None`` where the system doesn't report it.
         affinity_cpus: CPUs that this process may run on (affinity mask and cpuset).
         quota_cores: Tightest CPU quota over all ancestor cgroups; ``None`` for no quota.
         usable_cores: ``min(affinity_cpus, quota_cores)``: what a CPU-bound job can have.

@@ -92,10 +92,10 @@ class Run:
         header: What the trials have in common.
         trials: In the order of measuring.
         recommendation: The last one that was written.
-        explanations: What instrumented trials told, in the order of measuring.
+        explanations: What traced trials showed, in the order of measuring.
         timelines: When batches were where, of instrumented trials.
         calibration: The last one that was written.
-        prediction: What the model foretold of a sweep; the last one that was written.
+        prediction: What the model predicted of a sweep; the last one that was written.
         diagnosis: The last one that was written.
         watched: What was seen of the loaders of a training script, by ``name``, the last of each.
         script: How that script went; the last one that was written.

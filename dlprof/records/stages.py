@@ -54,8 +54,8 @@ class Stage:
         median_s: Median.
         p95_s: 95th percentile.
         max_s: Longest.
-        cpu_s: Mean CPU seconds of the thread that does it; ``None`` where that isn't told apart.
-        run_queue_s: Mean seconds in which that thread could run and had no core.
+        cpu_s: Mean CPU seconds of the thread that does it; ``None`` where that isn't known apart.
+        run_queue_s: Mean seconds in which that thread was runnable without a core.
         io_s: Mean seconds of true waiting: wall - CPU - run queue.
     """
 
@@ -95,7 +95,7 @@ class SampleCosts:
 
 @record(frozen=True, slots=True, kw_only=True)
 class TransformCost:
-    """One step of a data set's chain of transforms.
+    """One step of a dataset's chain of transforms.
 
     Attributes:
         name: Its class or function, and its place: ``2 RandomResizedCrop``.
@@ -141,7 +141,7 @@ class BatchCosts:
     Attributes:
         cpu_s: CPU of the thread that fetched and collated.
         io_s: True waiting in fetch and collate.
-        run_queue_s: Waiting for a core in fetch and collate.
+        run_queue_s: Run-queue delay in fetch and collate.
         put_cpu_s: CPU of the worker beside that thread: the feeder's pickling; 0 without workers.
         between_cpu_s: CPU of that thread between batches: handing one over, taking up indices; 0
             without workers.
@@ -149,7 +149,7 @@ class BatchCosts:
         receive_io_s: Waiting in that, run queue left out.
         main_cpu_s: CPU of main for everything else in ``next()``: drawing indices, dispatch.
         let_go_cpu_s: CPU of main between batches, where nothing but letting go of the last one
-            happens there: giving its memory back; empty where a step computes meanwhile.
+            happens there: giving its memory back; empty where a step computes at the same time.
         pin_s: Copying into page-locked memory; empty where nothing is pinned.
     """
 
@@ -167,7 +167,7 @@ class BatchCosts:
 
 @record(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """What an instrumented trial tells beside its rate; never compared with uninstrumented ones.
+    """What a traced trial shows beside its rate; never compared with untraced ones.
 
     Attributes:
         trial_id: The trial's record, whose rate and use of the machine belong to it.
@@ -175,7 +175,7 @@ class Explanation:
         window_s: Length of the window.
         batches: Batches in it.
         stages: In a batch's order; only those that this configuration has.
-        samples: Single samples; ``None`` where the data set is asked for whole batches.
+        samples: Single samples; ``None`` where the dataset is asked for whole batches.
         transforms: The chain of transforms, in its order; empty where none was found.
         workers: One entry per worker.
         costs: Batch by batch.
@@ -189,7 +189,7 @@ class Explanation:
             the lower median of some that were taken behind the window; ``None`` of fewer than
             three.
         hooked: Whether the hooks could be put in; without them only ``wait`` and ``step`` are
-            told.
+            known.
         unavailable: Why something is missing, by field or stage.
     """
 

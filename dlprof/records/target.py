@@ -1,4 +1,4 @@
-"""What is loaded, as far as the run file tells it."""
+"""What is loaded, as far as the run file records it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dlprof.records.record import record
 
 @record(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What is loaded, as far as the run file tells it.
+    """What is loaded, as far as the run file records it.
 
     Attributes:
         spec: TARGET as the user wrote it.
         arguments: ``--arg`` pairs, and the parameters after a built-in's colon.
         kind: ``map`` or ``iterable``.
-        dataset: The data set's class, ``module.QualName``.
-        length: Samples per epoch; ``None`` where the data set doesn't tell.
+        dataset: The dataset's class, ``module.QualName``.
+        length: Samples per epoch; ``None`` where the dataset doesn't say.
         batches_per_epoch: Batches per epoch at ``batch_size``; ``None`` likewise.
         batch_size: The loader's own batch size; ``None`` with a batch sampler or no batching.
         sampler: The sampler's class name.
@@ -28,7 +28,7 @@ class Target:
             false where building it started threads or touched CUDA.
         import_s: Importing and building the target, once.
         own_config: The settings that the target's own DataLoader was built with, canonical;
-            ``None`` for a bare data set or a built-in. Its ``in_order`` and ``start_method`` are
+            ``None`` for a bare dataset or a built-in. Its ``in_order`` and ``start_method`` are
             what "keep the target's own" means.
         fixed: Settings that can't be changed on this target, by their names in ``Config``, each
             with the reason in words; they are as ``own_config`` has them, or at torch's defaults.
@@ -36,7 +36,7 @@ class Target:
         batch_tensors: Tensors in one batch, from the probe.
         batch_s: Loading one batch in the main process, second batch of the probe.
         batch_cpu_s: CPU time of that; the rest of ``batch_s`` is waiting.
-        reads_files: Whether the data set names files in its attributes, which a cold page cache
+        reads_files: Whether the dataset names files in its attributes, which a cold page cache
             matters to; ``None`` where nobody looked.
         notes: What the user should know about how the target was taken.
     """
@@ -61,7 +61,7 @@ class Target:
     notes: tuple[str, ...] = ()
 
     def epoch_batches(self, batch_size: int | None) -> int | None:
-        """Batches in an epoch at a batch size; ``None`` where the target doesn't tell.
+        """Batches in an epoch at a batch size; ``None`` where the target doesn't say.
 
         Args:
             batch_size: Samples per batch; ``None`` for the target's own.

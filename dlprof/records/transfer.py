@@ -25,7 +25,7 @@ class CopyTime:
         mode: ``blocking``, ``non_blocking`` on the compute stream, or ``side_stream``.
         time_s: Seconds per copy: median of the rounds with its interval.
         bytes_per_s: ``bytes`` over the median.
-        host_s: Seconds that the calling thread stands in one copy, median.
+        host_s: Seconds that the calling thread spends in one copy, median.
         copies: Copies per round.
         rounds: Rounds.
     """
@@ -105,13 +105,13 @@ class DeviceTransfer:
 
     Attributes:
         device: Torch's name: ``cuda:0``, or ``cpu`` for copies within the host's memory.
-        name: The product's name; empty where torch doesn't tell.
+        name: The product's name; empty where torch doesn't report it.
         uuid: By which NVML knows it; empty likewise.
         timed_by: ``device events`` or ``host clock``.
         cells: By size, memory and mode.
         fits: One line for each memory and mode.
         link: The link during a copy; ``None`` for the CPU.
-        numa: Near and far memory; empty where there is one node, or that can't be told.
+        numa: Near and far memory; empty where there is one node, or that isn't known.
         unavailable: Reasons for what is missing: memories, modes, ``link``, ``numa``, sizes.
     """
 
@@ -173,7 +173,7 @@ class TensorTransfer:
     """One tensor of a batch.
 
     Attributes:
-        path: Where it stands in the batch, such as ``['image']`` or ``[0]``.
+        path: Where it is in the batch, such as ``['image']`` or ``[0]``.
         shape: Its shape.
         dtype: Its type, by torch's name.
         bytes: Its size.

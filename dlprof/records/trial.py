@@ -124,7 +124,7 @@ class Usage:
         stolen_cpu_cores: The part of it that a hypervisor gave to other machines.
         other_runnable: Threads of other processes that ran or waited for a core, on the whole
             machine, mean over looks five times a second: how many cores others would use.
-        run_queue_wait_fraction: Time runnable but waiting for a core, over that plus CPU time.
+        run_queue_wait_fraction: Run-queue delay over that plus CPU time.
             Above about 0.3 the trial is short of cores.
         throttled_fraction: Share of the window in which a cgroup quota held the trial back.
         cpu_pressure_fraction: PSI ``cpu some``: share of time that some task waited for a core.
@@ -173,10 +173,10 @@ class Trial:
         purpose: ``measure`` for a figure that is compared with others; ``explain`` for one whose
             batches were followed, which slows it down; ``cold`` for one without the page cache in
             a run whose others have it; ``lever`` for a setting beside the swept ones, and the
-            recommended configuration in turns with it.
+            recommended configuration, interleaved with it.
         outcome: Whether there are figures, and if not, why in one word.
         failure: Set unless ``outcome`` is ``completed``.
-        samples_per_s: Steady rate at the stated step, start-up and epoch turnover left out.
+        samples_per_s: Steady rate at the stated step, time to first batch and epoch restarts left out.
         batches_per_s: The same in batches.
         bytes_per_s: The same in bytes of tensor data.
         startup_s: ``iter(loader)`` plus the first ``next()``.
@@ -185,7 +185,7 @@ class Trial:
         wait_fraction: Share of the window in which the consumer waited in ``next()``; only with
             a stated step (without one the consumer does nothing but wait).
         usage: What was used in the measured window.
-        noisy: Whether neighbours, a quota or drift make the figures doubtful.
+        noisy: Whether other processes, a quota or drift make the figures doubtful.
         warnings: Sentences for people.
         unavailable: Reasons for fields (``usage.`` prefixed for usage) that are ``None``.
         started_at: Wall-clock start, ISO 8601, UTC.

@@ -42,16 +42,16 @@ class WatchedLoader:
     """What was seen of one loader, without looking into it: the clock around ``next()``.
 
     Loaders that were made at the same place, by the same callers, of the same class, with the same
-    settings and over the same data set count as one: a loader made anew in every epoch, for one.
+    settings and over the same dataset count as one: a loader made again in every epoch, for one.
 
     Attributes:
-        name: Tells it from the others of a run: its place, and a number where one place made
+        name: Identifies it among the others of a run: its place, and a number where one place made
             several.
         place: ``file:line`` that made it, the nearest outside of libraries; empty for a loader
             that was handed to ``dlprof.watch``.
         called_from: ``file:line`` that called that place; empty where nothing did.
         kind: The loader's class, ``module.QualName``.
-        dataset: Its data set's class; empty where it has none.
+        dataset: Its dataset's class; empty where it has none.
         sampler: Its sampler's class; empty where it has none.
         config: Its settings; ``None`` where it isn't a DataLoader.
         made: Loaders that count as this one.
@@ -140,7 +140,7 @@ class WatchedScript:
         overhead_s: What dlprof spent in the script's process while it ran, but for the clock.
         rank: Its number among the processes of one job; ``None`` where it is the only one.
         world_size: Processes of the job; ``None`` likewise.
-        loaders: Loaders that were told apart.
+        loaders: Loaders that were distinguished.
         notes: What people should know of what could be seen.
     """
 

@@ -299,12 +299,14 @@ class Document:
         details: All the rest: above the answer on a terminal where it is asked for, below it on
             a page.
         pictures: What only a page shows, between the two.
+        appendix: What only a page shows, below all.
     """
 
     title: str
     answer: tuple[Block, ...]
     details: tuple[Section, ...] = ()
     pictures: tuple[Pictures, ...] = ()
+    appendix: tuple[Pictures, ...] = ()
 
 
 def section(title: str, *blocks: Block | None) -> Iterator[Section]:

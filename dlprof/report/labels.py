@@ -60,7 +60,7 @@ def gain_text(gain: Estimate, over: str = "") -> str:
     if gain.high > SHOWN * max(gain.low, 0.0):
         than = f" than {over}" if over else ""
         if gain.low > 1:
-            return f"faster{than}; too noisy to tell by how much"
+            return f"faster{than}; too noisy to say by how much"
         return f"no measurable gain{behind}: too noisy to tell"
     interval = f"95% CI {end_text(gain.low)}-{end_text(gain.high)}"
     if gain.low <= 1 <= gain.high:

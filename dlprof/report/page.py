@@ -59,7 +59,7 @@ def to_html(document: Document, *, footer: str = "") -> str:
     answer = SubElement(body, "section", {"class": "answer"})
     for block in document.answer:
         _add(answer, block)
-    for section in (*document.pictures, *document.details):
+    for section in (*document.pictures, *document.details, *document.appendix):
         SubElement(body, "h2").text = clean(section.title)
         for block in section.blocks:
             _add(body, block)

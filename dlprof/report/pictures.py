@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePath
 
@@ -12,6 +13,7 @@ from dlprof.report.document import (
     Chart,
     Code,
     Column,
+    Document,
     Facts,
     Lane,
     Picture,
@@ -43,24 +45,31 @@ _MOST_TRIALS = 1000
 _MOST_POINTS = 400
 
 
-def pictures_of(run: Run) -> tuple[Pictures, ...]:
-    """The sections that are there to be seen.
+def with_pictures(document: Document, run: Run) -> Document:
+    """A document with what only a page shows.
 
     Args:
+        document: On the run.
         run: What was measured, with its recommendation.
     """
     advice = run.recommendation
-    found = [
-        Pictures("Use these settings", tuple(_snippets(run, advice))),
+    pictures = [
         Pictures("Throughput", tuple(_throughput(run, advice))),
         Pictures("Where a batch's time goes", tuple(_stages(run.explanations))),
         Pictures("Batches over time", tuple(_timeline(run))),
+    ]
+    appendix = [
+        Pictures("Use these settings", tuple(_snippets(run, advice))),
         Pictures("Memory", tuple(_memory(run))),
         Pictures("GPUs", tuple(_gpus(run))),
         Pictures("Trials", tuple(_trials(run))),
         Pictures("Machine and run", (Facts(tuple(_facts(run))),)),
     ]
-    return tuple(each for each in found if each.blocks)
+    return dataclasses.replace(
+        document,
+        pictures=tuple(each for each in pictures if each.blocks),
+        appendix=tuple(each for each in appendix if each.blocks),
+    )
 
 
 def _snippets(run: Run, advice: Recommendation | None) -> Iterator[Picture]:

@@ -31,10 +31,10 @@ def render_html(run: Run) -> str:
         run: Of a sweep, a profile or a script.
     """
     from dlprof.report.page import to_html  # noqa: PLC0415 - a screen does without
-    from dlprof.report.pictures import pictures_of  # noqa: PLC0415 - as above
+    from dlprof.report.pictures import with_pictures  # noqa: PLC0415 - as above
 
     run = with_recommendation(run)
-    return to_html(dataclasses.replace(run_report(run), pictures=pictures_of(run)))
+    return to_html(with_pictures(run_report(run), run))
 
 
 def render_markdown(run: Run) -> str:

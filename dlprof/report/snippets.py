@@ -23,7 +23,7 @@ def loader_call(
 
     Args:
         kwargs: Arguments for DataLoader.
-        dataset: The expression that stands for the data set.
+        dataset: The expression that stands for the dataset.
         extra: Further arguments, as source.
     """
     arguments = [dataset, *(f"{name}={value!r}" for name, value in kwargs.items()), *extra]

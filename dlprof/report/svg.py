@@ -207,8 +207,8 @@ def draw_plot(plot: Plot) -> Element:
         plot: What it shows.
     """
     kinds = {each.name: f"series-{n % len(_OTHERS)}" for n, each in enumerate(plot.series)}
-    figure, svg = _frame(plot.title, _HEIGHT + 60)
-    top = _legend(svg, kinds, _LEFT)
+    figure, svg = _frame(plot.title, _HEIGHT + 100)
+    top = _legend(svg, kinds, _LEFT) + 16
     points = [point for each in plot.series for point in each.points]
     ends = [end for p in points for end in (p.y, p.low, p.high) if end is not None]
     xs = [point.x for point in points] or [0.0]
@@ -229,7 +229,7 @@ def draw_plot(plot: Plot) -> Element:
         _path(svg, f"M{at(tick, 0)[0]:.1f} {top:.1f}V{bottom:.1f}", "grid")
         _label(svg, f"{tick:g}", at(tick, 0)[0], bottom + 16, "middle", "soft")
     _label(svg, plot.x, right, bottom + 34, "end", "soft")
-    _label(svg, plot.y, _LEFT, top - 2, "start", "soft")
+    _label(svg, plot.y, _LEFT, top - 6, "start", "soft")
     if plot.diagonal:
         low, high = max(x_range[0], y_range[0]), min(x_range[1], y_range[1])
         (x1, y1), (x2, y2) = at(low, low), at(high, high)

@@ -1,6 +1,6 @@
 """Text from files, user code and other machines, made safe to show on a terminal.
 
-A data set's name or a traceback may hold terminal control sequences, Rich markup or characters
+A dataset's name or a traceback may hold terminal control sequences, Rich markup or characters
 that turn the reading direction. Nothing of that may act: control sequences are taken out here, and
 what is left reaches Rich only as ``rich.text.Text``, in which brackets are no markup.
 """

@@ -106,7 +106,7 @@ def next_calibration(
 
     Args:
         plan: Names the configurations.
-        explained: The explained trials so far.
+        explained: The traced trials so far.
         calibration: What they tell together.
     """
     done = [trial.config for trial in explained]

@@ -23,7 +23,7 @@ class SweepSettings:
         sharing_strategy: Values to try; ``None`` keeps torch's default.
         worker_threads: Compute threads inside each worker; ``None`` leaves torch's 1 in place.
         shuffle: Whether to shuffle; ``None`` keeps the target's own, and doesn't shuffle a bare
-            data set.
+            dataset.
         step_s: Length of the consumer's step, pretended; ``None`` for no step.
         step_callable: Function that is called with each batch as the step; excludes ``step_s``.
         device: Where batches are copied to: ``auto``, ``cpu``, or a device by torch's name.

@@ -103,7 +103,7 @@ OPTIONS = (
         field="shuffle",
         kind=kinds.switch(),
         unset="auto",
-        text="Whether to shuffle a data set that brings no sampler.",
+        text="Whether to shuffle a dataset that brings no sampler.",
     ),
     Option(
         key="step_time",

@@ -47,7 +47,7 @@ _EXACT = 1e-5
 
 WAITING_LOG_SD = 0.01
 """Standard deviation of the log rate between two quiet trials of a loader that waits: 0.3 to 1.4 %
-on eight data sets (benchmarks, picks)."""
+on eight datasets (benchmarks, picks)."""
 
 COMPUTING_LOG_SD = 0.12
 """The same of one that computes, on virtual cores that change their speed: 10 to 14.5 %."""

@@ -50,13 +50,13 @@ def build_target(
     batch_size: int = DEFAULT_BATCH_SIZE,
     seed: int = 0,
 ) -> BuiltTarget:
-    """Import a target and build its data set or loader, once.
+    """Import a target and build its dataset or loader, once.
 
     Args:
         spec: From :func:`dlprof.targets.grammar.parse_target`.
         arguments: ``--arg`` pairs.
-        shuffle: ``None`` keeps the loader's own sampler, and takes a bare data set in sequence.
-        batch_size: For a bare data set; a loader keeps its own.
+        shuffle: ``None`` keeps the loader's own sampler, and takes a bare dataset in sequence.
+        batch_size: For a bare dataset; a loader keeps its own.
         seed: For the order where ``shuffle`` is true, and for the built-in workloads.
 
     Raises:
@@ -220,12 +220,12 @@ def _bare_parts(dataset: Any, source: str, batch_size: int) -> LoaderParts:
         length = len(dataset)
     except (TypeError, NotImplementedError):
         raise TargetError(
-            f"{source} a map-style data set without a length: {kind} has no __len__.",
+            f"{source} a map-style dataset without a length: {kind} has no __len__.",
             hint="Add __len__, or derive it from torch.utils.data.IterableDataset.",
         ) from None
     if length == 0:
         raise TargetError(
-            f"{source} an empty data set: len({kind}) is 0.",
+            f"{source} an empty dataset: len({kind}) is 0.",
             hint="Check the path that it reads from.",
         )
     sampler = order_sampler(dataset, shuffle=False, seed=0)

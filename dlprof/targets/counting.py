@@ -371,7 +371,7 @@ def _locate(batch: object, batch_size: int | None) -> _Place | None:
 
 
 def _is_one_sample(batch: object) -> bool:
-    """Whether this is a sample as data sets yield them: torch would have made lists and tensors."""
+    """Whether this is a sample as datasets yield them: torch would have made lists and tensors."""
     # Torch makes a list of a tuple that it doesn't batch; one of numbers alone is a batch of them.
     mixed = isinstance(batch, list) and any(_is_array(part) and part.shape for part in batch)
     if not isinstance(batch, tuple | Mapping) and not mixed:

@@ -32,7 +32,7 @@ def describe_loader(loader: Any, *, text: str, arguments: Mapping[str, str]) -> 
         raise TargetError(
             f"An epoch of {text!r} has no batch: {type_name(dataset)} has "
             f"{'no' if length is None else length} samples.",
-            hint="Check the path that it reads from; with drop_last=True a data set must hold at "
+            hint="Check the path that it reads from; with drop_last=True a dataset must hold at "
             "least one full batch.",
         )
     sampler = getattr(loader, "batch_sampler", None)
@@ -98,7 +98,7 @@ def length_of(found: object) -> int | None:
 
 
 def _samples(loader: Any, dataset: object) -> int | None:
-    """Samples per epoch: what the sampler draws, else what the data set holds."""
+    """Samples per epoch: what the sampler draws, else what the dataset holds."""
     batched = getattr(loader, "batch_size", None) is not None
     if batched and not isinstance(dataset, IterableDataset):
         drawn = length_of(getattr(loader, "sampler", None))

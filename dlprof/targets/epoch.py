@@ -35,7 +35,7 @@ class EpochGate:
         attached: Whether the loader asks this gate for its indices.
         reason: Why not, one sentence; empty when attached.
         batches: Index batches handed out in this epoch.
-        exact: Whether each of them has to come back as a batch. False for an iterable data set,
+        exact: Whether each of them has to come back as a batch. False for an iterable dataset,
             which may end before.
     """
 
@@ -54,9 +54,9 @@ class EpochGate:
         """Samples in each of this epoch's batches, in the order of their indices.
 
         With ``in_order=True`` the n-th batch that the loader yields has the n-th size. ``None``
-        where the indices don't say: those of an iterable data set, whose batches may hold fewer
+        where the indices don't say: those of an iterable dataset, whose batches may hold fewer
         than were asked for; index batches without a length; and single indices with
-        ``batch_size=None``, for which a data set may give a whole batch.
+        ``batch_size=None``, for which a dataset may give a whole batch.
         """
         known = self.exact and self.batches == len(self._sizes)
         return self._sizes if known else None
@@ -151,7 +151,7 @@ class GatedIndices:
     Args:
         source: The loader's own batch sampler, or its sampler with ``batch_size=None``.
         gate: When to stop, and where to count.
-        size_of: Samples that one index batch asks for; gives ``None`` where that can't be told.
+        size_of: Samples that one index batch asks for; gives ``None`` where that isn't known.
     """
 
     def __init__(self, source: Any, gate: EpochGate, size_of: Callable[[Any], int | None]) -> None:

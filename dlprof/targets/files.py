@@ -1,4 +1,4 @@
-"""The files that a data set names, and how to push them out of the page cache."""
+"""The files that a dataset names, and how to push them out of the page cache."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ class Eviction:
 
 
 def dataset_files(dataset: object, limit: int = DEFAULT_LIMIT) -> Iterator[Path]:
-    """Find the files that a data set names in its attributes, without loading a sample.
+    """Find the files that a dataset names in its attributes, without loading a sample.
 
     Looks at texts and paths, at lists and tuples of them or of ``(path, label)``, and into data
-    sets inside the data set (``Subset``, ``ConcatDataset``); directories are walked.
+    sets inside the dataset (``Subset``, ``ConcatDataset``); directories are walked.
 
     Args:
-        dataset: The user's data set; only looked at.
+        dataset: The user's dataset; only looked at.
         limit: Files after which to stop.
 
     Yields:
-        Existing files, each once where the data set names it once.
+        Existing files, each once where the dataset names it once.
     """
     found = _of_attributes(dataset, 0)
     for _, path in zip(range(limit), found, strict=False):

@@ -123,7 +123,7 @@ def _is_missing_target(error: ModuleNotFoundError, name: str) -> bool:
 def _import_failed(spec: TargetSpec, error: Exception) -> TargetError:
     hint = "Import it in a Python prompt to see the error alone."
     if isinstance(error, ModuleNotFoundError) and error.name:
-        hint = f"Install {error.name.partition('.')[0]!r} in this environment, or mend the import."
+        hint = f"Install {error.name.partition('.')[0]!r} in this environment, or fix the import."
     return TargetError(
         f"{spec.source!r} was found, but importing it failed: {one_line(error)}",
         hint=hint,
@@ -142,7 +142,7 @@ def _attribute(spec: TargetSpec, module: ModuleType) -> object:
         except Exception as error:
             raise TargetError(
                 f"Reading {name!r} of {path!r} failed: {one_line(error)}",
-                hint="The attribute is computed by code of the target; mend it there.",
+                hint="The attribute is computed by code of the target; fix it there.",
                 traceback=user_traceback(error),
             ) from error
         path = f"{path}:{name}" if path == spec.source else f"{path}.{name}"

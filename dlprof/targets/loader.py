@@ -100,9 +100,9 @@ def _refuse_partial_epochs(loader: Any, built: BuiltTarget) -> None:
     size, length = getattr(loader, "batch_size", None), built.target.length
     if isinstance(size, int) and length is not None and length < size:
         raise TargetError(
-            f"The data set is smaller than one batch: an epoch of {built.target.spec!r} has "
+            f"The dataset is smaller than one batch: an epoch of {built.target.spec!r} has "
             f"{length} samples, batch_size is {size}.",
-            hint=f"Set --batch-size to {length} or less, or give a larger data set.",
+            hint=f"Set --batch-size to {length} or less, or give a larger dataset.",
         )
 
 

@@ -48,7 +48,7 @@ class LoaderParts:
 
     Attributes:
         loader_class: DataLoader or the user's subclass.
-        dataset: The user's data set itself.
+        dataset: The user's dataset itself.
         batching: The legal one of three sets of arguments: ``batch_sampler``; ``batch_size``,
             ``drop_last`` and (for a map-style set) ``sampler``; or ``batch_size=None`` with
             ``sampler``.
@@ -69,7 +69,7 @@ class LoaderParts:
 
     @property
     def iterable(self) -> bool:
-        """Whether the data set is iterable-style."""
+        """Whether the dataset is iterable-style."""
         return isinstance(self.dataset, IterableDataset)
 
     @property
@@ -165,18 +165,18 @@ class LoaderParts:
         """The same parts in random order (seeded) or in sequence, with a note where neither fits.
 
         Raises:
-            TargetError: The data set's length is needed and can't be had.
+            TargetError: The dataset's length is needed and can't be had.
         """
         option = "--shuffle" if shuffle else "--no-shuffle"
         if self.iterable:
-            return self.noted(f"{option} is left out: an iterable data set orders itself.")
+            return self.noted(f"{option} is left out: an iterable dataset orders itself.")
         own = self.batching.get("sampler")
         if "batch_sampler" in self.batching or isinstance(own, BatchSampler):
             return self.noted(f"{option} is left out: the target has its own batch_sampler.")
         if not isinstance(self.dataset, Sized):
             raise TargetError(
                 f"{option} needs the length of {type(self.dataset).__name__}, which has none.",
-                hint=f"Leave {option} out, or add __len__ to the data set.",
+                hint=f"Leave {option} out, or add __len__ to the dataset.",
             )
         sampler = order_sampler(self.dataset, shuffle=shuffle, seed=seed)
         parts = dataclasses.replace(self, batching={**self.batching, "sampler": sampler})

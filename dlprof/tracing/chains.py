@@ -106,7 +106,7 @@ _STEPS = (list, tuple, _TimedList, _TimedTuple)
 
 
 class Chains:
-    """The chains of one data set, timed until they are let go.
+    """The chains of one dataset, timed until they are let go.
 
     Args:
         dataset: Where to look for them.
@@ -176,7 +176,7 @@ def _name(step: Any) -> str:
 
 
 def find_chains(dataset: object) -> list[Any]:
-    """Objects reachable from a data set's attributes that call a list of transforms in order.
+    """Objects reachable from a dataset's attributes that call a list of transforms in order.
 
     Looks through wrappers (``Subset``, ``ConcatDataset``, ``dataset.dataset``) and short lists and
     dicts, a few levels deep; runs no property of the user's. Chains within chains belong to the

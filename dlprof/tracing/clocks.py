@@ -33,7 +33,7 @@ class Reading(NamedTuple):
     Attributes:
         wall: Of the clock that all processes share.
         cpu: CPU time of this thread so far.
-        run_queue: How long this thread could run and had no core, so far; ``MISSING`` if unknown.
+        run_queue: How long this thread was runnable without a core, so far; ``MISSING`` if unknown.
     """
 
     wall: int

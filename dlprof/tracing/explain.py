@@ -30,8 +30,8 @@ _SLOWEST = 10
 LEAST_RESTED = 3
 """Batches from resting workers that tell what receiving one takes."""
 _ORDER: tuple[StageName, ...] = ("dispatch", "pick_up", *AGE_STAGES, "wait", "step")
-_NO_RUN_QUEUE = "the kernel tells no time in the run queue here, so waiting for a core counts as io"
-_WHOLE_BATCHES = "the data set is asked for whole batches (__getitems__)"
+_NO_RUN_QUEUE = "the kernel reports no run-queue delay here, so it counts as blocked time"
+_WHOLE_BATCHES = "the dataset is asked for whole batches (__getitems__)"
 _NO_STAMPS = "batches came without their worker's stamps: its worker_init_fn was not called"
 _NO_WINDOW = "no batch was yielded in the window"
 

@@ -1,7 +1,7 @@
-"""Times what torch's fetcher asks of a data set and of a collate function.
+"""Times what torch's fetcher asks of a dataset and of a collate function.
 
 Only the fetcher's own attributes are replaced: they are torch's, made anew in each worker and for
-each iterator. The user's code sees its own data set, as ``self`` and in ``get_worker_info()``.
+each iterator. The user's code sees its own dataset, as ``self`` and in ``get_worker_info()``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Stamps(Protocol):
 
 
 def timed_samples(dataset: Any, ends: list[float]) -> Any:
-    """A map-style data set as its fetcher sees it; all else goes to the data set itself."""
+    """A map-style dataset as its fetcher sees it; all else goes to the dataset itself."""
     stamp, clock = ends.append, now_s
 
     class TimedSamples:
@@ -49,7 +49,7 @@ def timed_samples(dataset: Any, ends: list[float]) -> Any:
 
 
 def timed_stream(stream: Iterator[Any], ends: list[float]) -> Any:
-    """An iterable data set's iterator as its fetcher sees it."""
+    """An iterable dataset's iterator as its fetcher sees it."""
     advance, stamp, clock = stream.__next__, ends.append, now_s
 
     class TimedStream:
@@ -68,9 +68,9 @@ def timed_stream(stream: Iterator[Any], ends: list[float]) -> Any:
 
 
 def asked_one_by_one(dataset: Any) -> bool:
-    """Whether the fetcher of a map-style data set asks for single samples.
+    """Whether the fetcher of a map-style dataset asks for single samples.
 
-    A ``Subset`` offers whole batches whatever it holds, and asks its data set for single samples if
+    A ``Subset`` offers whole batches whatever it holds, and asks its dataset for single samples if
     that has no ``__getitems__``: then nothing changes if it is asked for them itself.
     """
     if type(dataset) is Subset:

@@ -73,7 +73,7 @@ class Hook:
 
         def create_fetcher(kind: Any, data: Any, *rest: Any) -> Any:
             fetcher = original(kind, data, *rest)
-            if data is dataset:  # not one of a loader that the user's data set runs itself
+            if data is dataset:  # not one of a loader that the user's dataset runs itself
                 stamper.follow(fetcher)
             return fetcher
 

@@ -50,7 +50,7 @@ class Made(NamedTuple):
         chain: Per transform: calls and nanoseconds, one after the other; empty if none ran.
         names: Names of the transforms, the first time; else empty.
         facts: What was looked up since the batch before.
-        ended: Whether there is no batch: the worker's iterable data set has ended.
+        ended: Whether there is no batch: the worker's iterable dataset has ended.
         failed: Whether there is no batch but an exception.
     """
 

@@ -23,7 +23,7 @@ _SHORTAGES = ("out of memory", "allocate memory", "not enough memory")
 """As CUDA, torch and the system say it; an "illegal memory access" is none."""
 _NO_LINK = "the host's own memory has no link"
 _NO_COPIES = "no copy could be measured"
-_ONE_NODE = "the machine has one NUMA node, or the kernel tells of none"
+_ONE_NODE = "the machine has one NUMA node, or the kernel reports none"
 _UNKNOWN_NODE = "the NUMA node of the device's slot is not known"
 
 _Figure = TypeVar("_Figure")

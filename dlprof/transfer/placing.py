@@ -23,7 +23,7 @@ _ROUND_S = 0.02
 _LOOK_S = 0.3
 _MOST_COPIES = 400
 _ENDED = "the copies had ended before NVML answered"
-_TOO_FAST = "the copies were faster than the link that NVML told of"
+_TOO_FAST = "the copies were faster than the link that NVML reports"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ def block_figures(
         rows: One per batch, in the order of yields.
         samples: Samples of each.
         times_s: When the first of them came, as far as nothing but loading happened meanwhile.
-        transforms: Names of those that a chain in the data set runs, in its order.
+        transforms: Names of those that a chain in the dataset runs, in its order.
     """
     if len(rows) != len(samples):
         return {"failure": "some batches came past the hooks, so not all of them were timed"}
@@ -58,7 +58,7 @@ def block_figures(
 
 
 def _own_s(span: Span) -> float:
-    """What a stage took, less waiting for a core."""
+    """What a stage took, less run-queue delay."""
     return max(0, span.wall_ns - (span.run_queue_ns or 0)) * _NS
 
 

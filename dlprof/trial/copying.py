@@ -162,7 +162,7 @@ class Copying:
     def told(self, pin: PinCosts | None) -> Copies:
         """What the copies of the window cost."""
         held = held_bytes(self._runtime)
-        reasons = {} if held is not None else {"held_bytes": "torch doesn't tell"}
+        reasons = {} if held is not None else {"held_bytes": "torch doesn't report it"}
         told = Copies(
             device=str(self._runtime.device),
             uuid=identity(self._runtime)[1],

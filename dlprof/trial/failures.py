@@ -83,7 +83,7 @@ def classify(error: BaseException, exit_codes: Sequence[int] = ()) -> Failure:
     if isinstance(error, SystemExit):
         return Failure(
             kind="worker_exit",
-            message=f"The data set called sys.exit({error.code!r}).",
+            message=f"The dataset called sys.exit({error.code!r}).",
             hint="Let it raise an exception that says what is wrong instead.",
             stderr_tail=tail,
         )
@@ -100,7 +100,7 @@ def classify(error: BaseException, exit_codes: Sequence[int] = ()) -> Failure:
     return Failure(
         kind="worker_exception",
         message=f"{name} in {where}: {told}" if told else f"{name} in {where}.",
-        hint="The data set or its collate_fn raised this; the traceback shows where."
+        hint="The dataset or its collate_fn raised this; the traceback shows where."
         + (f" {remedies.TOO_LONG}" if isinstance(error, IndexError) else ""),
         stderr_tail=tail,
     )
@@ -166,7 +166,7 @@ def _of_ours(error: BaseException) -> Failure | None:
         return Failure(
             kind="empty",
             message="The loader yielded no batch.",
-            hint="Check the data set's length, the sampler, and drop_last with the batch size.",
+            hint="Check the dataset's length, the sampler, and drop_last with the batch size.",
         )
     if isinstance(error, WrongDataError):
         return Failure(kind=error.kind, message=str(error), hint=error.hint)

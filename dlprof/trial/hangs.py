@@ -135,7 +135,7 @@ def _stopped(standstill: Standstill) -> Failure | None:
 
 def _stuck(standstill: Standstill, places: Sequence[str]) -> Failure:
     """A hang of which only is known where it stands, and whether it computes."""
-    where = f"; it stands at {', '.join(places)}" if places else ""
+    where = f"; it is at {', '.join(places)}" if places else ""
     message = f"No batch came for {standstill.waited_s:.0f} s{where}."
     if standstill.idle:
         return _failure("deadlock", message, remedies.UNLOCKED, standstill)

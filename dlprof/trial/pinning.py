@@ -16,8 +16,8 @@ _THREAD = "pt_data_pin"
 
 _NO_THREAD = "no thread of this name runs: without workers the caller pins, in next()"
 _REPLACED = "the thread ended with an epoch, and what it had used is not known any more"
-_NO_SCHEDSTAT = "the kernel tells no CPU and run-queue time of threads here"
-_NO_STATS = "torch tells of page-locked memory on CUDA only"
+_NO_SCHEDSTAT = "the kernel reports no CPU and run-queue time of threads here"
+_NO_STATS = "torch reports page-locked memory on CUDA only"
 
 
 def pin_threads(proc: Path = Path("/proc/self")) -> dict[int, SchedStat] | None:

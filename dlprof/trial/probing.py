@@ -36,7 +36,7 @@ def probe(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
         or nothing where the loader says how many they are); ``sample_bytes`` (mean, as collated);
         ``accelerator`` (torch's name of it, or ``None``); ``least_bytes``, ``shared_bytes`` and
         ``descriptors`` of the smaller of the two; ``batch_failure`` if one can't be sent by a
-        worker, else ``None``; ``data_files`` (how many the data set names, up to a few);
+        worker, else ``None``; ``data_files`` (how many the dataset names, up to a few);
         ``start_method`` and ``sharing_strategy``, as they are where a
         configuration names none (``sharing_strategy`` is ``None`` where the target's own
         ``worker_init_fn`` may change it).
@@ -165,7 +165,7 @@ def _brought(batch: object, device: str) -> object:
 
 
 def _data_files(built: BuiltTarget) -> int:
-    """Files that the data set names, as far as it takes to know that it reads some."""
+    """Files that the dataset names, as far as it takes to know that it reads some."""
     from dlprof.targets.files import dataset_files  # noqa: PLC0415
 
     if built.parts is None:

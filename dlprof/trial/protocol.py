@@ -48,7 +48,7 @@ class TrialRequest:
         trial_s: Length of the measured window.
         step_s: Length of the consumer's step; 0 for none.
         step_callable: ``module:function`` to call with each batch instead.
-        cold_cache: Evict the data set's files from the page cache first.
+        cold_cache: Evict the dataset's files from the page cache first.
         temporary: A directory that the trial's processes may use; the supervisor removes it.
         turnover: Time the end of an epoch, if none comes by itself.
         probe: Instead of measuring, load a batch or two in the main process and describe them; with
@@ -124,7 +124,7 @@ class Channel:
     def receive(self) -> Message | None:
         """The next message, or ``None`` at the end of the stream.
 
-        Lines that are no message are left out: a data set that writes to a descriptor which is not
+        Lines that are no message are left out: a dataset that writes to a descriptor which is not
         its own must not end the sweep.
         """
         with contextlib.suppress(ConnectionResetError, ValueError, OSError):
@@ -137,7 +137,7 @@ class Channel:
     def hear(self) -> Message | None:
         """The next event of a process that may run the user's code, or ``None`` at the end.
 
-        What names none is left out: a data set may write JSON of its own there.
+        What names none is left out: a dataset may write JSON of its own there.
         """
         while (message := self.receive()) is not None:
             if isinstance(message.get("event"), str):

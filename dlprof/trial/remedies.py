@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 LESS_MEMORY = (
-    "Use fewer workers, a smaller prefetch_factor or batch_size, or keep the data set's index in "
+    "Use fewer workers, a smaller prefetch_factor or batch_size, or keep the dataset's index in "
     "tensors or arrays instead of Python objects."
 )
 FREE_MEMORY = (
@@ -40,19 +40,19 @@ UNLOCKED = (
     "answer."
 )
 MORE_TIME = "Raise --budget or --timeout if batches are that slow; otherwise that line doesn't end."
-NO_CUDA = "Keep CUDA out of the data set, or use --start-method spawn."
+NO_CUDA = "Keep CUDA out of the dataset, or use --start-method spawn."
 DEVICE_FULL = "The device's memory is full: dlprof machine shows who is on it; or use --device cpu."
 NOT_PINNED = "Only memory of the CPU can be pinned: use --pin-memory off, or yield CPU tensors."
 OWN_TIMEOUT = "The loader's own timeout ran out: raise it, or find what makes a batch so slow."
 TOO_LONG = "An IndexError may mean that __len__ promises more samples than there are."
-ENDED = "The data set, or a library that it uses, ended its own process."
-CRASHED = "Native code under the data set crashed: run it at --num-workers 0 under faulthandler."
+ENDED = "The dataset, or a library that it uses, ended its own process."
+CRASHED = "Native code under the dataset crashed: run it at --num-workers 0 under faulthandler."
 BY_SIGNAL = {
     "SIGKILL": "Something killed it, often the kernel for want of memory: use fewer workers.",
-    "SIGBUS": "A file that the data set maps (a memmap) was cut off meanwhile, or /dev/shm is "
+    "SIGBUS": "A file that the dataset maps (a memmap) was cut off during the trial, or /dev/shm is "
     "full.",
     "SIGTERM": "Another program ended it, such as a batch system whose time is over.",
     "SIGXCPU": "A limit of CPU time ended it (ulimit -t): raise it, or measure less.",
-    "SIGALRM": "The data set, or a library that it uses, set an alarm and does not catch it.",
+    "SIGALRM": "The dataset, or a library that it uses, set an alarm and does not catch it.",
 }
 """By the name of the signal that ended a worker, or the process that loads."""

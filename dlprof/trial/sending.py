@@ -1,7 +1,7 @@
 """Tries out, in a disposable process, what torch sends between a loader's processes.
 
 A batch that can't be sent is dropped by the worker, and the main process waits for it for ever; a
-data set that can't be pickled is no data set for ``spawn`` and ``forkserver``. Both can be known
+dataset that can't be pickled is no dataset for ``spawn`` and ``forkserver``. Both can be known
 before a trial is spent on them.
 """
 
@@ -89,7 +89,7 @@ def try_start(loader: Any, config: Config) -> Failure | None:
     ours, theirs = context.Pipe(duplex=False)
     goods = _Goods(
         {
-            "the data set": loader.dataset,
+            "the dataset": loader.dataset,
             "collate_fn": getattr(loader, "collate_fn", None),
             "worker_init_fn": getattr(loader, "worker_init_fn", None),
         }

@@ -236,7 +236,7 @@ class _Running:
             return Failure(
                 kind="timeout",
                 message=f"It did not answer within {format_duration(patience_s)}.",
-                hint=f"Raise {self._limit} if batches are that slow; otherwise the data set hangs.",
+                hint=f"Raise {self._limit} if batches are that slow; otherwise the dataset hangs.",
                 stderr_tail=tail,
             )
         if event.message is None:

@@ -15,7 +15,7 @@ from dlprof.units import format_duration
 
 _STOPPED = (
     "dlprof itself was stopped for {time} in the midst of this trial: what the machine did "
-    "meanwhile is not known"
+    "then is not known"
 )
 _NO_OBSERVER = "the observer gave no answer"
 
@@ -108,7 +108,7 @@ def timed_out(limits: Limits) -> Failure:
         kind="timeout",
         message=f"The trial did not end within {format_duration(limits.wall_s)}.",
         hint="Raise --timeout, or --budget where that left no more, if batches are that slow; "
-        "otherwise the data set hangs.",
+        "otherwise the dataset hangs.",
     )
 
 

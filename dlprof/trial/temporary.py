@@ -1,7 +1,7 @@
 """Where a trial's processes put temporary files, so that what they can't remove is found.
 
 The directory for temporary files stays the user's (``TMPDIR``, ``tempfile.gettempdir()``), because
-data sets look there for what a job has put there. What torch and multiprocessing make for
+datasets look there for what a job has put there. What torch and multiprocessing make for
 themselves goes elsewhere, or is known by its name.
 """
 
@@ -98,7 +98,7 @@ class Parting:
     """What an ordinary program does when it ends, and one that is ended by ``os._exit`` does not.
 
     Objects that were made after this one and want to be finalized at the end, are: above all
-    ``tempfile.TemporaryDirectory``, in which a data set may keep gigabytes. Functions registered
+    ``tempfile.TemporaryDirectory``, in which a dataset may keep gigabytes. Functions registered
     with ``atexit`` are not called, because there may be some that wait for what has ended already.
     """
 

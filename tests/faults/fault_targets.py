@@ -1,4 +1,4 @@
-"""Data sets that go wrong in real ways, one way at a time: the test writes which into a file.
+"""Datasets that go wrong in real ways, one way at a time: the test writes which into a file.
 
 So one process that has the target built serves many faults, and between two of them the very same
 target is well. Faults happen in workers only, in the middle of an epoch, unless their name says

@@ -1,4 +1,4 @@
-"""What a data set does in a worker costs one trial, named for what it is."""
+"""What a dataset does in a worker costs one trial, named for what it is."""
 
 from __future__ import annotations
 

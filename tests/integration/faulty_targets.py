@@ -1,4 +1,4 @@
-"""Data sets that go wrong in real ways, and small ones that go right; imported by trials."""
+"""Datasets that go wrong in real ways, and small ones that go right; imported by trials."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ def test_a_side_that_dies_is_stood_up_again(tmp_path: Path) -> None:
 def test_data_of_less_than_a_batch_is_the_targets_fault_on_both_sides(repository: Path) -> None:
     (repository / "data.py").write_text(data(length=1))
     run_git(repository, "commit", "-qam", "one sample")
-    with pytest.raises(TargetError, match=r"^The data set is smaller than one batch") as caught:
+    with pytest.raises(TargetError, match=r"^The dataset is smaller than one batch") as caught:
         check(repository)
     assert caught.value.exit_code == 2
 

@@ -127,8 +127,8 @@ def test_an_old_driver_has_fewer_figures(old_library: Path, tmp_path: Path) -> N
     assert usage["throttle_reasons"] == ["heat (hardware)"]
     assert usage["pcie_rx_bytes_per_s"] == 2000 * 1024
     assert usage["unavailable"] == {
-        "sm_active_fraction": "the driver is too old to tell",
-        "sm_occupancy_fraction": "the driver is too old to tell",
+        "sm_active_fraction": "the driver is too old to report it",
+        "sm_occupancy_fraction": "the driver is too old to report it",
     }
     assert told["neighbours"][0]["processes"] == 2
 

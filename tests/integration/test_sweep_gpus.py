@@ -69,7 +69,7 @@ def test_a_sweep_beside_an_old_and_slow_driver(tmp_path: Path) -> None:
     scenario = {"slow": "nvmlDeviceGetPcieThroughput", "slow_ms": 20, "processes": 2}
     (card,) = _sweep(old, tmp_path, **scenario)["trials"][-1]["usage"]["gpu"]
     assert card["other_processes"] == 2
-    assert card["unavailable"]["sm_active_fraction"] == "the driver is too old to tell"
+    assert card["unavailable"]["sm_active_fraction"] == "the driver is too old to report it"
 
 
 def test_a_sweep_on_a_split_card_that_keeps_its_memory_to_itself(

@@ -104,7 +104,7 @@ def test_a_web_loader_is_swept_as_a_loader(place: Path, function: str, batch: in
     assert {trial.samples_per_batch for trial in run.trials} == {batch}
     assert run.header.target.dataset.endswith("WebDataset")
     own = run.header.target.own_config
-    asked = None if function == "make_batched_dataset" else (2, 2)  # a data set has no settings
+    asked = None if function == "make_batched_dataset" else (2, 2)  # a dataset has no settings
     assert (own and (own.num_workers, own.prefetch_factor)) == asked
 
 

@@ -119,7 +119,7 @@ class Nested(Map):
 
 
 def mark(worker: int) -> None:
-    """A user's worker_init_fn: sets attributes on its data set, and draws."""
+    """A user's worker_init_fn: sets attributes on its dataset, and draws."""
     info = get_worker_info()
     assert info is not None
     dataset: Any = info.dataset

@@ -153,7 +153,7 @@ def test_goals(told: Any, own: Config | None, grid: Config, *, beside: bool, pas
     turns = [{SIX.key: 30.0, TWO.key: 29.8, NONE.key: 15.0, ONE.key: 12.0}] * 4
     found = [outcome(told, {told.DLPROF: own, told.GRID: grid}, finals=turns)]
     assert told.reached(found, 4, beside=beside) is passed
-    assert told.report(found, ["n"], {}, cells=4, beside=beside).passed is None  # one data set
+    assert told.report(found, ["n"], {}, cells=4, beside=beside).passed is None  # one dataset
     report = told.report(found * 13, ["n"], {}, cells=4, beside=beside)
     assert report.passed is passed
     assert report.name == ("picks_beside" if beside else "picks")

@@ -17,7 +17,7 @@ _THERE = torch.device("meta")
 
 
 class Pair(NamedTuple):
-    """A batch as many data sets give it."""
+    """A batch as many datasets give it."""
 
     image: torch.Tensor
     label: torch.Tensor

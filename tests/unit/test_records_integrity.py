@@ -37,7 +37,7 @@ from dlprof.search.exclusions import still_useful
 from dlprof.store import RunWriter, read_run
 
 OLD_DUPLICATED = (
-    "two workers gave the same first batch: an iterable data set must share its samples among "
+    "two workers gave the same first batch: an iterable dataset must share its samples among "
     "workers by torch.utils.data.get_worker_info(), or each comes once per worker"
 )
 OLD_LENGTH = (

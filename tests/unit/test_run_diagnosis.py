@@ -167,7 +167,7 @@ def test_a_wait_that_costs_the_script_nothing_is_not_explained() -> None:
 def test_few_batches_are_said_and_fewer_say_why_they_tell_nothing() -> None:
     some = diagnosed(told=dataclasses.replace(TOLD, batches=20))
     assert some is not None
-    assert "So few batches tell little of their spread." in some.notes
+    assert "So few batches say little of their spread." in some.notes
     fewer = diagnosed(told=dataclasses.replace(TOLD, batches=5))
     assert fewer is not None
     assert fewer.findings == ()

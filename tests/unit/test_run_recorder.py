@@ -16,7 +16,7 @@ from dlprof.records import WatchedLoader
 
 
 class Data(list[int]):
-    """A data set that can be watched going, unlike a bare list."""
+    """A dataset that can be watched going, unlike a bare list."""
 
 
 @pytest.fixture

@@ -109,7 +109,7 @@ def pair(
 def _alike_trials(run: Run) -> Run:
     """The run with those trials alone whose rates can be compared with each other.
 
-    None of explaining passes or with a cold cache; and no trial without a step beside trials of the
+    None of traced trials or with a cold cache; and no trial without a step beside trials of the
     same configuration that have one.
     """
     found = [trial for trial in run.trials if trial.purpose == "measure"]
@@ -162,12 +162,12 @@ def doubts(a: Chosen, b: Chosen) -> Iterator[str]:
     yield from _of_machines(a.run.header, b.run.header)
     if a.settings != b.settings and not bridges(a, b):
         yield (
-            "Neither run measured both settings, so that their part is reckoned; more workers also "
+            "Neither run measured both settings, so that their part is estimated; more workers also "
             "take a larger share of cores that neighbours want."
         )
     for name, own in (("A", a.own), ("B", b.own)):
         if len(own) == 1:
-            yield f"{name} was measured only once, so nothing tells how steady it is."
+            yield f"{name} was measured only once, so how steady it is is not known."
         if any(trial.whole_epochs for trial in own):
             yield f"The epochs of {name} were too short: its rate counts the turn of the epoch."
 
@@ -177,12 +177,12 @@ def _of_data(a: Chosen, b: Chosen) -> Iterator[str]:
     if data.spec != other.spec:
         yield f"The targets have different names ({data.spec} and {other.spec})."
     if data.dataset != other.dataset:
-        yield f"The data sets are of different classes ({data.dataset} and {other.dataset})."
+        yield f"The datasets are of different classes ({data.dataset} and {other.dataset})."
     if data.arguments != other.arguments:
         yield "The targets were given different arguments."
     if data.length != other.length:
         lengths = ("unknown" if n is None else f"{n:,}" for n in (data.length, other.length))
-        yield f"The data sets differ in length ({' and '.join(lengths)})."
+        yield f"The datasets differ in length ({' and '.join(lengths)})."
     if a.settings.batch_size != b.settings.batch_size:
         yield "The batch sizes differ: samples per second are compared all the same."
 

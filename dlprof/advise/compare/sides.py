@@ -22,7 +22,7 @@ _WITH_NEIGHBOURS = 0.2
 """Share of the CPUs that neighbours keep busy from which waiting for a core is put down to them."""
 
 _USED_UP = 0.9
-"""Share of the cores to be had that a loader uses which has all that it gets."""
+"""Share of the available cores that a loader uses which has all that it gets."""
 
 _USAGE = (
     *("own_cpu_cores", "available_cpu_cores", "other_cpu_cores", "run_queue_wait_fraction"),
@@ -169,7 +169,7 @@ def side_of(chosen: Chosen) -> Side:
 
 
 def _batch_figures(chosen: Chosen) -> dict[str, Any]:
-    """What explaining passes, or else calibrations, show; ``None`` where neither does."""
+    """What traced trials, or else calibrations, show; ``None`` where neither does."""
     run, config = chosen.run, chosen.config
     explained = _explanation(run, config)
     batch = explained.costs if explained is not None and explained.costs.cpu_s else None
@@ -203,7 +203,7 @@ def _batch_figures(chosen: Chosen) -> dict[str, Any]:
     copy_s = mean_s(stages=["copy"])
     if copy_s is None and known is not None:
         copy_s = each(known.copy_s)
-    io_s, source = mean_s("io_s"), "an explaining pass"
+    io_s, source = mean_s("io_s"), "a traced trial"
     if io_s is None and explained is not None and (fetch := explained.stage("fetch")) is not None:
         io_s = each(fetch.io_s)
     if io_s is None:

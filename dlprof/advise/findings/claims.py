@@ -19,8 +19,8 @@ class Place(enum.IntEnum):
     CONSUMER = 1  # nothing of the loader's matters
     FAULT = 2  # something is wrong that needn't be
     CROWD = 3  # others take so much that little can be said of the rest
-    SETTING = 4  # the data set is as it is, and the loader's settings don't suit it
-    NATURE = 5  # what loading this data set takes
+    SETTING = 4  # the dataset is as it is, and the loader's settings don't suit it
+    NATURE = 5  # what loading this dataset takes
     BEHIND = 6  # true as well, and hidden by another
 
 

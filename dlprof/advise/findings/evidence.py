@@ -35,7 +35,7 @@ class Experiment:
         role: What the trial is for.
         config: What to measure, canonical.
         explain: Whether the trial is instrumented; its rate is then compared with no other.
-        cold_cache: Whether the data set's files are dropped from the page cache before it.
+        cold_cache: Whether the dataset's files are dropped from the page cache before it.
         trial_s: Length of the window.
         turnover: Whether the end of an epoch is timed as well.
         repetition: Number of the interleaved block; trials of equal repetition are compared.
@@ -163,7 +163,7 @@ class Evidence:
         step_s: Length of the consumer's step; 0 for none.
         has_step: Whether the consumer does anything (a step that is a function has no stated
             length); without, it only waits, and its share of waiting says nothing.
-        reads_files: Whether the data set reads files; ``None`` where that isn't known.
+        reads_files: Whether the dataset reads files; ``None`` where that isn't known.
         script: Where it was watched; ``None`` for a loader that was measured by itself.
     """
 

@@ -66,7 +66,7 @@ def growth(view: View) -> Claim | None:
             "memory_available_bytes": room,
             "seconds_to_full": room / each_s,
         },
-        fix="Look for what the data set keeps (a list or cache that only grows), and keep its "
+        fix="Look for what the dataset keeps (a list or cache that only grows), and keep its "
         "index in tensors or arrays instead of Python objects.",
         code="""# one array: Python objects are copied page by page as workers count references
 self.paths = torch.tensor(...)  # or numpy arrays, or one bytes object with offsets""",
@@ -158,7 +158,7 @@ def limit(view: View) -> Claim | None:
         "",
         {"memory_bytes": room, "pss_peak_bytes": used, "failure": failure and failure.kind},
         f"Use fewer workers or shallower queues (num_workers={fewer.num_workers}), or keep the "
-        "data set's index in tensors instead of Python objects.",
+        "dataset's index in tensors instead of Python objects.",
         config=fewer,
     )
 

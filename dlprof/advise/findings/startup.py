@@ -36,11 +36,11 @@ def startup(view: View) -> Claim | None:
     several = f"{epochs:.0f} epochs" if persist and epochs > 1 else "an epoch"
     advice = "Set persistent_workers=True: workers then start once, not at every epoch."
     if forked:
-        advice = "Do less in worker_init_fn, and in what the data set opens at its first sample."
+        advice = "Do less in worker_init_fn, and in what the dataset opens at its first sample."
     elif persist:
         advice = (
             'Start workers by fork, or by forkserver with set_forkserver_preload(["torch"]), and '
-            "keep what the data set pickles small."
+            "keep what the dataset pickles small."
         )
     return Claim(
         "Starting workers costs more than it earns",

@@ -246,7 +246,7 @@ class View:
 
     @property
     def epoch_batches(self) -> int | None:
-        """Batches in an epoch; ``None`` where the target doesn't tell."""
+        """Batches in an epoch; ``None`` where the target doesn't say."""
         return self.evidence.target.epoch_batches(self.config.batch_size)
 
     @property

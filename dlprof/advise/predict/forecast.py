@@ -194,7 +194,7 @@ def forecast(run: Run, configs: Sequence[Config], situation: Situation) -> Forec
 
 
 MISSING = {
-    "samples_per_s": "the run doesn't tell how many samples a batch has",
+    "samples_per_s": "the run doesn't record how many samples a batch has",
     "epoch_batches_per_s": "how many batches an epoch has isn't known",
     "wait_fraction": "there is no step to wait: give --step-time",
     "pss_bytes": "memory was not measured with two values of num_workers",

@@ -176,7 +176,7 @@ def lone_side(settings: CheckSettings, cwd: Path) -> SidePlan:
 def data_fingerprint(target: Target) -> str:
     """What must be the same of the data for figures to be comparable, as eight characters.
 
-    Kind, class and size of the data set and of its batches: the samples themselves would have to
+    Kind, class and size of the dataset and of its batches: the samples themselves would have to
     be read to know more.
     """
     parts = (target.kind, target.dataset, target.length, target.batch_size)
@@ -215,7 +215,7 @@ def _figures(
     figures = figures_of_blocks(make_plan(), blocks)
     if "service.mean" not in figures:
         raise NothingMeasuredError(
-            "The blocks took no time that the clock can tell",
+            "The blocks took less time than the clock can resolve",
             hint="Choose a target that does more.",
         )
     return figures

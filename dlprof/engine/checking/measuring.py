@@ -77,7 +77,7 @@ def measure(
         )
         unavailable = dict.fromkeys(_STARTS, reason)
         plan = _plan(sides, settings, without=_STARTS)
-        listener.message(f"start-up is not measured: {reason}")
+        listener.message(f"time to first batch is not measured: {reason}")
     loop = _Loop(sides, plan, settings, listener, clock, began_s, starts_last=starts_last)
     return Measured(plan=plan, quads=loop.run(), unavailable=unavailable)
 

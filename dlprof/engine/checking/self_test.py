@@ -97,7 +97,7 @@ def _batch_s(quads: Sequence[Quad], sides: Sides) -> float:
     batch_s = statistics.median(costs) if costs else 0.0
     if batch_s <= 0:
         raise NothingMeasuredError(
-            "The blocks took no time that the clock can tell",
+            "The blocks took less time than the clock can resolve",
             hint="Choose a target that does more.",
         )
     return batch_s

@@ -40,7 +40,7 @@ class CheckSettings:
         design: How the sides take turns.
         block_s: Length of a block of loading, in seconds.
         override: Why a regression may pass; empty where none may.
-        warn_only: Whether a failure is only told.
+        warn_only: Whether a failure is only reported.
     """
 
     sweep: SweepSettings

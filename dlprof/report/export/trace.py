@@ -1,6 +1,6 @@
 """A run's timelines as a trace that ui.perfetto.dev and chrome://tracing open.
 
-Written in the Trace Event Format (JSON): a process per explained trial, a track per worker, its
+Written in the Trace Event Format (JSON): a process per traced trial, a track per worker, its
 feeder thread, the main process and the pin thread; what lies in queues as asynchronous slices, as
 several batches lie there at once; arrows that follow each batch from its worker to the consumer;
 counters of how many batches are where.
@@ -68,7 +68,7 @@ def _without_timeline(run: Run) -> UsageError:
             hint="Run the script with dlprof run, without --no-follow, and give that run file.",
         )
     return UsageError(
-        f"{name} holds no timeline, which only an explaining pass records",
+        f"{name} holds no timeline, which only a traced trial records",
         hint="Measure one with dlprof profile, and give its run file.",
     )
 

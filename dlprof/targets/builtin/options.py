@@ -82,7 +82,7 @@ class SyntheticOptions:
         dtype: Of each tensor.
         tensors: Tensors per sample.
         tail: Share of samples that cost more, and how many times as much.
-        iterable: Whether the data set is iterable-style.
+        iterable: Whether the dataset is iterable-style.
         length: Samples per epoch.
     """
 

@@ -1,4 +1,4 @@
-"""``shards``: an iterable-style data set over tar files of JPEGs, divided among workers."""
+"""``shards``: an iterable-style dataset over tar files of JPEGs, divided among workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's file: data sets and loaders that workers must be able to import by this file's name."""
+"""A user's file: datasets and loaders that workers must be able to import by this file's name."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Probe(Dataset[tuple[int, str]]):
 
 
 def set_offset(worker_id: int) -> None:
-    """Mark the worker's own copy of the data set."""
+    """Mark the worker's own copy of the dataset."""
     info: Any = get_worker_info()
     info.dataset.offset = 10 * (worker_id + 1)
 

@@ -319,10 +319,10 @@ def test_nothing_measured() -> None:
 def test_explained_trials_only() -> None:
     """``dlprof predict`` is named only where it has something to answer from."""
     explained = run([trial(W4, purpose="explain")])
-    with pytest.raises(NothingMeasuredError, match="explained trials only") as found:
+    with pytest.raises(NothingMeasuredError, match="traced trials only") as found:
         recommend(explained)
     assert "dlprof predict" not in found.value.hint
-    with pytest.raises(NothingMeasuredError, match="explained trials only") as found:
+    with pytest.raises(NothingMeasuredError, match="traced trials only") as found:
         recommend(dataclasses.replace(explained, calibration=calibration(cpu=0.01)))
     assert "or ask dlprof predict" in found.value.hint
 

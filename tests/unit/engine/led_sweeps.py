@@ -55,7 +55,7 @@ class PretendedBench:
         stop_after: Trials after which the user presses Ctrl-C.
         now_s: The clock.
         lasts_s: What a trial takes.
-        cost_s: CPU time of a batch, as explained trials tell it.
+        cost_s: CPU time of a batch, as traced trials tell it.
         explains: Whether they tell anything.
         calls: Trials so far.
     """

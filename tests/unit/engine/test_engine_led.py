@@ -207,7 +207,7 @@ def test_what_tells_nothing_is_measured_as_a_grid(tmp_path: Path) -> None:
 
 
 def test_what_makes_no_sense_is_explained_once_each_and_measured_as_a_grid(tmp_path: Path) -> None:
-    """As where a data set replaces the clock: its figures can't be kept, only the trial can."""
+    """As where a dataset replaces the clock: its figures can't be kept, only the trial can."""
     listener, path = Quiet(), tmp_path / "run"
     run = swept(path, PretendedBench(cost_s=math.inf), listener)
     explained = [trial.config for trial in run.trials if trial.purpose == "explain"]
@@ -254,7 +254,7 @@ def test_more_workers_that_fail_are_tried_once(tmp_path: Path) -> None:
 
 
 class Raising(PretendedBench):
-    """A data set that raises."""
+    """A dataset that raises."""
 
     def explain(self, *request: Any, **about: Any) -> Told:
         """A trial that fails by the target's own fault."""

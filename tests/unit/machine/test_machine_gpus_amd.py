@@ -69,7 +69,7 @@ def test_what_amdsmi_tells() -> None:
     assert usage.kernel_active_fraction == 0.73
     assert usage.memory_used_bytes == 1 << 30
     assert (usage.sm_clock_hz, usage.power_w) == (2.1e9, 300)
-    assert usage.unavailable["pcie_rx_bytes_per_s"] == "amdsmi doesn't tell"
+    assert usage.unavailable["pcie_rx_bytes_per_s"] == "amdsmi doesn't report it"
     assert crowd.processes == 2
     reader.close()
     assert reader.sample() == ()
@@ -191,7 +191,7 @@ def test_amds_cards_come_where_there_are_no_others(
     [
         (False, "linux", "nvidia-ml-py is not installed"),
         (True, "linux", "amdsmi is not installed, or finds no ROCm"),
-        (False, "darwin", "Apple's GPUs tell nothing to other processes than their user's"),
+        (False, "darwin", "Apple's GPUs report to their user's processes only"),
     ],
 )
 def test_without_cards_the_reason_fits_the_machine(

@@ -130,7 +130,7 @@ def test_nested_quotas_count_once(own_s: float, parent_s: float) -> None:
 def test_quotas_that_are_no_longer_to_be_seen_are_unknown() -> None:
     usage, missing = _window(_tree(cpu_ns=_S), throttled_ns=None)
     assert usage.throttled_fraction is None
-    assert missing["throttled_fraction"] == "the system stopped telling"
+    assert missing["throttled_fraction"] == "the system stopped reporting it"
 
 
 def test_pressures_are_shares_of_the_window() -> None:

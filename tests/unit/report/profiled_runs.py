@@ -1,4 +1,4 @@
-"""A run with everything that an explaining pass adds, for the tests of reports."""
+"""A run with everything that a traced trial adds, for the tests of reports."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from sample_run import RUN
 
 from dlprof.records import GpuUsage, Trial, Usage
 from dlprof.report.cards import CARD_HEAD, card_rows, card_text
-from dlprof.report.pictures import pictures_of
 from dlprof.report.progress import usage_text
+from dlprof.report.screen import render_html
 
 
 def _card(index: int = 0, **figures: Any) -> GpuUsage:
@@ -58,10 +58,9 @@ def test_a_report_has_cards_only_where_there_are_any() -> None:
     bare = dataclasses.replace(
         RUN, trials=tuple(dataclasses.replace(each, usage=Usage()) for each in RUN.trials)
     )
-    titles = [section.title for section in pictures_of(bare)]
-    assert "GPUs" not in titles
+    assert "<h2>GPUs</h2>" not in render_html(bare)
     seen = dataclasses.replace(RUN, trials=(_trial(_card(power_w=50.0)),))
-    assert "GPUs" in [section.title for section in pictures_of(seen)]
+    assert "<h2>GPUs</h2>" in render_html(seen)
 
 
 def test_progress_names_a_few_cards_and_lines_up_many() -> None:

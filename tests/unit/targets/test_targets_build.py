@@ -198,7 +198,7 @@ def test_shuffle_replaces_the_sampler_by_a_seeded_one() -> None:
 @pytest.mark.parametrize(
     ("own", "note"),
     [
-        (DataLoader(Stream()), "iterable data set orders itself"),
+        (DataLoader(Stream()), "iterable dataset orders itself"),
         (DataLoader(Numbers(), batch_sampler=[[1]]), "own batch_sampler"),
         (
             DataLoader(Numbers(), batch_size=None, sampler=BatchSampler(range(4), 2, True)),
@@ -331,8 +331,8 @@ def test_a_batch_size_that_only_the_callable_can_set() -> None:
         (lambda: (Numbers(), Numbers()), "a tuple of 2 of them; return the one to measure"),
         (lambda: {"train": Numbers()}, "no Dataset and no DataLoader: dict"),
         (Unsized(), "has no __len__"),
-        (Numbers(0), "empty data set"),
-        ([], "empty data set"),
+        (Numbers(0), "empty dataset"),
+        ([], "empty dataset"),
         (DataLoader(Numbers(3), batch_size=4, drop_last=True), "has no batch"),
         (lambda: 1 / 0, "raised ZeroDivisionError"),
         (lambda x: x, "needs the argument 'x'"),

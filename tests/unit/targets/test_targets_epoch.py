@@ -121,7 +121,7 @@ def test_sizes_without_batching() -> None:
     loader, gate = gated(DataLoader(Squares(), batch_size=None, sampler=[4, 2]))
     assert list(loader) == [16, 4]
     assert gate.exact
-    assert gate.sizes is None  # a data set may give a whole batch for an index
+    assert gate.sizes is None  # a dataset may give a whole batch for an index
     _, gate = gated(DataLoader(Endless(), batch_size=None))
     assert gate.attached
     assert not gate.exact

@@ -1,4 +1,4 @@
-"""Files that a data set names, and eviction from the page cache."""
+"""Files that a dataset names, and eviction from the page cache."""
 
 from __future__ import annotations
 

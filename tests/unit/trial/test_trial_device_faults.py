@@ -1,4 +1,4 @@
-"""Faults of the device that batches are copied to, which are not the data set's."""
+"""Faults of the device that batches are copied to, which are not the dataset's."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def test_what_is_no_message_is_left_out(rubbish: bytes) -> None:
 
 @pytest.mark.parametrize("rubbish", [b'{"loss": 0.5}\n', b'{"event": 3}\n', b"{}\n", b"[1]\n"])
 def test_what_names_no_event_is_not_heard(rubbish: bytes) -> None:
-    """A data set may write JSON of its own to a descriptor that is not its own."""
+    """A dataset may write JSON of its own to a descriptor that is not its own."""
     channel = said(rubbish + b'{"event": "beat"}\n' + rubbish)
 
     assert channel.hear() == {"event": "beat"}

@@ -110,7 +110,7 @@ def test_a_data_set_that_can_not_be_pickled() -> None:
     failure = try_start(DataLoader(Numbers(threading.Lock()), num_workers=1), SPAWN)
     assert failure is not None
     assert failure.kind == "not_picklable"
-    assert "started by spawn can't be sent the data set" in failure.message
+    assert "started by spawn can't be sent the dataset" in failure.message
     assert "--start-method fork" in failure.hint
     assert not multiprocessing.active_children()
 
