@@ -90,9 +90,9 @@ def show(
     verbose: options.Verbose = False,
 ) -> None:
     """Show the runs of a baseline, by what they can be compared with. Measures nothing."""
-    del quiet, verbose  # taken as by every command; there is no progress to hide
+    del quiet  # taken as by every command; there is no progress to hide
     from dlprof.engine.baselines import read_baseline
-    from dlprof.report.gate.history import baseline_document, render_baseline
+    from dlprof.report.gate.baseline import baseline_document, baseline_report
 
     if not file.exists():
         raise FileError(
@@ -102,7 +102,7 @@ def show(
     if as_json:
         streams.write_result(baseline_document(str(file), history))
     else:
-        streams.print_result(render_baseline(str(file), history))
+        streams.print_result(baseline_report(str(file), history), verbose=verbose)
 
 
 def _measured(
@@ -146,7 +146,7 @@ def _doubts(check: CheckReport) -> Iterator[str]:
 def _read(document: Path) -> CheckReport:
     """The check that a document holds."""
     from dlprof.files import check_plain
-    from dlprof.report.gate.document import read_check
+    from dlprof.report.gate.check import read_check
 
     try:
         check_plain(document, document.stat().st_mode, hint=_GIVE_DOCUMENT)

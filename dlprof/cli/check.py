@@ -95,7 +95,7 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
 
         with signals_while_measuring(), open_check_listener(quiet=quiet) as listener:
             test = run_self_test(settings, listener=listener)
-        check_kinds.show_self_test(test, as_json=as_json)
+        check_kinds.show_self_test(test, as_json=as_json, verbose=verbose)
         raise typer.Exit(check_kinds.self_test_code(test, fail_inconclusive=fails))
     settings = dataclasses.replace(settings, warn_only=warns)
     run = check_kinds.checker(baseline)
@@ -104,7 +104,7 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
     code = exit_code(report, fail_inconclusive=fails)
     unwritten = checked.write_files(report, files)
     checked.tell_github(report, os.environ, fails=code is not ExitCode.OK)
-    checked.show(report, as_json=as_json)
+    checked.show(report, as_json=as_json, verbose=verbose)
     for fault in unwritten:  # the verdict was dearer than the files: it is told all the same
         faults.show(faults.describe(fault, verbose=False), as_json=False)
         code = code or fault.exit_code

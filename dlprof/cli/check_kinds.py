@@ -45,16 +45,14 @@ def checker(
     return lambda settings, listener: check_baseline(settings, baseline, listener=listener)
 
 
-def show_self_test(test: SelfTest, *, as_json: bool) -> None:
+def show_self_test(test: SelfTest, *, as_json: bool, verbose: bool) -> None:
     """The self-test on stdout."""
+    from dlprof.report.gate.self_test import self_test_document, self_test_report
+
     if as_json:
-        from dlprof.report.gate.self_test import self_test_document
-
         streams.write_result(self_test_document(test))
-        return
-    from dlprof.report.gate.self_test import render_self_test
-
-    streams.print_result(render_self_test(test))
+    else:
+        streams.print_result(self_test_report(test), verbose=verbose)
 
 
 def self_test_code(test: SelfTest, *, fail_inconclusive: bool) -> ExitCode:

@@ -93,13 +93,11 @@ def tell_github(check: CheckReport, environ: Mapping[str, str], *, fails: bool) 
             sys.stderr.flush()
 
 
-def show(check: CheckReport, *, as_json: bool) -> None:
+def show(check: CheckReport, *, as_json: bool, verbose: bool) -> None:
     """The verdict on stdout."""
+    from dlprof.report.gate.check import check_document, check_report
+
     if as_json:
-        from dlprof.report.gate.document import check_document
-
         streams.write_result(check_document(check))
-        return
-    from dlprof.report.gate.screen import render_check
-
-    streams.print_result(render_check(check))
+    else:
+        streams.print_result(check_report(check), verbose=verbose)

@@ -53,17 +53,17 @@ _SCALES = ((0.9995e-3, 1e6, "µs"), (0.9995, 1e3, "ms"), (_LONG_S, 1.0, "s"))
 
 
 def percent(fraction: float, *, signed: bool = True) -> str:
-    """A fraction as ``+9.8 %``; whole where it is large.
+    """A fraction as ``+9.8%``; whole where it is large.
 
     >>> percent(0.0977), percent(-0.004), percent(12.0), percent(0.05, signed=False)
-    ('+9.8 %', '-0.4 %', '+1,200 %', '5 %')
+    ('+9.8%', '-0.4%', '+1,200%', '5%')
     """
     hundred = max(-_MOST_PERCENT, min(_MOST_PERCENT, 100 * fraction))
     if not signed:
-        return f"{hundred:.3g} %"
+        return f"{hundred:.3g}%"
     if abs(hundred) < 0.05:
-        return "0.0 %"
-    return f"{hundred:+,.1f} %" if abs(hundred) < 99.95 else f"{hundred:+,.0f} %"
+        return "0.0%"
+    return f"{hundred:+,.1f}%" if abs(hundred) < 99.95 else f"{hundred:+,.0f}%"
 
 
 def seconds_text(seconds: float) -> str:
@@ -108,7 +108,7 @@ def amount(value: float, unit: str) -> str:
 def figures_text(
     shift: float, low: float, high: float, *, unit: str | None, base: float | None
 ) -> str:
-    """A shift with its interval: ``+9.8 % (+8.1 to +11.6 %)``, ``+1.0 MiB (-1.1 to +2.5 MiB)``.
+    """A shift with its interval: ``+9.8% (+8.1 to +11.6%)``, ``+1.0 MiB (-1.1 to +2.5 MiB)``.
 
     Args:
         shift: The estimate.
@@ -118,7 +118,7 @@ def figures_text(
         base: The base's figure, for the percentage beside an amount.
     """
     if unit is None:
-        ends = f"{percent(low).removesuffix(' %')} to {percent(high)}"
+        ends = f"{percent(low).removesuffix('%')} to {percent(high)}"
         return f"{percent(shift)} ({ends})" if _known(low, high) else percent(shift)
     text = _amounts(shift, low, high, unit) if _known(low, high) else amount(shift, unit)
     if base is not None and base > 0 and math.isfinite(shift / base):
@@ -128,12 +128,9 @@ def figures_text(
 
 def _amounts(shift: float, low: float, high: float, unit: str) -> str:
     """A difference with its interval, all in the unit of the largest of them."""
-    largest = max(abs(each) for each in (shift, low, high))
-    if largest >= _LONG_S and unit != "bytes":
-        return f"{amount(shift, unit)} ({amount(low, unit)} to {amount(high, unit)})"
-    factor, name, decimals = _scale(largest, unit)
-    texts = [f"{factor * each:+.{decimals}f}" for each in (shift, low, high)]
-    one, least, most = (text if float(text) else "0" for text in texts)
+    factor, name, decimals = _scale(max(abs(each) for each in (shift, low, high)), unit)
+    figures = [round(factor * each, decimals) for each in (shift, low, high)]
+    one, least, most = (f"{each:+,.{decimals}f}" if each else "0" for each in figures)
     return f"{one} {name} ({least} to {most} {name})"
 
 

@@ -129,7 +129,7 @@ class Checker:
         if folder is None:
             return
         from dlprof.files import make_folder, replace_file
-        from dlprof.report.gate.document import check_document
+        from dlprof.report.gate.check import check_document
 
         name = _ODD.sub("-", self._request.node.nodeid).strip("-")[-180:]
         again = f"-{self._count}" if self._count > 1 else ""

@@ -166,7 +166,7 @@ class ViewFigures:
         low: Lower end of its interval; ``None`` where there are too few quads for one.
         high: Upper end; the interval's two ends each err with the rule's ``alpha``.
         limit: What ``low`` is held against.
-        text: Shift and interval for people, such as ``+9.8 % (+8.1 to +11.6 %)``.
+        text: Shift and interval for people, such as ``+9.8% (+8.1 to +11.6%)``.
         limit_text: The limit for people.
     """
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
 from pathlib import Path
 
 import pytest
-from gate_samples import KEY, block, entries, service_plan
-from rich.console import Console
+from gate_samples import KEY, block, check_golden, entries, service_plan
+from golden import drawn
 
 from dlprof.engine.baselines import read_baseline, record_entry
 from dlprof.errors import FileError
 from dlprof.gate import figures_of_blocks, make_plan, render_entry
-from dlprof.report.gate.history import baseline_document, render_baseline
+from dlprof.records.gate import BaselineEntry
+from dlprof.report.gate.baseline import baseline_document, baseline_report
 
 FIGURES = (0.0100, 0.0101, 0.0099)
 
@@ -23,11 +25,8 @@ def baseline(tmp_path: Path) -> Path:
     return tmp_path / "loading.jsonl"
 
 
-def shown(path: Path) -> str:
-    console = Console(width=100, color_system=None)
-    with console.capture() as capture:
-        console.print(render_baseline("loading.jsonl", read_baseline(path)))
-    return capture.get()
+def shown(path: Path, width: int = 100, *, verbose: bool = False) -> str:
+    return drawn(baseline_report("loading.jsonl", read_baseline(path)), width, verbose=verbose)
 
 
 def test_a_file_that_is_not_there_yet_holds_nothing(baseline: Path) -> None:
@@ -98,23 +97,40 @@ def test_blocks_that_tell_nothing_give_no_figure() -> None:
     assert figures_of_blocks(service_plan(), blocks) == {}
 
 
-def test_show_tells_runs_by_kind_and_how_many_are_missing(baseline: Path) -> None:
-    for entry in entries(FIGURES):
-        record_entry(baseline, entry)
+def _written(path: Path, history: list[BaselineEntry]) -> None:
+    path.write_text("".join(f"{render_entry(each)}\n" for each in history))
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_show_as_recorded(baseline: Path, width: int) -> None:
+    other = dataclasses.replace(KEY, target="text", cpu_model="Another CPU")
+    bare = dataclasses.replace(entries([0.01] * 13)[-1], figures={}, commit="")
+    _written(baseline, [*entries([0.02], other), *entries(FIGURES * 4), bare])
+    text = shown(baseline, width)
+    check_golden(f"history-{width}.txt", text)
+    assert len(text.splitlines()) <= 16 or width < 80
+    if width == 80:
+        check_golden("history-verbose.txt", shown(baseline, width, verbose=True))
+
+
+def test_show_says_how_many_runs_are_missing(baseline: Path) -> None:
+    _written(baseline, entries(FIGURES))
     text = shown(baseline)
     assert "loading.jsonl: 3 runs" in text
     assert KEY.cpu_model in text
-    assert "+1.0 %" in text
+    assert "+1.0%" in text
     assert "2 more runs needed" in text
 
 
 def test_show_leaves_out_the_earliest_of_many(baseline: Path) -> None:
-    baseline.write_text("".join(f"{render_entry(each)}\n" for each in entries([0.01] * 13)))
-    assert "3 earlier runs not shown" in shown(baseline)
+    _written(baseline, entries([0.01] * 13))
+    assert "6 earlier runs not shown" in shown(baseline)
+    assert "not shown" not in shown(baseline, verbose=True).partition("Baseline")[0]
 
 
 def test_an_empty_baseline_is_shown_as_such(baseline: Path) -> None:
-    assert "0 runs" in shown(baseline)
+    assert "loading.jsonl: 0 runs" in shown(baseline)
+    assert "a sample" not in shown(baseline, verbose=True)
 
 
 def test_the_document_holds_every_run_under_its_key(baseline: Path) -> None:

@@ -6,13 +6,13 @@ import dataclasses
 import json
 
 import pytest
-from gate_samples import load_quads, start_quads
-from rich.console import Console
+from gate_samples import check_golden, load_quads, start_quads
+from golden import drawn
 
 from dlprof.gate import checked_target, make_plan, make_self_test
 from dlprof.records.gate import TargetCheck
 from dlprof.records.self_test import SelfTest
-from dlprof.report.gate.self_test import render_self_test, self_test_document
+from dlprof.report.gate.self_test import self_test_document, self_test_report
 
 
 def check(slower: float, *, noise: float = 0.01, quads: int = 36) -> TargetCheck:
@@ -25,19 +25,27 @@ def examined(same: TargetCheck, slowed: TargetCheck) -> SelfTest:
 
 
 def shown(test: SelfTest) -> str:
-    console = Console(width=80, color_system=None)
-    with console.capture() as capture:
-        console.print(render_self_test(test))
-    return capture.get()
+    return drawn(self_test_report(test), 80, verbose=True)
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_the_screen(width: int) -> None:
+    report = self_test_report(examined(check(0.0), check(0.10)))
+    check_golden(f"self-test-{width}.txt", drawn(report, width))
+    assert len(drawn(report, 80).splitlines()) <= 16
+
+
+def test_all_figures() -> None:
+    check_golden("self-test-verbose.txt", shown(examined(check(0.0), check(0.10))))
 
 
 def test_a_machine_that_tells_both_is_trusted() -> None:
     test = examined(check(0.0), check(0.10))
     assert test.trusted
     text = shown(test)
-    assert "TRUSTED: checks on this machine" in text
+    assert "Verdict  TRUSTED: checks on this machine" in text
     assert "The same code passed against itself after 12 s" in text
-    assert "Code made slower by 10 % failed after" in " ".join(text.split())
+    assert "Code made slower by 10% failed after" in " ".join(text.split())
 
 
 def test_equal_code_that_fails_is_the_first_thing_to_say() -> None:

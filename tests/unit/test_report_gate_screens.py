@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import io
 import itertools
 from collections.abc import Callable, Mapping
 
@@ -17,12 +15,12 @@ from gate_samples import (
     inconclusive_check,
     passing_check,
 )
-from rich.console import Console
+from golden import drawn
 
 from dlprof.errors import ExitCode
 from dlprof.gate import exit_code
 from dlprof.records.gate import CheckReport, StageShift
-from dlprof.report.gate.document import check_document
+from dlprof.report.gate.check import check_document, check_report
 from dlprof.report.gate.github import render_annotation, render_outputs
 from dlprof.report.gate.junit import render_junit
 from dlprof.report.gate.markdown import render_comment, render_summary
@@ -31,7 +29,6 @@ from dlprof.report.gate.metrics import (
     render_benchmark_action,
     render_openmetrics,
 )
-from dlprof.report.gate.screen import render_check
 from dlprof.report.gate.wording import advice, notes, stage_lines
 
 CHECKS: Mapping[str, Callable[[], CheckReport]] = {
@@ -56,14 +53,6 @@ RENDERERS: Mapping[str, Callable[[CheckReport], str]] = {
 }
 
 
-def drawn(check: CheckReport, width: int) -> str:
-    """The screen as a file gets it."""
-    file = io.StringIO()
-    console = Console(file=file, width=width, markup=False, highlight=False, emoji=False)
-    console.print(render_check(check), crop=False)
-    return "".join(f"{line.rstrip()}\n" for line in file.getvalue().splitlines())
-
-
 def counted() -> Callable[[], str]:
     """Delimiters that a recorded file can hold."""
     numbers = itertools.count()
@@ -71,11 +60,25 @@ def counted() -> Callable[[], str]:
 
 
 @pytest.mark.parametrize("name", CHECKS)
-@pytest.mark.parametrize("width", [60, 100])
+@pytest.mark.parametrize("width", [60, 80, 200])
 def test_the_screen(name: str, width: int) -> None:
-    text = drawn(CHECKS[name](), width)
+    text = drawn(check_report(CHECKS[name]()), width)
     check_golden(f"{name}-{width}.txt", text)
+    assert max(map(len, text.splitlines())) <= width
+    assert len(text.splitlines()) <= 16 or width < 80 or name == "hostile"
+
+
+@pytest.mark.parametrize("name", CHECKS)
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_all_figures(name: str, width: int) -> None:
+    text = drawn(check_report(CHECKS[name]()), width, verbose=True)
     assert max(map(len, text.splitlines())) <= width or name == "hostile"
+    if width == 80:
+        check_golden(f"{name}-verbose.txt", text)
+
+
+def test_the_screen_in_ascii() -> None:
+    check_golden("failing-80-ascii.txt", drawn(check_report(failing_check()), 80, "ascii"))
 
 
 @pytest.mark.parametrize("name", ["failing", "inconclusive", "hostile"])
@@ -95,17 +98,19 @@ def test_the_document() -> None:
 
 @pytest.mark.parametrize("name", CHECKS)
 def test_a_screen_says_the_verdict_first_and_never_acts_on_the_terminal(name: str) -> None:
-    text = drawn(CHECKS[name](), 60)
-    assert text.split(":")[0].split(",")[0] in {"PASS", "FAIL", "INCONCLUSIVE", "NO BASELINE"}
+    text = drawn(check_report(CHECKS[name]()), 60)
+    verdict = text.removeprefix("  Verdict").split(":")[0].split(",")[0].strip()
+    assert verdict in {"PASS", "FAIL", "INCONCLUSIVE", "NO BASELINE"}
+    text = drawn(check_report(CHECKS[name]()), 60, verbose=True)
     assert all(each.isprintable() or each == "\n" for each in text)
     assert not [line for line in text.splitlines() if line.lstrip().startswith(("::", "##["))]
 
 
-@pytest.mark.parametrize("render", [functools.partial(drawn, width=200), render_summary])
-def test_what_was_not_judged_is_said_with_its_reason(render: Callable[[CheckReport], str]) -> None:
+def test_what_was_not_judged_is_said_with_its_reason() -> None:
     check = dataclasses.replace(passing_check(), unavailable={"startup": "a start takes 9 s"})
-    assert "Start-up was not judged: a start takes 9 s." in render(check)
-    assert "not judged" not in render(passing_check())
+    for text in (drawn(check_report(check), 200), render_summary(check)):
+        assert "Start-up was not judged: a start takes 9 s." in text
+    assert "not judged" not in render_summary(passing_check())
 
 
 def test_where_the_time_went_never_contradicts_itself() -> None:

@@ -391,7 +391,7 @@ def test_the_screen_in_ascii() -> None:
 
 
 def test_all_figures_as_recorded() -> None:
-    check_golden("transfer-verbose-80.txt", _text(_transfers(), 80))
+    check_golden("transfer-verbose.txt", _text(_transfers(), 80))
 
 
 def test_the_screen_shows_the_figures_and_what_limits_them() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from dlprof.records.gate import CheckReport
-from dlprof.report.gate.document import check_document
+from dlprof.report.gate.check import check_document
 from dlprof.report.gate.junit import render_junit
 from dlprof.report.gate.markdown import render_comment
 from dlprof.report.gate.metrics import (

@@ -63,7 +63,7 @@ def _judged(case: ET.Element, check: CheckReport, gate: GateResult) -> None:
 
 def _figures(gate: GateResult) -> list[str]:
     return [
-        f"{row.metric}: {row.base} -> {row.change}, {row.shift}; limit {row.limit}"
+        f"{row.metric}{row.view}: {row.base} -> {row.change}, {row.shift}; limit {row.limit}"
         for row in rows([gate])
         if gate.views
     ]

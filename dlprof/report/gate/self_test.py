@@ -1,20 +1,31 @@
-"""A self-test as people read it on a terminal, and as a JSON document."""
+"""What ``dlprof check --self-test`` has to say, and its JSON document."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-
-from rich.console import Group, RenderableType
-from rich.text import Text
+from collections.abc import Iterator, Sequence
 
 from dlprof.gate.wording import amount, percent
-from dlprof.records.self_test import Reach, SelfTest
+from dlprof.records.gate import TargetCheck
+from dlprof.records.self_test import Reach, SelfTest, Sight
+from dlprof.report.document import (
+    Bar,
+    Chart,
+    Document,
+    Facts,
+    Piece,
+    Section,
+    Span,
+    Text,
+    Words,
+    facts,
+    section,
+)
 from dlprof.report.gate.wording import STATE_WORDS, short
-from dlprof.report.layout import INDENT, Hanging
 from dlprof.store.codec import to_json
 from dlprof.units import format_duration
 
+_MOST_BARS = 7
 _MOST_TEXT = 1000
 
 
@@ -29,41 +40,56 @@ def self_test_document(test: SelfTest) -> str:
     return "{\n" + ",\n".join(lines) + "\n}"
 
 
-def render_self_test(test: SelfTest) -> RenderableType:
-    """Whether verdicts can be trusted here, and how small a slowdown can be seen."""
-    word, style = ("TRUSTED", "green") if test.trusted else ("NOT TRUSTED", "yellow")
-    heading = Text(f"{word}: ", style=style).append("checks on this machine", style="bold")
-    explained = Hanging("", Text(short(test.explanation, _MOST_TEXT)))
-    return Group(heading, explained, *_verdicts(test), *_sights(test), *_reach(test))
+def self_test_report(test: SelfTest) -> Document:
+    """Whether verdicts can be trusted here, and how small a slowdown a check detects.
 
-
-def _verdicts(test: SelfTest) -> Iterator[RenderableType]:
-    yield Text()
+    Args:
+        test: What came out.
+    """
     slower = percent(test.injected, signed=False)
-    for label, check in (("the same code", test.same), (f"{slower} slower", test.slowed)):
-        took = format_duration(check.measured_s)
-        word = STATE_WORDS[check.verdict.state]
-        yield Text(f"{INDENT}{label:<16} {word:<12}  after {took}")
+    runs = (("the same code", test.same), (f"{slower} slower", test.slowed))
+    reach = [(each.label, _worse(each)) for each in test.reach]
+    return Document(
+        title="Self-test of dlprof check",
+        answer=(
+            Facts(tuple(_answer(test))),
+            *_chart(test.sights),
+            Text(Span("Details: -v", "soft")),
+        ),
+        details=(
+            Section("Verdicts", (Facts(tuple((name, _verdict(run)) for name, run in runs)),)),
+            *section("What fails a check here", facts(reach)),
+        ),
+    )
 
 
-def _sights(test: SelfTest) -> Iterator[RenderableType]:
-    if not test.sights:
-        return
-    yield Text()
-    yield Text("What would have failed a check of the service time here")
-    for sight in test.sights:
-        yield Text(f"{INDENT}after {sight.quads:>2} quads  {percent(sight.slowdown)}")
+def _answer(test: SelfTest) -> Iterator[tuple[str, Words]]:
+    word = Span("TRUSTED", "good") if test.trusted else Span("NOT TRUSTED", "warn")
+    yield "Verdict", (word, ": checks on this machine")
+    yield "Why", short(test.explanation, _MOST_TEXT)
+    if test.sights:
+        last = test.sights[-1]
+        worse = _slowdown(last)
+        yield "Detects", f"a service time {worse} worse, after {last.quads} rounds"
 
 
-def _reach(test: SelfTest) -> Iterator[RenderableType]:
-    if not test.reach:
-        return
-    yield Text()
-    yield Text("What would have failed it in other metrics")
-    width = max(len(each.label) for each in test.reach)
-    for each in test.reach:
-        if each.name != "service":
-            yield Hanging(f"{INDENT}{each.label:<{width}}  ", Text(_worse(each)))
+def _verdict(check: TargetCheck) -> str:
+    return f"{STATE_WORDS[check.verdict.state]} after {format_duration(check.measured_s)}"
+
+
+def _chart(sights: Sequence[Sight]) -> Iterator[Chart]:
+    """The smallest slowdown of the service time that fails, by how long is measured."""
+    if len(sights) > 1:
+        shown = (*sights[: _MOST_BARS - 1], *sights[_MOST_BARS - 1 :][-1:])
+        bars = (
+            Bar(label=str(sight.quads), pieces=(Piece(sight.slowdown),), figure=_slowdown(sight))
+            for sight in shown
+        )
+        yield Chart(label="rounds", unit="detectable", bars=tuple(bars))
+
+
+def _slowdown(sight: Sight) -> str:
+    return percent(sight.slowdown).removeprefix("+")
 
 
 def _worse(reach: Reach) -> str:

@@ -15,6 +15,7 @@ from dlprof.records.gate import (
     Compared,
     GateResult,
     GateState,
+    StageShift,
     TargetCheck,
     ViewFigures,
 )
@@ -35,7 +36,7 @@ _HEADLINES: Mapping[GateState, str] = MappingProxyType(
     {
         "pass": "Data loading did not get slower",
         "fail": "Data loading got slower",
-        "inconclusive": "It can't be told whether data loading got slower",
+        "inconclusive": "It is undecided whether data loading got slower",
         "no_baseline": "There is no comparable baseline",
     }
 )
@@ -106,7 +107,8 @@ class Row:
     """One view of one metric as texts.
 
     Attributes:
-        metric: Label, with the view where there are several.
+        metric: Label.
+        view: Its ending where there are several views, such as ``" (mean)"``.
         base: The base's figure.
         change: The change's.
         shift: How much worse it is, with its interval.
@@ -115,6 +117,7 @@ class Row:
     """
 
     metric: str
+    view: str = ""
     base: str
     change: str
     shift: str
@@ -137,7 +140,8 @@ def rows(gates: Sequence[GateResult]) -> Iterator[Row]:
             )
         for place, view in enumerate(gate.views):
             yield Row(
-                metric=short(gate.label) + view_text(view),
+                metric=short(gate.label),
+                view=view_text(view),
                 base=figure_text(view.base, gate.unit),
                 change=figure_text(view.change, gate.unit),
                 shift=short(view.text),
@@ -172,19 +176,21 @@ def notes(target: TargetCheck) -> list[str]:
     return [loaded, *target.verdict.notes]
 
 
-def stage_lines(target: TargetCheck) -> list[tuple[str, str]]:
-    """Where the time went: stages by name, with a text for each.
+def stage_line(stage: StageShift) -> str:
+    """What a stage took and takes, such as ``2.00 ms to 2.20 ms``.
 
     The change's figure is the base's and the shift: medians of each side may differ the other way.
     """
+    change_s = max(0.0, stage.base_s + stage.shift_s)
+    return f"{seconds_text(stage.base_s)} to {seconds_text(change_s)}"
+
+
+def stage_lines(target: TargetCheck) -> list[tuple[str, str]]:
+    """Where the time went: stages by name, with a text for each."""
     lines = []
     for stage in target.verdict.stages:
         each = "" if stage.stage == "startup" else " a sample"
-        text = (
-            f"{amount(stage.shift_s, 's')}{each}, "
-            f"{seconds_text(stage.base_s)} to "
-            f"{seconds_text(max(0.0, stage.base_s + stage.shift_s))}"
-        )
+        text = f"{amount(stage.shift_s, 's')}{each}, {stage_line(stage)}"
         lines.append((short(stage.stage), text))
     return lines
 
@@ -192,21 +198,17 @@ def stage_lines(target: TargetCheck) -> list[tuple[str, str]]:
 def advice(check: CheckReport) -> str:
     """What to do now, in a sentence; empty where there is nothing to do."""
     if check.state == "fail" and not check.override:
-        where = "dlprof profile says where the time goes."
-        leave = "If the slowdown is meant, let it pass with --allow-regression REASON; else "
-        return where if check.warn_only else f"{leave}{where}"
+        accept = "" if check.warn_only else "; --allow-regression REASON accepts it"
+        return f"dlprof profile finds why{accept}"
     reasons = {gate.reason for target in check.targets for gate in target.verdict.gates}
     if check.state == "inconclusive" and "unusable_blocks" in reasons:
-        return "Mend what kept the blocks from being measured, then check again."
+        return "Fix what kept the blocks from being measured, then check again"
     if check.state == "inconclusive" and reasons & _UNDECIDED:
         if any(map(_has_looks_left, check.targets)):
-            return "Give it more time with --budget, or a machine that does less beside it."
-        return (
-            "More time won't tell: use a machine that does less beside it, or allow for more with "
-            "--fail-above."
-        )
+            return "Give it more time with --budget, or use a quieter machine"
+        return "More time won't help: use a quieter machine, or accept more with --fail-above"
     if check.state == "no_baseline":
-        return "Record runs on this machine with dlprof baseline update FILE."
+        return "Record runs on this machine with dlprof baseline update FILE"
     return ""
 
 

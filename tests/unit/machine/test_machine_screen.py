@@ -98,13 +98,14 @@ def test_the_shared_server(width: int) -> None:
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_all_of_the_shared_server(width: int) -> None:
     text = drawn(machine_report(_shared_server()), width, verbose=True)
-    check_golden(f"machine-verbose-{width}.txt", text)
     assert max(map(len, text.splitlines())) <= width
+    if width == 80:
+        check_golden("machine-verbose.txt", text)
 
 
 def test_a_machine_that_says_little() -> None:
     shown = machine_report(_silent_machine())
-    check_golden("machine-silent-80.txt", drawn(shown, 80, verbose=True))
+    check_golden("machine-silent.txt", drawn(shown, 80, verbose=True))
 
 
 def test_a_quiet_machine_is_called_so() -> None:

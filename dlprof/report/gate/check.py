@@ -1,0 +1,268 @@
+"""What ``dlprof check`` has to say, and the document of it that is read back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from dlprof.errors import FileError
+from dlprof.gate.wording import amount, percent
+from dlprof.records.gate import (
+    CHECK_SCHEMA_VERSION,
+    CheckReport,
+    GateResult,
+    GateState,
+    StageShift,
+    TargetCheck,
+)
+from dlprof.report.document import (
+    Bar,
+    Chart,
+    Column,
+    Document,
+    Facts,
+    Piece,
+    Section,
+    Span,
+    Table,
+    Text,
+    Tone,
+    Words,
+    items,
+)
+from dlprof.report.gate.wording import (
+    STATE_WORDS,
+    advice,
+    headline,
+    named_targets,
+    not_judged,
+    notes,
+    rows,
+    short,
+    side_text,
+    stage_line,
+    state_word,
+)
+from dlprof.store.codec import MismatchError, from_json, to_json
+from dlprof.units import format_duration
+
+_HINT = "Give a document that dlprof check --json printed."
+_TONES: Mapping[GateState, Tone] = MappingProxyType(
+    {"pass": "good", "fail": "bad", "inconclusive": "warn", "no_baseline": "warn"}
+)
+_MOST_TARGETS = 3
+_MOST_STAGES = 4
+_MOST_TEXT = 1000
+
+
+def check_report(check: CheckReport) -> Document:
+    """The verdict, what to do, and what it rests on.
+
+    Args:
+        check: What came out.
+    """
+    return dataclasses.replace(check_answer(check), details=tuple(check_details(check)))
+
+
+def check_answer(check: CheckReport) -> Document:
+    """The same without its details."""
+    targets = named_targets(check)
+    return Document(
+        title=f"{state_word(check)}: {headline(check)}",
+        answer=(
+            Facts(tuple(_answer(check, targets))),
+            *_pictured(targets[0][1]),
+            Text(Span("Details: -v", "soft")),
+        ),
+    )
+
+
+def check_details(check: CheckReport) -> Iterator[Section]:
+    """Where it was measured, then one section a target, the worst first; made when asked for."""
+    yield Section("Measured on", (Facts(tuple(_place(check))),))
+    targets = named_targets(check)
+    pictured = _pictured(targets[0][1])
+    yield from (_target(name, target, pictured) for name, target in targets)
+
+
+def _answer(
+    check: CheckReport, targets: Sequence[tuple[str, TargetCheck]]
+) -> Iterator[tuple[str, Words]]:
+    yield "Verdict", (Span(state_word(check), _TONES[check.state]), f": {headline(check)}")
+    if to_do := advice(check):
+        yield "To do", to_do
+    if check.override:
+        yield "Allowed", f"by --allow-regression: {short(check.override)}"
+    for name, target in targets[:_MOST_TARGETS]:
+        state = Span(STATE_WORDS[target.verdict.state], _TONES[target.verdict.state])
+        why = short(target.verdict.explanation, _MOST_TEXT).removeprefix(f"{headline(check)}: ")
+        one_of_many = (" ", state) if len(targets) > 1 else ()
+        yield "Target", (Span(name, "strong"), *one_of_many, f": {why}")
+    if more := targets[_MOST_TARGETS:]:
+        yield "Target", f"{len(more)} more, none of them worse"
+    if also := _also(targets[0][1]):
+        yield "Also", also
+    yield from (("Left out", sentence) for sentence in not_judged(check).values())
+    yield "Compared", f"{side_text(check.change)} vs {side_text(check.base)}"
+    if sure := _certainty(check):
+        yield "Certainty", sure
+
+
+def _also(target: TargetCheck) -> str:
+    """The other metrics that fail, with their figures."""
+    verdict = target.verdict
+    failed = [gate for gate in verdict.gates if gate.state == "fail"]
+    others = (g for g in failed if g.views and not verdict.explanation.startswith(g.explanation))
+    return "; ".join(f"{short(gate.label)} {short(gate.views[0].text)}" for gate in others)
+
+
+def _certainty(check: CheckReport) -> str:
+    """How seldom such a verdict is a false alarm, and how long it was measured."""
+    bounds = [target.verdict.error_bound for target in check.targets]
+    known = [bound for bound in bounds if bound is not None]
+    said = []
+    if known and check.state in {"pass", "fail"}:
+        share = percent(max(known), signed=False)
+        each = " of a target" if len(known) > 1 else ""
+        said.append(f"at most {share} of checks{each} raise a false alarm")
+    if took := sum(target.measured_s for target in check.targets):
+        said.append(f"measured for {format_duration(took)}")
+    return ", ".join(said)
+
+
+def _pictured(target: TargetCheck) -> tuple[Chart, ...]:
+    """The chart of the answer: where the time went, if it is time that fails the check."""
+    slower = any(gate.state == "fail" and gate.unit == "s" for gate in target.verdict.gates)
+    return tuple(_stages(target, _MOST_STAGES)) if slower else ()
+
+
+def _stages(target: TargetCheck, most: int) -> Iterator[Chart]:
+    """Where the time of a sample went: what got slower leads to the left."""
+    stages = [stage for stage in target.verdict.stages if stage.stage != "startup"]
+    if stages:
+        yield Chart(
+            kind="signed",
+            label="stage",
+            unit="a sample",
+            bars=tuple(map(_stage, stages[:most])),
+        )
+
+
+def _stage(stage: StageShift) -> Bar:
+    return Bar(
+        label=short(stage.stage),
+        pieces=(Piece(-stage.shift_s),),
+        figure=amount(stage.shift_s, "s"),
+        low=None if stage.high_s is None else -stage.high_s,
+        high=None if stage.low_s is None else -stage.low_s,
+        note=stage_line(stage),
+    )
+
+
+def _target(name: str, target: TargetCheck, seen: Sequence[Chart]) -> Section:
+    """All that a target's verdict rests on, without the charts that are in the answer."""
+    verdict = target.verdict
+    charts = (chart for chart in _stages(target, len(verdict.stages)) if chart not in seen)
+    open_gates = [gate for gate in verdict.gates if gate.state != "pass"]
+    said = [gate.explanation for gate in open_gates if gate.reason != "not_measured"]
+    starts = [stage for stage in verdict.stages if stage.stage == "startup"]
+    said += [
+        f"Time to first batch: {amount(stage.shift_s, 's')}, {stage_line(stage)}."
+        for stage in starts
+    ]
+    remarks = (short(text, _MOST_TEXT) for text in (*said, *notes(target)))
+    blocks = (_metrics(verdict.gates), *charts, items(remarks))
+    title = f"{name}: {STATE_WORDS[verdict.state]}"
+    return Section(title, tuple(block for block in blocks if block is not None))
+
+
+def _metrics(gates: Sequence[GateResult]) -> Table | None:
+    """What each metric rests on; the sentences of those that don't pass are beside it."""
+    found = list(rows(gates))
+    if not found:
+        return None
+
+    def column(title: str, cells: Iterable[str], keep: int | None, *, left: bool = True) -> Column:
+        return Column(title=title, cells=list(cells), keep=keep, left=left)
+
+    tones = {word: _TONES[state] for state, word in STATE_WORDS.items() if state != "pass"}
+    # Only the first view of a metric has a state; the label of the others is the view alone.
+    names = (f"{row.metric}{row.view}" if row.state else row.view.strip() for row in found)
+    return Table(
+        (
+            column("metric", names, None),
+            column("base", (row.base for row in found), 1, left=False),
+            column("change", (row.change for row in found), 2, left=False),
+            column("worse by", (row.shift for row in found), 8),
+            column("limit", (row.limit for row in found), 3, left=False),
+            column("verdict", (row.state for row in found), 9),
+        ),
+        tuple(tones.get(row.state, "") for row in found),
+    )
+
+
+def _place(check: CheckReport) -> Iterator[tuple[str, Words]]:
+    if check.machine is not None:
+        cores = f"{check.machine.usable_cores:g} cores"
+        yield "Machine", f"{short(check.machine.cpu_model)}, {cores}"
+    versions = {"dlprof": check.dlprof_version, "torch": check.torch_version}
+    known = [f"{name} {short(version)}" for name, version in versions.items() if version]
+    yield "Versions", ", ".join(known) or "not known"
+
+
+def check_document(check: CheckReport) -> str:
+    """What ``dlprof check --json`` prints: one key a line, so that blocks don't fill the screen.
+
+    Raises:
+        ValueError: For a number that is not finite; checks made by ``dlprof.gate`` have none.
+    """
+    fields: dict[str, Any] = to_json(check)
+    lines = (f"  {json.dumps(key)}: {_value(value)}" for key, value in fields.items())
+    return "{\n" + ",\n".join(lines) + "\n}"
+
+
+def _value(value: Any) -> str:
+    return json.dumps(value, allow_nan=False)
+
+
+def read_check(text: str, name: str) -> CheckReport:
+    """The check that a document holds; its verdict is that of whoever wrote it.
+
+    Args:
+        text: The document.
+        name: The file's, for messages.
+
+    Raises:
+        FileError: If it is not a document of a check, or one of a later version.
+    """
+    try:
+        data = json.loads(text, parse_constant=_refuse, parse_float=_finite)
+    except (ValueError, RecursionError) as error:
+        fault = "nested too deeply" if isinstance(error, RecursionError) else "not JSON"
+        raise FileError(f"{name} is {fault}", hint=_HINT) from None
+    version = data.get("schema_version") if isinstance(data, dict) else None
+    if not isinstance(version, int):
+        raise FileError(f"{name} is no document of a check", hint=_HINT)
+    if version > CHECK_SCHEMA_VERSION:
+        raise FileError(
+            f"{name} was written by a newer dlprof "
+            f"(version {version}; this one reads {CHECK_SCHEMA_VERSION})",
+            hint="Upgrade dlprof: pip install --upgrade dlprof",
+        )
+    try:
+        return from_json(CheckReport, data)
+    except MismatchError as error:
+        raise FileError(f"{name}: {error}", hint=_HINT) from None
+
+
+def _refuse(text: str) -> float:
+    raise ValueError(text)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _refuse(text)
