@@ -1,9 +1,9 @@
 """Is everything that people read in the words of the field?
 
-Texts of the package that hold a blank, the docstrings of its public API and records, help, the pages of
-the documentation and the recorded screens must do without the words on the left of ``WORDS``. Keys of
-JSON and run files stay as they are. ``python tools/words.py [PATH ...]`` lists what is left; a line
-that needs such a word says so: ``words: REASON``.
+Texts of the package that hold a blank, the docstrings of its public API and records, help, the
+pages of the documentation and the recorded screens must do without the words on the left of
+``WORDS``. Keys of JSON and run files stay as they are. ``python tools/words.py [PATH ...]`` lists
+what is left; a line that needs such a word says so: ``words: REASON``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _FOUND = re.compile(
 _BETTER = list(WORDS.values())
 _ALLOWED = "words: "
 # Names in code, paths, options and addresses are no prose.
-_NAMES = re.compile(r"`[^`\n]*`|--[\w-]+|https?:\S+|\b\w+(?:[._]\w+)+|\]\([^)]*\)")
+_NAMES = re.compile(r"^ *\w+: |`+[^`\n]*`+|--[\w-]+|https?:\S+|\b\w+(?:[._]\w+)+|\]\([^)]*\)")
 _PAGES = ("README.md", "CONTRIBUTING.md", "docs/*.md", "tests/data/report/*", "tests/data/gate/*")
 _PUBLIC = ("dlprof/__init__.py", "dlprof/api.py")
 _RECORDS = "dlprof/records/"

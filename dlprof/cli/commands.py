@@ -106,9 +106,8 @@ class Command(TyperCommand):
             ctx: The parser's context.
         """
         named = [p for p in self.get_params(ctx) if p.param_type_name == "argument"]
-        words = [str(getattr(p, "metavar", None) or p.human_readable_name) for p in named]
-        pairs = zip(named, words, strict=True)
-        return ["[OPTIONS]", *(word if p.required else f"[{word}]" for p, word in pairs)]
+        words = [_word(p) if p.required else f"[{_word(p)}]" for p in named]
+        return ["[OPTIONS]", *words]
 
     def format_help(self, ctx: Context, formatter: HelpFormatter) -> None:
         """Write what it does, the options that matter and examples; or all options.
@@ -147,7 +146,7 @@ class Command(TyperCommand):
             if row is None:
                 continue
             if parameter.param_type_name == "argument":
-                word = getattr(parameter, "metavar", None) or parameter.human_readable_name
+                word = _word(parameter)
                 yield word, "Arguments", (word, row[1].removesuffix("  [required]"))
                 continue
             title = getattr(parameter, "rich_help_panel", None) or "Options"
@@ -166,6 +165,11 @@ class Command(TyperCommand):
         for title in sorted(sections, key=lambda title: title == "Options"):
             with formatter.section(title):
                 formatter.write_dl(sections[title])
+
+
+def _word(argument: Parameter) -> str:
+    """What stands for an argument, as people write it."""
+    return str(getattr(argument, "metavar", None) or (argument.name or "").upper())
 
 
 def _asked_for_all(ctx: Context, args: list[str]) -> list[str]:

@@ -20,7 +20,6 @@ from dlprof.cli import faults, streams
 from dlprof.cli.app import COMMANDS, program
 from dlprof.errors import ExitCode
 
-
 _COMPLETES = "_DLPROF_COMPLETE"
 """The variable by which a shell's completion asks, as Typer names it."""
 

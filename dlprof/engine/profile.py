@@ -46,8 +46,8 @@ _OPENING_TRIALS = 5
 """Trials that a budget should hold at least: those that a profile begins with."""
 
 _NOT_FOLLOWED = (
-    "The budget ended before a batch was traced through its stages, so most causes can't be "
-    "told. Give a longer --budget."
+    "The budget ended before a batch was traced through its stages, so most causes are "
+    "not known. Give a longer --budget."
 )
 
 _EndReason = Literal["complete", "budget", "interrupted", "failed"]

@@ -171,7 +171,7 @@ def _judge_metric(
     state = _worst(view.state for view in views)
     views.sort(key=lambda view: view.state != state)
     limit = views[0].figures.limit_text
-    detail = f"earlier runs spread so much that only {limit} more would tell"
+    detail = f"earlier runs spread so much that only {limit} more would show"
     return _result(name, state, _REASONS[state], [view.figures for view in views], detail)
 
 

@@ -98,7 +98,7 @@ def _sentences(same: TargetCheck, slowed: TargetCheck, injected: float) -> Itera
             yield "The same code failed against itself: don't trust a failure on this machine."
             yield same.verdict.explanation
         case _:
-            yield f"The same code could not be told from slower code {after}."
+            yield f"The same code could not be distinguished from slower code {after}."
             yield same.verdict.explanation
     slower = f"Code made slower by {percent(injected, signed=False)}"
     after = f"after {format_duration(slowed.measured_s)}"
@@ -108,5 +108,5 @@ def _sentences(same: TargetCheck, slowed: TargetCheck, injected: float) -> Itera
         case "pass":
             yield f"{slower} passed: a check does not see that much on this machine."
         case _:
-            yield f"{slower} could not be told from equal code {after}."
+            yield f"{slower} could not be distinguished from equal code {after}."
             yield slowed.verdict.explanation

@@ -172,6 +172,4 @@ def _failures(quads: Sequence[Quad], side: Side) -> list[str]:
 def _failed(side: Side, failures: Sequence[str]) -> str:
     """A few failures are forgiven; but who looks for what got slower wants to know of them."""
     blocks = counted(len(failures), "block")
-    return (
-        f"{blocks} of the {side} failed, so the quads they belong to do not count: {failures[-1]}"
-    )
+    return f"{blocks} of the {side} failed, so the blocks beside them do not count: {failures[-1]}"

@@ -31,8 +31,8 @@ METRICS: Mapping[GateName, Metric] = MappingProxyType(
         "service": Metric("Service time"),
         "receive": Metric("Receiving batches"),
         "wall": Metric("Wall time"),
-        "startup": Metric("Start-up"),
-        "epoch_turnover": Metric("Epoch turnover"),
+        "startup": Metric("Time to first batch"),
+        "epoch_turnover": Metric("Epoch restart"),
         "memory": Metric("Peak memory", "bytes"),
         "shared_memory": Metric("Peak shared memory", "bytes"),
     }
@@ -158,7 +158,7 @@ _Sentence = Callable[[str, str, str, str], str]
 
 
 def _undecided(label: str, figures: str, limit: str, detail: str) -> str:
-    return f"{label}: {figures} can't be told from the limit of {limit} {detail}."
+    return f"{label}: {figures} can't be distinguished from the limit of {limit} {detail}."
 
 
 _SENTENCES: Mapping[ReasonCode, _Sentence] = MappingProxyType(
@@ -183,7 +183,7 @@ _SENTENCES: Mapping[ReasonCode, _Sentence] = MappingProxyType(
             f"{label}: too many blocks gave no figures ({detail})."
         ),
         "zero_time": lambda label, *_: (
-            f"{label}: the blocks took no time that the clock can tell; "
+            f"{label}: the blocks took less time than the clock can resolve; "
             "choose a target that does more, or longer blocks."
         ),
         "too_few_batches": lambda label, _, __, detail: (

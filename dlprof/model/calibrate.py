@@ -160,8 +160,8 @@ def _doubts(
         )
     if found.run_queue is not None and found.run_queue > MAX_RUN_QUEUE:
         yield (
-            f"fetching waited for a core {found.run_queue:.0%} of its time: the machine was too "
-            "busy to tell what batches cost; calibrate when it is quiet"
+            f"run-queue delay was {found.run_queue:.0%} of fetching: the machine was too "
+            "busy to measure what batches cost; calibrate when it is quiet"
         )
     # Where a batch costs more CPU with more workers, more of them cost more still.
     means: dict[int, list[float]] = {}

@@ -58,8 +58,8 @@ class Alternative:
     Attributes:
         config: Which.
         expected: What it gave.
-        relation: ``present`` (what the target's own DataLoader is set to now), ``tie`` (can't be
-            told apart from the best), ``fastest``, ``default`` (PyTorch's own), ``slower``.
+        relation: ``present`` (what the target's own DataLoader is set to now), ``tie`` (as fast
+            as the best within noise), ``fastest``, ``default`` (PyTorch's own), ``slower``.
         speed: Rate relative to the recommended configuration.
     """
 

@@ -76,7 +76,8 @@ class PinGain:
     Attributes:
         off: Id of the trial without pinning.
         on: Id of the trial with it.
-        total_s: Seconds per batch that it saved, time to first batch left aside; below 0 it cost time.
+        total_s: Seconds per batch that it saved, apart from the time to the first batch;
+            below 0 it cost time.
         copy_s: Part of that in which the step no longer waits for copies.
         receive_s: The rest: batches are received by a thread of their own, beside the step; below
             0 where that thread and the pinning take more from the loop than they spare it.

@@ -115,7 +115,7 @@ class GateRule:
         floor: Differences below this are never too much, in the metric's unit.
         service_floor: The same as a fraction of the base's service time.
         alpha: Probability of error of each view at each look, one-sided.
-        looks: At how many quads it is judged, in rising order.
+        looks: After how many ABBA blocks it is judged, in rising order.
     """
 
     name: GateName
@@ -131,7 +131,7 @@ class GateRule:
 
 @record(frozen=True, slots=True, kw_only=True)
 class CheckPlan:
-    """Everything that a verdict follows from, beside the quads.
+    """Everything that a verdict follows from, beside the ABBA blocks.
 
     Attributes:
         rules: One per metric.
@@ -159,11 +159,11 @@ class ViewFigures:
 
     Attributes:
         view: ``mean``, ``low_quartile`` (the lower-quartile batch), or ``value``.
-        quads: How many quads it rests on; in a comparison with a baseline, how many runs.
+        quads: How many ABBA blocks it rests on; in a comparison with a baseline, how many runs.
         base: Median of the base's blocks, in the metric's unit.
         change: Median of the change's blocks.
         shift: Estimate: a fraction of the base on the scale ``ratio``, else the metric's unit.
-        low: Lower end of its interval; ``None`` where there are too few quads for one.
+        low: Lower end of its interval; ``None`` where there are too few ABBA blocks for one.
         high: Upper end; the interval's two ends each err with the rule's ``alpha``.
         limit: What ``low`` is held against.
         text: Shift and interval for people, such as ``+9.8% (+8.1 to +11.6%)``.
@@ -196,7 +196,7 @@ class GateResult:
         unit: Of the metric: ``s`` (a sample or a start) or ``bytes``.
         views: The figures; the one that decides comes first.
         blocking: Whether an ``inconclusive`` here keeps the whole check from passing.
-        pending: Whether more quads may still decide it.
+        pending: Whether more ABBA blocks may still decide it.
     """
 
     name: GateName
@@ -221,7 +221,7 @@ class StageShift:
         base_s: Median contention-corrected seconds a sample (of a start: seconds).
         change_s: The same of the change.
         shift_s: How much slower the change is.
-        low_s: Lower end of its interval; ``None`` where there are too few quads for one.
+        low_s: Lower end of its interval; ``None`` where there are too few ABBA blocks for one.
         high_s: Upper end.
     """
 
@@ -243,7 +243,7 @@ class Verdict:
         explanation: Why, in a sentence for people.
         gates: One result per metric, in the order of the rules.
         stages: Where the time went.
-        quads: Usable quads by series.
+        quads: Usable ABBA blocks by series.
         error_bound: Upper bound of the probability of a false alarm, see ``CheckPlan``.
         notes: What people should know of how it was found.
     """

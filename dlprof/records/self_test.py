@@ -15,7 +15,7 @@ class Sight:
     """The smallest slowdown that a look would have called a failure.
 
     Attributes:
-        quads: At how many quads.
+        quads: After how many ABBA blocks.
         slowdown: Of the service time, as a fraction.
     """
 

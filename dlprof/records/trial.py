@@ -176,7 +176,8 @@ class Trial:
             recommended configuration, interleaved with it.
         outcome: Whether there are figures, and if not, why in one word.
         failure: Set unless ``outcome`` is ``completed``.
-        samples_per_s: Steady rate at the stated step, time to first batch and epoch restarts left out.
+        samples_per_s: Steady rate at the stated step, without the time to first batch and epoch
+            restarts.
         batches_per_s: The same in batches.
         bytes_per_s: The same in bytes of tensor data.
         startup_s: ``iter(loader)`` plus the first ``next()``.

@@ -122,12 +122,12 @@ _UNITS = {
 }
 _TERMS = {
     "pick up": "index queue",
-    "hold up": "reorder wait",
+    "hold up": "reorder wait",  # words: a key of the records
     "rebuild": "deserialize",
     "serialise": "serialize",
     "run queue": "run-queue delay",
     "waiting": "blocked",
-    "epoch turnover": "epoch restart",
+    "epoch turnover": "epoch restart",  # words: as above
     "startup": "time to first batch",
 }
 """Words of the records that read otherwise."""

@@ -48,7 +48,7 @@ def ratio_text(ratio: float | None) -> str:
 
 
 def gain_text(gain: Estimate, over: str = "") -> str:
-    """What a change brings: a figure, that there is none, or that it is too noisy to tell.
+    """What a change brings: a figure, that there is none, or that it is too noisy to say.
 
     Args:
         gain: Speed with it over speed without.
@@ -61,7 +61,7 @@ def gain_text(gain: Estimate, over: str = "") -> str:
         than = f" than {over}" if over else ""
         if gain.low > 1:
             return f"faster{than}; too noisy to say by how much"
-        return f"no measurable gain{behind}: too noisy to tell"
+        return f"no measurable gain{behind}: too noisy to say"
     interval = f"95% CI {end_text(gain.low)}-{end_text(gain.high)}"
     if gain.low <= 1 <= gain.high:
         return f"no measurable gain{behind} ({ratio_text(gain.value)}, {interval})"

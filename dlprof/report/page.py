@@ -19,7 +19,9 @@ from dlprof.report.document import (
     Facts,
     Items,
     Picture,
+    Pictures,
     Plot,
+    Section,
     Table,
     Text,
     Timeline,
@@ -59,10 +61,11 @@ def to_html(document: Document, *, footer: str = "") -> str:
     answer = SubElement(body, "section", {"class": "answer"})
     for block in document.answer:
         _add(answer, block)
-    for section in (*document.pictures, *document.details, *document.appendix):
+    whole: list[Section | Pictures] = [*document.pictures, *document.details, *document.appendix]
+    for section in whole:
         SubElement(body, "h2").text = clean(section.title)
-        for block in section.blocks:
-            _add(body, block)
+        for picture in section.blocks:
+            _add(body, picture)
     if footer:
         SubElement(body, "footer").text = clean(footer)
     # What is in style and script is no text to escape: it is put in behind the tree is written.

@@ -164,11 +164,14 @@ def _stages(explanations: Sequence[Explanation]) -> Iterator[Chart]:
     for traced in explanations[-1:]:
         bars = []
         for stage in traced.stages:
-            known = (("CPU", stage.cpu_s), ("run-queue delay", stage.run_queue_s))
-            known += (("blocked", stage.io_s),)
+            known = {
+                "CPU": stage.cpu_s,
+                "run-queue delay": stage.run_queue_s,
+                "blocked": stage.io_s,
+            }
             pieces = tuple(
                 Piece(seconds, name, format_duration(seconds))
-                for name, seconds in known
+                for name, seconds in known.items()
                 if seconds is not None and seconds > 0
             )
             name = STAGES[stage.name]

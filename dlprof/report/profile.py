@@ -119,6 +119,7 @@ def _lanes(traced: Explanation | None) -> Iterator[Chart]:
     known = {stage.name: stage for stage in traced.stages}
     several = traced.config.num_workers
     worker = "worker" if several == 1 else f"worker 0-{several - 1}"
+    lanes: list[tuple[str, tuple[StageName, ...]]]
     lanes = [("main", ("dispatch", "fetch", "collate", "pin", "copy", "wait", "step"))]
     if several:
         lanes = [(worker, _WORKERS), ("main", _MAIN)]

@@ -32,6 +32,7 @@ from dlprof.report.document import (
     Span,
     Table,
     Text,
+    Tone,
     Words,
     items,
     section,
@@ -263,7 +264,7 @@ def _loader(loader: WatchedLoader, *, names_caller: bool = False) -> Card:
     if loader.wait_fraction is not None and loader.batches:
         waited = f"{percent_text(loader.wait_fraction)} waiting, {format_duration(loader.waited_s)}"
         pieces = (Piece(max(0.0, loader.waited_s)), Piece(max(0.0, loader.stepped_s)))
-        tone = "bad" if loader.wait_fraction >= _HARDLY else "good"
+        tone: Tone = "bad" if loader.wait_fraction >= _HARDLY else "good"
         bar = Bar(label="loop", pieces=pieces, figure=waited, tone=tone)
         blocks += [Chart(bars=(bar,), kind="share"), *_spreads(loader)]
     blocks.append(Items(tuple(_facts(loader))))

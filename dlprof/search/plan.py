@@ -116,7 +116,7 @@ def plan_trials(
     needed_s = spent_s + _total_s(ordered, settings.repeats or MIN_REPEATS, cost, shortest_s)
     reason = (
         f"a budget of {format_duration(settings.budget_s)} holds {len(chosen)} at most, the most"
-        f" telling ones; all need about {format_duration(math.ceil(needed_s))}"
+        f" informative ones; all need about {format_duration(math.ceil(needed_s))}"
     )
     setting = f"{len(configs) - len(chosen)} of {len(configs)} configurations"
     return plan, (LeftOut(setting=setting, reason=reason),)

@@ -162,8 +162,8 @@ def doubts(a: Chosen, b: Chosen) -> Iterator[str]:
     yield from _of_machines(a.run.header, b.run.header)
     if a.settings != b.settings and not bridges(a, b):
         yield (
-            "Neither run measured both settings, so that their part is estimated; more workers also "
-            "take a larger share of cores that neighbours want."
+            "Neither run measured both settings, so that their part is estimated; more workers "
+            "also take a larger share of cores that other processes use."
         )
     for name, own in (("A", a.own), ("B", b.own)):
         if len(own) == 1:

@@ -91,7 +91,7 @@ def affinity(view: View) -> Claim | None:
     cores = min(float(allowed), machine.quota_cores or math.inf)
     return Claim(
         "Workers are pinned to too few CPUs",
-        f"They may run on {pinned} of the {allowed} CPUs that there are, and wait for a core "
+        f"They may run on {pinned} of the {allowed} CPUs, with a run-queue delay of "
         f"{percent(view.starved)} of the time. A library, or the program itself, has set the "
         "affinity.",
         max(view.starved, 1 - pinned / min(cores, max(wanted, pinned))),
@@ -158,8 +158,8 @@ def oversubscribed(view: View) -> Claim | None:
         return None
     return Claim(
         "The workers want more cores than there are",
-        f"{view.workers} workers would keep {view.demand:.1f} cores busy and {view.cores:g} can "
-        f"be had: a batch waits for a core {percent(view.starved)} of its time.",
+        f"{view.workers} workers would keep {view.demand:.1f} cores busy and {view.cores:g} are "
+        f"available: {percent(view.starved)} of a batch's time is run-queue delay.",
         min(view.starved, _self_starved(view)),
         "wanted_cores usable_cores own_cpu_cores starved_fraction",
         fix=f"Set num_workers={fewer.num_workers}: more workers only take turns.",

@@ -118,7 +118,7 @@ def pageable(view: View) -> Claim | None:
         "Copies to the device are unpinned",
         f"Copying a batch of {format_bytes(copying.batch_bytes)} takes "
         f"{format_duration(copying.exposed_s)}, {percent(share)} of the time, and nothing else "
-        "happens meanwhile.",
+        "happens in it.",
         share,
         given=dataclasses.asdict(copying),
         fix="Set pin_memory=True and copy with non_blocking=True.",
@@ -196,7 +196,11 @@ def _beside(view: View, seen: GpuUsage | None) -> str:
         if gpu.pcie_rx_bytes_per_s >= _OTHERS_LINK * (links.get(gpu.uuid) or 1e12)
     }
     rate = format_bytes(sum(rates.values()))
-    return f" GPU {', '.join(map(str, rates))} received {rate} a second meanwhile." if rates else ""
+    return (
+        f" GPU {', '.join(map(str, rates))} received {rate} a second at the same time."
+        if rates
+        else ""
+    )
 
 
 def neighbours(view: View) -> Claim | None:

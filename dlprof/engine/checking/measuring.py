@@ -66,7 +66,7 @@ def measure(
     if batch_s < _QUICK_BATCH_S:
         listener.message(
             f"a batch takes only {format_duration(batch_s)}, of which timing it is a part; "
-            "larger batches tell more"
+            "larger batches are timed better"
         )
     unavailable: dict[str, str] = {}
     starts_last = not _starts_fit(plan, sides, settings, left_s)
