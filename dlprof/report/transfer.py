@@ -250,23 +250,22 @@ def _details(found: Transfers) -> Iterator[Section]:
 
 
 def _sizes(device: DeviceTransfer) -> Iterator[Table]:
-    if not device.cells:
-        return
-    sizes = sorted({cell.bytes for cell in device.cells})
+    """One table a memory, so that all modes fit side by side."""
     ways = list(dict.fromkeys((cell.memory, cell.mode) for cell in device.cells))
-    columns = [Column(title="size", cells=[format_bytes(size) for size in sizes])]
-    for number, (memory, mode) in enumerate(ways):
-        rows = [_cell(device, memory, mode, size) for size in sizes]
-        cells = [MISSING if row is None else _gigabytes(row.bytes_per_s) for row in rows]
-        keep = 9 - number if number else None
-        columns.append(Column(title=f"{memory} {_MODES[mode]}", cells=cells, keep=keep))
-    if len(ways) == 1:  # room for the time itself
-        times = [cell.time_s for cell in _best_way(device)]
-        columns += [
-            Column(title="time of a copy", cells=[seconds_text(each.value) for each in times]),
-            Column(title="95% CI", cells=[_ends(each) for each in times], keep=1),
-        ]
-    yield Table(tuple(columns))
+    for memory in dict.fromkeys(each for each, _ in ways):
+        sizes = sorted({cell.bytes for cell in device.cells if cell.memory == memory})
+        columns = [Column(title=f"{memory} copy", cells=[format_bytes(size) for size in sizes])]
+        for mode in (each for kind, each in ways if kind == memory):
+            rows = [_cell(device, memory, mode, size) for size in sizes]
+            cells = [MISSING if row is None else _gigabytes(row.bytes_per_s) for row in rows]
+            columns.append(Column(title=_MODES[mode], cells=cells))
+        if len(ways) == 1:  # room for the time itself
+            times = [cell.time_s for cell in _best_way(device)]
+            columns += [
+                Column(title="time of a copy", cells=[seconds_text(each.value) for each in times]),
+                Column(title="95% CI", cells=[_ends(each) for each in times], keep=1),
+            ]
+        yield Table(tuple(columns))
 
 
 def _of_copies(device: DeviceTransfer) -> Iterator[Words]:
