@@ -31,6 +31,7 @@ BASELINE_SCHEMA_VERSION = 1
 _METRIC = "service.mean"
 _MOST_BARS = 7
 _MOST_ROWS = 50
+_TO_THE_MINUTE = len("2026-01-01T00:00")
 
 
 def baseline_document(name: str, history: Sequence[BaselineEntry]) -> str:
@@ -116,15 +117,15 @@ def _chart(runs: Sequence[BaselineEntry], most: int) -> Iterator[Text | Chart]:
 
 
 def _bar(run: BaselineEntry, middle: float) -> Bar:
-    label = f"{short(run.recorded_at, 40)} {short(run.commit)[:7]}".strip()
+    when, commit = short(run.recorded_at)[:_TO_THE_MINUTE].replace("T", " "), short(run.commit)[:7]
     if not _is_figure(run):
-        return Bar(label=label, pieces=(), figure=MISSING)
+        return Bar(label=when, pieces=(), figure=MISSING, note=commit)
     value = run.figures[_METRIC]
     return Bar(
-        label=label,
+        label=when,
         pieces=(Piece(value),),
         figure=seconds_text(value),
-        note=percent(value / middle - 1),
+        note=f"{percent(value / middle - 1)} {commit}".strip(),
     )
 
 

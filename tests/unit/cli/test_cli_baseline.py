@@ -67,7 +67,7 @@ def test_a_check_without_comparable_runs_ends_with_5(capsys: pytest.CaptureFixtu
     assert dlprof("check", TARGET, "--baseline", FILE) == ExitCode.NO_BASELINE
     out = capsys.readouterr().out
     assert "the baseline is empty" in out
-    assert "against loading.jsonl (there is no such file)" in out
+    assert "vs loading.jsonl (there is no such file)" in out
     history(5)
     other = ("check", TARGET, "--arg", "size=2", "--baseline", FILE)
     assert dlprof(*other) == ExitCode.NO_BASELINE
