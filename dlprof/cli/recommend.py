@@ -149,10 +149,18 @@ def _format(given: str | None, *, as_json: bool) -> str:
 
 
 def _keep(path: Path, run: Run, answer: Recommendation, *, quiet: bool) -> None:
+    from dlprof.advise.wrong_data import said_first
     from dlprof.saved import save_settings
 
     header = run.header
-    save_settings(path, header.machine, answer, header.target.spec, header.started_at)
+    save_settings(
+        path,
+        header.machine,
+        answer,
+        header.target.spec,
+        when=header.started_at,
+        notes=said_first(run),
+    )
     if not quiet:
         from dlprof.report.recommendation import saved_note
 

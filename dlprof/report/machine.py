@@ -41,13 +41,28 @@ def machine_document(overview: Overview) -> str:
 
 
 def profile_document(profile: MachineProfile) -> str:
-    """What ``dlprof machine --profile FILE --json`` prints."""
+    """What ``dlprof machine --profile NAME --json`` prints."""
     document = {
         "schema_version": SCHEMA_VERSION,
         "profile": to_json(profile),
         "machine": to_json(profile.to_machine()),
     }
     return json.dumps(document, allow_nan=False, indent=2)
+
+
+def profiles_document(profiles: Sequence[MachineProfile]) -> str:
+    """What ``dlprof machine --list --json`` prints."""
+    document = {"schema_version": SCHEMA_VERSION, "profiles": to_json(profiles)}
+    return json.dumps(document, allow_nan=False, indent=2)
+
+
+def render_profiles(profiles: Sequence[MachineProfile]) -> RenderableType:
+    """The machines that dlprof knows by name."""
+    return Group(
+        Text("Machines for --machine NAME", style="bold"),
+        _pairs((profile.name, profile.description) for profile in profiles),
+        Text("What one offers, and where its figures are from: dlprof machine --profile NAME"),
+    )
 
 
 def render_machine(overview: Overview) -> RenderableType:
@@ -81,6 +96,9 @@ def render_profile(profile: MachineProfile) -> RenderableType:
         *_cards(machine.gpus, "none"),
         *_links(machine),
         ("source", profile.source or MISSING),
+        *(("", url) for url in profile.source_url),
+        *([("read on", profile.read_on)] if profile.read_on else []),
+        *([("not in a source", ", ".join(profile.unsourced))] if profile.unsourced else []),
         *(("note", note) for note in profile.notes),
     ]
     return Group(Text(f"Machine profile {clean(profile.name)}", style="bold"), _pairs(rows))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import io
 import json
 import os
@@ -19,13 +20,15 @@ from dlprof.machine.gpus import GpuReader
 from dlprof.machine.inspection import inspect_machine
 from dlprof.machine.neighbours import Neighbours, UserCpu
 from dlprof.machine.overview import Overview, survey
-from dlprof.machine.profiles import MachineProfile, parse_profile, read_profile
+from dlprof.machine.profiles import MachineProfile, known_profiles, parse_profile, read_profile
 from dlprof.records import CoreSpeeds
 from dlprof.report.machine import (
     machine_document,
     profile_document,
+    profiles_document,
     render_machine,
     render_profile,
+    render_profiles,
 )
 
 _DATA = Path(__file__).parents[2] / "data" / "machine"
@@ -36,7 +39,7 @@ _SPEED = CoreSpeeds(
     unit="thousand steps/s of Python 3.12",
     slow_fraction=0.416,
 )
-_PROFILES = Path(__file__).parents[3] / "configs" / "machines"
+_TODAY = dt.date(2026, 1, 5)
 
 
 def _drawn(renderable: RenderableType, width: int) -> str:
@@ -126,7 +129,7 @@ def test_a_quiet_machine_is_called_so() -> None:
 
 @pytest.mark.parametrize("width", [60, 80])
 def test_a_profile(width: int) -> None:
-    profile = read_profile(_PROFILES / "8x-titan-rtx-shared.toml")
+    profile = read_profile(Path("8x-titan-rtx-shared"))
     _check(f"profile-{width}.txt", _drawn(render_profile(profile), width))
 
 
@@ -163,15 +166,24 @@ def test_one_json_document() -> None:
 
 
 def test_a_profile_as_json() -> None:
-    profile = read_profile(_PROFILES / "2080ti-box.toml")
+    profile = read_profile(Path("2080ti-box"))
     document = json.loads(profile_document(profile))
     assert document["profile"]["gpus"][0]["memory_gib"] == 11
     assert document["machine"]["logical_cpus"] == 16
 
 
+def test_the_machines_that_are_known_by_name() -> None:
+    profiles = tuple(known_profiles())
+    lines = _drawn(render_profiles(profiles), 80).splitlines()
+    assert len(lines) == len(profiles) + 2
+    assert any(line.split()[0] == "dgx-h100" for line in lines)
+    listed = json.loads(profiles_document(profiles))["profiles"]
+    assert [each["name"] for each in listed] == [profile.name for profile in profiles]
+
+
 def test_what_was_found_is_a_profile_that_is_read_again() -> None:
     machine = _shared_server().machine
-    profile = MachineProfile.of(machine)
+    profile = MachineProfile.of(machine, _TODAY)
     read = parse_profile(tomllib.loads(profile.to_toml()), "saved.toml")
     assert read == profile
     again = read.to_machine()
@@ -184,7 +196,7 @@ def test_what_was_found_is_a_profile_that_is_read_again() -> None:
 
 def test_a_machine_that_tells_little_makes_a_profile_too() -> None:
     machine = dataclasses.replace(_silent_machine().machine, hostname="", cpu_model="")
-    profile = MachineProfile.of(machine)
+    profile = MachineProfile.of(machine, _TODAY)
     assert parse_profile(tomllib.loads(profile.to_toml()), "saved.toml") == profile
 
 
