@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, type[Command | Group]] = MappingProxyType(
         "report": Command,
         "transfer": Command,
         "machine": Command,
+        "doctor": Command,
         "explain": Command,
     }
 )

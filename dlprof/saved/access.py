@@ -15,10 +15,6 @@ from dlprof.saved.document import KWARGS, Entry, MachineEntry, read_document, re
 
 _DEFAULT_WORKERS = 4
 
-# torch's default of 2 batches ahead for each of 4 workers, and the one in use, of 38.5 MB each
-# (64 images of 3x224x224 in float32): less than this, and loading may die of a bus error.
-_DEFAULT_SHM_BYTES = 9 * 38_535_168
-
 
 def save_settings(
     path: Path,
@@ -166,8 +162,10 @@ def _choose(
 
 
 def _default(machine: Machine, fault: str) -> tuple[dict[str, Any], str]:
+    from dlprof.machine.memory import USUAL_SHM_BYTES  # noqa: PLC0415 - few come here
+
     workers = min(_DEFAULT_WORKERS, int(machine.usable_cores))
-    small = machine.shm_bytes is not None and machine.shm_bytes < _DEFAULT_SHM_BYTES
+    small = machine.shm_bytes is not None and machine.shm_bytes < USUAL_SHM_BYTES
     if workers < 2 or small:
         workers = 0
     return {"num_workers": workers}, (
