@@ -93,12 +93,12 @@ def tell_github(check: CheckReport, environ: Mapping[str, str], *, fails: bool) 
             sys.stderr.flush()
 
 
-def show(check: CheckReport, *, as_json: bool) -> None:
+def show(check: CheckReport, *, as_json: bool, brief: bool = False) -> None:
     """The verdict on stdout."""
     if as_json:
         from dlprof.report.gate.document import check_document
 
-        streams.write_result(check_document(check))
+        streams.write_document(check_document(check), brief=brief)
         return
     from dlprof.report.gate.screen import render_check
 

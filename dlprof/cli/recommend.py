@@ -60,6 +60,7 @@ def recommend(  # noqa: PLR0913 - a command has as many parameters as it has opt
         ),
     ] = None,
     as_json: options.Json = False,
+    brief: options.Brief = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
@@ -71,6 +72,7 @@ def recommend(  # noqa: PLR0913 - a command has as many parameters as it has opt
     """
     del verbose  # the program's way out looks for it, where a fault asks for a traceback
     written_as = _format(output_format, as_json=as_json)
+    streams.check_brief(brief=brief, as_json=written_as == "json")
     if save is not None:
         _refuse_elsewhere({"--machine": machine, "--cores": cores, "--speed": speed})
     from dlprof.advise.limits import stored_limits
@@ -107,6 +109,8 @@ def recommend(  # noqa: PLR0913 - a command has as many parameters as it has opt
         _keep(save, measured, answer, quiet=quiet)
     place = {"machine": machine, "cores": cores, "neighbours": neighbours, "speed": speed}
     again = _as_options({**place, **asked})
+    if brief:
+        written_as = "brief"
     _show(measured, answer, written_as, saved=save is not None, again=again)
 
 
@@ -184,4 +188,4 @@ def _show(run: Run, answer: Recommendation, output_format: str, *, saved: bool, 
         case _:
             from dlprof.report.documents import recommend_document
 
-            streams.write_result(recommend_document(run, answer))
+            streams.write_document(recommend_document(run, answer), brief=output_format == "brief")
