@@ -73,7 +73,7 @@ def profile(  # noqa: PLR0913 - a command has as many parameters as it has optio
     _exit(run, path, as_json=as_json)
 
 
-def _show(run: Run, *, as_json: bool, brief: bool) -> None:
+def _show(run: Run, *, as_json: bool, brief: bool = False) -> None:
     if as_json:
         from dlprof.report.documents import profile_document
 

@@ -109,7 +109,7 @@ def _fields_named(given: Mapping[str, object]) -> frozenset[str]:
     return frozenset(option.field for option in OPTIONS if option.key in given)
 
 
-def _show(run: Run, *, as_json: bool, brief: bool) -> None:
+def _show(run: Run, *, as_json: bool, brief: bool = False) -> None:
     if as_json:
         from dlprof.report.documents import sweep_document
 
