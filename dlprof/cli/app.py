@@ -27,6 +27,8 @@ COMMANDS: Mapping[str, type[Command | Group]] = MappingProxyType(
         "report": Command,
         "transfer": Command,
         "machine": Command,
+        "doctor": Command,
+        "explain": Command,
     }
 )
 """In the order of the help. Each is what its module in ``dlprof.cli`` calls by the same name; a

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
-from dlprof.cli import check_kinds, check_options, checked, configuration, faults, options
+from dlprof.cli import (
+    check_kinds,
+    check_options,
+    checked,
+    configuration,
+    faults,
+    options,
+    streams,
+)
 from dlprof.cli.measuring import resolve, settings_in, signals_while_measuring
 from dlprof.errors import ExitCode, UsageError
 from dlprof.units import quoted
@@ -53,6 +61,7 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
     benchmark_action: check_options.BenchmarkAction = None,
     openmetrics: check_options.OpenMetrics = None,
     as_json: options.Json = False,
+    brief: options.Brief = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
@@ -62,6 +71,7 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
     if it did. With --baseline it measures one, and compares it with earlier runs on this machine.
     """
     given = settings_in(locals())
+    streams.check_brief(brief=brief, as_json=as_json)
     files = {
         "json": output,
         "junit": junit,
@@ -104,7 +114,7 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
     code = exit_code(report, fail_inconclusive=fails)
     unwritten = checked.write_files(report, files)
     checked.tell_github(report, os.environ, fails=code is not ExitCode.OK)
-    checked.show(report, as_json=as_json, verbose=verbose)
+    checked.show(report, as_json=as_json, brief=brief, verbose=verbose)
     for fault in unwritten:  # the verdict was dearer than the files: it is told all the same
         faults.show(faults.describe(fault, verbose=False), as_json=False)
         code = code or fault.exit_code

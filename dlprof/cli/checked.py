@@ -93,11 +93,11 @@ def tell_github(check: CheckReport, environ: Mapping[str, str], *, fails: bool) 
             sys.stderr.flush()
 
 
-def show(check: CheckReport, *, as_json: bool, verbose: bool) -> None:
+def show(check: CheckReport, *, as_json: bool, brief: bool = False, verbose: bool = False) -> None:
     """The verdict on stdout."""
     from dlprof.report.gate.check import check_document, check_report
 
     if as_json:
-        streams.write_result(check_document(check))
+        streams.write_document(check_document(check), brief=brief)
     else:
         streams.print_result(check_report(check), verbose=verbose)

@@ -25,8 +25,8 @@ MachineFile = Annotated[
     Path | None,
     typer.Option(
         "--machine",
-        metavar="FILE",
-        help="Answer for the machine that this TOML file describes.",
+        metavar="NAME|FILE",
+        help="Answer for a machine of dlprof machine --list, or that a TOML file describes.",
         rich_help_panel=PLACE,
     ),
 ]
@@ -147,10 +147,10 @@ def share_of(flag: str, text: str | None) -> float | None:
 
 
 def profile_of(path: Path | None) -> MachineProfile | None:
-    """What the file of ``--machine`` says; ``None`` without one.
+    """The machine that ``--machine`` names; ``None`` without one.
 
     Raises:
-        FileError: It can't be read, or is no machine profile.
+        FileError: There is none of that name, or the file can't be read or is no profile.
     """
     if path is None:
         return None
@@ -174,7 +174,7 @@ def situation_of(
 
     Raises:
         UsageError: A value is none, or out of range, or the run holds no calibration.
-        FileError: The machine's file can't be read, or is no machine profile.
+        FileError: There is no such machine, or its file can't be read or is no profile.
     """
     from dlprof.advise.situation import Situation
     from dlprof.records import Constraints

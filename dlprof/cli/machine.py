@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from pathlib import Path
 from typing import Annotated
 
@@ -29,16 +30,21 @@ def machine(
         typer.Option(
             "--machine",
             "--profile",  # its earlier name
-            metavar="FILE",
-            help="Show the machine that this TOML file describes instead.",
+            metavar="NAME|FILE",
+            help="Show a machine that dlprof knows, or that a TOML file describes, not this one.",
         ),
     ] = None,
+    names: Annotated[
+        bool,
+        typer.Option("--list", help="List the machines that dlprof knows by name."),
+    ] = False,
     save: Annotated[
         Path | None,
         typer.Option(
             "--save",
             metavar="FILE",
-            help="Also write what was found as a machine profile (TOML), for --machine elsewhere.",
+            help="Also write what was found as a machine profile (TOML), for --machine elsewhere. "
+            "Comments in the file stay.",
         ),
     ] = None,
     as_json: options.Json = False,
@@ -50,16 +56,35 @@ def machine(
     Of other people's programs it shows sums per user, never names or arguments.
     """
     del quiet  # taken as by every command; there is no progress to hide
+    here = {"--seconds": seconds, "--save": save}
+    shown = {"--list": names or None, "--machine": profile, **here}
+    given = [name for name, value in shown.items() if value is not None]
+    if len(given) > 1 and given[0] not in here:
+        raise UsageError(
+            f"{given[1]} and {given[0]} don't go together",
+            hint="A profile describes a machine that can't be watched from here"
+            if given[0] == "--machine"
+            else "Leave one of the two out",
+        )
+    if names:
+        _list_profiles(as_json=as_json)
+        return
     if profile is not None:
-        if seconds is not None or save is not None:
-            raise UsageError(
-                f"--{'seconds' if save is None else 'save'} and --machine don't go together",
-                hint="A profile describes a machine that can't be watched from here",
-            )
         _show_profile(profile, as_json=as_json, verbose=verbose)
         return
     watched_s = _DEFAULT_SECONDS if seconds is None else seconds
     _show_machine(watched_s, save, as_json=as_json, verbose=verbose)
+
+
+def _list_profiles(*, as_json: bool) -> None:
+    from dlprof.machine.profiles import known_profiles
+    from dlprof.report.machine import profiles_document, profiles_report
+
+    profiles = tuple(known_profiles())
+    if as_json:
+        streams.write_result(profiles_document(profiles))
+    else:
+        streams.print_result(profiles_report(profiles))
 
 
 def _show_profile(path: Path, *, as_json: bool, verbose: bool) -> None:
@@ -79,10 +104,10 @@ def _show_machine(seconds: float, save: Path | None, *, as_json: bool, verbose: 
 
     overview = survey(seconds)
     if save is not None:
-        from dlprof.files import replace_file
-        from dlprof.machine.profiles import MachineProfile
+        from dlprof.machine.profiles import MachineProfile, save_profile
 
-        replace_file(save, MachineProfile.of(overview.machine).to_toml().encode())
+        today = dt.datetime.now(dt.UTC).date()
+        save_profile(save, MachineProfile.of(overview.machine, today))
     if as_json:
         streams.write_result(machine_document(overview))
     else:

@@ -306,6 +306,14 @@ Json = Annotated[
     bool,
     typer.Option("--json", help="Print one JSON document on stdout.", rich_help_panel=_OUTPUT),
 ]
+Brief = Annotated[
+    bool,
+    typer.Option(
+        "--brief",
+        help="With --json: only the answer, one key a line.",
+        rich_help_panel=_OUTPUT,
+    ),
+]
 Quiet = Annotated[
     bool,
     typer.Option("-q", "--quiet", help="No progress, no warnings.", rich_help_panel=_OUTPUT),

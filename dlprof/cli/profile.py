@@ -47,6 +47,7 @@ def profile(  # noqa: PLR0913 - a command has as many parameters as it has optio
     force: options.Force = False,
     config: options.ConfigFile = None,
     as_json: options.Json = False,
+    brief: options.Brief = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
@@ -55,6 +56,7 @@ def profile(  # noqa: PLR0913 - a command has as many parameters as it has optio
     Traces the target's present settings, or those that the options name. Writes a run file.
     """
     given = settings_in(locals())
+    streams.check_brief(brief=brief, as_json=as_json)
     from dlprof.engine import run_profile
     from dlprof.engine.profile import for_one
     from dlprof.report.live import open_listener
@@ -68,16 +70,17 @@ def profile(  # noqa: PLR0913 - a command has as many parameters as it has optio
     _show(
         run if as_json else dataclasses.replace(run, path=str(path)),
         as_json=as_json,
+        brief=brief,
         verbose=verbose,
     )
     _exit(run, path, as_json=as_json)
 
 
-def _show(run: Run, *, as_json: bool, verbose: bool) -> None:
+def _show(run: Run, *, as_json: bool, brief: bool = False, verbose: bool = False) -> None:
     if as_json:
         from dlprof.report.documents import profile_document
 
-        streams.write_result(profile_document(run, _fault(run)))
+        streams.write_document(profile_document(run, _fault(run)), brief=brief)
         return
     from dlprof.report.profile import profile_report
 

@@ -60,6 +60,7 @@ def recommend(  # noqa: PLR0913 - a command has as many parameters as it has opt
         ),
     ] = None,
     as_json: options.Json = False,
+    brief: options.Brief = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
@@ -70,6 +71,7 @@ def recommend(  # noqa: PLR0913 - a command has as many parameters as it has opt
     where the run holds a calibration.
     """
     written_as = _format(output_format, as_json=as_json)
+    streams.check_brief(brief=brief, as_json=written_as == "json")
     if save is not None:
         _refuse_elsewhere({"--machine": machine, "--cores": cores, "--speed": speed})
     from dlprof.advise.limits import stored_limits
@@ -107,6 +109,8 @@ def recommend(  # noqa: PLR0913 - a command has as many parameters as it has opt
         typer.echo(saved, err=True)
     place = {"machine": machine, "cores": cores, "neighbours": neighbours, "speed": speed}
     again = _as_options({**place, **asked})
+    if brief:
+        written_as = "brief"
     _show(measured, answer, written_as, again=again, verbose=verbose)
 
 
@@ -150,11 +154,19 @@ def _format(given: str | None, *, as_json: bool) -> str:
 
 def _keep(path: Path, run: Run, answer: Recommendation) -> str:
     """Save the settings, and say how they are used."""
+    from dlprof.advise.wrong_data import said_first
     from dlprof.report.text import clean
     from dlprof.saved import save_settings
 
     header = run.header
-    save_settings(path, header.machine, answer, header.target.spec, header.started_at)
+    save_settings(
+        path,
+        header.machine,
+        answer,
+        header.target.spec,
+        when=header.started_at,
+        notes=said_first(run),
+    )
     place = clean(str(path))
     return (
         f"Saved for {clean(header.machine.fingerprint)} in {place}.\n"
@@ -182,4 +194,4 @@ def _show(
         case _:
             from dlprof.report.documents import recommend_document
 
-            streams.write_result(recommend_document(run, answer))
+            streams.write_document(recommend_document(run, answer), brief=output_format == "brief")

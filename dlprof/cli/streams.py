@@ -8,7 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, TextIO
 
-from dlprof.errors import FileError
+from dlprof.errors import FileError, UsageError
 
 if TYPE_CHECKING:
     from dlprof.report.document import Document
@@ -51,6 +51,30 @@ def write_result(text: str) -> None:
             f"The result can't be written to stdout: {error.strerror}",
             hint="The run file is kept; dlprof recommend shows it again.",
         ) from None
+
+
+def write_document(text: str, *, brief: bool) -> None:
+    """Write a JSON document to stdout.
+
+    Args:
+        text: The document.
+        brief: Whether only its answer was asked for.
+    """
+    if brief:
+        from dlprof.report.documents import brief_document  # noqa: PLC0415 - rarely wanted
+
+        text = brief_document(text)
+    write_result(text)
+
+
+def check_brief(*, brief: bool, as_json: bool) -> None:
+    """Refuse ``--brief`` for what is no JSON.
+
+    Raises:
+        UsageError: It was given without ``--json``.
+    """
+    if brief and not as_json:
+        raise UsageError("--brief shortens --json, which is missing", hint="Give both.")
 
 
 def print_result(document: Document, *, verbose: bool = False) -> None:

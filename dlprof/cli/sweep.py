@@ -53,6 +53,7 @@ def sweep(  # noqa: PLR0913 - a command has as many parameters as it has options
     config: options.ConfigFile = None,
     print_config: options.PrintConfig = False,
     as_json: options.Json = False,
+    brief: options.Brief = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
@@ -61,6 +62,7 @@ def sweep(  # noqa: PLR0913 - a command has as many parameters as it has options
     Writes a run file that dlprof recommend reads later, on any machine.
     """
     given = settings_in(locals())
+    streams.check_brief(brief=brief, as_json=as_json)
     if print_config and as_json:
         raise UsageError(
             "--print-config writes TOML, and --json asks for JSON",
@@ -91,6 +93,7 @@ def sweep(  # noqa: PLR0913 - a command has as many parameters as it has options
     _show(
         run if as_json else dataclasses.replace(run, path=str(path)),
         as_json=as_json,
+        brief=brief,
         verbose=verbose,
     )
     if run.end is not None and run.end.reason == "interrupted":
@@ -109,11 +112,11 @@ def _fields_named(given: Mapping[str, object]) -> frozenset[str]:
     return frozenset(option.field for option in OPTIONS if option.key in given)
 
 
-def _show(run: Run, *, as_json: bool, verbose: bool) -> None:
+def _show(run: Run, *, as_json: bool, brief: bool = False, verbose: bool = False) -> None:
     if as_json:
         from dlprof.report.documents import sweep_document
 
-        streams.write_result(sweep_document(run))
+        streams.write_document(sweep_document(run), brief=brief)
         return
     from dlprof.report.sweep import sweep_report
 

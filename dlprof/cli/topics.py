@@ -141,8 +141,20 @@ TOPICS: Mapping[str, Topic] = MappingProxyType(
         "machine": Topic(
             group="Machine",
             summary="Show what this machine offers and who uses it.",
-            options=("--seconds", "--machine", "--save", "--json"),
+            options=("--seconds", "--machine", "--list", "--save", "--json", "--verbose"),
             examples=("dlprof machine", "dlprof machine --save this-machine.toml"),
+        ),
+        "doctor": Topic(
+            group="Machine",
+            summary="Check what commonly breaks data loading here.",
+            options=("--json",),
+            examples=("dlprof doctor",),
+        ),
+        "explain": Topic(
+            group="Machine",
+            summary="Explain a finding and its fix.",
+            options=("--json",),
+            examples=("dlprof explain fetch.io", "dlprof explain"),
         ),
     }
 )

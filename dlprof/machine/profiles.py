@@ -1,36 +1,35 @@
 """Machine profiles: what a machine that isn't at hand offers, written down in TOML.
 
-A profile says what is known and leaves out the rest. ``configs/machines`` has some.
+A profile says what is known and leaves out the rest. Those in ``known`` come with dlprof.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 import difflib
-import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
-
-from annotated_types import Ge, Gt, Le, Len
+from typing import Any
 
 from dlprof.errors import FileError
+from dlprof.files import replace_file
 from dlprof.machine.fingerprint import fingerprint
 from dlprof.records import CoreSpeeds, GpuInfo, Machine
-from dlprof.tomlfile import read_toml, toml_value
+from dlprof.tomlfile import (
+    Rule,
+    check_table,
+    number_rule,
+    read_text,
+    read_toml,
+    revised_toml,
+    text_rule,
+    whole_rule,
+)
 from dlprof.units import quoted
 
-# Bounds far outside of what is built: they catch a wrong unit, infinity and nan.
-_Text = Annotated[str, Len(1, 500)]
-_Count = Annotated[int, Ge(1), Le(100_000)]
-_Gib = Annotated[float, Gt(0), Le(10_000_000)]
-_GbPerS = Annotated[float, Gt(0), Le(1_000_000)]
-_Ghz = Annotated[float, Gt(0), Le(100)]
-_Speed = Annotated[float, Gt(0), Le(1e9)]
-
-# What pydantic reads when it validates: nothing unknown, and no text or boolean for a number.
-_STRICT: Mapping[str, object] = {"extra": "forbid", "strict": True}
+_KNOWN = Path(__file__).with_name("known")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +44,11 @@ class GpuProfile:
         pcie_width: Lanes of that link.
     """
 
-    __pydantic_config__: ClassVar[Mapping[str, object]] = _STRICT
-
-    model: _Text
-    count: Annotated[int, Ge(1), Le(1000)] = 1
-    memory_gib: _Gib | None = None
-    pcie_generation: Annotated[int, Ge(1), Le(8)] | None = None
-    pcie_width: Annotated[int, Ge(1), Le(32)] | None = None
+    model: str
+    count: int = 1
+    memory_gib: float | None = None
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,13 +63,11 @@ class CoreSpeedProfile:
         slow_fraction: Share of time in which cores were slow; ``None`` if not known.
     """
 
-    __pydantic_config__: ClassVar[Mapping[str, object]] = _STRICT
-
-    median: _Speed
-    low: _Speed
-    high: _Speed
-    unit: _Text
-    slow_fraction: Annotated[float, Ge(0), Le(1)] | None = None
+    median: float
+    low: float
+    high: float
+    unit: str
+    slow_fraction: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,29 +89,33 @@ class MachineProfile:
         numa_nodes: NUMA nodes with CPUs.
         gpus: GPUs, one entry per model.
         source: Where the figures are from.
+        source_url: Addresses of the pages that were read.
+        read_on: When they were read, or the machine was looked at: a date such as 2026-11-23.
+        unsourced: Figures that none of these pages states, by key; a GPU's as ``gpus.pcie_width``.
         notes: What else one should know of it.
     """
 
-    __pydantic_config__: ClassVar[Mapping[str, object]] = _STRICT
-
-    name: _Text
-    description: _Text
-    cpu_model: _Text | None = None
-    logical_cpus: _Count
-    physical_cores: _Count | None = None
-    base_ghz: _Ghz | None = None
+    name: str
+    description: str
+    cpu_model: str | None = None
+    logical_cpus: int
+    physical_cores: int | None = None
+    base_ghz: float | None = None
     core_speed: CoreSpeedProfile | None = None
-    memory_gib: _Gib | None = None
-    memory_gb_per_s: _GbPerS | None = None
-    shm_gib: _Gib | None = None
-    numa_nodes: _Count | None = None
+    memory_gib: float | None = None
+    memory_gb_per_s: float | None = None
+    shm_gib: float | None = None
+    numa_nodes: int | None = None
     gpus: tuple[GpuProfile, ...] = ()
-    source: _Text | None = None
-    notes: tuple[_Text, ...] = ()
+    source: str | None = None
+    source_url: tuple[str, ...] = ()
+    read_on: str | None = None
+    unsourced: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, machine: Machine) -> MachineProfile:
-        """What a machine offers to one job, its limits included."""
+    def of(cls, machine: Machine, read_on: dt.date) -> MachineProfile:
+        """What a machine offers to one job, its limits included, on the day that it was seen."""
         speed, cores = machine.core_speed, max(1, int(machine.usable_cores))
         sizes = (machine.memory_bytes, machine.memory_limit_bytes)
         cards = Counter(
@@ -140,12 +139,19 @@ class MachineProfile:
             numa_nodes=machine.numa_nodes,
             gpus=tuple(dataclasses.replace(card, count=count) for card, count in cards.items()),
             source="dlprof machine --save",
+            read_on=read_on.isoformat(),
         )
 
-    def to_toml(self) -> str:
-        """The profile as the file that ``read_profile`` reads; what is not known is left out."""
-        known = _known(dataclasses.asdict(self)).items()
-        return "".join(f"{name} = {toml_value(value)}\n" for name, value in known)
+    def to_toml(self, text: str = "") -> str:
+        """The profile as the file that ``read_profile`` reads; what is not known is left out.
+
+        Args:
+            text: The file as it is, whose comments and order are kept.
+
+        Raises:
+            ValueError: The file can't be changed without losing some of it.
+        """
+        return revised_toml(text, _known(dataclasses.asdict(self)), {})
 
     def to_machine(self) -> Machine:
         """The profile as a ``Machine`` that one job has to itself.
@@ -197,13 +203,96 @@ _OPTIONAL = (
 )
 
 
-def read_profile(path: Path) -> MachineProfile:
-    """The profile in a TOML file.
+def known_profiles() -> Iterator[MachineProfile]:
+    """The profiles that come with dlprof, by name."""
+    return map(read_profile, sorted(_KNOWN.glob("*.toml")))
+
+
+def read_profile(named: Path) -> MachineProfile:
+    """The profile in a TOML file, or the one of that name that comes with dlprof.
 
     Raises:
-        FileError: The file can't be read, isn't TOML, or has a key or value that no profile has.
+        FileError: There is none, it can't be read, isn't TOML, or has a key or value that no
+            profile has.
     """
+    name = str(named).replace(".", "-")
+    names = {path.stem: path for path in _KNOWN.glob("*.toml")}
+    path = named if named.exists() else names.get(name, named)
+    if not path.exists() and len(named.parts) == 1 and named.suffix != ".toml":
+        close = difflib.get_close_matches(name, names, n=1)
+        raise FileError(
+            f"{quoted(str(named))} is neither a machine that dlprof knows nor a file",
+            hint=(f"Did you mean {close[0]}? " if close else "")
+            + "dlprof machine --list shows the names.",
+        )
     return parse_profile(read_toml(path), str(path))
+
+
+def save_profile(path: Path, profile: MachineProfile) -> None:
+    """Write a profile to a file; comments in one that is there stay.
+
+    Raises:
+        FileError: The file can't be written, or holds something that is no TOML.
+    """
+    text = ""
+    if path.exists():
+        read_toml(path)
+        text = read_text(path)
+    try:
+        replace_file(path, profile.to_toml(text).encode())
+    except ValueError:
+        raise FileError(
+            f"{path} can't be changed without losing some of it", hint="Give another path."
+        ) from None
+
+
+# Bounds far outside of what is built: they catch a wrong unit, infinity and nan.
+_TEXT = text_rule(500)
+_COUNT = whole_rule(1, 100_000)
+_GIB = number_rule(0, 10_000_000)
+_SPEED = number_rule(0, 1e9)
+_TABLE = Rule("a table", lambda value: isinstance(value, Mapping))
+_TEXTS = Rule(
+    "a list of texts", lambda value: isinstance(value, list) and all(map(_TEXT.holds, value))
+)
+_TABLES = Rule(
+    "a list of tables", lambda value: isinstance(value, list) and all(map(_TABLE.holds, value))
+)
+_GPU: Mapping[str, Rule] = {
+    "model": _TEXT,
+    "count": whole_rule(1, 1000),
+    "memory_gib": _GIB,
+    "pcie_generation": whole_rule(1, 8),
+    "pcie_width": whole_rule(1, 32),
+}
+_CORE_SPEED: Mapping[str, Rule] = {
+    "median": _SPEED,
+    "low": _SPEED,
+    "high": _SPEED,
+    "unit": _TEXT,
+    "slow_fraction": Rule(
+        "a number from 0 to 1", lambda value: number_rule().holds(value) and 0 <= value <= 1
+    ),
+}
+_PROFILE: Mapping[str, Rule] = {
+    "name": _TEXT,
+    "description": _TEXT,
+    "cpu_model": _TEXT,
+    "logical_cpus": _COUNT,
+    "physical_cores": _COUNT,
+    "base_ghz": number_rule(0, 100),
+    "core_speed": _TABLE,
+    "memory_gib": _GIB,
+    "memory_gb_per_s": number_rule(0, 1_000_000),
+    "shm_gib": _GIB,
+    "numa_nodes": _COUNT,
+    "gpus": _TABLES,
+    "source": _TEXT,
+    "source_url": _TEXTS,
+    "read_on": _TEXT,
+    "unsourced": _TEXTS,
+    "notes": _TEXTS,
+}
 
 
 def parse_profile(document: Mapping[str, Any], name: str) -> MachineProfile:
@@ -216,69 +305,45 @@ def parse_profile(document: Mapping[str, Any], name: str) -> MachineProfile:
     Raises:
         FileError: A key is unknown or missing, or a value is of the wrong type or out of range.
     """
-    # pydantic takes longer to load than all of this; most commands read no profile.
-    from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415
-
-    # TOML's dates have no place in a profile: as text they are refused like any other text.
-    text = json.dumps(document, default=str)
-    try:
-        profile = TypeAdapter(MachineProfile).validate_json(text)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise _fault(name, first["loc"], first["type"], first["msg"], first["input"]) from None
+    _check(document, _PROFILE, name, needed=("name", "description", "logical_cpus"))
+    cards, speed = document.get("gpus", ()), document.get("core_speed")
+    for index, card in enumerate(cards):
+        _check(card, _GPU, name, f"gpus[{index}]", needed=("model",))
+    if speed is not None:
+        _check(speed, _CORE_SPEED, name, "core_speed", ("median", "low", "high", "unit"))
+    lists = {key: tuple(value) for key, value in document.items() if isinstance(value, list)}
+    profile = MachineProfile(
+        **{
+            **document,
+            **lists,
+            "gpus": tuple(GpuProfile(**card) for card in cards),
+            "core_speed": None if speed is None else CoreSpeedProfile(**speed),
+        }
+    )
     if profile.physical_cores is not None and profile.physical_cores > profile.logical_cpus:
         raise FileError(
             f"{name}: physical_cores is {profile.physical_cores}, more than the"
             f" {profile.logical_cpus} of logical_cpus",
             hint="logical_cpus counts hyper-threads, so it is never the smaller of the two",
         )
-    speed = profile.core_speed
-    if speed is not None and not speed.low <= speed.median <= speed.high:
+    measured = profile.core_speed
+    if measured is not None and not measured.low <= measured.median <= measured.high:
         raise FileError(
-            f"{name}: core_speed.median is {speed.median:g}, and not from low to high",
+            f"{name}: core_speed.median is {measured.median:g}, and not from low to high",
             hint="dlprof machine --save writes all three",
         )
     return profile
 
 
-def _fault(
-    name: str, place: Sequence[int | str], kind: str, message: str, value: object
-) -> FileError:
-    """One sentence of what pydantic found wrong, in a profile's own terms."""
-    key = _dotted(place)
-    fields = dataclasses.fields(_record_at(place))
-    known = [field.name for field in fields]
-    hint = f"The keys here are {', '.join(known)}"
-    if kind in {"extra_forbidden", "unexpected_keyword_argument"}:
-        close = difflib.get_close_matches(str(place[-1]), known, n=1)
-        hint = f"Did you mean {close[0]}? {hint}" if close else hint
-        return FileError(f"{name}: {key} is not a key of a machine profile", hint=hint)
-    if kind in {"missing", "missing_argument"}:
-        return FileError(f"{name}: the key {key} is missing", hint=hint)
-    rule = message.removeprefix("Input ").removeprefix("String ")
-    needed = any(
-        field.name == place[-1] and field.default is dataclasses.MISSING for field in fields
-    )
-    hint = (
-        "Correct it: the key can't be left out"
-        if needed
-        else "Leave the key out if the figure is not known"
-    )
-    return FileError(f"{name}: {key} {rule}, and {quoted(value)} is not", hint=hint)
-
-
-def _record_at(
-    place: Sequence[int | str],
-) -> type[GpuProfile | CoreSpeedProfile | MachineProfile]:
-    inner = {"gpus": GpuProfile, "core_speed": CoreSpeedProfile} if len(place) > 1 else {}
-    return inner.get(str(place[0]), MachineProfile)
-
-
-def _dotted(place: Sequence[int | str]) -> str:
-    text = ""
-    for part in place:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}"
-    return text.removeprefix(".")
+def _check(
+    table: Mapping[str, Any],
+    rules: Mapping[str, Rule],
+    name: str,
+    within: str = "",
+    needed: Sequence[str] = (),
+) -> None:
+    hint = "Correct it. Of what is not known, leave the key out."
+    check_table(table, rules, place=name, within=within, needed=needed, hint=hint)
 
 
 def _known(value: Any) -> Any:

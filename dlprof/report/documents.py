@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from dlprof.errors import DlprofError
 from dlprof.records import SCHEMA_VERSION, BatchCosts, Cost, Recommendation, Run
@@ -83,3 +85,62 @@ def recommend_document(run: Run, recommendation: Recommendation) -> str:
         **to_json(recommendation),
     }
     return json.dumps(document, allow_nan=False, indent=2)
+
+
+_MOST = 3
+"""Findings, reasons and failures that a brief document keeps."""
+
+
+def brief_document(text: str) -> str:
+    """The answer of a document of ``sweep``, ``recommend``, ``profile`` or ``check``.
+
+    One line a key, for programs that pay for what they read.
+
+    Args:
+        text: The whole document.
+    """
+    whole: dict[str, Any] = json.loads(text)
+    whole |= whole.get("recommendation") or {}
+    answer = {
+        key: _BRIEF.get(key, _as_it_is)(whole[key])
+        for key in (*_HEAD, *_BRIEF)
+        if whole.get(key) not in (None, [], "")
+    }
+    lines = (f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in answer.items())
+    return "{\n" + ",\n".join(lines) + "\n}"
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _finding(finding: Mapping[str, Any]) -> dict[str, Any]:
+    fix = finding["fix"] or {}
+    kept = {key: finding[key] for key in ("code", "severity", "title", "predicted_gain")}
+    return kept | {"fix": fix.get("text"), "dataloader_kwargs": fix.get("dataloader_kwargs")}
+
+
+def _target(target: Mapping[str, Any]) -> dict[str, Any]:
+    """What was checked, with the metrics that did not pass."""
+    gates = [gate for gate in target["verdict"]["gates"] if gate["state"] != "pass"]
+    return {
+        "target": target["target"],
+        "state": target["verdict"]["state"],
+        "not_passed": [gate["explanation"] for gate in gates],
+    }
+
+
+_HEAD = ("schema_version", "error", "run_file", "ended", "state", "explanation")
+_BRIEF: Mapping[str, Callable[[Any], Any]] = {
+    "targets": lambda targets: [_target(each) for each in targets[:_MOST]],
+    "dataloader_kwargs": _as_it_is,
+    "expected": _as_it_is,
+    "confidence": _as_it_is,
+    "confidence_reason": _as_it_is,
+    "certificate": _as_it_is,
+    "reasons": lambda reasons: [each["claim"] for each in reasons[:_MOST]],
+    "findings": lambda findings: [_finding(each) for each in findings[:_MOST]],
+    "stalls": _as_it_is,
+    "cost_s": lambda cost: cost["total"],
+}
+"""The keys that are kept behind those of ``_HEAD``, and how each is cut."""

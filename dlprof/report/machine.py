@@ -13,6 +13,7 @@ from dlprof.records import SCHEMA_VERSION, GpuInfo, Machine
 from dlprof.report.document import (
     Bar,
     Chart,
+    Code,
     Document,
     Facts,
     Piece,
@@ -47,13 +48,32 @@ def machine_document(overview: Overview) -> str:
 
 
 def profile_document(profile: MachineProfile) -> str:
-    """What ``dlprof machine --profile FILE --json`` prints."""
+    """What ``dlprof machine --profile NAME --json`` prints."""
     document = {
         "schema_version": SCHEMA_VERSION,
         "profile": to_json(profile),
         "machine": to_json(profile.to_machine()),
     }
     return json.dumps(document, allow_nan=False, indent=2)
+
+
+def profiles_document(profiles: Sequence[MachineProfile]) -> str:
+    """What ``dlprof machine --list --json`` prints."""
+    document = {"schema_version": SCHEMA_VERSION, "profiles": to_json(profiles)}
+    return json.dumps(document, allow_nan=False, indent=2)
+
+
+def profiles_report(profiles: Sequence[MachineProfile]) -> Document:
+    """The machines that dlprof knows by name."""
+    rows: tuple[_Row, ...] = tuple((each.name, each.description) for each in profiles)
+    return Document(
+        title="Machines for --machine NAME",
+        answer=(
+            Facts(rows),
+            Text(Span("What one offers, and its sources:", "soft")),
+            Code("dlprof machine --machine NAME", "sh"),
+        ),
+    )
 
 
 def machine_report(overview: Overview) -> Document:
@@ -99,6 +119,9 @@ def profile_report(profile: MachineProfile) -> Document:
         *_cards(machine.gpus, "none"),
         *_links(machine),
         ("Source", profile.source or MISSING),
+        *(("", url) for url in profile.source_url),
+        *([("Read on", profile.read_on)] if profile.read_on else []),
+        *([("Not in a source", ", ".join(profile.unsourced))] if profile.unsourced else []),
         *(("Note", note) for note in profile.notes),
     )
     return Document(

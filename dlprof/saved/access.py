@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from dlprof.errors import UsageError
 from dlprof.files import folder_lock, replace_file, write_fault
 from dlprof.records import Expected, Machine, Recommendation
-from dlprof.saved.document import KWARGS, Entry, MachineEntry, read_document, render_document
+from dlprof.saved.document import KWARGS, Entry, MachineEntry, read_document, revised_document
 
 _DEFAULT_WORKERS = 4
 
-# torch's default of 2 batches ahead for each of 4 workers, and the one in use, of 38.5 MB each
-# (64 images of 3x224x224 in float32): less than this, and loading may die of a bus error.
-_DEFAULT_SHM_BYTES = 9 * 38_535_168
-
 
 def save_settings(
-    path: Path, machine: Machine, recommendation: Recommendation, target_spec: str, when: str
+    path: Path,
+    machine: Machine,
+    recommendation: Recommendation,
+    target_spec: str,
+    *,
+    when: str,
+    notes: Sequence[str] = (),
 ) -> None:
-    """Keep a recommendation under a machine's fingerprint; entries of others stay.
+    """Keep a recommendation under a machine's fingerprint; all else in the file stays.
 
     Two processes may save at once. The file is replaced in one step, so that a script which reads
-    it meanwhile sees the old file or the new one; comments of the user's are not kept.
+    it at the same time sees the old file or the new one.
 
     Args:
         path: The settings file; it is made where there is none.
@@ -34,6 +36,7 @@ def save_settings(
         recommendation: What to save.
         target_spec: TARGET as the user wrote it; a machine keeps one entry for each.
         when: When it was measured, ISO 8601.
+        notes: What is to be known before anyone uses the settings; comments at their head.
 
     Raises:
         FileError: If the file can't be written, or is there and no settings file.
@@ -48,7 +51,8 @@ def save_settings(
             known = machines.get(machine.fingerprint)
             targets = {**(known.targets if known else {}), target_spec: entry}
             machines[machine.fingerprint] = MachineEntry(_about(machine), targets)
-            replace_file(path, render_document(machines).encode())
+            revised = revised_document(path, machines, {(machine.fingerprint, target_spec): notes})
+            replace_file(path, revised.encode())
     except OSError as error:
         raise write_fault(path, error) from None
 
@@ -64,7 +68,7 @@ def _about(machine: Machine) -> dict[str, Any]:
 def _entry(recommendation: Recommendation, when: str) -> Entry:
     kwargs = dict(recommendation.dataloader_kwargs)
     for key, value in kwargs.items():
-        if key not in KWARGS or not KWARGS[key](value):
+        if key not in KWARGS or not KWARGS[key].holds(value):
             raise UsageError(
                 f"The recommendation's {key} = {value!r} can't be saved",
                 hint="Make the recommendation again from the run file.",
@@ -158,8 +162,10 @@ def _choose(
 
 
 def _default(machine: Machine, fault: str) -> tuple[dict[str, Any], str]:
+    from dlprof.machine.memory import USUAL_SHM_BYTES  # noqa: PLC0415 - few come here
+
     workers = min(_DEFAULT_WORKERS, int(machine.usable_cores))
-    small = machine.shm_bytes is not None and machine.shm_bytes < _DEFAULT_SHM_BYTES
+    small = machine.shm_bytes is not None and machine.shm_bytes < USUAL_SHM_BYTES
     if workers < 2 or small:
         workers = 0
     return {"num_workers": workers}, (

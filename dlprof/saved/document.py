@@ -6,23 +6,34 @@ Its values go into ``DataLoader(...)``, so only known keys with values of the ri
 from __future__ import annotations
 
 import dataclasses
-import difflib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from dlprof.errors import FileError
-from dlprof.tomlfile import read_toml, toml_key, toml_value
-from dlprof.units import quoted
+from dlprof.tomlfile import (
+    SWITCH,
+    Rule,
+    check_table,
+    number_rule,
+    read_text,
+    read_toml,
+    revised_toml,
+    text_rule,
+    toml_key,
+    whole_rule,
+)
 
 VERSION = 1
 """Of the file's format."""
 
-_TITLE = """\
+_NEW = f"""\
 # Settings for torch.utils.data.DataLoader, one entry for each machine and target.
 # Written by: dlprof recommend RUN --save FILE
 # Used by:    DataLoader(dataset, **dlprof.kwargs_for("FILE"))
+
+version = {VERSION}
 """
 
 
@@ -53,58 +64,40 @@ class MachineEntry:
     targets: Mapping[str, Entry]
 
 
-_Check = Callable[[Any], bool]
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_switch(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_number(value: Any) -> bool:
-    # TOML has nan and inf, and whole numbers that no float can hold.
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
-
-
-def _is_whole(low: int) -> _Check:
-    return lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= low
-
-
-def _is_worker_count(value: Any) -> bool:
-    return _is_whole(0)(value) and value <= 4096
-
-
 def _is_expectation(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(_is_number(figure) for figure in value.values())
+    return isinstance(value, Mapping) and all(map(_NUMBER.holds, value.values()))
 
 
-KWARGS: Mapping[str, _Check] = MappingProxyType(
+_TEXT = text_rule()
+_NUMBER = number_rule()
+_COUNT = whole_rule(1, 1_000_000_000)
+_NAMES = ("fork", "spawn", "forkserver")
+
+KWARGS: Mapping[str, Rule] = MappingProxyType(
     {
-        "num_workers": _is_worker_count,
-        "prefetch_factor": _is_whole(1),
-        "pin_memory": _is_switch,
-        "persistent_workers": _is_switch,
-        "in_order": _is_switch,
-        "batch_size": _is_whole(1),
-        "multiprocessing_context": lambda value: value in ("fork", "spawn", "forkserver"),
+        "num_workers": whole_rule(0, 4096),
+        "prefetch_factor": _COUNT,
+        "pin_memory": SWITCH,
+        "persistent_workers": SWITCH,
+        "in_order": SWITCH,
+        "batch_size": _COUNT,
+        "multiprocessing_context": Rule(" or ".join(_NAMES), lambda value: value in _NAMES),
     }
 )
-_ABOUT_ENTRY: Mapping[str, _Check] = MappingProxyType(
+_ABOUT_ENTRY: Mapping[str, Rule] = MappingProxyType(
     {
-        "saved_at": _is_text,
-        "confidence": _is_text,
-        "ranks": _is_whole(1),
-        "sharing_strategy": _is_text,
-        "worker_threads": _is_whole(1),
-        "expected": _is_expectation,
+        "saved_at": _TEXT,
+        "confidence": _TEXT,
+        "ranks": _COUNT,
+        "sharing_strategy": _TEXT,
+        "worker_threads": _COUNT,
+        "expected": Rule("a table of numbers", _is_expectation),
     }
 )
-_ABOUT_MACHINE: Mapping[str, _Check] = MappingProxyType(
-    {"hostname": _is_text, "cpu": _is_text, "usable_cores": _is_number}
+_ABOUT_MACHINE: Mapping[str, Rule] = MappingProxyType(
+    {"hostname": _TEXT, "cpu": _TEXT, "usable_cores": _NUMBER}
 )
+_TABLE = Rule("a table", lambda value: isinstance(value, Mapping))
 
 
 def read_document(path: Path) -> dict[str, MachineEntry]:
@@ -115,24 +108,26 @@ def read_document(path: Path) -> dict[str, MachineEntry]:
     """
     content = read_toml(path)
     version = content.pop("version", VERSION)
-    if not _is_whole(1)(version):
-        raise _wrong(path, "version", version)
+    _check(path, {"version": version}, {"version": _COUNT})
     if version > VERSION:
         raise FileError(
             f"{path} was written by a newer dlprof (version {version}; this one reads {VERSION})",
             hint="Upgrade dlprof: pip install --upgrade dlprof",
         )
-    _check(path, content, {"machine": lambda value: isinstance(value, Mapping)})
+    _check(path, content, {"machine": _TABLE})
+    machines = content.get("machine", {})
+    _check(path, machines, dict.fromkeys(machines, _TABLE), "machine")
     return {
         fingerprint: _machine(path, table, f"machine.{toml_key(fingerprint)}")
-        for fingerprint, table in content.get("machine", {}).items()
+        for fingerprint, table in machines.items()
     }
 
 
-def _machine(path: Path, table: object, where: str) -> MachineEntry:
-    about = _table(path, table, where)
-    targets = _table(path, about.pop("target", {}), f"{where}.target")
-    _check(path, about, _ABOUT_MACHINE, where)
+def _machine(path: Path, table: Mapping[str, Any], where: str) -> MachineEntry:
+    _check(path, table, {**_ABOUT_MACHINE, "target": _TABLE}, where)
+    about = dict(table)
+    targets = about.pop("target", {})
+    _check(path, targets, dict.fromkeys(targets, _TABLE), f"{where}.target")
     return MachineEntry(
         about,
         {
@@ -142,62 +137,65 @@ def _machine(path: Path, table: object, where: str) -> MachineEntry:
     )
 
 
-def _entry(path: Path, table: object, where: str) -> Entry:
-    values = _table(path, table, where)
-    _check(path, values, {**KWARGS, **_ABOUT_ENTRY}, where)
-    entry = Entry(
-        {key: value for key, value in values.items() if key in KWARGS},
-        {key: value for key, value in values.items() if key in _ABOUT_ENTRY},
-    )
-    if "num_workers" not in entry.kwargs:
-        raise FileError(f"{path}: {where} has no num_workers", hint=_HINT)
-    if entry.kwargs["num_workers"] == 0:
+def _entry(path: Path, values: Mapping[str, Any], where: str) -> Entry:
+    _check(path, values, {**KWARGS, **_ABOUT_ENTRY}, where, needed=("num_workers",))
+    if values["num_workers"] == 0:
         for key in ("prefetch_factor", "multiprocessing_context", "persistent_workers"):
-            if entry.kwargs.get(key):
+            if values.get(key):
                 raise FileError(
                     f"{path}: {where}.{key} needs a num_workers above 0",
                     hint="Remove it, or raise num_workers.",
                 )
-    return entry
-
-
-_HINT = "Correct the file, or remove it and save the settings again."
-
-
-def _table(path: Path, value: object, where: str) -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        raise _wrong(path, where, value)
-    return dict(value)
+    return Entry(
+        {key: value for key, value in values.items() if key in KWARGS},
+        {key: value for key, value in values.items() if key in _ABOUT_ENTRY},
+    )
 
 
 def _check(
-    path: Path, values: Mapping[str, Any], checks: Mapping[str, _Check], where: str = ""
+    path: Path,
+    table: Mapping[str, Any],
+    rules: Mapping[str, Rule],
+    where: str = "",
+    needed: Sequence[str] = (),
 ) -> None:
-    for key, value in values.items():
-        name = f"{where}.{key}".lstrip(".")
-        if key not in checks:
-            close = difflib.get_close_matches(key, checks, n=1)
-            hint = f"Did you mean {close[0]}?" if close else f"Known here: {', '.join(checks)}."
-            raise FileError(f"{path}: {name} is not known in a settings file", hint=hint)
-        if not checks[key](value):
-            raise _wrong(path, name, value)
+    hint = "Correct the file, or remove it and save the settings again."
+    check_table(table, rules, place=str(path), within=where, needed=needed, hint=hint)
 
 
-def _wrong(path: Path, where: str, value: object) -> FileError:
-    return FileError(f"{path}: {where} can't be {quoted(value)}", hint=_HINT)
+def revised_document(
+    path: Path,
+    machines: Mapping[str, MachineEntry],
+    notes: Mapping[tuple[str, ...], Sequence[str]],
+) -> str:
+    """The settings file for these machines, with the comments and the order that it has now.
+
+    Args:
+        path: The file; it need not exist.
+        machines: All that it is to hold.
+        notes: Fingerprint and target of entries, and what is to be known of each, as a comment.
+
+    Raises:
+        FileError: If the file can't be changed without losing some of it.
+    """
+    text = read_text(path) if path.exists() else _NEW
+    values = {
+        "version": VERSION,
+        "machine": {name: _machine_values(machine) for name, machine in machines.items()},
+    }
+    places: dict[tuple[str, ...], Sequence[str]] = {
+        ("machine", fingerprint, "target", spec): lines
+        for (fingerprint, spec), lines in notes.items()
+    }
+    try:
+        return revised_toml(text, values, places)
+    except ValueError:
+        raise FileError(
+            f"{path} is laid out in a way that dlprof can't add to without losing some of it",
+            hint="Give each table its own [header] once, or save to another file.",
+        ) from None
 
 
-def render_document(machines: Mapping[str, MachineEntry]) -> str:
-    """The settings file for these machines."""
-    lines = [_TITLE, f"version = {VERSION}"]
-    for fingerprint, machine in machines.items():
-        where = f"machine.{toml_key(fingerprint)}"
-        lines += ["", f"[{where}]", *_pairs(machine.about)]
-        for spec, entry in machine.targets.items():
-            lines += ["", f"[{where}.target.{toml_key(spec)}]"]
-            lines += [*_pairs(entry.kwargs), *_pairs(entry.about)]
-    return "\n".join(lines) + "\n"
-
-
-def _pairs(table: Mapping[str, Any]) -> Iterator[str]:
-    return (f"{toml_key(key)} = {toml_value(value)}" for key, value in table.items())
+def _machine_values(machine: MachineEntry) -> dict[str, Any]:
+    targets = {spec: {**entry.kwargs, **entry.about} for spec, entry in machine.targets.items()}
+    return {**machine.about, **({"target": targets} if targets else {})}

@@ -13,7 +13,7 @@ import pytest
 from golden import drawn
 
 from dlprof.records import Run, WatchedLoader
-from dlprof.report.screen import render_run
+from dlprof.report.screen import run_report
 from dlprof.store import read_run
 
 ZOO = Path(__file__).with_name("zoo_script.py")
@@ -206,7 +206,7 @@ def test_an_abrupt_end_leaves_what_was_seen(end: str, tmp_path: Path) -> None:
     words = ["--json", "report.json", "-o", "run.dlprof.jsonl", "train.py", end]
     done = ran([*DLPROF, *words], tmp_path)
     run = read_run(tmp_path / "run.dlprof.jsonl")
-    screen = drawn(render_run(run), width=100)
+    screen = drawn(run_report(run), width=100)
     (seen,) = run.watched
     assert seen.batches > 10
     assert run.script is not None

@@ -14,7 +14,7 @@ from dlprof.advise.findings.claims import Place
 from dlprof.advise.findings.order import _graded
 from dlprof.advise.findings.view import View
 from dlprof.records import Estimate, Finding, Fix
-from dlprof.report.findings import gain_text
+from dlprof.report.findings import known_gain
 
 STEP = Loader(fetch_cpu=0.038, rate=45.0, step=0.002, wait=0.02)
 FINDING = Finding(
@@ -59,7 +59,7 @@ def test_what_ends_the_run_needs_no_gain_to_be_high() -> None:
 def test_a_gain_says_at_which_step_it_is_one(step: float, where: str) -> None:
     loader = dataclasses.replace(STEP, step=step)
     (first, *_) = [each for each in find(evidence(loader)) if each.predicted_gain is not None]
-    assert f"of the throughput now {where}, " in gain_text(first.predicted_gain, first.evidence)
+    assert f") {where}, " in known_gain(first)
 
 
 @pytest.mark.parametrize("kind", ["map", "iterable"])

@@ -166,15 +166,14 @@ def test_recommend_loads_nothing_heavy() -> None:
     assert _loaded(COMMAND.format(arguments=["recommend", str(run), "--json"])) == []
 
 
-def test_machine_loads_no_torch() -> None:
-    arguments = ["machine", "--json", "--seconds", "0.1"]
-    assert "torch" not in _loaded(COMMAND.format(arguments=arguments))
+@pytest.mark.parametrize("arguments", [["machine", "--seconds", "0.1"], ["doctor"], ["explain"]])
+def test_what_looks_at_the_machine_loads_no_torch(arguments: list[str]) -> None:
+    assert "torch" not in _loaded(COMMAND.format(arguments=[*arguments, "--json"]))
 
 
-def test_a_profile_loads_pydantic_and_no_torch() -> None:
-    profile = ROOT / "configs" / "machines" / "2080ti-box.toml"
-    loaded = _loaded(COMMAND.format(arguments=["machine", "--profile", str(profile)]))
-    assert loaded == ["pydantic"]
+@pytest.mark.parametrize("arguments", [["--profile", "2080ti-box"], ["--list"]], ids=" ".join)
+def test_a_machine_that_is_known_loads_nothing_heavy(arguments: list[str]) -> None:
+    assert _loaded(COMMAND.format(arguments=["machine", *arguments])) == []
 
 
 @pytest.mark.parametrize(

@@ -74,9 +74,7 @@ def test_the_package_declares_what_it_imports() -> None:
                 imported |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
                 imported.add(node.module.partition(".")[0])
-    # annotated_types is pydantic's vocabulary of limits and comes with it; pytest itself loads the
-    # plugin that imports it.
-    given = {"dlprof", "annotated_types", "pytest"}
+    given = {"dlprof", "pytest"}  # pytest itself loads the plugin that imports it
     assert imported - sys.stdlib_module_names - given <= declared
 
 

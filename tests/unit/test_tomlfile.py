@@ -6,13 +6,14 @@ import datetime as dt
 import math
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlprof.errors import FileError
-from dlprof.tomlfile import read_toml, toml_key, toml_value
+from dlprof.tomlfile import read_toml, revised_toml, toml_key, toml_value
 
 PLAIN = (
     st.text()
@@ -67,3 +68,51 @@ def test_an_unreadable_file_is_a_sentence(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(FileError, match="can't be read: Permission denied"):
         read_toml(path)
+
+
+OWNED = """\
+# mine
+b = 1   # why not
+
+# the box
+[box]
+'x' = 1_000
+gone = 2
+# dlprof: an older word
+# a word of mine
+y = 2
+[other] # last
+"""
+
+
+def test_what_people_wrote_around_the_values_stays() -> None:
+    values = {"b": 2, "box": {"x": 1000, "y": 3, "z": {"n": 1}}, "other": {}}
+    assert revised_toml(OWNED, values, {("box",): ["a word", "another"]}) == (
+        "# mine\nb = 2   # why not\n\n# the box\n[box]\n"
+        "# dlprof: a word\n# dlprof: another\n"
+        "'x' = 1_000\n# a word of mine\ny = 3\nz = { n = 1 }\n\n[other] # last\n"
+    )
+
+
+def test_a_comment_can_neither_become_a_value_nor_act_on_a_terminal() -> None:
+    revised = revised_toml("", {"a": {"b": "c"}}, {("a",): ["x\ny = 1\x1b[31m\udce4"]})
+    assert tomllib.loads(revised) == {"a": {"b": "c"}}
+    assert all(line.isprintable() for line in revised.splitlines())
+
+
+TABLES = st.dictionaries(st.text(max_size=3), VALUES, max_size=4)
+
+
+@settings(deadline=None)
+@given(TABLES, TABLES)
+def test_a_document_revised_holds_what_it_should(before: dict[str, Any], after: Any) -> None:
+    first = revised_toml("", before, {})
+    assert tomllib.loads(first) == before
+    assert tomllib.loads(revised_toml(first, after, {})) == after
+    assert revised_toml(first, before, {}) == first
+
+
+def test_a_document_that_would_lose_something_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dlprof.tomlfile._settle", lambda *_: None)
+    with pytest.raises(ValueError, match="would not hold"):
+        revised_toml("a = 1", {"a": 2}, {})

@@ -80,6 +80,16 @@ def test_saving_says_how_to_use_it(
     assert (tmp_path / "dlprof.toml").exists()
 
 
+def test_saved_settings_carry_what_is_wrong_with_the_data(
+    run_file: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    said = "Workers yield the same samples."
+    monkeypatch.setattr("dlprof.advise.wrong_data.said_first", lambda _: [said])
+    assert run(["recommend", run_file, "--save", "dlprof.toml", "-q"], {}) == 0
+    lines = (tmp_path / "dlprof.toml").read_text().splitlines()
+    assert ".target." in lines[lines.index(f"# dlprof: {said}") - 1]
+
+
 def test_next_steps_give_the_same_answer(run_file: str, capsys: pytest.CaptureFixture[str]) -> None:
     limits = ["--ranks", "1", "--max-workers", "2", "--max-ram", "8 GiB"]
     assert run(["recommend", run_file, "-v", *limits], {}) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime as dt
 from pathlib import Path
 from typing import Any
@@ -12,35 +13,87 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlprof.errors import FileError
-from dlprof.machine.profiles import GpuProfile, MachineProfile, parse_profile, read_profile
+from dlprof.machine.profiles import (
+    GpuProfile,
+    MachineProfile,
+    known_profiles,
+    parse_profile,
+    read_profile,
+    save_profile,
+)
 
-_PROFILES = Path(__file__).parents[3] / "configs" / "machines"
 _SPEED = {"median": 2.0, "low": 1.0, "high": 3.0, "unit": "steps/s"}
 _LEAST = {"name": "box", "description": "A box.", "logical_cpus": 16}
 
 
-@pytest.mark.parametrize("path", sorted(_PROFILES.glob("*.toml")), ids=lambda path: path.stem)
-def test_profiles_that_come_along_are_valid(path: Path) -> None:
-    profile = read_profile(path)
-    assert profile.name.replace(".", "-") == path.stem
-    assert profile.source
-    assert profile.gpus
-    assert profile.to_machine().gpus
+def test_profiles_that_come_along_say_where_each_figure_is_from() -> None:
+    for profile in known_profiles():
+        known = {name for name, value in dataclasses.asdict(profile).items() if value}
+        cards = {f"gpus.{name}" for card in profile.gpus for name in dataclasses.asdict(card)}
+        assert profile.source
+        assert all(url.startswith("https://") for url in profile.source_url)
+        assert set(profile.unsourced) <= known | cards, profile.name
+        if profile.source_url:
+            assert dt.date.fromisoformat(profile.read_on or "") <= dt.datetime.now(dt.UTC).date()
+        else:
+            assert known - {"name", "description", "gpus", "notes", "source"} - {"unsourced"} <= (
+                set(profile.unsourced)
+            ), profile.name
+
+
+def test_a_profile_that_comes_along_is_read_by_its_name() -> None:
+    names = [profile.name for profile in known_profiles()]
+    assert len(set(names)) == len(names)
+    assert names == sorted(names)
+    for name in names:
+        assert read_profile(Path(name)).name == name
+    assert read_profile(Path("aws-p4d-24xlarge")).name == "aws-p4d.24xlarge"
+
+
+def test_a_file_goes_before_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("dgx-h100").write_text('name = "mine"\ndescription = "d"\nlogical_cpus = 2\n')
+    assert read_profile(Path("dgx-h100")).name == "mine"
+
+
+def test_a_name_that_nobody_knows_gets_a_suggestion() -> None:
+    with pytest.raises(
+        FileError, match="'dgx-h10' is neither a machine that dlprof knows"
+    ) as error:
+        read_profile(Path("dgx-h10"))
+    assert error.value.hint == "Did you mean dgx-h100? dlprof machine --list shows the names."
+    with pytest.raises(FileError, match=r"There is no file dgx-h100\.toml"):
+        read_profile(Path("dgx-h100.toml"))
 
 
 def test_the_machines_of_the_field_are_there() -> None:
-    stems = {path.stem for path in _PROFILES.glob("*.toml")}
     assert {
         "2080ti-box",
         "8x-titan-rtx-shared",
         "dgx-h100",
         "8x-a100",
         "4090-box",
-        "aws-p3-16xlarge",
-        "aws-p4d-24xlarge",
-        "aws-p5-48xlarge",
-        "aws-g5-xlarge",
-    } <= stems
+        "aws-p3.16xlarge",
+        "aws-p4d.24xlarge",
+        "aws-p5.48xlarge",
+        "aws-g5.xlarge",
+    } <= {profile.name for profile in known_profiles()}
+
+
+def test_a_profile_is_saved_into_a_file_whose_comments_stay(tmp_path: Path) -> None:
+    path = tmp_path / "box.toml"
+    profile = MachineProfile(name="box", description="A box.", logical_cpus=8)
+    save_profile(path, profile)
+    path.write_text(path.read_text().replace("= 8", "= 8 # of 16") + "# under my desk\n")
+    save_profile(path, dataclasses.replace(profile, logical_cpus=4, memory_gib=16))
+    assert path.read_text() == (
+        'name = "box"\ndescription = "A box."\nlogical_cpus = 4 # of 16\n# under my desk\n'
+        "memory_gib = 16\n"
+    )
+    path.write_text("not TOML")
+    with pytest.raises(FileError, match="is not valid TOML"):
+        save_profile(path, profile)
+    assert path.read_text() == "not TOML"
 
 
 @pytest.mark.parametrize(
@@ -55,7 +108,7 @@ def test_the_machines_of_the_field_are_there() -> None:
     ],
 )
 def test_cpus_per_gpu(stem: str, cpus_per_gpu: int) -> None:
-    machine = read_profile(_PROFILES / f"{stem}.toml").to_machine()
+    machine = read_profile(Path(stem)).to_machine()
     assert machine.logical_cpus == cpus_per_gpu * len(machine.gpus)
 
 
@@ -87,30 +140,32 @@ def test_a_profile_as_a_machine() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message", "hint"),
     [
-        ({"memry_gib": 1}, "memry_gib is not a key", "memory_gib"),
-        ({"gpus": [{"model": "x", "memory": 1}]}, "gpus[0].memory is not a key", "memory_gib"),
-        ({"gpus": [{}]}, "gpus[0].model is missing", "model"),
-        ({"gpus": 3}, "gpus should be", ""),
-        ({"gpus": [{"model": ""}]}, "gpus[0].model should have", "can't be left out"),
-        ({"gpus": [3]}, "gpus[0] should be", ""),
-        ({"gpus": [{"model": "x", "count": 0}]}, "gpus[0].count should be", "Leave the key out"),
-        ({"gpus": [{"model": "x", "pcie_generation": 99}]}, "gpus[0].pcie_generation", ""),
-        ({"logical_cpus": -1}, "-1 is not", "can't be left out"),
-        ({"logical_cpus": True}, "True is not", ""),
-        ({"logical_cpus": "16"}, "'16' is not", ""),
-        ({"logical_cpus": 2.5}, "2.5 is not", "can't be left out"),
-        ({"logical_cpus": 10**30}, "logical_cpus should be", ""),
-        ({"memory_gib": float("inf")}, "inf is not", "Leave the key out"),
-        ({"memory_gib": float("nan")}, "nan is not", ""),
-        ({"memory_gib": dt.date(2020, 1, 1)}, "memory_gib should be", ""),
-        ({"base_ghz": 3600.0}, "base_ghz should be", ""),
-        ({"core_speed": 20000}, "core_speed should be", ""),
-        ({"core_speed": {"median": 1.0}}, "core_speed.low is missing", "unit"),
-        ({"core_speed": {**_SPEED, "mean": 1}}, "core_speed.mean is not a key", "median"),
-        ({"core_speed": {**_SPEED, "low": 0.0}}, "core_speed.low should be", ""),
+        ({"memry_gib": 1}, "memry_gib is not a known key", "Did you mean memory_gib?"),
+        ({"gpus": [{"model": "x", "memory": 1}]}, "gpus[0].memory is not a known", "memory_gib"),
+        ({"gpus": [{}]}, "gpus[0].model is missing", "a text"),
+        ({"gpus": 3}, "gpus must be a list of tables, not 3", ""),
+        ({"gpus": [{"model": ""}]}, "gpus[0].model must be a text of 1 to 500 characters", ""),
+        ({"gpus": [3]}, "gpus must be a list of tables, not [3]", ""),
+        ({"gpus": [{"model": "x", "count": 0}]}, "gpus[0].count must be", "leave the key out"),
+        ({"gpus": [{"model": "x", "pcie_generation": 99}]}, "gpus[0].pcie_generation must", ""),
+        ({"logical_cpus": -1}, "logical_cpus must be a whole number from 1 to 100000, not -1", ""),
+        ({"logical_cpus": True}, "not True", ""),
+        ({"logical_cpus": "16"}, "not '16'", ""),
+        ({"logical_cpus": 2.5}, "not 2.5", "Correct it"),
+        ({"logical_cpus": 10**30}, "logical_cpus must be", ""),
+        ({"memory_gib": float("inf")}, "not inf", "leave the key out"),
+        ({"memory_gib": float("nan")}, "not nan", ""),
+        ({"memory_gib": dt.date(2020, 1, 1)}, "memory_gib must be a number above 0", ""),
+        ({"base_ghz": 3600.0}, "base_ghz must be a number above 0, at most 100", ""),
+        ({"core_speed": 20000}, "core_speed must be a table", ""),
+        ({"core_speed": {"median": 1.0}}, "core_speed.low is missing", "a number"),
+        ({"core_speed": {**_SPEED, "mean": 1}}, "core_speed.mean is not a known key", "median"),
+        ({"core_speed": {**_SPEED, "low": 0.0}}, "core_speed.low must be", ""),
+        ({"core_speed": {**_SPEED, "slow_fraction": 2}}, "must be a number from 0 to 1", ""),
         ({"core_speed": {**_SPEED, "low": 9.0}}, "core_speed.median is 2", "--save"),
-        ({"notes": "x"}, "notes should be", ""),
-        ({"name": ""}, "name should have", "can't be left out"),
+        ({"notes": "x"}, "notes must be a list of texts, not 'x'", ""),
+        ({"unsourced": [3]}, "unsourced must be a list of texts", ""),
+        ({"name": ""}, "name must be a text", ""),
         ({"physical_cores": 32}, "physical_cores is 32", "never the smaller"),
     ],
 )
@@ -127,7 +182,7 @@ def test_a_wrong_profile_is_one_sentence(wrong: dict[str, Any], message: str, hi
 @pytest.mark.parametrize("key", sorted(_LEAST))
 def test_what_must_be_there(key: str) -> None:
     document = {name: value for name, value in _LEAST.items() if name != key}
-    with pytest.raises(FileError, match=f"the key {key} is missing"):
+    with pytest.raises(FileError, match=f"mine.toml: {key} is missing"):
         parse_profile(document, "mine.toml")
 
 

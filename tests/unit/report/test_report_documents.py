@@ -3,9 +3,20 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import pytest
+from dlprof.report.gate.check import check_document
 from example_runs import example_recommendation, example_run, hostile_run
+from gate_samples import failing_check, passing_check
+from profiled_runs import profiled_run
 
-from dlprof.report.documents import recommend_document, sweep_document
+from dlprof.cli.entry import run as run_program
+from dlprof.errors import NothingMeasuredError
+from dlprof.report.documents import (
+    brief_document,
+    profile_document,
+    recommend_document,
+    sweep_document,
+)
 
 
 def test_a_sweep_has_the_keys_of_the_contract() -> None:
@@ -64,3 +75,60 @@ def test_documents_hold_nothing_that_a_terminal_acts_on() -> None:
     for text in (sweep_document(run), recommend_document(run, run.recommendation)):
         assert text.isascii()
         assert "\x1b" not in text
+
+
+def test_a_brief_document_has_the_answer_of_the_whole_one() -> None:
+    whole = recommend_document(example_run(), example_recommendation())
+    for text in (whole, sweep_document(example_run())):
+        brief = json.loads(brief_document(text))
+        assert brief["dataloader_kwargs"] == json.loads(whole)["dataloader_kwargs"]
+        assert brief["expected"] == json.loads(whole)["expected"]
+        assert brief["reasons"][0] == json.loads(whole)["reasons"][0]["claim"]
+    sweep = sweep_document(example_run())
+    total = json.loads(sweep)["cost_s"]["total"]
+    assert json.loads(brief_document(sweep))["cost_s"] == total
+
+
+def test_a_brief_profile_has_its_findings_and_their_fixes() -> None:
+    whole = json.loads(profile_document(profiled_run()))
+    brief = json.loads(brief_document(profile_document(profiled_run())))
+    for finding, full in zip(brief["findings"], whole["findings"], strict=True):
+        assert finding["code"] == full["code"]
+        assert finding["fix"] == full["fix"]["text"]
+        assert finding["dataloader_kwargs"] == full["fix"]["dataloader_kwargs"]
+    fault = NothingMeasuredError("Nothing worked.", hint="Try less.")
+    failed = json.loads(brief_document(profile_document(profiled_run(), fault)))
+    assert failed["error"] == fault.document
+
+
+def test_a_brief_check_names_what_did_not_pass() -> None:
+    brief = json.loads(brief_document(check_document(failing_check())))
+    assert brief["state"] == "fail"
+    assert brief["targets"][0]["not_passed"][0].startswith("Service time")
+    assert (
+        json.loads(brief_document(check_document(passing_check())))["targets"][0]["not_passed"]
+        == []
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        sweep_document(example_run()),
+        sweep_document(hostile_run()),
+        profile_document(profiled_run()),
+        check_document(failing_check()),
+    ],
+    ids=["sweep", "hostile", "profile", "check"],
+)
+def test_a_brief_document_is_brief(text: str) -> None:
+    brief = brief_document(text)
+    assert len(brief.splitlines()) <= 60
+    assert len(brief) < len(text) / 2
+    assert brief.isascii()
+
+
+@pytest.mark.parametrize("command", ["sweep", "recommend", "profile", "check"])
+def test_brief_alone_is_refused(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_program([command, "x", "--brief"], {}) == 2
+    assert "--brief shortens --json" in capsys.readouterr().err

@@ -1,0 +1,377 @@
+"""What commonly breaks data loading, held against one machine: facts, and checks over them.
+
+Nothing here imports torch: versions come from the metadata of what is installed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.metadata
+import multiprocessing
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from dlprof.machine.files import list_names, read_text
+from dlprof.machine.gpus import Gpus
+from dlprof.machine.inspection import inspect_machine
+from dlprof.machine.memory import USUAL_SHM_BYTES
+from dlprof.records import Machine
+from dlprof.units import format_bytes
+
+State = Literal["ok", "warning", "problem"]
+
+DOCKER_SHM_BYTES = 64 << 20
+"""What a container's /dev/shm holds where nobody asked for more (docker run --shm-size)."""
+
+_SHM = "/dev/shm"  # noqa: S108 - no file is made there
+_USUAL_OPEN_FILES = 1024  # the kernel's soft limit where nobody set one (getrlimit(2))
+_SOCKET_PATH = 108  # bytes of a socket's name, unix(7)
+_SOCKET_NAME = len("/pymp-12345678/listener-12345678")  # as multiprocessing names its sockets
+_SLOW_CLOCKS = ("hpet", "acpi_pm", "xen", "jiffies", "refined-jiffies")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What the checks look at. ``None`` is not known.
+
+    Attributes:
+        machine: What it offers to this process.
+        system: ``sys.platform``.
+        cpu_count: What ``os.cpu_count()`` says.
+        shm_writable: Whether files may be made in /dev/shm.
+        hard_open_files: To what the soft limit of open files can be raised.
+        start_method: How ``multiprocessing`` starts processes by default.
+        python: Python's version.
+        torch: The version of torch that is installed.
+        gpu_devices: Device files of GPUs, whether a driver answers or not.
+        others: Further programs on PATH that are called dlprof.
+        temporary: The directory for temporary files; ``None`` where none can be written to.
+        clock: The kernel's clock source.
+    """
+
+    machine: Machine
+    system: str = "linux"
+    cpu_count: int | None = None
+    shm_writable: bool | None = None
+    hard_open_files: int | None = None
+    start_method: str = "fork"
+    python: tuple[int, int, int] = (3, 11, 0)
+    torch: str | None = None
+    gpu_devices: int = 0
+    others: tuple[str, ...] = ()
+    temporary: str | None = None
+    clock: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes:
+        name: What.
+        state: Whether loading works (``ok``), may suffer (``warning``) or breaks (``problem``).
+        finding: What is so, one sentence.
+        advice: What to do; empty where nothing is to be done.
+    """
+
+    name: str
+    state: State
+    finding: str
+    advice: str = ""
+
+
+def examine(facts: Facts) -> tuple[Check, ...]:
+    """All checks, in the order in which they are shown."""
+    return tuple(check for rule in _RULES for check in rule(facts))
+
+
+def look(root: Path = Path("/"), *, gpus: Gpus | None = None) -> Facts:
+    """The facts of this machine and this Python.
+
+    Args:
+        root: Where ``/proc``, ``/sys`` and ``/dev`` are found.
+        gpus: Who lists the GPUs; whoever can for ``None``.
+    """
+    shm = root / "dev/shm"
+    return Facts(
+        machine=inspect_machine(root, gpus=gpus),
+        system=sys.platform,
+        cpu_count=os.cpu_count() if root == Path("/") else None,
+        shm_writable=os.access(shm, os.W_OK) if shm.is_dir() else None,
+        hard_open_files=_hard_open_files(),
+        start_method=multiprocessing.get_all_start_methods()[0],  # the first is the default
+        python=sys.version_info[:3],
+        torch=_torch_version(),
+        gpu_devices=sum(map(_is_gpu, list_names(root / "dev"))),
+        others=tuple(_others(os.environ.get("PATH", ""), Path(sys.executable).parent)),
+        temporary=_temporary(),
+        clock=_clock(root),
+    )
+
+
+def _hard_open_files() -> int | None:
+    if sys.platform == "win32":
+        return None
+    resource = importlib.import_module("resource")
+    hard: int = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return None if hard == resource.RLIM_INFINITY else hard
+
+
+def _torch_version() -> str | None:
+    try:
+        return importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _is_gpu(device: str) -> bool:
+    return device == "kfd" or (device.startswith("nvidia") and device[6:].isdecimal())
+
+
+def _others(path: str, own: Path) -> Iterator[str]:
+    """Programs called dlprof outside of the environment that runs; the user's home is ``~``."""
+    homes = {own, own.resolve()}
+    for folder in dict.fromkeys(path.split(os.pathsep)):
+        found = shutil.which("dlprof", path=folder) if folder else None
+        if found and homes.isdisjoint({Path(found).parent, Path(found).resolve().parent}):
+            yield found.replace(str(Path.home()), "~", 1)
+
+
+def _temporary() -> str | None:
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError:
+        return None
+
+
+def _clock(root: Path) -> str | None:
+    place = root / "sys/devices/system/clocksource/clocksource0/current_clocksource"
+    return (read_text(place) or "").strip() or None
+
+
+def _shared_memory(facts: Facts) -> Iterator[Check]:
+    name, size, free = (
+        "shared memory",
+        facts.machine.shm_bytes,
+        facts.machine.shm_available_bytes or 0,
+    )
+    more = (
+        "Start the container with --shm-size=8g; in Kubernetes, mount an emptyDir of medium Memory "
+        f"at {_SHM}."
+    )
+    if size is None:
+        if facts.system == "linux":
+            text = f"There is no {_SHM}, through which workers hand over batches."
+            yield Check(name, "problem", text, "Mount a tmpfs there, or load with num_workers=0.")
+    elif facts.shm_writable is False:
+        text = f"{_SHM} can't be written to."
+        yield Check(name, "problem", text, "Mount it with mode=1777.")
+    elif size <= DOCKER_SHM_BYTES:
+        text = f"{_SHM} holds {format_bytes(size)}: a few batches fill it, and workers die."
+        yield Check(name, "problem", text, more)
+    elif free < USUAL_SHM_BYTES:
+        usual = format_bytes(USUAL_SHM_BYTES)
+        text = (
+            f"{format_bytes(free)} of {_SHM} are free. Four workers with images need some {usual}."
+        )
+        yield Check(name, "warning", text, more)
+    else:
+        yield Check(name, "ok", f"{_SHM} holds {format_bytes(size)}, {format_bytes(free)} free.")
+
+
+def _open_files(facts: Facts) -> Iterator[Check]:
+    soft, hard = facts.machine.open_files_limit, facts.hard_open_files or 65536
+    if soft is None:
+        return
+    text = f"A process may open {soft:,} files."
+    if soft > _USUAL_OPEN_FILES:
+        yield Check("open files", "ok", text)
+        return
+    other = 'torch.multiprocessing.set_sharing_strategy("file_system")'
+    advice = f"Run ulimit -n {hard}, or call {other}." if hard > soft else f"Call {other}."
+    text += " By default, each tensor on its way from a worker takes one."
+    yield Check("open files", "warning", text, advice)
+
+
+def _cores(facts: Facts) -> Iterator[Check]:
+    machine = facts.machine
+    count = facts.cpu_count or machine.logical_cpus
+    limits = []
+    if machine.affinity_cpus < count:
+        limits.append(f"its affinity allows {machine.affinity_cpus}")
+    if machine.quota_cores is not None and machine.quota_cores < count:
+        limits.append(f"a cgroup's quota allows {machine.quota_cores:g}")
+    if limits:
+        text = f"os.cpu_count() says {count}, but of this process {' and '.join(limits)}."
+        advice = f"Choose num_workers and threads for {machine.usable_cores:g} cores."
+        yield Check("cores", "warning", text, advice)
+    else:
+        yield Check("cores", "ok", f"This process may use all {count} CPUs.")
+
+
+def _memory(facts: Facts) -> Iterator[Check]:
+    machine = facts.machine
+    total, limit = machine.memory_bytes, machine.memory_limit_bytes
+    if total is None:
+        return
+    if limit is not None and limit < total:
+        text = f"A cgroup allows {format_bytes(limit)} of {format_bytes(total)}."
+        advice = "Choose workers and caches for the limit: beyond it the kernel kills processes."
+        yield Check("memory", "warning", text, advice)
+    else:
+        available = format_bytes(machine.memory_available_bytes)
+        yield Check("memory", "ok", f"{available} of {format_bytes(total)} are available.")
+
+
+def _start_method(facts: Facts) -> Iterator[Check]:
+    text = f"Workers start by {facts.start_method}"
+    if facts.start_method != "fork" and facts.system == "linux":
+        text += ": datasets and collate functions must be picklable, and starting takes longer."
+        advice = (
+            "Define them in a module. Where no thread and no CUDA context exists yet, "
+            'multiprocessing_context="fork" works too.'
+        )
+        yield Check("start method", "warning", text, advice)
+    else:
+        yield Check("start method", "ok", f"{text}.")
+
+
+class _Fault(NamedTuple):
+    """A fault of certain versions of Python.
+
+    Attributes:
+        first: The first version that has it.
+        last: The last of that series.
+        system: Where; empty for everywhere but Windows.
+        finding: What goes wrong.
+        source: Where it is described, read on 2026-11-23.
+        fixed: The version to use.
+    """
+
+    first: tuple[int, int, int]
+    last: tuple[int, int, int]
+    system: str
+    finding: str
+    source: str
+    fixed: str
+
+
+_HANGS = (
+    "A program may hang at its end while a process lives that it started with os.fork()",
+    "github.com/python/cpython/issues/146313",
+)
+_LEAVES = 99  # after the last release of a series
+_FAULTS = (
+    _Fault((3, 12, 10), (3, 12, _LEAVES), "", *_HANGS, "3.13.14"),
+    _Fault((3, 13, 3), (3, 13, 13), "", *_HANGS, "3.13.14"),
+    _Fault((3, 14, 0), (3, 14, 4), "", *_HANGS, "3.14.5"),
+    *(
+        _Fault(
+            version,
+            version,
+            "",
+            "joblib's worker processes fail to clean up (unknown resource type)",
+            "github.com/joblib/loky/issues/475",
+            fixed,
+        )
+        for version, fixed in (((3, 13, 10), "3.13.11"), ((3, 14, 1), "3.14.2"))
+    ),
+    _Fault(
+        (3, 12, 0),
+        (3, 14, _LEAVES),
+        "darwin",
+        "A program may not end after workers sent it tensors",
+        "github.com/pytorch/pytorch/issues/153050",
+        "3.11",
+    ),
+)
+
+
+def _python(facts: Facts) -> Iterator[Check]:
+    version = ".".join(map(str, facts.python))
+    found = [
+        fault
+        for fault in _FAULTS
+        if fault.first <= facts.python <= fault.last
+        and (fault.system or facts.system) == facts.system != "win32"
+    ]
+    for fault in found:
+        text = f"{version}: {fault.finding} ({fault.source})."
+        yield Check("Python", "warning", text, f"Use Python {fault.fixed}.")
+    if not found:
+        yield Check("Python", "ok", f"{version}: no fault of this version is known.")
+
+
+def _torch(facts: Facts) -> Iterator[Check]:
+    version = facts.torch
+    if version is None:
+        advice = "Install it into the environment that dlprof runs in."
+        yield Check("torch", "problem", "It is not installed for this Python.", advice)
+    elif version.endswith("+cpu") and (facts.machine.gpus or facts.gpu_devices):
+        advice = "Install the build for your GPU: pytorch.org/get-started."
+        text = f"{version} is built for the CPU alone, and there is a GPU."
+        yield Check("torch", "warning", text, advice)
+    else:
+        yield Check("torch", "ok", f"{version} is installed.")
+
+
+def _gpu_driver(facts: Facts) -> Iterator[Check]:
+    cards, why = facts.machine.gpus, facts.machine.unavailable.get("gpus", "none is listed")
+    if cards:
+        names = ", ".join(dict.fromkeys(card.name for card in cards))
+        yield Check("GPU driver", "ok", f"It lists {len(cards)}: {names}.")
+    elif facts.gpu_devices:
+        text = f"There are {facts.gpu_devices} devices, but no driver answers: {why}."
+        advice = "Try nvidia-smi. Start a container with --gpus all."
+        yield Check("GPU driver", "problem", text, advice)
+    else:
+        yield Check("GPU driver", "ok", f"No GPU is seen: {why}.")
+
+
+def _program(facts: Facts) -> Iterator[Check]:
+    if facts.others:
+        text = f"Other programs have this name: {', '.join(facts.others)}."
+        advice = "NVIDIA's discontinued DLProf has it too. python -m dlprof runs this one."
+        yield Check("dlprof on PATH", "warning", text, advice)
+
+
+def _temporary_files(facts: Facts) -> Iterator[Check]:
+    name, place = "temporary files", facts.temporary
+    if place is None:
+        advice = "Free room on the disk, or name another directory with TMPDIR."
+        yield Check(name, "problem", "No directory for them can be written to.", advice)
+    elif len(os.fsencode(place)) + _SOCKET_NAME >= _SOCKET_PATH:
+        text = f"The name of {place} is too long for the sockets of multiprocessing."
+        yield Check(name, "problem", text, "Set TMPDIR to a shorter path.")
+    else:
+        yield Check(name, "ok", f"{place} can be written to.")
+
+
+def _clock_source(facts: Facts) -> Iterator[Check]:
+    if facts.clock in _SLOW_CLOCKS:
+        text = f"The kernel uses {facts.clock}: each look at the time is a system call."
+        advice = "Short times are less exact. Where you can, boot with clocksource=tsc."
+        yield Check("clock", "warning", text, advice)
+    elif facts.clock is not None:
+        yield Check("clock", "ok", f"The kernel uses {facts.clock}.")
+
+
+_RULES: tuple[Callable[[Facts], Iterator[Check]], ...] = (
+    _shared_memory,
+    _open_files,
+    _cores,
+    _memory,
+    _start_method,
+    _python,
+    _torch,
+    _gpu_driver,
+    _program,
+    _temporary_files,
+    _clock_source,
+)

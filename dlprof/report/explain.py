@@ -1,0 +1,73 @@
+"""The pages of the findings: what a code means, how it is detected, and how it is fixed."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from dlprof.errors import UsageError
+from dlprof.records import SCHEMA_VERSION
+from dlprof.report.document import Document, Facts, Span, Text, Words
+from dlprof.units import quoted
+
+_PAGES = Path(__file__).parents[1] / "explain"
+_SUMMARY = re.compile(r"# .*\n+((?:.+\n)+)")
+
+
+def explained_codes() -> Mapping[str, str]:
+    """Every code that has a page, with what it means in one line."""
+    return {path.stem: _summary(_read(path)) for path in sorted(_PAGES.glob("*.md"))}
+
+
+def page_of(code: str) -> str:
+    """The page of a finding's code, Markdown.
+
+    Raises:
+        UsageError: There is none.
+    """
+    pages = {path.stem: path for path in _PAGES.glob("*.md")}
+    if code not in pages:
+        close = difflib.get_close_matches(code, pages, n=1, cutoff=0.4)
+        raise UsageError(
+            f"{quoted(code)} is not the code of a finding",
+            hint=(f"Did you mean {close[0]}? " if close else "")
+            + "dlprof explain lists all codes.",
+        )
+    return _read(pages[code])
+
+
+def page_document(code: str) -> str:
+    """What ``dlprof explain CODE --json`` prints."""
+    text = page_of(code)
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "code": code,
+        "summary": _summary(text),
+        "text": text,
+    }
+    return json.dumps(document, indent=2)
+
+
+def codes_document() -> str:
+    """What ``dlprof explain --json`` prints."""
+    codes = [{"code": code, "summary": text} for code, text in explained_codes().items()]
+    return json.dumps({"schema_version": SCHEMA_VERSION, "codes": codes}, indent=2)
+
+
+def codes_report() -> Document:
+    """All codes, one line each."""
+    rows: tuple[tuple[str, Words], ...] = tuple(explained_codes().items())
+    return Document(title="Findings", answer=(Text(Span("Findings", "strong")), Facts(rows)))
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def _summary(page: str) -> str:
+    """The paragraph behind the heading, as one line without marks."""
+    found = _SUMMARY.match(page)
+    return " ".join(found[1].replace("`", "").split()) if found else ""

@@ -1,0 +1,191 @@
+"""What the doctor says of machines that lack something, and of one that lacks nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_nvml import FakeNvml
+from golden import drawn
+
+from dlprof.cli.entry import run
+from dlprof.machine import doctor
+from dlprof.machine.doctor import Check, Facts, examine, look
+from dlprof.machine.gpus import GpuReader
+from dlprof.records import GpuInfo, Machine
+from dlprof.report.doctor import doctor_document, doctor_report
+
+DATA = Path(__file__).parents[2] / "data" / "machine"
+GIB = 1 << 30
+HEALTHY = Machine(
+    hostname="box",
+    platform="Linux 6.8",
+    cpu_model="CPU",
+    logical_cpus=16,
+    affinity_cpus=16,
+    usable_cores=16.0,
+    memory_bytes=64 * GIB,
+    memory_available_bytes=60 * GIB,
+    shm_bytes=32 * GIB,
+    shm_available_bytes=31 * GIB,
+    open_files_limit=65_536,
+    gpus=(GpuInfo(index=0, name="NVIDIA H200", uuid="a"),),
+    fingerprint="box",
+)
+FACTS = Facts(
+    machine=HEALTHY,
+    cpu_count=16,
+    shm_writable=True,
+    hard_open_files=1_048_576,
+    torch="2.9.0",
+    gpu_devices=1,
+    temporary="/var/tmp",  # noqa: S108 - a name, at which no file is made
+    clock="tsc",
+)
+
+
+def facts(**changes: Any) -> Facts:
+    """The healthy machine with a difference, in its ``Machine`` or beside it."""
+    names = {field.name for field in dataclasses.fields(Machine)}
+    inner = {name: value for name, value in changes.items() if name in names}
+    outer = {name: value for name, value in changes.items() if name not in names}
+    return dataclasses.replace(FACTS, machine=dataclasses.replace(HEALTHY, **inner), **outer)
+
+
+def amiss(looked_at: Facts) -> list[Check]:
+    return [check for check in examine(looked_at) if check.state != "ok"]
+
+
+def test_a_healthy_machine_has_nothing_amiss() -> None:
+    assert amiss(FACTS) == []
+    assert len(examine(FACTS)) == 10
+    assert not any(check.advice for check in examine(FACTS))
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "state", "finding", "advice"),
+    [
+        ({"shm_bytes": 64 << 20}, "shared memory", "problem", "holds 64.0 MiB", "--shm-size=8g"),
+        ({"shm_bytes": None}, "shared memory", "problem", "There is no", "num_workers=0"),
+        ({"shm_writable": False}, "shared memory", "problem", "can't be written", "mode=1777"),
+        ({"shm_available_bytes": 100 << 20}, "shared memory", "warning", "100 MiB of", "emptyDir"),
+        ({"open_files_limit": 1024}, "open files", "warning", "1,024 files", "ulimit -n 1048576"),
+        (
+            {"open_files_limit": 1024, "hard_open_files": 1024},
+            "open files",
+            "warning",
+            "takes one",
+            "Call torch.multiprocessing.set_sharing_strategy",
+        ),
+        ({"affinity_cpus": 4, "usable_cores": 4.0}, "cores", "warning", "allows 4", "4 cores"),
+        (
+            {"affinity_cpus": 8, "quota_cores": 2.5, "usable_cores": 2.5},
+            "cores",
+            "warning",
+            "of this process its affinity allows 8 and a cgroup's quota allows 2.5.",
+            "2.5 cores",
+        ),
+        ({"memory_limit_bytes": 8 * GIB}, "memory", "warning", "allows 8.0 GiB", "limit"),
+        ({"start_method": "forkserver"}, "start method", "warning", "picklable", "in a module"),
+        ({"python": (3, 14, 4)}, "Python", "warning", "3.14.4: A program may hang", "3.14.5"),
+        ({"python": (3, 12, 11)}, "Python", "warning", "issues/146313", "3.13.14"),
+        ({"torch": None}, "torch", "problem", "not installed", "environment"),
+        ({"torch": "2.9.0+cpu"}, "torch", "warning", "CPU alone", "pytorch.org"),
+        ({"gpus": ()}, "GPU driver", "problem", "1 devices, but no driver", "--gpus all"),
+        ({"others": ("~/x/dlprof",)}, "dlprof on PATH", "warning", "~/x/dlprof", "python -m"),
+        ({"temporary": None}, "temporary files", "problem", "No directory", "TMPDIR"),
+        ({"temporary": "/" + "x" * 80}, "temporary files", "problem", "too long", "shorter"),
+        ({"clock": "hpet"}, "clock", "warning", "hpet", "clocksource=tsc"),
+    ],
+)
+def test_what_is_amiss_is_named_with_what_to_do(
+    changes: dict[str, Any], name: str, state: str, finding: str, advice: str
+) -> None:
+    (check,) = amiss(facts(**changes))
+    assert (check.name, check.state) == (name, state)
+    assert finding in check.finding
+    assert advice in check.advice
+    assert check.finding.endswith(".")
+    assert check.advice.endswith(".")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"shm_bytes": None, "system": "darwin"},
+        {"start_method": "spawn", "system": "darwin"},
+        {"python": (3, 12, 11), "system": "win32"},
+        {"python": (3, 13, 14)},
+        {"gpus": (), "gpu_devices": 0, "torch": "2.9.0+cpu"},
+        {"memory_limit_bytes": 128 * GIB},
+        {"clock": None},
+        {"open_files_limit": None},
+    ],
+)
+def test_what_is_as_it_should_be_is_left_alone(changes: dict[str, Any]) -> None:
+    assert amiss(facts(**changes)) == []
+
+
+def test_two_faults_of_one_version_are_two_findings() -> None:
+    found = amiss(facts(python=(3, 13, 10)))
+    assert [check.advice for check in found] == ["Use Python 3.13.14.", "Use Python 3.13.11."]
+
+
+def test_a_container_is_looked_at_through_its_files() -> None:
+    found = look(DATA / "docker-v2-quota", gpus=GpuReader(FakeNvml()))
+    assert found.machine.quota_cores == 2.5
+    assert found.machine.shm_bytes is None
+    assert found.clock is None
+    assert found.python >= (3, 11, 0)
+    assert "cores" in {check.name for check in amiss(found)}
+
+
+def test_other_programs_of_this_name_are_found_on_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("home/bin", "own", "linked"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("home/bin", "own"):
+        (tmp_path / name / "dlprof").write_text("#!/bin/sh\n")
+        (tmp_path / name / "dlprof").chmod(0o755)
+    (tmp_path / "linked" / "dlprof").symlink_to(tmp_path / "own" / "dlprof")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PATH", os.pathsep.join(str(tmp_path / n) for n in ("linked", "home/bin")))
+    monkeypatch.setattr("sys.executable", str(tmp_path / "own" / "python"))
+    assert look(gpus=GpuReader(FakeNvml())).others == ("~/bin/dlprof",)
+
+
+def test_no_directory_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> str:
+        raise FileNotFoundError
+
+    monkeypatch.setattr(tempfile, "gettempdir", none)
+    assert look(gpus=GpuReader(FakeNvml())).temporary is None
+
+
+def test_the_screen_and_the_document_hold_every_check() -> None:
+    checks = examine(facts(open_files_limit=1024, shm_bytes=64 << 20, others=("\x1b[31mx",)))
+    screen = drawn(doctor_report(checks, "dlprof 1 on Linux"), 80)
+    assert screen.splitlines()[0] == "dlprof 1 on Linux"
+    assert screen.rstrip().endswith("1 problem, 2 warnings found.")
+    assert "\x1b" not in screen
+    assert all(check.name in screen for check in checks)
+    assert "No problem found." in drawn(doctor_report(examine(FACTS), ""), 80)
+    document = json.loads(doctor_document(checks, "dlprof 1 on Linux"))
+    assert [each["state"] for each in document["checks"]] == [check.state for check in checks]
+
+
+def test_the_program_ends_with_0_whatever_it_finds(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "look", lambda: facts(shm_bytes=None))
+    assert run(["doctor", "--json"], {}) == 0
+    states = {each["state"] for each in json.loads(capsys.readouterr().out)["checks"]}
+    assert "problem" in states
+    assert run(["doctor"], {}) == 0
+    assert "1 problem found." in capsys.readouterr().out

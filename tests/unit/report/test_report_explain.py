@@ -1,0 +1,72 @@
+"""The pages of the findings: each is of a code, and each can be read in one way or another."""
+
+from __future__ import annotations
+
+import json
+import typing
+
+import pytest
+
+from dlprof.cli.entry import run
+from dlprof.errors import UsageError
+from dlprof.records import FindingCode
+from dlprof.report.explain import explained_codes, page_of
+
+CODES = typing.get_args(FindingCode)
+
+
+def test_each_page_is_of_a_code_and_says_in_one_sentence_what_it_means() -> None:
+    summaries = explained_codes()
+    assert summaries
+    assert set(summaries) <= set(CODES)
+    for code, summary in summaries.items():
+        assert page_of(code).startswith(f"# {code}\n")
+        assert summary.endswith(".")
+        assert len(summary) < 80
+        assert "`" not in summary
+
+
+def test_the_program_shows_a_page_as_it_is_to_other_programs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["explain", "fetch.io"], {}) == 0
+    assert capsys.readouterr().out == page_of("fetch.io")
+    assert run(["explain", "fetch.io", "--json"], {}) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["text"] == page_of("fetch.io")
+    assert document["summary"] == explained_codes()["fetch.io"]
+
+
+def test_the_program_draws_a_page_for_people(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert run(["explain", "fetch.io"], {}) == 0
+    drawn = capsys.readouterr().out
+    assert "How dlprof detects it" in drawn
+    assert "## How" not in drawn
+
+
+def test_without_a_code_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain"], {}) == 0
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert listed == list(explained_codes())
+    assert run(["explain", "--json"], {}) == 0
+    codes = json.loads(capsys.readouterr().out)["codes"]
+    assert [each["code"] for each in codes] == listed
+
+
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [
+        ("fetchio", "Did you mean fetch.io?"),
+        ("Fetch.IO", "Did you mean fetch.io?"),
+        ("too_few", "Did you mean too_few_workers?"),
+        ("zzz", "dlprof explain lists all codes."),
+        ("../explain/fetch.io", "fetch.io"),
+    ],
+)
+def test_a_code_that_is_none_gets_a_suggestion(code: str, hint: str) -> None:
+    with pytest.raises(UsageError, match="is not the code of a finding") as caught:
+        page_of(code)
+    assert hint in caught.value.hint
