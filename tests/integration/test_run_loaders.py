@@ -151,7 +151,7 @@ def test_a_script_that_waits_is_told_why(tmp_path: Path) -> None:
     assert {"fetch.io", "too_few_workers"} & {each.code for each in run.diagnosis.findings}
     said = " ".join(done.stderr.split())
     assert "train.py:10 spends" in said
-    assert f"The likeliest cause: {run.diagnosis.findings[0].title}" in said
+    assert f"Bottleneck {run.diagnosis.findings[0].title}" in said
     document = json.loads((tmp_path / "run.json").read_text())
     assert document["findings"][0]["code"] == run.diagnosis.findings[0].code
 

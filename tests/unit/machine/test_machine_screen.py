@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
+import datetime as dt
 import json
 import os
 import tomllib
@@ -167,7 +167,7 @@ def test_a_profile_as_json() -> None:
 
 def test_what_was_found_is_a_profile_that_is_read_again() -> None:
     machine = _shared_server().machine
-    profile = MachineProfile.of(machine, datetime.date(2026, 11, 23))
+    profile = MachineProfile.of(machine, dt.date(2026, 11, 23))
     read = parse_profile(tomllib.loads(profile.to_toml()), "saved.toml")
     assert read == profile
     again = read.to_machine()
@@ -180,7 +180,7 @@ def test_what_was_found_is_a_profile_that_is_read_again() -> None:
 
 def test_a_machine_that_tells_little_makes_a_profile_too() -> None:
     machine = dataclasses.replace(_silent_machine().machine, hostname="", cpu_model="")
-    profile = MachineProfile.of(machine, datetime.date(2026, 11, 23))
+    profile = MachineProfile.of(machine, dt.date(2026, 11, 23))
     assert parse_profile(tomllib.loads(profile.to_toml()), "saved.toml") == profile
 
 
