@@ -225,4 +225,4 @@ def test_a_thread_that_ended_within_the_window_leaves_no_figure() -> None:
     costs = pin_costs({1: times}, {2: times}, 4, {})
     assert costs.thread_cpu_s is None
     assert "ended with an epoch" in costs.unavailable["thread_cpu_s"]
-    assert "kernel tells no CPU" in pin_costs(None, {}, 4, {}).unavailable["thread_cpu_s"]
+    assert "kernel reports no CPU" in pin_costs(None, {}, 4, {}).unavailable["thread_cpu_s"]

@@ -139,7 +139,7 @@ def test_an_idle_device_shows_that_the_step_is_the_hosts() -> None:
     busy = _seen(fed, _copies(0.1), _used(kernel_active_fraction=0.95), **callable_step)
     stated = _seen(fed, _copies(0.1), _used(kernel_active_fraction=0.3))
     assert codes(find(idle))[0] == "consumer"
-    assert "ran kernels only 30 %" in find(idle)[0].explanation
+    assert "ran kernels only 30%" in find(idle)[0].explanation
     assert find(idle)[0].evidence["kernel_active_fraction"] == 0.3
     assert "kernels" not in find(busy)[0].explanation
     assert "kernels" not in find(stated)[0].explanation

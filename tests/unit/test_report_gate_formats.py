@@ -382,7 +382,7 @@ def test_junit_fails_for_fail_and_skips_what_is_not_known() -> None:
         assert counts(dataclasses.replace(failing_check(), **excused)) == ("7", "0", "3")
     without = dataclasses.replace(failing_check(), unavailable={"startup": "a start takes 9 s"})
     assert counts(without) == ("8", "3", "1")
-    assert "Start-up was not judged: a start takes 9 s." in render_junit(without)
+    assert "Time to first batch was not judged: a start takes 9 s." in render_junit(without)
 
 
 # Services that keep figures

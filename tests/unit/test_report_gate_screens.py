@@ -109,7 +109,7 @@ def test_a_screen_says_the_verdict_first_and_never_acts_on_the_terminal(name: st
 def test_what_was_not_judged_is_said_with_its_reason() -> None:
     check = dataclasses.replace(passing_check(), unavailable={"startup": "a start takes 9 s"})
     for text in (drawn(check_report(check), 200), render_summary(check)):
-        assert "Start-up was not judged: a start takes 9 s." in text
+        assert "Time to first batch was not judged: a start takes 9 s." in text
     assert "not judged" not in render_summary(passing_check())
 
 

@@ -370,5 +370,5 @@ def test_an_accelerators_link_and_nodes_have_reasons_where_they_are_not_told(
     found = measure_device("fake:0", device, request, 0.0)
     assert found.best_bytes_per_s
     assert found.link is not None
-    assert "doesn't tell" in found.link.unavailable["generation"]
+    assert "doesn't report" in found.link.unavailable["generation"]
     assert "slot is not known" in found.unavailable["numa"]

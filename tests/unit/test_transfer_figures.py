@@ -157,7 +157,7 @@ def test_a_link_that_can_not_be_read_says_why(broken: str) -> None:
 
 
 def test_a_link_without_a_uuid_or_an_answer_in_time() -> None:
-    assert "doesn't tell" in read_link("", nvml=_nvml()).unavailable["generation"]
+    assert "doesn't report" in read_link("", nvml=_nvml()).unavailable["generation"]
     late = read_link("GPU-1", nvml=_nvml(), opening_s=0.0)
     assert late.generation in {3, None}  # it may just have been quick enough
 

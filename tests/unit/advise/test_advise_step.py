@@ -43,7 +43,7 @@ def test_a_measured_step_is_fed_by_the_cheapest_that_waits_little() -> None:
     assert answer.confidence == "high"
     assert first(answer) == (
         "The cheapest configuration that keeps a step of 10 ms fed: "
-        "with num_workers=2 the step waits 1.5 % of the time"
+        "with num_workers=2 the step waits 1.5% of the time"
     )
 
 

@@ -58,7 +58,7 @@ def test_a_short_budget_thins_the_grid_and_says_so() -> None:
     assert set(plan.configs) == {config(0), *(config(w) for w in WORKERS)}
     assert plan.trial_s >= SHORTEST_TRIAL_S
     assert left.setting == "15 of 21 configurations"
-    assert left.reason.startswith("a budget of 3.7 s holds 6 at most, the most telling ones")
+    assert left.reason.startswith("a budget of 3.7 s holds 6 at most, the most informative ones")
 
 
 def test_slow_batches_thin_the_grid_by_what_each_configuration_costs() -> None:
