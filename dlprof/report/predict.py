@@ -185,7 +185,7 @@ def _chart(forecast: Forecast) -> Iterator[Chart]:
     rows = [found[workers] for workers in sorted(found)]
     best = max(range(len(rows)), key=lambda i: rows[i].rate, default=0)
     kept = {i for i, row in enumerate(rows) if row.config == forecast.pick} | {0, best}
-    shown = thinned(rows, kept, range(len(rows)), MOST_BARS)
+    shown = thinned(rows, kept, range(len(rows)), MOST_BARS - 1)
     if len(shown) > 1:
         bars = tuple(_bar(row, forecast) for row in shown)
         yield Chart(label="workers", unit=_unit(forecast.rows), bars=bars)

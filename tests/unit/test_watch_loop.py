@@ -321,7 +321,7 @@ def test_a_summary_prints_as_a_text(batches: int) -> None:
     loader = watched(Loader(clock, batches), clock)
     assert list(loader) == list(range(batches))
     text = str(loader.summary())
-    assert text.startswith("loader")
+    assert text.startswith("  loader\n")
     assert "spends" in text if batches else "gave no batch" in text
     assert max(map(len, text.splitlines())) <= 80
 

@@ -116,7 +116,7 @@ def test_two_runs_are_compared(
     assert run(["compare", run_file, slower_file], {}) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "Most of it is available cores" in out
-    assert "B over A" in out
+    assert "available cores 0.50x" in out
 
 
 def test_a_comparison_as_json(

@@ -202,7 +202,7 @@ def test_what_tells_nothing_is_measured_as_a_grid(tmp_path: Path) -> None:
     listener = Quiet()
     run = swept(tmp_path / "run", PretendedBench(explains=False), listener)
     assert run.prediction is None
-    assert any("tell too little" in text for text in listener.messages)
+    assert any("show too little" in text for text in listener.messages)
     assert measured(run) == set(GRID)
 
 
@@ -212,7 +212,7 @@ def test_what_makes_no_sense_is_explained_once_each_and_measured_as_a_grid(tmp_p
     run = swept(path, PretendedBench(cost_s=math.inf), listener)
     explained = [trial.config for trial in run.trials if trial.purpose == "explain"]
     assert explained == list(CALIBRATING)
-    assert any("tell too little" in text for text in listener.messages)
+    assert any("show too little" in text for text in listener.messages)
     assert measured(run) == set(GRID)
 
 

@@ -171,7 +171,7 @@ def test_no_directory_for_temporary_files(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_screen_and_the_document_hold_every_check() -> None:
     checks = examine(facts(open_files_limit=1024, shm_bytes=64 << 20, others=("\x1b[31mx",)))
     screen = drawn(doctor_report(checks, "dlprof 1 on Linux"), 80)
-    assert screen.splitlines()[0] == "dlprof 1 on Linux"
+    assert screen.splitlines()[0] == "  dlprof 1 on Linux"
     assert screen.rstrip().endswith("1 problem, 2 warnings found.")
     assert "\x1b" not in screen
     assert all(check.name in screen for check in checks)

@@ -36,7 +36,7 @@ _SPEED = CoreSpeeds(
     unit="thousand steps/s of Python 3.12",
     slow_fraction=0.416,
 )
-_PROFILES = Path(__file__).parents[3] / "configs" / "machines"
+_PROFILES = Path(__file__).parents[3] / "dlprof" / "machine" / "known"
 
 
 def _shared_server() -> Overview:
