@@ -1,4 +1,4 @@
-"""What docs/guide.md and docs/checking.md say of the gate's errors is what rule and campaign give."""
+"""What docs/guide.md and docs/checking.md say of errors is what the rule and the campaign give."""
 
 from __future__ import annotations
 

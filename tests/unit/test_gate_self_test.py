@@ -56,7 +56,10 @@ def test_equal_code_that_fails_is_the_first_thing_to_say() -> None:
 
 @pytest.mark.parametrize(
     ("slower", "noise", "said"),
-    [(0.0, 0.01, "does not see that much"), (0.05, 0.3, "could not be distinguished from equal code")],
+    [
+        (0.0, 0.01, "does not see that much"),
+        (0.05, 0.3, "could not be distinguished from equal code"),
+    ],
 )
 def test_slower_code_that_does_not_fail_takes_the_trust(
     slower: float, noise: float, said: str

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dlprof.report.gate.check import check_document
 from example_runs import example_run
 from gate_samples import failing_check
 from profiled_runs import profiled_run
 
 from dlprof.cli.app import program
 from dlprof.report.documents import brief_document, profile_document, sweep_document
+from dlprof.report.gate.check import check_document
 from dlprof.report.gate.github import render_outputs
 
 ROOT = Path(__file__).parents[3]

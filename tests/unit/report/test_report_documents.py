@@ -4,7 +4,6 @@ import dataclasses
 import json
 
 import pytest
-from dlprof.report.gate.check import check_document
 from example_runs import example_recommendation, example_run, hostile_run
 from gate_samples import failing_check, passing_check
 from profiled_runs import profiled_run
@@ -17,6 +16,7 @@ from dlprof.report.documents import (
     recommend_document,
     sweep_document,
 )
+from dlprof.report.gate.check import check_document
 
 
 def test_a_sweep_has_the_keys_of_the_contract() -> None:
