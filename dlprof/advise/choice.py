@@ -252,13 +252,13 @@ def judge(choice: Choice, run: Run, certificate: Certificate | None) -> tuple[Co
         doubts += _of_predictions(choice, run, agreed)
         lesser += _less_of_predictions(situation, run, agreed)
     if situation.as_measured and run.prediction is not None and not run.completed:
-        doubts.append("no trial has checked what is predicted: go on with dlprof sweep --resume")
+        doubts.append("no trial has verified the prediction: go on with dlprof sweep --resume")
     if doubts:
         return "low", doubts[0]
     if lesser:
         return "medium", lesser[0]
     if certificate is None:
-        return "low", "no other configuration gave a rate that it could be compared with"
+        return "low", "no other configuration has a rate to compare with"
     if certificate.shown > MEDIUM:
         return "low", certificate.text
     derived_s = situation.derived_step_s
@@ -276,8 +276,8 @@ def _of_data(workers: int, run: Run) -> Iterator[str]:
     seen = {t.config.num_workers for t in run.trials if t.failure is None and t.epoch_samples}
     if found.truncated and workers not in seen:
         yield (
-            f"epochs end early with num_workers={min(found.truncated)}, and none was seen from end "
-            f"to end with num_workers={workers}"
+            f"epochs end early with num_workers={min(found.truncated)}, and no whole epoch was "
+            f"measured with num_workers={workers}"
         )
 
 
@@ -323,12 +323,12 @@ def _less_of_predictions(there: Situation, run: Run, agreed: Agreement | None) -
     if agreed is not None and agreed.outside:
         yield _disagreeing(agreed)
     if there.by_model or agreed is None:
-        yield "nothing of this kind was measured: it rests on the model"
-    yield "the model agrees with what was measured, but these settings were not"
+        yield "no trial measured settings like these: only the model predicts them"
+    yield "the model agrees with the trials, but these settings were not measured"
 
 
 def _disagreeing(agreed: Agreement) -> str:
     return (
-        f"{agreed.outside} of {agreed.configs} measured configurations gave rates outside of what "
-        f"the model predicts for them (up to {agreed.worst:.2g}x)"
+        f"the model disagrees with {agreed.outside} of {agreed.configs} measured configurations "
+        f"(by up to {agreed.worst:.2g}x)"
     )

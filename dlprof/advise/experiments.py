@@ -73,7 +73,7 @@ def propose(evidence: Evidence, allowance: Allowance) -> tuple[Experiment, ...]:
         return _affordable(longer, allowance, left_s)
     if evidence.reads_files and not evidence.trials("cold"):
         cold = Experiment(
-            name="without the page cache",
+            name="with a cold page cache",
             role="cold",
             config=evidence.config,
             cold_cache=True,
@@ -146,7 +146,7 @@ def _longer(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
     if not may_grow(view, rate * trial_s):
         return []
     experiment = Experiment(
-        name="longer, to see whether memory grows",
+        name="longer, to check for memory growth",
         role="present",
         config=evidence.config,
         trial_s=trial_s,

@@ -27,7 +27,7 @@ from dlprof.advise.thresholds import (
     WITHIN,
     WORTH_TRYING,
 )
-from dlprof.advise.wording import factor, percent
+from dlprof.advise.wording import as_fast, between, percent
 from dlprof.records import (
     CUT_SHORT_SIGN,
     Config,
@@ -47,8 +47,7 @@ _PIN_COSTS = ("thread_cpu_s", "thread_run_queue_s", "pinned_bytes", "alloc_s")
 
 CAVEATS = {
     "in_order": (
-        "but batches then come in another order in every run, so that runs can't be repeated "
-        "exactly"
+        "but batches then come in a different order in each run, so runs can't be repeated exactly"
     ),
     "sharing_strategy": (
         'set it with torch.multiprocessing.set_sharing_strategy("file_system"); workers that are '
@@ -71,14 +70,14 @@ def conditions(choice: Choice) -> Iterator[Reason]:
     once_s = typical(trial.transient_s for trial in trials) or 0.0
     if once_s >= TRANSIENT_S:
         claim = (
-            "Its first batches are slower than its steady rate: that costs a training "
+            "Its first batches are slower than its steady rate, which costs a training run "
             f"{format_duration(once_s)} once"
         )
         yield Reason(claim=claim, evidence={**ids, "transient_s": once_s})
     warnings = itertools.chain.from_iterable(trial.warnings for trial in trials)
     cut = next((text for text in warnings if text.startswith(CUT_SHORT_SIGN)), "")
     if cut:
-        claim = f"Its rate may be that of a loader that still warms up: {cut}"
+        claim = f"Its rate may include warm-up: {cut}"
         yield Reason(claim=claim, evidence=ids)
 
 
@@ -88,8 +87,8 @@ def unchecked(run: Run, pick: Config) -> Iterator[Reason]:
     checked = workers in {0, 1, *found.shared_out} or found.doubt(workers)
     if run.header.target.kind == "iterable" and not checked:
         claim = (
-            f"Whether {workers} workers share all samples out is not known: that takes whole "
-            "epochs of theirs, and of one worker or none"
+            f"Not verified: that {workers} workers yield each sample once. That takes whole "
+            "epochs with them, and with one worker or none"
         )
         yield Reason(claim=claim)
 
@@ -158,7 +157,8 @@ def levers(run: Run, pick: Config) -> Iterator[Reason]:
             continue
         name, ratio = changed[0], believe(seen).ratio(config.key, pick.key)
         if ratio.value >= WORTH_TRYING and ratio.low is not None and ratio.low > 1:
-            claim = f"{name}={getattr(config, name)!r} gave {factor(ratio)} of it; {CAVEATS[name]}"
+            value = f"{name}={getattr(config, name)!r}"
+            claim = f"{value} is {as_fast(ratio)}{between(ratio)}; {CAVEATS[name]}"
             ids = [trial.id for trial in tried if trial.config in {config, pick}]
             yield Reason(claim=claim, evidence={"trials": ids, "ratio": dataclasses.asdict(ratio)})
 
@@ -188,12 +188,12 @@ def assumed(choice: Choice, cases: Sequence[PredictedCase]) -> Iterator[Reason]:
     if len(cases) > 1:
         shared, alone = (case.expected.samples_per_s.value for case in cases[:2])
         others = cases[0].neighbours
-        busy = f"Others keep {others:.3g} of {cores:g} cores busy"
+        busy = f"Other processes keep {others:.3g} of {cores:g} cores busy"
         if others > cores:
-            busy = f"{others:.3g} threads of others want the {cores:g} cores"
-        claim = f"{busy}: that leaves {percent(shared / alone)} of what it would give alone"
+            busy = f"{others:.3g} threads of other processes want the {cores:g} cores"
+        claim = f"{busy}: that leaves {percent(shared / alone)} of the rate on an idle machine"
         if shared / alone > NEAR:
-            claim = f"{busy}, which would cost it nothing to speak of"
+            claim = f"{busy}, which costs next to nothing"
         evidence = {"shared_samples_per_s": shared, "dedicated_samples_per_s": alone}
         yield Reason(claim=claim, evidence=evidence)
     if ranks > 1:
@@ -221,9 +221,15 @@ def _counterpart(choice: Choice, setting: str) -> Candidate | None:
 
 
 def _compare(choice: Choice, one: Candidate, two: Candidate, claim: str) -> Reason:
-    """A claim about two configurations; in it, ``{gave}`` and the ratio of their rates.
+    """A claim about two configurations, and the ratio of their rates.
 
     One that is known to no better than a factor of two is not shown as a figure.
+
+    Args:
+        choice: What was chosen.
+        one: Whose rate is compared.
+        two: With which.
+        claim: In it, ``{be}`` is the verb, ``{fast}`` the ratio, and ``{ci}`` its interval.
     """
     ratio, measured = choice.speeds.ratio(one.key, two.key), one.measured and two.measured
     trials, configs = sorted({*one.trial_ids, *two.trial_ids}), [one.key, two.key]
@@ -235,12 +241,14 @@ def _compare(choice: Choice, one: Candidate, two: Candidate, claim: str) -> Reas
         sure = f"{one.name} {is_} slower than {two.name}" if ratio.high < 1 else sure
         lead, colon, _ = claim.partition(": ") if ratio.high < 1 else ("", "", "")
         shown = f"{sure}, but by how much" if sure else f"How {one.name} compares with {two.name}"
-        more = (
-            "rerun with a larger --budget or on a quieter machine" if measured else "measure both"
-        )
+        more = "measure both"
+        if measured:
+            more = "rerun with a larger --budget or on a quieter machine"
         return Reason(claim=f"{lead}{colon}{shown} is too uncertain: {more}", evidence=evidence)
-    gave = f"{'gave' if measured else 'would give'} {factor(ratio)}"
-    return Reason(claim=claim.format(gave=gave, ratio=factor(ratio)), evidence=evidence)
+    claim = claim.format(
+        be="is" if measured else "would be", fast=as_fast(ratio), ci=between(ratio)
+    )
+    return Reason(claim=claim, evidence=evidence)
 
 
 def _feeding(choice: Choice) -> Iterator[Reason]:
@@ -285,14 +293,14 @@ def _present(choice: Choice) -> Iterator[Reason]:
         return
     as_good = f"Your present settings, {present.name}, are as good as any"
     if present not in choice.ties:
-        claim = f"{pick.name} {{gave}} of the present settings, {present.name}"
+        claim = f"{pick.name} {{be}} {{fast}} as the present settings, {present.name}{{ci}}"
         yield _compare(choice, pick, present, claim)
     elif present is not pick:
-        claim = f"{as_good}: {pick.name} is cheaper and {{gave}} of them"
+        claim = f"{as_good}: {pick.name} is cheaper and {{be}} {{fast}}{{ci}}"
         yield _compare(choice, pick, present, claim)
     elif others:
         rival = choice.speeds.fastest(others)
-        claim = f"{as_good}: the fastest of the others, {rival.name}, {{gave}} of them"
+        claim = f"{as_good}: {rival.name}, the fastest of the others, {{be}} {{fast}}{{ci}}"
         yield _compare(choice, rival, present, claim)
 
 
@@ -303,11 +311,12 @@ def _default(choice: Choice) -> Iterator[Reason]:
     if default is None or default is choice.present:
         return  # not known, or shown as the present settings already
     if default is not pick:
-        claim = f"{pick.name} {{gave}} of num_workers=0, PyTorch's default"
+        claim = f"{pick.name} {{be}} {{fast}} as num_workers=0, PyTorch's default{{ci}}"
         yield _compare(choice, pick, default, claim)
     elif others:
         rival = choice.speeds.fastest(others)
-        claim = f"num_workers=0 is enough: the fastest with workers, {rival.name}, {{gave}} of it"
+        claim = f"num_workers=0 is enough: {rival.name}, the fastest with workers, "
+        claim += "{be} {fast}{ci}"
         yield _compare(choice, rival, pick, claim)
 
 
@@ -328,7 +337,8 @@ def _fewer(choice: Choice) -> Iterator[Reason]:
         cost = fed
     elif near and not rival.measured:
         return
-    yield _compare(choice, rival, pick, f"Fewer workers {cost}: {rival.name} {{gave}} of it")
+    claim = f"Fewer workers {cost}: {rival.name} {{be}} {{fast}}{{ci}}"
+    yield _compare(choice, rival, pick, claim)
 
 
 def _more(choice: Choice) -> Iterator[Reason]:
@@ -336,13 +346,12 @@ def _more(choice: Choice) -> Iterator[Reason]:
     pick, best = choice.pick, choice.best
     more = [c for c in choice.pool if c.config.num_workers > pick.config.num_workers]
     if best is not pick and pick.measured:
-        claim = (
-            f"{best.name} was the fastest, at {{ratio}} of it, and it is likely {WITHIN} of that"
-        )
+        claim = f"{best.name} {{be}} {{fast}}{{ci}}, and {pick.name} is likely {WITHIN} of it"
         yield _compare(choice, best, pick, claim)
     elif more and pick.config.num_workers:
         rival, pay = choice.speeds.fastest(more), "don't pay" if pick.measured else "would not pay"
-        yield _compare(choice, rival, pick, f"More workers {pay}: {rival.name} {{gave}} of it")
+        claim = f"More workers {pay}: {rival.name} {{be}} {{fast}}{{ci}}"
+        yield _compare(choice, rival, pick, claim)
 
 
 def _persistent(choice: Choice) -> Iterator[Reason]:
@@ -351,8 +360,8 @@ def _persistent(choice: Choice) -> Iterator[Reason]:
     batches = choice.situation.epoch_batches(pick.config)
     if other is not None and pick.config.persistent_workers and batches is not None:
         claim = (
-            f"persistent_workers=True {{gave}} over epochs of {batches:,.0f} batches, as starting "
-            f"workers again takes {format_duration(other.epoch_turnover_s)}"
+            f"persistent_workers=True {{be}} {{fast}}{{ci}} over epochs of {batches:,.0f} batches, "
+            f"as starting workers again takes {format_duration(other.epoch_turnover_s)}"
         )
         yield _compare(choice, pick, other, claim)
 
@@ -363,7 +372,7 @@ def _pin(choice: Choice) -> Iterator[Reason]:
     if other is None or not other.measured:
         return
     plain, pinned = sorted((choice.pick, other), key=lambda each: each.config.pin_memory)
-    reason = _compare(choice, pinned, plain, "pin_memory=True {gave} of pin_memory=False")
+    reason = _compare(choice, pinned, plain, "pin_memory=True {be} {fast} as pin_memory=False{ci}")
     gain = typical_gain(pin_gains([*plain.trials, *pinned.trials]))
     if gain is not None:
         saved = {"total_s": gain.total_s, "copy_s": gain.copy_s, "receive_s": gain.receive_s}
@@ -379,7 +388,7 @@ def _undecided(choice: Choice) -> Iterator[Reason]:
         return
     rival = choice.speeds.fastest(choice.undecided)
     if rival is not choice.default and rival is not choice.present:  # compared already
-        claim = f"{rival.name} is cheaper and not ruled out: it {{gave}} of it"
+        claim = f"{rival.name} is cheaper and not ruled out: it {{be}} {{fast}}{{ci}}"
         yield _compare(choice, rival, choice.pick, claim)
 
 
@@ -408,7 +417,7 @@ def _ranks(choice: Choice) -> Iterator[Reason]:
     rate = choice.speeds.rate(choice.pick.key).value
     loaders = f"{ranks} loaders" if ranks > 1 else "the loader"
     claim = (
-        f"{cores:g} cores hold {loaders} to about {percent(share)} of the measured rate, "
+        f"{cores:g} cores limit {loaders} to about {percent(share)} of the measured rate, "
         f"{format_rate(rate)} samples/s for each"
     )
     yield Reason(claim=claim, evidence={"trials": choice.pick.trial_ids, "share": share})

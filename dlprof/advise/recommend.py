@@ -167,8 +167,8 @@ def decide(
         return choice, limit_reasons
     both = sorted([*allowed, *within], key=lambda each: each.config.cost_key)
     claim = (
-        f"{choice.pick.name} is the best that was measured, and likely slower than what there was "
-        "no time to measure"
+        f"{choice.pick.name} is the best measured configuration, and likely slower than one "
+        "that was not measured"
     )
     left = Reason(claim=claim, evidence={"trials": choice.pick.trial_ids})
     return choose(both, situation, speeds), [left, *limit_reasons, *more_reasons]
@@ -316,7 +316,7 @@ def _unordered(run: Run, choice: Choice) -> Iterator[Reason]:
     found = predictions(run, choice.situation, [config, other])
     gain = found[other].batches_per_s.value / found[config].batches_per_s.value
     if gain >= PAYS:
-        claim = f"in_order=False would give {gain:.2f}x of that, {CAVEATS['in_order']}"
+        claim = f"in_order=False would be {gain:.2f}x as fast, {CAVEATS['in_order']}"
         yield Reason(claim=claim, evidence={"gain": gain})
 
 
@@ -338,19 +338,19 @@ def _checks(run: Run, choice: Choice) -> Iterator[ToMeasure]:
     if not situation.extrapolated:
         return
     yield ToMeasure(
-        what="what a batch costs on its cores: dlprof recommend with the new run file predicts "
-        "from that",
+        what="what a batch costs on its cores: dlprof recommend predicts from the new run file",
         command=f"dlprof profile {target} --num-workers 2{kept}",
     )
     means = cell_of(usable_calibration(run), pick.config, situation.conditions).work.means
     whole = means.cpu + means.io
     if whole > 0 and means.io > STORAGE_WAITS * whole:
         yield ToMeasure(
-            what=f"whether its storage makes a batch wait {format_duration(means.io)}, as here",
+            what=f"whether a batch is blocked for {format_duration(means.io)} on its storage, "
+            "as here",
             command=f"dlprof profile {target} --num-workers 2{kept} --cold-cache",
         )
     yield ToMeasure(
-        what="how many cores others keep busy: give that with --neighbours",
+        what="how many cores other processes keep busy: give that with --neighbours",
         command="dlprof machine",
     )
 
@@ -411,8 +411,8 @@ def _nothing_measured(run: Run) -> NothingMeasuredError:
         said = "The samples in this target's batches can't be counted, so no rates can be compared"
         hint = "Have it yield tensors, or lists with one entry for each sample."
     elif not failed and any(trial.purpose == "explain" for trial in run.trials):
-        foretells = ", or ask dlprof predict" if is_calibrated(run) else ""
-        said = "The run holds traced trials only, which calibrate the model and are not compared"
+        foretells = ", or give this run file to dlprof predict" if is_calibrated(run) else ""
+        said = "The run holds only traced trials, whose rates are not compared"
         hint = f"Go on with dlprof sweep --resume{foretells}."
     elif run.trials:
         count = len(run.trials)

@@ -51,7 +51,7 @@ def workers_by_rule(machine: Machine, target: Target, ranks: int) -> dict[str, i
         "4 x GPUs": 4 * gpus if gpus else None,
         "Lightning: max(1, cores // ranks - 1)": max(1, affinity // ranks - 1),
         "YOLOv5: min(cores // ranks, batch, 8)": min(yolo),
-        "torch's suggested most": affinity,
+        "torch's suggested maximum": affinity,
     }
 
 

@@ -161,8 +161,8 @@ class Situation:
             if step_s is not None and step_s < (whole_s or 0.0) * (1 - SAME_STEP):
                 short = format_duration(step_s)
                 raise UsageError(
-                    f"The run was measured with a step of {format_duration(whole_s)}, which says "
-                    f"nothing of a shorter one ({short})",
+                    f"The run was measured with a step of {format_duration(whole_s)}, which "
+                    f"predicts nothing for a shorter one ({short})",
                     hint=f"Sweep again with --step-time {short.replace(' ', '')}.",
                 )
         neighbours = asked.neighbours
@@ -266,7 +266,7 @@ def _want_of_calibration(run: Run) -> str:
     found = run.calibration
     if found is None:
         wrong = (t.failure is not None and t.failure.kind in DATA_FAULTS for t in run.trials)
-        return "no calibration by right data" if any(wrong) else "no calibration"
+        return "no calibration with correct data" if any(wrong) else "no calibration"
     calibrating = (trial for trial in run.trials if trial.id in found.trials)
     if found.is_usable and any(each.config.batch_size != found.batch_size for each in calibrating):
         return "a calibration of another batch size than that of its trials"
@@ -319,7 +319,7 @@ def _notes(run: Run, asked: Constraints, there: Situation) -> Iterator[str]:
     """What was taken for granted."""
     known = run.calibration
     if asked.neighbours is None and there.extrapolated:
-        yield "nobody else is taken to be on the machine: --neighbours says otherwise"
+        yield "no other process is assumed to use the machine: set --neighbours if some do"
     logical, physical = there.machine.logical_cpus, there.machine.physical_cores or math.inf
     if physical < logical and there.cores > physical:
         yield (
@@ -328,8 +328,8 @@ def _notes(run: Run, asked: Constraints, there: Situation) -> Iterator[str]:
         )
     if there.storage_bytes_per_s is not None and not (known and known.read_bytes_per_batch):
         yield (
-            "the calibrated batches came from the page cache, so the storage limit holds nothing "
-            "back: calibrate with dlprof profile --cold-cache"
+            "the calibrated batches came from the page cache, so the storage limit has no "
+            "effect: calibrate with dlprof profile --cold-cache"
         )
     if there.step_s and not there.step_cpu_s:
         yield f"the step takes {format_duration(there.step_s)} and no CPU time"
@@ -358,7 +358,7 @@ def core_speed(
     if there.fingerprint == here.fingerprint or (alike and not seen):
         return CoreSpeed(value=1.0)
     value, factor, as_fast = 1.0, _UNKNOWN, "as fast"
-    how = f"for lack of anything better: {_BETTER}"
+    how = f"as nothing better is known: {_BETTER}"
     clock_here, clock_there = clock_of(here.cpu_model), ghz or clock_of(there.cpu_model)
     if seen and mine is not None and theirs is not None:
         log = math.log(theirs.median / mine.median)
@@ -373,7 +373,7 @@ def core_speed(
         clocks = f"{clock_there:g} and {clock_here:g} GHz"
         as_fast, how = f"{value:.2f} times as fast", f"by clock rates alone ({clocks}): {_BETTER}"
     whose = f"as one of {here.hostname}, {how}"
-    doubt = f"a core of {there.hostname} is taken to be {as_fast} {whose}"
+    doubt = f"a core of {there.hostname} is assumed to be {as_fast} {whose}"
     return CoreSpeed(value=value, factor=factor, doubt=doubt)
 
 

@@ -14,6 +14,18 @@ def factor(ratio: Estimate) -> str:
     return f"{ratio.value:.2f}x ({ratio.low:.2f}-{ratio.high:.2f})"
 
 
+def as_fast(ratio: Estimate) -> str:
+    """A ratio of two rates: ``2.31x as fast``."""
+    return f"{ratio.value:.2f}x as fast"
+
+
+def between(ratio: Estimate) -> str:
+    """The interval behind a ratio: `` (95% CI 2.10-2.54)``; empty where it has none."""
+    if ratio.low is None or ratio.high is None:
+        return ""
+    return f" (95% CI {ratio.low:.2f}-{ratio.high:.2f})"
+
+
 def percent(fraction: float) -> str:
     """A fraction as ``12%``, with a decimal where it is small."""
     return f"{fraction * 100:.1f}%" if fraction < 0.1 else f"{fraction * 100:.0f}%"

@@ -39,12 +39,10 @@ WHOLE = Fix(text=WHOLE_EPOCHS)
 DUPLICATED_TITLE = "Workers yield the same samples"
 UNSHARED_TITLE = "Workers may yield the same samples"
 REPEATED = (
-    "The iterable dataset {}: unless it shares its samples out, each worker repeats all of them."
+    "The iterable dataset {}: unless it splits its samples between workers, each worker repeats "
+    "all of them."
 )
-ONE_BATCH = (
-    "The rates rest on the size of one batch, which an older dlprof took for that of all: sweep "
-    "again."
-)
+ONE_BATCH = "An older dlprof computed these rates from the size of a single batch: sweep again."
 TRUNCATED_TITLE = "An epoch is not as long as it should be"
 
 
@@ -60,7 +58,7 @@ def several_times(workers: int, seen: Sequence[Trial] = ()) -> str:
         return unshared_text(guessed.message.rstrip("."))
     told = (
         f"With {workers} workers an epoch holds each sample up to {workers} times: the iterable "
-        "dataset does not share them out."
+        "dataset does not split them between workers."
     )
     warnings = itertools.chain.from_iterable(trial.warnings for trial in seen)
     counts = next((text for text in warnings if LENGTH_SIGN in text), "")
@@ -75,8 +73,8 @@ def _is_guessed(seen: Sequence[Trial]) -> bool:
 def unshared_text(sign: str) -> str:
     """Why samples may come more than once, by what shows it."""
     return (
-        f"{sign}: unless the dataset draws samples at random, or shares them out by other means, "
-        "such as a queue or a counter, they come several times an epoch."
+        f"{sign}. Unless the dataset draws samples at random, or splits them by other means "
+        "such as a queue, each comes several times an epoch."
     )
 
 

@@ -109,14 +109,14 @@ def found(claim: str, pick: int) -> dict[str, Any]:
 
 
 def test_a_promise_says_which_settings_are_so_many_times_as_fast(differential: Any) -> None:
-    claim = "num_workers=2, prefetch_factor=2 gave 2.00x of num_workers=0, PyTorch's default"
+    claim = "num_workers=2, prefetch_factor=2 is 2.00x as fast as num_workers=0, PyTorch's default"
     promise = differential.promise_of(found(claim, 2))
     assert (promise.one, promise.two, promise.value) == (TWO, NONE, 2.0)
     assert promise.narrow
-    claim = "num_workers=0 is enough: the fastest with workers, num_workers=2, gave 2.00x of it"
+    claim = "num_workers=0 is enough: num_workers=2, the fastest with workers, is 2.00x as fast"
     promise = differential.promise_of(found(claim, 0))
     assert (promise.one, promise.two) == (TWO, NONE)
-    assert differential.promise_of(found("More workers don't pay: num_workers=2 gave", 0)) is None
+    assert differential.promise_of(found("More workers don't pay: num_workers=2 is", 0)) is None
     assert differential.promise_of({"recommendation": None}) is None
 
 

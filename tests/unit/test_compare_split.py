@@ -97,7 +97,7 @@ def test_settings_that_nobody_measured_on_one_side_are_reckoned() -> None:
     a, b = made_run(Costs(workers=(0, 8))), made_run(Costs(workers=(4,)))
     found = compare(a, b, best=True)
     assert found.parts[0].code == "settings"
-    assert any("reckoned" in doubt for doubt in found.doubts)
+    assert any("their part is an estimate" in doubt for doubt in found.doubts)
     assert "blocked on storage" in found.unknown
 
 

@@ -112,14 +112,14 @@ def test_what_brought_nothing_is_not_repeated() -> None:
 
 
 def test_the_page_cache_is_dropped_once_where_files_are_read() -> None:
-    assert _play(_start(reads_files=True), ROOMY, {}).count("without the page cache") == 1
-    assert "without the page cache" not in _play(_start(reads_files=False), ROOMY, {})
+    assert _play(_start(reads_files=True), ROOMY, {}).count("with a cold page cache") == 1
+    assert "with a cold page cache" not in _play(_start(reads_files=False), ROOMY, {})
 
 
 def test_what_a_budget_leaves_out_is_told() -> None:
     short = Allowance(budget_s=9.0)
     files = _last(_start(reads_files=True), short, {})
-    assert left_out(files, short) == ("without the page cache",)
+    assert left_out(files, short) == ("with a cold page cache",)
     assert "in_order=False" in left_out(_last(_start(), short, {}), short)
     assert left_out(_last(_start(), ROOMY, {FREE: 1.5}), ROOMY) == ()
     assert left_out(_start(), ROOMY) == ()
@@ -162,7 +162,7 @@ def test_a_longer_look_at_memory_that_failed_is_not_taken_again() -> None:
     done = [_growing(each, n) for n, each in enumerate(propose(seen, ROOMY))]
     seen = dataclasses.replace(seen, observations=tuple(done))
     longer = propose(seen, ROOMY)
-    assert [each.name for each in longer] == ["longer, to see whether memory grows"]
+    assert [each.name for each in longer] == ["longer, to check for memory growth"]
     lost = Observation(experiment=longer[0], trial=failed(PRESENT, repetition=2))
     after = dataclasses.replace(seen, observations=(*seen.observations, lost))
     assert longer[0].name not in [each.name for each in propose(after, ROOMY)]

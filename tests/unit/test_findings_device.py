@@ -125,7 +125,7 @@ def test_others_that_had_the_card_before_are_neighbours() -> None:
     used = _used(kernel_active_fraction=0.9, other_processes=2, other_memory_bytes=5 << 30)
     found = _found(_seen(_BUSY, _copies(0.1), used), "gpu.neighbours")
     assert found is not None
-    assert "2 others had it before, with 5.0 GiB" in found.explanation
+    assert "2 others used it before: 5.0 GiB" in found.explanation
     assert "the trial's own among them" in found.explanation
     alone = _used(kernel_active_fraction=0.9, other_processes=0)
     elsewhere = GpuUsage(index=0, name="A", uuid="a", other_processes=3)
@@ -150,7 +150,7 @@ def test_a_pin_thread_without_a_core_says_so() -> None:
     loader = Loader(config=_PINNED, fetch_cpu=0.005, pin=0.0098, busy=0.4, rate=100)
     found = _found(_seen(loader, _copies(0.2, pinned=1.0, pin=pin)), "main.pin")
     assert found is not None
-    assert "waits 6.0 ms a batch for a core" in found.explanation
+    assert "run-queue delay is 6.0 ms a batch" in found.explanation
     assert found.evidence["pinned_bytes"] == 1 << 28
 
 

@@ -330,7 +330,7 @@ def test_waiting_that_scales_with_workers_is_no_lock() -> None:
     seen = evidence(loader, calibrations=[alone], variants={config(16): 3.5})
     found = find(seen)[0]
     assert found.code == "fetch.io"
-    assert "num_workers=16 gives 3.50x" in found.explanation
+    assert "num_workers=16 is 3.50x as fast" in found.explanation
 
 
 def test_deeper_queues_that_do_more_than_giving_up_the_order() -> None:

@@ -44,7 +44,7 @@ def test_a_gain_that_may_be_none_is_not_high(gain: Estimate | None, severity: st
     assert found.fix is not None
     loses = gain is not None and gain.value < 1
     assert bool(found.fix.dataloader_kwargs) is not loses
-    assert ("num_workers=4 shows no gain: 0.94x (0.58-1.54)" in found.fix.text) is loses
+    assert ("num_workers=4 shows no gain: 0.94x (95% CI 0.58-1.54)" in found.fix.text) is loses
 
 
 def test_what_ends_the_run_needs_no_gain_to_be_high() -> None:

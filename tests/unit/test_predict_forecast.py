@@ -119,10 +119,10 @@ def test_a_model_that_agrees_with_the_run_is_trusted() -> None:
     # 2 workers, 44.2 ms a batch of 32 samples
     agreed = predicted(calibrated(trials=[trial(config(2), 1440.0, spread=0.02)]))
     assert (agreed.confidence, agreed.agreement and agreed.agreement.outside) == ("medium", 0)
-    assert agreed.confidence_reason.startswith("the model agrees with what was measured")
+    assert agreed.confidence_reason.startswith("the model agrees with the trials")
     alone = predicted(calibrated())
     assert alone.confidence == "medium"
-    assert alone.confidence_reason.startswith("nothing of this kind was measured")
+    assert alone.confidence_reason.startswith("no trial measured settings like these")
 
 
 def test_a_model_that_contradicts_the_run_is_not() -> None:

@@ -59,9 +59,9 @@ def test_one_change_of_settings_is_one_finding() -> None:
     assert [each.code for each in findings if each.fix and each.fix.dataloader_kwargs] == [
         "too_few_workers"
     ]
-    assert findings[0].title == "__getitem__ waits for storage or network"
+    assert findings[0].title == "Blocking I/O in __getitem__"
     assert "num_workers=4" in findings[0].explanation
-    assert "wait 37 ms without using a core" in findings[0].explanation
+    assert "are blocked for 37 ms on storage or network" in findings[0].explanation
 
 
 SPAWNED = dataclasses.replace(CONFIG, num_workers=2, persistent_workers=True, start_method="spawn")
@@ -105,7 +105,7 @@ def test_a_change_that_costs_the_script_time_is_not_advised() -> None:
     cause = next(each for each in found if each.code in ("fetch.io", "too_few_workers"))
     assert cause.fix is not None
     assert not cause.fix.dataloader_kwargs
-    assert "No more workers pay in a script this short" in cause.fix.text
+    assert "More workers don't pay in a script this short" in cause.fix.text
     assert "more epochs, workers by fork" in cause.fix.text
     assert cause.predicted_gain is cause.script_gain is None
     assert cause.severity != "high"
@@ -174,7 +174,7 @@ def test_a_step_of_several_threads_promises_nothing_to_workers_that_compute() ->
     assert first.code == "too_few_workers"
     assert (first.predicted_gain, first.script_gain) == (None, None)
     assert first.severity != "high"
-    assert "this is about loading alone" in first.doubtful
+    assert "this gain is that of loading alone" in first.doubtful
     assert "Run the script with num_workers=2" in first.doubtful
     assert "while no step computes" in first.explanation
 

@@ -152,7 +152,7 @@ def test_truncated_settings_are_named_with_what_came() -> None:
     advice = recommend(found)
     assert (advice.config, advice.confidence) == (config(0), "low")
     assert advice.confidence_reason == (
-        "epochs end early with num_workers=2, and none was seen from end to end with num_workers=0"
+        "epochs end early with num_workers=2, and no whole epoch was measured with num_workers=0"
     )
     whole = blocks({config(0): [1000, 1000], config(1): [600, 600]}, epoch_samples=5024)
     sure = recommend(run([*whole, short], target=found.header.target))
@@ -335,7 +335,7 @@ def test_more_workers_than_get_data_are_not_recommended_though_they_seem_faster(
 def test_that_shares_were_not_compared_is_said() -> None:
     trials = blocks({config(0): [500, 500], config(2): [1000, 1010]})
     claims = [each.claim for each in recommend(run(trials, target=target(kind="iterable"))).reasons]
-    said = "Whether 2 workers share all samples out is not known"
+    said = "Not verified: that 2 workers yield each sample once."
     assert any(claim.startswith(said) for claim in claims)
     whole = [dataclasses.replace(each, epoch_samples=4000) for each in trials]
     claims = [each.claim for each in recommend(run(whole, target=target(kind="iterable"))).reasons]

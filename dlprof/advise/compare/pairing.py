@@ -93,7 +93,7 @@ def pair(
         one, two = found_a[key], found_b[key]
         how = f"Compared at the same settings in both runs: {one.name}"
         if len(shared) > 1:
-            how += f", of {len(shared)} that both measured the fastest over both"
+            how += f", the fastest of the {len(shared)} that both measured"
     else:
         one = max(found_a.values(), key=lambda each: rates_a[each.key])
         two = max(found_b.values(), key=lambda each: rates_b[each.key])
@@ -162,14 +162,14 @@ def doubts(a: Chosen, b: Chosen) -> Iterator[str]:
     yield from _of_machines(a.run.header, b.run.header)
     if a.settings != b.settings and not bridges(a, b):
         yield (
-            "Neither run measured both settings, so that their part is estimated; more workers "
-            "also take a larger share of cores that other processes use."
+            "Neither run measured both settings, so their part is an estimate. More workers "
+            "also take a larger share of busy cores."
         )
     for name, own in (("A", a.own), ("B", b.own)):
         if len(own) == 1:
-            yield f"{name} was measured only once, so how steady it is is not known."
+            yield f"{name} was measured only once, so its spread is unknown."
         if any(trial.whole_epochs for trial in own):
-            yield f"The epochs of {name} were too short: its rate counts the turn of the epoch."
+            yield f"The epochs of {name} were too short: its rate includes epoch restarts."
 
 
 def _of_data(a: Chosen, b: Chosen) -> Iterator[str]:
@@ -184,7 +184,7 @@ def _of_data(a: Chosen, b: Chosen) -> Iterator[str]:
         lengths = ("unknown" if n is None else f"{n:,}" for n in (data.length, other.length))
         yield f"The datasets differ in length ({' and '.join(lengths)})."
     if a.settings.batch_size != b.settings.batch_size:
-        yield "The batch sizes differ: samples per second are compared all the same."
+        yield "The batch sizes differ; samples per second are compared."
 
 
 def _of_machines(one: RunHeader, two: RunHeader) -> Iterator[str]:
@@ -195,8 +195,8 @@ def _of_machines(one: RunHeader, two: RunHeader) -> Iterator[str]:
         yield f"The runs were measured with different steps ({lasting})."
     if one.torch_version != two.torch_version:
         yield (
-            f"The versions of torch differ ({one.torch_version} and {two.torch_version}): part of "
-            "the CPU time per sample may be theirs."
+            f"The versions of torch differ ({one.torch_version} and {two.torch_version}): that "
+            "may explain some of the CPU time per sample."
         )
     if one.python_version != two.python_version:
         yield f"The versions of Python differ ({one.python_version} and {two.python_version})."

@@ -299,7 +299,7 @@ def _left_waiting(chosen: Chosen) -> tuple[float | None, str]:
 
 def _first_reason(trials: Sequence[Trial], field: str) -> str:
     reasons = (trial.unavailable.get(f"usage.{field}", "") for trial in trials)
-    return next(filter(None, reasons), "its trials hold no such figure")
+    return next(filter(None, reasons), "its trials do not record it")
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -63,7 +63,7 @@ def fix_of(view: View, claim: Claim) -> Fix | None:
         return Fix(text=claim.fix, code=code) if claim.fix else None
     reasons = view.evidence.why_fixed(config)
     if reasons:
-        text = f"{claim.fix} It can't be set as the code is: {'; '.join(reasons)}."
+        text = f"{claim.fix} The target's code prevents it: {'; '.join(reasons)}."
         return Fix(text=text, code=code)
     strategy, threads = config.sharing_strategy, config.worker_threads
     if strategy is not None and strategy != now.sharing_strategy:

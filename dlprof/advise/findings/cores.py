@@ -39,7 +39,7 @@ def threads(view: View) -> Claim | None:
     return Claim(
         "Threads inside the workers compete for the cores",
         f"{view.workers} workers have up to {view.most_threads} threads each on {view.cores:g} "
-        f"cores; threads beside the one that fetches use {percent(share)} of their CPU time.",
+        f"cores; threads other than the fetching one use {percent(share)} of their CPU time.",
         max(share, gain.saved if gain is not None else 0.0),
         "worker_threads num_workers usable_cores other_threads_cpu_fraction starved_fraction",
         {"other_threads_cpu_fraction": share},
@@ -69,12 +69,12 @@ def quota(view: View) -> Claim | None:
     gain = predicted_gain(view, cores=max(allowed, machine.affinity_cpus), now=allowed)
     return Claim(
         "A CPU quota throttles the loader",
-        f"The cgroup allows {allowed:g} of {machine.affinity_cpus} CPUs and held the processes "
-        f"back for {percent(throttled)} of the time.",
+        f"The cgroup allows {allowed:g} of {machine.affinity_cpus} CPUs and throttled the "
+        f"processes {percent(throttled)} of the time.",
         max(throttled, gain.saved if gain is not None else 0.0),
         "throttled_fraction quota_cores affinity_cpus own_cpu_cores",
-        fix="Raise the quota (docker run --cpus, Kubernetes limits.cpu), or make do with a worker "
-        "for each core of it.",
+        fix="Raise the quota (docker run --cpus, Kubernetes limits.cpu), or use one worker per "
+        "core that it allows.",
         gain=gain,
     )
 
@@ -91,13 +91,13 @@ def affinity(view: View) -> Claim | None:
     cores = min(float(allowed), machine.quota_cores or math.inf)
     return Claim(
         "Workers are pinned to too few CPUs",
-        f"They may run on {pinned} of the {allowed} CPUs, with a run-queue delay of "
-        f"{percent(view.starved)} of the time. A library, or the program itself, has set the "
+        f"They may run on {pinned} of {allowed} CPUs, and run-queue delay is "
+        f"{percent(view.starved)} of the time. A library, or the program itself, sets the "
         "affinity.",
         max(view.starved, 1 - pinned / min(cores, max(wanted, pinned))),
         "worker_affinity_cpus affinity_cpus starved_fraction",
         {"worker_affinity_cpus": pinned, "affinity_cpus": allowed},
-        "Give the workers back all CPUs, and look for what pins them (a library's import, "
+        "Let the workers run on all CPUs, and find what pins them (a library's import, "
         "KMP_AFFINITY, GOMP_CPU_AFFINITY, numactl).",
         """def use_all_cpus(worker_id):
     os.sched_setaffinity(0, range(os.cpu_count()))
@@ -131,20 +131,20 @@ def neighbours(view: View) -> Claim | None:
     if _pinned_cpus(view) is not None or _is_throttled(view):
         return None  # it waits for cores for another reason
     share, runnable = percent(view.starved), view.usage.other_runnable
-    waited = f"making a batch waited for a core {share} of its time"
+    waited = f"run-queue delay was {share} of the time to make a batch"
     if view.costs is None:  # no batch was followed
-        waited = f"the loader's processes waited for a core {share} of the time that they could run"
+        waited = f"run-queue delay was {share} of the time that the loader's processes could run"
     # Whether others want as good as all cores; so it seems where nobody counted them.
     crowded = runnable is None or runnable >= _CROWD * view.evidence.machine.logical_cpus
     had = view.usage.available_cpu_cores or view.usage.own_cpu_cores or view.cores
     return Claim(
         "Other processes take the cores",
-        f"Others kept {view.others:.1f} of {view.cores:g} cores busy, and {waited}.",
+        f"Other processes kept {view.others:.1f} of {view.cores:g} cores busy, and {waited}.",
         lost,
         "other_cpu_cores other_runnable own_cpu_cores available_cpu_cores usable_cores "
         "starved_fraction",
-        fix="Find who they are with `dlprof machine`, and run elsewhere or at another time, or ask "
-        "for cores of your own; no setting of the loader gives them back.",
+        fix="Find them with `dlprof machine`. Run elsewhere, at another time, or on reserved "
+        "cores: no setting of the loader helps.",
         gain=predicted_gain(view, cores=max(view.cores, had), now=had),
         place=Place.CROWD if lost >= _TAKES_OVER and crowded else Place.BEHIND,
     )
@@ -158,8 +158,8 @@ def oversubscribed(view: View) -> Claim | None:
         return None
     return Claim(
         "The workers want more cores than there are",
-        f"{view.workers} workers would keep {view.demand:.1f} cores busy and {view.cores:g} are "
-        f"available: {percent(view.starved)} of a batch's time is run-queue delay.",
+        f"{view.workers} workers want {view.demand:.1f} cores and {view.cores:g} are available: "
+        f"run-queue delay is {percent(view.starved)} of the time to make a batch.",
         min(view.starved, _self_starved(view)),
         "wanted_cores usable_cores own_cpu_cores starved_fraction",
         fix=f"Set num_workers={fewer.num_workers}: more workers only take turns.",

@@ -98,9 +98,9 @@ def pageable(view: View) -> Claim | None:
         return Claim(
             "pin_memory=True doesn't pin what is copied",
             f"Only {percent(copying.pinned_fraction or 0.0)} of a batch's bytes come in pinned "
-            f"memory, and copying takes {percent(share)} of the time: torch pins tensors, lists, "
-            "tuples and dicts, and what has a pin_memory method. What is cut out of a tensor, or "
-            "converted by the same .to(), is copied from memory that isn't pinned.",
+            f"memory, and copying takes {percent(share)} of the time. torch pins tensors, "
+            "lists, tuples, dicts, and objects with a pin_memory method. A slice of a tensor, "
+            "or one that the same .to() converts, is copied from pageable memory.",
             share,
             given=dataclasses.asdict(copying),
             fix="Give the batch's class a pin_memory method, or let collate_fn return a dict. Copy "
@@ -117,8 +117,8 @@ def pageable(view: View) -> Claim | None:
     return Claim(
         "Copies to the device are unpinned",
         f"Copying a batch of {format_bytes(copying.batch_bytes)} takes "
-        f"{format_duration(copying.exposed_s)}, {percent(share)} of the time, and nothing else "
-        "happens in it.",
+        f"{format_duration(copying.exposed_s)}, {percent(share)} of the time, and nothing "
+        "overlaps with it.",
         share,
         given=dataclasses.asdict(copying),
         fix="Set pin_memory=True and copy with non_blocking=True.",
@@ -166,12 +166,12 @@ def link(view: View) -> Claim | None:
         return None
     how = ""
     if seen is not None and seen.pcie_generation is not None and seen.pcie_width is not None:
-        how = f" It was seen at generation {seen.pcie_generation} with {seen.pcie_width} lanes."
+        how = f" It ran at generation {seen.pcie_generation} with {seen.pcie_width} lanes."
     cost = copying.share * (1 - reached)
     return Claim(
         "The link to the device is slower than it should be",
-        f"Pinned batches go at {format_bytes(speed)} a second where the card and its slot allow "
-        f"{format_bytes(theory)}.{how}{_beside(view, seen)}",
+        f"Pinned batches are copied at {format_bytes(speed)} a second where the card and its "
+        f"slot allow {format_bytes(theory)}.{how}{_beside(view, seen)}",
         cost,
         given={
             "copy_bytes_per_s": speed,
@@ -196,11 +196,8 @@ def _beside(view: View, seen: GpuUsage | None) -> str:
         if gpu.pcie_rx_bytes_per_s >= _OTHERS_LINK * (links.get(gpu.uuid) or 1e12)
     }
     rate = format_bytes(sum(rates.values()))
-    return (
-        f" GPU {', '.join(map(str, rates))} received {rate} a second at the same time."
-        if rates
-        else ""
-    )
+    cards = ", ".join(map(str, rates))
+    return f" GPU {cards} received {rate} a second at the same time." if rates else ""
 
 
 def neighbours(view: View) -> Claim | None:
@@ -215,11 +212,11 @@ def neighbours(view: View) -> Claim | None:
     if gpu.kernel_active_fraction is not None:
         kernels = f", and kernels ran {percent(gpu.kernel_active_fraction)} of the time"
         kernels += ", the trial's own among them" if uses_it else ""
-    crowd = f"{format_bytes(gpu.memory_used_bytes)} of its memory are in use by others"
+    crowd = f"other processes use {format_bytes(gpu.memory_used_bytes)} of its memory"
     if gpu.other_processes:
         others = "another process" if gpu.other_processes == 1 else f"{gpu.other_processes} others"
         held = gpu.other_memory_bytes
-        crowd = f"{others} had it before" + ("" if held is None else f", with {format_bytes(held)}")
+        crowd = f"{others} used it before" + ("" if held is None else f": {format_bytes(held)}")
     return Claim(
         "Other processes use the device",
         f"GPU {gpu.index} ({gpu.name}): {crowd}{kernels}.",
@@ -231,7 +228,7 @@ def neighbours(view: View) -> Claim | None:
             "other_memory_bytes": gpu.other_memory_bytes,
             "memory_used_bytes": gpu.memory_used_bytes,
         },
-        fix="See who they are with nvidia-smi, and choose an idle device.",
+        fix="Find them with nvidia-smi, and choose an idle device.",
     )
 
 

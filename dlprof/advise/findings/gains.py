@@ -72,7 +72,7 @@ class Gain:
     @property
     def words(self) -> str:
         """What is said of it."""
-        return f"{'gives' if self.sure else 'may give'} {self.value:.2f}x"
+        return f"{'is' if self.sure else 'may be'} {self.value:.2f}x as fast"
 
     @property
     def saved(self) -> float:

@@ -51,22 +51,22 @@ def receive(view: View) -> Claim | None:
     waits = ""
     if _waits(costs):
         waits = (
-            " Most of that is waiting until the worker, busy with its next batch, hands over the "
-            "descriptors of its tensors."
+            " Most of that is blocked time: the worker, busy with its next batch, sends the "
+            "descriptors of the tensors late."
         )
     fix = (
-        "Hand over fewer and larger tensors: let collate_fn put what belongs together into one, "
-        "and return tensors rather than lists, dicts of objects or ndarrays."
+        "Send fewer and larger tensors: let collate_fn join what belongs together, and return "
+        "tensors rather than lists, dicts of objects or ndarrays."
     )
     if remedy is not None and remedy.num_workers:
-        fix = "Share tensors by name instead of by file descriptor: one hand-shake less for each."
+        fix = "Share tensors by name instead of by file descriptor: one handshake less per tensor."
     elif remedy is not None:
-        fix = "Set num_workers=0: handing batches over costs more than making them."
+        fix = "Set num_workers=0: sending batches between processes costs more than making them."
     return Claim(
-        "The main process spends its time rebuilding batches",
-        f"Taking a batch{what} from a worker costs the main process "
-        f"{format_duration(costs.receive.own_s)}, {percent(share)} of the time that the consumer "
-        f"waits.{waits}",
+        "The main process spends its time deserializing batches",
+        f"Receiving a batch{what} from a worker takes the main process "
+        f"{format_duration(costs.receive.own_s)}, {percent(share)} of the time that the "
+        f"consumer waits.{waits}",
         cost,
         "receive_s receive_cpu_s batch_tensors main_share_of_wait",
         fix=fix,
@@ -136,10 +136,10 @@ def sampler(view: View) -> Claim | None:
     if share < _SAMPLER_SHARE or draw_s < costs.receive.own_s:
         return None
     return Claim(
-        "The sampler holds the main process up",
-        f"{view.evidence.target.sampler or 'The sampler'} takes {format_duration(draw_s)} to draw "
-        f"the indices of a batch, in the main process, while {percent(share)} of the wait for data "
-        "goes by; workers can't help with that.",
+        "The sampler blocks the main process",
+        f"{view.evidence.target.sampler or 'The sampler'} takes {format_duration(draw_s)} to "
+        f"draw a batch's indices in the main process: {percent(share)} of the wait for data. "
+        "Workers can't help with that.",
         share * (view.wait or 1.0),
         "dispatch_s",
         {"share_of_wait": share},
@@ -166,7 +166,7 @@ def pin(view: View) -> Claim | None:
         figures |= {"pinned_bytes": took.pinned_bytes, "pin_alloc_s": took.alloc_s}
         if cpu_s is not None and queued_s is not None and queued_s > cpu_s:
             queued = format_duration(queued_s)
-            starved = f" It waits {queued} a batch for a core, which workers keep busy."
+            starved = f" Its run-queue delay is {queued} a batch, as workers keep the cores busy."
     return Claim(
         "The pin thread is the limit",
         f"One thread copies every batch to page-locked memory, {format_duration(costs.pin_s)} "

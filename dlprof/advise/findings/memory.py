@@ -57,8 +57,8 @@ def growth(view: View) -> Claim | None:
         return None
     return Claim(
         "Memory of the workers grows",
-        f"Each batch leaves {format_bytes(slope)} behind, {format_bytes(each_s)} a second in all; "
-        f"{format_bytes(room)} can be had.",
+        f"Memory grows by {format_bytes(slope)} a batch, {format_bytes(each_s)} a second; "
+        f"{format_bytes(room)} is available.",
         ahead / room,
         given={
             "growth_bytes_per_batch": slope,
@@ -66,8 +66,8 @@ def growth(view: View) -> Claim | None:
             "memory_available_bytes": room,
             "seconds_to_full": room / each_s,
         },
-        fix="Look for what the dataset keeps (a list or cache that only grows), and keep its "
-        "index in tensors or arrays instead of Python objects.",
+        fix="Find what the dataset keeps (a list or cache that only grows), and keep its index "
+        "in tensors or arrays instead of Python objects.",
         code="""# one array: Python objects are copied page by page as workers count references
 self.paths = torch.tensor(...)  # or numpy arrays, or one bytes object with offsets""",
     )
@@ -153,7 +153,7 @@ def limit(view: View) -> Claim | None:
     told = "" if failure is None else f"{failure.message} "
     return Claim(
         "The setting does not fit into memory",
-        f"{told}{needs}{format_bytes(room)} is what there is.",
+        f"{told}{needs}The limit is {format_bytes(room)}.",
         1.0 if failure is not None else 0.5,
         "",
         {"memory_bytes": room, "pss_peak_bytes": used, "failure": failure and failure.kind},
@@ -179,8 +179,8 @@ def shared(view: View) -> Claim | None:
         smaller = next(filter(view.fits_shared_memory, several), view.having(num_workers=0))
     return Claim(
         "Shared memory is too small",
-        f"Full queues hold {format_bytes(need)} in /dev/shm, which has {format_bytes(room)} to "
-        "give." + ("" if failure is None else f" {failure.message}"),
+        f"Full queues need {format_bytes(need)} of /dev/shm, and {format_bytes(room)} is "
+        "available." + ("" if failure is None else f" {failure.message}"),
         1.0,
         "shm_needed_bytes shm_available_bytes batch_bytes",
         {"shm_needed_bytes": need, "failure": failure and failure.kind},

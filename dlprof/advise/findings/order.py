@@ -14,7 +14,7 @@ from dlprof.advise.findings.table import Row, rows
 from dlprof.advise.findings.view import OTHERS, View
 from dlprof.advise.findings.workers import MORE_PAY
 from dlprof.advise.thresholds import PAYS
-from dlprof.advise.wording import factor, severity_of
+from dlprof.advise.wording import as_fast, between, severity_of
 from dlprof.advise.wrong_data import REPEATED, found_in
 from dlprof.records import (
     NEVER_ASKED,
@@ -234,8 +234,9 @@ def _not_paying(view: View, config: Config, gain: Estimate) -> Fix:
     """Instead of a change by which time is lost: that it doesn't pay, why, and what would."""
     script = view.evidence.script
     if script is None:
-        return Fix(text=f"{_changed(view, config)} shows no gain: {factor(gain)}.")
-    text = f"{_changed(view, config)} would make the whole script {factor(gain)} as fast"
+        shown = f"{gain.value:.2f}x{between(gain)}"
+        return Fix(text=f"{_changed(view, config)} shows no gain: {shown}.")
+    text = f"{_changed(view, config)} would make the whole script {as_fast(gain)}"
     if config.num_workers <= view.workers:
         return Fix(text=f"{text}: it shows no gain.")
     starts = format_duration(starts_s(view, script, config))
@@ -244,7 +245,7 @@ def _not_paying(view: View, config: Config, gain: Estimate) -> Fix:
     pays += ["persistent_workers=True"] if several and not persist else []
     pays += [] if (config.start_method or script.start_method) == "fork" else ["workers by fork"]
     return Fix(
-        text=f"No more workers pay in a script this short: {text}, as starting them takes "
+        text=f"More workers don't pay in a script this short: {text}, as starting them takes "
         f"{starts} of it. What would change that: {', '.join(pays)}."
     )
 
@@ -254,14 +255,14 @@ def _unknown(view: View, config: Config) -> str:
     told = _changed(view, config)
     if competes(view, config):
         why = (
-            "The step computes in several threads on the cores that workers would take, so it "
-            "slows down by what can't be computed: this is about loading alone"
+            "The step computes in several threads on the cores that workers would take. How "
+            "much that slows it down can't be predicted: this gain is that of loading alone"
         )
         also = ", once as it is and once with torch.set_num_threads(1)"
     else:
         why = (
-            "Waits for this loader are not a part of the script's time by themselves: this is "
-            "about its own wait alone"
+            "Waits for this loader overlap with other work of the script: this gain is that of "
+            "its own wait alone"
         )
         also = ""
     return f"{why}. Run the script with {told}{also}, and compare how long it takes."
@@ -293,7 +294,7 @@ def _doubted(finding: Finding, view: View) -> Finding:
     doubts = [finding.doubtful] if finding.doubtful else []
     disturbed = "The machine was disturbed while this was measured:"
     if view.is_noisy and view.others >= OTHERS * view.cores:
-        kept = f"others kept {view.others:.1f} of {view.cores:g} cores busy"
+        kept = f"other processes kept {view.others:.1f} of {view.cores:g} cores busy"
         doubts.append(f"{disturbed} {kept}.")
     elif view.is_noisy and view.disagrees:
         doubts.append(f"{disturbed} trials of the same settings differ by {view.unsteady:.1f}x.")

@@ -26,7 +26,7 @@ _SLOW_START_S = 2.0
 
 
 def startup(view: View) -> Claim | None:
-    """Starting workers costs more than it earns."""
+    """Starting workers costs more than it saves."""
     kept, (turn_s, share) = kept_workers(view), _turn(view)
     if kept is None:
         return None
@@ -36,14 +36,14 @@ def startup(view: View) -> Claim | None:
     several = f"{epochs:.0f} epochs" if persist and epochs > 1 else "an epoch"
     advice = "Set persistent_workers=True: workers then start once, not at every epoch."
     if forked:
-        advice = "Do less in worker_init_fn, and in what the dataset opens at its first sample."
+        advice = "Do less in worker_init_fn and in what the dataset opens for its first sample."
     elif persist:
         advice = (
-            'Start workers by fork, or by forkserver with set_forkserver_preload(["torch"]), and '
-            "keep what the dataset pickles small."
+            'Start workers by fork, or by forkserver with set_forkserver_preload(["torch"]), '
+            "and keep what the dataset pickles small."
         )
     return Claim(
-        "Starting workers costs more than it earns",
+        "Starting workers costs more than it saves",
         f"Starting {view.workers} workers takes {format_duration(turn_s)} "
         f"{'once' if persist else 'at every epoch'}, {percent(share)} of the time of {several} of "
         f"{view.epoch_batches or 0:,} batches.",

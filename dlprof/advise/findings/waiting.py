@@ -63,9 +63,9 @@ def order(view: View) -> Claim | None:
         slow = f" The slowest fetch took {times:.0f}x the usual."
     return Claim(
         "Slow samples hold back finished batches",
-        f"Batches are yielded in order, so a finished one waits {format_duration(hold_up.mean_s)} "
-        "on average for those before it, and workers run out of work: they are busy "
-        f"{percent(view.busy or 0.0)} of the time.{slow}",
+        "Batches are delivered in order, so a finished one waits "
+        f"{format_duration(hold_up.mean_s)} on average for earlier ones. Workers run out of "
+        f"work: they are busy {percent(view.busy or 0.0)} of the time.{slow}",
         gain.saved,
         "hold_up_s fetch_median_s fetch_max_s worker_busy_fraction",
         {
@@ -74,8 +74,8 @@ def order(view: View) -> Claim | None:
             "fetch_max_s": fetch.max_s if fetch else None,
             "slowest_samples": dict([*samples.slowest.items()][:3]) if samples else {},
         },
-        "Set in_order=False: batches then come as they are ready, so that their order is no longer "
-        "the same in each run.",
+        "Set in_order=False: batches then come as soon as they are ready, and their order "
+        "differs between runs.",
         config=free,
         gain=gain,
     )
@@ -132,9 +132,10 @@ def shallow(view: View) -> Claim | None:
         return None
     return Claim(
         "Bursts empty the queue",
-        f"The workers are busy only {percent(view.busy or 0.0)} of the time, and yet the consumer "
-        f"waits {percent(view.wait or 0.0)}: with prefetch_factor={view.config.prefetch_factor} "
-        "too few batches are under way to bridge the slow moments.",
+        f"The workers are busy only {percent(view.busy or 0.0)} of the time, and yet the "
+        f"consumer waits {percent(view.wait or 0.0)}: with "
+        f"prefetch_factor={view.config.prefetch_factor} too few batches are prefetched to "
+        "bridge slow moments.",
         gain.saved,
         "prefetch_factor worker_busy_fraction wait_fraction",
         {
@@ -185,14 +186,14 @@ def lock(view: View) -> Claim | None:
     )
     return Claim(
         "Workers wait for each other",
-        f"With {view.workers} workers each batch waits {format_duration(making.io_s)}, with one "
-        f"worker {format_duration(free.io_s)}, and little is read from storage: the workers share "
-        "something that only one can use at a time.",
+        f"With {view.workers} workers each batch is blocked for {format_duration(making.io_s)}, "
+        f"with one worker for {format_duration(free.io_s)}, and little is read from storage. "
+        "The workers share something that only one can use at a time.",
         (making.io_s - free.io_s) / max(1e-12, making.wall_s),
         "waiting_s waiting_with_one_worker_s num_workers read_bytes_per_s",
         {"waiting_with_one_worker_s": free.io_s},
         "Give each worker its own file handle, connection or cache in worker_init_fn, and hold "
-        "locks around nothing slow; until then num_workers=1 is as fast.",
+        "no lock around slow work; until then num_workers=1 is as fast.",
         """def open_own(worker_id):
     dataset = torch.utils.data.get_worker_info().dataset
     dataset.file = open(dataset.path, "rb")  # a handle, connection and lock for each worker

@@ -16,7 +16,7 @@ from dlprof.advise.findings.waiting import lock
 from dlprof.advise.thresholds import PAYS, WORTH_TRYING
 from dlprof.advise.wording import percent
 from dlprof.records import Config
-from dlprof.units import format_duration
+from dlprof.units import counted, format_duration
 
 MORE_PAY = "More workers would pay"
 _LARGE_SHARE, _COLLATE_SHARE = 0.3, 0.5
@@ -59,8 +59,8 @@ def consumer(view: View) -> Claim | None:
     # A step of stated length is none of the user's: what it does says nothing.
     if active is not None and active < _KERNELS and view.evidence.step_s <= 0:
         idle = (
-            f" The device ran kernels only {percent(active)} of the time: the step's own Python, "
-            "or what it waits for, takes the rest."
+            f" The device ran kernels only {percent(active)} of the time: the step's own "
+            "Python, or what blocks it, takes the rest."
         )
     return Claim(
         "The training step is the limit",
@@ -85,7 +85,7 @@ def too_many_workers(view: View) -> Claim | None:
         return None
     why = f"{idle} of {view.workers} workers have nothing to do. " if idle else ""
     if better and limit == "main":
-        why = "Handing batches over costs more than making them. "
+        why = "Sending batches between processes costs more than making them. "
     place = Place.FAULT if better or idle else Place.BEHIND
     if keeps_up:
         place = Place.BROKEN
@@ -163,9 +163,9 @@ def fetch_cpu(view: View) -> Claim | None:
     named = f" {dearest.name} takes {percent(dearest.share)} of that." if dearest else ""
     halved = Work(costs.fetch.cpu_s / 2, costs.fetch.io_s)
     return Claim(
-        "__getitem__ burns CPU",
-        f"A batch's samples take {format_duration(costs.fetch.cpu_s)} of CPU, {percent(share)} of "
-        f"the time that making it takes.{named}",
+        "CPU time in __getitem__",
+        f"A batch's samples take {format_duration(costs.fetch.cpu_s)} of CPU time: "
+        f"{percent(share)} of the time to make a batch.{named}",
         share * (view.wait or 1.0),
         "fetch_cpu_s fetch_waiting_s",
         {
@@ -174,8 +174,8 @@ def fetch_cpu(view: View) -> Claim | None:
             "dearest_transform_share": dearest.share if dearest else None,
         },
         f"Make {dearest.name if dearest else '__getitem__'} cheaper: resize before decoding in "
-        "full, cache what comes out the same each epoch, move arithmetic on whole batches to the "
-        "device. The gain stated is that of halving its CPU time.",
+        "full, cache what comes out the same each epoch, move arithmetic on whole batches to "
+        "the device. The gain assumes half of its CPU time.",
         gain=predicted_gain(view, costs=dataclasses.replace(costs, fetch=halved)),
     )
 
@@ -191,20 +191,21 @@ def fetch_io(view: View) -> Claim | None:
     more = more_workers(view)
     gain = None if more is None else gain_of(view, more)
     fix = (
-        "Wait less: ask for several samples at once (__getitems__), pack small files into shards, "
-        "or keep the data on a local disk or in memory."
+        "Read less often: fetch several samples at once (__getitems__), pack small files into "
+        "shards, or keep the data on a local disk or in memory."
     )
     if more is None or gain is None or gain.value < WORTH_TRYING:
         more = gain = None
     else:
         fix = (
-            f"Set num_workers={more.num_workers}: workers that wait need no cores, so more of them "
-            "than cores pay. Or wait less: pack small files into shards, read from a local copy."
+            f"Set num_workers={more.num_workers}: blocked workers need no cores, so more "
+            "workers than cores pay. Or read faster: pack small files into shards, or read a "
+            "local copy."
         )
     return Claim(
-        "__getitem__ waits for storage or network",
-        f"A batch's samples wait {format_duration(costs.fetch.io_s)} without using a core, "
-        f"{percent(share)} of the time that making the batch takes.",
+        "Blocking I/O in __getitem__",
+        f"A batch's samples are blocked for {format_duration(costs.fetch.io_s)} on storage or "
+        f"network: {percent(share)} of the time to make a batch.",
         share * (view.wait or 1.0),
         "fetch_waiting_s fetch_cpu_s share read_bytes_per_s cache_hit_fraction",
         {"share": share},
@@ -226,16 +227,17 @@ def collate(view: View) -> Claim | None:
     if objects:  # and handed over as one tensor
         receive, put_s = Work(min(receive.own_s, LEAST_RECEIVE_S)), min(put_s, _LEAST_PUT_S)
     free = dataclasses.replace(costs, collate=Work(), receive=receive, put_cpu_s=put_s)
-    handing = ", and of handing over one tensor instead of objects" if objects else ""
+    handing = " and that one tensor is sent instead of objects" if objects else ""
     return Claim(
         "Collating costs the most",
-        f"Putting a batch together takes {format_duration(costs.collate.own_s)}, fetching its "
-        f"samples {format_duration(costs.fetch.own_s)}.",
+        f"Collating a batch takes {format_duration(costs.collate.own_s)}, fetching its samples "
+        f"{format_duration(costs.fetch.own_s)}.",
         _share(costs, costs.collate.wall_s) * (view.wait or 1.0),
         "collate_s collate_cpu_s fetch_s",
         fix="Stack whole tensors instead of looping in Python, pad once to the longest, and do "
-        "per-sample work in __getitem__; where collate_fn is torch's own, hand it less, as uint8 "
-        f"instead of float32. The gain stated is that of collating for free{handing}.",
+        "per-sample work in __getitem__; where collate_fn is torch's own, give it less, "
+        "such as uint8 instead of float32. The gain assumes that collating is "
+        f"free{handing}.",
         code="""def collate(samples):
     images, labels = zip(*samples)
     return torch.stack(images), torch.tensor(labels)
@@ -251,12 +253,12 @@ def too_few_workers(view: View) -> Claim | None:
     gain = None if more is None else _gain_of_more(view, more)
     if more is None or costs is None or gain is None or gain.value < PAYS:
         return None
-    now = "without workers" if not view.workers else f"with {view.workers} of them"
+    now = f"with {counted(view.workers, 'worker')}" if view.workers else "without workers"
     effect = gain.words
     if competes(view, more):
-        effect = f"loads {gain.value:.2f}x as fast while no step computes"
+        effect = f"is {gain.value:.2f}x as fast while no step computes"
     elif view.evidence.script is not None:
-        effect = f"{gain.words} as many batches a second, once they run"
+        effect = f"{gain.words} once its workers run"
     waits = costs.fetch.io_s > costs.fetch.cpu_s
     return Claim(
         MORE_PAY,

@@ -149,11 +149,11 @@ def useful(run: Run, configs: Iterable[Config]) -> tuple[Config, ...]:
     elif found.refused:
         claim = (
             f"With more than {found.worked} workers the dataset may raise, as it does with "
-            f"{min(found.refused)}, so nothing is predicted of them"
+            f"{min(found.refused)}, so nothing is predicted for them"
         )
         hint = "Measure them: dlprof sweep with --num-workers."
     else:
-        claim = f"More than {found.fed} workers get no data, so nothing is predicted of them"
+        claim = f"More than {found.fed} workers get no data, so nothing is predicted for them"
         hint = f"Ask for num_workers={found.fed} or fewer."
     raise NothingMeasuredError(claim, hint=hint)
 

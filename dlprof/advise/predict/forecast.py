@@ -201,6 +201,6 @@ MISSING = {
     "shm_bytes": "the size of a batch is not known",
     "open_files": "the number of tensors in a batch is not known",
     "startup_s": "starting was not measured with this start method and two values of num_workers",
-    "turnover_s": "no epoch's end was measured with these workers",
+    "turnover_s": "no epoch restart was measured with these workers",
 }
 """Why a figure of a prediction is ``None``."""

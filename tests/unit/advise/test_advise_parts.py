@@ -282,7 +282,7 @@ def test_rules_for_a_shared_server() -> None:
         "4 x GPUs": 32,
         "Lightning": 5,
         "YOLOv5": 8,
-        "torch's suggested most": 48,
+        "torch's suggested maximum": 48,
     }
 
 
@@ -329,11 +329,11 @@ def test_what_it_takes_to_become_steady_is_said_where_it_is_long() -> None:
         trial(config(0), trial_id="t2", rate=1.0),
     ]
     claims = [reason.claim for reason in recommend(run(slow)).reasons]
-    assert any("costs a training 2.2 s once" in claim for claim in claims)
+    assert any("costs a training run 2.2 s once" in claim for claim in claims)
     brief = [dataclasses.replace(each, transient_s=0.5) for each in slow]
     claims = [reason.claim for reason in recommend(run(brief)).reasons]
     assert not any("once" in claim for claim in claims)
     cut = "the warm-up was cut short at 5 of 96 batches, because they are slow"
     warned = [dataclasses.replace(each, warnings=(cut,)) for each in brief]
     claims = [reason.claim for reason in recommend(run(warned)).reasons]
-    assert f"Its rate may be that of a loader that still warms up: {cut}" in claims
+    assert f"Its rate may include warm-up: {cut}" in claims

@@ -79,12 +79,13 @@ def test_what_to_expect_comes_from_its_own_trials() -> None:
 def test_reasons_name_the_gain_and_the_trials_that_prove_it() -> None:
     answer = recommend(run(rising()))
     gain = answer.reasons[0]
-    assert gain.claim.startswith("num_workers=4 gave 3.89x (")
-    assert gain.claim.endswith("of num_workers=0, PyTorch's default")
+    assert gain.claim.startswith(
+        "num_workers=4 is 3.89x as fast as num_workers=0, PyTorch's default (95% CI 3."
+    )
     assert gain.evidence["trials"] == ["t0001", "t0003", "t0005", "t0007", "t0009", "t0011"]
     assert gain.evidence["ratio"]["low"] < 3.89 < gain.evidence["ratio"]["high"]
-    assert "Fewer workers are slower: num_workers=2 gave 0.51x" in claims(answer)
-    assert "num_workers=8 was the fastest, at 1.01x" in claims(answer)
+    assert "Fewer workers are slower: num_workers=2 is 0.51x as fast (95% CI 0." in claims(answer)
+    assert "num_workers=8 is 1.01x as fast (95% CI " in claims(answer)
     json.dumps([dataclasses.asdict(reason) for reason in answer.reasons])
 
 
@@ -104,8 +105,9 @@ def test_the_gain_over_the_present_settings_is_told_first() -> None:
     answer = recommend(run(rising(), target=owned(W2)))
     assert answer.config == W4
     gain = answer.reasons[0]
-    assert gain.claim.startswith("num_workers=4 gave 1.98x (")
-    assert gain.claim.endswith(") of the present settings, num_workers=2")
+    assert gain.claim.startswith(
+        "num_workers=4 is 1.98x as fast as the present settings, num_workers=2 (95% CI "
+    )
     assert gain.evidence["ratio"]["value"] == pytest.approx(1.98, abs=0.01)
     assert "PyTorch's default" in answer.reasons[1].claim
 
@@ -122,7 +124,7 @@ def test_present_settings_that_tie_are_as_good_as_any_and_the_cheapest_still_win
     assert answer.config == W4
     assert answer.reasons[0].claim.startswith(
         "Your present settings, num_workers=8, are as good as any: num_workers=4 is cheaper and "
-        "gave 1.01x ("
+        "is 1.01x as fast (95% CI "
     )
     assert relations(answer)["w8-p2"] == "present"
 
@@ -131,8 +133,8 @@ def test_present_settings_are_left_for_nothing_that_gave_less() -> None:
     answer = recommend(run(rising(), target=owned(W8)))
     assert answer.config == W8
     assert answer.reasons[0].claim.startswith(
-        "Your present settings, num_workers=8, are as good as any: the fastest of the others, "
-        "num_workers=4, gave 0.99x ("
+        "Your present settings, num_workers=8, are as good as any: num_workers=4, the fastest "
+        "of the others, is 0.99x as fast (95% CI "
     )
     assert relations(answer) == {"w4-p2": "tie", "w0": "default"}
 
@@ -141,8 +143,8 @@ def test_present_settings_may_be_the_recommended_ones() -> None:
     answer = recommend(run(rising(), target=owned(W4)))
     assert answer.config == W4
     assert answer.reasons[0].claim.startswith(
-        "Your present settings, num_workers=4, are as good as any: the fastest of the others, "
-        "num_workers=8, gave 1.01x ("
+        "Your present settings, num_workers=4, are as good as any: num_workers=8, the fastest "
+        "of the others, is 1.01x as fast (95% CI "
     )
     assert "present" not in relations(answer).values()
     alone = recommend(run(blocks({W4: [100, 101]}), target=owned(W4)))
@@ -152,7 +154,7 @@ def test_present_settings_may_be_the_recommended_ones() -> None:
 def test_present_settings_that_are_torch_s_default_are_told_once() -> None:
     answer = recommend(run(rising(), target=owned(W0)))
     assert relations(answer)["w0"] == "present"
-    assert "of the present settings, num_workers=0" in answer.reasons[0].claim
+    assert "as fast as the present settings, num_workers=0" in answer.reasons[0].claim
     assert "PyTorch's default" not in claims(answer)
 
 
@@ -179,8 +181,8 @@ def test_a_sure_difference_of_little_is_called_little_and_no_doubt() -> None:
     answer = recommend(run(blocks({W4: [1000.0] * 60, W8: [1015.0] * 60}, spread=0.001)))
     assert answer.config == W4
     assert (
-        "num_workers=8 was the fastest, at 1.01x (1.01-1.02) of it, and it is likely within 3 % "
-        "of that"
+        "num_workers=8 is 1.01x as fast (95% CI 1.01-1.02), and num_workers=4 is likely "
+        "within 3 % of it"
     ) in claims(answer)
     assert answer.confidence == "high"
     assert answer.confidence_reason.endswith(" of the best of 2 settings (95 %)")
@@ -189,7 +191,9 @@ def test_a_sure_difference_of_little_is_called_little_and_no_doubt() -> None:
 def test_fewer_workers_that_are_not_ruled_out_are_not_called_slower() -> None:
     unsure = recommend(run(blocks({W2: [97, 88, 108], W4: [100, 105, 100]})))
     assert unsure.config == W4
-    assert "num_workers=2 is cheaper and not ruled out: it gave 0.96x (" in claims(unsure)
+    assert "num_workers=2 is cheaper and not ruled out: it is 0.96x as fast (95% CI " in claims(
+        unsure
+    )
     assert "Fewer workers" not in claims(unsure)
 
 
@@ -197,7 +201,7 @@ def test_no_workers_is_an_answer() -> None:
     answer = recommend(run(blocks({W0: [1000, 1010], W1: [300, 310], W4: [400, 400]})))
     assert answer.config == W0
     assert answer.dataloader_kwargs == {"num_workers": 0, "pin_memory": False}
-    assert "num_workers=0 is enough: the fastest with workers, num_workers=4, gave 0.40x" in (
+    assert "num_workers=0 is enough: num_workers=4, the fastest with workers, is 0.40x as fast" in (
         claims(answer)
     )
 
@@ -208,7 +212,7 @@ def test_a_tie_prefers_fewer_workers_then_shallower_queues() -> None:
         run(blocks({more: [102, 101], deep: [101, 102], shallow: [100, 101]}, usage=WAITING))
     )
     assert answer.config == shallow
-    assert "num_workers=4, prefetch_factor=8 was the fastest, at 1.01x" in claims(answer)
+    assert "num_workers=4, prefetch_factor=8 is 1.01x as fast (95% CI " in claims(answer)
     assert set(relations(answer).values()) <= {"tie", "fastest"}
     assert len(answer.alternatives) == 2
 
@@ -230,7 +234,7 @@ def test_persistent_workers_pay_where_epochs_are_short() -> None:
     ]
     short = recommend(run(trials, target=target(length=320, batches_per_epoch=10)))
     assert short.config == keep
-    assert "persistent_workers=True gave 3.92x" in claims(short)
+    assert "persistent_workers=True is 3.92x as fast (95% CI " in claims(short)
     assert "epochs of 10 batches, as starting workers again takes 1" in claims(short)
     long = recommend(run(trials, target=target(batches_per_epoch=10_000)))
     assert long.config == W4
@@ -319,12 +323,12 @@ def test_nothing_measured() -> None:
 def test_explained_trials_only() -> None:
     """``dlprof predict`` is named only where it has something to answer from."""
     explained = run([trial(W4, purpose="explain")])
-    with pytest.raises(NothingMeasuredError, match="traced trials only") as found:
+    with pytest.raises(NothingMeasuredError, match="holds only traced trials") as found:
         recommend(explained)
     assert "dlprof predict" not in found.value.hint
-    with pytest.raises(NothingMeasuredError, match="traced trials only") as found:
+    with pytest.raises(NothingMeasuredError, match="holds only traced trials") as found:
         recommend(dataclasses.replace(explained, calibration=calibration(cpu=0.01)))
-    assert "or ask dlprof predict" in found.value.hint
+    assert "or give this run file to dlprof predict" in found.value.hint
 
 
 def test_a_limit_on_workers_is_kept_and_told() -> None:
@@ -346,11 +350,11 @@ def test_pinning_is_judged_end_to_end() -> None:
     faster = blocks({W4: [100, 101, 100], pinned: [120, 121, 121]}, usage=WAITING)
     answer = recommend(run(faster))
     assert answer.config == pinned
-    assert "pin_memory=True gave 1.20x" in claims(answer)
+    assert "pin_memory=True is 1.20x as fast as pin_memory=False (95% CI " in claims(answer)
     alike = blocks({W4: [100, 101, 100], pinned: [100, 100, 101]}, usage=WAITING)
     answer = recommend(run(alike))
     assert answer.config == W4
-    assert "pin_memory=True gave 1.00x" in claims(answer)
+    assert "pin_memory=True is 1.00x as fast as pin_memory=False (95% CI " in claims(answer)
 
 
 def test_drift_between_blocks_cancels() -> None:
@@ -389,7 +393,7 @@ def test_another_machine_has_limits_and_cores_of_its_own() -> None:
 def test_a_single_configuration_was_compared_with_none() -> None:
     answer = recommend(run(blocks({W4: [400.0, 401.0, 402.0]})))
     assert answer.confidence == "low"
-    assert answer.confidence_reason.startswith("no other configuration gave a rate")
+    assert answer.confidence_reason.startswith("no other configuration has a rate")
 
 
 def test_a_step_of_nothing_is_no_step() -> None:
@@ -421,7 +425,7 @@ def test_ranks_share_the_cores_and_the_memory() -> None:
         claims(bounded)
     )
     crowded = recommend(run(trials), Constraints(ranks=8))
-    assert "8 cores hold 8 loaders to about 50 % of the measured rate" in claims(crowded)
+    assert "8 cores limit 8 loaders to about 50 % of the measured rate" in claims(crowded)
 
 
 rates = st.lists(st.floats(1, 1e5), min_size=1, max_size=4)

@@ -144,9 +144,7 @@ def test_fewer_workers_that_might_not_feed_a_derived_step_are_not_called_slower(
     claims = [reason.claim for reason in answer.reasons]
     assert not any("are slower" in claim for claim in claims)
     assert any(
-        claim.startswith(
-            "Fewer workers would not surely keep the step fed: num_workers=2 gave 1.00"
-        )
+        claim.startswith("Fewer workers would not surely keep the step fed: num_workers=2 is 1.00")
         for claim in claims
     )
     relations = {other.config: other.relation for other in answer.alternatives}

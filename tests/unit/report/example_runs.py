@@ -85,11 +85,11 @@ def example_recommendation() -> Recommendation:
         certificate=certificate,
         reasons=(
             Reason(
-                claim="num_workers=4 gave 3.7x (3.6-3.9) of num_workers=0.",
+                claim="num_workers=4 is 3.7x as fast as num_workers=0 (95% CI 3.6-3.9).",
                 evidence={"trials": ["t0001", "t0004"], "ratio": 3.7},
             ),
             Reason(
-                claim="prefetch_factor=4 gave no more than 2.",
+                claim="prefetch_factor=4 is no faster than 2.",
                 evidence={"trials": [f"t{number:04}" for number in range(1, 10)]},
             ),
         ),
