@@ -7,13 +7,6 @@ from dlprof.records import Estimate, Severity
 _HIGH, _MEDIUM = 0.25, 0.05
 
 
-def factor(ratio: Estimate) -> str:
-    """A ratio with its interval: ``2.31x (2.10-2.54)``."""
-    if ratio.low is None or ratio.high is None:
-        return f"{ratio.value:.2f}x"
-    return f"{ratio.value:.2f}x ({ratio.low:.2f}-{ratio.high:.2f})"
-
-
 def as_fast(ratio: Estimate) -> str:
     """A ratio of two rates: ``2.31x as fast``."""
     return f"{ratio.value:.2f}x as fast"
