@@ -26,7 +26,7 @@ def save_settings(
     """Keep a recommendation under a machine's fingerprint; entries of others stay.
 
     Two processes may save at once. The file is replaced in one step, so that a script which reads
-    it meanwhile sees the old file or the new one; comments of the user's are not kept.
+    it at that moment sees the old file or the new one; comments of the user's are not kept.
 
     Args:
         path: The settings file; it is made where there is none.

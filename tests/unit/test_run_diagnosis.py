@@ -167,11 +167,11 @@ def test_a_wait_that_costs_the_script_nothing_is_not_explained() -> None:
 def test_few_batches_are_said_and_fewer_say_why_they_tell_nothing() -> None:
     some = diagnosed(told=dataclasses.replace(TOLD, batches=20))
     assert some is not None
-    assert "So few batches say little of their spread." in some.notes
+    assert "So few batches show little of their spread." in some.notes
     fewer = diagnosed(told=dataclasses.replace(TOLD, batches=5))
     assert fewer is not None
     assert fewer.findings == ()
-    only = "only 5 batches could be followed, and 10 are needed"
+    only = "only 5 batches could be traced, and 10 are needed"
     assert fewer.notes == (f"Why train.py:3 is waited for can't be told: {only}.",)
 
 
@@ -179,8 +179,8 @@ def test_few_batches_are_said_and_fewer_say_why_they_tell_nothing() -> None:
     ("change", "why"),
     [
         ({"hooked": False, "unavailable": {"hooks": "it refused"}}, "it refused"),
-        ({"hooked": False}, "its batches were not followed (--follow does that)"),
-        ({"trial_id": "other.py:1"}, "its batches were not followed (--follow does that)"),
+        ({"hooked": False}, "its batches were not traced (--follow does that)"),
+        ({"trial_id": "other.py:1"}, "its batches were not traced (--follow does that)"),
     ],
 )
 def test_what_could_not_be_followed_is_not_explained_but_said(
