@@ -172,7 +172,7 @@ def check(
             goes to.
         baseline: A stored history to compare with instead; it only advises, so that the report's
             ``warn_only`` is true.
-        fail_above: How much slower loading may get, from 0.1 % to 1000 %: a fraction below 1, such
+        fail_above: How much slower loading may get, from 0.1% to 1000%: a fraction below 1, such
             as 0.05, or a text as on the command line, such as ``"5%"``.
         confidence: How sure a failing check is, from 0.5 to 0.99999; likewise.
         allow_regression: Why a failure may pass; it is kept in the report.

@@ -38,7 +38,7 @@ def write_fault(path: Path, error: OSError) -> FileError:
     """The sentence for what the system said when the path was opened for writing or written."""
     template, hint = _FAULTS.get(error.errno or 0, _OTHER_FAULT)
     if error.errno == errno.ENOENT and path.parent.is_dir():  # such as /proc
-        template, hint = "{parent} takes no files", "Give another path."
+        template, hint = "No file can be written to {parent}", "Give another path."
     message = template.format(path=path, parent=path.parent, reason=error.strerror)
     return FileError(message, hint=hint)
 

@@ -67,8 +67,8 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
 ) -> None:
     """Say whether data loading got slower than in another version of the code.
 
-    Measures both in turns, in this same run, until it can tell. Ends with 0 if it didn't, with 3
-    if it did. With --baseline it measures one, and compares it with earlier runs on this machine.
+    Measures both versions interleaved until the verdict is certain. Exit code 3 is a regression, 0
+    is none. With --baseline it measures one, and compares it with earlier runs on this machine.
     """
     given = settings_in(locals())
     streams.check_brief(brief=brief, as_json=as_json)

@@ -42,7 +42,7 @@ class Fault:
 
 
 def describe(error: BaseException, *, verbose: bool) -> Fault:
-    """What to tell the user about an exception that ended a command.
+    """What to say about an exception that ended a command.
 
     Args:
         error: What was raised.
@@ -122,10 +122,10 @@ def _sentence(text: str) -> str:
 
 
 def show(fault: Fault, *, as_json: bool) -> None:
-    """Tell the user: sentences on stderr, or with ``as_json`` one document on stdout.
+    """Show it to the user: sentences on stderr, or with ``as_json`` one document on stdout.
 
     Args:
-        fault: What to tell.
+        fault: What to show.
         as_json: Whether the command was asked for JSON; details still go to stderr.
     """
     if fault.details:
@@ -140,7 +140,7 @@ def show(fault: Fault, *, as_json: bool) -> None:
 
 
 def error_document(fault: Fault) -> str:
-    """The JSON document that stands on stdout where a command with ``--json`` failed."""
+    """The JSON document that goes to stdout where a command with ``--json`` failed."""
     # All records are loaded with it, which takes longer than the rest of --help.
     from dlprof.records import SCHEMA_VERSION  # noqa: PLC0415
 

@@ -42,7 +42,7 @@ def resolve(
 
 
 def run_path(output: Path | None, target: str, *, resume: bool = False) -> Path:
-    """Where the run is kept: what the user names, or a name that tells target and time.
+    """Where the run is kept: what the user names, or a name with the target and the time.
 
     Raises:
         UsageError: It is no path of a file, or a run is to be continued and none is named.

@@ -58,7 +58,7 @@ def _text(path: Path) -> str:
         with path.open("rb") as file:
             return file.read(MOST_CHARACTERS + 1).decode()
     except UnicodeDecodeError:
-        raise FileError(f"{path} is no baseline: it isn't text", hint=_HINT) from None
+        raise FileError(f"{path} is not a baseline: it isn't text", hint=_HINT) from None
     except OSError as error:
         if error.errno == errno.ENOENT:
             return ""

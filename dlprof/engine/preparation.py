@@ -91,7 +91,7 @@ def look_at(bench: Bench, settings: SweepSettings, machine: Machine, deadline: D
     if len(faults) == len(space.configs):
         first = faults[space.configs[0]]
         raise NothingMeasuredError(
-            f"No configuration that was asked for can work here: {first.message}",
+            f"None of the given configurations can work here: {first.message}",
             hint=first.hint,
             traceback=first.stderr_tail,
             failures=[(fault.kind, fault.message) for fault in faults.values()],

@@ -49,7 +49,7 @@ def resumed_settings(
     for name, option in _NAMES_CODE.items():
         if name not in given and _names_code(stored, name):
             raise UsageError(
-                f"The run was begun with {option}, which has to be given again to go on",
+                f"The run started with {option}: give it again to continue",
                 hint=f"Name the {option} that you trust: the file says "
                 f"{shlex.quote(str(getattr(stored, name)))}.",
             )
@@ -57,8 +57,8 @@ def resumed_settings(
         asked, had = getattr(settings, name), getattr(stored, name)
         if asked != had:
             raise UsageError(
-                f"The run was begun with {name}={had!r} and can't go on with {asked!r}",
-                hint="Leave the option out, or begin a new run in another file.",
+                f"The run started with {name}={had!r} and can't continue with {asked!r}",
+                hint="Leave the option out, or start a new run in another file.",
             )
     changes = {name: getattr(settings, name) for name in RESUMABLE & set(given)}
     return dataclasses.replace(stored, **changes)
@@ -81,7 +81,7 @@ def same_run(
         if had != has:
             raise UsageError(
                 f"The run can't be continued: its {what} was {had}, and is now {has}",
-                hint="Begin a new run in another file.",
+                hint="Start a new run in another file.",
             )
     if settings.repeats is None:
         return stored
@@ -104,7 +104,7 @@ def plan_of(header: RunHeader) -> Plan:
     if header.plan is None:
         raise UsageError(
             "The run can't be continued: its file holds no plan",
-            hint="Begin a new run in another file.",
+            hint="Start a new run in another file.",
         )
     return header.plan
 

@@ -19,7 +19,7 @@ from dlprof.search.plan import refuse_budget
 from dlprof.settings import SweepSettings, settings_from_json
 from dlprof.store import RunWriter, check_output, read_run
 
-_NO_ROOM = "The budget has no room to calibrate and verify, so configurations are measured"
+_NO_ROOM = "The budget is too short for the model, so configurations are measured directly"
 
 
 def run_sweep(

@@ -42,10 +42,12 @@ from dlprof.trial.bench import Bench
 from dlprof.trial.protocol import TrialRequest
 from dlprof.units import counted, with_hint
 
-_NO_MODEL = "The traced trials show too little to predict from, so the configurations are measured"
+_NO_MODEL = (
+    "The traced trials show too little to predict from, so configurations are measured directly"
+)
 _RAISES = (
-    "Without workers and with, the target's own code raises or ends an epoch early, so the other "
-    "settings are not tried"
+    "The target's own code raises or ends an epoch early, with workers and without, so no other "
+    "settings are tried"
 )
 
 

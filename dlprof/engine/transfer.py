@@ -38,7 +38,7 @@ _SHARE = 8
 
 _GRACE_S = 2.0
 _SOURCE = "transfer"
-_SHARED = "All devices were copied to at once, which slows down whoever else uses their links now."
+_SHARED = "Copies ran to all devices at once, which slows down other users of their links."
 _ERRORS: dict[str, type[DlprofError]] = {
     "target": TargetError,
     "usage": UsageError,
@@ -222,7 +222,7 @@ class _Heard:
         if not self._devices:
             raise NothingMeasuredError(
                 f"No copy could be measured: {self._cut}.",
-                hint="The last lines that it wrote say more; dlprof machine shows the devices.",
+                hint="See the last lines that it wrote; dlprof machine shows the devices.",
                 traceback=log,
             )
         accelerator = self._done.get("accelerator")

@@ -57,7 +57,9 @@ def check_folder(folder: Path) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except FileNotFoundError:  # although it is there
-        raise FileError(f"{folder} takes no files", hint="Give another path with -o.") from None
+        raise FileError(
+            f"No file can be written to {folder}", hint="Give another path with -o."
+        ) from None
     except OSError as error:
         raise write_fault(folder, error) from None
 

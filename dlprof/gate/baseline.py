@@ -124,7 +124,7 @@ def _nothing_comparable(stored: Sequence[BaselineEntry], key: BaselineKey) -> st
 
 
 def _difference(stored: Sequence[BaselineEntry], key: BaselineKey) -> str:
-    return key_difference(stored, key) or "nothing but being this very run"
+    return key_difference(stored, key) or "nothing: it is this very run"
 
 
 def _no_baseline(reason: ReasonCode, detail: str) -> Verdict:
@@ -171,7 +171,7 @@ def _judge_metric(
     state = _worst(view.state for view in views)
     views.sort(key=lambda view: view.state != state)
     limit = views[0].figures.limit_text
-    detail = f"earlier runs spread so much that only {limit} more would show"
+    detail = f"earlier runs vary so much that only a slowdown beyond {limit} would show"
     return _result(name, state, _REASONS[state], [view.figures for view in views], detail)
 
 

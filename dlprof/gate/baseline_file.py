@@ -118,7 +118,7 @@ def _entry(line: str, where: str) -> BaselineEntry:
     except (ValueError, RecursionError):
         raise FileError(f"{where} is not JSON", hint=_HINT) from None
     if not isinstance(data, dict) or not isinstance(data.get(_VERSION_KEY), int):
-        raise FileError(f"{where} is no entry of a baseline", hint=_HINT)
+        raise FileError(f"{where} is not an entry of a baseline", hint=_HINT)
     if data[_VERSION_KEY] > VERSION:
         raise FileError(
             f"{where} was written by a newer dlprof "
@@ -139,7 +139,7 @@ def _entry(line: str, where: str) -> BaselineEntry:
 
 def _key(data: Any) -> BaselineKey:
     if not isinstance(data, dict):
-        raise TypeError("has a key that is no table")
+        raise TypeError("has a key that is not a table")
     fields = {field.name: data[field.name] for field in dataclasses.fields(BaselineKey)}
     cores = _number(fields.pop("available_cores"))
     return BaselineKey(
@@ -149,7 +149,7 @@ def _key(data: Any) -> BaselineKey:
 
 def _figures(data: Any) -> dict[str, float]:
     if not isinstance(data, dict):
-        raise TypeError("has figures that are no table")
+        raise TypeError("has figures that are not a table")
     return {_text(name): _number(value) for name, value in data.items()}
 
 

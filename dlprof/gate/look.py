@@ -69,7 +69,7 @@ def look_at(plan: CheckPlan, rule: GateRule, readings: Sequence[Reading]) -> Gat
     detail = {
         "contended": _crowd(readings),
         "settings_differ": plan.loader_difference,
-        "undecided": f"after {len(readings)} quads",
+        "undecided": f"after {len(readings)} ABBA blocks",
     }.get(reason, "")
     return GateResult(
         name=rule.name,
@@ -141,8 +141,8 @@ def run_queue_wait(quads: Sequence[Quad]) -> float | None:
 def _crowd(readings: Sequence[Reading]) -> str:
     waited = run_queue_wait([reading.quad for reading in readings])
     if waited is None:
-        return "how long processes waited for a core is not known here"
-    return f"processes waited for a core {percent(waited, signed=False)} of the time"
+        return "run-queue delay can't be read here"
+    return f"run-queue delay was {percent(waited, signed=False)} of the time"
 
 
 def _view(rule: GateRule, name: str, readings: Sequence[Reading]) -> _View:

@@ -131,7 +131,7 @@ def _too_few(rule: GateRule, readings: Sequence[Reading]) -> GateResult:
     """Before the first look; a metric that nothing was measured of holds nothing up."""
     if not readings:
         return _no_verdict(rule, "not_measured", "")
-    quads = f"{len(readings)} of {rule.looks[0]} quads"
+    quads = f"{len(readings)} of {rule.looks[0]} ABBA blocks"
     return _no_verdict(rule, "too_few_quads", f"{quads}; so far {_so_far(rule, readings)}")
 
 

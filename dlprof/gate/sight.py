@@ -54,14 +54,14 @@ def _reach(rule: GateRule, quads: Sequence[Quad]) -> Reach:
     looks = [look for look in rule.looks if look <= len(readings)]
     worse, reason = None, ""
     if not looks:
-        reason = "it was measured too little"
+        reason = "too little was measured"
     elif rule.name == "wall" and is_contended([reading.quad for reading in readings]):
-        reason = "processes wait for cores too much"
+        reason = "run-queue delay is too high"
     else:
         margin = fail_margin(rule, readings[: looks[-1]])
         worse = fraction_of(margin) if rule.scale == "ratio" else margin
         if not math.isfinite(worse):
-            worse, reason = None, "it was measured too little"
+            worse, reason = None, "too little was measured"
     return Reach(name=rule.name, label=metric.label, worse=worse, unit=unit, reason=reason)
 
 
@@ -106,7 +106,7 @@ def _sentences(same: TargetCheck, slowed: TargetCheck, injected: float) -> Itera
         case "fail":
             yield f"{slower} failed {after}."
         case "pass":
-            yield f"{slower} passed: a check does not see that much on this machine."
+            yield f"{slower} passed: a check does not detect that much on this machine."
         case _:
             yield f"{slower} could not be distinguished from equal code {after}."
             yield slowed.verdict.explanation

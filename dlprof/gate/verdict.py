@@ -137,7 +137,7 @@ def _blame(stages: Sequence[StageShift]) -> str:
     worst = next(whole, None)
     if worst is None or worst.low_s is None or worst.low_s <= 0:
         return ""
-    text = f" The most of it is in {worst.stage}: {amount(worst.shift_s, 's')} a sample"
+    text = f" Most of it is in {worst.stage}: {amount(worst.shift_s, 's')} a sample"
     parts = (stage for stage in stages if stage.stage.startswith(f"{worst.stage}{PART}"))
     part = next(parts, None)
     if part is None or part.low_s is None or part.low_s <= 0:
@@ -149,9 +149,9 @@ def _notes(plan: CheckPlan, quads: Sequence[Quad]) -> tuple[str, ...]:
     notes = []
     if any(not block.corrected for quad in quads for block in quad.blocks):
         notes.append(
-            "How long processes waited for a core can't be read here, so times are wall times: "
-            f"service time and receiving fail only beyond {UNCORRECTED_FACTOR:g} times their "
-            "limits, and wall time fails nothing."
+            "Run-queue delay can't be read here, so times are wall times: service time and "
+            f"receiving fail only beyond {UNCORRECTED_FACTOR:g} times their limits, and wall "
+            "time fails nothing."
         )
     notes += [_failed(side, found) for side in SIDES.values() if (found := _failures(quads, side))]
     judged = len(plan.rules)
@@ -172,4 +172,7 @@ def _failures(quads: Sequence[Quad], side: Side) -> list[str]:
 def _failed(side: Side, failures: Sequence[str]) -> str:
     """A few failures are forgiven; but who looks for what got slower wants to know of them."""
     blocks = counted(len(failures), "block")
-    return f"{blocks} of the {side} failed, so the blocks beside them do not count: {failures[-1]}"
+    return (
+        f"{blocks} of the {side} failed, so the blocks paired with them do not count: "
+        f"{failures[-1]}"
+    )

@@ -177,7 +177,9 @@ _SENTENCES: Mapping[ReasonCode, _Sentence] = MappingProxyType(
             f"{label}: {figures} against a limit of {limit}, but the loader's settings differ "
             f"({detail}), so it can't decide."
         ),
-        "too_few_quads": lambda label, _, __, detail: f"{label}: measured too little, {detail}.",
+        "too_few_quads": lambda label, _, __, detail: (
+            f"{label}: too little was measured, {detail}."
+        ),
         "not_measured": lambda label, *_: f"{label} was not measured.",
         "unusable_blocks": lambda label, _, __, detail: (
             f"{label}: too many blocks gave no figures ({detail})."

@@ -173,7 +173,7 @@ def _refuse_options(given: Mapping[str, object]) -> None:
             )
     if not isinstance(given["arg"], Mapping):
         raise UsageError(
-            f"arguments={given['arg']!r} are no names with values",
+            f"arguments={given['arg']!r} is not a dict of names and values",
             hint='Give a dict of texts, such as {"root": "data"}.',
         )
 

@@ -191,19 +191,19 @@ def _missing(explanation: Explanation | None, refused: str) -> str:
     """Why batches that were followed, or were not, tell no cause; empty where they do."""
     if explanation is None or not explanation.hooked:
         reasons = explanation.unavailable.values() if explanation is not None else ()
-        return refused or next(iter(reasons), "its batches were not followed (--follow does that)")
+        return refused or next(iter(reasons), "its batches were not traced (--follow does that)")
     if explanation.batches < _TOO_FEW_BATCHES:
         seen = explanation.batches
         batches = f"{seen} batch" if seen == 1 else f"{seen} batches"
-        return f"only {batches} could be followed, and {_TOO_FEW_BATCHES} are needed"
+        return f"only {batches} could be traced, and {_TOO_FEW_BATCHES} are needed"
     return ""
 
 
 def _diagnosed(evidence: Evidence, loader: WatchedLoader, notes: Sequence[str]) -> Diagnosis:
     batches = sum(each.batches for each in evidence.explanations())
-    told = [f"Diagnosis of {loader.name}, from {batches} of its first batches."]
+    told = [f"Diagnosis of {loader.name} from {batches} traced batches."]
     if batches < _FEW_BATCHES:
-        told.append("So few batches say little of their spread.")
+        told.append("So few batches show little of their spread.")
     found = diagnose(evidence, [*notes, *told])
     more = _outlook(found, evidence) if found.findings else ("They show no single cause.",)
     return dataclasses.replace(found, notes=(*found.notes, *more, *_made_anew(found, loader)))
@@ -228,7 +228,7 @@ def _outlook(found: Diagnosis, evidence: Evidence) -> tuple[str, ...]:
     told = evidence.predict(config, cores=View.of(evidence).available)
     if told is None or told.wait_fraction is None:
         return ()
-    waits = f"{told.wait_fraction * 100:.0f} % waiting"
+    waits = f"{told.wait_fraction * 100:.0f}% waiting"
     return (f"With num_workers={config.num_workers} the model predicts {waits} between batches.",)
 
 

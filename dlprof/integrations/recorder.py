@@ -178,7 +178,7 @@ class Recorder:
             follower = seen.follower
             if follower is None or (over and not follower.over):
                 continue
-            with self._guarded(f"the batches of {seen.known.name} could not be explained"):
+            with self._guarded(f"the batches of {seen.known.name} could not be traced"):
                 found = follower.told()
                 if found is not None:
                     told[seen.known.name] = found

@@ -36,7 +36,7 @@ def watch(
     Args:
         loader: A DataLoader, or anything that can be iterated.
         log: Called with a flat dictionary of floats each ``every`` batches, such as ``wandb.log``.
-            If it raises, a RuntimeWarning tells what, logging ends, and the loop goes on.
+            If it raises, a RuntimeWarning names the error, logging ends, and the loop goes on.
         every: Batches between two calls of ``log``; the figures are those of these batches.
         name: What the summary calls the loader.
 
@@ -50,11 +50,12 @@ def watch(
         )
     if log is not None and not callable(log):
         raise UsageError(
-            f"watch: log={log!r} is no function", hint="Pass one that takes a dictionary of floats."
+            f"watch: log={log!r} is not a function",
+            hint="Pass one that takes a dictionary of floats.",
         )
     number: object = every  # whatever an untyped caller has passed
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise UsageError(f"watch: every={every!r} is no whole number above 0", hint="Pass 100.")
+        raise UsageError(f"watch: every={every!r} is not a whole number above 0", hint="Pass 100.")
     return Watched(loader, log=log, every=every, name=name)
 
 

@@ -82,10 +82,10 @@ _EXPLANATIONS = {
     "NVMLError_LibraryNotFound": "no NVIDIA driver is installed (libnvidia-ml.so.1 is missing)",
     "NVMLError_DriverNotLoaded": "the NVIDIA driver is not loaded",
     "NVMLError_NotSupported": "this card or its mode doesn't report it (NVML: not supported)",
-    "NVMLError_NoPermission": "this user may not ask (NVML: no permission)",
+    "NVMLError_NoPermission": "this user has no permission (NVML)",
     "NVMLError_FunctionNotFound": "the driver is too old to report it",
     "NVMLError_GpuIsLost": "the card has dropped off the bus (NVML: GPU is lost)",
-    "NVMLLibraryMismatchError": "nvidia-ml-py and the driver's library don't fit together",
+    "NVMLLibraryMismatchError": "the versions of nvidia-ml-py and of the driver don't match",
 }
 
 
@@ -93,7 +93,7 @@ def explain(fault: Exception) -> str:
     """What a fault of the bindings means, in a few words."""
     kind = type(fault).__name__
     if isinstance(fault, AttributeError):
-        return "nvidia-ml-py is too old to ask"
+        return "nvidia-ml-py is too old for this query"
     return _EXPLANATIONS.get(kind) or f"NVML: {str(fault) or kind}"
 
 

@@ -41,10 +41,10 @@ _WORDS: dict[Bound, str] = {
     ),
     "workers": "the workers are the limit: each is busy with a batch all the time",
     "cores": "the cores are the limit: all available ones are busy",
-    "main": "the main process is the limit: it takes in batches as fast as it can",
+    "main": "the main process is the limit: it receives batches as fast as it can",
     "pin": "the pin thread is the limit: it copies batches to page-locked memory one by one",
-    "storage": "the storage is the limit: it gives no more bytes a second",
-    "order": "the order is the limit: finished batches wait for slow ones that come before them",
+    "storage": "storage is the limit: it delivers no more bytes a second",
+    "order": "in-order delivery is the limit: finished batches wait for slower, earlier ones",
 }
 
 

@@ -187,7 +187,7 @@ def work_of(calibration: Calibration, config: Config, conditions: Conditions) ->
     sizes = {config.batch_size, calibration.batch_size} - {None}
     if len(sizes) > 1:
         raise ValueError(
-            f"a calibration at batch_size={calibration.batch_size} says nothing of "
+            f"a calibration at batch_size={calibration.batch_size} predicts nothing for "
             f"batch_size={config.batch_size}"
         )
     fed, speed = config.num_workers > 0, conditions.speed / calibration.core_speed

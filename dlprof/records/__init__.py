@@ -1,7 +1,7 @@
 """The types that flow through dlprof: configurations, trials, machines, recommendations, runs.
 
 Plain frozen dataclasses of JSON-like values. Units are in the names (``_s`` seconds, ``_bytes``,
-``_cores`` busy cores, fractions 0 to 1). A figure that could not be had is ``None``, and the
+``_cores`` busy cores, fractions 0 to 1). A figure that is not available is ``None``, and the
 record's ``unavailable`` maps the field's name to the reason; a figure is never 0 for "unknown".
 
 Here are those of a run file. Those of ``dlprof check`` and ``dlprof transfer`` are imported from

@@ -144,7 +144,7 @@ class PredictedCase:
     """What is predicted for a machine in one state.
 
     Attributes:
-        name: ``dedicated`` (nobody else is on it), or ``as shared now``.
+        name: ``dedicated`` (no other processes), or ``as shared now``.
         neighbours: Cores that other processes keep busy.
         expected: What the recommended configuration would give.
         bound: What would limit that, in words.
@@ -180,7 +180,7 @@ class Certificate:
     Attributes:
         epsilon: The rate is at least ``1 - epsilon`` of that of the best of all configurations.
         epsilon_measured: The same of the best of those that were measured.
-        probability: With which each of them holds.
+        probability: Probability with which each of them holds.
         configurations: How many were measured or predicted, within the limits.
         measured: How many of them were measured.
     """
@@ -216,19 +216,19 @@ class Recommendation:
     """Settings to use, and why.
 
     Attributes:
-        config: The cheapest configuration that is likely within 3 % of the best, within limits.
+        config: The cheapest configuration that is likely within 3% of the best, within limits.
         dataloader_kwargs: What to pass to DataLoader.
         expected: What it should give.
         confidence: How sure it is, by the certificate and what no rate shows.
         confidence_reason: Why no surer, or what makes it sure; one sentence.
-        certificate: How near the best it is; ``None`` where nobody measured what is asked for, or
-            anything else, and in files of earlier versions.
+        certificate: How near the best it is; ``None`` where nothing comparable was measured, and in
+            files of earlier versions.
         reasons: Why this and no other, with the trials that prove it.
         alternatives: Others worth knowing: the present settings first, the rest by speed.
         rates: The one rate of each configuration, as all views show it; fastest first. Empty in
             files of earlier versions.
         constraints: The limits that were kept.
-        rules_of_thumb: What common rules would have given.
+        rules_of_thumb: What common rules would give.
         findings: Causes that the run's profile found, on the machine that was measured; empty for
             a sweep, and for another machine.
         extrapolated: Whether it is for a machine other than the one that was measured.

@@ -22,8 +22,8 @@ class Calibration:
         batch_tensors: Mean tensors in a batch; each takes a file descriptor on its way.
         read_bytes_per_batch: Bytes that a batch fetches from storage, past the page cache.
         in_main: Costs without workers (num_workers=0).
-        in_workers: Costs with workers: fetching, putting, receiving. Where ``receive_busy_s``
-            knows the strategy, ``receive_io_s`` is that of batches whose worker rests.
+        in_workers: Costs with workers: fetching, putting, receiving. Where ``receive_busy_s`` knows
+            the strategy, ``receive_io_s`` is that of batches whose worker is idle.
         receive: Costs with workers by sharing strategy, where more than the default was measured.
         receive_busy_s: Seconds that receiving a batch takes longer while its worker computes, by
             sharing strategy (``default`` for torch's, or for that of ``in_workers``): the handshake
@@ -44,8 +44,8 @@ class Calibration:
         cpu_cv: Coefficient of variation of a batch's cost: how long a calibration must be.
         standard_error: Relative standard error of the mean batch cost.
         drift: Standard deviation of the logarithm of the mean batch cost between trials, as far as
-            their CPU time explains it and luck doesn't: the machine's speed changed, or workers
-            slow each other down. ``None`` of a single trial of each kind.
+            their CPU time explains it and chance doesn't: the machine's speed changed, or workers
+            slow each other down. ``None`` for a single trial of each kind.
         run_queue_fraction: Share of fetching that was run-queue delay, when this was measured.
         available_cores: Cores that were available during it.
         core_speed: Speed of a core of this machine relative to that where the figures apply; 1
@@ -95,8 +95,8 @@ class Prediction:
     Attributes:
         batches_per_s: Steady rate of one rank.
         samples_per_s: The same in samples; ``None`` where a batch's samples are not known.
-        epoch_batches_per_s: Over whole epochs, each of which begins with a turnover; ``None`` where
-            their length is not known.
+        epoch_batches_per_s: Over whole epochs, restarts included; ``None`` where their length is
+            not known.
         wait_fraction: Share of time in which the consumer would wait.
         bound: What limits: ``step``, ``workers``, ``cores``, ``main``, ``pin``, ``storage`` or
             ``order``.
@@ -132,8 +132,8 @@ class PredictedCell:
         samples_per_s: Steady rate; batches per second where a batch's samples can't be counted.
         speed: Over whole epochs where their length is known, relative to the best.
         bound: What limits it, as in ``Prediction``.
-        epoch_samples_per_s: Rate over whole epochs, each of which begins with a turnover; ``None``
-            where their length is not known.
+        epoch_samples_per_s: Rate over whole epochs, restarts included; ``None`` where their length
+            is not known.
     """
 
     config: Config
@@ -149,9 +149,9 @@ class SweepPrediction:
 
     Attributes:
         cells: All that can work, cheapest first.
-        race: Those to be measured, cheapest first.
-        pick: The cheapest within 3 % of the best, by the model alone.
-        cores: Cores that were taken to be there.
+        race: The finalists: those to be measured, cheapest first.
+        pick: The recommended one of the model alone: the cheapest within 3% of the best.
+        cores: Cores that were assumed.
         neighbours: Of these, cores that other processes were assumed to keep busy.
         log_sd: How far off rates may be from each other, as a standard deviation of their
             logarithm.

@@ -16,7 +16,7 @@ _FILES_PER_WORKER = 4
 
 @record(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A figure with its 95 % interval.
+    """A figure with its 95% interval.
 
     Attributes:
         value: The best single figure, in the unit of the field that holds it.

@@ -14,7 +14,7 @@ class PinCosts:
 
     Attributes:
         thread_cpu_s: CPU seconds per batch of the thread that pins (``pt_data_pin``).
-        thread_run_queue_s: Seconds per batch in which that thread was runnable without a core.
+        thread_run_queue_s: Run-queue delay of that thread, seconds per batch.
         pinned_bytes: Page-locked memory that torch's allocator held at the window's end; blocks
             are rounded up to powers of two.
         alloc_s: Seconds in the driver's allocation of such memory since the process began.
@@ -46,7 +46,7 @@ class Copies:
         exposed_s: Part of that in which the step had to wait for the copy; near ``copy_s`` means
             that nothing is overlapped, near 0 that copies cost no throughput.
         hidden_s: The rest of ``copy_s``.
-        blocked_s: Seconds in which the consuming thread stood in the copy itself.
+        blocked_s: Seconds in which the copy itself blocked the consuming thread.
         pinned_fraction: Share of the bytes that came in page-locked memory.
         prefetched: Whether a batch was copied by a side stream while the one before was worked on.
         pin: What pinning cost; ``None`` without ``pin_memory``.

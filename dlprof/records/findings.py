@@ -48,7 +48,7 @@ class Fix:
 
     Attributes:
         text: One sentence.
-        dataloader_kwargs: DataLoader arguments to set; empty where the fix is another one.
+        dataloader_kwargs: DataLoader arguments to set; empty where the fix is something else.
         code: A line or a few to paste, where there is something to paste.
     """
 
@@ -64,13 +64,13 @@ class Finding:
     Attributes:
         code: Which cause.
         severity: By what it costs: ``high`` from a quarter of the throughput, ``medium`` from a
-            twentieth, ``low`` below; ``info`` costs nothing now. What neither ends the run nor
-            spoils its data is ``high`` only where its gain is known to be one.
+            twentieth, ``low`` below; ``info`` costs nothing now. A cause that neither ends the run
+            nor spoils its data is ``high`` only where its gain is certain.
         title: The cause in a few words.
         explanation: How it slows this loader down, in a sentence or two with the figures.
         evidence: The figures that show it, by name with unit, and ids of trials.
         fix: What to change; ``None`` where nothing should be.
-        predicted_gain: Throughput with the fix over throughput now (1.4: 40 % more): measured
+        predicted_gain: Throughput with the fix over throughput now (1.4: 40% more): measured
             where the fix was tried, else from the model or a bound (``gain_from`` in the evidence);
             ``None`` where it isn't known.
         script_gain: Time of the whole script now over its time with the fix, of a script that was
@@ -117,11 +117,11 @@ class Diagnosis:
     """What a profile found for one configuration.
 
     Attributes:
-        config: What was explained.
+        config: What was profiled.
         findings: Ordered by cost; the first is the cause that dlprof would bet on.
         stalls: Of the consumer; ``None`` where that wasn't measured.
         trials: Ids of the trials that it rests on.
-        notes: What people should know of the way it was found.
+        notes: What to know about how it was found.
     """
 
     config: Config

@@ -50,7 +50,7 @@ class Block:
 
     Attributes:
         side: Which code ran.
-        service_s: Contention-corrected seconds of each batch (or of each group of neighbouring
+        service_s: Contention-corrected seconds of each batch (or of each group of consecutive
             batches): wall in fetching and collating less run-queue delay, in whichever process
             fetches.
         samples: Samples of each; as long as ``service_s``.
@@ -59,7 +59,7 @@ class Block:
         corrected: Whether run-queue delay could be read and was taken off; without it
             ``service_s`` is wall time.
         stages_s: Contention-corrected seconds of the whole block by stage: ``fetch``,
-            ``collate``, ``receive`` (the main process takes and rebuilds batches), and of
+            ``collate``, ``receive`` (the main process takes and deserializes batches), and of
             transforms within, as ``fetch: Resize``.
         startup_s: ``iter(loader)`` plus the first ``next()``.
         epoch_turnover_s: From the last batch of an epoch to the first of the next.
@@ -88,7 +88,7 @@ class Quad:
 
     Attributes:
         number: From 0 within its series.
-        series: ``load`` (steady loading) or ``start`` (starts and epoch turnovers).
+        series: ``load`` (steady loading) or ``start`` (starts and epoch restarts).
         blocks: Four as ABBA or BAAB; two in the series ``start`` and in the design ``duet``.
     """
 

@@ -30,14 +30,15 @@ SHARE_OUT = (
 """What to do about samples that come once per worker."""
 
 WHOLE_EPOCHS = (
-    "Look for a StopIteration, such as next() on an empty iterator, in __getitem__ or collate_fn, "
-    "which torch takes for the end of the epoch, and make __len__ say how many samples come."
+    "Look for a StopIteration in __getitem__ or collate_fn, such as next() on an empty "
+    "iterator: torch takes it for the end of the epoch. Make __len__ match the number of "
+    "samples."
 )
 """What to do about epochs that end early."""
 
 SHARE_ALL = (
-    "See that the workers' shares together hold all samples, whatever num_workers is, and that "
-    "__len__ says how many come."
+    "Make the workers' shares hold all samples for any num_workers, and make __len__ match "
+    "their number."
 )
 """What to do about epochs that are shorter with some workers than with fewer."""
 

@@ -99,7 +99,7 @@ class Machine:
         usable_cores: ``min(affinity_cpus, quota_cores)``: what a CPU-bound job can have.
         memory_bytes: Physical memory.
         memory_limit_bytes: Tightest memory limit over all ancestor cgroups; ``None`` for none.
-        memory_available_bytes: What can be had now, limits considered.
+        memory_available_bytes: What is available now, limits considered.
         swap_used_bytes: Swap in use.
         shm_bytes: Size of /dev/shm.
         shm_available_bytes: Free there now.
@@ -110,7 +110,7 @@ class Machine:
         gpus: GPUs that NVML lists.
         fingerprint: A key that stays the same for this machine and job allotment between
             reboots and differs where settings would: CPU model, usable cores, memory, GPUs.
-        unavailable: Reasons for fields that are ``None`` because they could not be had.
+        unavailable: Reasons for fields that are ``None`` because they are not available.
     """
 
     hostname: str

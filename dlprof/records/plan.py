@@ -42,7 +42,7 @@ class TrialCost:
 
         A round is the time in which each worker loads a batch. The window has three rounds, or
         as many as three times its length allows, one at least. Beside it, a trial spends two
-        rounds without workers (start and turn of the epoch) and four with them (warm-up, and what
+        rounds without workers (start and epoch restart) and four with them (warm-up, and what
         the workers have in hand at the end).
         """
         round_s = max(self.batch_s, self.batch_cpu_s * config.num_workers / self.usable_cores)

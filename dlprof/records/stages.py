@@ -1,4 +1,4 @@
-"""Where a batch's time goes: what an explaining, instrumented trial gives beside its rate."""
+"""Where a batch's time goes: what a traced trial shows beside its rate."""
 
 from __future__ import annotations
 
@@ -43,20 +43,19 @@ class Stage:
     """One stage of a batch's way, over the batches of a window; times per batch.
 
     Attributes:
-        name: ``dispatch`` (main draws the indices and sends them), ``pick_up`` (they lie in the
-            worker's queue), ``fetch`` (``__getitem__`` of all samples), ``collate``,
+        name: ``dispatch`` (main draws the indices and sends them), ``pick_up`` (they are in the
+            worker's index queue), ``fetch`` (``__getitem__`` of all samples), ``collate``,
             ``serialise`` (pickled and moved to shared memory by the worker's feeder thread),
-            ``queue`` (lies in the data queue until main takes it), ``rebuild`` (main makes
-            tensors of it), ``pin``, ``hold_up`` (is ready in main, until it is yielded),
-            ``copy`` (to the device), ``wait`` (the consumer waits in ``next()``), ``step`` (the
-            consumer works).
+            ``queue`` (in the result queue until main takes it), ``rebuild`` (main deserializes it),
+            ``pin``, ``hold_up`` (reorder wait: ready in main, until it is yielded), ``copy`` (to
+            the device), ``wait`` (the consumer waits in ``next()``), ``step`` (the consumer works).
         mean_s: Mean seconds a batch.
         median_s: Median.
         p95_s: 95th percentile.
         max_s: Longest.
         cpu_s: Mean CPU seconds of the thread that does it; ``None`` where that isn't known apart.
-        run_queue_s: Mean seconds in which that thread was runnable without a core.
-        io_s: Mean seconds of true waiting: wall - CPU - run queue.
+        run_queue_s: Mean run-queue delay of that thread in seconds.
+        io_s: Mean seconds blocked on I/O or a lock: wall - CPU - run queue.
     """
 
     name: StageName
@@ -140,16 +139,16 @@ class BatchCosts:
 
     Attributes:
         cpu_s: CPU of the thread that fetched and collated.
-        io_s: True waiting in fetch and collate.
+        io_s: Seconds blocked in fetch and collate.
         run_queue_s: Run-queue delay in fetch and collate.
         put_cpu_s: CPU of the worker beside that thread: the feeder's pickling; 0 without workers.
-        between_cpu_s: CPU of that thread between batches: handing one over, taking up indices; 0
-            without workers.
-        receive_cpu_s: CPU of main in taking and rebuilding the batch once it could be read.
-        receive_io_s: Waiting in that, run queue left out.
+        between_cpu_s: CPU of that thread between batches: sending one, taking indices; 0 without
+            workers.
+        receive_cpu_s: CPU of main in taking and deserializing the batch once it could be read.
+        receive_io_s: Seconds blocked in that, run-queue delay left out.
         main_cpu_s: CPU of main for everything else in ``next()``: drawing indices, dispatch.
-        let_go_cpu_s: CPU of main between batches, where nothing but letting go of the last one
-            happens there: giving its memory back; empty where a step computes at the same time.
+        let_go_cpu_s: CPU of main between batches, where only the last batch's memory is freed
+            there; empty where a step computes at the same time.
         pin_s: Copying into page-locked memory; empty where nothing is pinned.
     """
 
@@ -179,15 +178,15 @@ class Explanation:
         transforms: The chain of transforms, in its order; empty where none was found.
         workers: One entry per worker.
         costs: Batch by batch.
-        age_s: Mean seconds from a worker's taking a batch up to its being yielded.
+        age_s: Mean seconds from when a worker takes a batch's indices until the batch is yielded.
         waiting_batches: Mean batches at each place, by stage (Little's law: rate x mean time).
         wait_fraction: Share of the window in which the consumer waited in ``next()``.
         main_threads_cpu_cores: CPU seconds a second of the main process's other threads.
         step_cpu_s: Mean CPU seconds of the main process in a step, all of its threads together;
             ``None`` where no step was timed.
-        rested_receive_s: Waiting in receiving a batch while all workers rest, for a core included:
-            the lower median of some that were taken behind the window; ``None`` of fewer than
-            three.
+        rested_receive_s: Seconds blocked in receiving a batch while all workers are idle, run-queue
+            delay included: the lower median of some batches after the window; ``None`` for fewer
+            than three.
         hooked: Whether the hooks could be put in; without them only ``wait`` and ``step`` are
             known.
         unavailable: Why something is missing, by field or stage.

@@ -35,10 +35,10 @@ class Target:
         batch_bytes: Tensor data of one batch, from a disposable probe.
         batch_tensors: Tensors in one batch, from the probe.
         batch_s: Loading one batch in the main process, second batch of the probe.
-        batch_cpu_s: CPU time of that; the rest of ``batch_s`` is waiting.
-        reads_files: Whether the dataset names files in its attributes, which a cold page cache
-            matters to; ``None`` where nobody looked.
-        notes: What the user should know about how the target was taken.
+        batch_cpu_s: CPU time of that; the rest of ``batch_s`` is blocked time.
+        reads_files: Whether the dataset's attributes name files, so that a cold page cache matters;
+            ``None`` where that isn't known.
+        notes: What to know about how dlprof takes the target.
     """
 
     spec: str

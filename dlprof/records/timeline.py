@@ -20,14 +20,14 @@ class Timeline:
         epoch: The epoch, from 0.
         worker: The worker that made it; -1 for the main process.
         dispatched_s: Main has sent its indices.
-        picked_s: The worker has taken them up.
+        picked_s: The worker has taken them.
         fetched_s: All its samples are there; collating begins.
         collated_s: It is collated, and handed to the feeder thread.
         serialising_s: The feeder thread begins to pickle it.
-        serialised_s: It lies in the data queue.
+        serialised_s: It is in the result queue.
         received_s: Main (or its pin thread) begins to take it.
         rebuilt_s: Its tensors exist in main.
-        pinned_s: They lie in page-locked memory.
+        pinned_s: They are in page-locked memory.
         yielded_s: The consumer has it.
         asked_s: The consumer had asked for it: ``yielded_s`` - ``asked_s`` is its wait.
         dropped: Batches left out of the columns to keep them bounded.

@@ -61,7 +61,7 @@ class LinkFit:
 
 @record(frozen=True, slots=True, kw_only=True)
 class LinkState:
-    """The link as it stood while a large copy ran: an idle link shows a lower generation.
+    """The link as it was while a large copy ran: an idle link shows a lower generation.
 
     Attributes:
         generation: PCIe generation during the copy.

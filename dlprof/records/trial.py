@@ -122,12 +122,13 @@ class Usage:
         other_cpu_cores: Cores of the affinity mask that other processes kept busy, or other
             machines on the same host.
         stolen_cpu_cores: The part of it that a hypervisor gave to other machines.
-        other_runnable: Threads of other processes that ran or waited for a core, on the whole
+        other_runnable: Threads of other processes that ran or were runnable, on the whole
             machine, mean over looks five times a second: how many cores others would use.
         run_queue_wait_fraction: Run-queue delay over that plus CPU time.
             Above about 0.3 the trial is short of cores.
-        throttled_fraction: Share of the window in which a cgroup quota held the trial back.
-        cpu_pressure_fraction: PSI ``cpu some``: share of time that some task waited for a core.
+        throttled_fraction: Share of the window in which a cgroup quota throttled the trial.
+        cpu_pressure_fraction: PSI ``cpu some``: share of time in which a task had to wait for a
+            CPU.
         io_pressure_fraction: PSI ``io some``.
         memory_pressure_fraction: PSI ``memory some``.
         pss_peak_bytes: Proportional set size, summed over the tree, with full queues; shared
@@ -170,10 +171,10 @@ class Trial:
         config: What was measured, canonical.
         repetition: 0 for the first time that this configuration was measured; also the number
             of the interleaved block, so trials of equal repetition are compared in pairs.
-        purpose: ``measure`` for a figure that is compared with others; ``explain`` for one whose
-            batches were followed, which slows it down; ``cold`` for one without the page cache in
-            a run whose others have it; ``lever`` for a setting beside the swept ones, and the
-            recommended configuration, interleaved with it.
+        purpose: ``measure`` for a figure that is compared with others; ``explain`` for a traced
+            trial, which tracing slows down; ``cold`` for one without the page cache in a run whose
+            others have it; ``lever`` for a setting beside the swept ones, and the recommended
+            configuration, interleaved with it.
         outcome: Whether there are figures, and if not, why in one word.
         failure: Set unless ``outcome`` is ``completed``.
         samples_per_s: Steady rate at the stated step, without the time to first batch and epoch
@@ -199,12 +200,11 @@ class Trial:
         samples_per_batch: Mean samples per batch in the window.
         epoch_samples: Samples in a whole epoch that it saw, first to last batch; ``None`` where
             none ended or they can't be counted.
-        fed_workers: Workers that gave a batch, of as many as there are; ``None``
-            where that was not seen.
+        fed_workers: Workers that gave a batch at least; ``None`` where that was not seen.
         transient_s: Seconds that the batches before the window took beyond what they take at the
-            steady rate: paid once a training. ``None`` where there is no steady rate.
+            steady rate: paid once per training run. ``None`` where there is no steady rate.
         whole_epochs: Whether the epochs were too short for a steady state, so that the rates
-            cover whole epochs, turnover included.
+            cover whole epochs, restarts included.
         copies: Copying batches to the device; ``None`` where they stayed on the CPU.
     """
 

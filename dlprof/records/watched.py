@@ -22,7 +22,7 @@ class Durations:
         count: Times that it was seen.
         total_s: Sum.
         mean_s: Mean.
-        median_s: Median; like the percentiles, within 3.2 % of the true one.
+        median_s: Median; like the percentiles, within 3.2% of the true one.
         p95_s: 95th percentile.
         p99_s: 99th percentile.
         max_s: Longest.
@@ -65,11 +65,11 @@ class WatchedLoader:
         background_s: The part of ``waited_s`` in threads other than the main one.
         consumers: Threads that took batches.
         batches_per_s: Batches over ``waited_s + stepped_s``.
-        samples_per_s: The same in samples, every batch taken for full; ``None`` where samples come
+        samples_per_s: The same in samples, every batch taken as full; ``None`` where samples come
             several times.
         startup_s: The first ``iter()`` and its first ``next()``.
-        turnover: From an epoch to the next: the ``next()`` that ended it, the ``iter()`` after
-            it and its first ``next()``; what the consumer did between is left out.
+        turnover: Epoch restart: the ``next()`` that ended an epoch, the ``iter()`` after it and its
+            first ``next()``; what the consumer did between is left out.
         wait: ``next()`` of all other batches.
         step: Between a batch's arrival and the next ``next()`` on the same iterator and thread.
         copies: What its consumers copied to the device between its first batches, as far as that
@@ -79,7 +79,8 @@ class WatchedLoader:
         duplicated: Whether all workers of an iterable dataset gave the same first batches; ``None``
             where that could not be seen.
         asks_worker: Whether anything in the run asked which worker it runs in, as an iterable
-            dataset must that shares its samples out; ``None`` where that could not be seen.
+            dataset must that splits its samples between workers; ``None`` where that could not be
+            seen.
         failures: ``next()`` or ``iter()`` that raised an error: neither the end of an epoch, nor
             Ctrl-C or ``sys.exit``.
         failure: The class of the last exception; empty without one.
@@ -140,8 +141,8 @@ class WatchedScript:
         overhead_s: What dlprof spent in the script's process while it ran, but for the clock.
         rank: Its number among the processes of one job; ``None`` where it is the only one.
         world_size: Processes of the job; ``None`` likewise.
-        loaders: Loaders that were distinguished.
-        notes: What people should know of what could be seen.
+        loaders: How many loaders it used.
+        notes: What to know about how it was watched.
     """
 
     wall_s: float

@@ -121,7 +121,7 @@ _UNITS = {
     "_s": format_duration,
 }
 _TERMS = {
-    "pick up": "index queue",
+    "pick up": "index queue",  # words: a key of the records
     "hold up": "reorder wait",  # words: a key of the records
     "rebuild": "deserialize",
     "serialise": "serialize",

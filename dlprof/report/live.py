@@ -109,7 +109,7 @@ class PlainListener(QuietListener):
 
     def trial_ended(self, trial: Trial) -> None:
         """Say what came out of it."""
-        self._say(f"{self._percent:3d} %  {trial_line(trial)}")
+        self._say(f"{self._percent:3d}%  {trial_line(trial)}")
         if self._verbose:
             self._say(f"       {usage_text(trial.usage)}")
 

@@ -83,7 +83,7 @@ def pin_hazard(machine: Machine) -> str | None:
     free = machine.memory_available_bytes
     if size is None or free is None:
         return None
-    had = f"{format_bytes(free)} of {format_bytes(size)} memory can be had"
+    had = f"{format_bytes(free)} of {format_bytes(size)} memory is available"
     if free < _SHORT * size:
         return f"only {had}, and pinned memory can't be swapped out"
     swapped = machine.swap_used_bytes or 0

@@ -48,7 +48,7 @@ def _share(given: object, origin: str, *, low: float, high: float) -> float:
     try:
         number = float(text.removesuffix("%"))
     except ValueError:
-        raise UsageError(f"{origin}: {shown} is no share", hint=hint) from None
+        raise UsageError(f"{origin}: {shown} is not a share", hint=hint) from None
     if not isinstance(given, str) and 1 <= number < math.inf:
         raise UsageError(
             f"{origin}: {shown} may mean {number:g}% or {100 * number:g}%",

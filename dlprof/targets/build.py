@@ -109,8 +109,8 @@ def build_from_object(
         source = f"{factory.name} returned"
     elif arguments:
         raise TargetError(
-            f"--arg {next(iter(arguments))} is given, but {text!r} is no callable: "
-            f"it is {type_name(found)}.",
+            f"--arg {next(iter(arguments))} is given, but {text!r} is not callable: it is "
+            f"{type_name(found)}.",
             hint="Leave --arg out, or name a function that takes the argument.",
         )
     else:
@@ -151,7 +151,7 @@ def _fixed(found: object, parts: LoaderParts | None, factory: Factory | None) ->
         return {field.name: reason for field in dataclasses.fields(Config)}
     if dataloader_of(found) is not None:
         return factory.fixed
-    reason = f"{name} is no torch.utils.data.DataLoader"
+    reason = f"{name} is not a torch.utils.data.DataLoader"
     return {**factory.fixed, "sharing_strategy": reason, "worker_threads": reason}
 
 
@@ -175,7 +175,7 @@ def _parts_of(
         return _bare_parts(found, source, batch_size)
     if own_way and isinstance(found, Iterable) and not isinstance(found, str | bytes):
         return None
-    raise TargetError(f"{source} no Dataset and no DataLoader: {_told(found)}.", hint=_WANTED)
+    raise TargetError(f"{source} neither a Dataset nor a DataLoader: {_told(found)}.", hint=_WANTED)
 
 
 def _parts_of_loader(found: DataLoader[Any], factory: Factory | None) -> LoaderParts | None:

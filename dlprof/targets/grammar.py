@@ -90,7 +90,7 @@ def _split_attribute(text: str) -> tuple[str, str]:
     close = difflib.get_close_matches(text, BUILTINS, n=1)
     hint = f"Did you mean {close[0]!r}?" if close else _FORMS
     raise UsageError(
-        f"{text.rstrip(':')!r} is no built-in target, and names no attribute of a module.",
+        f"{text.rstrip(':')!r} is not a built-in target, and names no attribute of a module.",
         hint=hint,
     )
 

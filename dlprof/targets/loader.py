@@ -114,7 +114,7 @@ def _set_up_workers(loader: Any, config: Config, in_worker: Callable[[], object]
     if made is None:
         raise TargetError(
             f"sharing_strategy and worker_threads can't be set on {type(loader).__name__}, "
-            "which is no torch.utils.data.DataLoader.",
+            "which is not a torch.utils.data.DataLoader.",
             hint="Leave them out for this target.",
         )
     # worker_init_fn is read at iter(); the target's own one is called last.

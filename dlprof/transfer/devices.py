@@ -105,7 +105,7 @@ def _copies(
         except (RuntimeError, MemoryError) as error:
             if not _is_shortage(error):
                 return Measured(cells=(), fits=(), unavailable={"copies": _first_line(error)}), size
-            reasons["sizes"] = f"buffers of {size >> 20} MiB could not be had"
+            reasons["sizes"] = f"buffers of {size >> 20} MiB could not be allocated"
             if size <= _LEAST_BYTES:
                 return Measured(cells=(), fits=(), unavailable={"copies": reasons["sizes"]}), size
             size //= _SMALLER

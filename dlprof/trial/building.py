@@ -39,8 +39,8 @@ class BuilderDiedError(TargetError):
     def __init__(self, status: int, log: TrialLog) -> None:
         super().__init__(
             f"The process that builds the target died: it {ended(status)}.",
-            hint="Import the target in a Python of your own to see why; the kernel may have killed "
-            "it for want of memory.",
+            hint="Import the target in a Python of your own to see why; the kernel's "
+            "out-of-memory killer may have ended it.",
             traceback=last_lines(log.text()),
         )
 

@@ -95,7 +95,7 @@ def _imported(name: str) -> Consumer:
     found = import_object(parse_target(name))
     if not callable(found):
         raise TargetError(
-            f"The step {name!r} is no function.",
+            f"The step {name!r} is not a function.",
             hint="Give the step as module:function or path/to/file.py:function.",
         )
     consumer: Consumer = found

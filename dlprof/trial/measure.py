@@ -559,8 +559,8 @@ def measure(
     warnings = [warning] if warning else []
     if rate is not None and rate.whole_epochs:
         warnings.append(
-            f"an epoch has only {len(epochs[0].yields_s)} batches: the rate is that of whole "
-            "epochs, turnover included"
+            f"an epoch has only {len(epochs[0].yields_s)} batches: the rate is over whole "
+            "epochs, restarts included"
         )
     warned, transient_s = _transient(loop, plan, rate)
     return Measured(

@@ -33,7 +33,7 @@ def disturbances(usage: Usage, spread: float | None, *, usable_cores: float) -> 
         found.append(f"other processes kept {other:.1f} of the usable cores busy")
     throttled = usage.throttled_fraction
     if throttled is not None and throttled > THROTTLED_FRACTION:
-        found.append(f"a CPU quota held the trial back for {throttled:.0%} of the window")
+        found.append(f"a CPU quota throttled the trial for {throttled:.0%} of the window")
     if spread is not None and spread > SPREAD:
         found.append(f"the rate is uncertain by ±{spread:.0%}: batches came unevenly")
     return tuple(found)

@@ -48,7 +48,7 @@ TOO_LONG = "An IndexError may mean that __len__ promises more samples than there
 ENDED = "The dataset, or a library that it uses, ended its own process."
 CRASHED = "Native code under the dataset crashed: run it at --num-workers 0 under faulthandler."
 BY_SIGNAL = {
-    "SIGKILL": "Something killed it, often the kernel for want of memory: use fewer workers.",
+    "SIGKILL": "Something killed it, often the kernel's out-of-memory killer: use fewer workers.",
     "SIGBUS": "A file that the dataset maps (a memmap) was cut off during the trial, or "
     "/dev/shm is full.",
     "SIGTERM": "Another program ended it, such as a batch system whose time is over.",

@@ -14,8 +14,7 @@ from dlprof.trial.watch import usage_of
 from dlprof.units import format_duration
 
 _STOPPED = (
-    "dlprof itself was stopped for {time} in the midst of this trial: what the machine did "
-    "then is not known"
+    "dlprof itself was stopped for {time} during this trial: what the machine did then is not known"
 )
 _NO_OBSERVER = "the observer gave no answer"
 

@@ -98,7 +98,7 @@ def test_without_a_library_there_is_a_reason(tmp_path: Path) -> None:
     ("scenario", "reason"),
     [
         ({"init": 9}, "the NVIDIA driver is not loaded"),
-        ({"init": 4}, "this user may not ask (NVML: no permission)"),
+        ({"init": 4}, "this user has no permission (NVML)"),
         ({"count": 0}, "NVML lists no GPU"),
     ],
 )
@@ -147,7 +147,7 @@ def test_what_may_not_be_asked_has_a_reason(library: Path, tmp_path: Path) -> No
     )
     assert told["neighbours"][0]["processes"] == 2  # the older function answers
     told = _read(library, tmp_path, fail="nvmlDeviceGetPowerUsage", code=4)
-    assert told["usage"][0][0]["unavailable"]["power_w"].startswith("this user may not ask")
+    assert told["usage"][0][0]["unavailable"]["power_w"].startswith("this user has no permission")
 
 
 def test_counters_that_may_not_be_read_leave_the_link_to_probes(
@@ -156,7 +156,7 @@ def test_counters_that_may_not_be_read_leave_the_link_to_probes(
     told = _read(library, tmp_path, gpm=1, fail="nvmlGpmSampleGet", code=4)
     usage = told["usage"][0][0]
     assert usage["pcie_rx_bytes_per_s"] == 2000 * 1024
-    assert usage["unavailable"]["sm_active_fraction"].startswith("this user may not ask")
+    assert usage["unavailable"]["sm_active_fraction"].startswith("this user has no permission")
     lost = _read(library, tmp_path, gpm=1, fail="nvmlGpmMetricsGet", code=15)["usage"][0][0]
     assert "dropped off the bus" in lost["unavailable"]["pcie_rx_bytes_per_s"]
 

@@ -169,7 +169,10 @@ def test_documents_that_can_not_be_kept_change_no_verdict(project: Project) -> N
 
 @pytest.mark.parametrize(
     ("given", "message"),
-    [("against='HEAD'", "takes no against"), ("arguments=['a=1']", "are no names with values")],
+    [
+        ("against='HEAD'", "takes no against"),
+        ("arguments=['a=1']", "is not a dict of names and values"),
+    ],
 )
 def test_what_a_check_does_not_take_is_said(project: Project, given: str, message: str) -> None:
     project.pytester.makepyfile(

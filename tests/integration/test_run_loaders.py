@@ -121,7 +121,7 @@ def test_following_explains_and_not_following_does_not(
         assert not explained
         assert run.diagnosis is not None
         assert run.diagnosis.findings == ()
-        assert "its batches were not followed" in run.diagnosis.notes[0]
+        assert "its batches were not traced" in run.diagnosis.notes[0]
     else:
         assert explained <= {each.name for each in run.watched}
         assert len(explained) >= 5
@@ -183,7 +183,7 @@ def test_a_wait_whose_cause_cannot_be_told_says_why(tmp_path: Path) -> None:
     assert run.diagnosis.findings == ()
     notes = " ".join(run.diagnosis.notes)
     assert "Own refused the hooks (it is frozen), so only the wait in next() is timed." in notes
-    assert "batches could be followed, and 10 are needed" in notes
+    assert "batches could be traced, and 10 are needed" in notes
     assert "can't be told" in done.stderr
 
 

@@ -79,4 +79,4 @@ def test_a_sweep_on_a_split_card_that_keeps_its_memory_to_itself(
     (card,) = _sweep(library, tmp_path, **scenario)["trials"][-1]["usage"]["gpu"]
     assert card["kernel_active_fraction"] is None
     assert card["unavailable"]["kernel_active_fraction"].startswith("MIG is on")
-    assert card["unavailable"]["memory_used_bytes"].startswith("this user may not ask")
+    assert card["unavailable"]["memory_used_bytes"].startswith("this user has no permission")

@@ -61,7 +61,7 @@ def test_a_link_stays_one(baseline: Path) -> None:
     ("content", "message"),
     [
         (b"\xff\xfe", "isn't text"),
-        (b"{}\n", "no entry of a baseline"),
+        (b"{}\n", "not an entry of a baseline"),
         (b'{"dlprof_baseline": 9}\n', "newer dlprof"),
         (b"<<<<<<< HEAD\n", "merge conflict"),
     ],

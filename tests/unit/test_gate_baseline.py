@@ -68,7 +68,7 @@ def test_a_history_that_spreads_cannot_pass_a_run_but_can_fail_one() -> None:
     wild = (0.010, 0.013, 0.008, 0.011, 0.009, 0.012)
     verdict = judged(wild, 0.0100)
     assert (verdict.state, gate(verdict, "service").reason) == ("inconclusive", "spread")
-    assert "earlier runs spread" in verdict.explanation
+    assert "earlier runs vary" in verdict.explanation
     assert judged(wild, 0.04).state == "fail"
 
 
@@ -201,21 +201,21 @@ def line_with(**changes: Any) -> str:
     [
         ("{", "is not JSON"),
         ("[" * 100_000, "is not JSON"),
-        ("[]", "is no entry of a baseline"),
-        ("{}", "is no entry of a baseline"),
+        ("[]", "is not an entry of a baseline"),
+        ("{}", "is not an entry of a baseline"),
         (line_with(dlprof_baseline=2), "newer dlprof"),
         ("<<<<<<< HEAD", "merge conflict"),
         (line_with(key=None), "lacks 'key'"),
-        (line_with(key=[]), "has a key that is no table"),
+        (line_with(key=[]), "has a key that is not a table"),
         (line_with(key={}), "lacks 'target'"),
         (line_with(commit=1), "holds '1' where a text belongs"),
         (line_with(figures={"a": "b"}), "holds 'b' where a number belongs"),
         (line_with(figures={"a": True}), "where a number belongs"),
         (line_with().replace("0.01", "NaN"), "not finite"),
         (line_with().replace("0.01", "1e999"), "where a number belongs"),
-        (line_with(figures=3), "has figures that are no table"),
-        (line_with(figures=[]), "has figures that are no table"),
-        (line_with(figures="ab"), "has figures that are no table"),
+        (line_with(figures=3), "has figures that are not a table"),
+        (line_with(figures=[]), "has figures that are not a table"),
+        (line_with(figures="ab"), "has figures that are not a table"),
     ],
 )
 def test_a_bad_line_is_named(line: str, message: str) -> None:

@@ -108,10 +108,12 @@ def test_too_few_quads_tell_nothing() -> None:
 
 def test_too_few_quads_still_say_what_they_have_shown() -> None:
     few = judge(service_plan(), load_quads(4, 11.0, noise=0.0))
-    assert few.explanation == "Service time: measured too little, 4 of 11 quads; so far +1,100%."
+    assert few.explanation == (
+        "Service time: too little was measured, 4 of 11 ABBA blocks; so far +1,100%."
+    )
     starts = [*load_quads(11, noise=0.01), *start_quads(1, 0.5, 1.0)]
     startup = gate(judge(make_plan(gates=("startup",)), starts), "startup")
-    assert "measured too little, 1 of 11 quads; so far +" in startup.explanation
+    assert "too little was measured, 1 of 11 ABBA blocks; so far +" in startup.explanation
 
 
 def test_tails_are_seen_by_the_mean_and_not_by_the_quartile() -> None:
@@ -350,7 +352,7 @@ def test_a_failure_says_which_stage_got_slower() -> None:
         {"stages_s": {**base, "collate": 0.032}, "service_s": (0.012,) * BATCHES},
     )
     explanation = judge(make_plan(), slower).explanation
-    assert explanation.endswith("The most of it is in collate: +500 µs a sample.")
+    assert explanation.endswith("Most of it is in collate: +500 µs a sample.")
 
 
 def test_a_failure_says_which_transform_got_slower() -> None:
@@ -359,7 +361,7 @@ def test_a_failure_says_which_transform_got_slower() -> None:
     quads = quads_of(11, {"stages_s": base}, {"stages_s": more, "service_s": (0.012,) * BATCHES})
     verdict = judge(make_plan(), quads)
     assert verdict.explanation.endswith(
-        "The most of it is in fetch: +500 µs a sample, +500 µs of which in Resize."
+        "Most of it is in fetch: +500 µs a sample, +500 µs of which in Resize."
     )
     assert {stage.stage for stage in verdict.stages} == set(base)
 

@@ -167,20 +167,20 @@ def test_a_wait_that_costs_the_script_nothing_is_not_explained() -> None:
 def test_few_batches_are_said_and_fewer_say_why_they_tell_nothing() -> None:
     some = diagnosed(told=dataclasses.replace(TOLD, batches=20))
     assert some is not None
-    assert "So few batches say little of their spread." in some.notes
+    assert "So few batches show little of their spread." in some.notes
     fewer = diagnosed(told=dataclasses.replace(TOLD, batches=5))
     assert fewer is not None
     assert fewer.findings == ()
-    only = "only 5 batches could be followed, and 10 are needed"
-    assert fewer.notes == (f"Why train.py:3 is waited for is not known: {only}.",)
+    only = "only 5 batches could be traced, and 10 are needed"
+    assert fewer.notes == (f"Why train.py:3 is waited for can't be told: {only}.",)
 
 
 @pytest.mark.parametrize(
     ("change", "why"),
     [
         ({"hooked": False, "unavailable": {"hooks": "it refused"}}, "it refused"),
-        ({"hooked": False}, "its batches were not followed (--follow does that)"),
-        ({"trial_id": "other.py:1"}, "its batches were not followed (--follow does that)"),
+        ({"hooked": False}, "its batches were not traced (--follow does that)"),
+        ({"trial_id": "other.py:1"}, "its batches were not traced (--follow does that)"),
     ],
 )
 def test_what_could_not_be_followed_is_not_explained_but_said(
@@ -189,7 +189,7 @@ def test_what_could_not_be_followed_is_not_explained_but_said(
     found = diagnosed(told=dataclasses.replace(TOLD, **change))
     assert found is not None
     assert found.findings == ()
-    assert found.notes == (f"Why train.py:3 is waited for is not known: {why}.",)
+    assert found.notes == (f"Why train.py:3 is waited for can't be told: {why}.",)
 
 
 def test_what_has_no_timed_wait_is_not_explained() -> None:
@@ -208,8 +208,8 @@ def test_a_refusal_is_told_and_the_next_loader_is_explained() -> None:
     )
     assert found is not None
     assert found.findings
-    assert found.notes[0] == "Why own.py:1 is waited for is not known: Own refused the hooks."
-    assert found.notes[1].startswith("Diagnosis of train.py:3, from 150 of")
+    assert found.notes[0] == "Why own.py:1 is waited for can't be told: Own refused the hooks."
+    assert found.notes[1].startswith("The causes are told for train.py:3, by 150 of")
 
 
 @pytest.mark.parametrize(

@@ -293,7 +293,7 @@ def test_a_wrong_every_is_refused(every: Any) -> None:
 
 
 def test_a_log_that_cannot_be_called_is_refused_at_once() -> None:
-    with pytest.raises(dlprof.DlprofError, match="log=5 is no function"):
+    with pytest.raises(dlprof.DlprofError, match="log=5 is not a function"):
         dlprof.watch([1], log=5)  # type: ignore[arg-type] # what an untyped caller may pass
 
 

@@ -25,7 +25,7 @@ _WORKING_TREE = "working tree"
 NO_SUBMODULES = "without its submodules"
 """Noted of a base that lacks what lies in them: git leaves them out of a worktree."""
 
-_UNEQUAL = "at a path of another length, which alone can cost a few percent"
+_UNEQUAL = "at a path of different length, which alone can cost a few percent"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,4 +254,4 @@ def _same_file(request: BuildRequest, settings: SweepSettings) -> list[str]:
     if spec.kind != "file" or not Path(spec.source).is_absolute():
         return []
     same = request.target == request_of(settings).target
-    return ["with the same file of the target, which lies outside of it"] if same else []
+    return ["with the same file of the target, which is outside of it"] if same else []

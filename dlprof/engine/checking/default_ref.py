@@ -102,7 +102,7 @@ def _or_before(git: Git, base: BaseRef) -> BaseRef:
     before = git.commit("HEAD^")
     if before is None:
         raise UsageError(
-            "The working tree is what it would be checked against, and no earlier commit is here",
+            "The base would be the working tree itself, and there is no earlier commit",
             hint=git.more_history() or "Name a git ref or a directory with --against REF.",
         )
     return BaseRef(name="the commit before", commit=before)

@@ -65,7 +65,7 @@ def measure(
     batch_s = sides.block_s / sides.batches
     if batch_s < _QUICK_BATCH_S:
         listener.message(
-            f"a batch takes only {format_duration(batch_s)}, of which timing it is a part; "
+            f"a batch takes only {format_duration(batch_s)}, and timing it is part of that; "
             "larger batches are timed better"
         )
     unavailable: dict[str, str] = {}

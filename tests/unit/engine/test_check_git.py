@@ -246,7 +246,7 @@ def test_a_shallow_clone_without_an_earlier_commit_says_what_to_fetch(
     commit(repository, "two")
     clone = tmp_path / "clone"
     run_git(repository, "clone", "-q", "--depth", "1", repository.as_uri(), str(clone))
-    with pytest.raises(UsageError, match="no earlier commit is here") as caught:
+    with pytest.raises(UsageError, match="there is no earlier commit") as caught:
         default_ref(Git(clone), {})
     assert "fetch-depth: 0" in caught.value.hint
 
@@ -316,7 +316,7 @@ def test_the_sides_of_directories(tmp_path: Path) -> None:
         assert base.compared.note == ""
 
     with both_sides(settings(against=str(tmp_path)), {}, new) as (base, _):
-        assert "path of another length" in base.compared.note
+        assert "path of different length" in base.compared.note
 
 
 @pytest.mark.parametrize("against", ["main", "../old"])

@@ -76,7 +76,10 @@ def test_neighbours_are_counted_not_named() -> None:
     ("fault", "reason"),
     [
         (NVMLError_DriverNotLoaded(), "the NVIDIA driver is not loaded"),
-        (NVMLLibraryMismatchError("v1 v2"), "don't fit together"),
+        (
+            NVMLLibraryMismatchError("v1 v2"),
+            "versions of nvidia-ml-py and of the driver don't match",
+        ),
         (NVMLError("Unknown Error"), "NVML: Unknown Error"),
         (NVMLError(), "NVML: NVMLError"),
         (OSError("no such file"), "no such file"),

@@ -323,13 +323,13 @@ def test_a_batch_size_that_only_the_callable_can_set() -> None:
 @pytest.mark.parametrize(
     ("found", "part"),
     [
-        (3, "no Dataset and no DataLoader: int"),
-        ("text", "no Dataset and no DataLoader: str"),
-        (lambda: None, "returned no Dataset and no DataLoader: NoneType"),
-        (lambda: Numbers, "no Dataset and no DataLoader"),
+        (3, "neither a Dataset nor a DataLoader: int"),
+        ("text", "neither a Dataset nor a DataLoader: str"),
+        (lambda: None, "returned neither a Dataset nor a DataLoader: NoneType"),
+        (lambda: Numbers, "neither a Dataset nor a DataLoader"),
         (lambda: (n for n in range(3)), "generator"),
         (lambda: (Numbers(), Numbers()), "a tuple of 2 of them; return the one to measure"),
-        (lambda: {"train": Numbers()}, "no Dataset and no DataLoader: dict"),
+        (lambda: {"train": Numbers()}, "neither a Dataset nor a DataLoader: dict"),
         (Unsized(), "has no __len__"),
         (Numbers(0), "empty dataset"),
         ([], "empty dataset"),
