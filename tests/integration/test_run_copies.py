@@ -70,7 +70,9 @@ def test_a_scripts_own_copies_are_told_apart_from_its_step(tmp_path: Path) -> No
     assert copies["bytes"] == 256 * 64 * 4
     assert copies["pinned_fraction"] == 0.0
     assert copies["exposed_s"] == copies["copy_s"] >= 4e-3
-    assert "copies to meta:0: 4" in found["told"]
+    words = [sys.executable, "-m", "dlprof", "report", "-v", found["run_file"]]
+    whole = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "copies to meta:0: 4" in " ".join(whole.stdout.split())
     assert "transfer.pageable" in {each["code"] for each in found["findings"]}
     (explanation,) = read_run(tmp_path / "run.dlprof.jsonl").explanations
     copy, step = explanation.stage("copy"), explanation.stage("step")

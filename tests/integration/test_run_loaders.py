@@ -184,7 +184,7 @@ def test_a_wait_whose_cause_cannot_be_told_says_why(tmp_path: Path) -> None:
     notes = " ".join(run.diagnosis.notes)
     assert "Own refused the hooks (it is frozen), so only the wait in next() is timed." in notes
     assert "batches could be traced, and 10 are needed" in notes
-    assert "can't be told" in done.stderr
+    assert "is not known" in done.stderr
 
 
 ABRUPT = """

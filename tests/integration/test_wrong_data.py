@@ -173,7 +173,7 @@ def place(tmp_path: Path) -> Path:
 
 def test_an_iterable_that_every_worker_gives_whole_is_loaded_by_one_at_most(place: Path) -> None:
     run, output = swept(place, "loaders.py:doubled")
-    assert output.startswith("Your settings (num_workers=2) are wrong: workers yield")
+    assert output.lstrip().startswith("Your settings (num_workers=2) are wrong: workers yield")
     assert run.recommendation is not None
     assert run.recommendation.config.num_workers < 2
     assert run.recommendation.findings[0].code == "data.duplicated"
@@ -191,7 +191,7 @@ def test_an_iterable_that_every_worker_gives_whole_is_loaded_by_one_at_most(plac
 
 def test_workers_that_give_more_than_is_promised_duplicate_however_augmented(place: Path) -> None:
     run, output = swept(place, "loaders.py:augmented")
-    assert output.startswith("Your settings (num_workers=2) are wrong: workers yield")
+    assert output.lstrip().startswith("Your settings (num_workers=2) are wrong: workers yield")
     assert "An epoch gave 40 batches where __len__ promises 20." in " ".join(output.split())
     assert run.recommendation is not None
     assert run.recommendation.config.num_workers < 2
@@ -199,7 +199,9 @@ def test_workers_that_give_more_than_is_promised_duplicate_however_augmented(pla
 
 def test_epochs_that_grow_with_their_workers_are_wrong_without_a_promise_too(place: Path) -> None:
     run, output = swept(place, "loaders.py:unsized")
-    assert output.startswith("Your settings (num_workers=2) may be wrong: an epoch has 640")
+    assert output.lstrip().startswith(
+        "Your settings (num_workers=2) may be wrong: an epoch has 640"
+    )
     assert "Workers may yield the same samples" in output
     assert run.recommendation is not None
     assert run.recommendation.config.num_workers < 2
@@ -207,7 +209,9 @@ def test_epochs_that_grow_with_their_workers_are_wrong_without_a_promise_too(pla
 
 def test_workers_that_never_ask_which_samples_are_theirs_are_told(place: Path) -> None:
     run, output = swept(place, "loaders.py:shuffled")
-    assert output.startswith("Workers may yield the same samples. The iterable dataset never asks")
+    assert output.lstrip().startswith(
+        "Workers may yield the same samples. The iterable dataset never asks"
+    )
     assert run.recommendation is not None
     assert run.recommendation.findings[0].code == "data.unshared"
 
@@ -226,7 +230,7 @@ def test_a_length_that_lies_ends_the_sweep_with_one_sentence(place: Path) -> Non
 
 def test_workers_that_get_no_shard_are_not_recommended_nor_tried(place: Path) -> None:
     run, output = swept(place, "loaders.py:idle")
-    assert output.startswith("4 of 6 workers get no data. num_workers=2 does as well")
+    assert output.lstrip().startswith("4 of 6 workers get no data. num_workers=2 does as well")
     assert {trial.config.num_workers for trial in run.trials} <= {0, 1, 2, 6}
     assert run.recommendation is not None
     assert run.recommendation.findings[0].code == "workers.unfed"
@@ -235,7 +239,7 @@ def test_workers_that_get_no_shard_are_not_recommended_nor_tried(place: Path) ->
 def test_workers_without_a_shard_show_in_any_trial_of_several(place: Path) -> None:
     run, output = swept(place, "loaders.py:unfed", "--search", "grid", "--num-workers", "0,5")
     assert {t.fed_workers for t in run.trials if t.config.num_workers == 5} == {2}
-    assert output.startswith("3 of 5 workers get no data. num_workers=2 does as well")
+    assert output.lstrip().startswith("3 of 5 workers get no data. num_workers=2 does as well")
 
 
 @pytest.mark.parametrize(("target", "fed"), [("briefly", 5), ("single_batches", 3)])
@@ -257,7 +261,9 @@ def test_webdataset_with_fewer_shards_than_workers(tmp_path: Path) -> None:
                 member.size = len(text)
                 file.addfile(member, io.BytesIO(text))
     run, output = swept(tmp_path, "loaders.py:few")
-    assert output.startswith("Your settings (num_workers=4) fail: ValueError in a worker process")
+    assert output.lstrip().startswith(
+        "Your settings (num_workers=4) fail: ValueError in a worker process"
+    )
     failed = [trial.config.num_workers for trial in run.trials if trial.failure is not None]
     assert failed[0] == 4
     assert max(failed) == 4

@@ -28,11 +28,11 @@ def _crowd(*, followed: bool) -> Finding:
 def test_others_are_told_without_a_gain_that_nothing_speaks_for() -> None:
     found = _crowd(followed=False)
     assert found.predicted_gain is None
-    assert "88 % of the time that the loader's processes could run" in found.explanation
+    assert "88% of the time that the loader's processes could run" in found.explanation
     assert "to make a batch" not in found.explanation
 
 
 def test_followed_batches_tell_what_their_making_waited() -> None:
     found = _crowd(followed=True)
     assert found.predicted_gain is not None
-    assert "run-queue delay was 88 % of the time to make a batch" in found.explanation
+    assert "run-queue delay was 88% of the time to make a batch" in found.explanation

@@ -63,7 +63,7 @@ def test_what_lies_at_the_limit_is_looked_at_again_and_again() -> None:
     assert wanted == [11, 4, 5, 8, 8, 14, 20, 30, 40, 0]
     verdict = judge(plan, quads)
     assert (verdict.state, gate(verdict, "service").reason) == ("inconclusive", "undecided")
-    assert "140 quads" in verdict.explanation
+    assert "140 ABBA blocks" in verdict.explanation
 
 
 def test_what_noise_leaves_open_for_long_is_decided_in_the_end() -> None:
@@ -96,7 +96,7 @@ def test_when_time_is_up_the_next_look_is_taken_early() -> None:
     verdict = judge(plan, quads)
     assert verdict.quads["load"] == 14
     assert gate(verdict, "service").views[0].quads == 14
-    assert "after 14 quads" in verdict.explanation
+    assert "after 14 ABBA blocks" in verdict.explanation
 
 
 def test_too_few_quads_tell_nothing() -> None:

@@ -346,7 +346,7 @@ def test_buffers_shrink_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -
     request = TransferRequest(most_bytes=1 << 26, budget_s=0.0)
     found = measure_device("cpu", HostRuntime(), request, 0.0)
     assert max(cell.bytes for cell in found.cells) == 1 << 24
-    assert "64 MiB could not be had" in found.unavailable["sizes"]
+    assert "64 MiB could not be allocated" in found.unavailable["sizes"]
 
 
 def test_a_device_that_fails_is_told_and_the_others_are_measured(

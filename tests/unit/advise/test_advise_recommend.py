@@ -57,7 +57,7 @@ def test_the_cheapest_of_those_that_tie_with_the_best() -> None:
     }
     assert answer.confidence == "high"
     assert re.fullmatch(
-        r"within [1-5] % of the best of 4 settings \(95 %\)", answer.confidence_reason
+        r"within [1-5]% of the best of 4 settings \(95%\)", answer.confidence_reason
     )
 
 
@@ -177,15 +177,15 @@ def test_present_settings_are_known_by_how_they_were_measured() -> None:
 
 
 def test_a_sure_difference_of_little_is_called_little_and_no_doubt() -> None:
-    """With so many repeats, 1.5 % is no chance, but no training run shows it."""
+    """With so many repeats, 1.5% is no chance, but no training run shows it."""
     answer = recommend(run(blocks({W4: [1000.0] * 60, W8: [1015.0] * 60}, spread=0.001)))
     assert answer.config == W4
     assert (
         "num_workers=8 is 1.01x as fast (95% CI 1.01-1.02), and num_workers=4 is likely "
-        "within 3 % of it"
+        "within 3% of it"
     ) in claims(answer)
     assert answer.confidence == "high"
-    assert answer.confidence_reason.endswith(" of the best of 2 settings (95 %)")
+    assert answer.confidence_reason.endswith(" of the best of 2 settings (95%)")
 
 
 def test_fewer_workers_that_are_not_ruled_out_are_not_called_slower() -> None:
@@ -425,7 +425,7 @@ def test_ranks_share_the_cores_and_the_memory() -> None:
         claims(bounded)
     )
     crowded = recommend(run(trials), Constraints(ranks=8))
-    assert "8 cores limit 8 loaders to about 50 % of the measured rate" in claims(crowded)
+    assert "8 cores limit 8 loaders to about 50% of the measured rate" in claims(crowded)
 
 
 rates = st.lists(st.floats(1, 1e5), min_size=1, max_size=4)

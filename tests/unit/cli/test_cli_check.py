@@ -22,7 +22,7 @@ from dlprof.settings.percent import fail_above_of
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--fail-above", "much"], "--fail-above: 'much' is no share"),
+        (["--fail-above", "much"], "--fail-above: 'much' is not a share"),
         (["--fail-above", "0"], "--fail-above: '0' is out of range"),
         (["--confidence", "100"], "--confidence: '100' is out of range"),
         (["--inconclusive", "pass"], "--inconclusive: 'pass' is no choice"),
@@ -46,7 +46,7 @@ def test_bad_options_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [("5%", 0.05), ("0.05", 0.05), ("5", 0.05), ("0.5 %", 0.005), ("1", 0.01)]
+    ("text", "expected"), [("5%", 0.05), ("0.05", 0.05), ("5", 0.05), ("0.5%", 0.005), ("1", 0.01)]
 )
 def test_shares_are_read_as_people_write_them(text: str, expected: float) -> None:
     assert fail_above_of(text, "--fail-above") == pytest.approx(expected)

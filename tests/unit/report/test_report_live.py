@@ -127,7 +127,7 @@ def test_progress_never_runs_back() -> None:
     for expected_s in (20.0, 100.0):
         listener.trial_started(run.trials[0].config, 0, 9.0, expected_s)
         listener.trial_ended(run.trials[0])
-    assert [line[:5] for line in stream.getvalue().splitlines()] == [" 45 %", " 45 %"]
+    assert [line[:4] for line in stream.getvalue().splitlines()] == [" 45%", " 45%"]
 
 
 def test_what_was_planned_and_what_was_predicted_agree() -> None:

@@ -55,7 +55,7 @@ def test_module_and_file_targets(text: str, kind: str, source: str, attr: str) -
         ("", "empty"),
         ("   ", "empty"),
         ("a\0b:c", "null"),
-        ("imagse", "no built-in"),
+        ("imagse", "not a built-in"),
         ("images-20260131.dlprof.jsonl", "is a run file, not a target"),
         ("runs/a.DLPROF.jsonl", "is a run file, not a target"),
         ("dir/loading.jsonl", "looks like a run file, not a target"),
