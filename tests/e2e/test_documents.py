@@ -26,6 +26,18 @@ def test_the_tables_are_as_the_code_has_them() -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+def test_the_pictures_show_the_screens_as_they_are() -> None:
+    result = subprocess.run(
+        [sys.executable, ROOT / "tools" / "pictures.py", "--check"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=ROOT,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
 def test_every_exit_code_is_explained() -> None:
     page = (DOCS / "options.md").read_text(encoding="utf-8")
     for code in ExitCode:
