@@ -54,13 +54,12 @@ def to_markdown(document: Document, *, level: int = 1) -> str:
 
 
 def escaped(text: str) -> str:
-    r"""A text from anywhere as one line that Markdown shows as it is; links and calls nobody.
+    r"""A text from anywhere for within a line: shown as it is, it links and calls nobody.
 
     >>> escaped("a|b <b> *x* @me")
     'a\\|b \\<b\\> \\*x\\* @\u2060me'
     """
-    shown = _ACTIVE.sub(r"\\\g<0>", clean(text))
-    return _LINKED.sub(_INVISIBLE, _LEADING.sub(r"\1\\\2", shown))
+    return _LINKED.sub(_INVISIBLE, _ACTIVE.sub(r"\\\g<0>", clean(text)))
 
 
 def _heading(title: str, level: int, behind: str = "") -> Iterator[str]:
@@ -121,7 +120,7 @@ def _line(words: Words) -> str:
         apart = all(not each or each in _AROUND for each in (before, after))
         found.append(_toned(text, tone, apart=apart))
         at += len(text)
-    return "".join(found).strip()
+    return _LEADING.sub(r"\1\\\2", "".join(found).strip())
 
 
 def _toned(text: str, tone: str, *, apart: bool) -> str:

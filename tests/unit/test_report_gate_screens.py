@@ -107,10 +107,13 @@ def test_a_screen_says_the_verdict_first_and_never_acts_on_the_terminal(name: st
 
 
 def test_what_was_not_judged_is_said_with_its_reason() -> None:
-    check = dataclasses.replace(passing_check(), unavailable={"startup": "a start takes 9 s"})
-    for text in (drawn(check_report(check), 200), render_summary(check)):
-        assert "Time to first batch was not judged: a start takes 9 s." in text
-    assert "not judged" not in render_summary(passing_check())
+    why = {"startup": "a start takes 9 s", "epoch_turnover": "a start takes 9 s", "memory": "no"}
+    check = dataclasses.replace(passing_check(), unavailable=why)
+    text = drawn(check_report(check), 200)
+    assert "Left out   Time to first batch, Epoch restart: a start takes 9 s\n" in text
+    assert "Left out   Peak memory: no\n" in text
+    assert "- **Left out**: Peak memory: no\n" in render_summary(check)
+    assert "Left out" not in render_summary(passing_check())
 
 
 def test_where_the_time_went_never_contradicts_itself() -> None:

@@ -111,6 +111,7 @@ def test_files_of_a_folder_are_named_and_the_exit_code_says_so(
     words: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "page.md").write_text("It is reported.\n", encoding="utf-8")
+    (tmp_path / "screen-80-ascii.txt").write_text("It took 12 us.\n", encoding="utf-8")
     assert (words.main([str(tmp_path)]), capsys.readouterr().out) == (0, "")
     (tmp_path / "inner.py").write_text('x = "as reckoned"\n', encoding="utf-8")
     assert words.main([str(tmp_path)]) == 1

@@ -106,7 +106,10 @@ def _answer(
         yield "Target", f"{len(more)} more, none of them worse"
     if also := _also(targets[0][1]):
         yield "Also", also
-    yield from (("Left out", sentence) for sentence in not_judged(check).values())
+    left_out: dict[str, list[str]] = {}
+    for label, why in not_judged(check).items():
+        left_out.setdefault(why, []).append(label)
+    yield from (("Left out", f"{', '.join(each)}: {why}") for why, each in left_out.items())
     yield "Compared", f"{side_text(check.change)} vs {side_text(check.base)}"
     if sure := _certainty(check):
         yield "Certainty", sure
@@ -141,7 +144,10 @@ def _pictured(target: TargetCheck) -> tuple[Chart, ...]:
 
 
 def _stages(target: TargetCheck, most: int) -> Iterator[Chart]:
-    """Where the time of a sample went: what got slower leads to the left."""
+    """Where the time of a sample went: what got slower leads to the left.
+
+    That a start takes longer is in the table: it is no time of a sample.
+    """
     stages = [stage for stage in target.verdict.stages if stage.stage != "startup"]
     if stages:
         yield Chart(
@@ -169,11 +175,6 @@ def _target(name: str, target: TargetCheck, seen: Sequence[Chart]) -> Section:
     charts = (chart for chart in _stages(target, len(verdict.stages)) if chart not in seen)
     open_gates = [gate for gate in verdict.gates if gate.state != "pass"]
     said = [gate.explanation for gate in open_gates if gate.reason != "not_measured"]
-    starts = [stage for stage in verdict.stages if stage.stage == "startup"]
-    said += [
-        f"Time to first batch: {amount(stage.shift_s, 's')}, {stage_line(stage)}."
-        for stage in starts
-    ]
     remarks = (short(text, _MOST_TEXT) for text in (*said, *notes(target)))
     blocks = (_metrics(verdict.gates), *charts, items(remarks))
     title = f"{name}: {STATE_WORDS[verdict.state]}"

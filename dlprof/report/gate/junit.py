@@ -28,8 +28,9 @@ def _suite(suites: ET.Element, check: CheckReport, name: str, target: TargetChec
     suite = ET.SubElement(suites, "testsuite", name=name)
     for gate in target.verdict.gates:
         _judged(_case(suite, name, gate.label), check, gate)
-    for label, sentence in not_judged(check).items():
-        ET.SubElement(_case(suite, name, label), "skipped", message=short(sentence, 1000))
+    for label, why in not_judged(check).items():
+        message = short(f"{label} was not judged: {why}.", 1000)
+        ET.SubElement(_case(suite, name, label), "skipped", message=message)
     counts = {"failures": "failure", "skipped": "skipped"}
     suite.set("tests", str(len(suite)))
     for key, tag in counts.items():

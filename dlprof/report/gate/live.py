@@ -64,7 +64,7 @@ class CheckProgress:
         if not self._rewrites and elapsed_s < self._said_s + _EVERY_S:
             return
         self._said_s = elapsed_s
-        parts = [counted(done["load"], "round")]
+        parts = [counted(done["load"], "ABBA block")]
         if done["start"]:
             parts.append(f"{counted(done['start'], 'start')} of each side")
         if look is not None and look.verdict.quads.get("load"):

@@ -70,7 +70,7 @@ def _answer(test: SelfTest) -> Iterator[tuple[str, Words]]:
     if test.sights:
         last = test.sights[-1]
         worse = _slowdown(last)
-        yield "Detects", f"a service time {worse} worse, after {last.quads} rounds"
+        yield "Detects", f"a service time {worse} worse, after {last.quads} ABBA blocks"
 
 
 def _verdict(check: TargetCheck) -> str:
@@ -85,7 +85,7 @@ def _chart(sights: Sequence[Sight]) -> Iterator[Chart]:
             Bar(label=str(sight.quads), pieces=(Piece(sight.slowdown),), figure=_slowdown(sight))
             for sight in shown
         )
-        yield Chart(label="rounds", unit="detectable", bars=tuple(bars))
+        yield Chart(label="ABBA blocks", unit="detectable", bars=tuple(bars))
 
 
 def _slowdown(sight: Sight) -> str:

@@ -157,13 +157,9 @@ def view_text(view: ViewFigures) -> str:
 
 
 def not_judged(check: CheckReport) -> Mapping[str, str]:
-    """What was left out: a sentence that says why, by the metric's label."""
-    left_out = {
-        metric.label: check.unavailable[name]
-        for name, metric in METRICS.items()
-        if name in check.unavailable
-    }
-    return {label: f"{label} was not judged: {why}." for label, why in left_out.items()}
+    """What was left out: why, by the metric's label."""
+    reasons = check.unavailable
+    return {m.label: reasons[name] for name, m in METRICS.items() if name in reasons}
 
 
 def notes(target: TargetCheck) -> list[str]:

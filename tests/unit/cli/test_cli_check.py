@@ -110,8 +110,8 @@ def test_a_line_comes_now_and_then_where_lines_stay() -> None:
     lines = stream.getvalue().splitlines()
     assert lines == [
         "building data.py:make",
-        "10 rounds, 1 start of each side, 10 s of at most 1 min",
-        "20 rounds, 1 start of each side, 20 s of at most 1 min",
+        "10 ABBA blocks, 1 start of each side, 10 s of at most 1 min",
+        "20 ABBA blocks, 1 start of each side, 20 s of at most 1 min",
     ]
 
 
@@ -119,7 +119,7 @@ def test_a_terminal_has_one_line_that_goes() -> None:
     stream = io.StringIO()
     with CheckProgress(stream, rewrites=True) as progress:
         progress.quads({"load": 1, "start": 0}, None, 1.0, 60.0)
-    assert stream.getvalue() == "\r\x1b[K1 round, 1.0 s of at most 1 min\r\x1b[K"
+    assert stream.getvalue() == "\r\x1b[K1 ABBA block, 1.0 s of at most 1 min\r\x1b[K"
 
 
 def test_a_stream_that_is_gone_ends_nothing() -> None:

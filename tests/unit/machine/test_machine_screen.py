@@ -78,7 +78,7 @@ def _shared_server() -> Overview:
 
 def _silent_machine() -> Overview:
     reader = GpuReader(FakeNvml(count=0))
-    missing = {"busy_cores": "the system doesn't tell", "cpu_pressure_fraction": "no figures"}
+    missing = {"busy_cores": "the system doesn't say", "cpu_pressure_fraction": "no figures"}
     machine = inspect_machine(_DATA / "old-kernel", gpus=reader)
     return Overview(
         machine=dataclasses.replace(machine, physical_cores=None, open_files_limit=None),
