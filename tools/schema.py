@@ -30,7 +30,7 @@ from dlprof.records import SCHEMA_VERSION, Diagnosis, Recommendation, Run, RunEn
 from dlprof.records.gate import BaselineEntry, BaselineKey, CheckReport
 from dlprof.records.self_test import SelfTest
 from dlprof.records.transfer import Transfers
-from dlprof.report.gate.history import BASELINE_SCHEMA_VERSION
+from dlprof.report.gate.baseline import BASELINE_SCHEMA_VERSION
 from dlprof.store.format import KIND, RECORD_TYPES
 
 FOLDER = Path(__file__).parents[1] / "dlprof" / "schema"

@@ -24,7 +24,7 @@ from dlprof.engine.baselines import record_entry
 from dlprof.errors import NothingMeasuredError
 from dlprof.records import Run
 from dlprof.report.documents import profile_document, recommend_document, sweep_document
-from dlprof.report.gate.document import check_document
+from dlprof.report.gate.check import check_document
 from dlprof.store import RunWriter
 
 ROOT = Path(__file__).parents[3]
@@ -96,7 +96,7 @@ def test_a_check_conforms(check: Any) -> None:
         ("predict-feed", ["predict", "CALIBRATED", "--feed", "--step-time", "20ms"]),
         ("compare", ["compare", "RUN", "SLOWER"]),
         ("machine", ["machine", "--seconds", "0.05"]),
-        ("machine-profile", ["machine", "--profile", "PROFILE"]),
+        ("machine-profile", ["machine", "--machine", "2080ti-box"]),
         ("check", ["check", "data.py:make", "--baseline", "HISTORY", "-q"]),
         ("check-self-test", ["check", "data.py:make", "--self-test", "-q"]),
         ("baseline-update", ["baseline", "update", "HISTORY", "data.py:make", "-q"]),
@@ -122,7 +122,6 @@ def test_what_a_command_prints_conforms(
         "RUN": _saved(tmp_path / "run.dlprof.jsonl", made_run(Costs())),
         "SLOWER": _saved(tmp_path / "slower.dlprof.jsonl", made_run(Costs(affinity=4))),
         "CALIBRATED": _saved(tmp_path / "calibrated.dlprof.jsonl", calibrated()),
-        "PROFILE": str(ROOT / "configs" / "machines" / "2080ti-box.toml"),
         "HISTORY": str(tmp_path / "loading.jsonl"),
         "KEPT": str(kept),
     }
