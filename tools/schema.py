@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import functools
 import json
 import sys
 import types
@@ -169,7 +168,9 @@ def _object(
     required: list[str] | None = None,
 ) -> _Schema:
     """An object of these keys, which all have to be there unless said otherwise."""
-    keys = functools.reduce(lambda one, other: {**one, **other}, parts, {})
+    keys: dict[str, _Schema] = {}
+    for part in parts:
+        keys.update(part)
     needed = list(keys) if required is None else required
     made: _Schema = {"type": "object", "properties": {**keys, **optional}}
     return {**made, "required": needed} if needed else made

@@ -283,7 +283,7 @@ def test_rooms_that_share_a_name_with_a_function_are_both() -> None:
     for name in ("machine", "report", "transfer"):
         room = importlib.import_module(f"dlprof.{name}")
         assert getattr(dlprof, name) is room
-        assert inspect.signature(room) == inspect.signature(getattr(api, name))  # type: ignore[arg-type]
+        assert inspect.signature(room) == inspect.signature(getattr(api, name))
 
 
 @pytest.mark.parametrize("first", ["dlprof.machine.overview", "dlprof.report.labels", "dlprof"])
