@@ -65,7 +65,7 @@ def test_a_folder_that_takes_no_files_is_not_called_missing(tmp_path: Path) -> N
     refused = OSError(errno.ENOENT, "No such file or directory")  # as /proc says
     assert write_fault(tmp_path / "a", refused).message == f"No file can be written to {tmp_path}"
     missing = tmp_path / "nowhere"
-    assert str(write_fault(missing / "a", refused)) == f"There is no folder {missing}"
+    assert write_fault(missing / "a", refused).message == f"There is no folder {missing}"
 
 
 def test_a_link_stays_and_what_it_names_is_replaced(tmp_path: Path) -> None:
