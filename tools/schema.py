@@ -23,10 +23,20 @@ from reference import described, summary
 from dlprof.advise.compare import Comparison
 from dlprof.advise.predict.feed import Feed
 from dlprof.advise.predict.forecast import Forecast
+from dlprof.machine.doctor import Check
 from dlprof.machine.overview import Overview
 from dlprof.machine.profiles import MachineProfile
-from dlprof.records import SCHEMA_VERSION, Diagnosis, Recommendation, Run, RunEnd, RunHeader, Target
-from dlprof.records.gate import BaselineEntry, BaselineKey, CheckReport
+from dlprof.records import (
+    SCHEMA_VERSION,
+    Diagnosis,
+    Finding,
+    Recommendation,
+    Run,
+    RunEnd,
+    RunHeader,
+    Target,
+)
+from dlprof.records.gate import BaselineEntry, BaselineKey, CheckReport, TargetCheck
 from dlprof.records.self_test import SelfTest
 from dlprof.records.transfer import Transfers
 from dlprof.report.gate.baseline import BASELINE_SCHEMA_VERSION
@@ -49,8 +59,8 @@ _Schema = dict[str, Any]
 
 def documents() -> dict[str, _Schema]:
     """Each schema under the name of its file."""
-    version = _version(SCHEMA_VERSION)
-    baseline = {**_version(BASELINE_SCHEMA_VERSION), "file": {"type": "string"}}
+    version, text = _version(SCHEMA_VERSION), {"type": "string"}
+    baseline = {**_version(BASELINE_SCHEMA_VERSION), "file": text}
     file = _fields(Run, run_file="path")
     header = {**file, **_fields(RunHeader, "run_id", "machine", "target")}
     ended = {**_fields(RunEnd, null=True, ended="reason"), **_fields(RunEnd, "cost_s")}
@@ -95,7 +105,7 @@ def documents() -> dict[str, _Schema]:
         ),
         "predict-feed": (
             "What `dlprof predict RUN --feed --json` prints.",
-            _object(asked, {"answer": {"type": "string"}}, _fields(Feed)),
+            _object(asked, {"answer": text}, _fields(Feed)),
         ),
         "compare": (
             "What `dlprof compare A B --json` prints.",
@@ -106,6 +116,26 @@ def documents() -> dict[str, _Schema]:
         "machine-profile": (
             "What `dlprof machine --json` prints of a machine profile.",
             _object(version, {"profile": _of(MachineProfile)}, _fields(RunHeader, "machine")),
+        ),
+        "machine-list": (
+            "What `dlprof machine --list --json` prints.",
+            _object(version, {"profiles": _of(tuple[MachineProfile, ...])}),
+        ),
+        "doctor": (
+            "What `dlprof doctor --json` prints.",
+            _object(version, {"system": text, "checks": _of(tuple[Check, ...])}),
+        ),
+        "explain": (
+            "What `dlprof explain CODE --json` prints.",
+            _object(version, {"code": text, "summary": text, "text": text}),
+        ),
+        "explain-list": (
+            "What `dlprof explain --json` prints.",
+            _object(version, {"codes": _list(code=str, summary=str)}),
+        ),
+        "brief": (
+            "What `--json --brief` prints of a sweep, a recommendation, a profile or a check.",
+            _brief(version, file),
         ),
         "check": ("What `dlprof check --json` prints.", _object(_fields(CheckReport))),
         "check-self-test": (
@@ -253,6 +283,36 @@ def _line() -> _Schema:
             for kind, record in RECORD_TYPES.items()
         ],
     }
+
+
+def _brief(version: Mapping[str, _Schema], file: Mapping[str, _Schema]) -> _Schema:
+    """As ``brief_document`` cuts it: every key only where there is something to say."""
+    text = {"type": "string"}
+    finding = _object(
+        _fields(Finding, "code", "severity", "title", "predicted_gain"),
+        {"fix": _or_null(text), "dataloader_kwargs": _or_null({"type": "object"})},
+    )
+    target = _object(
+        _fields(TargetCheck, "target"),
+        _fields(CheckReport, "state"),
+        {"not_passed": _of(tuple[str, ...])},
+    )
+    kept = ("dataloader_kwargs", "expected", "confidence", "confidence_reason", "certificate")
+    return _object(
+        version,
+        optional={
+            "error": _error(),
+            **file,
+            **_fields(RunEnd, ended="reason"),
+            **_fields(CheckReport, "state", "explanation"),
+            "targets": {"type": "array", "items": target},
+            **_fields(Recommendation, *kept),
+            "reasons": _of(tuple[str, ...]),
+            "findings": {"type": "array", "items": finding},
+            **_fields(Diagnosis, "stalls"),
+            "cost_s": {"type": "number", "description": "Seconds that it took."},
+        },
+    )
 
 
 def _error() -> _Schema:

@@ -23,7 +23,12 @@ from dlprof.cli.entry import run as dlprof
 from dlprof.engine.baselines import record_entry
 from dlprof.errors import NothingMeasuredError
 from dlprof.records import Run
-from dlprof.report.documents import profile_document, recommend_document, sweep_document
+from dlprof.report.documents import (
+    brief_document,
+    profile_document,
+    recommend_document,
+    sweep_document,
+)
 from dlprof.report.gate.check import check_document
 from dlprof.store import RunWriter
 
@@ -69,6 +74,8 @@ def test_run_files_conform(path: Path) -> None:
 def test_what_is_printed_of_a_run_conforms(made: Run, tmp_path: Path) -> None:
     conforms("sweep", json.loads(sweep_document(made)))
     conforms("profile", json.loads(profile_document(made)))
+    conforms("brief", json.loads(brief_document(sweep_document(made))))
+    conforms("brief", json.loads(brief_document(profile_document(made))))
     if made.recommendation is not None:
         conforms("recommend", json.loads(recommend_document(made, made.recommendation)))
     run_file_conforms(write(tmp_path / "run.dlprof.jsonl", made))
@@ -84,6 +91,7 @@ def test_a_profile_that_failed_conforms() -> None:
 @pytest.mark.parametrize("check", [failing_check(), hostile_check(), baseline_check(slower=0.2)])
 def test_a_check_conforms(check: Any) -> None:
     conforms("check", json.loads(check_document(check)))
+    conforms("brief", json.loads(brief_document(check_document(check))))
 
 
 @pytest.mark.parametrize(
@@ -97,6 +105,12 @@ def test_a_check_conforms(check: Any) -> None:
         ("compare", ["compare", "RUN", "SLOWER"]),
         ("machine", ["machine", "--seconds", "0.05"]),
         ("machine-profile", ["machine", "--machine", "2080ti-box"]),
+        ("machine-list", ["machine", "--list"]),
+        ("doctor", ["doctor"]),
+        ("explain", ["explain", "fetch.io"]),
+        ("explain-list", ["explain"]),
+        ("brief", ["recommend", "RUN", "--brief"]),
+        ("brief", ["check", "data.py:make", "--baseline", "HISTORY", "--brief", "-q"]),
         ("check", ["check", "data.py:make", "--baseline", "HISTORY", "-q"]),
         ("check-self-test", ["check", "data.py:make", "--self-test", "-q"]),
         ("baseline-update", ["baseline", "update", "HISTORY", "data.py:make", "-q"]),
