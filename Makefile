@@ -30,6 +30,7 @@ format: venv
 
 docs: venv
 	$(BIN)/python tools/reference.py
+	$(BIN)/python tools/schema.py
 
 bench: venv
 	$(BIN)/python benchmarks

@@ -5,47 +5,111 @@ that ``kwargs_for`` costs a training script little and the command line answers 
 """
 
 import importlib
-from typing import TYPE_CHECKING
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
+from dlprof import late
 from dlprof.version import __version__
 
 if TYPE_CHECKING:
-    from dlprof.api import SweepOptions, check, load_run, profile, recommend, sweep
+    from dlprof.api import (
+        PredictOptions,
+        RecommendOptions,
+        SweepOptions,
+        TransferOptions,
+        check,
+        compare,
+        load_run,
+        machine,
+        predict,
+        profile,
+        recommend,
+        report,
+        sweep,
+        transfer,
+    )
     from dlprof.errors import DlprofError
     from dlprof.integrations.watch import watch
     from dlprof.saved import kwargs_for
 
 _HOMES = {
     "DlprofError": "dlprof.errors",
+    "PredictOptions": "dlprof.api",
+    "RecommendOptions": "dlprof.api",
     "SweepOptions": "dlprof.api",
+    "TransferOptions": "dlprof.api",
     "check": "dlprof.api",
+    "compare": "dlprof.api",
     "kwargs_for": "dlprof.saved",
     "load_run": "dlprof.api",
+    "machine": "dlprof.machine",
+    "predict": "dlprof.api",
     "profile": "dlprof.api",
     "recommend": "dlprof.api",
+    "report": "dlprof.report",
     "sweep": "dlprof.api",
+    "transfer": "dlprof.transfer",
     "watch": "dlprof.integrations.watch",
 }
 
 __all__ = [
     "DlprofError",
+    "PredictOptions",
+    "RecommendOptions",
     "SweepOptions",
+    "TransferOptions",
     "__version__",
     "check",
+    "compare",
     "kwargs_for",
     "load_run",
+    "machine",
+    "predict",
     "profile",
     "recommend",
+    "report",
     "sweep",
+    "transfer",
     "watch",
 ]
+
+late.HOMES.update(
+    apply="dlprof.targets.loader",
+    notebook_html="dlprof.report.notebook",
+    to_dataframe="dlprof.report.export.rows",
+)
+
+
+class _Room(ModuleType):
+    """A package of ours that has the name of a function: calling it calls that."""
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self.__wrapped__(*args, **options)
+
+    @property
+    def __wrapped__(self) -> Any:
+        """The function, which also gives its signature to ``help``."""
+        return getattr(importlib.import_module("dlprof.api"), self.__name__.rpartition(".")[2])
+
+
+class _Package(ModuleType):
+    def __setattr__(self, name: str, value: object) -> None:
+        # The import system sets each package that it has loaded, whoever asked for it.
+        if isinstance(value, ModuleType) and _HOMES.get(name) == value.__name__:
+            value.__class__ = _Room
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> object:
     """Load a public name from where it lives."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found: object = getattr(importlib.import_module(_HOMES[name]), name)
+    home = importlib.import_module(_HOMES[name])
+    found: object = home if home.__name__ == f"{__name__}.{name}" else getattr(home, name)
     globals()[name] = found
     return found
 

@@ -3,25 +3,46 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import functools
 import importlib
+import inspect
 import io
 import os
 import pickle
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from dlprof.errors import UsageError
+from dlprof.units import quoted
 
 if TYPE_CHECKING:
+    from dlprof.advise.compare import Comparison
+    from dlprof.advise.predict.feed import Feed
+    from dlprof.advise.predict.forecast import Forecast
+    from dlprof.advise.situation import Situation
+    from dlprof.machine.overview import Overview
+    from dlprof.machine.profiles import MachineProfile
     from dlprof.records import Recommendation, Run
     from dlprof.records.gate import CheckReport
+    from dlprof.records.transfer import Transfers
     from dlprof.settings import SweepSettings
 
+_Path = str | os.PathLike[str]
 _Ints = int | str | Sequence[int]
 _Switch = bool | str | Sequence[bool]
+_Format = Literal["text", "html", "markdown", "csv", "parquet", "json", "perfetto"]
+_Parameters = ParamSpec("_Parameters")
+_Answer = TypeVar("_Answer")
+
+_PREDICTED = ("num_workers", "prefetch_factor", "pin_memory", "in_order", "sharing_strategy")
+"""Settings that a prediction may be asked for."""
+
+_LIMITS = ("max_workers", "max_ram", "max_shm", "ranks", "step_time")
+"""What a recommendation keeps to, beside the machine."""
 
 
 class SweepOptions(TypedDict, total=False):
@@ -60,10 +81,87 @@ class SweepOptions(TypedDict, total=False):
     cold_cache: bool
 
 
+class PlaceOptions(TypedDict, total=False):
+    """Where settings are to be used, for :func:`recommend` and :func:`predict`.
+
+    What isn't given is as it was in the run.
+    """
+
+    machine: _Path
+    cores: float | str
+    assume_background: float | str
+    speed: float | str
+    ranks: int
+    step_time: float | str
+
+
+class RecommendOptions(PlaceOptions, total=False):
+    """Options of :func:`recommend`; ``"none"`` lifts a limit of the sweep."""
+
+    max_workers: int | str
+    max_ram: int | str
+    max_shm: int | str
+
+
+class PredictOptions(PlaceOptions, total=False):
+    """Options of :func:`predict`: the values to predict for, and where."""
+
+    num_workers: _Ints
+    prefetch_factor: _Ints
+    pin_memory: _Switch
+    in_order: _Switch
+    sharing_strategy: str | Sequence[str]
+    storage_limit: float | str
+
+
+class TransferOptions(TypedDict, total=False):
+    """Options of :func:`transfer`; ``arg``, ``batch_size`` and ``shuffle`` belong to a target."""
+
+    arg: Mapping[str, object]
+    batch_size: int
+    shuffle: bool
+    device: str
+    all_devices: bool
+    budget: float | str
+    timeout: float | str
+    seed: int
+
+
+def _spelled(
+    *options: type,
+) -> Callable[[Callable[_Parameters, _Answer]], Callable[_Parameters, _Answer]]:
+    """Refuse keywords that a function doesn't have, and name the nearest that it has.
+
+    Args:
+        options: The typed dictionaries that its keywords are from, beside its own.
+    """
+
+    def decorate(function: Callable[_Parameters, _Answer]) -> Callable[_Parameters, _Answer]:
+        parameters = inspect.signature(function).parameters.values()
+        known = [each.name for each in parameters if each.kind is not each.VAR_KEYWORD]
+        known += [key for table in options for key in inspect.get_annotations(table)]
+
+        @functools.wraps(function)
+        def spelled(*args: _Parameters.args, **given: _Parameters.kwargs) -> _Answer:
+            for key in given:
+                if key not in known:
+                    near = difflib.get_close_matches(key, known, n=1)
+                    raise UsageError(
+                        f"dlprof.{function.__name__} has no option {quoted(key)}",
+                        hint=f"Did you mean {near[0]}?" if near else f"Known: {', '.join(known)}.",
+                    )
+            return function(*args, **given)
+
+        return spelled
+
+    return decorate
+
+
+@_spelled(SweepOptions)
 def sweep(
     target: object = None,
     *,
-    output: str | os.PathLike[str] | None = None,
+    output: _Path | None = None,
     resume: bool = False,
     force: bool = False,
     progress: bool = True,
@@ -112,10 +210,11 @@ def sweep(
         )
 
 
+@_spelled(SweepOptions)
 def profile(
     target: object = None,
     *,
-    output: str | os.PathLike[str] | None = None,
+    output: _Path | None = None,
     force: bool = False,
     progress: bool = True,
     **options: Unpack[SweepOptions],
@@ -152,15 +251,16 @@ def profile(
         )
 
 
+@_spelled(SweepOptions)
 def check(
     target: str | None = None,
     *,
     against: str | None = None,
-    baseline: str | os.PathLike[str] | None = None,
+    baseline: _Path | None = None,
     fail_above: float | str = 0.05,
     confidence: float | str = 0.99,
     allow_regression: str = "",
-    directory: str | os.PathLike[str] | None = None,
+    directory: _Path | None = None,
     progress: bool = True,
     **options: Unpack[SweepOptions],
 ) -> CheckReport:
@@ -275,7 +375,7 @@ class _ByName(pickle.Pickler):
         return NotImplemented
 
 
-def load_run(path: str | os.PathLike[str]) -> Run:
+def load_run(path: _Path) -> Run:
     """Read a run file.
 
     Raises:
@@ -286,44 +386,303 @@ def load_run(path: str | os.PathLike[str]) -> Run:
     return read_run(Path(path))
 
 
-def recommend(
-    run: Run | str | os.PathLike[str],
-    *,
-    max_workers: int | str | None = None,
-    max_ram: int | str | None = None,
-    max_shm: int | str | None = None,
-    ranks: int | None = None,
-    step_time: float | str | None = None,
-) -> Recommendation:
+@_spelled(RecommendOptions)
+def recommend(run: Run | _Path, **options: Unpack[RecommendOptions]) -> Recommendation:
     """The settings to use, within limits, from what a run measured.
 
-    For ranks and steps that it didn't measure, from what its calibration predicts, if it holds one;
-    ``basis`` says which. What isn't given is taken from the sweep that measured; ``"none"`` lifts a
-    limit.
+    For machines, cores, ranks and steps that it didn't measure, from what its calibration predicts,
+    if it holds one; ``basis`` says which.
 
     Args:
         run: A run, or the path of its file.
-        max_workers: Most workers of one rank's loader.
-        max_ram: Most memory of all ranks' process trees together, in bytes or like ``"16GiB"``.
-        max_shm: Most shared memory of all ranks together.
-        ranks: Training processes that share the machine.
-        step_time: Length of the training step to keep fed, in seconds or like ``"12ms"``.
+        options: See :class:`RecommendOptions`: limits, and where the settings are to be used.
+
+            - ``machine``: the name of a machine that dlprof knows, or the file of a profile.
+            - ``cores``: cores that all ranks may use together.
+            - ``assume_background``: cores that other processes keep busy.
+            - ``speed``: speed of a core relative to the measured machine's.
+            - ``ranks``: training processes that share the machine.
+            - ``step_time``: length of the training step to keep fed, in seconds or like ``"12ms"``.
+            - ``max_workers``: most workers of one rank's loader.
+            - ``max_ram``: most memory of all ranks' process trees, in bytes or like ``"16GiB"``.
+            - ``max_shm``: most shared memory of all ranks, likewise.
 
     Raises:
         DlprofError: The run can't be read, has no figures, or nothing is within the limits.
     """
     from dlprof.advise.limits import stored_limits
     from dlprof.advise.recommend import recommend as choose
-    from dlprof.records import Run
     from dlprof.settings import asked_limits
 
-    measured = run if isinstance(run, Run) else load_run(run)
-    asked = {
-        "max_workers": max_workers,
-        "max_ram": max_ram,
-        "max_shm": max_shm,
-        "ranks": ranks,
-        "step_time": step_time,
+    measured, given = _loaded(run), dict[str, Any](options)
+    profile = _profile(given.get("machine"))
+    asked = asked_limits({key: given.get(key) for key in _LIMITS}) | _place(given)
+    return choose(
+        measured,
+        dataclasses.replace(stored_limits(measured.header.settings), **asked),
+        machine=None if profile is None else profile.to_machine(),
+        ghz=None if profile is None else profile.base_ghz,
+    )
+
+
+@overload
+def predict(
+    run: Run | _Path, *, feed: Literal[False] = False, **options: Unpack[PredictOptions]
+) -> Forecast: ...
+
+
+@overload
+def predict(
+    run: Run | _Path,
+    *,
+    feed: Literal[True],
+    max_wait: float | str | None = None,
+    **options: Unpack[PredictOptions],
+) -> Feed: ...
+
+
+@_spelled(PredictOptions)
+def predict(
+    run: Run | _Path,
+    *,
+    feed: bool = False,
+    max_wait: float | str | None = None,
+    **options: Unpack[PredictOptions],
+) -> Forecast | Feed:
+    """What settings, cores, ranks or a step that were not measured would give. Measures nothing.
+
+    Args:
+        run: A run that holds a calibration, as those of sweeps and profiles do, or its path.
+        feed: Find the fewest workers and cores that keep the step fed instead.
+        max_wait: With ``feed``, the share of time that a step which is fed may wait: a fraction or
+            like ``"2%"``, which is the default.
+        options: See :class:`PredictOptions`: the values to predict for, as for :func:`sweep`, and
+            where, as for :func:`recommend`. ``storage_limit`` is what the storage gives to all
+            ranks together, in bytes a second or like ``"2GB/s"``.
+
+    Returns:
+        The predictions in ``rows``, in the order of what configurations cost; with ``feed`` what
+        it takes.
+
+    Raises:
+        DlprofError: The run can't be read or holds no calibration, or a value can't be used.
+    """
+    from dlprof.advise.predict.cells import base_config, configs_of, wanted_configs
+    from dlprof.advise.predict.feed import feed as fewest
+    from dlprof.advise.predict.forecast import forecast
+    from dlprof.advise.thresholds import FED_WAIT_FRACTION
+
+    if max_wait is not None and not feed:
+        raise UsageError("max_wait belongs to feed", hint="Give feed=True too, or leave it out.")
+    measured, given = _loaded(run), dict[str, Any](options)
+    read = {key: _read(key, given.pop(key, None)) for key in _PREDICTED}
+    axes = {key: values for key, values in read.items() if values is not None}
+    situation = _situation(measured, given)
+    if not feed:
+        return forecast(measured, wanted_configs(measured, situation, axes), situation)
+    for name in ("num_workers", "prefetch_factor"):
+        if name in axes:
+            raise UsageError(f"feed finds {name} by itself", hint=f"Leave {name} out.")
+    base, *more = configs_of(base_config(measured), axes)
+    if more:
+        raise UsageError(
+            "feed takes one value of each setting", hint="Ask for each of them by itself."
+        )
+    wait = _read("max_wait", max_wait)
+    return fewest(
+        measured, situation, max_wait=FED_WAIT_FRACTION if wait is None else wait, base=base
+    )
+
+
+@_spelled()
+def compare(
+    a: Run | _Path, b: Run | _Path, *, num_workers: int | None = None, best: bool = False
+) -> Comparison:
+    """Why one run is faster than another: two machines, two commits, two settings.
+
+    Args:
+        a: The run that is compared with, or its path.
+        b: The other; rates are B over A.
+        num_workers: Compare only configurations of so many workers.
+        best: Compare the fastest of each run, also where they share settings.
+
+    Returns:
+        The difference in ``ratio``, and the parts that add up to it in ``parts``.
+
+    Raises:
+        DlprofError: A run can't be read or has no rate, or the two can't be compared.
+    """
+    from dlprof.advise.compare import compare as split
+
+    return split(_loaded(a), _loaded(b), num_workers=num_workers, best=best)
+
+
+@_spelled(TransferOptions)
+def transfer(
+    target: str | None = None, *, progress: bool = True, **options: Unpack[TransferOptions]
+) -> Transfers:
+    """Measure how fast batches reach the device, and what pinned memory changes.
+
+    Args:
+        target: TARGET as on the command line, of which a batch is copied too.
+        progress: Whether to show progress on standard error.
+        options: See :class:`TransferOptions`. ``all_devices`` copies to all of them, one by one
+            and at once, which slows down others who use them.
+
+    Raises:
+        DlprofError: The device is not there, the target can't be loaded, or nothing was measured.
+    """
+    from dlprof.engine.transfer import TransferOptions as Asked
+    from dlprof.engine.transfer import run_transfer
+    from dlprof.report.live import open_listener
+
+    if not isinstance(target, str | None):
+        raise UsageError(
+            "A live object can't be copied from here",
+            hint="Name what makes it, as in 'file.py:make_loader'.",
+        )
+    asked = Asked.of({"target": target, **options})
+    with open_listener(quiet=not progress, verbose=False) as listener:
+        return run_transfer(asked, listener)
+
+
+@overload
+def machine(*, seconds: float = 1.0, save: _Path | None = None) -> Overview: ...
+
+
+@overload
+def machine(*, machine: _Path) -> MachineProfile: ...
+
+
+@_spelled()
+def machine(
+    *,
+    machine: _Path | None = None,
+    seconds: float | None = None,
+    save: _Path | None = None,
+) -> Overview | MachineProfile:
+    """What this machine offers to a job, what limits it, and who else is using it.
+
+    Args:
+        machine: The name of a machine that dlprof knows, or the file of a machine profile, to
+            read that instead of this one.
+        seconds: How long to watch who uses it; a second by default.
+        save: Write what was found as a machine profile (TOML); comments in the file stay.
+
+    Raises:
+        DlprofError: The profile can't be read or written, or ``seconds`` is no time to watch for.
+    """
+    from dlprof.machine.overview import survey
+    from dlprof.machine.profiles import MachineProfile, save_profile
+
+    profile = _profile(machine)
+    if profile is not None:
+        if seconds is not None or save is not None:
+            raise UsageError(
+                f"{'seconds' if save is None else 'save'} and machine don't go together",
+                hint="A profile describes a machine that can't be watched from here.",
+            )
+        return profile
+    overview = survey(1.0 if seconds is None else seconds)
+    if save is not None:
+        seen = MachineProfile.of(overview.machine, datetime.now(UTC).date())
+        save_profile(Path(save), seen)
+    return overview
+
+
+@overload
+def report(
+    run: Run | _Path, output: None = None, *, format: _Format | None = None, force: bool = False
+) -> str: ...
+
+
+@overload
+def report(
+    run: Run | _Path, output: _Path, *, format: _Format | None = None, force: bool = False
+) -> Path: ...
+
+
+@_spelled()
+def report(
+    run: Run | _Path,
+    output: _Path | None = None,
+    *,
+    format: _Format | None = None,  # noqa: A002 - as on the command line
+    force: bool = False,
+) -> str | Path:
+    """A run for people and other programs: HTML, Markdown, CSV, Parquet, JSON or a trace.
+
+    Args:
+        run: A run, or the path of its file.
+        output: Where to; ``None`` returns the text.
+        format: How it is written; by default by the suffix of ``output``, else as text.
+        force: Replace ``output`` if it exists.
+
+    Returns:
+        The text, or the path that was written.
+
+    Raises:
+        DlprofError: The run can't be read, or not be written so or there.
+    """
+    from dlprof.files import replace_file
+    from dlprof.report.export.formats import check_output, format_for, render_as
+
+    file = None if output is None else Path(output)
+    written_as = format_for(format, file)
+    measured = _loaded(run)
+    if file is None:
+        return render_as(measured, written_as).decode()
+    check_output(file, Path(measured.path), force=force)
+    replace_file(file, render_as(measured, written_as))
+    return file
+
+
+def _loaded(run: Run | _Path) -> Run:
+    from dlprof.records import Run
+
+    return run if isinstance(run, Run) else load_run(run)
+
+
+def _read(key: str, value: object | None) -> Any:
+    """The value of an option; ``None`` where it isn't given."""
+    from dlprof.settings import parse_option
+
+    return None if value is None else parse_option(key, value)
+
+
+def _profile(path: _Path | None) -> MachineProfile | None:
+    """What the file of a machine profile says; ``None`` without one."""
+    if path is None:
+        return None
+    from dlprof.machine.profiles import read_profile
+
+    return read_profile(Path(path))
+
+
+def _place(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The cores that are asked for, as fields of ``Constraints``."""
+    return {
+        "cores": _read("cores", given.get("cores")),
+        "neighbours": _read("assume_background", given.get("assume_background")),
+        "speed": _read("speed", given.get("speed")),
     }
-    limits = stored_limits(measured.header.settings)
-    return choose(measured, dataclasses.replace(limits, **asked_limits(asked)))
+
+
+def _situation(run: Run, given: Mapping[str, Any]) -> Situation:
+    """What :class:`PlaceOptions` and ``storage_limit`` ask of a run together."""
+    from dlprof.advise.situation import Situation
+    from dlprof.records import Constraints
+
+    profile = _profile(given.get("machine"))
+    step = given.get("step_time")
+    return Situation.of(
+        run,
+        Constraints(
+            ranks=_read("ranks", given.get("ranks")) or 1,
+            step_s=None if step is None else _read("step_time", step) or 0.0,
+            **_place(given),
+        ),
+        None if profile is None else profile.to_machine(),
+        ghz=None if profile is None else profile.base_ghz,
+        storage_bytes_per_s=_read("storage_limit", given.get("storage_limit")),
+    )

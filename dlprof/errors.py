@@ -59,6 +59,15 @@ class DlprofError(Exception):
         self.hint = hint
         self.traceback = traceback
 
+    def __str__(self) -> str:
+        """What is wrong and what to do about it, as tracebacks and logs show it.
+
+        >>> str(FileError("The disk is full", hint="Free some space."))
+        'The disk is full. Free some space.'
+        """
+        stop = "" if not self.hint or self.message.endswith((".", "!", "?")) else "."
+        return f"{self.message}{stop} {self.hint}".rstrip()
+
     @property
     def document(self) -> dict[str, object]:
         """As scripts read it: ``kind``, ``message``, ``hint``, and ``failures`` where there are."""

@@ -233,7 +233,4 @@ def with_hint(message: str, hint: str) -> str:
     >>> with_hint("The disk is full", "Free some space.")
     'The disk is full. Free some space.'
     """
-    if not hint:
-        return message
-    stop = "" if message.endswith((".", "!", "?")) else "."
-    return f"{message}{stop} {hint}"
+    return str(UsageError(message, hint=hint))

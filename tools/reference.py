@@ -123,7 +123,7 @@ def _parted(text: str) -> tuple[str, str]:
 def builtin_table(name: str) -> str:
     """The parameters of a built-in target."""
     options = options_of(TargetSpec(text=name, kind="builtin", source=name), {})
-    texts = _described(type(options))
+    texts = described(type(options))
     rows = (
         [
             f"`{field.name}`",
@@ -155,7 +155,7 @@ def record_tables() -> str:
                 continue
             seen.add(found)
             title = f"## Record `{kind}`" if found is record_type else f"### {found.__name__}"
-            parts.append(f"{title}\n\n{_summary(found)}\n\n{_record_table(found)}")
+            parts.append(f"{title}\n\n{summary(found)}\n\n{_record_table(found)}")
             waiting = [*_held_by(found), *waiting]
     return "\n".join(parts)
 
@@ -171,7 +171,7 @@ def profile_tables() -> str:
 
 
 def _key_table(profile: type) -> str:
-    texts = _described(profile)
+    texts = described(profile)
     rows = (
         [
             f"`{field.name}`",
@@ -183,12 +183,13 @@ def _key_table(profile: type) -> str:
     return _table(("key", "required", "meaning"), rows)
 
 
-def _summary(record_type: type) -> str:
+def summary(record_type: type) -> str:
+    """The first sentence of a record's docstring."""
     return _cell((inspect.getdoc(record_type) or "").partition("\n\n")[0])
 
 
 def _record_table(record_type: type) -> str:
-    hints, texts = typing.get_type_hints(record_type), _described(record_type)
+    hints, texts = typing.get_type_hints(record_type), described(record_type)
     head = ("field", "type", "unit", "meaning")
     return _table(
         head,
@@ -204,7 +205,7 @@ def _as_json(text: str) -> str:
     return text.replace("`None`", "`null`")
 
 
-def _described(record_type: type) -> dict[str, str]:
+def described(record_type: type) -> dict[str, str]:
     """What the docstring says of each field."""
     attributes = (inspect.getdoc(record_type) or "").partition("Attributes:\n")[2]
     return {match["name"]: match["text"] for match in _FIELD.finditer(attributes)}

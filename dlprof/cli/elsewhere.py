@@ -3,15 +3,10 @@
 
 from __future__ import annotations
 
-import math
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-
-from dlprof.errors import UsageError
-from dlprof.units import parse_bytes, quoted
 
 if TYPE_CHECKING:
     from dlprof.advise.situation import Situation
@@ -69,82 +64,6 @@ StorageLimit = Annotated[
     ),
 ]
 
-_NUMBER = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?|\.[0-9]{1,9}")
-_MOST_CORES = 100_000.0
-_MOST_SPEED = 100.0
-_LEAST = 0.01
-
-
-def number(
-    flag: str, text: str | None, *, low: float, high: float, example: str = "8"
-) -> float | None:
-    """A number that an option was given; ``None`` where it wasn't.
-
-    Raises:
-        UsageError: It is none, or out of range.
-    """
-    if text is None:
-        return None
-    value = float(text) if _NUMBER.fullmatch(text.strip()) else math.nan
-    if not low <= value <= high:
-        raise UsageError(
-            f"{flag}: {quoted(text)} is not a number from {low:g} to {high:g}",
-            hint=f"Give one, such as {flag} {example}.",
-        )
-    return value
-
-
-def cores_of(text: str | None) -> float | None:
-    """``--cores``; a part of a core counts, as quotas have it."""
-    return number("--cores", text, low=_LEAST, high=_MOST_CORES)
-
-
-def neighbours_of(text: str | None) -> float | None:
-    """``--assume-background``."""
-    return number("--assume-background", text, low=0.0, high=_MOST_CORES, example="12")
-
-
-def speed_of(text: str | None) -> float | None:
-    """``--speed``."""
-    return number("--speed", text, low=_LEAST, high=_MOST_SPEED, example="0.8")
-
-
-def storage_limit_of(text: str | None) -> float | None:
-    """Bytes a second from ``2GB/s``; the ``/s`` may be left out.
-
-    Raises:
-        UsageError: It is no size, or nothing.
-    """
-    if text is None:
-        return None
-    hint = "Give a size a second, such as --storage-limit 2GB/s."
-    try:
-        size = parse_bytes(text.strip().removesuffix("/s"))
-    except UsageError as error:
-        raise UsageError(f"--storage-limit: {error.message}", hint=hint) from None
-    if not size:
-        raise UsageError("--storage-limit: storage that gives nothing feeds nobody", hint=hint)
-    return float(size)
-
-
-def share_of(flag: str, text: str | None) -> float | None:
-    """A share of time from ``2%`` or ``0.02``.
-
-    Raises:
-        UsageError: It is none, or not between 0 and 1.
-    """
-    if text is None:
-        return None
-    bare = text.strip()
-    digits = bare.removesuffix("%").strip()
-    value = float(digits) if _NUMBER.fullmatch(digits) else math.nan
-    value = value / 100 if bare.endswith("%") else value
-    if not 0 < value < 1:
-        raise UsageError(
-            f"{flag}: {quoted(text)} is not a share of time", hint=f"Give one, such as {flag} 2%."
-        )
-    return value
-
 
 def profile_of(path: Path | None) -> MachineProfile | None:
     """The machine that ``--machine`` names; ``None`` without one.
@@ -183,20 +102,24 @@ def situation_of(
     return Situation.of(
         run,
         Constraints(
-            ranks=_option("ranks", ranks) or 1,
-            step_s=None if step_time is None else _option("step_time", step_time) or 0.0,
-            cores=cores_of(cores),
-            neighbours=neighbours_of(neighbours),
-            speed=speed_of(speed),
+            ranks=option("ranks", ranks) or 1,
+            step_s=None if step_time is None else option("step_time", step_time) or 0.0,
+            cores=option("cores", cores),
+            neighbours=option("assume_background", neighbours),
+            speed=option("speed", speed),
         ),
         None if profile is None else profile.to_machine(),
         ghz=None if profile is None else profile.base_ghz,
-        storage_bytes_per_s=storage_limit_of(storage_limit),
+        storage_bytes_per_s=option("storage_limit", storage_limit),
     )
 
 
-def _option(key: str, text: str | None) -> Any:
-    """The value of an option that a sweep has too."""
+def option(key: str, text: str | None) -> Any:
+    """The value of an option; ``None`` where it wasn't given.
+
+    Raises:
+        UsageError: It is none, or out of range.
+    """
     if text is None:
         return None
     from dlprof.settings import parse_option

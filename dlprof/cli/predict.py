@@ -92,7 +92,7 @@ def predict(  # noqa: PLR0913 - a command has as many parameters as it has optio
             "sharing_strategy": sharing_strategy,
         }
     )
-    wait = elsewhere.share_of("--max-wait", max_wait)
+    wait = elsewhere.option("max_wait", max_wait)
     if wait is not None and not feed:
         raise UsageError("--max-wait belongs to --feed", hint="Give --feed too, or leave it out.")
     if method is not None:

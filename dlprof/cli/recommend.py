@@ -93,9 +93,9 @@ def recommend(  # noqa: PLR0913 - a command has as many parameters as it has opt
         limits = dataclasses.replace(limits, **asked_limits(asked))
     limits = dataclasses.replace(
         limits,
-        cores=elsewhere.cores_of(cores),
-        neighbours=elsewhere.neighbours_of(neighbours),
-        speed=elsewhere.speed_of(speed),
+        cores=elsewhere.option("cores", cores),
+        neighbours=elsewhere.option("assume_background", neighbours),
+        speed=elsewhere.option("speed", speed),
     )
     profile = elsewhere.profile_of(machine)
     answer = advise(

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from dlprof.cli import options, streams
-from dlprof.errors import ExitCode, UsageError
+from dlprof.errors import ExitCode
 
 _ALL_DEVICES = (
     "dlprof: --all-devices keeps the links of all devices busy; on a shared machine that slows "
@@ -70,59 +70,30 @@ def transfer(  # noqa: PLR0913 - a command has as many parameters as it has opti
     Copies plain buffers of 4 KB to 256 MB, and with --target a batch of one's own. Without an
     accelerator it measures copies within the host's memory, the upper bound.
     """
-    of_target = {"--arg": arg, "--batch-size": batch_size, "--shuffle": shuffle}
-    for name, value in of_target.items():
-        if target is None and value is not None:
-            raise UsageError(
-                f"{name} belongs to --target", hint="Give --target too, or leave it out."
-            )
-    flags = {
-        "target": target,
-        "arg": arg,
-        "batch_size": batch_size,
-        "shuffle": shuffle,
-        "device": device,
-        "budget": budget,
-        "timeout": timeout,
-        "seed": seed,
-    }
-    given = _given({name: value for name, value in flags.items() if value is not None})
-    if all_devices:
-        if "device" in given:
-            raise UsageError(
-                "--device and --all-devices don't go together", hint="Leave one of them out."
-            )
-        if not quiet:
-            sys.stderr.write(_ALL_DEVICES)
-    _run(given | {"all_devices": all_devices}, as_json=as_json, quiet=quiet, verbose=verbose)
-
-
-def _given(flags: dict[str, object]) -> dict[str, Any]:
-    """The options as read by the rules that all commands share, by the settings' own names."""
-    from dlprof.settings import by_key
-
-    table = by_key()
-    read = {
-        table[name].field: table[name].read(value, table[name].flag)
-        for name, value in flags.items()
-    }
-    sizes = read.pop("batch_size", None)
-    if sizes is not None and len(sizes) > 1:
-        raise UsageError("--batch-size takes one value here", hint="Give one of them.")
-    return read if sizes is None else read | {"batch_size": sizes[0]}
-
-
-def _run(asked: dict[str, Any], *, as_json: bool, quiet: bool, verbose: bool) -> None:
     from dlprof.cli.measuring import signals_while_measuring
     from dlprof.engine.transfer import TransferOptions, run_transfer
     from dlprof.report.live import open_listener
     from dlprof.report.transfer import transfer_document, transfer_report
 
+    given = {
+        "target": target,
+        "arg": arg,
+        "batch_size": batch_size,
+        "shuffle": shuffle,
+        "device": device,
+        "all_devices": all_devices,
+        "budget": budget,
+        "timeout": timeout,
+        "seed": seed,
+    }
+    asked = TransferOptions.of(given, lambda key: "--" + key.replace("_", "-"))
+    if all_devices and not quiet:
+        sys.stderr.write(_ALL_DEVICES)
     with signals_while_measuring(), open_listener(quiet=quiet, verbose=verbose) as listener:
-        found = run_transfer(TransferOptions(**asked), listener)
+        found = run_transfer(asked, listener)
     if as_json:
         streams.write_result(transfer_document(found))
     else:
         streams.print_result(transfer_report(found), verbose=verbose)
-    if asked.get("target") is not None and found.batch is None:
+    if target is not None and found.batch is None:
         raise typer.Exit(ExitCode.NOTHING_MEASURED)  # the result says why

@@ -18,6 +18,7 @@ from dlprof.machine import inspect_machine
 from dlprof.machine.numa import node_cpus
 from dlprof.records import Machine
 from dlprof.records.transfer import BatchTransfer, DeviceTransfer, TogetherRate, Transfers
+from dlprof.settings import by_key
 from dlprof.store.codec import from_json
 from dlprof.targets.builtin import prepare
 from dlprof.targets.grammar import parse_target
@@ -71,6 +72,42 @@ class TransferOptions:
     shuffle: bool | None = None
     seed: int = 0
     timeout_s: float = 300.0
+
+    @classmethod
+    def of(
+        cls, given: Mapping[str, object | None], named: Callable[[str], str] = str
+    ) -> TransferOptions:
+        """What was asked for, read by the rules that all commands share.
+
+        Args:
+            given: Texts or natural values under the keys of a sweep's options, and
+                ``all_devices``; ``None`` is not given.
+            named: What an option is called where it was given.
+
+        Raises:
+            UsageError: A value can't be used, or two don't go together.
+        """
+        asked = {key: value for key, value in given.items() if value is not None}
+        every = bool(asked.pop("all_devices", False))
+        for key in ("arg", "batch_size", "shuffle"):
+            if key in asked and "target" not in asked:
+                raise UsageError(
+                    f"{named(key)} belongs to {named('target')}",
+                    hint=f"Give {named('target')} too, or leave it out.",
+                )
+        if every and "device" in asked:
+            raise UsageError(
+                f"{named('device')} and {named('all_devices')} don't go together",
+                hint="Leave one of them out.",
+            )
+        options = by_key()
+        read = {options[key].field: options[key].read(v, named(key)) for key, v in asked.items()}
+        sizes = read.pop("batch_size", None)
+        if sizes is not None and len(sizes) > 1:
+            raise UsageError(
+                f"{named('batch_size')} takes one value here", hint="Give one of them."
+            )
+        return cls(**read, batch_size=None if sizes is None else sizes[0], all_devices=every)
 
 
 class TransferListener(Protocol):

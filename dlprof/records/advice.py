@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
+from dlprof import late
 from dlprof.records.config import Config, Estimate
 from dlprof.records.findings import Finding
 from dlprof.records.record import record
 
+_Loader = TypeVar("_Loader")
 Confidence = Literal["high", "medium", "low"]
 
 USELESS = 0.5
@@ -254,3 +256,28 @@ class Recommendation:
     basis: Literal["measured", "predicted"] = "measured"
     cases: tuple[PredictedCase, ...] = ()
     measure_there: tuple[ToMeasure, ...] = ()
+
+    def apply(self, loader: _Loader) -> _Loader:
+        """A loader like this one, with the recommended settings.
+
+        Everything else is as the loader has it: dataset, sampler, ``collate_fn``,
+        ``worker_init_fn``, generator. ``sharing_strategy`` and ``worker_threads``, which are no
+        arguments of a DataLoader, are set in its workers too.
+
+        Args:
+            loader: A DataLoader, or a loader around one, such as ``webdataset.WebLoader``. It
+                stays as it is.
+
+        Returns:
+            A new loader of the same class.
+
+        Raises:
+            UsageError: ``loader`` is no DataLoader, or a setting can't be changed on it.
+            TargetError: The loader's class refuses to be made again.
+        """
+        applied: _Loader = late.call("apply", self.config, loader)
+        return applied
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return str(late.call("notebook_html", self))

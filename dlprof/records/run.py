@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from dlprof import late
 from dlprof.records.advice import Recommendation
 from dlprof.records.calibration import Calibration, SweepPrediction
 from dlprof.records.findings import Diagnosis, Finding
@@ -130,3 +131,25 @@ class Run:
             for trial in self.trials
             if trial.outcome == "completed" and trial.purpose == "measure"
         )
+
+    def to_dataframe(self, library: Literal["pandas", "polars"] | None = None) -> Any:
+        """The trials as a table: a row for each, every figure in a column with a type of its own.
+
+        Rows and columns are those of ``dlprof report RUN -o trials.csv``. Units are in the columns'
+        names, and a figure that is not available is missing.
+
+        Args:
+            library: What makes the table: ``pandas``, ``polars``, or ``None`` for pandas where it
+                is installed and polars otherwise.
+
+        Returns:
+            A ``pandas.DataFrame`` or a ``polars.DataFrame``.
+
+        Raises:
+            UsageError: The library is not installed.
+        """
+        return late.call("to_dataframe", self, library)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the page of ``dlprof report RUN -o page.html``."""
+        return str(late.call("notebook_html", self))

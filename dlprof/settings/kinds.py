@@ -21,6 +21,7 @@ from dlprof.units import (
     quoted,
 )
 
+_NUMBER = re.compile(r"\s*(?:[0-9]{1,9}(?:\.[0-9]{1,9})?|\.[0-9]{1,9})\s*")
 # With a letter for the drive, so that C:\data\steps.py:run is understood.
 _CALLABLE = re.compile(r"(?:[A-Za-z]:)?[^:]+:[A-Za-z_][\w.]*")
 _DEVICE = re.compile(r"auto|cpu|(?:cuda|xpu|mps|mtia|hpu|npu)(?::[0-9]{1,4})?")
@@ -138,6 +139,55 @@ def whole(low: int, high: int) -> Kind:
         return value
 
     return Kind(read, f"a whole number from {low} to {high}")
+
+
+def number(low: float, high: float, example: str) -> Kind:
+    """One number, of which a part may count."""
+    allowed = f"a number from {low:g} to {high:g}"
+
+    def read(raw: object) -> float:
+        value = _number(raw)
+        if not low <= value <= high:  # also where it is none
+            raise _wrong(raw, allowed)
+        return value
+
+    return Kind(read, f"{allowed}, such as {example}")
+
+
+def share() -> Kind:
+    """A share of a whole between 0 and 1: ``0.02``, or a text such as ``2%``."""
+
+    def read(raw: object) -> float:
+        percent = isinstance(raw, str) and raw.strip().endswith("%")
+        value = _number(raw.strip().removesuffix("%") if isinstance(raw, str) else raw)
+        value = value / 100 if percent else value
+        if not 0 < value < 1:
+            raise _wrong(raw, "a share")
+        return value
+
+    return Kind(read, "a share above 0 and below 1, such as 2% or 0.02")
+
+
+def rate() -> Kind:
+    """Bytes a second, or a text such as ``2GB/s``, of which the ``/s`` may be left out."""
+
+    def read(raw: object) -> float:
+        if isinstance(raw, str):
+            value = float(parse_bytes(raw.strip().removesuffix("/s")))
+        else:
+            value = _number(raw)
+        if not 0 < value < math.inf:
+            raise _wrong(raw, "a size a second above 0")
+        return value
+
+    return Kind(read, "a size a second above 0, such as 2GB/s")
+
+
+def _number(raw: object) -> float:
+    """A number or a text of one; ``nan``, which is within no limits, for anything else."""
+    if isinstance(raw, str):
+        return float(raw) if _NUMBER.fullmatch(raw) else math.nan
+    return _seconds(raw) if _is_int(raw) or isinstance(raw, float) else math.nan
 
 
 def duration(low: float, high: float, example: str) -> Kind:

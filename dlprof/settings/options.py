@@ -206,6 +206,40 @@ OPTIONS = (
 )
 """In the order in which ``print_config`` writes them."""
 
+ELSEWHERE = (
+    Option(
+        key="cores",
+        field="cores",
+        kind=kinds.number(0.01, 100_000, "8"),
+        text="Cores that all ranks may use together.",
+    ),
+    Option(
+        key="assume_background",
+        field="neighbours",
+        kind=kinds.number(0, 100_000, "12"),
+        text="Cores that other processes on the machine keep busy.",
+    ),
+    Option(
+        key="speed",
+        field="speed",
+        kind=kinds.number(0.01, 100, "0.8"),
+        text="Speed of a core relative to the measured machine's.",
+    ),
+    Option(
+        key="storage_limit",
+        field="storage_bytes_per_s",
+        kind=kinds.rate(),
+        text="What the storage gives to all ranks together; bare numbers are bytes a second.",
+    ),
+    Option(
+        key="max_wait",
+        field="max_wait",
+        kind=kinds.share(),
+        text="Share of time that a step which is fed may wait.",
+    ),
+)
+"""Of questions about a place that was not measured; no file and no variable sets them."""
+
 
 @functools.cache
 def by_key() -> Mapping[str, Option]:
@@ -214,15 +248,15 @@ def by_key() -> Mapping[str, Option]:
 
 
 def parse_option(key: str, raw: object, origin: str | None = None) -> Any:
-    """The value of one option, for commands that take some of a sweep's options.
+    """The value of one option, for commands that take some of a sweep's options and their own.
 
     Args:
-        key: The option's configuration key, such as ``max_ram``.
+        key: The option's name, such as ``max_ram`` or ``cores``.
         raw: A text, or a natural TOML or Python value.
         origin: Where it was given; the flag where this is ``None``.
 
     Raises:
         UsageError: Names the origin and the value, and says what is allowed.
     """
-    option = by_key()[key]
+    option = by_key().get(key) or next(each for each in ELSEWHERE if each.key == key)
     return option.read(raw, option.flag if origin is None else origin)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from dlprof.errors import TargetError
+from dlprof.errors import TargetError, UsageError
 from dlprof.records import Config
 from dlprof.targets.build import BuiltTarget
+from dlprof.targets.describe import type_name
 from dlprof.targets.epoch import EpochGate
 from dlprof.targets.factory import Factory
+from dlprof.targets.faults import one_line, user_traceback
 from dlprof.targets.inner import core_of, dataloader_of
-from dlprof.targets.parts import LoaderParts
+from dlprof.targets.parts import LoaderParts, take_apart
 from dlprof.targets.workers import WorkerSetup
 
-__all__ = ["EpochGate", "make_loader"]
+__all__ = ["EpochGate", "apply", "make_loader"]
+
+_WHERE_MADE = "Set them where the loader is made: recommendation.dataloader_kwargs has them."
 
 
 def make_loader(
@@ -61,6 +66,43 @@ def make_loader(
         gate.attach(loader)
     result: Iterable[Any] = loader
     return result
+
+
+def apply(config: Config, loader: Any) -> Any:
+    """A loader of one's own with a configuration; see :meth:`dlprof.records.Recommendation.apply`.
+
+    Args:
+        config: What to set.
+        loader: A DataLoader, or a loader around one; it is left as it is.
+
+    Raises:
+        UsageError: ``loader`` is neither.
+        TargetError: It can't be made again with these settings.
+    """
+    inner = dataloader_of(loader)
+    if inner is None:
+        raise UsageError(
+            f"Settings are applied to a DataLoader, and this is {type_name(loader)}",
+            hint="Pass the DataLoader, or make one with recommendation.dataloader_kwargs.",
+        )
+    config = config.canonical()
+    try:
+        parts = take_apart(inner, None if inner is loader else loader)
+        own = parts.kept["worker_init_fn"]
+        if isinstance(own, WorkerSetup):  # of settings that were applied before
+            kept = {**parts.kept, "worker_init_fn": own.user_init}
+            parts = dataclasses.replace(parts, kept=kept)
+        made = _rebuild(parts, config)
+    except TargetError as error:
+        raise TargetError(error.message, hint=_WHERE_MADE, traceback=error.traceback) from error
+    except Exception as error:  # classes around a DataLoader are copied in their own ways
+        raise TargetError(
+            f"{type_name(loader)} can't be made again with other settings: {one_line(error)}",
+            hint=_WHERE_MADE,
+            traceback=user_traceback(error),
+        ) from error
+    _set_up_workers(made, config, None)
+    return made
 
 
 def _needs_factory(parts: LoaderParts, factory: Factory | None, config: Config) -> bool:

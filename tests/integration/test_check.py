@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from schemas import conforms
 
 from dlprof import trial
 from dlprof.engine.check import run_check
@@ -246,6 +247,7 @@ def test_the_command_ends_with_3_and_tells_ci(repository: Path, tmp_path: Path) 
     assert list(temporary.iterdir()) == []
     assert done.returncode == 3, done.stderr
     document = json.loads(done.stdout)
+    conforms("check", document)
     assert document["state"] == "fail"
     assert json.loads(files["-o"].read_text()) == document
     assert "::error file=data.py,line=15,title=dlprof" in done.stderr

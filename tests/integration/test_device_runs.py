@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from schemas import conforms
 
 from dlprof.records import Config
 from dlprof.trial.bench import Bench
@@ -85,6 +86,7 @@ def test_transfer_brings_a_batch_over_without_an_accelerator(tmp_path: Path) -> 
     found = _dlprof(
         tmp_path, "transfer", "--device", "cpu", "--budget", "1s", "--target", "synthetic:cpu_ms=0"
     )
+    conforms("transfer", found)
     assert [device["device"] for device in found["devices"]] == ["cpu"]
     assert found["batch"]["tensors_count"] >= 1
     assert found["batch"]["together"][0]["way"] == "pageable"

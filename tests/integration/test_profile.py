@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from schemas import conforms, run_file_conforms
 from test_sweep import TARGETS, dlprof
 
 from dlprof.records import AGE_STAGES
@@ -19,6 +20,7 @@ def profile(place: Path, *arguments: str) -> dict[str, Any]:
     done = dlprof(place, "profile", *arguments, *QUICK, "-o", "run.dlprof.jsonl", "--json")
     assert done.returncode == 0, done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
+    conforms("profile", document)
     return document
 
 
@@ -40,6 +42,7 @@ def test_waiting_without_workers_is_told_with_a_remedy(tmp_path: Path) -> None:
 
 def test_the_run_file_holds_all_of_it(tmp_path: Path) -> None:
     profile(tmp_path, WAITING, "--num-workers", "1", "--batch-size", "2")
+    run_file_conforms(tmp_path / "run.dlprof.jsonl")
     run = read_run(tmp_path / "run.dlprof.jsonl")
     assert run.diagnosis is not None
     assert run.calibration is not None

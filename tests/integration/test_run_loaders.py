@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from golden import drawn
+from schemas import conforms, run_file_conforms
 
 from dlprof.records import Run, WatchedLoader
 from dlprof.report.screen import run_report
@@ -152,7 +153,9 @@ def test_a_script_that_waits_is_told_why(tmp_path: Path) -> None:
     said = " ".join(done.stderr.split())
     assert "train.py:10 spends" in said
     assert f"Bottleneck {run.diagnosis.findings[0].title}" in said
+    run_file_conforms(tmp_path / "run.dlprof.jsonl")
     document = json.loads((tmp_path / "run.json").read_text())
+    conforms("run", document)
     assert document["findings"][0]["code"] == run.diagnosis.findings[0].code
 
 

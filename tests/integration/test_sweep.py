@@ -13,6 +13,7 @@ from typing import Any
 
 import psutil
 import pytest
+from schemas import conforms, run_file_conforms
 
 from dlprof.store import read_run
 
@@ -82,7 +83,8 @@ def test_every_built_in_is_swept(tmp_path: Path, target: str) -> None:
     assert done.returncode == 0, done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
 
-    assert document["schema_version"] == 1
+    conforms("sweep", document)
+    run_file_conforms(tmp_path / "run.dlprof.jsonl")
     assert {trial["outcome"] for trial in document["trials"]} == {"completed"}
     assert len(document["trials"]) >= 3  # the slower one may be ruled out after its first
     assert all(trial["samples_per_s"]["value"] > 0 for trial in document["trials"])

@@ -63,9 +63,9 @@ def test_a_path_with_braces_is_named_as_it_is() -> None:
 
 def test_a_folder_that_takes_no_files_is_not_called_missing(tmp_path: Path) -> None:
     refused = OSError(errno.ENOENT, "No such file or directory")  # as /proc says
-    assert str(write_fault(tmp_path / "a", refused)) == f"No file can be written to {tmp_path}"
+    assert write_fault(tmp_path / "a", refused).message == f"No file can be written to {tmp_path}"
     missing = tmp_path / "nowhere"
-    assert str(write_fault(missing / "a", refused)) == f"There is no folder {missing}"
+    assert write_fault(missing / "a", refused).message == f"There is no folder {missing}"
 
 
 def test_a_link_stays_and_what_it_names_is_replaced(tmp_path: Path) -> None:

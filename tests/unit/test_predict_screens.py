@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,12 @@ from predicted_runs import asked, calibrated, calibration
 
 from dlprof.advise.predict.cells import wanted_configs
 from dlprof.advise.predict.forecast import forecast
-from dlprof.cli.elsewhere import cores_of, share_of, speed_of, storage_limit_of
 from dlprof.cli.entry import run as dlprof
 from dlprof.errors import UsageError
 from dlprof.records import Calibration, Run
 from dlprof.report.predict import forecast_report
 from dlprof.report.summary import summarize
+from dlprof.settings import parse_option
 from dlprof.store import RunWriter
 from dlprof.units import format_rate
 
@@ -118,7 +119,7 @@ def test_feeding_answers(run_file: str, capsys: pytest.CaptureFixture[str]) -> N
         (["--cores", "nan"], "--cores: 'nan' is not a number"),
         (["--neighbours", "-1"], "--assume-background: '-1' is not a number"),
         (["--speed", "fast"], "--speed: 'fast' is not a number"),
-        (["--storage-limit", "0"], "feeds nobody"),
+        (["--storage-limit", "0"], "--storage-limit: '0' is not a size a second above 0"),
         (["--storage-limit", "2 apples/s"], "is not a size"),
         (["--num-workers", "many"], "--num-workers"),
     ],
@@ -131,12 +132,16 @@ def test_bad_options_are_refused(
 
 
 def test_values_are_read() -> None:
-    assert cores_of("0.5") == 0.5
-    assert speed_of(None) is None
-    assert storage_limit_of("2GB/s") == 2e9
-    assert storage_limit_of("512MiB") == 512 * 2**20
-    assert share_of("--max-wait", "2%") == 0.02
-    assert share_of("--max-wait", ".1") == 0.1
-    for wrong in ("0", "100%", "1.5", "-3%", "much"):
-        with pytest.raises(UsageError, match="share of time"):
-            share_of("--max-wait", wrong)
+    assert parse_option("cores", "0.5") == parse_option("cores", 0.5) == 0.5
+    assert parse_option("speed", 2) == 2.0
+    assert parse_option("storage_limit", "2GB/s") == parse_option("storage_limit", 2e9) == 2e9
+    assert parse_option("storage_limit", "512MiB") == 512 * 2**20
+    assert parse_option("max_wait", "2 %") == parse_option("max_wait", 0.02) == 0.02
+    assert parse_option("max_wait", ".1") == 0.1
+
+
+@pytest.mark.parametrize("wrong", ["0", "100%", "1.5", "-3%", "much", 1, math.inf, None, True])
+def test_what_is_no_share_is_refused(wrong: object) -> None:
+    with pytest.raises(UsageError, match="is not a share") as caught:
+        parse_option("max_wait", wrong)
+    assert caught.value.hint == "max_wait takes a share above 0 and below 1, such as 2% or 0.02."

@@ -15,6 +15,7 @@ from typing import Any
 import builders
 import pytest
 from golden import drawn
+from schemas import conforms
 
 import dlprof
 from dlprof.cli.commands import _end_options_at_module
@@ -374,7 +375,7 @@ def test_a_thousand_loaders_are_not_all_shown() -> None:
 
 def test_the_document_holds_script_and_loaders() -> None:
     document = json.loads(script_document(watched_run(loader("train.py:31", 0.38))))
-    assert document["schema_version"] == 1
+    conforms("run", document)
     assert document["script"]["exit_code"] == 3
     assert document["loaders"][0]["wait"]["p95_s"] == 0.024
     assert document["findings"] == []

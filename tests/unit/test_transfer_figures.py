@@ -14,6 +14,7 @@ import pytest
 from golden import check_golden, drawn
 from hypothesis import given
 from hypothesis import strategies as st
+from schemas import conforms
 
 from dlprof.advise.reasons import gain_words, pin_gain, pin_gains, typical_gain
 from dlprof.engine.transfer import largest_buffer
@@ -485,7 +486,7 @@ def test_what_could_not_be_measured_is_in_the_answer() -> None:
 
 def test_the_document_holds_all_of_it() -> None:
     document = json.loads(transfer_document(_transfers()))
-    assert document["schema_version"] == 1
+    conforms("transfer", document)
     assert document["devices"][0]["link"]["generation"] == 3
     assert document["batch"]["together"][1]["pin_s"]["value"] == 3e-3
     assert {"machine", "accelerator", "together", "warnings", "unavailable"} <= set(document)

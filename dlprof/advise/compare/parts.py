@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
+from dlprof import late
 from dlprof.advise.wording import percent
 from dlprof.records import Config, Estimate, Finding, FindingCode
 from dlprof.units import format_bytes, format_duration
@@ -110,6 +111,10 @@ class Comparison:
     unknown: Mapping[str, str] = dataclasses.field(default_factory=dict)
     doubts: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return str(late.call("notebook_html", self))
 
 
 class Kind(NamedTuple):

@@ -1,13 +1,22 @@
-"""A run as CSV: one row per trial, every figure in a column of its own."""
+"""The trials of a run as one table: a data frame, CSV or Parquet."""
 
 from __future__ import annotations
 
 import csv
 import dataclasses
+import functools
+import importlib
 import io
+import types
+import typing
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Literal
 
-from dlprof.records import Config, Estimate, Run, Trial, Usage
+from dlprof.errors import UsageError
+from dlprof.records import Config, Run, Trial, Usage
 from dlprof.report.text import clean
+from dlprof.units import quoted
 
 _RATES = ("samples_per_s", "batches_per_s", "bytes_per_s")
 _FIGURES = ("startup_s", "epoch_turnover_s", "wait_fraction")
@@ -21,57 +30,150 @@ _REST = (
     "samples_per_batch",
     "batch_bytes",
 )
-_SETTINGS = tuple(field.name for field in dataclasses.fields(Config))
-_USAGE = tuple(field.name for field in dataclasses.fields(Usage) if field.name != "gpu")
+_NUMBERS = (int, float, bool)
+_LARGEST = 2**63 - 1
+"""What a column of whole numbers holds; no count comes near it."""
+
+_TYPES: Mapping[str, Mapping[type, str]] = MappingProxyType(
+    {
+        "pandas": {str: "string", int: "Int64", float: "float64", bool: "boolean"},
+        "polars": {str: "String", int: "Int64", float: "Float64", bool: "Boolean"},
+        "pyarrow": {str: "string", int: "int64", float: "float64", bool: "bool_"},
+    }
+)
+"""Libraries that make tables, with their names of a column's type; all know missing values."""
 
 
 def render_csv(run: Run) -> str:
-    """The trials with a line of headings; a figure that could not be had is an empty cell.
+    """The trials with a line of headings; a figure that is not available is an empty cell.
 
     Args:
         run: What was measured.
     """
+    table = _table(run)
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
-    rows = [_row(run, trial) for trial in run.trials]
-    writer.writerow(_row(run, _NO_TRIAL) if not rows else rows[0])
-    for row in rows:
-        writer.writerow([_cell(value) for value in row.values()])
+    writer.writerow(table)
+    writer.writerows(map(_cell, row) for row in zip(*table.values(), strict=True))
     return written.getvalue()
 
 
-_NO_TRIAL = Trial(id="", config=Config(), repetition=0, outcome="skipped")
+def render_parquet(run: Run) -> bytes:
+    """The trials as a Parquet file, by pyarrow or polars.
+
+    Args:
+        run: What was measured.
+
+    Raises:
+        UsageError: Neither is installed.
+    """
+    name, library = _first_of("pyarrow", "polars")
+    file = io.BytesIO()
+    if name == "polars":
+        to_dataframe(run, "polars").write_parquet(file)
+    else:
+        columns = {
+            title: library.array(cells, type=getattr(library, _type_in(name, title))())
+            for title, cells in _table(run).items()
+        }
+        importlib.import_module("pyarrow.parquet").write_table(library.table(columns), file)
+    return file.getvalue()
 
 
-def _row(run: Run, trial: Trial) -> dict[str, object]:
-    failure = trial.failure
-    row: dict[str, object] = {
-        "run_id": run.header.run_id,
-        "hostname": run.header.machine.hostname,
-        "target": run.header.target.spec,
-        "id": trial.id,
-        **{name: getattr(trial.config, name) for name in _SETTINGS},
-        "repetition": trial.repetition,
-        "outcome": trial.outcome,
-        "failure_kind": None if failure is None else failure.kind,
-        "failure_message": None if failure is None else failure.message,
+def to_dataframe(run: Run, library: Literal["pandas", "polars"] | None = None) -> Any:
+    """The trials as a data frame; see :meth:`dlprof.records.Run.to_dataframe`."""
+    if library not in {None, "pandas", "polars"}:
+        raise UsageError(
+            f"{quoted(library)} makes no data frames here", hint="Give 'pandas' or 'polars'."
+        )
+    name, found = _first_of(*(("pandas", "polars") if library is None else (library,)))
+    table = _table(run)
+    if name == "polars":
+        return found.DataFrame(
+            table, schema={title: getattr(found, _type_in(name, title)) for title in table}
+        )
+    return found.DataFrame(
+        {t: found.array(cells, dtype=_type_in(name, t)) for t, cells in table.items()}
+    )
+
+
+def _first_of(*names: str) -> tuple[str, Any]:
+    """The first of some libraries that is installed, and its name."""
+    for name in names:
+        try:
+            return name, importlib.import_module(name)
+        except ImportError:
+            continue
+    raise UsageError(
+        f"{names[0]} is not installed" if len(names) == 1 else f"{' or '.join(names)} is needed",
+        hint=f"Install it: pip install {names[0]}",
+    )
+
+
+def _type_in(library: str, title: str) -> str:
+    """What a library calls the type of a column."""
+    return _TYPES[library][_columns()[title][1]]
+
+
+@functools.cache
+def _columns() -> Mapping[str, tuple[str, type]]:
+    """Where the values of each column are, from a run or a trial on, and what they are."""
+    paths = {
+        "run_id": "run.header.run_id",
+        "hostname": "run.header.machine.hostname",
+        "target": "run.header.target.spec",
+        "id": "trial.id",
+        **{each.name: f"trial.config.{each.name}" for each in dataclasses.fields(Config)},
+        **{name: f"trial.{name}" for name in ("repetition", "purpose", "outcome")},
+        "failure_kind": "trial.failure.kind",
+        "failure_message": "trial.failure.message",
     }
     for name in _RATES:
-        estimate: Estimate | None = getattr(trial, name)
-        row[name] = None if estimate is None else estimate.value
-        row[f"{name}_low"] = None if estimate is None else estimate.low
-        row[f"{name}_high"] = None if estimate is None else estimate.high
-    row |= {name: getattr(trial, name) for name in _FIGURES}
-    row |= {f"usage_{name}": getattr(trial.usage, name) for name in _USAGE}
-    row |= {name: getattr(trial, name) for name in _REST}
-    return row | {"warnings": "; ".join(trial.warnings)}
+        ends = {"": "value", "_low": "low", "_high": "high"}
+        paths |= {f"{name}{end}": f"trial.{name}.{field}" for end, field in ends.items()}
+    paths |= {name: f"trial.{name}" for name in _FIGURES}
+    usage = {each.name: f"trial.usage.{each.name}" for each in dataclasses.fields(Usage)}
+    paths |= {f"usage_{name}": path for name, path in usage.items() if _kind(path) in _NUMBERS}
+    paths |= {name: f"trial.{name}" for name in (*_REST, "warnings")}
+    return {title: (path, _kind(path)) for title, path in paths.items()}
 
 
-def _cell(value: object) -> object:
+def _kind(path: str) -> Any:
+    """What is at the end of a path, by the records' types; several texts are one."""
+    start, *names = path.split(".")
+    found: Any = {"run": Run, "trial": Trial}[start]
+    for name in names:
+        hint = typing.get_type_hints(found)[name]
+        known = [each for each in typing.get_args(hint) if each is not types.NoneType]
+        optional = typing.get_origin(hint) in (types.UnionType, typing.Union)
+        found = known[0] if optional else hint
+    texts = typing.get_origin(found) is Literal or found == tuple[str, ...]
+    return str if texts else found
+
+
+def _table(run: Run) -> dict[str, list[Any]]:
+    """The values of every column; ``None`` where there is none."""
+    return {
+        title: [_value({"run": run, "trial": trial}, path) for trial in run.trials]
+        for title, (path, _) in _columns().items()
+    }
+
+
+def _value(start: Mapping[str, Any], path: str) -> Any:
+    first, *names = path.split(".")
+    found = start[first]
+    for name in names:
+        found = None if found is None else getattr(found, name)
+    if isinstance(found, tuple):
+        found = "; ".join(found)
+    if isinstance(found, str):
+        return clean(found)
+    return None if isinstance(found, int) and abs(found) > _LARGEST else found
+
+
+def _cell(value: Any) -> object:
     """A cell that a spreadsheet takes for what it is: a text never counts as a formula."""
     if isinstance(value, bool):
         return str(value).lower()
-    if not isinstance(value, str):
-        return value
-    text = clean(value)
-    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+    formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@"))
+    return f"'{value}" if formula else value

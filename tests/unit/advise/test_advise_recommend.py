@@ -315,8 +315,9 @@ def test_nothing_measured() -> None:
     ) as found:
         recommend(run([failed(W4), failed(W8)]))
     assert found.value.hint == "Use fewer workers."
-    with pytest.raises(NothingMeasuredError, match=r"^The run's only trial gave no rate$") as found:
+    with pytest.raises(NothingMeasuredError) as found:
         recommend(run([trial(W4, None)]))
+    assert found.value.message == "The run's only trial gave no rate"
     assert "--budget" in found.value.hint
 
 

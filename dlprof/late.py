@@ -1,0 +1,18 @@
+"""Methods of records that need rooms above theirs: each is found by its name when it is called.
+
+A run becomes a table and a recommendation sets up a loader, for which a record knows too little. So
+that records import no room above them, ``dlprof/__init__.py`` says here who does it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+HOMES: dict[str, str] = {}
+"""The module of each function."""
+
+
+def call(name: str, *arguments: object) -> Any:
+    """What the function of that name in ``HOMES`` returns."""
+    return getattr(importlib.import_module(HOMES[name]), name)(*arguments)

@@ -1,0 +1,148 @@
+"""What a saved run can be written as: the formats' names, their suffixes, and who renders each."""
+# ruff: noqa: PLC0415 - each format has libraries of its own to load
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from dlprof.errors import UsageError
+from dlprof.units import quoted
+
+if TYPE_CHECKING:  # a command's --help names the formats, and loads no records
+    from dlprof.records import Run
+
+FORMATS = ("text", "html", "markdown", "csv", "parquet", "json", "perfetto")
+
+_SUFFIXES: Mapping[str, str] = MappingProxyType(
+    {
+        ".perfetto.json": "perfetto",
+        ".trace.json": "perfetto",
+        ".html": "html",
+        ".htm": "html",
+        ".md": "markdown",
+        ".markdown": "markdown",
+        ".csv": "csv",
+        ".parquet": "parquet",
+        ".json": "json",
+    }
+)
+"""The longest that fits counts."""
+
+
+def format_for(asked: str | None, output: Path | None, *, prefix: str = "") -> str:
+    """How a run is to be written: as asked for, else by the suffix of the file, else as text.
+
+    Args:
+        asked: A name out of ``FORMATS``.
+        output: The file.
+        prefix: What options begin with where they are named: ``--`` on the command line.
+
+    Raises:
+        UsageError: It is none of them, the suffix names none, or a terminal can't show it.
+    """
+    if asked is not None and asked not in FORMATS:
+        raise UsageError(
+            f"{prefix}format: {quoted(asked)} is no format",
+            hint=f"Give one of {', '.join(FORMATS)}.",
+        )
+    found = asked or _by_suffix(output, prefix)
+    if found == "parquet" and output is None:
+        raise UsageError(
+            "Parquet goes into a file: it is not text",
+            hint=f"Give {prefix}output, such as trials.parquet.",
+        )
+    return found
+
+
+def _by_suffix(output: Path | None, prefix: str) -> str:
+    if output is None:
+        return FORMATS[0]
+    name = output.name.lower()
+    found = [written_as for suffix, written_as in _SUFFIXES.items() if name.endswith(suffix)]
+    if not found:
+        raise UsageError(
+            f"The suffix of {quoted(output.name)} names no format",
+            hint=f"Give {prefix}format, or one of {', '.join(_SUFFIXES)}.",
+        )
+    return found[0]
+
+
+def check_output(output: Path, run: Path, *, force: bool, prefix: str = "") -> None:
+    """Refuse before reading what would be refused after it, and never replace the run itself.
+
+    Args:
+        output: Where the report goes.
+        run: The run file.
+        force: Whether a file that exists is replaced.
+        prefix: As for ``format_for``.
+
+    Raises:
+        UsageError: ``output`` exists, or is the run file.
+    """
+    if not output.exists():
+        return
+    if run.exists() and output.samefile(run):
+        raise UsageError(
+            f"{prefix}output names the run file itself, {output}",
+            hint="Give another path for the report.",
+        )
+    if not force:
+        force_option = f"{prefix}force" if prefix else "force=True"
+        raise UsageError(f"{output} already exists", hint=f"Give another path, or {force_option}.")
+
+
+def render_as(run: Run, written_as: str) -> bytes:
+    """A saved run in one of the formats; text is UTF-8.
+
+    Args:
+        run: What was measured.
+        written_as: A name out of ``FORMATS``.
+
+    Raises:
+        UsageError: The format needs what the run doesn't hold, or a library that isn't installed.
+    """
+    match written_as:
+        case "html":
+            from dlprof.report.screen import render_html
+
+            text = render_html(run)
+        case "markdown":
+            from dlprof.report.screen import render_markdown
+
+            text = render_markdown(run)
+        case "csv":
+            from dlprof.report.export.rows import render_csv
+
+            text = render_csv(run)
+        case "parquet":
+            from dlprof.report.export.rows import render_parquet
+
+            return render_parquet(run)
+        case "json":
+            from dlprof.report.export.document import render_json
+
+            text = render_json(run)
+        case "perfetto":
+            from dlprof.report.export.trace import render_perfetto
+
+            text = render_perfetto(run)
+        case _:
+            text = _plain(run)
+    # Lone surrogates, which a file name or a traceback may bring, have no bytes of their own.
+    return text.encode("utf-8", errors="replace")
+
+
+def _plain(run: Run) -> str:
+    """The screen as plain text, for a file."""
+    from rich.console import Console
+
+    from dlprof.report.screen import run_report
+    from dlprof.report.terminal import Screen
+
+    console = Console(width=120, color_system=None, markup=False, highlight=False, emoji=False)
+    with console.capture() as capture:
+        console.print(Screen(run_report(run), verbose=True), crop=False)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"
