@@ -18,13 +18,12 @@ from dlprof.files import replace_file
 from dlprof.machine.fingerprint import fingerprint
 from dlprof.records import CoreSpeeds, GpuInfo, Machine
 from dlprof.tomlfile import (
+    TABLE,
     Rule,
     check_table,
     number_rule,
     read_text,
     read_toml,
-    revised_toml,
-    text_rule,
     whole_rule,
 )
 from dlprof.units import quoted
@@ -151,6 +150,8 @@ class MachineProfile:
         Raises:
             ValueError: The file can't be changed without losing some of it.
         """
+        from dlprof.tomledit import revised_toml  # noqa: PLC0415 - few profiles are written
+
         return revised_toml(text, _known(dataclasses.asdict(self)), {})
 
     def to_machine(self) -> Machine:
@@ -247,16 +248,17 @@ def save_profile(path: Path, profile: MachineProfile) -> None:
 
 
 # Bounds far outside of what is built: they catch a wrong unit, infinity and nan.
-_TEXT = text_rule(500)
+_TEXT = Rule(
+    "a text of 1 to 500 characters", lambda value: isinstance(value, str) and 1 <= len(value) <= 500
+)
 _COUNT = whole_rule(1, 100_000)
 _GIB = number_rule(0, 10_000_000)
 _SPEED = number_rule(0, 1e9)
-_TABLE = Rule("a table", lambda value: isinstance(value, Mapping))
 _TEXTS = Rule(
     "a list of texts", lambda value: isinstance(value, list) and all(map(_TEXT.holds, value))
 )
 _TABLES = Rule(
-    "a list of tables", lambda value: isinstance(value, list) and all(map(_TABLE.holds, value))
+    "a list of tables", lambda value: isinstance(value, list) and all(map(TABLE.holds, value))
 )
 _GPU: Mapping[str, Rule] = {
     "model": _TEXT,
@@ -281,7 +283,7 @@ _PROFILE: Mapping[str, Rule] = {
     "logical_cpus": _COUNT,
     "physical_cores": _COUNT,
     "base_ghz": number_rule(0, 100),
-    "core_speed": _TABLE,
+    "core_speed": TABLE,
     "memory_gib": _GIB,
     "memory_gb_per_s": number_rule(0, 1_000_000),
     "shm_gib": _GIB,

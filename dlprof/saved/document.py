@@ -14,13 +14,13 @@ from typing import Any
 from dlprof.errors import FileError
 from dlprof.tomlfile import (
     SWITCH,
+    TABLE,
+    TEXT,
     Rule,
     check_table,
     number_rule,
     read_text,
     read_toml,
-    revised_toml,
-    text_rule,
     toml_key,
     whole_rule,
 )
@@ -68,7 +68,6 @@ def _is_expectation(value: Any) -> bool:
     return isinstance(value, Mapping) and all(map(_NUMBER.holds, value.values()))
 
 
-_TEXT = text_rule()
 _NUMBER = number_rule()
 _COUNT = whole_rule(1, 1_000_000_000)
 _NAMES = ("fork", "spawn", "forkserver")
@@ -86,18 +85,17 @@ KWARGS: Mapping[str, Rule] = MappingProxyType(
 )
 _ABOUT_ENTRY: Mapping[str, Rule] = MappingProxyType(
     {
-        "saved_at": _TEXT,
-        "confidence": _TEXT,
+        "saved_at": TEXT,
+        "confidence": TEXT,
         "ranks": _COUNT,
-        "sharing_strategy": _TEXT,
+        "sharing_strategy": TEXT,
         "worker_threads": _COUNT,
         "expected": Rule("a table of numbers", _is_expectation),
     }
 )
 _ABOUT_MACHINE: Mapping[str, Rule] = MappingProxyType(
-    {"hostname": _TEXT, "cpu": _TEXT, "usable_cores": _NUMBER}
+    {"hostname": TEXT, "cpu": TEXT, "usable_cores": _NUMBER}
 )
-_TABLE = Rule("a table", lambda value: isinstance(value, Mapping))
 
 
 def read_document(path: Path) -> dict[str, MachineEntry]:
@@ -114,9 +112,9 @@ def read_document(path: Path) -> dict[str, MachineEntry]:
             f"{path} was written by a newer dlprof (version {version}; this one reads {VERSION})",
             hint="Upgrade dlprof: pip install --upgrade dlprof",
         )
-    _check(path, content, {"machine": _TABLE})
+    _check(path, content, {"machine": TABLE})
     machines = content.get("machine", {})
-    _check(path, machines, dict.fromkeys(machines, _TABLE), "machine")
+    _check(path, machines, dict.fromkeys(machines, TABLE), "machine")
     return {
         fingerprint: _machine(path, table, f"machine.{toml_key(fingerprint)}")
         for fingerprint, table in machines.items()
@@ -124,10 +122,10 @@ def read_document(path: Path) -> dict[str, MachineEntry]:
 
 
 def _machine(path: Path, table: Mapping[str, Any], where: str) -> MachineEntry:
-    _check(path, table, {**_ABOUT_MACHINE, "target": _TABLE}, where)
+    _check(path, table, {**_ABOUT_MACHINE, "target": TABLE}, where)
     about = dict(table)
     targets = about.pop("target", {})
-    _check(path, targets, dict.fromkeys(targets, _TABLE), f"{where}.target")
+    _check(path, targets, dict.fromkeys(targets, TABLE), f"{where}.target")
     return MachineEntry(
         about,
         {
@@ -178,6 +176,9 @@ def revised_document(
     Raises:
         FileError: If the file can't be changed without losing some of it.
     """
+    # It takes longer to load than all that training scripts need of this module.
+    from dlprof.tomledit import revised_toml  # noqa: PLC0415
+
     text = read_text(path) if path.exists() else _NEW
     values = {
         "version": VERSION,

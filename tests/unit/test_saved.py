@@ -129,7 +129,7 @@ def test_a_file_that_can_not_be_added_to_without_loss_is_left_alone(
 
     save(path)
     before = path.read_text()
-    monkeypatch.setattr("dlprof.saved.document.revised_toml", lose)
+    monkeypatch.setattr("dlprof.tomledit.revised_toml", lose)
     with pytest.raises(FileError, match="without losing some of it") as caught:
         save(path, machine=SERVER)
     assert caught.value.hint

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlprof.errors import FileError
-from dlprof.tomlfile import read_toml, revised_toml, toml_key, toml_value
+from dlprof.tomledit import revised_toml
+from dlprof.tomlfile import read_toml, toml_key, toml_value
 
 PLAIN = (
     st.text()
@@ -113,6 +114,6 @@ def test_a_document_revised_holds_what_it_should(before: dict[str, Any], after: 
 
 
 def test_a_document_that_would_lose_something_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dlprof.tomlfile._settle", lambda *_: None)
+    monkeypatch.setattr("dlprof.tomledit._settle", lambda *_: None)
     with pytest.raises(ValueError, match="would not hold"):
         revised_toml("a = 1", {"a": 2}, {})
