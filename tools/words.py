@@ -154,10 +154,14 @@ def _literal(node: ast.JoinedStr | ast.Constant) -> str:
 
 
 def _files(paths: Sequence[Path]) -> Iterator[Path]:
-    """The files that are named, or are in the folders that are, but for the table itself."""
+    """The files that are named, or are in the folders that are, but for the table itself.
+
+    Screens in ASCII are left out: they are others with ``us`` for microseconds.
+    """
     for path in paths:
         inside = sorted(path.rglob("*")) if path.is_dir() else [path]
-        yield from (each for each in inside if each.suffix in _NAMES and each != TABLE)
+        known = (each for each in inside if each.suffix in _NAMES and each != TABLE)
+        yield from (each for each in known if not each.stem.endswith("-ascii"))
 
 
 def main(arguments: Sequence[str]) -> int:
