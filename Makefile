@@ -23,6 +23,7 @@ lint: venv
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/python tools/words.py
 
 format: venv
 	$(BIN)/ruff check --fix

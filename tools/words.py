@@ -156,7 +156,7 @@ def _literal(node: ast.JoinedStr | ast.Constant) -> str:
 def _files(paths: Sequence[Path]) -> Iterator[Path]:
     """The files that are named, or are in the folders that are, but for the table itself.
 
-    Screens in ASCII are left out: their twins beside them have the units as people write them.
+    Screens in ASCII are left out: they are others with ``us`` for microseconds.
     """
     for path in paths:
         inside = sorted(path.rglob("*")) if path.is_dir() else [path]

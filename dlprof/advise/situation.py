@@ -252,8 +252,8 @@ def usable_calibration(run: Run) -> Calibration:
     if found is None or want:
         raise UsageError(
             f"The run holds {want}, so nothing can be predicted from it",
-            hint="Run dlprof profile TARGET, or dlprof sweep TARGET --search model with a budget "
-            "that has room for it, and name the new run file.",
+            hint="Run dlprof profile TARGET, or dlprof sweep TARGET --search model with a "
+            "larger budget. Then name the new run file.",
         )
     counted = typical(trial.samples_per_batch or None for trial in run.completed)
     if found.samples_per_batch is None and counted is not None:

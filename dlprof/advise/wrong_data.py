@@ -73,8 +73,8 @@ def _is_guessed(seen: Sequence[Trial]) -> bool:
 def unshared_text(sign: str) -> str:
     """Why samples may come more than once, by what shows it."""
     return (
-        f"{sign}. Unless the dataset draws samples at random, or splits them by other means "
-        "such as a queue, each comes several times an epoch."
+        f"{sign}. Each sample comes several times an epoch, unless the dataset draws at random "
+        "or splits them in another way."
     )
 
 

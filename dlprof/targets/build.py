@@ -20,8 +20,8 @@ from dlprof.targets.parts import LoaderParts, order_sampler, take_apart
 
 DEFAULT_BATCH_SIZE = 32
 _WANTED = (
-    "A target is a Dataset, a DataLoader, a function that returns one of them, or a function that "
-    "takes num_workers and the other settings and returns the loader."
+    "A target is a Dataset, a DataLoader, or a function that returns one. A function may also "
+    "take num_workers and the other settings, and return the loader."
 )
 
 

@@ -20,8 +20,7 @@ _UNUSED_HINT = (
     "and returns the loader."
 )
 _BYPASSED = (
-    "the loader's class keeps an iterator of its own over the indices, made before the gate, "
-    "so an epoch can't be ended early"
+    "the loader's class keeps its own iterator over the indices, so an epoch can't be ended early"
 )
 
 

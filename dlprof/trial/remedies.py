@@ -26,8 +26,8 @@ SENDABLE_BATCH = (
     "classes at the top level of a module; no open file, lock, generator or lambda."
 )
 ALIKE = (
-    "Make the samples of a batch alike (the same keys, shapes and lengths), or give a collate_fn "
-    "that pads them or keeps them in a list."
+    "Make the samples of a batch alike in keys, shapes and lengths. Or give a collate_fn that "
+    "pads them or keeps them in a list."
 )
 COLLATABLE = "Return tensors, arrays, numbers, text or containers of them, or give a collate_fn."
 MORE_PROCESSES = (
@@ -35,9 +35,8 @@ MORE_PROCESSES = (
     "(ulimit -u, docker run --pids-limit)."
 )
 UNLOCKED = (
-    "Nothing is being computed: look for a lock held, or a thread pool used, before the workers "
-    "were forked (--start-method spawn avoids both), or for storage or a server that doesn't "
-    "answer."
+    "Nothing is being computed. Look for a lock held, or a thread pool used, before the workers "
+    "were forked: --start-method spawn avoids both. Or storage or a server doesn't answer."
 )
 MORE_TIME = "Raise --budget or --timeout if batches are that slow; otherwise that line doesn't end."
 NO_CUDA = "Keep CUDA out of the dataset, or use --start-method spawn."

@@ -63,7 +63,7 @@ def test_what_lies_at_the_limit_is_looked_at_again_and_again() -> None:
     assert wanted == [11, 4, 5, 8, 8, 14, 20, 30, 40, 0]
     verdict = judge(plan, quads)
     assert (verdict.state, gate(verdict, "service").reason) == ("inconclusive", "undecided")
-    assert "140 ABBA blocks" in verdict.explanation
+    assert "after 140 ABBA blocks" in verdict.explanation
 
 
 def test_what_noise_leaves_open_for_long_is_decided_in_the_end() -> None:

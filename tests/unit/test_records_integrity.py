@@ -114,7 +114,7 @@ def test_an_epoch_that_grows_with_its_workers_is_wrong_though_no_sample_was_the_
     assert faulty(longer, 0, 1, 2, 4) == [2, 4]
     said = "An epoch has 3,200 samples with num_workers=2, and 1,600 with fewer workers"
     told = said_first(checked(longer))[0]
-    assert told.startswith(f"Workers may yield the same samples. {said}. Unless the dataset draws")
+    assert told.startswith(f"Workers may yield the same samples. {said}. Each sample comes")
     seen = trial(config(4), epoch_samples=6400, warnings=(SHARED_SIGN,))
     assert said_first(checked(iterable([plain, two, seen])))[0].startswith("Workers yield")
     random = dataclasses.replace(two, warnings=(VARIED_SIGN,))
@@ -136,7 +136,7 @@ def test_workers_that_give_more_than_is_promised_give_the_same() -> None:
     told = said_first(checked(found))[0]
     assert told.startswith(
         "Workers may yield the same samples. An epoch gave 1,040 batches where __len__ promises "
-        "1,020. Unless"
+        "1,020. Each sample comes several times"
     )
     same = iterable([trial(config(0)), trial(config(2), warnings=(MORE, SHARED_SIGN))])
     told = said_first(checked(same))[0]

@@ -209,7 +209,7 @@ def test_a_refusal_is_told_and_the_next_loader_is_explained() -> None:
     assert found is not None
     assert found.findings
     assert found.notes[0] == "Why own.py:1 is waited for is not known: Own refused the hooks."
-    assert found.notes[1].startswith("Diagnosis of train.py:3 from 150")
+    assert found.notes[1].startswith("Diagnosis of train.py:3 from 150 traced batches")
 
 
 @pytest.mark.parametrize(

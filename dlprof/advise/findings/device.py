@@ -180,8 +180,8 @@ def link(view: View) -> Claim | None:
             "pcie_generation": None if seen is None else seen.pcie_generation,
             "pcie_width": None if seen is None else seen.pcie_width,
         },
-        fix="Look at the link's generation and width while copies run (`dlprof transfer`), at the "
-        "slot, and at which NUMA node the process runs on.",
+        fix="Run `dlprof transfer` to see the link's generation and width under load. Then "
+        "check the slot, and the NUMA node of the process.",
         gain=bound(1 / max(0.05, 1 - cost)),
     )
 

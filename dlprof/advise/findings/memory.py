@@ -66,8 +66,8 @@ def growth(view: View) -> Claim | None:
             "memory_available_bytes": room,
             "seconds_to_full": room / each_s,
         },
-        fix="Find what the dataset keeps (a list or cache that only grows), and keep its index "
-        "in tensors or arrays instead of Python objects.",
+        fix="Find what the dataset keeps, such as a list or cache that only grows. Keep its "
+        "index in tensors or arrays instead of Python objects.",
         code="""# one array: Python objects are copied page by page as workers count references
 self.paths = torch.tensor(...)  # or numpy arrays, or one bytes object with offsets""",
     )

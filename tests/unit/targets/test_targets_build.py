@@ -353,7 +353,7 @@ def test_a_callable_that_raises_shows_only_the_user_s_frames() -> None:
 
 
 def test_arguments_for_what_is_no_callable() -> None:
-    assert "not callable" in fault(lambda: build_from_object(Numbers(), {"n": "3"})).message
+    assert "is not callable" in fault(lambda: build_from_object(Numbers(), {"n": "3"})).message
 
 
 def test_options_that_torch_refuses() -> None:
