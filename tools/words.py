@@ -125,7 +125,9 @@ def _texts(path: Path, content: str) -> Iterator[Text]:
 
 def _is_documented(path: Path) -> bool:
     """Whether people read the docstrings of a module."""
+    # What the package itself defines is read with its own module.
     api = {getattr(dlprof, name).__module__ for name in dlprof.__all__ if name != "__version__"}
+    api.discard("dlprof")
     module = ".".join(path.resolve().with_suffix("").parts)
     return any(f".{name}." in f".{module}." for name in (*api, "dlprof.records", "dlprof.cli"))
 

@@ -172,7 +172,7 @@ def test_a_loader_with_an_iterator_of_its_own_is_found_out() -> None:
     next(iter(loader))
     assert gate.attached
     assert not gate.confirm()
-    assert "iterator of its own" in gate.reason
+    assert "its own iterator" in gate.reason
 
 
 def test_a_gate_in_use_is_confirmed() -> None:
