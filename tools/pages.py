@@ -26,8 +26,8 @@ def codes() -> list[str]:
 
 def on_config(config: Any) -> Any:
     """Name the project's address, and every finding in the navigation."""
-    urls = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
-    config.repo_url, config.site_url = urls["Source"], urls["Documentation"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    config.repo_url = project["urls"]["Repository"]
     for entry in config.nav:
         entry.get("Findings", []).extend({code: f"{_FINDINGS}{code}.md"} for code in codes())
     return config

@@ -35,7 +35,8 @@ def commands() -> Iterator[tuple[str, ...]]:
                 text = re.sub(r"\n +(?=--|\$\{\{|&& )", " ", text)
                 text = re.sub(r"\$\{\{.*?'(--.*?)'.*?\}\}", r"\1", text)
                 # What the shell puts in: a number does for all of it.
-                text = re.sub(r"\"?\$\(+[^\n]*?\)+\"?|\"?\$\w+\"?", "8", text)
+                for inner in (r"\$\([^()]*\)", r"\$\(\([^()]*\)\)", r"\$\w+"):
+                    text = re.sub(inner, "8", text)
                 for match in COMMAND.finditer(text):
                     yield tuple(shlex.split(match["words"], comments=True))
 
