@@ -51,17 +51,37 @@ def test_every_exit_code_is_explained() -> None:
         assert re.search(rf"\b{code.value}\b", page), code
 
 
+OTHERS = {
+    "--cpus",
+    "--cpus-per-task",
+    "--help-all",
+    "--epochs",
+    "--gres",
+    "--initial-branch",
+    "--install-completion",
+    "--lr",
+    "--message",
+    "--nodes",
+    "--ntasks",
+    "--ntasks-per-node",
+    "--time",
+}
+"""Flags of Docker, Slurm and others, and the help's own."""
+
+
 def test_every_flag_that_a_page_names_exists() -> None:
     reference = (DOCS / "reference" / "cli.md").read_text(encoding="utf-8")
     known = set(re.findall(r"`(--[a-z-]+)`", reference)) | {"--help", "--version"}
     plugin = (ROOT / "dlprof" / "integrations" / "pytest_plugin.py").read_text(encoding="utf-8")
     known |= set(re.findall(r'"(--dlprof-[a-z]+)"', plugin))
+    known |= OTHERS
     for page in (*PAGES, ROOT / "ARCHITECTURE.md"):
         lines = [
             line
             for line in page.read_text(encoding="utf-8").splitlines()
             if not re.search(
-                r"\b(?:pip|ruff|mypy|reference\.py|docker|srun|numactl|torchrun)\b", line
+                r"\b(?:pip|ruff|mypy|reference\.py|docker|srun|numactl|torchrun)\b",
+                line,
             )
         ]
         found = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", "\n".join(lines)))

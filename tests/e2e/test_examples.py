@@ -89,8 +89,9 @@ def _is_run(block: Block) -> bool:
     """Whether the example can be run here."""
     if block.mark in {"command", "not run"}:
         return False
-    there = importlib.util.find_spec(block.value) or shutil.which(block.value)
-    return block.mark != "needs" or there is not None
+    if block.mark != "needs":
+        return True
+    return bool(importlib.util.find_spec(block.value) or shutil.which(block.value))
 
 
 def _run_python(block: Block, folder: Path, environment: Mapping[str, str]) -> None:
