@@ -11,7 +11,7 @@ from typing import Any
 
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
-from tomlkit.items import Comment, Table, Whitespace
+from tomlkit.items import AoT, Comment, InlineTable, Table, Whitespace
 
 from dlprof.tomlfile import is_number, toml_key, toml_value
 
@@ -63,20 +63,30 @@ def _settle(table: Any, values: Mapping[str, Any]) -> None:
         table.remove(key)
     for key, value in values.items():
         if isinstance(value, Mapping) and isinstance(table.get(key), Mapping):
+            if not value and isinstance(table[key], Table) and table[key].is_super_table():
+                table.remove(key)  # no header of its own: it would go with what it held
+                _add(table, key, value)
             _settle(table[key], value)
         elif key not in table:
             _add(table, key, value)
         elif table[key] != value:
-            table[key] = _item(value)
+            table[key] = _item_in(table, value)
 
 
 def _add(table: Any, key: str, value: object) -> None:
-    item = _item(value)
+    item = _item_in(table, value)
     name, _ = tomlkit.key_value(f"{toml_key(key)}=0")
     name.sep = " = "
-    if _has_header(value) and len(table) and not table.as_string().endswith("\n\n"):
+    if isinstance(item, Table | AoT) and len(table) and not table.as_string().endswith("\n\n"):
         table.add(tomlkit.nl())
     table.append(name, item)
+
+
+def _item_in(table: Any, value: Any) -> Any:
+    """A value to stand in a table; what is on one line can't hold tables with headers."""
+    if isinstance(table, InlineTable):
+        return tomlkit.value(toml_value(value))
+    return _item(value)
 
 
 def _item(value: Any) -> Any:
