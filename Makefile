@@ -3,10 +3,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help venv test lint words format docs bench wheel clean
+.PHONY: help venv test lint words format docs site bench wheel clean
 
 help:
-	@echo "make venv | test | lint | format | docs | bench | wheel | clean"
+	@echo "make venv | test | lint | format | docs | site | bench | wheel | clean"
 
 venv: .venv/made
 
@@ -34,6 +34,13 @@ format: venv
 docs: venv
 	$(BIN)/python tools/reference.py
 	$(BIN)/python tools/schema.py
+	$(BIN)/python tools/pictures.py
+
+site:
+	$(PYTHON) -m venv build/site
+	build/site/bin/pip install -q -c constraints.txt --upgrade pip
+	build/site/bin/pip install -q -c constraints.txt --group docs
+	NO_MKDOCS_2_WARNING=1 build/site/bin/mkdocs build --strict --site-dir build/html
 
 bench: venv
 	$(BIN)/python benchmarks

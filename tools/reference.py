@@ -1,15 +1,21 @@
-"""Write the tables of ``docs/`` from the code: ``python tools/reference.py [--check]``.
+"""Write the tables and screens of ``docs/``: ``python tools/reference.py [--check]``.
 
-Each stands between ``<!-- from the code: NAME -->`` and ``<!-- end -->``; the rest of the pages is
-written by hand. ``--check`` writes nothing and exits with 1 where a page is not as the code has it.
+A table is between ``<!-- from the code: NAME -->`` and ``<!-- end -->``. A screen is the block
+below ``<!-- screen: COMMAND -->``: what the command prints in the checkout, of a saved run; of
+``cat``, a recorded screen. The rest of the pages is written by hand. ``--check`` writes nothing and
+exits with 1 where a page is not as the code has it.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import inspect
+import os
 import re
+import shlex
+import subprocess
 import sys
 import types
 import typing
@@ -19,14 +25,20 @@ from typing import Any, Literal
 
 from dlprof.cli.app import program
 from dlprof.machine.profiles import CoreSpeedProfile, GpuProfile, MachineProfile
+from dlprof.records.findings import FindingCode
 from dlprof.settings import Option, SweepSettings, by_key
 from dlprof.store.format import RECORD_TYPES
 from dlprof.targets.builtin.options import options_of
 from dlprof.targets.grammar import BUILTINS, TargetSpec
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+EXPLAIN = ROOT / "dlprof" / "explain"
 _BLOCK = re.compile(
     r"(<!-- from the code: (?P<name>[^>]+) -->\n).*?(?=<!-- end -->)", flags=re.DOTALL
+)
+_SCREEN = re.compile(
+    r"(<!-- screen: (?P<command>[^>]+) -->\n```\w*\n).*?(?=^```$)", flags=re.DOTALL | re.MULTILINE
 )
 _FIELD = re.compile(r"^    (?P<name>\w+): (?P<text>.*(?:\n {5,}.*)*)", flags=re.MULTILINE)
 _UNITS = {
@@ -244,13 +256,50 @@ def _held_by(record_type: type) -> Iterator[type]:
             waiting = [*typing.get_args(hint), *waiting]
 
 
+def finding_table() -> str:
+    """Every code, with the first sentence of its page."""
+    rows = []
+    for code in typing.get_args(FindingCode):
+        page = (EXPLAIN / f"{code}.md").read_text(encoding="utf-8")
+        meaning = page.split("\n\n")[1]
+        rows.append([f"[`{code}`](../../dlprof/explain/{code}.md)", _cell(meaning)])
+    return _table(("code", "meaning"), rows)
+
+
+@functools.cache
+def screen(command: str) -> str:
+    """What a command prints in the checkout, 80 columns wide.
+
+    Raises:
+        subprocess.CalledProcessError: Where it fails.
+    """
+    program, *words = shlex.split(command)
+    if program == "cat":
+        return "".join((ROOT / word).read_text(encoding="utf-8") for word in words)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("DLPROF_")}
+    found = subprocess.run(
+        [sys.executable, "-m", program, *words],
+        cwd=ROOT,
+        env=kept | {"COLUMNS": "80", "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"},
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+        check=True,
+    )
+    return found.stdout
+
+
 def rendered(page: str) -> str:
-    """A page with each table as the code has it.
+    """A page with each table and screen as the code has it.
 
     Raises:
         KeyError: For a table that there is none of.
+        subprocess.CalledProcessError: Where a screen's command fails.
     """
-    makers = {"records": record_tables, "machine profile": profile_tables}
+    makers = {
+        "findings": finding_table,
+        "machine profile": profile_tables,
+        "records": record_tables,
+    }
 
     def make(match: re.Match[str]) -> str:
         what, _, name = match["name"].partition(" ")
@@ -262,6 +311,7 @@ def rendered(page: str) -> str:
             table = makers[match["name"]]()
         return f"{match[1]}\n{table}\n"
 
+    page = _SCREEN.sub(lambda match: match[1] + screen(match["command"]), page)
     return _BLOCK.sub(make, page)
 
 
@@ -271,15 +321,15 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing")
     check: bool = parser.parse_args().check
     stale = []
-    for path in sorted(DOCS.glob("*.md")):
+    for path in sorted(DOCS.rglob("*.md")):
         page = path.read_text(encoding="utf-8")
         fresh = rendered(page)
         if fresh != page:
-            stale.append(path.name)
+            stale.append(path.relative_to(ROOT))
             if not check:
                 path.write_text(fresh, encoding="utf-8")
     for name in stale:
-        print(f"docs/{name} {'is not as the code has it: make docs' if check else 'written'}")
+        print(f"{name} {'is not as the code has it: make docs' if check else 'written'}")
     return 1 if check and stale else 0
 
 

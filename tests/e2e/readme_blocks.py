@@ -6,6 +6,7 @@ Standard library only, so that ``.ci/run`` can use it before anything is install
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import sys
 from pathlib import Path
@@ -13,8 +14,18 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 
+DOCS = ROOT / "docs"
+FINDINGS = ROOT / "dlprof" / "explain"
+PAGES = (README, *sorted(DOCS.rglob("*.md")), *sorted(FINDINGS.glob("*.md")))
+"""Every page for users."""
+
+# Taken out of the environment before any test runs: to dlprof it looks like a misspelt DLPROF_SEED.
+WANTED = os.environ.pop("DLPROF_E2E", "") == "1"
+"""Whether what takes minutes is run, too."""
+
 _BLOCK = re.compile(
-    r"(?:^<!-- command: (?P<command>\w+) -->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$",
+    r"(?:^<!-- (?P<mark>command|needs|not run|screen): (?P<value>[^>]+) -->\n)?"
+    r"^```(?P<language>\w*)\n(?P<text>.*?)^```$",
     flags=re.MULTILINE | re.DOTALL,
 )
 
@@ -24,15 +35,18 @@ class Block:
     """A fenced block.
 
     Attributes:
-        language: What stands behind the fence.
-        text: What stands in it.
-        command: Its name, where a comment before it gives one.
+        language: What is behind the fence.
+        text: What is in it.
+        mark: What the comment before it says of it, if any: ``command`` names it for ``.ci/run``,
+            ``needs`` a module or program, ``not run`` why it isn't, ``screen`` what printed it.
+        value: What the comment says.
         line: Of its fence.
     """
 
     language: str
     text: str
-    command: str
+    mark: str
+    value: str
     line: int
 
 
@@ -42,7 +56,8 @@ def blocks(page: str) -> list[Block]:
         Block(
             match["language"],
             match["text"],
-            match["command"] or "",
+            match["mark"] or "",
+            match["value"] or "",
             page.count("\n", 0, match.start("language")) + 1,
         )
         for match in _BLOCK.finditer(page)
@@ -52,7 +67,7 @@ def blocks(page: str) -> list[Block]:
 def readme_command(name: str) -> str:
     """One of the README's commands, as written there."""
     page = README.read_text(encoding="utf-8")
-    (text,) = (block.text.strip() for block in blocks(page) if block.command == name)
+    (text,) = (block.text.strip() for block in blocks(page) if block.value == name)
     return text
 
 

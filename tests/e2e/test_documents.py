@@ -6,7 +6,8 @@ import re
 import subprocess
 import sys
 
-from readme_blocks import README, ROOT
+import pytest
+from readme_blocks import PAGES, ROOT
 
 import dlprof
 from dlprof.errors import ExitCode
@@ -15,9 +16,15 @@ from dlprof.records import SCHEMA_VERSION
 DOCS = ROOT / "docs"
 
 
-def test_the_tables_are_as_the_code_has_them() -> None:
+@pytest.mark.parametrize(
+    "command",
+    ["reference.py --check", "pictures.py --check", "words.py docs README.md dlprof/explain"],
+)
+def test_pages_are_as_the_tools_have_them(command: str) -> None:
+    tool, *words = command.split()
     result = subprocess.run(
-        [sys.executable, ROOT / "tools" / "reference.py", "--check"],
+        [sys.executable, ROOT / "tools" / tool, *words],
+        cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=120,
@@ -39,22 +46,43 @@ def test_the_pictures_show_the_screens_as_they_are() -> None:
 
 
 def test_every_exit_code_is_explained() -> None:
-    page = (DOCS / "options.md").read_text(encoding="utf-8")
+    page = (DOCS / "reference" / "cli.md").read_text(encoding="utf-8")
     for code in ExitCode:
         assert re.search(rf"\b{code.value}\b", page), code
 
 
+OTHERS = {
+    "--cpus",
+    "--cpus-per-task",
+    "--help-all",
+    "--epochs",
+    "--gres",
+    "--initial-branch",
+    "--install-completion",
+    "--lr",
+    "--message",
+    "--nodes",
+    "--ntasks",
+    "--ntasks-per-node",
+    "--time",
+}
+"""Flags of Docker, Slurm and others, and the help's own."""
+
+
 def test_every_flag_that_a_page_names_exists() -> None:
-    reference = (DOCS / "options.md").read_text(encoding="utf-8")
+    reference = (DOCS / "reference" / "cli.md").read_text(encoding="utf-8")
     known = set(re.findall(r"`(--[a-z-]+)`", reference)) | {"--help", "--version"}
     plugin = (ROOT / "dlprof" / "integrations" / "pytest_plugin.py").read_text(encoding="utf-8")
     known |= set(re.findall(r'"(--dlprof-[a-z]+)"', plugin))
-    pages = [README, ROOT / "ARCHITECTURE.md", *DOCS.glob("*.md")]
-    for page in pages:
+    known |= OTHERS
+    for page in (*PAGES, ROOT / "ARCHITECTURE.md"):
         lines = [
             line
             for line in page.read_text(encoding="utf-8").splitlines()
-            if not re.search(r"\b(?:pip|ruff|mypy|reference\.py)\b", line)
+            if not re.search(
+                r"\b(?:pip|ruff|mypy|reference\.py|docker|srun|numactl|torchrun)\b",
+                line,
+            )
         ]
         found = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", "\n".join(lines)))
         assert found <= known, f"{page.name}: {sorted(found - known)}"

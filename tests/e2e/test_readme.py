@@ -9,15 +9,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from readme_blocks import ROOT, readme_command
+from readme_blocks import ROOT, WANTED, readme_command
 
 PATIENCE_S = 1500
 LEFT_BEHIND = (".git", ".venv", "build", "dist", "*.egg-info", ".*_cache", ".hypothesis")
 OURS = ("DLPROF_", "PYTHON", "VIRTUAL_ENV")
-
-
-# Taken out of the environment before any test runs: to dlprof it looks like a misspelt DLPROF_SEED.
-WANTED = os.environ.pop("DLPROF_E2E", "") == "1"
 
 
 @pytest.fixture(autouse=True)

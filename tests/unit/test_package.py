@@ -122,6 +122,6 @@ def test_files_name_no_machine_and_no_registry() -> None:
         ROOT / "pyproject.toml",
         ROOT / ".ci/run",
     ]
-    for path in [*pages, *(ROOT / "docs").glob("*.md")]:
+    for path in [*pages, *(ROOT / "docs").rglob("*.md")]:
         text = path.read_text(encoding="utf-8")
         assert not re.search(r"--index-url|--find-links|file://|/opt/|/root/|/home/", text), path

@@ -21,7 +21,7 @@ def test_the_page_shows_what_the_files_say(monkeypatch: pytest.MonkeyPatch) -> N
         read_run("single-box.dlprof.jsonl"),
         read_run("shared-server.dlprof.jsonl"),
     )
-    page = (ROOT / "docs" / "comparing.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "concepts" / "comparing.md").read_text(encoding="utf-8")
     assert drawn(comparison_report(found), 80).strip() in page
     assert found.findings[0].code == "cpu.neighbours"
 

@@ -1,0 +1,86 @@
+"""The hooks of the site (``mkdocs.yml``): findings from the package, links to the source, address.
+
+The same files are read in a checkout, where a link is a path, and on the site, where it isn't. So
+links are written as paths, and turned here into what the site needs.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+EXPLAIN = "dlprof/explain/"
+_FINDINGS = "findings/"
+_LINK = re.compile(r"\]\((?P<path>(?:\.\./)+[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
+_CODE = re.compile(r"(?<!\[)`(?P<code>[a-z_.]+)`(?!\])")
+
+
+def codes() -> list[str]:
+    """The findings that have a page."""
+    return sorted(path.stem for path in (ROOT / EXPLAIN).glob("*.md"))
+
+
+def on_config(config: Any) -> Any:
+    """Name the project's address, and every finding in the navigation."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    config.repo_url = project["urls"]["Repository"]
+    for entry in config.nav:
+        entry.get("Findings", []).extend({code: f"{_FINDINGS}{code}.md"} for code in codes())
+    return config
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Take the findings' pages from the package."""
+    from mkdocs.structure.files import File  # noqa: PLC0415 - only the site's environment has it
+
+    for code in codes():
+        path = ROOT / EXPLAIN / f"{code}.md"
+        files.append(File.generated(config, f"{_FINDINGS}{code}.md", abs_src_path=str(path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Lead links where the site has what they name."""
+    del files
+    name = page.file.src_uri
+    if name.startswith(_FINDINGS) and not name.endswith("index.md"):
+        markdown = linked(markdown)
+    return relinked(markdown, name, config.repo_url)
+
+
+def linked(page: str) -> str:
+    """A finding's page whose last section links the findings that it names."""
+    body, heading, last = page.partition("\n## See also\n")
+    known = codes()
+
+    def link(match: re.Match[str]) -> str:
+        code = match["code"]
+        return f"[`{code}`]({code}.md)" if code in known else match[0]
+
+    return body + heading + _CODE.sub(link, last)
+
+
+def relinked(page: str, name: str, address: str) -> str:
+    """A page whose links out of ``docs/`` lead to a finding's page, or to the source.
+
+    Args:
+        page: Its Markdown.
+        name: Its path below ``docs/``.
+        address: Of the project's source.
+    """
+    folder = posixpath.dirname(name)
+
+    def link(match: re.Match[str]) -> str:
+        path, anchor = posixpath.normpath(posixpath.join("docs", folder, match["path"])), ""
+        anchor = match["anchor"] or ""
+        if path.startswith("docs/"):
+            return match[0]
+        if path.startswith(EXPLAIN):
+            return f"]({posixpath.relpath(_FINDINGS + path.removeprefix(EXPLAIN), folder)}{anchor})"
+        return f"]({address}/blob/main/{path}{anchor})"
+
+    return _LINK.sub(link, page)
