@@ -1,8 +1,7 @@
 """Draw the README's picture from a saved run: ``python tools/pictures.py [--check]``.
 
 ``docs/img/sweep-light.svg`` and ``sweep-dark.svg`` show how the screen of ``dlprof sweep`` ends.
-They
-name no font of another site. ``--check`` writes nothing and exits with 1 where one is stale.
+They name no font of another site. ``--check`` writes nothing and exits with 1 where one is stale.
 """
 
 from __future__ import annotations

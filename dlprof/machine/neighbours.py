@@ -43,7 +43,7 @@ class UserCpu:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbours:
-    """Who used the machine while it was watched. ``None``: the system doesn't tell.
+    """Who used the machine while it was watched. ``None``: the system doesn't report it.
 
     Attributes:
         watched_s: For how long.
@@ -51,14 +51,14 @@ class Neighbours:
         idle_cores: Cores that were idle.
         free_cores: Those of them that this process may use, a CPU quota left aside.
         stolen_cores: Cores that a hypervisor gave to other machines.
-        runnable: Threads running or waiting for a core at the end, the watcher left out.
+        runnable: Threads that ran or were queued for a core at the end, the watcher left out.
         load_1m: Load average of the last minute; waiting for storage counts as well.
-        cpu_pressure_fraction: Share of time in which some task waited for a core.
+        cpu_pressure_fraction: Share of time in which some task was queued for a core.
         io_pressure_fraction: Share of time in which some task waited for storage.
         memory_pressure_fraction: Share of time in which some task waited for memory.
         users: CPU per user, most first; those below 0.01 cores are left out.
         unseen_cores: Cores busy with what can't be seen from here: other containers, processes
-            hidden from this user, or ones whose end nobody was told of.
+            hidden from this user, or ones that ended unseen.
         gpus: Who is on the GPUs.
         unavailable: Reasons for fields that are ``None``.
     """
@@ -98,7 +98,7 @@ class ProcessTicks:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """Totals at one moment. ``None``: the system doesn't tell.
+    """Totals at one moment. ``None``: the system doesn't report it.
 
     Attributes:
         time_ns: When, on a clock that never steps.

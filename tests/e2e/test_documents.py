@@ -33,18 +33,6 @@ def test_pages_are_as_the_tools_have_them(command: str) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-def test_the_pictures_show_the_screens_as_they_are() -> None:
-    result = subprocess.run(
-        [sys.executable, ROOT / "tools" / "pictures.py", "--check"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd=ROOT,
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-
-
 def test_every_exit_code_is_explained() -> None:
     page = (DOCS / "reference" / "cli.md").read_text(encoding="utf-8")
     for code in ExitCode:

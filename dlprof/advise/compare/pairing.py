@@ -157,7 +157,7 @@ def bridges(a: Chosen, b: Chosen) -> list[tuple[Chosen, Chosen]]:
 
 
 def doubts(a: Chosen, b: Chosen) -> Iterator[str]:
-    """What stands against the comparison, one sentence each."""
+    """What is against the comparison, one sentence each."""
     yield from _of_data(a, b)
     yield from _of_machines(a.run.header, b.run.header)
     if a.settings != b.settings and not bridges(a, b):

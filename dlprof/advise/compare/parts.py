@@ -96,9 +96,9 @@ class Comparison:
         ratio: Rate of B over rate of A.
         verdict: The difference and its biggest part, in a sentence or two.
         parts: Largest first, the remainder last.
-        unknown: Parts that the runs don't tell, and what would tell them; what they hold is in
+        unknown: Parts that the runs don't show, and what would show them; what they hold is in
             the remainder.
-        doubts: What stands against the comparison, one sentence each.
+        doubts: What is against the comparison, one sentence each.
         findings: What slows the slower side, ordered by cost.
     """
 

@@ -46,7 +46,7 @@ class Feed(Answer):
         config: The fewest workers on the fewest cores.
         dataloader_kwargs: What to pass to DataLoader.
         workers: Of one rank.
-        cores: Of all ranks, neighbours included.
+        cores: Of all ranks, background load included.
         busy_cores: Cores that all ranks keep busy on average.
         storage_bytes_per_s: What all ranks read from storage; ``None`` where it isn't known.
         batch_bytes_per_s: Tensor data that all ranks take in.

@@ -20,7 +20,7 @@ class Measured:
 
     Attributes:
         samples_per_s: The one rate that the run has for it.
-        wait_fraction: Mean over those that tell.
+        wait_fraction: Mean over those that report it.
         trials: Their ids.
     """
 
@@ -125,7 +125,7 @@ class Forecast(Answer):
         conditions: Cores, ranks, step and the rest.
         method: ``maxplus``, the only predictor.
         rows: In the order of what configurations cost.
-        pick: The cheapest within 3 % of the best that keeps the machine's limits; ``None`` where
+        pick: The cheapest within 3% of the best that keeps the machine's limits; ``None`` where
             none does.
         bounds: What each bound that occurs means.
         agreement: Predictions against the run's own trials.
