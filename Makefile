@@ -36,11 +36,9 @@ docs: venv
 	$(BIN)/python tools/schema.py
 	$(BIN)/python tools/pictures.py
 
-site:
-	$(PYTHON) -m venv build/site
-	build/site/bin/pip install -q -c constraints.txt --upgrade pip
-	build/site/bin/pip install -q -c constraints.txt --group docs
-	NO_MKDOCS_2_WARNING=1 build/site/bin/mkdocs build --strict --site-dir build/html
+site: venv
+	$(BIN)/pip install -q -c constraints.txt --group docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir build/html
 
 bench: venv
 	$(BIN)/python benchmarks

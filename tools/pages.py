@@ -1,4 +1,4 @@
-"""The hooks of the site (``mkdocs.yml``): findings from the package, links to the source, address.
+"""The hooks of the site (``mkdocs.yml``): findings, reports of the examples, links, the address.
 
 The same files are read in a checkout, where a link is a path, and on the site, where it isn't. So
 links are written as paths, and turned here into what the site needs.
@@ -12,9 +12,15 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from dlprof.report.screen import render_html
+from dlprof.store import read_run
+
 ROOT = Path(__file__).parents[1]
 EXPLAIN = "dlprof/explain/"
+EXAMPLES = "examples/"
 _FINDINGS = "findings/"
+_SAMPLES = "samples/"
+_RUN = ".dlprof.jsonl"
 _LINK = re.compile(r"\]\((?P<path>(?:\.\./)+[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
 _CODE = re.compile(r"(?<!\[)`(?P<code>[a-z_.]+)`(?!\])")
 
@@ -34,13 +40,21 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Take the findings' pages from the package."""
+    """Take the findings' pages from the package, and make a report of every example."""
     from mkdocs.structure.files import File  # noqa: PLC0415 - only the site's environment has it
 
     for code in codes():
         path = ROOT / EXPLAIN / f"{code}.md"
         files.append(File.generated(config, f"{_FINDINGS}{code}.md", abs_src_path=str(path)))
+    for path in sorted((ROOT / EXAMPLES).glob(f"*{_RUN}")):
+        page = render_html(read_run(path))
+        files.append(File.generated(config, sample_of(EXAMPLES + path.name), content=page))
     return files
+
+
+def sample_of(example: str) -> str:
+    """The page of an example's report."""
+    return _SAMPLES + example.removeprefix(EXAMPLES).removesuffix(_RUN) + ".html"
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
@@ -65,7 +79,7 @@ def linked(page: str) -> str:
 
 
 def relinked(page: str, name: str, address: str) -> str:
-    """A page whose links out of ``docs/`` lead to a finding's page, or to the source.
+    """A page whose links out of ``docs/`` lead to a finding, an example's report, or the source.
 
     Args:
         page: Its Markdown.
@@ -81,6 +95,8 @@ def relinked(page: str, name: str, address: str) -> str:
             return match[0]
         if path.startswith(EXPLAIN):
             return f"]({posixpath.relpath(_FINDINGS + path.removeprefix(EXPLAIN), folder)}{anchor})"
+        if path.startswith(EXAMPLES) and path.endswith(_RUN):
+            return f"]({posixpath.relpath(sample_of(path), folder)})"
         return f"]({address}/blob/main/{path}{anchor})"
 
     return _LINK.sub(link, page)
