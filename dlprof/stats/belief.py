@@ -478,9 +478,10 @@ class _Fit:
 
     def belief(self) -> Belief:
         """Iterate to the weights that the residuals ask for."""
+        measured = [group for group, numbers in self._by_group.items() if numbers]
         for _ in range(_ROUNDS):
-            self._reweigh(*self._solve())
-        levels, common, found = self._solve()
+            self._reweigh(*self._solve(measured))
+        levels, common, found = self._solve(self._by_group)
         mean = {group: _at(level, found) for group, level in levels.items()}
         blocks = {
             group: len({self._place[self._seen[n].block] for n in numbers})
@@ -529,16 +530,22 @@ class _Fit:
                 matrix[place][place - 1] -= alike * weight
         return matrix, right
 
-    def _solve(self) -> tuple[dict[str, _Level], list[list[float]], list[float]]:
-        """Levels of the groups, and covariance and mean of what they have in common."""
+    def _solve(
+        self, groups: Iterable[str]
+    ) -> tuple[dict[str, _Level], list[list[float]], list[float]]:
+        """Levels of these groups, and covariance and mean of what all have in common.
+
+        Args:
+            groups: Those that were measured at least: the others say nothing of what is common.
+        """
         size = self._size
         matrix, right = self._beforehand()
         parts: dict[str, _Level] = {}
-        for group, numbers in self._by_group.items():
+        for group in groups:
             log_rate, part, precision = self._prior(group)
             total, offset = precision, 0.0
             own: dict[int, float] = {}
-            for n in numbers:
+            for n in self._by_group[group]:
                 weight, row = self._weights[n] / self._scale, {**part, **self._rows[n]}
                 gap = self._seen[n].log_rate - log_rate
                 total += weight
@@ -574,9 +581,9 @@ class _Fit:
     ) -> None:
         """Weights, spread and trust as the residuals have them."""
         squares, missed, held = 0.0, 0.0, 0
-        for group, numbers in self._by_group.items():
-            level = _at(levels[group], found)
-            if group in self._predicted and numbers:
+        for group in levels:
+            level, numbers = _at(levels[group], found), self._by_group[group]
+            if group in self._predicted:
                 log_rate, part, _ = self._prior(group)
                 off = level - log_rate - math.fsum(found[i] * a for i, a in part.items())
                 off /= 1.0 if self._predicted[group].place is None else math.sqrt(_OWN_SHARE)
@@ -589,7 +596,7 @@ class _Fit:
                 for n in numbers
             ]
             weights = [self._weights[n] for n in numbers]
-            middle = statistics.fmean(own, weights) if numbers else 0.0
+            middle = statistics.fmean(own, weights)
             for n, each in zip(numbers, own, strict=True):
                 square = ((each - middle) / self._seen[n].log_sd) ** 2
                 doubt = (TAIL_DF + 1) / (TAIL_DF + square / self._scale) if len(own) > 1 else 1.0
