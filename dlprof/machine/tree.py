@@ -27,7 +27,7 @@ from dlprof.machine.procfs import (
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TreeUsage:
-    """Totals of a process tree since its first process started. ``None``: the system doesn't report it.
+    """Totals of a process tree since its first process started. ``None``: not reported here.
 
     Attributes:
         processes: Alive now.

@@ -6,13 +6,14 @@ The log rate of trial ``t`` of configuration ``i`` in the interleaved block ``j`
 
 ``m_i`` is what a model predicted; ``c`` how far off it is altogether, ``g`` how far those apart
 that rest on figures of their own (loading without workers), ``d_i`` how far this one: a part that
-changes slowly with ``num_workers`` (an Ornstein-Uhlenbeck process over its logarithm), and a small
-one of its own. ``b_j`` is what drifts between blocks, ``x_t`` the speed of the cores in that very
-window, times the share of them that the loader computes on. All errors have heavy tails (Student's
-t), so that one disturbed trial, or one wrong prediction, is outvoted by the others; how far off
-predictions are is learned from those that were measured, so that a model which proves wrong claims
-less of the rest. What was not predicted has a ``d_i`` without bounds. All of it is one weighted
-least squares, the ``d_i`` eliminated, weights by iteration (Lange, Little & Taylor 1989).
+changes slowly with ``num_workers`` (a Brownian motion over its logarithm, held at those that the
+model was fitted with), and a small one of its own. ``b_j`` is what drifts between blocks, ``x_t``
+the speed of the cores in that very window, times the share of them that the loader computes on. All
+errors have heavy tails (Student's t), so that one disturbed trial, or one wrong prediction, is
+outvoted by the others; how far off predictions are is learned from those that were measured, so
+that a model which proves wrong claims less of the rest. What was not predicted has a ``d_i``
+without bounds. All of it is one weighted least squares, the ``d_i`` eliminated, weights by
+iteration (Lange, Little & Taylor 1989).
 """
 
 from __future__ import annotations
@@ -82,12 +83,15 @@ _LEVEL_LOG_SD = 0.15
 _APART_LOG_SD = 0.15
 """How far off those that rest on figures of their own are beside that."""
 
-_OWN_SHARE = 0.1
+_OWN_SHARE = 0.2
 """Of the variance of predictions' errors, what those of the same ``num_workers`` don't share."""
 
-_DOUBLINGS = 4.0
-"""Doublings of ``num_workers`` after which predictions' errors are alike by 1 / e: on real data
-(``benchmarks/real_data.py``) they change steadily from 1 worker to 8."""
+_PER_DOUBLING = 0.8
+"""Of the same variance, by what errors change from ``num_workers`` to twice as many: on real data
+(``benchmarks/real_data.py``) they change steadily from 1 worker to 8, and don't come back."""
+
+CALIBRATED = frozenset({1, 2})
+"""Workers that the model's costs are measured with, where they are of interest; else the fewest."""
 
 _BLOCK_LOG_SD = 0.03
 """What a quiet machine drifts from one block to another, expected before any is seen."""
@@ -221,6 +225,8 @@ class Expected:
         groups: As of observations of steady rates.
         families: ``num_workers`` of each: predictions of one are off by much the same, and those
             of its neighbors by the like.
+        calibrated: ``num_workers`` that the model was fitted with: predictions of these are off by
+            no more than what configurations of one family don't share.
     """
 
     log_rates: Mapping[str, float]
@@ -229,17 +235,21 @@ class Expected:
     apart: frozenset[str] = frozenset()
     groups: Mapping[str, str] = dataclasses.field(default_factory=dict)
     families: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    calibrated: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, prediction: SweepPrediction) -> Expected:
         """What a sweep's model predicted."""
+        families = {c.config.key: c.config.num_workers for c in prediction.cells}
+        counts = sorted({workers for workers in families.values() if workers})
         return cls(
             log_rates=prediction.log_rates,
             log_sd=min(max(prediction.log_sd, WAITING_LOG_SD), _MOST_LOG_SD),
             epoch_log_rates=prediction.epoch_log_rates,
             apart=frozenset(c.config.key for c in prediction.cells if not c.config.num_workers),
             groups={c.config.key: _steady_group(c.config) for c in prediction.cells},
-            families={c.config.key: c.config.num_workers for c in prediction.cells},
+            families=families,
+            calibrated=frozenset(CALIBRATED.intersection(counts) or counts[:1]),
         )
 
 
@@ -444,8 +454,7 @@ class _Fit:
         self._predicted = _predicted(observations, groups, expected)
         self._claimed = expected.log_sd if expected is not None else _UNKNOWN_LOG_SD
         self._known_sd = max(self._claimed, _FIRST_GUESS)
-        wider = self._known_sd / self._claimed
-        self._common_sd = {_LEVEL: wider * _LEVEL_LOG_SD, _APART: wider * _APART_LOG_SD}
+        self._common_sd = {_LEVEL: _LEVEL_LOG_SD, _APART: _APART_LOG_SD}
         self._seen = observations
         blocks = sorted({o.block for o in observations})
         merged = max(1, math.ceil(len(blocks) / _MAX_BLOCKS))
@@ -453,7 +462,9 @@ class _Fit:
         self._blocks = len(set(self._place.values()))
         seen = {groups[o.key] for o in observations}
         places = {p.place for group, p in self._predicted.items() if group in seen}
-        self._nodes = sorted(place for place in places if place is not None)
+        held = expected.calibrated if expected is not None else ()
+        self._held = {math.log2(workers) for workers in held}
+        self._nodes = sorted({place for place in places if place is not None} | self._held)
         self._first = _BLOCKS + self._blocks
         self._size = self._first + len(self._nodes)
         self._steps = [1.0] * len(self._nodes)  # trust in how errors go on from one to the next
@@ -521,13 +532,15 @@ class _Fit:
         right[_SPEED] = SPEED_EXPONENT / SPEED_EXPONENT_SD**2
         for place in range(_BLOCKS, _BLOCKS + self._blocks):
             matrix[place][place] = 1 / self._block_variance
-        for step, (alike, spread) in enumerate(self._spreads()):
+        for step, spread in enumerate(self._spreads()):
             place, weight = self._first + step, self._steps[step] / spread**2
             matrix[place][place] += weight
+            if self._nodes[step] in self._held:
+                matrix[place][place] += 1 / (_OWN_SHARE * self._known_sd**2)
             if step:
-                matrix[place - 1][place - 1] += alike**2 * weight
-                matrix[place - 1][place] -= alike * weight
-                matrix[place][place - 1] -= alike * weight
+                matrix[place - 1][place - 1] += weight
+                matrix[place - 1][place] -= weight
+                matrix[place][place - 1] -= weight
         return matrix, right
 
     def _solve(
@@ -567,11 +580,11 @@ class _Fit:
         found = [math.fsum(a * b for a, b in zip(row, right, strict=True)) for row in common]
         return parts, common, found
 
-    def _spreads(self) -> list[tuple[float, float]]:
-        """How alike each node's error is to the one before it, and the deviation of the rest."""
+    def _spreads(self) -> list[float]:
+        """Standard deviation of the first node's error, and of what each differs from the last."""
         whole = math.sqrt(1 - _OWN_SHARE) * self._known_sd
-        alike = [0.0, *(_alike(b - a) for a, b in itertools.pairwise(self._nodes))]
-        return [(each, whole * math.sqrt(1 - each**2)) for each in alike[: len(self._nodes)]]
+        apart = [1.0, *(_PER_DOUBLING * (b - a) for a, b in itertools.pairwise(self._nodes))]
+        return [whole * math.sqrt(each) for each in apart[: len(self._nodes)]]
 
     def _reweigh(
         self,
@@ -602,8 +615,8 @@ class _Fit:
                 doubt = (TAIL_DF + 1) / (TAIL_DF + square / self._scale) if len(own) > 1 else 1.0
                 self._weights[n] = doubt / self._seen[n].log_sd ** 2
                 squares += doubt * square
-        for step, (alike, spread) in enumerate(self._spreads()):
-            off = found[self._first + step] - (alike and alike * found[self._first + step - 1])
+        for step, spread in enumerate(self._spreads()):
+            off = found[self._first + step] - (found[self._first + step - 1] if step else 0.0)
             self._steps[step] = _trust(off / spread)
             missed += self._steps[step] * (off / spread * self._known_sd) ** 2
         count = self._blocks
@@ -625,28 +638,22 @@ def _trust(errors: float) -> float:
     return (_MODEL_TAIL_DF + 1) / (_MODEL_TAIL_DF + errors**2)
 
 
-def _alike(doublings: float) -> float:
-    """Correlation of predictions' errors so many doublings of ``num_workers`` apart."""
-    return math.exp(-doublings / _DOUBLINGS)
-
-
 def _between(nodes: Sequence[float], place: float) -> tuple[dict[int, float], float]:
     """What the errors at some nodes say of the error at a place between or beyond them.
 
     Returns:
-        The share of each node's error in it, and the share of the variance that stays open: those
-        of a bridge of an Ornstein-Uhlenbeck process.
+        The share of each node's error in it, and the variance that stays open: those of a Brownian
+        bridge, in parts of the variance of one error.
     """
     right = bisect.bisect_left(nodes, place)
     if right < len(nodes) and nodes[right] == place:
         return {right: 1.0}, 0.0
-    a = _alike(place - nodes[right - 1]) if right else 0.0
-    b = _alike(nodes[right] - place) if right < len(nodes) else 0.0
-    whole = 1 - (a * b) ** 2
-    shares = {right - 1: a * (1 - b**2) / whole, right: b * (1 - a**2) / whole}
-    return {node: share for node, share in shares.items() if share}, (
-        (1 - a**2) * (1 - b**2) / whole
-    )
+    if right in (0, len(nodes)):
+        near = min(right, len(nodes) - 1)
+        return {near: 1.0}, _PER_DOUBLING * abs(place - nodes[near])
+    before, after = place - nodes[right - 1], nodes[right] - place
+    whole = before + after
+    return {right - 1: after / whole, right: before / whole}, _PER_DOUBLING * before * after / whole
 
 
 def _at(level: _Level, common: Sequence[float]) -> float:

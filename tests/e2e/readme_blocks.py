@@ -24,7 +24,7 @@ WANTED = os.environ.pop("DLPROF_E2E", "") == "1"
 """Whether what takes minutes is run, too."""
 
 _BLOCK = re.compile(
-    r"(?:^<!-- (?P<mark>command|needs|not run|screen): (?P<value>[^>]+) -->\n)?"
+    r"(?:^<!-- (?P<mark>command|exits|needs|not run|screen): (?P<value>[^>]+) -->\n)?"
     r"^```(?P<language>\w*)\n(?P<text>.*?)^```$",
     flags=re.MULTILINE | re.DOTALL,
 )
@@ -38,7 +38,8 @@ class Block:
         language: What is behind the fence.
         text: What is in it.
         mark: What the comment before it says of it, if any: ``command`` names it for ``.ci/run``,
-            ``needs`` a module or program, ``not run`` why it isn't, ``screen`` what printed it.
+            ``exits`` the code that it ends with, ``needs`` a module or program, ``not run`` why it
+            isn't, ``screen`` what printed it.
         value: What the comment says.
         line: Of its fence.
     """

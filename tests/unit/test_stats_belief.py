@@ -260,6 +260,27 @@ def test_what_was_measured_tells_most_of_like_numbers_of_workers() -> None:
     assert width(belief.ratio("w4", "w2")) < width(belief.ratio("w16", "w2"))
 
 
+def test_workers_that_a_shared_resource_holds_back_say_little_of_fewer() -> None:
+    # Found with storage of four lanes: all that was measured lay below what was predicted, and the
+    # rate without workers, which its own trial gives, was halved with it.
+    counts = {"w0": 0, "w1": 1, "w2": 2, "w4": 4, "w12": 12, "w32": 32}
+    predicted = dataclasses.replace(
+        expected(w0=180, w1=174, w2=348, w4=700, w12=1770, w32=2000),
+        apart=frozenset({"w0"}),
+        families=counts,
+        calibrated=frozenset({1, 2}),
+    )
+    disturbed = Observation(key="w0", block=0, log_rate=math.log(138), log_sd=0.8)
+    rows = [*seen({"w12": [500, 710]}, log_sd=0.3), disturbed]
+    rates = {key: believe(rows, predicted).rate(key).value for key in counts}
+    assert rates["w0"] == pytest.approx(180, rel=0.2)
+    assert rates["w1"] == pytest.approx(174, rel=0.1)
+    assert rates["w12"] == pytest.approx(620, rel=0.15)
+    assert 300 < rates["w4"] < 700
+    # Beyond those that were measured, predictions are off by as much, and not by less.
+    assert rates["w32"] / rates["w12"] == pytest.approx(2000 / 1770, rel=0.05)
+
+
 def test_chances_follow_the_gap() -> None:
     belief = believe(seen({"a": [100] * 4, "b": [90] * 4, "c": [100] * 4}, log_sd=0.02))
 

@@ -21,6 +21,7 @@ def test_each_page_is_of_a_code_and_says_in_one_sentence_what_it_means() -> None
     assert set(summaries) == set(CODES)
     for code, summary in summaries.items():
         assert page_of(code).startswith(f"# {code}\n")
+        assert "<!--" not in page_of(code)
         assert summary.endswith(".")
         assert len(summary) < 80
         assert "`" not in summary
