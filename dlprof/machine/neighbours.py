@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
+import math
 import os
 import time
 from collections import defaultdict
@@ -169,8 +170,8 @@ def between(
     window_ns = last.time_ns - first.time_ns
     if window_ns <= 0:
         return Neighbours(watched_s=0.0, unavailable=dict.fromkeys(_FIELDS, "no time passed"))
-    used = _cores_by_user(first, last, window_ns)
     busy, idle, stolen = _machine_cores(first.cpus, last.cpus, window_ns)
+    used = _cores_by_user(first, last, window_ns, busy)
     name = user_name or _user_name
     users = [
         UserCpu(user=name(user), cpu_cores=cores, processes=processes)
@@ -218,16 +219,25 @@ def _reasons(neighbours: Neighbours) -> dict[str, str]:
     return {name: why for name, why in _FIELDS.items() if getattr(neighbours, name) is None}
 
 
-def _cores_by_user(first: Look, last: Look, window_ns: int) -> dict[int, tuple[float, int]]:
-    """Cores and busy processes by user.
+def _cores_by_user(
+    first: Look, last: Look, window_ns: int, most: float | None
+) -> dict[int, tuple[float, int]]:
+    """Cores and busy processes by user, ``most`` in all.
 
     Of a process that started meanwhile all its time counts. What one that ended had used since
-    the first look is in its parent's account of its children.
+    the first look is in the account of its children that its parent keeps, or whoever took that
+    one's place: the first process has more on it then than was used meanwhile, hence ``most``.
     """
+    gone = {key: first.processes[key] for key in first.processes.keys() - last.processes.keys()}
+    parents = {pid: process.parent for (pid, _), process in gone.items()}
     ended: dict[int, int] = defaultdict(int)
-    for key in first.processes.keys() - last.processes.keys():
-        gone = first.processes[key]
-        ended[gone.parent] += gone.cpu_ticks + gone.reaped_ticks
+    for process in gone.values():
+        heir = process.parent
+        for _ in parents:  # no further, should ids that are used again form a ring
+            if heir not in parents:
+                break
+            heir = parents[heir]
+        ended[heir] += process.cpu_ticks + process.reaped_ticks
     ticks: dict[int, int] = defaultdict(int)
     busy: dict[int, int] = defaultdict(int)
     for (pid, start), now in last.processes.items():
@@ -236,7 +246,10 @@ def _cores_by_user(first: Look, last: Look, window_ns: int) -> dict[int, tuple[f
         children = max(0, now.reaped_ticks - before.reaped_ticks - ended[pid])
         ticks[now.user] += own + children
         busy[now.user] += own + children > 0
-    return {user: (_to_cores(used, window_ns), busy[user]) for user, used in ticks.items()}
+    cores = {user: _to_cores(used, window_ns) for user, used in ticks.items()}
+    seen = math.fsum(cores.values())
+    share = 1.0 if most is None or seen <= most else most / seen
+    return {user: (share * used, busy[user]) for user, used in cores.items()}
 
 
 _NOTHING = ProcessTicks(user=0, parent=0, cpu_ticks=0, reaped_ticks=0)

@@ -73,6 +73,22 @@ def test_a_process_that_ended_counts_with_what_it_used_meanwhile() -> None:
     assert _by_user(_between(first, last)) == {"user7": (0.5, 1)}
 
 
+def test_processes_that_ended_with_their_parent_count_with_what_they_used_meanwhile() -> None:
+    shell, parent, child = _used(7, 0), _used(7, 100), _used(7, 3600, parent=5)
+    first = _look(0, {(1, 0): shell, (5, 0): parent, (6, 0): child})
+    last = _look(1, {(1, 0): _used(7, 0, reaped_s=3700.5)})
+    assert _by_user(_between(first, last)) == {"user7": (0.5, 1)}
+
+
+def test_users_have_no_more_than_the_machine_was_busy() -> None:
+    # The parent ended first: the first process has the whole life of the child on its account.
+    cpus = [CpuTicks(busy=busy, idle=0, stolen=0) for busy in (0, _HZ)]
+    first = _look(0, {(1, 0): _used(7, 0), (6, 0): _used(8, 3600, parent=5)}, cpus[0])
+    last = _look(1, {(1, 0): _used(7, 0, reaped_s=3600.5), (8, 0): _used(8, 0.5)}, cpus[1])
+    found = _between(first, last)
+    assert sum(user.cpu_cores for user in found.users) == pytest.approx(1.0, abs=0.02)
+
+
 def test_an_id_used_again_is_another_process() -> None:
     first = _look(0, {(5, 1): _used(7, 50)})
     last = _look(1, {(5, 2): _used(8, 0.25)})
