@@ -22,6 +22,7 @@ import bisect
 import dataclasses
 import itertools
 import math
+import operator
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -438,23 +439,35 @@ def believe(observations: Sequence[Observation], expected: Expected | None = Non
     if not observations and (expected is None or not expected.log_rates):
         raise ValueError("a belief about nothing")
     groups = _groups(observations, expected)
-    return _Fit(observations, groups, expected).belief()
+    fits = [_Fit(observations, groups, expected, wide_level=wide) for wide in (False, True)]
+    return min(fits, key=operator.attrgetter("cost")).belief()
 
 
 class _Fit:
-    """The weighted least squares, weights by iteration."""
+    """The weighted least squares, weights by iteration.
+
+    Whether all predictions are off together, or each by itself, may explain what was measured
+    alike: the rounds end at either, by where they begin.
+
+    Attributes:
+        cost: Negative logarithm of how likely all of it is where they ended, but for a constant,
+            if predictions are as sure as they claim.
+    """
 
     def __init__(
         self,
         observations: Sequence[Observation],
         groups: Mapping[str, str],
         expected: Expected | None,
+        *,
+        wide_level: bool,
     ) -> None:
         self._groups = groups
         self._predicted = _predicted(observations, groups, expected)
         self._claimed = expected.log_sd if expected is not None else _UNKNOWN_LOG_SD
         self._known_sd = max(self._claimed, _FIRST_GUESS)
-        self._common_sd = {_LEVEL: _LEVEL_LOG_SD, _APART: _APART_LOG_SD}
+        wider = self._known_sd / self._claimed if wide_level else 1.0
+        self._common_sd = {_LEVEL: wider * _LEVEL_LOG_SD, _APART: wider * _APART_LOG_SD}
         self._seen = observations
         blocks = sorted({o.block for o in observations})
         merged = max(1, math.ceil(len(blocks) / _MAX_BLOCKS))
@@ -486,12 +499,12 @@ class _Fit:
         self._block_variance = _FIRST_BLOCK_GUESS**2
         self._scale = 1.0
         self._df, self._predicted_df = TAIL_DF, TAIL_DF
-
-    def belief(self) -> Belief:
-        """Iterate to the weights that the residuals ask for."""
         measured = [group for group, numbers in self._by_group.items() if numbers]
         for _ in range(_ROUNDS):
-            self._reweigh(*self._solve(measured))
+            self.cost = self._reweigh(*self._solve(measured))
+
+    def belief(self) -> Belief:
+        """What follows for all of them."""
         levels, common, found = self._solve(self._by_group)
         mean = {group: _at(level, found) for group, level in levels.items()}
         blocks = {
@@ -591,16 +604,18 @@ class _Fit:
         levels: Mapping[str, _Level],
         common: Sequence[Sequence[float]],
         found: Sequence[float],
-    ) -> None:
-        """Weights, spread and trust as the residuals have them."""
+    ) -> float:
+        """Weights, spread and trust as the residuals have them, and what these cost."""
         squares, missed, held = 0.0, 0.0, 0
+        known, costs = self._known_sd, list[float]()
         for group in levels:
             level, numbers = _at(levels[group], found), self._by_group[group]
             if group in self._predicted:
                 log_rate, part, _ = self._prior(group)
                 off = level - log_rate - math.fsum(found[i] * a for i, a in part.items())
                 off /= 1.0 if self._predicted[group].place is None else math.sqrt(_OWN_SHARE)
-                self._trust[group] = _trust(off / self._known_sd)
+                self._trust[group] = _trust(off / known)
+                costs.append(_surprise(off / self._claimed, _MODEL_TAIL_DF))
                 missed += self._trust[group] * off**2
                 held += 1
             # About what they give themselves: that they are not as predicted is no noise of theirs.
@@ -611,6 +626,8 @@ class _Fit:
             weights = [self._weights[n] for n in numbers]
             middle = statistics.fmean(own, weights)
             for n, each in zip(numbers, own, strict=True):
+                error = (each - level) / self._seen[n].log_sd
+                costs.append(_surprise(error / math.sqrt(self._scale), TAIL_DF))
                 square = ((each - middle) / self._seen[n].log_sd) ** 2
                 doubt = (TAIL_DF + 1) / (TAIL_DF + square / self._scale) if len(own) > 1 else 1.0
                 self._weights[n] = doubt / self._seen[n].log_sd ** 2
@@ -618,12 +635,14 @@ class _Fit:
         for step, spread in enumerate(self._spreads()):
             off = found[self._first + step] - (found[self._first + step - 1] if step else 0.0)
             self._steps[step] = _trust(off / spread)
-            missed += self._steps[step] * (off / spread * self._known_sd) ** 2
+            costs.append(_surprise(off / spread * known / self._claimed, _MODEL_TAIL_DF))
+            missed += self._steps[step] * (off / spread * known) ** 2
         count = self._blocks
         free = max(0, len(self._seen) - sum(map(bool, self._by_group.values())) - max(0, count - 1))
         self._df = TAIL_DF + free
         self._scale = (TAIL_DF + squares) / (TAIL_DF + free) if free else 1.0
         for place, sd in ((_LEVEL, _LEVEL_LOG_SD), (_APART, _APART_LOG_SD)):
+            costs.append(_surprise(found[place] / sd, TAIL_DF))
             self._common_sd[place] = sd / math.sqrt(_trust(found[place] / sd))
         claimed = _MODEL_TAIL_DF * self._claimed**2
         self._predicted_df = _MODEL_TAIL_DF + held
@@ -631,6 +650,12 @@ class _Fit:
         self._known_sd = math.sqrt((claimed + missed) / (_MODEL_TAIL_DF + free))
         drift = sum(found[i] ** 2 + common[i][i] for i in range(_BLOCKS, _BLOCKS + count))
         self._block_variance = (TAIL_DF * _BLOCK_LOG_SD**2 + drift) / (TAIL_DF + count)
+        return math.fsum(costs)
+
+
+def _surprise(errors: float, df: float) -> float:
+    """Negative log density of Student's t at so many scales, but for a constant."""
+    return (df + 1) / 2 * math.log1p(errors**2 / df)
 
 
 def _trust(errors: float) -> float:
