@@ -296,6 +296,7 @@ class Document:
     Attributes:
         title: What it is about; a page's heading.
         answer: What to do, how much that brings, how sure it is: complete, and short.
+        hints: What only a terminal shows, below the answer: where the rest is, what to run next.
         details: All the rest: above the answer on a terminal where it is asked for, below it on
             a page.
         pictures: What only a page shows, between the two.
@@ -304,6 +305,7 @@ class Document:
 
     title: str
     answer: tuple[Block, ...]
+    hints: tuple[Block, ...] = ()
     details: tuple[Section, ...] = ()
     pictures: tuple[Pictures, ...] = ()
     appendix: tuple[Pictures, ...] = ()
