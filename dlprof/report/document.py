@@ -81,12 +81,14 @@ class Column:
         cells: Its texts, one a row.
         keep: How long it stays where columns have to go: the lowest goes first; ``None`` stays.
         left: Whether it is text, aligned left.
+        links: Where its cells lead on a page, one a row; empty where they lead nowhere.
     """
 
     title: str
     cells: Sequence[str]
     keep: int | None = None
     left: bool = False
+    links: Sequence[str] = ()
 
     @property
     def is_shown(self) -> bool:
