@@ -73,7 +73,7 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
     given = settings_in(locals())
     streams.check_brief(brief=brief, as_json=as_json)
     files = {
-        "json": output,
+        "html" if checked.is_page(output) else "json": output,
         "junit": junit,
         "markdown": markdown,
         "bencher": bencher,

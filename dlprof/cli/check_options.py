@@ -115,7 +115,11 @@ AllowRegression = Annotated[
 Document = Annotated[
     Path | None,
     typer.Option(
-        "-o", "--output", metavar="FILE", help="The JSON document.", rich_help_panel=_FILES
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="The JSON document; a page where FILE ends in .html.",
+        rich_help_panel=_FILES,
     ),
 ]
 Junit = Annotated[

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 FLAGS: Mapping[str, str] = MappingProxyType(
     {
         "json": "-o",
+        "html": "-o",
         "junit": "--junit",
         "markdown": "--markdown",
         "bencher": "--bencher",
@@ -27,6 +28,11 @@ FLAGS: Mapping[str, str] = MappingProxyType(
     }
 )
 """What asks for a file of each format."""
+
+
+def is_page(output: Path | None) -> bool:
+    """Whether the file that ``-o`` names is a page, by its suffix, and no JSON document."""
+    return output is not None and output.suffix.lower() in {".html", ".htm"}
 
 
 def refuse_unwritable(files: Mapping[str, Path | None]) -> None:

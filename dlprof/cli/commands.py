@@ -251,4 +251,6 @@ class _Conversion:
             return Path(value)
         if self._annotation == list[str]:
             return list(value)
+        if self._annotation == list[Path]:
+            return [Path(each) for each in value]
         return self._typers_own().coerce(value, param=param, ctx=ctx)

@@ -11,7 +11,7 @@ import typer
 from dlprof.cli import options, streams
 
 
-def compare(
+def compare(  # noqa: PLR0913 - a command has as many parameters as it has options
     a: Annotated[Path, typer.Argument(metavar="A", help="A run file.")],
     b: Annotated[Path, typer.Argument(metavar="B", help="The other; rates are B over A.")],
     *,
@@ -29,6 +29,8 @@ def compare(
             "--best", help="Compare the fastest of each run, also where they share settings."
         ),
     ] = False,
+    output: options.Written = None,
+    force: options.Replace = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -37,17 +39,31 @@ def compare(
 
     Splits the difference into parts that add up, each with its evidence. Measures nothing.
     """
-    del quiet  # taken as by every command; there is no progress to hide
     from dlprof.advise.compare import compare as split
     from dlprof.report.compare import compare_document, comparison_report
+    from dlprof.report.export.formats import READ, check_output, format_for
     from dlprof.store import read_run
 
+    asked = "json" if as_json else None
+    written_as = format_for(asked, output, prefix="--", formats=(*READ, "json"))
+    if output is not None:
+        for run in (a, b):
+            check_output(output, run, force=force, prefix="--")
     number = None if workers is None else _one_number(workers)
     comparison = split(read_run(a), read_run(b), num_workers=number, best=best)
-    if as_json:
-        streams.write_result(compare_document(comparison))
-    else:
+    if output is None and not as_json:
         streams.print_result(comparison_report(comparison), verbose=verbose)
+        return
+    if written_as == "json":
+        text = compare_document(comparison) + "\n"
+    else:
+        from dlprof.report.screen import written
+
+        text = written(comparison_report(comparison), written_as)
+    if output is None:
+        streams.write_result(text)
+    else:
+        streams.write_file(output, text.encode("utf-8", errors="replace"), quiet=quiet)
 
 
 def _one_number(text: str) -> int:

@@ -302,6 +302,11 @@ PrintConfig = Annotated[
         rich_help_panel=_OUTPUT,
     ),
 ]
+Written = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", metavar="FILE", help="Where to. Default: stdout."),
+]
+Replace = Annotated[bool, typer.Option("--force", help="Replace the output file if it exists.")]
 Json = Annotated[
     bool,
     typer.Option("--json", help="Print one JSON document on stdout.", rich_help_panel=_OUTPUT),

@@ -1,4 +1,4 @@
-"""``dlprof report``: a saved run as HTML, Markdown, CSV, JSON or a Perfetto trace."""
+"""``dlprof report``: a saved run as HTML, Markdown, CSV, JSON or a trace; an index of several."""
 # ruff: noqa: PLC0415 - imported when the command runs, so that --help answers at once
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ import typer
 
 from dlprof.cli import options, streams
 from dlprof.errors import UsageError
-from dlprof.report.export.formats import FORMATS, check_output, format_for, render_as
+from dlprof.report.export.formats import FORMATS, READ, check_output, format_for, render_as
 
 
 def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run file.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="A run file; of several, an index.")
+    ],
     *,
     output_format: Annotated[
         str | None,
@@ -24,13 +26,8 @@ def report(
             help="How it is written. Default: by the suffix of -o, else text.",
         ),
     ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Where to. Default: stdout."),
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace the output file if it exists.")
-    ] = False,
+    output: options.Written = None,
+    force: options.Replace = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -38,7 +35,8 @@ def report(
     """Write a saved run for people and other programs.
 
     HTML is one file that loads nothing; CSV and Parquet have a row per trial; a trace for
-    ui.perfetto.dev needs a run file of dlprof profile or dlprof run.
+    ui.perfetto.dev needs a run file of dlprof profile or dlprof run. Several runs make a table;
+    with -o FILE.html it has a page for each run beside it.
     """
     if as_json and output_format not in {None, "json"}:
         raise UsageError(
@@ -49,8 +47,12 @@ def report(
 
     written_as = format_for("json" if as_json else output_format, output, prefix="--")
     if output is not None:
-        check_output(output, run, force=force, prefix="--")
-    measured = read_run(run)
+        for run in runs:
+            check_output(output, run, force=force, prefix="--")
+    if len(runs) > 1:
+        _index(runs, written_as, output, force=force, quiet=quiet)
+        return
+    measured = read_run(runs[0])
     if output is None and written_as == "text":
         from dlprof.report.screen import run_report
 
@@ -60,8 +62,38 @@ def report(
     if output is None:
         streams.write_result(written.decode())
         return
-    from dlprof.files import replace_file
+    streams.write_file(output, written, quiet=quiet)
 
-    replace_file(output, written)
-    if not quiet:
-        typer.echo(f"Written: {output}", err=True)
+
+def _index(
+    runs: list[Path], written_as: str, output: Path | None, *, force: bool, quiet: bool
+) -> None:
+    """A table of several runs, with their pages beside it where it is one."""
+    from dlprof.report.index import index_report, index_row, page_names
+    from dlprof.report.screen import written
+    from dlprof.store import read_run
+
+    if written_as not in READ:
+        raise UsageError(
+            f"A {written_as} file holds one run, and {len(runs)} are given",
+            hint="Give one, or -o index.html for a table of all with a page for each.",
+        )
+    names = page_names(runs, output.name) if output is not None and written_as == "html" else []
+    pages = [output.with_name(name) for name in names] if output is not None else []
+    for page in pages:
+        for run in runs:
+            check_output(page, run, force=force, prefix="--")
+    rows = []
+    for place, run in enumerate(runs):
+        measured = read_run(run)
+        rows.append(index_row(measured))
+        if pages:  # written as they are read: many runs need not be in memory at once
+            streams.write_file(pages[place], render_as(measured, "html"), quiet=True)
+    index = index_report(rows, names)
+    if output is not None:
+        text = written(index, written_as)
+        streams.write_file(output, text.encode("utf-8", errors="replace"), quiet=quiet)
+    elif written_as == "text":
+        streams.print_result(index)
+    else:
+        streams.write_result(written(index, written_as))

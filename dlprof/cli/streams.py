@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, TextIO
 from dlprof.errors import FileError, UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dlprof.report.document import Document
 
 
@@ -65,6 +67,24 @@ def write_document(text: str, *, brief: bool) -> None:
 
         text = brief_document(text)
     write_result(text)
+
+
+def write_file(path: Path, written: bytes, *, quiet: bool) -> None:
+    """Write a result to a file, and say so on stderr.
+
+    Args:
+        path: Where to; a file that is there is replaced.
+        written: The file's bytes.
+        quiet: Whether nothing is said.
+
+    Raises:
+        FileError: It can't be written there.
+    """
+    from dlprof.files import replace_file  # noqa: PLC0415 - most results go to stdout
+
+    replace_file(path, written)
+    if not quiet:
+        sys.stderr.write(f"Written: {path}\n")
 
 
 def check_brief(*, brief: bool, as_json: bool) -> None:

@@ -104,14 +104,21 @@ TOPICS: Mapping[str, Topic] = MappingProxyType(
         "compare": Topic(
             group="Ask a saved run",
             summary="Explain why one run is faster than another.",
-            options=("--num-workers", "--best", "--json", "--verbose"),
-            examples=("dlprof compare laptop.dlprof.jsonl server.dlprof.jsonl",),
+            options=("--num-workers", "--best", "--output", "--json", "--verbose"),
+            examples=(
+                "dlprof compare laptop.dlprof.jsonl server.dlprof.jsonl",
+                "dlprof compare laptop.dlprof.jsonl server.dlprof.jsonl -o compared.html",
+            ),
         ),
         "report": Topic(
             group="Ask a saved run",
             summary="Write a run as HTML, Markdown, CSV, JSON or a trace.",
             options=("--output", "--format", "--force", "--json", "--verbose"),
-            examples=("dlprof report RUN -o report.html", "dlprof report RUN -o trials.csv"),
+            examples=(
+                "dlprof report RUN -o report.html",
+                "dlprof report RUN -o trials.csv",
+                "dlprof report *.dlprof.jsonl -o index.html",
+            ),
         ),
         "check": Topic(
             group="CI",

@@ -50,8 +50,8 @@ def comparison_report(comparison: Comparison) -> Document:
             Facts(tuple(_sides(comparison))),
             *_chart(comparison.parts),
             *_doubts(comparison),
-            Text(Span("Details: -v", "soft")),
         ),
+        hints=(Text(Span("Details: -v", "soft")),),
         details=tuple(_details(comparison)),
     )
 
@@ -88,7 +88,7 @@ def _chart(parts: tuple[Part, ...]) -> Iterator[Chart]:
 
 def _doubts(comparison: Comparison) -> Iterator[Text]:
     for doubt in comparison.doubts[:1]:
-        more = f" ({len(comparison.doubts) - 1} more doubts: -v)"
+        more = f" (and {len(comparison.doubts) - 1} more)"
         yield Text(Span(doubt + (more if len(comparison.doubts) > 1 else ""), "warn"))
 
 

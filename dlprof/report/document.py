@@ -81,12 +81,14 @@ class Column:
         cells: Its texts, one a row.
         keep: How long it stays where columns have to go: the lowest goes first; ``None`` stays.
         left: Whether it is text, aligned left.
+        links: Where its cells lead on a page, one a row; empty where they lead nowhere.
     """
 
     title: str
     cells: Sequence[str]
     keep: int | None = None
     left: bool = False
+    links: Sequence[str] = ()
 
     @property
     def is_shown(self) -> bool:
@@ -296,6 +298,7 @@ class Document:
     Attributes:
         title: What it is about; a page's heading.
         answer: What to do, how much that brings, how sure it is: complete, and short.
+        hints: What only a terminal shows, below the answer: where the rest is, what to run next.
         details: All the rest: above the answer on a terminal where it is asked for, below it on
             a page.
         pictures: What only a page shows, between the two.
@@ -304,6 +307,7 @@ class Document:
 
     title: str
     answer: tuple[Block, ...]
+    hints: tuple[Block, ...] = ()
     details: tuple[Section, ...] = ()
     pictures: tuple[Pictures, ...] = ()
     appendix: tuple[Pictures, ...] = ()

@@ -90,8 +90,8 @@ def machine_report(overview: Overview) -> Document:
         answer=(
             Facts(tuple(_answer(machine, neighbours))),
             *_use(neighbours),
-            Text(Span(f"Watched {name} for {watched} · details: -v", "soft")),
         ),
+        hints=(Text(Span(f"Watched {name} for {watched} · details: -v", "soft")),),
         details=(
             Section(f"What {name} offers", (Facts(tuple(_offer(overview))),)),
             Section(f"Who uses it, watched for {watched}", (Facts(tuple(_activity(neighbours))),)),

@@ -144,8 +144,11 @@ def _add_table(parent: Element, table: Table) -> None:
     for place, cells in enumerate(rows[:_MOST_ROWS]):
         tone = table.tones[place] if table.tones else ""
         row = SubElement(body, "tr", {"class": tone} if tone else {})
-        for cell, kind in zip(cells, kinds, strict=True):
-            SubElement(row, "td", kind).text = clean(cell)
+        for cell, kind, column in zip(cells, kinds, table.columns, strict=True):
+            made_cell = SubElement(row, "td", kind)
+            if column.links:
+                made_cell = SubElement(made_cell, "a", href=column.links[place])
+            made_cell.text = clean(cell)
     if len(rows) > _MOST_ROWS:
         more = f"{len(rows) - _MOST_ROWS:,} more rows are in the run file (-o run.csv has all)."
         SubElement(parent, "p", {"class": "soft"}).text = more

@@ -100,8 +100,8 @@ def forecast_report(run: Run, forecast: Forecast, *, whole: bool = False) -> Doc
             *first(run),
             Facts(tuple(_answer(run, forecast))),
             *_chart(forecast),
-            *_last(run, "every row"),
         ),
+        hints=tuple(_last(run, "every row")),
         details=tuple(_details(forecast, rows)),
     )
 
@@ -336,8 +336,8 @@ def feed_report(run: Run, feed: Feed) -> Document:
             Text(Span(f"{feed_text(feed)}.", "strong")),
             Facts(tuple(_feed_rows(feed))),
             Code(difference(feed.config, None)),
-            *_last(run, "what it rests on"),
         ),
+        hints=tuple(_last(run, "what it rests on")),
         details=(
             *section("Needs", Facts(tuple(_needs(feed)))),
             *section("Assumed", items(feed.notes)),

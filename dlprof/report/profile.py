@@ -63,12 +63,12 @@ def profile_report(run: Run) -> Document:
     diagnosis = run.diagnosis
     if diagnosis is None:
         rows = (("Bottleneck", "not known: the run holds no diagnosis"),)
-        return Document(title=title_of(run), answer=(Facts(rows), *_last(run, 0)))
+        return Document(title=title_of(run), answer=(Facts(rows),), hints=tuple(_last(run, 0)))
     wrong = any(each.code.startswith("data.") for each in diagnosis.findings)
     if not run.completed and not run.explanations and not wrong:
         # Findings need figures: that there are none must not read as "nothing is wrong".
         rows = (("Bottleneck", "not known: nothing could be measured"),)
-        return Document(title=title_of(run), answer=(Facts(rows), *_last(run, 0)))
+        return Document(title=title_of(run), answer=(Facts(rows),), hints=tuple(_last(run, 0)))
     mine = [each for each in run.explanations if each.config == diagnosis.config]
     traced = mine[-1] if mine else None
     plain = [trial for trial in run.completed if trial.config == diagnosis.config]
@@ -79,8 +79,8 @@ def profile_report(run: Run) -> Document:
             *(first(run) if mine else ()),  # else findings are all that there is
             Facts(tuple(_answer(diagnosis, traced, trial))),
             *_lanes(traced),
-            *_last(run, len(diagnosis.findings) - 1),
         ),
+        hints=tuple(_last(run, len(diagnosis.findings) - 1)),
         details=tuple(_details(run, diagnosis, traced, trial)),
     )
 

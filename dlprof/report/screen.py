@@ -1,4 +1,8 @@
-"""What a saved run has to say, as the command that wrote it said it: to show, or as a file."""
+"""What a saved run has to say, as the command that wrote it said it: to show, or as a file.
+
+Any document becomes a file here, whatever it is on.
+"""
+# ruff: noqa: PLC0415 - a screen does without what files need
 
 from __future__ import annotations
 
@@ -30,11 +34,10 @@ def render_html(run: Run) -> str:
     Args:
         run: Of a sweep, a profile or a script.
     """
-    from dlprof.report.page import to_html  # noqa: PLC0415 - a screen does without
-    from dlprof.report.pictures import with_pictures  # noqa: PLC0415 - as above
+    from dlprof.report.pictures import with_pictures
 
     run = with_recommendation(run)
-    return to_html(with_pictures(run_report(run), run))
+    return written(with_pictures(run_report(run), run), "html")
 
 
 def render_markdown(run: Run) -> str:
@@ -43,10 +46,32 @@ def render_markdown(run: Run) -> str:
     Args:
         run: Of a sweep, a profile or a script.
     """
-    from dlprof.report.markdown import to_markdown  # noqa: PLC0415 - a screen does without
+    return written(run_report(run), "markdown")
 
-    document = run_report(run)
-    return to_markdown(dataclasses.replace(document, title=f"dlprof: {document.title}"))
+
+def written(document: Document, written_as: str) -> str:
+    """A document as a file.
+
+    Args:
+        document: What it says.
+        written_as: ``html``, ``markdown``, or ``text``: the screen with its details.
+    """
+    if written_as == "html":
+        from dlprof.report.page import to_html
+
+        return to_html(document)
+    if written_as == "markdown":
+        from dlprof.report.markdown import to_markdown
+
+        return to_markdown(dataclasses.replace(document, title=f"dlprof: {document.title}"))
+    from rich.console import Console
+
+    from dlprof.report.terminal import Screen
+
+    console = Console(width=120, color_system=None, markup=False, highlight=False, emoji=False)
+    with console.capture() as capture:
+        console.print(Screen(document, verbose=True), crop=False)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"
 
 
 def _is_cut_off_script(run: Run) -> bool:

@@ -88,8 +88,9 @@ def script_report(run: Run) -> Document:
             *_wrong_data(run),
             Facts(tuple(_answer(run))),
             *_chart(run),
-            *_last(run),
+            *_shortfall(run),
         ),
+        hints=tuple(_last(run)),
         details=tuple(_details(run)),
     )
 
@@ -157,12 +158,16 @@ def _chart(run: Run) -> Iterator[Chart]:
         yield Chart(bars=tuple(bars), label="loader", kind="share")
 
 
-def _last(run: Run) -> Iterator[Block]:
+def _shortfall(run: Run) -> Iterator[Block]:
+    """That the process was cut off, or why no loader was seen."""
     script = run.script
     if script is None or script.ending == "running":
         yield Text(_CUT_OFF if run.watched else f"{_CUT_OFF} No loader had been seen by then.")
     if not run.watched and script is not None:
         yield from filter(None, [items(script.notes)])
+
+
+def _last(run: Run) -> Iterator[Block]:
     if run.path:
         more = len(run.findings) - 1
         found = f" ({counted(more, 'more finding')})" if more > 0 else ""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from xml.etree.ElementTree import Element, SubElement
 
 from dlprof.report.document import Bar, Chart, Plot, Point, Timeline
-from dlprof.report.text import clean
+from dlprof.report.text import clean, shortened
 from dlprof.units import format_duration, format_rate
 
 _Place = Callable[[float, float], tuple[float, float]]
@@ -109,10 +109,6 @@ def ticks(low: float, high: float) -> list[float]:
     return [place * step for place in range(first, math.floor(high / step + 1e-9) + 1)]
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= _LONGEST_LABEL else f"...{text[3 - _LONGEST_LABEL :]}"
-
-
 def _legend(svg: Element, kinds: dict[str, str], left: float) -> float:
     """The names with their colors; returns the room that they take."""
     at, top = left, _TOP
@@ -138,7 +134,7 @@ def draw_bars(chart: Chart) -> Element:
     rows = _ROW * len(chart.bars)
     legend = 20.0 * (1 + sum(22 + _LETTER * len(n) + 14 for n in kinds) // 500) if kinds else 0.0
     figure, svg = _frame(title, _TOP * 2 + legend + rows + _AXIS)
-    labels = [_shortened(bar.label) for bar in chart.bars]
+    labels = [shortened(bar.label, _LONGEST_LABEL) for bar in chart.bars]
     left = 16 + _LETTER * max(map(len, labels), default=0)
     behind = max((len(_behind(bar)) for bar in chart.bars), default=0)
     right = _WIDTH - 16 - _LETTER * behind

@@ -100,7 +100,8 @@ def sweep_report(run: Run) -> Document:
     if advice is None:
         return Document(
             title=title_of(run),
-            answer=(*first(run), *_without_answer(run), *_last(run, None)),
+            answer=(*first(run), *_without_answer(run)),
+            hints=tuple(_last(run, None)),
             details=tuple(_details(run, None)),
         )
     return recommendation_report(run, advice)
@@ -121,8 +122,8 @@ def recommendation_report(run: Run, advice: Recommendation, *, again: str = "") 
             Facts(tuple(_answer(run, advice))),
             *_chart(run, advice, MOST_BARS),
             Code(difference(advice.config, present_of(run))),
-            *_last(run, advice),
         ),
+        hints=tuple(_last(run, advice)),
         details=tuple(_details(run, advice, again)),
     )
 
@@ -234,8 +235,8 @@ def _shortfall(run: Run) -> Iterator[tuple[str, Words]]:
     """What failed, or was cut off, in a line."""
     failed = {t.config: t.failure for t in run.trials if t.failure and t.outcome != "skipped"}
     for config, failure in itertools.islice(failed.items(), 1):
-        more = f"and {len(failed) - 1} more, " if len(failed) > 1 else ""
-        yield "Failed", f"{settings_text(config)}: {failure.message} ({more}-v)"
+        more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+        yield "Failed", f"{settings_text(config)}: {failure.message}{more}"
     if run.truncated:
         yield "Cut off", "the run file ends in the middle of a record; --resume continues it"
     elif run.end is None or run.end.reason == "interrupted":

@@ -68,7 +68,7 @@ class Screen:
                 yield writer.line("", Span(section.title, "strong"))
                 yield from writer.blocks(section.blocks)
                 yield Line()
-        yield from writer.blocks(self._document.answer)
+        yield from writer.blocks((*self._document.answer, *self._document.hints))
 
 
 class _Writer:

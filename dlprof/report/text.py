@@ -43,6 +43,14 @@ def clean(text: str) -> str:
     return " ".join(clean_lines(text).split())
 
 
+def shortened(text: str, most: int) -> str:
+    """The end of a text that is longer than that many characters, marked as cut.
+
+    Names of one kind, such as paths, begin alike.
+    """
+    return text if len(text) <= most else f"...{text[3 - most :]}"
+
+
 def clean_within(text: str) -> str:
     """The same for a piece of a line, whose blanks at either end part it from the others."""
     ends = [" " * min(2, len(text) - len(cut)) for cut in (text.lstrip(" "), text.rstrip(" "))]

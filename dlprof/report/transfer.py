@@ -68,6 +68,7 @@ def transfer_report(found: Transfers) -> Document:
     return Document(
         title=f"Copies to the device on {found.machine.hostname}",
         answer=tuple(_answer(found)),
+        hints=tuple(_last(found)),
         details=tuple(_details(found)),
     )
 
@@ -86,7 +87,6 @@ def _answer(found: Transfers) -> Iterator[Block]:
     yield Facts(tuple(rows))
     for device in found.devices[:1]:
         yield from _chart(device)
-    yield from _last(found)
 
 
 def _of_device(device: DeviceTransfer, batch: BatchTransfer | None) -> Iterator[tuple[str, Words]]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -15,6 +15,8 @@ if TYPE_CHECKING:  # a command's --help names the formats, and loads no records
     from dlprof.records import Run
 
 FORMATS = ("text", "html", "markdown", "csv", "parquet", "json", "perfetto")
+READ = ("text", "html", "markdown")
+"""Those that people read: any document can be written so."""
 
 _SUFFIXES: Mapping[str, str] = MappingProxyType(
     {
@@ -32,23 +34,30 @@ _SUFFIXES: Mapping[str, str] = MappingProxyType(
 """The longest that fits counts."""
 
 
-def format_for(asked: str | None, output: Path | None, *, prefix: str = "") -> str:
-    """How a run is to be written: as asked for, else by the suffix of the file, else as text.
+def format_for(
+    asked: str | None,
+    output: Path | None,
+    *,
+    prefix: str = "",
+    formats: Collection[str] = FORMATS,
+) -> str:
+    """How a result is to be written: as asked for, else by the suffix of the file, else as text.
 
     Args:
         asked: A name out of ``FORMATS``.
         output: The file.
         prefix: What options begin with where they are named: ``--`` on the command line.
+        formats: Those that the result can be written in.
 
     Raises:
         UsageError: It is none of them, the suffix names none, or a terminal can't show it.
     """
-    if asked is not None and asked not in FORMATS:
+    if asked is not None and asked not in formats:
         raise UsageError(
             f"{prefix}format: {quoted(asked)} is no format",
-            hint=f"Give one of {', '.join(FORMATS)}.",
+            hint=f"Give one of {', '.join(formats)}.",
         )
-    found = asked or _by_suffix(output, prefix)
+    found = asked or _by_suffix(output, prefix, formats)
     if found == "parquet" and output is None:
         raise UsageError(
             "Parquet goes into a file: it is not text",
@@ -57,15 +66,17 @@ def format_for(asked: str | None, output: Path | None, *, prefix: str = "") -> s
     return found
 
 
-def _by_suffix(output: Path | None, prefix: str) -> str:
+def _by_suffix(output: Path | None, prefix: str, formats: Collection[str]) -> str:
     if output is None:
         return FORMATS[0]
     name = output.name.lower()
-    found = [written_as for suffix, written_as in _SUFFIXES.items() if name.endswith(suffix)]
+    known = {suffix: each for suffix, each in _SUFFIXES.items() if each in formats}
+    found = [written_as for suffix, written_as in known.items() if name.endswith(suffix)]
     if not found:
+        either = f"{prefix}format, or " if formats == FORMATS else ""
         raise UsageError(
             f"The suffix of {quoted(output.name)} names no format",
-            hint=f"Give {prefix}format, or one of {', '.join(_SUFFIXES)}.",
+            hint=f"Give {either}one of {', '.join(known)}.",
         )
     return found[0]
 
@@ -109,10 +120,6 @@ def render_as(run: Run, written_as: str) -> bytes:
             from dlprof.report.screen import render_html
 
             text = render_html(run)
-        case "markdown":
-            from dlprof.report.screen import render_markdown
-
-            text = render_markdown(run)
         case "csv":
             from dlprof.report.export.rows import render_csv
 
@@ -130,19 +137,8 @@ def render_as(run: Run, written_as: str) -> bytes:
 
             text = render_perfetto(run)
         case _:
-            text = _plain(run)
+            from dlprof.report.screen import run_report, written
+
+            text = written(run_report(run), written_as)
     # Lone surrogates, which a file name or a traceback may bring, have no bytes of their own.
     return text.encode("utf-8", errors="replace")
-
-
-def _plain(run: Run) -> str:
-    """The screen as plain text, for a file."""
-    from rich.console import Console
-
-    from dlprof.report.screen import run_report
-    from dlprof.report.terminal import Screen
-
-    console = Console(width=120, color_system=None, markup=False, highlight=False, emoji=False)
-    with console.capture() as capture:
-        console.print(Screen(run_report(run), verbose=True), crop=False)
-    return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"

@@ -69,7 +69,8 @@ def baseline_report(name: str, history: Sequence[BaselineEntry]) -> Document:
         chart = list(_chart(runs, _MOST_BARS))
     return Document(
         title=f"Baseline {short(name)}",
-        answer=(Facts(tuple(rows)), *chart, Text(Span("Details: -v", "soft"))),
+        answer=(Facts(tuple(rows)), *chart),
+        hints=(Text(Span("Details: -v", "soft")),),
         details=tuple(
             Section(
                 _name(key),

@@ -76,8 +76,8 @@ def check_answer(check: CheckReport) -> Document:
         answer=(
             Facts(tuple(_answer(check, targets))),
             *_pictured(targets[0][1]),
-            Text(Span("Details: -v", "soft")),
         ),
+        hints=(Text(Span("Details: -v", "soft")),),
     )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from dlprof.records.gate import CheckReport
 from dlprof.report.document import Document
 from dlprof.report.gate.check import check_answer, check_details
@@ -31,9 +29,7 @@ def render_comment(check: CheckReport) -> str:
 
 def _fitted(check: CheckReport, most_bytes: int) -> str:
     """The whole text, with as many targets, worst first, as the place takes."""
-    answer = check_answer(check)
-    # The last line of the answer is about the terminal.
-    parts = [to_markdown(dataclasses.replace(answer, answer=answer.answer[:-1]), level=2)]
+    parts = [to_markdown(check_answer(check), level=2)]
     count = len(check.targets)
     room = most_bytes - len(parts[0].encode()) - len(_more(count).encode())
     for number, section in enumerate(check_details(check)):  # the first says where, not what

@@ -54,8 +54,8 @@ def self_test_report(test: SelfTest) -> Document:
         answer=(
             Facts(tuple(_answer(test))),
             *_chart(test.sights),
-            Text(Span("Details: -v", "soft")),
         ),
+        hints=(Text(Span("Details: -v", "soft")),),
         details=(
             Section("Verdicts", (Facts(tuple((name, _verdict(run)) for name, run in runs)),)),
             *section("What fails a check here", facts(reach)),

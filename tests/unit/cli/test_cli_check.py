@@ -71,6 +71,20 @@ def test_files_of_all_formats(failed: CheckReport, tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == set(RENDERERS) - {"json"}
 
 
+@pytest.mark.parametrize(
+    ("name", "is_page"), [("a.HTML", True), ("a.htm", True), ("a.json", False)]
+)
+def test_a_page_by_the_suffix(name: str, is_page: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    assert checked.is_page(Path(name)) is is_page
+
+
+def test_the_page_of_a_check(failed: CheckReport) -> None:
+    page = RENDERERS["html"](failed)
+    assert page.startswith("<!DOCTYPE html>")
+    assert "Data loading got slower" in page
+    assert "Details: -v" not in page
+
+
 def test_a_file_that_cannot_be_written_costs_no_other(failed: CheckReport, tmp_path: Path) -> None:
     files = {"junit": tmp_path, "markdown": tmp_path / "comment.md"}
     (fault,) = checked.write_files(failed, files)

@@ -10,6 +10,8 @@ from compare_runs import Costs, made_run
 
 from dlprof.cli.entry import run
 from dlprof.records import Run
+from dlprof.report.document import Column, Document, Table
+from dlprof.report.index import index_report, page_names
 from dlprof.store import RunWriter
 
 
@@ -117,6 +119,87 @@ def test_two_runs_are_compared(
     out = " ".join(capsys.readouterr().out.split())
     assert "Most of it is available cores" in out
     assert "available cores 0.50x" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "begins"),
+    [("c.html", "<!DOCTYPE html>"), ("c.md", "# dlprof: "), ("c.json", '{\n  "schema_version"')],
+)
+def test_a_comparison_goes_into_a_file(
+    run_file: str, slower_file: str, capsys: pytest.CaptureFixture[str], name: str, begins: str
+) -> None:
+    assert run(["compare", run_file, slower_file, "-o", name], {}) == 0
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", f"Written: {name}\n")
+    text = Path(name).read_text(encoding="utf-8")
+    assert text.startswith(begins)
+    assert "available cores" in text
+    assert "Details: -v" not in text
+    assert run(["compare", run_file, slower_file, "-o", name], {}) == 2  # it is there by now
+    assert "--force" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given", ["c.csv", "c.perfetto", "slower.dlprof.jsonl"])
+def test_a_comparison_is_no_table_and_replaces_no_run(
+    run_file: str, slower_file: str, capsys: pytest.CaptureFixture[str], given: str
+) -> None:
+    before = Path(slower_file).read_bytes()
+    assert run(["compare", run_file, slower_file, "-o", given, "--force"], {}) == 2
+    assert "no format" in capsys.readouterr().err
+    assert Path(slower_file).read_bytes() == before
+
+
+def test_several_runs_have_an_index_with_a_page_for_each(
+    run_file: str, slower_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["report", run_file, slower_file, "-o", "index.html"], {}) == 0
+    assert capsys.readouterr().err == "Written: index.html\n"
+    index = Path("index.html").read_text(encoding="utf-8")
+    for name in ("run", "slower"):
+        assert f'<a href="./{name}.html">{name}</a>' in index
+        assert "<h1>dlprof: data.py:make on " in Path(f"{name}.html").read_text(encoding="utf-8")
+    assert index.count("num_workers=8") == len((run_file, slower_file))
+
+
+def test_pages_that_are_there_are_kept_unless_forced(run_file: str, slower_file: str) -> None:
+    Path("slower.html").write_text("mine", encoding="utf-8")
+    assert run(["report", run_file, slower_file, "-o", "index.html"], {}) == 2
+    assert Path("slower.html").read_text(encoding="utf-8") == "mine"
+    assert not Path("run.html").exists()
+    assert run(["report", run_file, slower_file, "-o", "index.html", "--force"], {}) == 0
+    assert Path("slower.html").read_text(encoding="utf-8") != "mine"
+
+
+def test_no_two_pages_have_one_name() -> None:
+    runs = ["a/run.dlprof.jsonl", "b/Run.jsonl", "index.dlprof.jsonl", ".jsonl", "odd name"]
+    names = page_names([Path(each) for each in runs], "index.html")
+    assert names == ["run.html", "Run-2.html", "index-2.html", "run-3.html", "odd name.html"]
+    (column, *_) = _columns(index_report([("", *"234567")], ["a b#?.html"]))
+    assert column.links == ["./a%20b%23%3F.html"]
+
+
+def _columns(index: Document) -> tuple[Column, ...]:
+    (table,) = index.answer
+    assert isinstance(table, Table)
+    return table.columns
+
+
+def test_several_runs_are_a_table_on_the_screen(
+    run_file: str, slower_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["report", run_file, slower_file], {}) == 0
+    head, one, other = capsys.readouterr().out.splitlines()
+    assert head.split()[:1] == ["run"]
+    assert one.split()[0] == "run"
+    assert "num_workers=8" in one
+    assert other.split()[0] == "slower"
+
+
+def test_a_table_of_trials_takes_one_run(
+    run_file: str, slower_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["report", run_file, slower_file, "-o", "all.csv"], {}) == 2
+    assert "A csv file holds one run, and 2 are given" in capsys.readouterr().err
 
 
 def test_a_comparison_as_json(

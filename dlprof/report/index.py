@@ -1,0 +1,111 @@
+"""Several runs in one table: what each was of, and what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from dlprof.records import Estimate, Run
+from dlprof.report.document import Column, Document, Table
+from dlprof.report.labels import interval_text, settings_text
+from dlprof.report.script import verdict
+from dlprof.report.sweep import with_recommendation
+from dlprof.report.text import shortened
+from dlprof.units import MISSING, format_rate
+
+_SUFFIXES = (".dlprof.jsonl", ".jsonl")
+_LONGEST = 60
+_COLUMNS: Sequence[tuple[str, bool, int | None]] = (
+    ("run", True, None),
+    ("target", True, 2),
+    ("machine", True, 1),
+    ("recommended, or found", True, None),
+    ("samples/s", False, 5),
+    ("95% CI", False, 4),
+    ("started (UTC)", True, 3),
+)
+"""Title, whether it is text, and how long each stays on a narrow terminal."""
+
+
+def page_names(runs: Sequence[Path], index: str) -> list[str]:
+    """A file name for each run's page, none twice and none the index's.
+
+    Args:
+        runs: The run files.
+        index: The index's own file name.
+    """
+    taken, names = {index.casefold()}, []
+    for path in runs:
+        stem, number = _stem(path), 1
+        name = f"{stem}.html"
+        while name.casefold() in taken:  # the same folder may not tell cases apart
+            number += 1
+            name = f"{stem}-{number}.html"
+        taken.add(name.casefold())
+        names.append(name)
+    return names
+
+
+def _stem(path: Path) -> str:
+    suffix = next((each for each in _SUFFIXES if path.name.endswith(each)), "")
+    return path.name.removesuffix(suffix) or "run"
+
+
+def index_row(run: Run) -> tuple[str, ...]:
+    """What an index says of a run; all that need be kept of it.
+
+    Args:
+        run: Of a sweep, a profile or a script.
+    """
+    run = with_recommendation(run)
+    found, rate = _found(run)
+    header = run.header
+    names = (_stem(Path(run.path)), header.target.spec, header.machine.hostname)
+    return (
+        *(shortened(name, _LONGEST) for name in names),
+        found,
+        format_rate(rate.value if rate else None),
+        interval_text(rate),
+        header.started_at[:16].replace("T", " "),
+    )
+
+
+def _found(run: Run) -> tuple[str, Estimate | None]:
+    """The answer in a few words, and the rate that goes with it."""
+    if run.recommendation is not None:
+        advice = run.recommendation
+        return settings_text(advice.config), advice.expected.samples_per_s
+    if run.diagnosis is not None and not run.watched:
+        config = run.diagnosis.config
+        trial = next((each for each in run.completed if each.config == config), None)
+        titles = [finding.title for finding in run.findings]
+        return (titles or ["no finding"])[0], trial.samples_per_s if trial else None
+    return verdict(run.watched, run.script) if run.watched else MISSING, None
+
+
+def index_report(rows: Sequence[tuple[str, ...]], pages: Sequence[str] = ()) -> Document:
+    """The index.
+
+    Args:
+        rows: As ``index_row`` gives them.
+        pages: File names of the runs' pages beside it; empty where there are none.
+    """
+    cells = list(zip(*rows, strict=True))
+    return Document(
+        title=f"{len(rows)} runs",
+        answer=(
+            Table(
+                tuple(
+                    Column(
+                        title=title,
+                        cells=cells[place],
+                        keep=keep,
+                        left=left,
+                        links=() if place else [f"./{quote(page)}" for page in pages],
+                    )
+                    for place, (title, left, keep) in enumerate(_COLUMNS)
+                )
+            ),
+        ),
+    )
