@@ -68,7 +68,7 @@ def test_every_flag_that_a_page_names_exists() -> None:
             line
             for line in page.read_text(encoding="utf-8").splitlines()
             if not re.search(
-                r"\b(?:pip|ruff|mypy|reference\.py|docker|srun|numactl|torchrun)\b",
+                r"\b(?:pip|ruff|mypy|reference\.py|docker|srun|numactl|torchrun|uv|uvx)\b",
                 line,
             )
         ]

@@ -281,6 +281,7 @@ def test_importing_it_costs_nothing(tmp_path: Path) -> None:
         "dlprof",
         "dlprof.integrations",
         "dlprof.integrations.pytest_plugin",
+        "dlprof.late",
         "dlprof.version",
     ]
     assert not {"torch", "rich", "psutil"} & set(loaded)
