@@ -108,10 +108,7 @@ class Speeds:
             return Estimate(value=1.0, low=1.0, high=1.0)
         one, two, steady = self.epochs[key], self.epochs[other], self.belief.ratio(key, other)
         if self.claimed and self.belief.error(key, other):
-            below = self.claimed[other]
-            low, high = (end and 1 / end for end in (below.high, below.low))
-            inverse = Estimate(value=1 / below.value, low=low, high=high)
-            steady = product(self.claimed[key], inverse)
+            steady = product(self.claimed[key], self.claimed[other].inverse)
         return product(steady, around(one.log - two.log, math.hypot(one.log_sd, two.log_sd)))
 
     def chance(self, key: str, other: str, factor: float = 1.0) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 from dlprof.records.record import record
@@ -34,6 +35,15 @@ class Estimate:
         low = None if self.low is None else self.low * factor
         high = None if self.high is None else self.high * factor
         return Estimate(value=self.value * factor, low=low, high=high)
+
+    @property
+    def inverse(self) -> Estimate:
+        """Of B over A, where this is of A over B."""
+        value, high, low = (
+            None if end is None else 1 / end if end > 0 else math.inf
+            for end in (self.value, self.low, self.high)
+        )
+        return Estimate(value=value or 0.0, low=low, high=high)
 
 
 @record(frozen=True, slots=True, kw_only=True)

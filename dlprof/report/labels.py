@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from dlprof.advise.thresholds import SHOWN
 from dlprof.records import Config, Estimate
 from dlprof.units import MISSING, format_rate
@@ -71,17 +69,6 @@ def gain_text(gain: Estimate, over: str = "") -> str:
 def end_text(ratio: float) -> str:
     """An end of a ratio's interval: two decimals near 1, fewer far from it."""
     return f"{ratio:.2f}" if ratio < 1.995 else f"{ratio:.1f}" if ratio < 9.95 else f"{ratio:,.0f}"
-
-
-def inverse(ratio: Estimate) -> Estimate:
-    """The same comparison the other way round."""
-
-    def turned(end: float | None) -> float | None:
-        return None if end is None else 1 / end if end > 0 else math.inf
-
-    return Estimate(
-        value=turned(ratio.value) or 0.0, low=turned(ratio.high), high=turned(ratio.low)
-    )
 
 
 def percent_text(fraction: float | None) -> str:

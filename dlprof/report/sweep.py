@@ -52,7 +52,6 @@ from dlprof.report.labels import (
     cores_text,
     gain_text,
     interval_text,
-    inverse,
     percent_text,
     rate_text,
     ratio_text,
@@ -198,7 +197,7 @@ def _speed_up(run: Run, advice: Recommendation) -> str:
     if default not in {pick, present}:
         compared.append((default, "PyTorch's default"))
     gains = [
-        gain_text(inverse(rates[config].ratio), name)
+        gain_text(rates[config].ratio.inverse, name)
         for config, name in compared
         if config in rates and config is not None
     ]

@@ -9,10 +9,11 @@ from dlprof.advise.compare.pairing import Chosen, bridges, doubts, pair
 from dlprof.advise.compare.parts import KINDS, Comparison, Part, PartCode, SideInfo
 from dlprof.advise.compare.sides import Side, side_of
 from dlprof.advise.compare.split import comparable, exchanging, split
+from dlprof.advise.speeds import product
+from dlprof.advise.thresholds import SHOWN
 from dlprof.advise.wording import percent, severity_of
 from dlprof.advise.wrong_data import said_first
 from dlprof.records import Config, Estimate, Finding, FindingCode, Fix, Run
-from dlprof.stats import mean_interval
 
 _LARGEST_LOG = 50.0
 """Factors beyond ``exp`` of it, either way, are shown as that."""
@@ -50,7 +51,6 @@ def compare(a: Run, b: Run, *, num_workers: int | None = None, best: bool = Fals
     one, two, how = pair(a, b, num_workers=num_workers, best=best)
     side_a, side_b = side_of(one), side_of(two)
     total, shares = split(one, two)
-    ratio = _exponential(total)
     parts = [
         _part(code, log_ratio, side_a, side_b, by_form=code != "settings" or not bridges(one, two))
         for code, log_ratio in shares.items()
@@ -59,8 +59,9 @@ def compare(a: Run, b: Run, *, num_workers: int | None = None, best: bool = Fals
     order = [*KINDS]
     parts.sort(key=lambda p: (p.code == "remainder", -abs(p.log_ratio.value), order.index(p.code)))
     info_a, info_b = _info(one), _info(two)
+    ratio = product(info_b.samples_per_s, info_a.samples_per_s.inverse)
     slow, fast = (info_b, info_a) if ratio.value < 1 else (info_a, info_b)
-    alike = _are_alike(ratio, info_a, info_b)
+    alike = (ratio.low or 0.0) <= 1 <= (ratio.high or math.inf)
     unclear = alike or abs(total.value) < _SAME
     wrong = [f"{name}: {text}" for name, run in (("A", a), ("B", b)) for text in said_first(run)]
     return Comparison(
@@ -82,7 +83,6 @@ def compare(a: Run, b: Run, *, num_workers: int | None = None, best: bool = Fals
 
 def _info(chosen: Chosen) -> SideInfo:
     header, own = chosen.run.header, chosen.own
-    logs = [math.log(trial.samples_per_s.value) for trial in own if trial.samples_per_s is not None]
     return SideInfo(
         run_file=chosen.run.path,
         hostname=header.machine.hostname,
@@ -90,7 +90,7 @@ def _info(chosen: Chosen) -> SideInfo:
         started_at=header.started_at,
         target=header.target.spec,
         config=chosen.config,
-        samples_per_s=_exponential(mean_interval(logs)),
+        samples_per_s=chosen.rate,
         trials=tuple(trial.id for trial in own),
         noisy=sum(trial.noisy for trial in own),
     )
@@ -142,38 +142,18 @@ def _verdict(ratio: Estimate, parts: Sequence[Part], *, alike: bool) -> str:
 
 def _difference(ratio: Estimate, *, alike: bool) -> str:
     """How much slower or faster B is, in a sentence."""
-    figures = f"{ratio.value:.2f}x"
-    if ratio.low is not None and ratio.high is not None:
-        figures += f", 95% CI {ratio.low:.2f}-{ratio.high:.2f}"
+    figures, low, high = f"{ratio.value:.2f}x", ratio.low or 0.0, ratio.high or math.inf
+    figures += f", 95% CI {low:.2f}-{high:.2f}"
+    than = "slower" if ratio.value < 1 else "faster"
+    if high > SHOWN * low:
+        text = f"B is {than} than A; too noisy to say by how much"
+        text = "No measurable difference between B and A: too noisy to say" if alike else text
+        return f"{text} (measure both with a longer --budget)."
     if alike:
         return f"No measurable difference between B and A ({figures})."
     if ratio.value >= _TWICE:
         return f"B is {ratio.value:.1f} times as fast as A ({figures})."
-    than = "slower" if ratio.value < 1 else "faster"
     return f"B is {percent(abs(ratio.value - 1))} {than} than A ({figures})."
-
-
-def _are_alike(ratio: Estimate, a: SideInfo, b: SideInfo) -> bool:
-    """Whether no difference of the rates can be seen.
-
-    Of a side that was measured once nothing tells how sure it is: within what the other side's
-    trials allow for, it is no difference.
-    """
-    if ratio.low is not None and ratio.high is not None:
-        return ratio.low <= 1 <= ratio.high
-    return _allows_for(a, b.samples_per_s.value) or _allows_for(b, a.samples_per_s.value)
-
-
-def _allows_for(side: SideInfo, rate: float) -> bool:
-    """Whether one more trial of a side may have such a rate.
-
-    A single trial lies ``sqrt(n + 1)`` times as far from the mean of ``n`` as their own mean does.
-    """
-    own = side.samples_per_s
-    if own.low is None or own.high is None:
-        return False
-    half = math.log(own.high / own.low) / 2 * math.sqrt(len(side.trials) + 1)
-    return abs(math.log(rate / own.value)) <= half
 
 
 def _findings(parts: Sequence[Part], slow: SideInfo, fast: SideInfo) -> tuple[Finding, ...]:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import math
+import statistics
+from collections.abc import Iterator, Mapping
 
 from dlprof.advise.candidates import Candidate, gather, has_rate
 from dlprof.advise.situation import Situation
 from dlprof.advise.speeds import speeds_of
 from dlprof.advise.thresholds import SAME_STEP
 from dlprof.errors import NothingMeasuredError, UsageError
-from dlprof.records import Config, Run, RunHeader, Trial
+from dlprof.records import Config, Estimate, Run, RunHeader, Trial
 from dlprof.units import format_duration
 
 _MOST_GROUPS = 20
 """Trials of one configuration are left out in at most so many groups, however many there are."""
+
+_LEAST, _MOST = 1e-12, 1e12
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,16 +29,31 @@ class Chosen:
         run: The run.
         config: Which.
         trials: Those with a rate, of this configuration and of others.
+        rates: The one rate of each configuration, as all views of the run have it.
+        means: Mean natural logarithm of the rates of each one's trials, of all of them.
     """
 
     run: Run
     config: Config
     trials: tuple[Trial, ...]
+    rates: Mapping[Config, Estimate]
+    means: Mapping[Config, float]
 
     @property
     def own(self) -> list[Trial]:
         """The trials of this configuration."""
         return [trial for trial in self.trials if trial.config == self.config]
+
+    @property
+    def rate(self) -> Estimate:
+        """What this configuration is worth."""
+        return self.rates[self.config]
+
+    @property
+    def log_rate(self) -> float:
+        """Natural logarithm of the rate, moved by as much as the trials that are left out do."""
+        left = statistics.fmean(map(log_of, self.own))
+        return math.log(self.rate.value) + left - self.means[self.config]
 
     @property
     def settings(self) -> Config:
@@ -86,24 +105,58 @@ def pair(
         )
     a, b = _alike_trials(a), _alike_trials(b)
     found_a, found_b = _measured(a, num_workers), _measured(b, num_workers)
-    rates_a, rates_b = (speeds_of(run, Situation.of(run)).belief.log_rates for run in (a, b))
+    rates_a, rates_b = _rates(a), _rates(b)
+    speed_a, speed_b = (
+        {config: rate.value for config, rate in rates.items()} for rates in (rates_a, rates_b)
+    )
     shared = [key for key in found_a if key in found_b]
     if shared and not best:
-        key = max(shared, key=lambda key: rates_a[found_a[key].key] + rates_b[found_b[key].key])
+        key = max(
+            shared, key=lambda key: speed_a[found_a[key].config] * speed_b[found_b[key].config]
+        )
         one, two = found_a[key], found_b[key]
         how = f"Compared at the same settings in both runs: {one.name}"
         if len(shared) > 1:
             how += f", the fastest of the {len(shared)} that both measured"
     else:
-        one = max(found_a.values(), key=lambda each: rates_a[each.key])
-        two = max(found_b.values(), key=lambda each: rates_b[each.key])
+        one = max(found_a.values(), key=lambda each: speed_a[each.config])
+        two = max(found_b.values(), key=lambda each: speed_b[each.config])
         why = "" if shared else ", as no settings were measured in both"
         how = f"Compared at the fastest settings of each run{why}: {one.name}, and {two.name}"
-    side_a, side_b = (
-        Chosen(run=run, config=found.config, trials=tuple(filter(has_rate, run.trials)))
-        for run, found in ((a, one), (b, two))
-    )
-    return side_a, side_b, f"{how}."
+    return _chosen(a, one.config, rates_a), _chosen(b, two.config, rates_b), f"{how}."
+
+
+def _chosen(run: Run, config: Config, rates: Mapping[Config, Estimate]) -> Chosen:
+    trials = tuple(filter(has_rate, run.trials))
+    logs: dict[Config, list[float]] = {}
+    for trial in trials:
+        logs.setdefault(trial.config, []).append(log_of(trial))
+    means = {each: statistics.fmean(found) for each, found in logs.items()}
+    return Chosen(run=run, config=config, trials=trials, rates=rates, means=means)
+
+
+def _rates(run: Run) -> dict[Config, Estimate]:
+    """The one rate of each configuration that was measured: as it was kept, or else made now."""
+    speeds = speeds_of(run, Situation.of(run))
+    kept = run.recommendation.rates if run.recommendation is not None else ()
+    known = {each.config: each.samples_per_s for each in kept if each.measured}
+    tried = {trial.config for trial in filter(has_rate, run.trials)}
+    return {config: known.get(config) or speeds.rate(config.key) for config in tried}
+
+
+def rate_of(trial: Trial) -> float:
+    """Samples per second, within what logarithms and quotients can take, whatever a file says."""
+    return bounded(trial.samples_per_s.value) if trial.samples_per_s is not None else _LEAST
+
+
+def log_of(trial: Trial) -> float:
+    """Natural logarithm of the samples per second."""
+    return math.log(rate_of(trial))
+
+
+def bounded(value: float) -> float:
+    """A figure within what logarithms and quotients can take."""
+    return min(_MOST, max(_LEAST, value))
 
 
 def _alike_trials(run: Run) -> Run:

@@ -43,7 +43,7 @@ class SideInfo:
         started_at: ISO 8601, UTC.
         target: TARGET as the user wrote it.
         config: The configuration that was compared.
-        samples_per_s: Its rate: geometric mean over its trials, with the interval by their spread.
+        samples_per_s: Its rate, the one that all views of its run have.
         trials: Ids of its trials.
         noisy: How many of those are doubtful.
     """

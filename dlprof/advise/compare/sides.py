@@ -14,7 +14,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dlprof.advise.compare.pairing import Chosen
+from dlprof.advise.compare.pairing import Chosen, bounded, rate_of
 from dlprof.advise.compare.parts import PartCode
 from dlprof.records import Config, Explanation, Run, StageName, Trial
 
@@ -30,7 +30,6 @@ _USAGE = (
 )
 _MACHINE = ("logical_cpus", "affinity_cpus", "quota_cores", "usable_cores")
 _SECONDS = ("cpu_s", "io_s", "receive_s", "pin_s", "copy_s", "step_s")
-_LEAST, _MOST = 1e-12, 1e12
 _MOST_WAITING = 0.99
 _LEAST_CORES = 1e-3
 
@@ -109,7 +108,7 @@ class Side:
     """One configuration of a run.
 
     Attributes:
-        log_rate: Mean natural logarithm of its trials' samples per second.
+        log_rate: Natural logarithm of its samples per second.
         costs: What the closed form takes; ``None`` where the CPU time isn't known.
         figures: What the trials say, by name with unit: the evidence.
         unknown: Parts that the run does not show, and why.
@@ -124,8 +123,7 @@ class Side:
 def side_of(chosen: Chosen) -> Side:
     """What a run shows of the configuration that is compared."""
     run, config, own = chosen.run, chosen.config, chosen.own
-    rates = [_rate(trial) for trial in own]
-    log_rate = statistics.fmean(map(math.log, rates))
+    rates, log_rate = [rate_of(trial) for trial in own], chosen.log_rate
     figures = _batch_figures(chosen) | {
         **{name: _mean(getattr(trial.usage, name) for trial in own) for name in _USAGE},
         **{name: getattr(run.header.machine, name) for name in _MACHINE},
@@ -137,7 +135,7 @@ def side_of(chosen: Chosen) -> Side:
     step_s = None if wait is None else max(0.0, (1 - wait) * per_sample_s - (copy_s or 0.0))
     # The geometric mean of the CPU time, which a busy neighbour changes least.
     used = zip(rates, (trial.usage.own_cpu_cores for trial in own), strict=True)
-    log_cpu_s = _mean(math.log(_bounded(cores / rate)) for rate, cores in used if cores)
+    log_cpu_s = _mean(math.log(bounded(cores / rate)) for rate, cores in used if cores)
     cpu_s = None if log_cpu_s is None else math.exp(log_cpu_s)
     figures |= {"step_s_per_sample": step_s, "cpu_s_per_sample": cpu_s}
     if cpu_s is None:
@@ -160,7 +158,7 @@ def side_of(chosen: Chosen) -> Side:
         **{name: figures[f"{name}_per_sample"] or 0.0 for name in _SECONDS},
         worker_share=figures["worker_share"],
         threads=1.0 if config.num_workers else threads,
-        affinity=_bounded(figures["affinity_cpus"] or figures["usable_cores"]),
+        affinity=bounded(figures["affinity_cpus"] or figures["usable_cores"]),
         pin_thread=config.pin_memory and config.num_workers > 0,
         workers=config.num_workers,
     )
@@ -270,7 +268,7 @@ def _without_run_queue(costs: Costs, figures: Mapping[str, Any]) -> Costs:
     quota, others = figures["quota_cores"], figures["other_cpu_cores"]
     wanted = min(costs.affinity, costs.demand)
     if quota is not None and own >= _USED_UP * quota:
-        return dataclasses.replace(costs, quota_stretch=max(1.0, wanted / _bounded(quota)))
+        return dataclasses.replace(costs, quota_stretch=max(1.0, wanted / bounded(quota)))
     if others is None or own < _USED_UP * (costs.affinity - others):
         return costs
     left = max(_LEAST_CORES, costs.affinity - others)
@@ -293,7 +291,7 @@ def _left_waiting(chosen: Chosen) -> tuple[float | None, str]:
             continue
         waiting = 1.0 if trial.wait_fraction is None else trial.wait_fraction
         busy = min(1.0, cores) / (1 - min(_MOST_WAITING, queued))
-        found.append(max(0.0, waiting - busy) / _rate(trial))
+        found.append(max(0.0, waiting - busy) / rate_of(trial))
     return _mean(found), f"num_workers=0 ({', '.join(trial.id for trial in plain)})"
 
 
@@ -305,12 +303,3 @@ def _first_reason(trials: Sequence[Trial], field: str) -> str:
 def _mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.fmean(known) if known else None
-
-
-def _rate(trial: Trial) -> float:
-    return _bounded(trial.samples_per_s.value) if trial.samples_per_s is not None else _LEAST
-
-
-def _bounded(value: float) -> float:
-    """Within what logarithms and quotients can take, whatever a file says."""
-    return min(_MOST, max(_LEAST, value))
