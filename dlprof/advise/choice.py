@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from dlprof.advise.candidates import Candidate
-from dlprof.advise.situation import Situation
+from dlprof.advise.limits import breach
+from dlprof.advise.situation import Situation, is_calibrated
 from dlprof.advise.speeds import Speeds, cores_share
 from dlprof.advise.thresholds import (
     DERIVED_MARGIN,
@@ -24,6 +25,7 @@ from dlprof.advise.thresholds import (
     PERHAPS_FED_WAIT_FRACTION,
 )
 from dlprof.advise.wording import inside, percent, times
+from dlprof.errors import UsageError
 from dlprof.records import (
     ONE_BATCH_SIGN,
     USELESS,
@@ -223,7 +225,7 @@ def unmeasured(situation: Situation, run: Run) -> list[Config]:
     if run.header.target.kind == "iterable":
         most = min(most, found.worked)  # how many its shards feed only a trial shows
     known = {t.config for t in run.completed if t.purpose == "measure"}
-    return [
+    cells = [
         cell.config
         for cell in run.prediction.cells
         if cell.config not in known
@@ -231,6 +233,15 @@ def unmeasured(situation: Situation, run: Run) -> list[Config]:
         and not found.is_useless(cell.config)
         and not any(cell.config.asks_as_much_as(each) for each in failed)
     ]
+    if not (situation.constraints.limits_memory and cells and is_calibrated(run)):
+        return cells
+    from dlprof.advise.predict.carried import candidates_of  # noqa: PLC0415 - it loads the model
+
+    try:
+        needy, _ = candidates_of(run, situation, cells)
+    except UsageError:  # its batches cost nothing
+        return cells
+    return [each.config for each in needy if breach(each, situation) is None]
 
 
 def judge(choice: Choice, run: Run, certificate: Certificate | None) -> tuple[Confidence, str]:

@@ -74,6 +74,9 @@ def recommend(
     better. Where no trial shows the machine, the cores, the ranks or the step that are asked for,
     and the run holds a calibration, of all that are worth predicting.
 
+    Where the run keeps the answer to that question, it is that one: a later version may estimate
+    otherwise, and one run has one figure everywhere.
+
     Rates are compared over whole epochs where their length is known, so that the worth of
     ``persistent_workers`` follows from it. With a step time, those that keep the step fed come
     first, and the cheapest of them is enough.
@@ -90,6 +93,14 @@ def recommend(
             answer and there is none.
     """
     situation = Situation.of(run, constraints, machine, ghz=ghz)
+    kept = run.recommendation
+    if (
+        kept is not None
+        and kept.rates
+        and situation.as_measured
+        and kept.constraints == situation.constraints
+    ):
+        return kept
     choice, limit_reasons = decide(run, situation)
     measured = choice.pick.measured
     cases = () if measured else tuple(_cases(run, choice))

@@ -136,7 +136,7 @@ class Situation:
         there, calibrated = machine or header.machine, is_calibrated(run)
         other = there.fingerprint != header.machine.fingerprint
         steps, whole_s = measured_step(run), _positive(header.settings.get("step_s"))
-        step_s = asked.step_s if calibrated else _positive(asked.step_s)
+        step_s = asked.step_s if calibrated or whole_s else _positive(asked.step_s)
         same_step = step_s is None or (
             not header.settings.get("step_callable")
             and math.isclose(step_s, whole_s or 0.0, rel_tol=SAME_STEP)

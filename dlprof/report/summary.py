@@ -10,7 +10,7 @@ import dataclasses
 from dlprof.advise.candidates import Candidate, gather
 from dlprof.advise.situation import Situation
 from dlprof.advise.speeds import Speeds, speeds_of
-from dlprof.records import Config, Estimate, Recommendation, Run
+from dlprof.records import Config, ConfigRate, Estimate, Recommendation, Run
 
 PICK = "recommended"
 PRESENT = "yours"
@@ -86,16 +86,15 @@ def summarize(run: Run) -> tuple[Row, ...]:
     rows = [_row(each, speeds, pick or fastest, roles.get(each.config, "")) for each in measured]
     predicted = _predicted(run)
     whole = (dataclasses.replace(row, predicted=predicted.get(row.config)) for row in rows)
-    return (*(_as_kept(row, advice) if pick else row for row in whole), *failed)
+    kept = run.kept_rates if pick else {}
+    return (*(_as_kept(row, kept.get(row.config)) for row in whole), *failed)
 
 
-def _as_kept(row: Row, advice: Recommendation | None) -> Row:
+def _as_kept(row: Row, kept: ConfigRate | None) -> Row:
     """A row with the rate that was kept when the run ended, whatever would be estimated by now."""
-    kept = () if advice is None else advice.rates
-    found = next((each for each in kept if each.config == row.config and each.measured), None)
-    if found is None:
+    if kept is None:
         return row
-    return dataclasses.replace(row, rate=found.samples_per_s, relative=found.ratio)
+    return dataclasses.replace(row, rate=kept.samples_per_s, relative=kept.ratio)
 
 
 def _predicted(run: Run) -> dict[Config, Estimate]:

@@ -132,8 +132,7 @@ def with_recommendation(run: Run) -> Run:
 
     One of an earlier version, without rates, was made by other rules.
     """
-    kept = run.recommendation is not None and run.recommendation.rates
-    if kept or run.diagnosis is not None:
+    if run.diagnosis is not None:
         return run
     try:
         found = recommend(run, stored_limits(run.header.settings))

@@ -165,8 +165,10 @@ def _collect(path: Path, lines: _Lines) -> RunContent:
         else:
             newest[kind] = record
         if kind == "trial":
-            # A run that was resumed after its end has not ended until it says so again.
+            # A run that was resumed after its end has not ended until it says so again, and what
+            # it recommended then didn't know of this trial.
             newest.pop("end", None)
+            newest.pop("recommendation", None)
     kept: dict[str, Any] = {_SEVERAL[kind]: tuple(found) for kind, found in several.items()}
     seen = tuple(watched.values())
     run = dataclasses.replace(

@@ -172,7 +172,7 @@ class WorkerSamples:
             self.batches = 0
         # In later rounds torch goes past workers that had nothing in the first.
         last = max((n for n, some in enumerate(self._streams) if some), default=0) if turn else 0
-        if worker in {self._workers - 1, last or -1}:
+        if worker == self._workers - 1 or 0 < worker == last:
             self._agreed = agreeing(self._streams)
             if turn:
                 self.duplicated = self._proven()

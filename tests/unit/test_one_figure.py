@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +13,10 @@ from builders import WAITING, blocks, config, plan, target
 from golden import drawn
 from predicted_runs import asked, calibrated, elsewhere
 
+from dlprof import api
 from dlprof.advise.predict.cells import candidate_configs, wanted_configs
 from dlprof.advise.predict.feed import feed
-from dlprof.advise.predict.forecast import forecast
+from dlprof.advise.predict.forecast import Forecast, forecast
 from dlprof.advise.recommend import recommend
 from dlprof.advise.situation import Situation
 from dlprof.advise.speeds import speeds_of
@@ -24,7 +26,8 @@ from dlprof.report.documents import recommend_document
 from dlprof.report.predict import forecast_document, forecast_report
 from dlprof.report.screen import render_html
 from dlprof.report.summary import summarize
-from dlprof.report.sweep import recommendation_report, sweep_report
+from dlprof.report.sweep import recommendation_report, sweep_report, with_recommendation
+from dlprof.store import read_run
 from dlprof.units import format_rate
 
 RATES = {
@@ -122,6 +125,67 @@ def test_no_screen_tells_a_second_opinion(run: Run) -> None:
     assert run.recommendation is not None
     text = drawn(sweep_report(run), 200)
     assert not re.search(r"foretold|with what was predicted|of that seen", text)
+
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.dlprof.jsonl"))
+SWEPT = [path for path in EXAMPLES if read_run(path).trials and "why" not in path.name]
+
+
+@pytest.fixture(params=[None, *SWEPT], ids=lambda path: path.name if path else "made")
+def any_run(request: pytest.FixtureRequest, run: Run) -> Run:
+    """A run that was made here, or a recorded one as the views get it."""
+    return with_recommendation(read_run(request.param)) if request.param else run
+
+
+def test_every_view_has_the_rate_and_the_needs_of_each_configuration(any_run: Run) -> None:
+    known = {row.config: row for row in summarize(any_run) if row.rate is not None}
+    kept, asked_again = any_run.recommendation, api.recommend(any_run)
+    assert kept is not None
+    for advice in (kept, asked_again):
+        assert advice.config == kept.config
+        for each in advice.rates:
+            if each.measured:
+                assert each.samples_per_s == known[each.config].rate
+                assert each.ratio == known[each.config].relative
+        told = {advice.config: advice.expected} | {
+            a.config: a.expected for a in advice.alternatives
+        }
+        for key, expected in told.items():
+            assert expected.samples_per_s == known[key].rate
+            assert expected.pss_bytes == known[key].pss_bytes
+            assert expected.shm_bytes == known[key].shm_bytes
+    compared = api.compare(any_run, any_run)
+    for side in (compared.a, compared.b):
+        assert side.samples_per_s == known[side.config].rate
+    assert compared.ratio.value == pytest.approx(1.0)
+    pick = format_rate(kept.expected.samples_per_s.value)
+    assert pick in drawn(sweep_report(any_run), 200)
+    assert pick in render_html(any_run)
+
+
+def test_what_does_not_keep_the_limits_of_memory_is_no_rival(run: Run) -> None:
+    free, bound = (
+        recommend(run, each).certificate
+        for each in (Constraints(), Constraints(max_shm_bytes=20_000_000))
+    )
+    assert free is not None
+    assert bound is not None
+    assert bound.configurations < free.configurations
+    unmeasured = [each.configurations - each.measured for each in (free, bound)]
+    assert unmeasured[1] < unmeasured[0]
+
+
+def test_what_is_predicted_for_this_machine_are_the_rates_of_the_run(any_run: Run) -> None:
+    if any_run.calibration is None:
+        pytest.skip("the run holds no calibration")
+    known = {row.config: row.rate for row in summarize(any_run) if row.rate is not None}
+    answer = api.predict(any_run)
+    assert isinstance(answer, Forecast)
+    seen = [row for row in answer.rows if row.measured is not None]
+    assert seen
+    for row in seen:
+        assert row.measured is not None
+        assert row.measured.samples_per_s == known[row.config]
 
 
 ASKED = {

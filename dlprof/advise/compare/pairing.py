@@ -138,10 +138,11 @@ def _chosen(run: Run, config: Config, rates: Mapping[Config, Estimate]) -> Chose
 def _rates(run: Run) -> dict[Config, Estimate]:
     """The one rate of each configuration that was measured: as it was kept, or else made now."""
     speeds = speeds_of(run, Situation.of(run))
-    kept = run.recommendation.rates if run.recommendation is not None else ()
-    known = {each.config: each.samples_per_s for each in kept if each.measured}
-    tried = {trial.config for trial in filter(has_rate, run.trials)}
-    return {config: known.get(config) or speeds.rate(config.key) for config in tried}
+    tried, kept = {trial.config for trial in filter(has_rate, run.trials)}, run.kept_rates
+    return {
+        config: kept[config].samples_per_s if config in kept else speeds.rate(config.key)
+        for config in tried
+    }
 
 
 def rate_of(trial: Trial) -> float:

@@ -4,6 +4,7 @@ import pytest
 from builders import WAITING, blocks, config, run, trial
 
 from dlprof.advise.recommend import recommend
+from dlprof.errors import UsageError
 from dlprof.records import Constraints, Recommendation, Trial, Usage
 
 W0, W2, W4, W8 = (config(w) for w in (0, 2, 4, 8))
@@ -58,6 +59,13 @@ def test_a_step_that_is_fed_by_computing_is_no_less_fed() -> None:
 def test_asking_for_the_step_that_was_measured_changes_nothing() -> None:
     measured = run(at_measured_step(), settings={"step_s": STEP_S})
     assert recommend(measured, Constraints(step_s=STEP_S)) == recommend(measured)
+
+
+def test_without_a_calibration_no_step_is_not_the_step_that_was_measured() -> None:
+    with pytest.raises(UsageError, match="for a shorter one") as caught:
+        recommend(run(at_measured_step(), settings={"step_s": STEP_S}), Constraints(step_s=0.0))
+    assert "--step-time 0s" in str(caught.value)
+    assert recommend(run(without_step()), Constraints(step_s=0.0)).config == W8
 
 
 def test_a_step_of_unknown_length_counts_by_its_wait() -> None:
