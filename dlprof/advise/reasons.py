@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 
@@ -20,7 +21,6 @@ from dlprof.advise.thresholds import (
     FED_WAIT_FRACTION,
     LEAST_CORES,
     SHARED,
-    SHOWN,
     SURELY,
     TRANSIENT_S,
     WANTS_CORES,
@@ -235,11 +235,12 @@ def _compare(choice: Choice, one: Candidate, two: Candidate, claim: str) -> Reas
     trials, configs = sorted({*one.trial_ids, *two.trial_ids}), [one.key, two.key]
     shown_by = {"trials": trials} if measured else {"configs": configs}
     evidence = {**shown_by, "ratio": dataclasses.asdict(ratio)}
-    if ratio.low is not None and ratio.high is not None and ratio.high > SHOWN * ratio.low:
+    if ratio.is_wide:
+        low, high = ratio.low or 0.0, ratio.high or math.inf
         is_ = "is" if measured else "would be"
-        sure = f"{one.name} {is_} faster than {two.name}" if ratio.low > 1 else ""
-        sure = f"{one.name} {is_} slower than {two.name}" if ratio.high < 1 else sure
-        lead, colon, _ = claim.partition(": ") if ratio.high < 1 else ("", "", "")
+        sure = f"{one.name} {is_} faster than {two.name}" if low > 1 else ""
+        sure = f"{one.name} {is_} slower than {two.name}" if high < 1 else sure
+        lead, colon, _ = claim.partition(": ") if high < 1 else ("", "", "")
         shown = f"{sure}, but by how much" if sure else f"How {one.name} compares with {two.name}"
         more = "measure both"
         if measured:

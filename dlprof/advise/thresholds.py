@@ -37,9 +37,6 @@ others had most of them."""
 SURELY = 0.975
 """Probability from which one is called slower than another: one end of a 95 % interval."""
 
-SHOWN = 2.0
-"""A ratio whose interval is wider than this, high over low, is not shown as a figure."""
-
 WORTH_TRYING, PAYS = 1.05, 1.1
 """A change that gains less than the first is not worth a trial, nor a word where it was tried; one
 that gains less than the second, not worth what it costs in memory or order."""

@@ -8,6 +8,9 @@ from typing import Any
 
 from dlprof.records.record import record
 
+_WIDE = 2.0
+"""High over low from which an interval leaves too little of its figure to print it."""
+
 _FILES_OF_MAIN = 2
 """Descriptors of the main process for the queue of results: counted with torch 2.13."""
 
@@ -35,6 +38,13 @@ class Estimate:
         low = None if self.low is None else self.low * factor
         high = None if self.high is None else self.high * factor
         return Estimate(value=self.value * factor, low=low, high=high)
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether the interval, where it is known, is too wide for the figure to say much."""
+        if self.low is None or self.high is None:
+            return False
+        return self.high > _WIDE * max(self.low, 0.0)
 
     @property
     def inverse(self) -> Estimate:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dlprof.advise.thresholds import SHOWN
 from dlprof.records import Config, Estimate
 from dlprof.units import MISSING, format_rate
 
@@ -55,7 +54,7 @@ def gain_text(gain: Estimate, over: str = "") -> str:
     behind = f" over {over}" if over else ""
     if gain.low is None or gain.high is None:
         return f"{ratio_text(gain.value)}{behind}"
-    if gain.high > SHOWN * max(gain.low, 0.0):
+    if gain.is_wide:
         than = f" than {over}" if over else ""
         if gain.low > 1:
             return f"faster{than}; too noisy to say by how much"

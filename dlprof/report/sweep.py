@@ -293,6 +293,8 @@ def _bar(each: ConfigRate, pick: Config, present: Config | None) -> Bar:
     notes = [] if each.measured else ["predicted"]
     if config != pick and ratio.low is not None and ratio.high is not None:
         notes += ["same within noise"] if ratio.low <= 1 <= ratio.high else []
+    if rate.is_wide:
+        notes.append(f"95% CI {interval_text(rate)}")
     return Bar(
         label=" ".join([str(config.num_workers), *marks]),
         pieces=(Piece(rate.value),),

@@ -21,7 +21,7 @@ from dlprof.advise.recommend import recommend
 from dlprof.advise.situation import Situation
 from dlprof.advise.speeds import speeds_of
 from dlprof.engine.foretelling import foretold
-from dlprof.records import Config, Constraints, Run
+from dlprof.records import Config, Constraints, Estimate, Run
 from dlprof.report.documents import recommend_document
 from dlprof.report.predict import forecast_document, forecast_report
 from dlprof.report.screen import render_html
@@ -119,6 +119,20 @@ def test_screens_and_pages_print_that_rate_and_no_other(run: Run) -> None:
     assert {round(each["samples_per_s"]["value"], 6) for each in measured} <= {
         round(rate, 6) for rate in known.values()
     }
+
+
+def test_a_rate_that_is_hardly_known_stands_beside_its_interval(run: Run) -> None:
+    advice = run.recommendation
+    assert advice is not None
+    wide = [
+        dataclasses.replace(each, samples_per_s=Estimate(value=500.0, low=300.0, high=833.0))
+        if each.config == config(2)
+        else each
+        for each in advice.rates
+    ]
+    unsure = dataclasses.replace(run, recommendation=dataclasses.replace(advice, rates=tuple(wide)))
+    assert "95% CI 300-833" not in drawn(sweep_report(run), 160)
+    assert "95% CI 300-833" in drawn(sweep_report(unsure), 160)
 
 
 def test_no_screen_tells_a_second_opinion(run: Run) -> None:

@@ -10,7 +10,6 @@ from dlprof.advise.compare.parts import KINDS, Comparison, Part, PartCode, SideI
 from dlprof.advise.compare.sides import Side, side_of
 from dlprof.advise.compare.split import comparable, exchanging, split
 from dlprof.advise.speeds import product
-from dlprof.advise.thresholds import SHOWN
 from dlprof.advise.wording import percent, severity_of
 from dlprof.advise.wrong_data import said_first
 from dlprof.records import Config, Estimate, Finding, FindingCode, Fix, Run
@@ -145,7 +144,7 @@ def _difference(ratio: Estimate, *, alike: bool) -> str:
     figures, low, high = f"{ratio.value:.2f}x", ratio.low or 0.0, ratio.high or math.inf
     figures += f", 95% CI {low:.2f}-{high:.2f}"
     than = "slower" if ratio.value < 1 else "faster"
-    if high > SHOWN * low:
+    if ratio.is_wide:
         text = f"B is {than} than A; too noisy to say by how much"
         text = "No measurable difference between B and A: too noisy to say" if alike else text
         return f"{text} (measure both with a longer --budget)."
