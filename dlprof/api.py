@@ -323,7 +323,7 @@ def _resolved(
     target: object, options: SweepOptions, folder: Path | None = None
 ) -> tuple[SweepSettings, Mapping[str, str], Mapping[str, object], bytes | None]:
     """The settings, where each came from, what was given, and a live object as bytes."""
-    from dlprof.settings import resolve_settings
+    from dlprof.settings.resolve import resolve_settings
 
     named, pickled = _named(target)
     flags = {key: value for key, value in {**options, **named}.items() if value is not None}
@@ -412,7 +412,7 @@ def recommend(run: Run | _Path, **options: Unpack[RecommendOptions]) -> Recommen
     """
     from dlprof.advise.limits import stored_limits
     from dlprof.advise.recommend import recommend as choose
-    from dlprof.settings import asked_limits
+    from dlprof.settings.limits import asked_limits
 
     measured, given = _loaded(run), dict[str, Any](options)
     profile = _profile(given.get("machine"))

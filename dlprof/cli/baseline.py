@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dlprof.cli import check_options, configuration, options, streams
+from dlprof.cli import check_options, options, streams
 from dlprof.cli.commands import Command, Group
-from dlprof.cli.measuring import resolve, settings_in, signals_while_measuring
+from dlprof.cli.measuring import resolve, signals_while_measuring
 from dlprof.errors import FileError, UsageError
 
 if TYPE_CHECKING:
@@ -30,9 +30,10 @@ def baseline() -> None:
 
 
 @app.command(cls=Command)
-def update(  # noqa: PLR0913 - a command has as many parameters as it has options
+@options.takes(*options.LOADED, *options.SWEPT, check_options.BUDGET, "seed", "timeout", once=True)
+def update(
+    given: options.Given,
     file: File,
-    target: options.Target = None,
     *,
     document: Annotated[
         Path | None,
@@ -42,20 +43,6 @@ def update(  # noqa: PLR0913 - a command has as many parameters as it has option
             help="Take the run that this JSON document of dlprof check holds; measure nothing.",
         ),
     ] = None,
-    arg: options.Arg = None,
-    shuffle: options.Shuffle = None,
-    num_workers: configuration.NumWorkers = None,
-    prefetch_factor: configuration.PrefetchFactor = None,
-    pin_memory: configuration.PinMemory = None,
-    persistent_workers: configuration.PersistentWorkers = None,
-    batch_size: configuration.BatchSize = None,
-    in_order: configuration.InOrder = None,
-    start_method: configuration.StartMethod = None,
-    sharing_strategy: configuration.SharingStrategy = None,
-    worker_threads: configuration.WorkerThreads = None,
-    budget: check_options.Budget = None,
-    seed: options.Seed = None,
-    timeout: options.Timeout = None,
     config: options.ConfigFile = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -65,7 +52,7 @@ def update(  # noqa: PLR0913 - a command has as many parameters as it has option
 
     A run is compared with others of the same target, settings, kind of machine and versions.
     """
-    given = settings_in(locals())
+    del verbose  # the program's way out looks for it, where a fault asks for a traceback
     if document is not None and given:
         raise UsageError(
             f"--from measures nothing, so {min(given)} has no use",

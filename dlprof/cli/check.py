@@ -13,12 +13,11 @@ from dlprof.cli import (
     check_kinds,
     check_options,
     checked,
-    configuration,
     faults,
     options,
     streams,
 )
-from dlprof.cli.measuring import resolve, settings_in, signals_while_measuring
+from dlprof.cli.measuring import resolve, signals_while_measuring
 from dlprof.errors import ExitCode, UsageError
 from dlprof.units import quoted
 
@@ -26,33 +25,20 @@ if TYPE_CHECKING:
     from dlprof.records.gate import Design
 
 
+@options.takes(*options.LOADED, *options.SWEPT, check_options.BUDGET, "seed", "timeout", once=True)
 def check(  # noqa: PLR0913 - a command has as many parameters as it has options
-    target: options.Target = None,
+    given: options.Given,
     *,
     against: check_options.Against = None,
     against_python: check_options.AgainstPython = None,
     baseline: check_options.Baseline = None,
     self_test: check_options.SelfTest = False,
-    arg: options.Arg = None,
-    shuffle: options.Shuffle = None,
-    num_workers: configuration.NumWorkers = None,
-    prefetch_factor: configuration.PrefetchFactor = None,
-    pin_memory: configuration.PinMemory = None,
-    persistent_workers: configuration.PersistentWorkers = None,
-    batch_size: configuration.BatchSize = None,
-    in_order: configuration.InOrder = None,
-    start_method: configuration.StartMethod = None,
-    sharing_strategy: configuration.SharingStrategy = None,
-    worker_threads: configuration.WorkerThreads = None,
-    budget: check_options.Budget = None,
     fail_above: check_options.FailAbove = None,
     confidence: check_options.Confidence = None,
     inconclusive: check_options.Inconclusive = None,
     regression: check_options.Regression = None,
     design: check_options.DesignOption = None,
     allow_regression: check_options.AllowRegression = None,
-    seed: options.Seed = None,
-    timeout: options.Timeout = None,
     config: options.ConfigFile = None,
     output: check_options.Document = None,
     junit: check_options.Junit = None,
@@ -70,7 +56,6 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
     Measures both versions interleaved until the verdict is certain. Exit code 3 is a regression, 0
     is none. With --baseline it measures one, and compares it with earlier runs on this machine.
     """
-    given = settings_in(locals())
     streams.check_brief(brief=brief, as_json=as_json)
     files = {
         "html" if checked.is_page(output) else "json": output,

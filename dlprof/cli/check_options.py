@@ -7,6 +7,10 @@ from typing import Annotated
 
 import typer
 
+from dlprof.cli.options import varied
+
+BUDGET = varied("budget", text="How long it may take in all.", default="60s")
+
 _COMPARED = "Comparison"
 _RULE = "Verdict"
 _FILES = "Files for CI"
@@ -47,15 +51,6 @@ SelfTest = Annotated[
         help="Compare the code with itself, then with itself made slower: what a verdict takes on "
         "this machine, and how long does it take?",
         rich_help_panel=_COMPARED,
-    ),
-]
-Budget = Annotated[
-    str | None,
-    typer.Option(
-        "--budget",
-        metavar="TIME",
-        help="How long it may take in all. Default: 60s.",
-        rich_help_panel="Budget",
     ),
 ]
 FailAbove = Annotated[

@@ -3,18 +3,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from dlprof.settings.options import ELSEWHERE_PANEL, option_named, parse_option
 
 if TYPE_CHECKING:
     from dlprof.advise.situation import Situation
     from dlprof.machine.profiles import MachineProfile
     from dlprof.records import Run
 
-PLACE = "Elsewhere"
-"""The heading of these options in a command's help."""
+PLACE = ("cores", "assume_background", "speed")
+"""Keys of the options that describe it."""
 
 MachineFile = Annotated[
     Path | None,
@@ -22,45 +25,7 @@ MachineFile = Annotated[
         "--machine",
         metavar="NAME|FILE",
         help="Answer for a machine of dlprof machine --list, or that a TOML file describes.",
-        rich_help_panel=PLACE,
-    ),
-]
-Cores = Annotated[
-    str | None,
-    typer.Option(
-        "--cores",
-        metavar="N",
-        help="Cores for all ranks together. Default: the machine's.",
-        rich_help_panel=PLACE,
-    ),
-]
-Neighbours = Annotated[
-    str | None,
-    typer.Option(
-        "--assume-background",
-        "--neighbours",  # its earlier name
-        metavar="CORES",
-        help="Cores that other processes keep busy.",
-        rich_help_panel=PLACE,
-    ),
-]
-Speed = Annotated[
-    str | None,
-    typer.Option(
-        "--speed",
-        metavar="X",
-        help="Speed of a core relative to the measured machine, such as 0.8. "
-        "Default: by CPU model and clock.",
-        rich_help_panel=PLACE,
-    ),
-]
-StorageLimit = Annotated[
-    str | None,
-    typer.Option(
-        "--storage-limit",
-        metavar="SIZE/s",
-        help="What the storage gives to all ranks together, such as 2GB/s.",
-        rich_help_panel=PLACE,
+        rich_help_panel=ELSEWHERE_PANEL,
     ),
 ]
 
@@ -78,18 +43,13 @@ def profile_of(path: Path | None) -> MachineProfile | None:
     return read_profile(path)
 
 
-def situation_of(
-    run: Run,
-    *,
-    machine: Path | None,
-    cores: str | None,
-    ranks: str | None,
-    step_time: str | None,
-    storage_limit: str | None,
-    neighbours: str | None,
-    speed: str | None,
-) -> Situation:
+def situation_of(run: Run, given: Mapping[str, Any], machine: Path | None) -> Situation:
     """What the options ask of a run together.
+
+    Args:
+        run: The run.
+        given: ``ranks``, ``step_time``, ``storage_limit`` and those of a place, as far as given.
+        machine: What ``--machine`` names.
 
     Raises:
         UsageError: A value is none, or out of range, or the run holds no calibration.
@@ -99,29 +59,29 @@ def situation_of(
     from dlprof.records import Constraints
 
     profile = profile_of(machine)
+    step_s = read(given, "step_time")
     return Situation.of(
         run,
         Constraints(
-            ranks=option("ranks", ranks) or 1,
-            step_s=None if step_time is None else option("step_time", step_time) or 0.0,
-            cores=option("cores", cores),
-            neighbours=option("assume_background", neighbours),
-            speed=option("speed", speed),
+            ranks=read(given, "ranks") or 1,
+            step_s=(step_s or 0.0) if "step_time" in given else None,
+            **place_in(given),
         ),
         None if profile is None else profile.to_machine(),
         ghz=None if profile is None else profile.base_ghz,
-        storage_bytes_per_s=option("storage_limit", storage_limit),
+        storage_bytes_per_s=read(given, "storage_limit"),
     )
 
 
-def option(key: str, text: str | None) -> Any:
+def place_in(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The cores that are asked for, as fields of ``Constraints``."""
+    return {option_named(key).field: read(given, key) for key in PLACE}
+
+
+def read(given: Mapping[str, Any], key: str) -> Any:
     """The value of an option; ``None`` where it wasn't given.
 
     Raises:
         UsageError: It is none, or out of range.
     """
-    if text is None:
-        return None
-    from dlprof.settings import parse_option
-
-    return parse_option(key, text)
+    return parse_option(key, given[key]) if key in given else None

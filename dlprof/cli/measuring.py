@@ -20,23 +20,11 @@ if TYPE_CHECKING:
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
-def settings_in(arguments: Mapping[str, object]) -> dict[str, object]:
-    """Those of a command's arguments that are settings, as far as the user gave them.
-
-    Args:
-        arguments: ``locals()``, asked first thing in the command.
-    """
-    from dlprof.settings import OPTIONS
-
-    named = {option.key: arguments.get(option.key) for option in OPTIONS}
-    return {key: value for key, value in named.items() if value is not None}
-
-
 def resolve(
     given: Mapping[str, object], config: Path | None
 ) -> tuple[SweepSettings, Mapping[str, str]]:
     """The settings by flags, environment and files, and where each came from."""
-    from dlprof.settings import resolve_settings
+    from dlprof.settings.resolve import resolve_settings
 
     return resolve_settings(given, environ=os.environ, config_file=config, cwd=Path.cwd())
 

@@ -1,4 +1,4 @@
-"""The options that commands share, as annotated types: name, help and panel, in one place.
+"""The options that commands share: those of the table of settings, and those of the screen.
 
 Values are raw texts: ``dlprof.settings`` gives them meaning and a sentence for each fault, the
 same for a flag, an environment variable and a configuration file.
@@ -6,266 +6,95 @@ same for a flag, an environment variable and a configuration file.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-_SWEPT = "Search space (4, or 0,2,4, or 0:16:2; on, off or both; auto)"
-_CONSUMER = "Data and consumer"
-_EFFORT = "Budget"
-_LIMITS = "Limits"
+from dlprof.settings.options import (
+    ONE_CONFIGURATION,
+    SEARCH_SPACE,
+    Option,
+    option_named,
+)
+
+Given = Mapping[str, Any]
+"""What a user gave of the options that a command takes, as texts by key."""
+
+LOADED = ("target", "arg", "shuffle")
+STEP = ("step_time", "step", "device", "copy_ahead", "step_on")
+SWEPT = (
+    *("num_workers", "prefetch_factor", "pin_memory", "persistent_workers", "batch_size"),
+    *("in_order", "start_method", "sharing_strategy", "worker_threads"),
+)
+
 _OUTPUT = "Output"
 
-Target = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="TARGET",
-        help="package.module:attr, path/to/file.py:attr, or a built-in dataset: "
-        "images (the default), voc, shards, text, synthetic.",
-    ),
-]
-Arg = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--arg",
-        metavar="KEY=VALUE",
-        help="Pass an argument to the target's callable; may be repeated.",
-        rich_help_panel=_CONSUMER,
-    ),
-]
 
-NumWorkers = Annotated[
-    str | None,
-    typer.Option(
-        "--num-workers",
-        metavar="VALUES",
-        help="Worker processes to try.",
-        rich_help_panel=_SWEPT,
-    ),
-]
-PrefetchFactor = Annotated[
-    str | None,
-    typer.Option(
-        "--prefetch-factor",
-        metavar="VALUES",
-        help="Batches to send ahead per worker.",
-        rich_help_panel=_SWEPT,
-    ),
-]
-PinMemory = Annotated[
-    str | None,
-    typer.Option(
-        "--pin-memory",
-        metavar="SWITCH",
-        help="Copy batches to page-locked memory.",
-        rich_help_panel=_SWEPT,
-    ),
-]
-PersistentWorkers = Annotated[
-    str | None,
-    typer.Option(
-        "--persistent-workers",
-        metavar="SWITCH",
-        help="Keep workers between epochs.",
-        rich_help_panel=_SWEPT,
-    ),
-]
-BatchSize = Annotated[
-    str | None,
-    typer.Option(
-        "--batch-size",
-        metavar="VALUES",
-        help="Samples per batch. Default: the target's own.",
-        rich_help_panel=_SWEPT,
-    ),
-]
-InOrder = Annotated[
-    str | None,
-    typer.Option(
-        "--in-order",
-        metavar="SWITCH",
-        help="Yield batches in the sampler's order. Default: the target's own.",
-        rich_help_panel=_SWEPT,
-    ),
-]
-StartMethod = Annotated[
-    str | None,
-    typer.Option(
-        "--start-method",
-        metavar="NAMES",
-        help="fork, spawn or forkserver, or several. Default: the target's own.",
-        rich_help_panel=_SWEPT,
-    ),
-]
-SharingStrategy = Annotated[
-    str | None,
-    typer.Option(
-        "--sharing-strategy",
-        metavar="NAMES",
-        help="file_descriptor or file_system, or both with a comma. Default: torch's own.",
-        rich_help_panel=_SWEPT,
-    ),
-]
-WorkerThreads = Annotated[
-    str | None,
-    typer.Option(
-        "--worker-threads",
-        metavar="VALUES",
-        help="Compute threads inside each worker. Default: torch's 1.",
-        rich_help_panel=_SWEPT,
-    ),
-]
+def takes(*options: str | Option, once: bool = False) -> Callable[[Callable[..., None]], Any]:
+    """Give a command options of the table.
 
-Shuffle = Annotated[
-    bool | None,
-    typer.Option(
-        "--shuffle/--no-shuffle",
-        help="Shuffle a dataset that brings no sampler. Default: the target's own.",
-        rich_help_panel=_CONSUMER,
-    ),
-]
-StepTime = Annotated[
-    str | None,
-    typer.Option(
-        "--step-time",
-        metavar="TIME",
-        help="Pretend that each training step takes this long, such as 12ms.",
-        rich_help_panel=_CONSUMER,
-    ),
-]
-Step = Annotated[
-    str | None,
-    typer.Option(
-        "--step",
-        metavar="MODULE:FUNCTION",
-        help="Call this function with each batch as the training step.",
-        rich_help_panel=_CONSUMER,
-    ),
-]
-Device = Annotated[
-    str | None,
-    typer.Option(
-        "--device",
-        metavar="DEVICE",
-        help="auto, cpu, or a device such as cuda:0. Default: auto.",
-        rich_help_panel=_CONSUMER,
-    ),
-]
+    Its function gets those that the user gave as its first argument, ``given``, and its own
+    parameters as they stand in its signature.
 
-CopyAhead = Annotated[
-    bool | None,
-    typer.Option(
-        "--copy-ahead/--no-copy-ahead",
-        help="Copy a batch to the device while the one before is worked on. Default: off.",
-        rich_help_panel=_CONSUMER,
-    ),
-]
-StepOn = Annotated[
-    str | None,
-    typer.Option(
-        "--step-on",
-        metavar="host|device",
-        help="Where --step-time passes: the host sleeps, or the device computes. Default: host.",
-        rich_help_panel=_CONSUMER,
-    ),
-]
+    Args:
+        options: Keys in the order of the help, or options that read otherwise here.
+        once: Whether it takes one value of those that a sweep tries.
+    """
+    rows = [option_named(each) if isinstance(each, str) else each for each in options]
 
-Budget = Annotated[
-    str | None,
-    typer.Option(
-        "--budget",
-        metavar="TIME",
-        help="How long the whole sweep may take. Default: 45s.",
-        rich_help_panel=_EFFORT,
-    ),
-]
-TrialTime = Annotated[
-    str | None,
-    typer.Option(
-        "--trial-time",
-        metavar="TIME",
-        help="Measured window of one trial. Default: from the budget.",
-        rich_help_panel=_EFFORT,
-    ),
-]
-Repeats = Annotated[
-    str | None,
-    typer.Option(
-        "--repeats",
-        metavar="N",
-        help="Measure each configuration N times. Default: as the budget allows.",
-        rich_help_panel=_EFFORT,
-    ),
-]
-Search = Annotated[
-    str | None,
-    typer.Option(
-        "--search",
-        metavar="auto|model|grid",
-        help="Measure all configurations (grid), or predict all and measure few (model). "
-        "Default: auto, the model where it can.",
-        rich_help_panel=_EFFORT,
-    ),
-]
-Seed = Annotated[
-    str | None,
-    typer.Option(
-        "--seed",
-        metavar="N",
-        help="Seed of the order of measuring. Default: 0.",
-        rich_help_panel=_EFFORT,
-    ),
-]
-Timeout = Annotated[
-    str | None,
-    typer.Option(
-        "--timeout",
-        metavar="TIME",
-        help="End a trial that takes longer. Default: 120s.",
-        rich_help_panel=_EFFORT,
-    ),
-]
-ColdCache = Annotated[
-    bool | None,
-    typer.Option(
-        "--cold-cache/--no-cold-cache",
-        help="Drop the data's files from the page cache before each trial.",
-        rich_help_panel=_EFFORT,
-    ),
-]
+    def decorate(command: Callable[..., None]) -> Any:
+        own = inspect.signature(command, eval_str=True)
+        _, *more = own.parameters.values()
+        words = [each for each in more if each.kind is not inspect.Parameter.KEYWORD_ONLY]
 
-MaxWorkers = Annotated[
-    str | None,
-    typer.Option("--max-workers", metavar="N", help="At most N workers.", rich_help_panel=_LIMITS),
-]
-MaxRam = Annotated[
-    str | None,
-    typer.Option(
-        "--max-ram",
-        metavar="SIZE",
-        help="Memory that loading may take, such as 16GiB.",
-        rich_help_panel=_LIMITS,
-    ),
-]
-MaxShm = Annotated[
-    str | None,
-    typer.Option(
-        "--max-shm",
-        metavar="SIZE",
-        help="Shared memory (/dev/shm) that loading may take.",
-        rich_help_panel=_LIMITS,
-    ),
-]
-Ranks = Annotated[
-    str | None,
-    typer.Option(
-        "--ranks",
-        metavar="N",
-        help="Training processes that share the machine, one loader each. Default: 1.",
-        rich_help_panel=_LIMITS,
-    ),
-]
+        @functools.wraps(command)
+        def parsed(**arguments: Any) -> None:
+            texts = {row.key: arguments.pop(row.key) for row in rows}
+            command({key: text for key, text in texts.items() if text is not None}, **arguments)
+
+        table = [_parameter(row, once=once) for row in rows]
+        parameters = [*words, *table, *more[len(words) :]]
+        made: Any = parsed
+        made.__signature__ = own.replace(
+            parameters=[each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+        )
+        made.__annotations__ = {each.name: each.annotation for each in parameters}
+        return made
+
+    return decorate
+
+
+def varied(key: str, **changes: Any) -> Option:
+    """An option of the table that reads otherwise with one command."""
+    return dataclasses.replace(option_named(key), **changes)
+
+
+def _parameter(row: Option, *, once: bool) -> inspect.Parameter:
+    """An option as a command's parameter."""
+    once = once and row.panel == SEARCH_SPACE
+    kind, default = row.kind, "" if once else row.default
+    text = f"{row.text} Default: {default}." if default else row.text
+    metavar = row.metavar or (once and kind.metavar_once) or kind.metavar or None
+    value: Any = list[str] if row.key == "arg" else str if kind.metavar else bool
+    made: Any
+    if row.key == "target":
+        made = typer.Argument(help=text, metavar=metavar)
+    else:
+        flags = [row.flag] if kind.metavar else [f"{row.flag}/--no-{row.flag.removeprefix('--')}"]
+        panel = ONE_CONFIGURATION if once else row.panel
+        made = typer.Option(*flags, *row.aliases, help=text, metavar=metavar, rich_help_panel=panel)
+    return inspect.Parameter(
+        row.key,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[value | None, made],
+    )
+
 
 Output = Annotated[
     Path | None,

@@ -11,62 +11,41 @@ import typer
 
 from dlprof.cli import elsewhere, options, streams
 from dlprof.errors import UsageError
+from dlprof.settings.options import ELSEWHERE_PANEL, option_named
 
 if TYPE_CHECKING:
     from dlprof.advise.situation import Situation
     from dlprof.records import Config, Run
 
-_FEEDING = "Feeding a step"
+_AXES = ("num_workers", "prefetch_factor", "pin_memory", "in_order", "sharing_strategy")
 
 
-def predict(  # noqa: PLR0913 - a command has as many parameters as it has options
+@options.takes(
+    *_AXES,
+    options.varied(
+        "step_time",
+        text="Length of the training step, such as 12ms, or none.",
+        default="as measured",
+        panel=ELSEWHERE_PANEL,
+    ),
+    options.varied("ranks", panel=ELSEWHERE_PANEL),
+    *elsewhere.PLACE,
+    "storage_limit",
+    "max_wait",
+)
+def predict(
+    given: options.Given,
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run file with a calibration.")],
     *,
-    num_workers: options.NumWorkers = None,
-    prefetch_factor: options.PrefetchFactor = None,
-    pin_memory: options.PinMemory = None,
-    in_order: options.InOrder = None,
-    sharing_strategy: options.SharingStrategy = None,
-    step_time: Annotated[
-        str | None,
-        typer.Option(
-            "--step-time",
-            metavar="TIME",
-            help="Length of the training step, such as 12ms, or none. Default: as measured.",
-            rich_help_panel=elsewhere.PLACE,
-        ),
-    ] = None,
-    ranks: Annotated[
-        str | None,
-        typer.Option(
-            "--ranks",
-            metavar="N",
-            help="Training processes on the machine, one loader each. Default: 1.",
-            rich_help_panel=elsewhere.PLACE,
-        ),
-    ] = None,
-    cores: elsewhere.Cores = None,
-    neighbours: elsewhere.Neighbours = None,
-    speed: elsewhere.Speed = None,
-    storage_limit: elsewhere.StorageLimit = None,
     machine: elsewhere.MachineFile = None,
     feed: Annotated[
         bool,
         typer.Option(
             "--feed",
             help="Say how many workers, cores and GB/s it takes to keep the step fed.",
-            rich_help_panel=_FEEDING,
+            rich_help_panel=option_named("max_wait").panel,
         ),
     ] = False,
-    max_wait: Annotated[
-        str | None,
-        typer.Option(
-            "--max-wait",
-            metavar="SHARE",
-            help="Share of time that a step that is fed may wait. Default: 2%.",
-            rich_help_panel=_FEEDING,
-        ),
-    ] = None,
     method: Annotated[
         str | None,
         typer.Option(
@@ -83,16 +62,8 @@ def predict(  # noqa: PLR0913 - a command has as many parameters as it has optio
     Measures nothing: it predicts from the costs of batches that dlprof sweep or profile kept.
     """
     del quiet  # taken as by every command; there is no progress to hide
-    axes = _axes(
-        {
-            "num_workers": num_workers,
-            "prefetch_factor": prefetch_factor,
-            "pin_memory": pin_memory,
-            "in_order": in_order,
-            "sharing_strategy": sharing_strategy,
-        }
-    )
-    wait = elsewhere.option("max_wait", max_wait)
+    axes = {key: values for key in _AXES if (values := elsewhere.read(given, key)) is not None}
+    wait = elsewhere.read(given, "max_wait")
     if wait is not None and not feed:
         raise UsageError("--max-wait belongs to --feed", hint="Give --feed too, or leave it out.")
     if method is not None:
@@ -100,31 +71,11 @@ def predict(  # noqa: PLR0913 - a command has as many parameters as it has optio
     from dlprof.store import read_run
 
     measured = read_run(run)
-    situation = elsewhere.situation_of(
-        measured,
-        machine=machine,
-        cores=cores,
-        ranks=ranks,
-        step_time=step_time,
-        storage_limit=storage_limit,
-        neighbours=neighbours,
-        speed=speed,
-    )
+    situation = elsewhere.situation_of(measured, given, machine)
     if feed:
         _feed(measured, situation, axes, wait=wait, as_json=as_json, verbose=verbose)
     else:
         _forecast(measured, situation, axes, as_json=as_json, verbose=verbose)
-
-
-def _axes(given: Mapping[str, str | None]) -> dict[str, Sequence[object]]:
-    """The values of the settings that were named."""
-    named = {key: text for key, text in given.items() if text is not None}
-    if not named:
-        return {}
-    from dlprof.settings import parse_option
-
-    values = {key: parse_option(key, text) for key, text in named.items()}
-    return {key: value for key, value in values.items() if value is not None}
 
 
 def _forecast(

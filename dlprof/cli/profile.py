@@ -9,40 +9,25 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from dlprof.cli import BEGAN_S, configuration, options, streams
-from dlprof.cli.measuring import resolve, run_path, settings_in, signals_while_measuring
+from dlprof.cli import BEGAN_S, options, streams
+from dlprof.cli.measuring import resolve, run_path, signals_while_measuring
 from dlprof.errors import ExitCode, InterruptedSweepError, NothingMeasuredError
 
 if TYPE_CHECKING:
     from dlprof.records import Run
 
 
-def profile(  # noqa: PLR0913 - a command has as many parameters as it has options
-    target: options.Target = None,
+@options.takes(
+    *options.LOADED,
+    *options.STEP,
+    *options.SWEPT,
+    options.varied("budget", text="How long the whole profile may take.", default="30s"),
+    *("trial_time", "seed", "timeout", "cold_cache", "max_workers", "max_ram"),
+    once=True,
+)
+def profile(
+    given: options.Given,
     *,
-    arg: options.Arg = None,
-    shuffle: options.Shuffle = None,
-    step_time: options.StepTime = None,
-    step: options.Step = None,
-    device: options.Device = None,
-    copy_ahead: options.CopyAhead = None,
-    step_on: options.StepOn = None,
-    num_workers: configuration.NumWorkers = None,
-    prefetch_factor: configuration.PrefetchFactor = None,
-    pin_memory: configuration.PinMemory = None,
-    persistent_workers: configuration.PersistentWorkers = None,
-    batch_size: configuration.BatchSize = None,
-    in_order: configuration.InOrder = None,
-    start_method: configuration.StartMethod = None,
-    sharing_strategy: configuration.SharingStrategy = None,
-    worker_threads: configuration.WorkerThreads = None,
-    budget: configuration.Budget = None,
-    trial_time: options.TrialTime = None,
-    seed: options.Seed = None,
-    timeout: options.Timeout = None,
-    cold_cache: options.ColdCache = None,
-    max_workers: options.MaxWorkers = None,
-    max_ram: options.MaxRam = None,
     output: options.Output = None,
     force: options.Force = False,
     config: options.ConfigFile = None,
@@ -55,7 +40,6 @@ def profile(  # noqa: PLR0913 - a command has as many parameters as it has optio
 
     Traces the target's present settings, or those that the options name. Writes a run file.
     """
-    given = settings_in(locals())
     streams.check_brief(brief=brief, as_json=as_json)
     from dlprof.engine import run_profile
     from dlprof.engine.profile import for_one

@@ -13,6 +13,7 @@ import typer
 
 from dlprof.cli import elsewhere, options, streams
 from dlprof.errors import UsageError
+from dlprof.settings.options import ELSEWHERE_PANEL
 from dlprof.units import quoted
 
 if TYPE_CHECKING:
@@ -22,27 +23,25 @@ if TYPE_CHECKING:
 FORMATS = ("text", "python", "toml", "json", "lightning")
 
 
+_LIMITS = ("max_workers", "max_ram", "max_shm", "ranks")
+
+
+@options.takes(
+    *_LIMITS,
+    *elsewhere.PLACE,
+    options.varied(
+        "step_time",
+        text="Keep a training step of this length fed, such as 12ms.",
+        panel=ELSEWHERE_PANEL,
+    ),
+)
 def recommend(  # noqa: PLR0913 - a command has as many parameters as it has options
+    given: options.Given,
     run: Annotated[
         Path, typer.Argument(metavar="RUN", help="A run file of dlprof sweep or profile.")
     ],
     *,
     machine: elsewhere.MachineFile = None,
-    max_workers: options.MaxWorkers = None,
-    max_ram: options.MaxRam = None,
-    max_shm: options.MaxShm = None,
-    ranks: options.Ranks = None,
-    cores: elsewhere.Cores = None,
-    neighbours: elsewhere.Neighbours = None,
-    speed: elsewhere.Speed = None,
-    step_time: Annotated[
-        str | None,
-        typer.Option(
-            "--step-time",
-            metavar="TIME",
-            help="Keep a training step of this length fed, such as 12ms.",
-        ),
-    ] = None,
     output_format: Annotated[
         str | None,
         typer.Option(
@@ -73,30 +72,20 @@ def recommend(  # noqa: PLR0913 - a command has as many parameters as it has opt
     written_as = _format(output_format, as_json=as_json)
     streams.check_brief(brief=brief, as_json=written_as == "json")
     if save is not None:
-        _refuse_elsewhere({"--machine": machine, "--cores": cores, "--speed": speed})
+        named = {"--machine": machine, "--cores": given.get("cores"), "--speed": given.get("speed")}
+        _refuse_elsewhere(named)
     from dlprof.advise.limits import stored_limits
     from dlprof.advise.recommend import recommend as advise
     from dlprof.store import read_run
 
     measured = read_run(run)
-    asked = {
-        "max_workers": max_workers,
-        "max_ram": max_ram,
-        "max_shm": max_shm,
-        "ranks": ranks,
-        "step_time": step_time,
-    }
     limits = stored_limits(measured.header.settings)
-    if any(value is not None for value in asked.values()):
-        from dlprof.settings import asked_limits  # most calls name no limit
+    asked = {key: given[key] for key in (*_LIMITS, "step_time") if key in given}
+    if asked:
+        from dlprof.settings.limits import asked_limits  # most calls name no limit
 
         limits = dataclasses.replace(limits, **asked_limits(asked))
-    limits = dataclasses.replace(
-        limits,
-        cores=elsewhere.option("cores", cores),
-        neighbours=elsewhere.option("assume_background", neighbours),
-        speed=elsewhere.option("speed", speed),
-    )
+    limits = dataclasses.replace(limits, **elsewhere.place_in(given))
     profile = elsewhere.profile_of(machine)
     answer = advise(
         measured,
@@ -107,8 +96,7 @@ def recommend(  # noqa: PLR0913 - a command has as many parameters as it has opt
     saved = "" if save is None else _keep(save, measured, answer)
     if saved and not quiet:
         typer.echo(saved, err=True)
-    place = {"machine": machine, "cores": cores, "neighbours": neighbours, "speed": speed}
-    again = _as_options({**place, **asked})
+    again = _as_options({"machine": machine, **given})
     if brief:
         written_as = "brief"
     _show(measured, answer, written_as, again=again, verbose=verbose)

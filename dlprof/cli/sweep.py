@@ -10,43 +10,23 @@ from typing import TYPE_CHECKING
 import typer
 
 from dlprof.cli import BEGAN_S, options, streams
-from dlprof.cli.measuring import resolve, run_path, settings_in, signals_while_measuring
+from dlprof.cli.measuring import resolve, run_path, signals_while_measuring
 from dlprof.errors import ExitCode, InterruptedSweepError, UsageError
 
 if TYPE_CHECKING:
     from dlprof.records import Run
 
 
+@options.takes(
+    *options.LOADED,
+    *options.STEP,
+    *options.SWEPT,
+    *("budget", "trial_time", "repeats", "search", "seed", "timeout", "cold_cache"),
+    *("max_workers", "max_ram", "max_shm", "ranks"),
+)
 def sweep(  # noqa: PLR0913 - a command has as many parameters as it has options
-    target: options.Target = None,
+    given: options.Given,
     *,
-    arg: options.Arg = None,
-    shuffle: options.Shuffle = None,
-    step_time: options.StepTime = None,
-    step: options.Step = None,
-    device: options.Device = None,
-    copy_ahead: options.CopyAhead = None,
-    step_on: options.StepOn = None,
-    num_workers: options.NumWorkers = None,
-    prefetch_factor: options.PrefetchFactor = None,
-    pin_memory: options.PinMemory = None,
-    persistent_workers: options.PersistentWorkers = None,
-    batch_size: options.BatchSize = None,
-    in_order: options.InOrder = None,
-    start_method: options.StartMethod = None,
-    sharing_strategy: options.SharingStrategy = None,
-    worker_threads: options.WorkerThreads = None,
-    budget: options.Budget = None,
-    trial_time: options.TrialTime = None,
-    repeats: options.Repeats = None,
-    search: options.Search = None,
-    seed: options.Seed = None,
-    timeout: options.Timeout = None,
-    cold_cache: options.ColdCache = None,
-    max_workers: options.MaxWorkers = None,
-    max_ram: options.MaxRam = None,
-    max_shm: options.MaxShm = None,
-    ranks: options.Ranks = None,
     output: options.Output = None,
     resume: options.Resume = False,
     force: options.Force = False,
@@ -61,7 +41,6 @@ def sweep(  # noqa: PLR0913 - a command has as many parameters as it has options
 
     Writes a run file that dlprof recommend reads later, on any machine.
     """
-    given = settings_in(locals())
     streams.check_brief(brief=brief, as_json=as_json)
     if print_config and as_json:
         raise UsageError(
@@ -70,7 +49,7 @@ def sweep(  # noqa: PLR0913 - a command has as many parameters as it has options
         )
     settings, origins = resolve(given, config)
     if print_config:
-        from dlprof.settings import print_config as settings_as_toml
+        from dlprof.settings.written import print_config as settings_as_toml
 
         streams.write_result(settings_as_toml(settings, origins))
         return

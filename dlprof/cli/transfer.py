@@ -10,6 +10,7 @@ import typer
 
 from dlprof.cli import options, streams
 from dlprof.errors import ExitCode
+from dlprof.settings.options import BUDGET, DATA
 
 _ALL_DEVICES = (
     "dlprof: --all-devices keeps the links of all devices busy; on a shared machine that slows "
@@ -17,7 +18,17 @@ _ALL_DEVICES = (
 )
 
 
-def transfer(  # noqa: PLR0913 - a command has as many parameters as it has options
+@options.takes(
+    "arg",
+    options.varied("batch_size", metavar="N", panel=DATA),
+    *("shuffle", "device"),
+    options.varied(
+        "budget", text="How long to copy plain buffers, over all devices.", default="10s"
+    ),
+    "seed",
+)
+def transfer(
+    given: options.Given,
     *,
     target: Annotated[
         str | None,
@@ -28,15 +39,6 @@ def transfer(  # noqa: PLR0913 - a command has as many parameters as it has opti
             "a built-in dataset.",
         ),
     ] = None,
-    arg: options.Arg = None,
-    batch_size: Annotated[
-        str | None,
-        typer.Option(
-            "--batch-size", metavar="N", help="Samples per batch. Default: the target's own."
-        ),
-    ] = None,
-    shuffle: options.Shuffle = None,
-    device: options.Device = None,
     all_devices: Annotated[
         bool,
         typer.Option(
@@ -44,23 +46,16 @@ def transfer(  # noqa: PLR0913 - a command has as many parameters as it has opti
             help="Copy to all devices, one by one and at once. Slows down others who use them.",
         ),
     ] = False,
-    budget: Annotated[
-        str | None,
-        typer.Option(
-            "--budget",
-            metavar="TIME",
-            help="How long to copy plain buffers, over all devices. Default: 10s.",
-        ),
-    ] = None,
     timeout: Annotated[
         str | None,
         typer.Option(
-            "--timeout",
+            "--overtime",
+            "--timeout",  # its earlier name
             metavar="TIME",
             help="How much longer than --budget it may take. Default: 300s.",
+            rich_help_panel=BUDGET,
         ),
     ] = None,
-    seed: options.Seed = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -75,18 +70,8 @@ def transfer(  # noqa: PLR0913 - a command has as many parameters as it has opti
     from dlprof.report.live import open_listener
     from dlprof.report.transfer import transfer_document, transfer_report
 
-    given = {
-        "target": target,
-        "arg": arg,
-        "batch_size": batch_size,
-        "shuffle": shuffle,
-        "device": device,
-        "all_devices": all_devices,
-        "budget": budget,
-        "timeout": timeout,
-        "seed": seed,
-    }
-    asked = TransferOptions.of(given, lambda key: "--" + key.replace("_", "-"))
+    named = {**given, "target": target, "all_devices": all_devices, "timeout": timeout}
+    asked = TransferOptions.of(named, _flag)
     if all_devices and not quiet:
         sys.stderr.write(_ALL_DEVICES)
     with signals_while_measuring(), open_listener(quiet=quiet, verbose=verbose) as listener:
@@ -97,3 +82,7 @@ def transfer(  # noqa: PLR0913 - a command has as many parameters as it has opti
         streams.print_result(transfer_report(found), verbose=verbose)
     if target is not None and found.batch is None:
         raise typer.Exit(ExitCode.NOTHING_MEASURED)  # the result says why
+
+
+def _flag(key: str) -> str:
+    return "--overtime" if key == "timeout" else "--" + key.replace("_", "-")

@@ -35,7 +35,8 @@ from dlprof.search.calibrating import next_calibration, race_plan
 from dlprof.search.exclusions import fails_everywhere, still_useful
 from dlprof.search.grid import GridSearch, Proposal
 from dlprof.search.levers import next_lever
-from dlprof.settings import SweepSettings, constraints_of
+from dlprof.settings import SweepSettings
+from dlprof.settings.limits import constraints_of
 from dlprof.stats import Expected
 from dlprof.store import RunWriter
 from dlprof.trial.bench import Bench

@@ -34,13 +34,17 @@ class Kind:
     Attributes:
         read: Makes the value, or raises a ``UsageError`` that quotes what was given.
         allowed: Ends the sentence "this option takes ...".
+        metavar: What stands for the value in the help; empty for a switch, which takes none.
+        metavar_once: The same where a command takes one value; empty where nothing differs.
         allowed_once: The same where a command takes one value of those that others may try; empty
             where there is no difference.
     """
 
     read: Callable[[object], Any]
     allowed: str
+    metavar: str
     allowed_once: str = ""
+    metavar_once: str = ""
 
 
 def _wrong(raw: object, what: str) -> UsageError:
@@ -81,7 +85,11 @@ def integers(low: int, high: int) -> Kind:
 
     limits = f"from {low} to {high}"
     return Kind(
-        read, f"whole numbers {limits}, such as 4, 2,4,8 or 2:16:2", f"a whole number {limits}"
+        read,
+        f"whole numbers {limits}, such as 4, 2,4,8 or 2:16:2",
+        "VALUES",
+        allowed_once=f"a whole number {limits}",
+        metavar_once="N",
     )
 
 
@@ -96,7 +104,7 @@ def switches() -> Kind:
             raise _wrong(raw, "a switch")
         return _unique(raw, values)
 
-    return Kind(read, "on, off or both", "on or off")
+    return Kind(read, "on, off or both", "SWITCH", allowed_once="on or off", metavar_once="on|off")
 
 
 def names(*choices: str) -> Kind:
@@ -109,12 +117,13 @@ def names(*choices: str) -> Kind:
         return _unique(raw, [_choose(value, choices) for value in values])
 
     one = _either(choices)
-    return Kind(read, f"{one}, or several of them with commas between", one)
+    several = f"{one}, or several of them with commas between"
+    return Kind(read, several, "NAMES", allowed_once=one, metavar_once="NAME")
 
 
 def name(*choices: str) -> Kind:
     """One out of a few."""
-    return Kind(lambda raw: _choose(raw, choices), _either(choices))
+    return Kind(lambda raw: _choose(raw, choices), _either(choices), "|".join(choices))
 
 
 def _choose(raw: object, choices: Sequence[str]) -> str:
@@ -138,7 +147,7 @@ def whole(low: int, high: int) -> Kind:
         _within(value, low, high, raw)
         return value
 
-    return Kind(read, f"a whole number from {low} to {high}")
+    return Kind(read, f"a whole number from {low} to {high}", "N")
 
 
 def number(low: float, high: float, example: str) -> Kind:
@@ -151,7 +160,7 @@ def number(low: float, high: float, example: str) -> Kind:
             raise _wrong(raw, allowed)
         return value
 
-    return Kind(read, f"{allowed}, such as {example}")
+    return Kind(read, f"{allowed}, such as {example}", "N")
 
 
 def share() -> Kind:
@@ -165,7 +174,7 @@ def share() -> Kind:
             raise _wrong(raw, "a share")
         return value
 
-    return Kind(read, "a share above 0 and below 1, such as 2% or 0.02")
+    return Kind(read, "a share above 0 and below 1, such as 2% or 0.02", "SHARE")
 
 
 def rate() -> Kind:
@@ -180,7 +189,7 @@ def rate() -> Kind:
             raise _wrong(raw, "a size a second above 0")
         return value
 
-    return Kind(read, "a size a second above 0, such as 2GB/s")
+    return Kind(read, "a size a second above 0, such as 2GB/s", "SIZE/s")
 
 
 def _number(raw: object) -> float:
@@ -204,7 +213,7 @@ def duration(low: float, high: float, example: str) -> Kind:
         return value
 
     limits = f"from {_least_text(low)} to {format_duration(high)}"
-    return Kind(read, f"a duration {limits}, such as {example}")
+    return Kind(read, f"a duration {limits}, such as {example}", "TIME")
 
 
 def _least_text(seconds: float) -> str:
@@ -230,7 +239,7 @@ def size(low: int, high: int) -> Kind:
         return value
 
     limits = f"from {format_bytes(low)} to {format_bytes(high)}"
-    return Kind(read, f"a size {limits}, such as 16GiB or 512MB")
+    return Kind(read, f"a size {limits}, such as 16GiB or 512MB", "SIZE")
 
 
 def switch() -> Kind:
@@ -242,7 +251,7 @@ def switch() -> Kind:
             raise _wrong(raw, "on or off")
         return values[0]
 
-    return Kind(read, "on or off")
+    return Kind(read, "on or off", "")
 
 
 def target() -> Kind:
@@ -253,28 +262,33 @@ def target() -> Kind:
             raise _wrong(raw, "a target")
         return raw.strip()
 
-    return Kind(read, "images, package.module:attr, path/to/file.py:attr or another built-in name")
+    allowed = "images, package.module:attr, path/to/file.py:attr or another built-in name"
+    return Kind(read, allowed, "TARGET")
 
 
-def _pattern(pattern: re.Pattern[str], what: str, allowed: str) -> Kind:
+def _pattern(pattern: re.Pattern[str], what: str, allowed: str, metavar: str) -> Kind:
     def read(raw: object) -> str:
         if not isinstance(raw, str) or not pattern.fullmatch(raw.strip()):
             raise _wrong(raw, what)
         return raw.strip()
 
-    return Kind(read, allowed)
+    return Kind(read, allowed, metavar)
 
 
 def function() -> Kind:
     """A function by name; that it exists is found out where it is imported."""
     return _pattern(
-        _CALLABLE, "the name of a function", "module:function or path/to/file.py:function"
+        _CALLABLE,
+        "the name of a function",
+        "module:function or path/to/file.py:function",
+        "MODULE:FUNCTION",
     )
 
 
 def device() -> Kind:
     """A device by torch's name; that it is there is found out where it is used."""
-    return _pattern(_DEVICE, "a device", "auto, cpu, or an accelerator such as cuda, cuda:0 or mps")
+    allowed = "auto, cpu, or an accelerator such as cuda, cuda:0 or mps"
+    return _pattern(_DEVICE, "a device", allowed, "DEVICE")
 
 
 def arguments() -> Kind:
@@ -293,7 +307,7 @@ def arguments() -> Kind:
             raise UsageError(f"{quoted(min(repeated))} is given twice")
         return dict(pairs)
 
-    return Kind(read, 'key=value, in TOML a table such as { root = "data" }')
+    return Kind(read, 'key=value, in TOML a table such as { root = "data" }', "KEY=VALUE")
 
 
 def _words(raw: str) -> list[str]:

@@ -16,6 +16,14 @@ _DAY = 86400.0
 _GIB = 1024**3
 
 
+SEARCH_SPACE = "Search space (4, or 0,2,4, or 0:16:2; on, off or both; auto)"
+ONE_CONFIGURATION = "Configuration (default: the target's own, else PyTorch's)"
+DATA = "Data and consumer"
+BUDGET = "Budget"
+LIMITS = "Limits"
+ELSEWHERE_PANEL = "Elsewhere"
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
     """One option of a sweep.
@@ -27,6 +35,10 @@ class Option:
         unset: The word that stands for ``None``, which undoes what a file has set; ``None``
             where the option always has a value.
         text: What it does, one line.
+        default: What holds where it is not given, in words; empty where ``text`` says it.
+        metavar: What stands for its value in the help; empty for that of its kind.
+        panel: The heading that it stands under in the help.
+        aliases: Earlier flags, which work and are not shown.
     """
 
     key: str
@@ -34,6 +46,10 @@ class Option:
     kind: Kind
     unset: str | None = None
     text: str
+    default: str = ""
+    metavar: str = ""
+    panel: str = DATA
+    aliases: tuple[str, ...] = ()
 
     @property
     def flag(self) -> str:
@@ -69,139 +85,192 @@ class Option:
 ENVIRONMENT_PREFIX = "DLPROF_"
 
 
-def _swept(key: str, kind: Kind, text: str) -> Option:
-    return Option(key=key, field=key, kind=kind, unset="auto", text=text)
+def _swept(key: str, kind: Kind, text: str, default: str = "") -> Option:
+    return Option(
+        key=key,
+        field=key,
+        kind=kind,
+        unset="auto",
+        text=text,
+        default=default,
+        panel=SEARCH_SPACE,
+    )
 
 
 OPTIONS = (
-    Option(key="target", field="target", kind=kinds.target(), text="What is loaded."),
+    Option(
+        key="target",
+        field="target",
+        kind=kinds.target(),
+        text="package.module:attr, path/to/file.py:attr, or a built-in dataset: images (the "
+        "default), voc, shards, text, synthetic.",
+    ),
     Option(
         key="arg",
         field="arguments",
         kind=kinds.arguments(),
-        text="Arguments for the target's callable.",
+        text="Pass an argument to the target's callable; may be repeated.",
     ),
     _swept("num_workers", kinds.integers(0, 4096), "Worker processes to try."),
     _swept("prefetch_factor", kinds.integers(1, 4096), "Batches to send ahead per worker."),
-    _swept("pin_memory", kinds.switches(), "Whether to copy batches to page-locked memory."),
-    _swept("persistent_workers", kinds.switches(), "Whether to keep workers between epochs."),
-    _swept("batch_size", kinds.integers(1, 1_000_000), "Samples per batch to try."),
-    _swept("in_order", kinds.switches(), "Whether to yield batches in the sampler's order."),
+    _swept("pin_memory", kinds.switches(), "Copy batches to page-locked memory."),
+    _swept("persistent_workers", kinds.switches(), "Keep workers between epochs."),
+    _swept("batch_size", kinds.integers(1, 1_000_000), "Samples per batch.", "the target's own"),
+    _swept(
+        "in_order",
+        kinds.switches(),
+        "Yield batches in the sampler's order.",
+        "the target's own",
+    ),
     _swept(
         "start_method",
         kinds.names("fork", "spawn", "forkserver"),
-        "How worker processes are started.",
+        "How workers start: fork, spawn or forkserver.",
+        "the target's own",
     ),
     _swept(
         "sharing_strategy",
         kinds.names("file_descriptor", "file_system"),
-        "How batches travel through shared memory.",
+        "How batches are shared: file_descriptor or file_system.",
+        "torch's own",
     ),
-    _swept("worker_threads", kinds.integers(1, 1024), "Compute threads inside each worker."),
+    _swept(
+        "worker_threads",
+        kinds.integers(1, 1024),
+        "Compute threads inside each worker.",
+        "torch's 1",
+    ),
     Option(
         key="shuffle",
         field="shuffle",
         kind=kinds.switch(),
         unset="auto",
-        text="Whether to shuffle a dataset that brings no sampler.",
+        text="Shuffle a dataset that brings no sampler.",
+        default="the target's own",
     ),
     Option(
         key="step_time",
         field="step_s",
         kind=kinds.duration(1e-6, 3600.0, "12ms or 0.5s"),
         unset="none",
-        text="Length of a training step to pretend; bare numbers are seconds.",
+        text="Pretend that each training step takes this long, such as 12ms.",
     ),
     Option(
         key="step",
         field="step_callable",
         kind=kinds.function(),
         unset="none",
-        text="Function to call with each batch as the training step.",
+        text="Call this function with each batch as the training step.",
     ),
-    Option(key="device", field="device", kind=kinds.device(), text="Where batches are copied to."),
+    Option(
+        key="device",
+        field="device",
+        kind=kinds.device(),
+        text="auto, cpu, or a device such as cuda:0.",
+        default="auto",
+    ),
     Option(
         key="copy_ahead",
         field="copy_ahead",
         kind=kinds.switch(),
-        text="Whether batches are copied to the device while the one before is worked on.",
+        text="Copy a batch to the device while the one before is worked on.",
+        default="off",
     ),
     Option(
         key="step_on",
         field="step_on",
         kind=kinds.name("host", "device"),
-        text="Where step_time passes: the host sleeps, or the device computes.",
+        text="Where --step-time passes: the host sleeps, or the device computes.",
+        default="host",
     ),
     Option(
         key="budget",
         field="budget_s",
         kind=kinds.duration(1.0, 7 * _DAY, "60s or 1.5h"),
-        text="Wall time of the whole sweep; bare numbers are seconds.",
+        text="How long the whole sweep may take.",
+        default="45s",
+        panel=BUDGET,
     ),
     Option(
         key="trial_time",
         field="trial_s",
         kind=kinds.duration(0.05, 3600.0, "500ms or 2s"),
         unset="auto",
-        text="Measured time of one trial; bare numbers are seconds.",
+        text="Measured window of one trial.",
+        default="from the budget",
+        panel=BUDGET,
     ),
     Option(
         key="repeats",
         field="repeats",
         kind=kinds.whole(1, 1000),
         unset="auto",
-        text="How often each configuration is measured.",
+        text="Measure each configuration N times.",
+        default="as the budget allows",
+        panel=BUDGET,
     ),
     Option(
         key="search",
         field="search",
         kind=kinds.name("auto", "model", "grid"),
-        text="Whether all configurations are measured, or predicted and few of them measured.",
+        text="Measure all configurations (grid), or predict all and measure few (model).",
+        default="auto, the model where it can",
+        panel=BUDGET,
     ),
     Option(
         key="seed",
         field="seed",
         kind=kinds.whole(0, 2**32 - 1),
-        text="Makes the order of trials and the target's random numbers repeatable.",
+        text="Seed of the order of measuring.",
+        default="0",
+        panel=BUDGET,
     ),
     Option(
         key="timeout",
         field="timeout_s",
         kind=kinds.duration(1.0, _DAY, "60s or 5m"),
-        text="Longest wall time of one trial; bare numbers are seconds.",
+        text="End a trial that takes longer.",
+        default="120s",
+        panel=BUDGET,
     ),
     Option(
         key="max_workers",
         field="max_workers",
         kind=kinds.whole(0, 4096),
         unset="none",
-        text="Most workers to try.",
+        text="At most N workers.",
+        panel=LIMITS,
     ),
     Option(
         key="max_ram",
         field="max_ram_bytes",
         kind=kinds.size(1024**2, 1024 * 1024 * _GIB),
         unset="none",
-        text="Most memory that a trial may take; bare numbers are bytes.",
+        text="Memory that loading may take, such as 16GiB.",
+        panel=LIMITS,
     ),
     Option(
         key="max_shm",
         field="max_shm_bytes",
         kind=kinds.size(0, 1024 * 1024 * _GIB),
         unset="none",
-        text="Most shared memory that a trial may take; bare numbers are bytes.",
+        text="Shared memory (/dev/shm) that loading may take.",
+        panel=LIMITS,
     ),
     Option(
         key="ranks",
         field="ranks",
         kind=kinds.whole(1, 4096),
-        text="Training processes that will share the machine.",
+        text="Training processes that share the machine, one loader each.",
+        default="1",
+        panel=LIMITS,
     ),
     Option(
         key="cold_cache",
         field="cold_cache",
         kind=kinds.switch(),
-        text="Whether to drop the target's files from the page cache before each trial.",
+        text="Drop the data's files from the page cache before each trial.",
+        panel=BUDGET,
     ),
 )
 """In the order in which ``print_config`` writes them."""
@@ -211,31 +280,42 @@ ELSEWHERE = (
         key="cores",
         field="cores",
         kind=kinds.number(0.01, 100_000, "8"),
-        text="Cores that all ranks may use together.",
+        text="Cores for all ranks together.",
+        default="the machine's",
+        panel=ELSEWHERE_PANEL,
     ),
     Option(
         key="assume_background",
         field="neighbours",
         kind=kinds.number(0, 100_000, "12"),
-        text="Cores that other processes on the machine keep busy.",
+        text="Cores that other processes keep busy.",
+        metavar="CORES",
+        panel=ELSEWHERE_PANEL,
+        aliases=("--neighbours",),
     ),
     Option(
         key="speed",
         field="speed",
         kind=kinds.number(0.01, 100, "0.8"),
-        text="Speed of a core relative to the measured machine's.",
+        text="Speed of a core relative to the measured machine, such as 0.8.",
+        default="by CPU model and clock",
+        metavar="X",
+        panel=ELSEWHERE_PANEL,
     ),
     Option(
         key="storage_limit",
         field="storage_bytes_per_s",
         kind=kinds.rate(),
-        text="What the storage gives to all ranks together; bare numbers are bytes a second.",
+        text="What the storage gives to all ranks together, such as 2GB/s.",
+        panel=ELSEWHERE_PANEL,
     ),
     Option(
         key="max_wait",
         field="max_wait",
         kind=kinds.share(),
-        text="Share of time that a step which is fed may wait.",
+        text="Share of time that a step that is fed may wait.",
+        default="2%",
+        panel="Feeding a step",
     ),
 )
 """Of questions about a place that was not measured; no file and no variable sets them."""
@@ -245,6 +325,11 @@ ELSEWHERE = (
 def by_key() -> Mapping[str, Option]:
     """The options under their configuration keys."""
     return MappingProxyType({option.key: option for option in OPTIONS})
+
+
+def option_named(key: str) -> Option:
+    """The option of that key, of a sweep or of a place that was not measured."""
+    return by_key().get(key) or next(each for each in ELSEWHERE if each.key == key)
 
 
 def parse_option(key: str, raw: object, origin: str | None = None) -> Any:
@@ -258,5 +343,5 @@ def parse_option(key: str, raw: object, origin: str | None = None) -> Any:
     Raises:
         UsageError: Names the origin and the value, and says what is allowed.
     """
-    option = by_key().get(key) or next(each for each in ELSEWHERE if each.key == key)
+    option = option_named(key)
     return option.read(raw, option.flag if origin is None else origin)

@@ -17,7 +17,7 @@ import pytest
 from readme_blocks import DOCS, PAGES, README, ROOT, WANTED, Block, blocks
 
 from dlprof.saved.document import read_document
-from dlprof.settings import resolve_settings
+from dlprof.settings.resolve import resolve_settings
 
 PATIENCE_S = 600
 SMALL_SWEEP = {

@@ -17,7 +17,7 @@ import pytest
 from dlprof.machine import inspect_machine
 from dlprof.records import Config
 from dlprof.search.space import build_space
-from dlprof.settings import resolve_settings
+from dlprof.settings.resolve import resolve_settings
 from dlprof.store import read_run
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

@@ -24,7 +24,8 @@ from dlprof.errors import (
 from dlprof.gate import NextLook, judge
 from dlprof.records import Config, Failure, Target
 from dlprof.records.gate import Block, Compared, Series, Side
-from dlprof.settings import SweepSettings, resolve_settings
+from dlprof.settings import SweepSettings
+from dlprof.settings.resolve import resolve_settings
 from dlprof.trial.protocol import BlockRequest, BuildRequest
 from dlprof.trial.side import BuiltSide, SideProcess
 

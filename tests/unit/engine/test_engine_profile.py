@@ -16,7 +16,8 @@ from dlprof.engine.preparation import Outlook
 from dlprof.engine.profile import DEFAULT_BUDGET_S, _Profile, for_one, refuse_spent
 from dlprof.errors import FileError, NothingMeasuredError, UsageError
 from dlprof.records import Config, Run, Trial, TrialCost
-from dlprof.settings import SweepSettings, resolve_settings
+from dlprof.settings import SweepSettings
+from dlprof.settings.resolve import resolve_settings
 from dlprof.store import RunWriter, read_run
 from dlprof.trial.bench import Bench
 

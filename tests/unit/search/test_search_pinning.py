@@ -11,7 +11,8 @@ from dlprof.engine.device import place_of
 from dlprof.errors import UsageError
 from dlprof.records import Machine, Target
 from dlprof.search.space import Space, build_space
-from dlprof.settings import SweepSettings, resolve_settings
+from dlprof.settings import SweepSettings
+from dlprof.settings.resolve import resolve_settings
 
 _GIB = 1 << 30
 _TARGET = Target(spec="data.py:train", kind="map", dataset="data.Numbers", length=1 << 16)
