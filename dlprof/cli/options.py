@@ -39,7 +39,7 @@ def takes(*options: str | Option, once: bool = False) -> Callable[[Callable[...,
     """Give a command options of the table.
 
     Its function gets those that the user gave as its first argument, ``given``, and its own
-    parameters as they stand in its signature.
+    parameters besides.
 
     Args:
         options: Keys in the order of the help, or options that read otherwise here.
