@@ -1,159 +1,21 @@
-"""Every example of the pages is run, in a folder as a user would have it."""
+"""Every example of the README and of the docs is run, and every link leads somewhere."""
 
 from __future__ import annotations
 
-import faulthandler
-import importlib.util
-import os
 import re
-import shutil
-import subprocess
-import sys
-import tomllib
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from readme_blocks import DOCS, PAGES, README, ROOT, WANTED, Block, blocks
+from readme_blocks import DOCS, PAGES, README, ROOT
 
-from dlprof.saved.document import read_document
-from dlprof.settings.resolve import resolve_settings
+from examples import run_examples, with_examples
 
-PATIENCE_S = 600
-SMALL_SWEEP = {
-    "DLPROF_NUM_WORKERS": "0,1",
-    "DLPROF_PREFETCH_FACTOR": "2",
-    "DLPROF_PERSISTENT_WORKERS": "off",
-    "DLPROF_REPEATS": "1",
-    "DLPROF_TRIAL_TIME": "300ms",
-    "DLPROF_BUDGET": "10m",
-    "DLPROF_SEARCH": "model",
-}
-"""Flags go before the environment, so examples run as written and still end soon. As by default,
-sweeps are led by the model, which so few configurations would not be."""
-
-FIRST = DOCS / "tutorials" / "first-sweep.md"
-QUICK = (
-    README,
-    FIRST,
-    DOCS / "index.md",
-    DOCS / "how-to" / "machines.md",
-    DOCS / "how-to" / "watching.md",
-    *(DOCS / "concepts").glob("*.md"),
-    *(DOCS / "reference").glob("*.md"),
-)
-"""Pages whose examples take seconds."""
-
-TO_RUN = {"python", "sh", "toml"}
-TOO_SLOW = "can't hold a single trial"
+OF_USERS = with_examples([README, *sorted(DOCS.rglob("*.md"))])
 
 
-@pytest.fixture(autouse=True)
-def patient() -> None:
-    """Take away pytest's limit for a test: these install or sweep, and have limits of their own."""
-    faulthandler.cancel_dump_traceback_later()
-
-
-def _environment(**more: str) -> dict[str, str]:
-    """The environment with this interpreter's programs first and no options of dlprof's."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("DLPROF_")}
-    programs = str(Path(sys.executable).parent)
-    return {**kept, "PATH": os.pathsep.join([programs, kept.get("PATH", "")]), **more}
-
-
-def _run(command: list[str], folder: Path, environment: Mapping[str, str], *, code: int = 0) -> str:
-    """Run a program to its end, which is with this exit code; returns what it printed."""
-    result = subprocess.run(
-        command,
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    if TOO_SLOW in result.stderr:
-        pytest.skip(f"this machine is too busy: {result.stderr.strip()}")
-    assert result.returncode == code, f"{command}\n{result.stdout}\n{result.stderr}"
-    return result.stdout
-
-
-def _file_name(block: Block) -> str:
-    """The name of the file that an example is, from its first line."""
-    match = re.match(r"# ([\w.]+\.(?:py|toml))\n", block.text)
-    return match[1] if match else ""
-
-
-def _is_run(block: Block) -> bool:
-    """Whether the example can be run here."""
-    if block.mark in {"command", "not run"}:
-        return False
-    if block.mark != "needs":
-        return True
-    return bool(importlib.util.find_spec(block.value) or shutil.which(block.value))
-
-
-def _run_python(block: Block, folder: Path, environment: Mapping[str, str]) -> None:
-    """Write the example to its file and run it: a module of functions runs too."""
-    path = folder / (_file_name(block) or f"example_{block.line}.py")
-    path.write_text(block.text, encoding="utf-8")
-    compile(block.text, path.name, "exec")
-    if _is_run(block):
-        _run([sys.executable, "-W", "error::UserWarning:dlprof", path.name], folder, environment)
-
-
-def _read_toml(block: Block, folder: Path) -> None:
-    """Read the example as dlprof would."""
-    if _file_name(block) == "pyproject.toml":
-        place = folder / f"project_{block.line}"
-        place.mkdir()
-        (place / "pyproject.toml").write_text(block.text, encoding="utf-8")
-        settings, origins = resolve_settings({}, environ={}, config_file=None, cwd=place)
-        assert settings.target == "my_data.py:Numbers"
-        named = tomllib.loads(block.text)["tool"]["dlprof"]
-        assert {key for key, origin in origins.items() if origin != "default"} == set(named)
-        return
-    path = folder / f"settings_{block.line}.toml"
-    path.write_text(block.text, encoding="utf-8")
-    assert len(read_document(path)) == 1
-
-
-def _prepare(folder: Path) -> None:
-    """What the pages take for granted: my_data.py, a run, and the project's own examples."""
-    shown = blocks(FIRST.read_text(encoding="utf-8"))
-    data = next(block for block in shown if _file_name(block) == "my_data.py")
-    (folder / "my_data.py").write_text(data.text, encoding="utf-8")
-    golden = ROOT / "tests" / "data" / "runs" / "golden.dlprof.jsonl"
-    (folder / "run.dlprof.jsonl").write_bytes(golden.read_bytes())
-    for name in ("configs", "examples"):
-        (folder / name).symlink_to(ROOT / name)
-
-
-WITH_EXAMPLES = [
-    page
-    for page in PAGES
-    if any(block.language in TO_RUN for block in blocks(page.read_text(encoding="utf-8")))
-]
-
-
-@pytest.mark.parametrize("page", WITH_EXAMPLES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", OF_USERS, ids=lambda page: page.stem)
 def test_every_example_runs_as_written(page: Path, tmp_path: Path) -> None:
-    if page not in QUICK and not WANTED:
-        pytest.skip("takes a minute; DLPROF_E2E=1 runs it, as .ci/run does")
-    _prepare(tmp_path)
-    environment = _environment(**SMALL_SWEEP, DLPROF_CACHE_DIR=str(tmp_path / "cache"))
-    for block in blocks(page.read_text(encoding="utf-8")):
-        match block.language:
-            case "sh" if _is_run(block):
-                code = int(block.value) if block.mark == "exits" else 0
-                _run(["bash", "-euc", block.text], tmp_path, environment, code=code)
-            case "python":
-                _run_python(block, tmp_path, environment)
-            case "toml":
-                _read_toml(block, tmp_path)
-            case _:
-                pass
+    run_examples(page, tmp_path)
 
 
 LINK = re.compile(r"\[[^\]]+\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
