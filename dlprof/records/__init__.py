@@ -72,6 +72,7 @@ from dlprof.records.trial import (
     Purpose,
     Trial,
     Usage,
+    UsageSample,
 )
 from dlprof.records.watched import (
     SCRIPT_SPEC,
@@ -152,6 +153,7 @@ __all__ = [
     "Trial",
     "TrialCost",
     "Usage",
+    "UsageSample",
     "WatchedLoader",
     "WatchedScript",
     "WorkerCosts",

@@ -163,6 +163,24 @@ class Usage:
 
 
 @record(frozen=True, slots=True, kw_only=True)
+class UsageSample:
+    """What was used at one time, on average since the time before.
+
+    Attributes:
+        at_s: Seconds since the trial started.
+        own_cpu_cores: As in ``Usage``.
+        other_cpu_cores: As in ``Usage``.
+        gpu_active_fraction: Mean ``kernel_active_fraction`` of the machine's GPUs; ``None`` where
+            there is none.
+    """
+
+    at_s: float
+    own_cpu_cores: float | None = None
+    other_cpu_cores: float | None = None
+    gpu_active_fraction: float | None = None
+
+
+@record(frozen=True, slots=True, kw_only=True)
 class Trial:
     """One configuration, measured once in a process of its own.
 
@@ -187,6 +205,8 @@ class Trial:
         wait_fraction: Share of the window in which the consumer waited in ``next()``; only with
             a stated step (without one the consumer does nothing but wait).
         usage: What was used in the measured window.
+        usage_over_time: What was used as it went on, from the measured window's begin to the
+            trial's end: twice a second where it is short, and never more than 60 samples.
         noisy: Whether other processes, a quota or drift make the figures doubtful.
         warnings: Sentences for people.
         unavailable: Reasons for fields (``usage.`` prefixed for usage) that are ``None``.
@@ -221,6 +241,7 @@ class Trial:
     epoch_turnover_s: float | None = None
     wait_fraction: float | None = None
     usage: Usage = dataclasses.field(default_factory=Usage)
+    usage_over_time: tuple[UsageSample, ...] = ()
     noisy: bool = False
     warnings: tuple[str, ...] = ()
     unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)

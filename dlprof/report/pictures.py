@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import PurePath
 
-from dlprof.records import ConfigRate, Explanation, GpuInfo, Recommendation, Run, Trial
+from dlprof.records import ConfigRate, Explanation, GpuInfo, Recommendation, Run, Trial, UsageSample
 from dlprof.report.cards import CARD_HEAD, card_rows
 from dlprof.report.document import (
     Bar,
@@ -60,6 +61,7 @@ def with_pictures(document: Document, run: Run) -> Document:
     ]
     appendix = [
         Pictures("Use these settings", tuple(_snippets(run, advice))),
+        Pictures("CPU and GPU over time", tuple(_usage(run))),
         Pictures("Memory", tuple(_memory(run))),
         Pictures("GPUs", tuple(_gpus(run))),
         Pictures("Trials", tuple(_trials(run))),
@@ -204,6 +206,50 @@ def _timeline(run: Run) -> Iterator[Timeline]:
                     for track in sorted(lanes)
                 ),
             )
+
+
+def _usage(run: Run) -> Iterator[Plot]:
+    """What the trials and everybody else used, in the order of measuring."""
+    began = _moment(run.header.started_at)
+    found: dict[str, list[Point]] = {}
+    for trial in run.trials:
+        started = _moment(trial.started_at)
+        if began is None or started is None:
+            continue
+        whole = UsageSample(
+            at_s=trial.wall_s,
+            own_cpu_cores=trial.usage.own_cpu_cores,
+            other_cpu_cores=trial.usage.other_cpu_cores,
+        )
+        for each in trial.usage_over_time or (whole,):
+            at_s = (started - began).total_seconds() + each.at_s
+            shown = {
+                "these trials": each.own_cpu_cores,
+                "other processes": each.other_cpu_cores,
+                "GPUs, 1 is all of them": each.gpu_active_fraction,
+            }
+            for name, value in shown.items():
+                if value is not None:
+                    said = f"{trial.id} {settings_text(trial.config)}: {value:.2f}, {name}"
+                    found.setdefault(name, []).append(Point(x=at_s, y=value, label=said))
+    if any(len(points) > 1 for points in found.values()):
+        yield Plot(
+            title="busy cores while trials ran",
+            x="seconds since the run began",
+            y="cores",
+            series=tuple(
+                Series(name, tuple(points[:: len(points) // _MOST_POINTS + 1]), line=True)
+                for name, points in found.items()
+            ),
+        )
+
+
+def _moment(text: str) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def _memory(run: Run) -> Iterator[Chart]:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from dlprof.records import Copies, Estimate, Failure, PinCosts, Trial, Usage
+from dlprof.records import Copies, Estimate, Failure, PinCosts, Trial, Usage, UsageSample
 from dlprof.trial import failures
 from dlprof.trial.noise import disturbances
 from dlprof.trial.protocol import Message, TrialRequest
@@ -45,19 +45,25 @@ class Limits:
         return self.wall_s if self.left_s is None else self.left_s
 
 
+_MOST_SAMPLES = 60
+"""Samples of usage that are kept: enough for a chart of a trial that takes half a minute, and for
+one of those that take longer."""
+
+
 @dataclasses.dataclass(slots=True)
 class Story:
     """What is known of the running trial so far. Times are the supervisor's clock, in seconds.
 
     Attributes:
         heard_s: When it last showed progress.
+        began_s: When it was started.
         deadline_s: When it is ended, whatever it does.
         workers: How many it has.
         pid: Its first process, once it has told.
         result: What it measured.
         failure: What went wrong.
         usage: What the observer saw of it.
-        busy_cores: What it used in the last half second, as far as the observer tells.
+        samples: What it used over time; the last is of the last half second.
         status: Exit status of its first process; ``None`` while it runs.
         awaiting_usage_since: Since when it holds still for the observer; ``None`` if it doesn't.
         killed: Whether it has been told to end.
@@ -66,13 +72,14 @@ class Story:
     """
 
     heard_s: float
+    began_s: float
     deadline_s: float
     workers: int = 0
     pid: int | None = None
     result: Message | None = None
     failure: Failure | None = None
     usage: Message | None = None
-    busy_cores: float | None = None
+    samples: list[UsageSample] = dataclasses.field(default_factory=list)
     status: int | None = None
     awaiting_usage_since: float | None = None
     killed: bool = False
@@ -83,6 +90,26 @@ class Story:
         """It has shown progress."""
         self.heard_s = now_s
         self.asked_s = 0.0
+
+    @property
+    def busy_cores(self) -> float | None:
+        """What it used in the last half second, as far as the observer tells."""
+        return self.samples[-1].own_cpu_cores if self.samples else None
+
+    def used(self, usage: Usage, now_s: float) -> None:
+        """Keep what it used; every other sample where they become too many."""
+        active = [gpu.kernel_active_fraction for gpu in usage.gpu]
+        known = [each for each in active if each is not None]
+        self.samples.append(
+            UsageSample(
+                at_s=round(now_s - self.began_s, 3),
+                own_cpu_cores=usage.own_cpu_cores,
+                other_cpu_cores=usage.other_cpu_cores,
+                gpu_active_fraction=sum(known) / len(known) if known else None,
+            )
+        )
+        if len(self.samples) > _MOST_SAMPLES:
+            del self.samples[-2::-2]
 
     def stand_still(self, stopped_s: float) -> None:
         """Let none of the time count in which the supervisor itself was stopped."""

@@ -122,6 +122,7 @@ class Supervisor:
             outcome="completed",
             started_at=started_at,
             wall_s=self._clock() - began_s,
+            usage_over_time=tuple(story.samples),
         )
         if story.result is not None:
             told = {name: story.result[name] for name in _TOLD if name in story.result}
@@ -165,7 +166,9 @@ class Supervisor:
 
     def _follow(self, handle: Handle, log: TrialLog, workers: int) -> Story:
         now_s = self._clock()
-        story = Story(heard_s=now_s, deadline_s=now_s + self._limits.left, workers=workers)
+        story = Story(
+            heard_s=now_s, began_s=now_s, deadline_s=now_s + self._limits.left, workers=workers
+        )
         try:
             while story.running():
                 self._launcher.look()
@@ -297,7 +300,7 @@ class Supervisor:
             story.deadline_s = self._clock()
         elif message["event"] == "pulse":
             usage = usage_of(message)
-            story.busy_cores = usage.own_cpu_cores
+            story.used(usage, self._clock())
             self._pulse(usage)
 
     def _go_on(self, handle: Handle, story: Story) -> None:

@@ -33,6 +33,7 @@ from dlprof.records import (
     Trial,
     TrialCost,
     Usage,
+    UsageSample,
 )
 from dlprof.store import RunWriter, to_json
 
@@ -166,6 +167,10 @@ TRIALS = (
     dataclasses.replace(
         OLDER_TRIALS[0],
         usage=dataclasses.replace(OLDER_TRIALS[0].usage, core_speed=18250.5),
+        usage_over_time=(
+            UsageSample(at_s=0.5, own_cpu_cores=0.9, other_cpu_cores=0.25),
+            UsageSample(at_s=1.0, own_cpu_cores=1.0, gpu_active_fraction=0.5),
+        ),
     ),
     *OLDER_TRIALS[1:],
 )

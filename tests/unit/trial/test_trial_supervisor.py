@@ -11,6 +11,7 @@ import pytest
 from fake_processes import (
     RESULT,
     TRIAL,
+    USAGE,
     Clock,
     FakeLauncher,
     FakeWatcher,
@@ -20,13 +21,13 @@ from fake_processes import (
 )
 
 from dlprof.errors import NothingMeasuredError, TargetError
-from dlprof.records import Config, Trial
+from dlprof.records import Config, Trial, Usage
 from dlprof.trial.inbox import Event
 from dlprof.trial.launch import LAUNCHER
 from dlprof.trial.log import MOST_BYTES
 from dlprof.trial.protocol import TrialRequest
 from dlprof.trial.room import NoRoomError
-from dlprof.trial.story import Limits
+from dlprof.trial.story import Limits, Story
 from dlprof.trial.supervisor import ProbeTimeoutError, Supervisor
 
 PID = 99_999_999  # nobody's: a trial that hangs is looked up
@@ -85,6 +86,29 @@ def test_a_trial_that_goes_well(tmp_path: Path) -> None:
     assert trial.usage.own_cpu_cores == 1.5
     assert bench.watcher.orders == [f"watch {PID}", "start", "end", "memory", "unwatch"]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_it_uses_is_kept_over_time(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, WHOLE)
+    pulses = [
+        Event(bench.watcher.source, {"event": "pulse", "usage": {**USAGE, "own_cpu_cores": cores}})
+        for cores in (0.5, 1.25)
+    ]
+    trial = Bench(tmp_path, [*WHOLE[:3], *pulses, *WHOLE[3:]]).run()
+    assert [each.own_cpu_cores for each in trial.usage_over_time] == [0.5, 1.25]
+    assert all(each.at_s >= 0 for each in trial.usage_over_time)
+
+
+def test_a_long_trial_keeps_as_many_samples_as_a_chart_shows() -> None:
+    story = Story(heard_s=0.0, began_s=100.0, deadline_s=1000.0)
+    for second in range(1000):
+        story.used(Usage(own_cpu_cores=float(second)), 100.0 + second)
+        assert story.busy_cores == second
+        assert len(story.samples) <= 60
+    at = [each.at_s for each in story.samples]
+    assert at == sorted(at)
+    assert at[0] < 20
+    assert [each.own_cpu_cores for each in story.samples] == at
 
 
 def test_missing_figures_have_reasons(tmp_path: Path) -> None:
