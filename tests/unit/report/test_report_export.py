@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profiled_runs import hostile_profile, made_diagnosis, profiled_run
 
-from dlprof.records import Run, WatchedLoader, WatchedScript
+from dlprof.records import Run, Usage, UsageSample, WatchedLoader, WatchedScript
 from dlprof.report.export.document import render_json
 from dlprof.report.export.rows import render_csv
 from dlprof.report.markdown import escaped
@@ -168,6 +168,17 @@ def test_json_holds_the_whole_run() -> None:
 def test_a_run_without_anything_has_a_report() -> None:
     assert "Machine and run" in render_html(_EMPTY)
     assert "nothing: no configuration was measured" in render_markdown(_EMPTY)
+
+
+def test_usage_over_time_is_drawn_and_for_older_files_the_mean_of_each_trial() -> None:
+    title = "busy cores while trials ran"
+    samples = tuple(UsageSample(at_s=n / 2, own_cpu_cores=1.0) for n in range(3))
+    made = trial(config(2), 100.0, started_at="2026-01-05T10:00:04Z")
+    sampled = dataclasses.replace(made, usage_over_time=samples)
+    used = dataclasses.replace(made, usage=Usage(own_cpu_cores=1.0))
+    for trials, drawn in (((sampled,), True), ((used, used), True), ((made, made), False)):
+        page = render_html(Run(path="run", header=header(), trials=trials))
+        assert (title in page) == drawn
 
 
 def test_charts_are_well_formed() -> None:
