@@ -415,7 +415,7 @@ def speed_error(trials: Iterable[Trial]) -> float | None:
     free = sum(len(logs) - 1 for logs in groups)
     if free < _ENOUGH:
         return None
-    squares = math.fsum((x - statistics.fmean(logs)) ** 2 for logs in groups for x in logs)
+    squares = math.fsum(statistics.pvariance(logs) * len(logs) for logs in groups)
     return SPEED_EXPONENT * math.sqrt(squares / free)
 
 

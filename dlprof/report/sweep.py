@@ -333,7 +333,8 @@ def _details(run: Run, advice: Recommendation | None, again: str = "") -> Iterat
 
 def _tables(rows: Sequence[Row]) -> Iterator[Block]:
     if rows:
-        yield Table(tuple(_columns(rows)), tuple(_ROLES.get(row.role, "") for row in rows))
+        told = (each for each in _columns(rows) if {*each.cells} - {"", MISSING})
+        yield Table(tuple(told), tuple(_ROLES.get(row.role, "") for row in rows))
 
 
 _SETTINGS = {
