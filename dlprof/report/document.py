@@ -7,15 +7,16 @@ anywhere: the writers clean and escape every one of them, so that nothing in it 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
+
+from dlprof.records.record import record
 
 Tone = Literal["", "strong", "good", "warn", "bad", "soft", "code"]
 """How a text stands out: ``good``, ``warn`` and ``bad`` judge, ``soft`` steps back."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Span:
     """A piece of a line with a tone of its own."""
 
@@ -38,28 +39,28 @@ def plain(words: Words) -> str:
     return "".join(each.text for each in spans(words))
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Text:
     """A paragraph."""
 
     words: Words
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Facts:
     """Short labels, each with a line behind it."""
 
     rows: tuple[tuple[str, Words], ...]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Items:
     """A list."""
 
     items: tuple[Words, ...]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Code:
     """Lines to copy, never wrapped.
 
@@ -72,7 +73,7 @@ class Code:
     language: str = "python"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Column:
     """One column of a table.
 
@@ -96,7 +97,7 @@ class Column:
         return self.keep is None or any(cell not in {"", "-"} for cell in self.cells)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Table:
     """Rows of short texts.
 
@@ -109,7 +110,7 @@ class Table:
     tones: tuple[Tone, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Piece:
     """A length of a bar.
 
@@ -124,7 +125,7 @@ class Piece:
     figure: str = ""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Bar:
     """One bar of a chart.
 
@@ -152,7 +153,7 @@ class Bar:
         return sum(each.length for each in self.pieces)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Chart:
     """Horizontal bars.
 
@@ -171,7 +172,7 @@ class Chart:
     kind: Literal["bars", "signed", "share", "lanes"] = "bars"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Point:
     """A point of a plot.
 
@@ -192,7 +193,7 @@ class Point:
     tone: Tone = ""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Series:
     """Points of one kind.
 
@@ -207,7 +208,7 @@ class Series:
     line: bool = False
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Plot:
     """Points over an axis: only where pictures can be shown, as a table says the same.
 
@@ -226,7 +227,7 @@ class Plot:
     diagonal: bool = False
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Lane:
     """One line of a timeline.
 
@@ -239,7 +240,7 @@ class Lane:
     spans: tuple[tuple[float, float, str, str], ...]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Timeline:
     """What was done when: only where pictures can be shown.
 
@@ -252,7 +253,7 @@ class Timeline:
     lanes: tuple[Lane, ...]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Card:
     """One thing of several alike, such as a finding.
 
@@ -275,7 +276,7 @@ Block = Text | Facts | Items | Code | Table | Chart | Card
 Picture = Block | Plot | Timeline
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Section:
     """A heading and what is below it."""
 
@@ -283,7 +284,7 @@ class Section:
     blocks: tuple[Block, ...]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Pictures:
     """A heading and what is below it on a page."""
 
@@ -291,7 +292,7 @@ class Pictures:
     blocks: tuple[Picture, ...]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True, kw_only=True)
 class Document:
     """What a command has to say.
 
