@@ -6,7 +6,6 @@ Standard library only, so that ``.ci/run`` can use it before anything is install
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 import sys
 from pathlib import Path
@@ -18,10 +17,6 @@ DOCS = ROOT / "docs"
 FINDINGS = ROOT / "dlprof" / "explain"
 PAGES = (README, *sorted(DOCS.rglob("*.md")), *sorted(FINDINGS.glob("*.md")))
 """Every page for users."""
-
-# Taken out of the environment before any test runs: to dlprof it looks like a misspelt DLPROF_SEED.
-WANTED = os.environ.pop("DLPROF_E2E", "") == "1"
-"""Whether what takes minutes is run, too."""
 
 _BLOCK = re.compile(
     r"(?:^<!-- (?P<mark>command|exits|needs|not run|screen): (?P<value>[^>]+) -->\n)?"

@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 from readme_blocks import DOCS, PAGES, README, ROOT
 
-from examples import run_examples, with_examples
+from examples import QUICK, run_examples, with_examples
 
-OF_USERS = with_examples([README, *sorted(DOCS.rglob("*.md"))])
+OF_USERS = [
+    pytest.param(page, id=page.stem, marks=() if page in QUICK else pytest.mark.slow)
+    for page in with_examples([README, *sorted(DOCS.rglob("*.md"))])
+]
 
 
-@pytest.mark.parametrize("page", OF_USERS, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", OF_USERS)
 def test_every_example_runs_as_written(page: Path, tmp_path: Path) -> None:
     run_examples(page, tmp_path)
 

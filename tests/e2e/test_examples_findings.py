@@ -12,6 +12,8 @@ from readme_blocks import FINDINGS
 
 from examples import run_examples, with_examples
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     "page", with_examples(sorted(FINDINGS.glob("*.md"))), ids=lambda page: page.stem

@@ -1,4 +1,4 @@
-"""The README's first command as written, on a clean copy; minutes, so only where asked for."""
+"""The README's first command as written, on a clean copy; it takes minutes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from readme_blocks import ROOT, WANTED, readme_command
+from readme_blocks import ROOT, readme_command
 
 PATIENCE_S = 1500
 LEFT_BEHIND = (".git", ".venv", "build", "dist", "*.egg-info", ".*_cache", ".hypothesis")
@@ -22,7 +22,7 @@ def patient() -> None:
     faulthandler.cancel_dump_traceback_later()
 
 
-@pytest.mark.skipif(not WANTED, reason="takes minutes; DLPROF_E2E=1 runs it, as .ci/run does")
+@pytest.mark.slow
 def test_the_first_command_ends_with_a_recommendation(tmp_path: Path) -> None:
     copy = tmp_path / "dlprof"
     shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*LEFT_BEHIND, "*.dlprof.jsonl"))

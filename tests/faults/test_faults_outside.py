@@ -20,7 +20,10 @@ from fault_bench import MARGIN_S, STALL_S, FaultBench, config
 
 from dlprof.records import Config, Trial
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="trials are forked on Linux only")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="trials are forked on Linux only"),
+]
 
 _INTO_IT_S = 0.5  # after the trial's process is there: in the middle of its window
 Pick = Callable[[], psutil.Process | None]

@@ -19,7 +19,10 @@ from fault_bench import MARGIN_S, STALL_S, check_wording, config
 
 from dlprof.records import Config, Failure
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="trials are forked on Linux only")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="trials are forked on Linux only"),
+]
 
 _ROOT = os.geteuid() == 0 if hasattr(os, "geteuid") else False
 _V1, _V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")

@@ -14,7 +14,10 @@ from typing import Any
 import pytest
 from fault_bench import TARGETS
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="trials are forked on Linux only")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="trials are forked on Linux only"),
+]
 
 _SMALL = ("--trial-time", "0.1s", "--repeats", "1", "--budget", "10m", "--prefetch-factor", "2")
 _BOTH = ("--persistent-workers", "both")

@@ -13,7 +13,10 @@ from fault_bench import MARGIN_S, STALL_S, FaultBench, config
 from dlprof.errors import DlprofError, TargetError
 from dlprof.records import DUPLICATED_SIGN, Config, Integrity, Target
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="trials are forked on Linux only")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="trials are forked on Linux only"),
+]
 
 _START_S = 8.0  # an interpreter that imports torch, on a busy machine
 Make = Callable[..., FaultBench]

@@ -10,7 +10,10 @@ from fault_bench import STALL_ANEW_S, STALL_S, FaultBench, config
 
 from dlprof.records import Config
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="trials are forked on Linux only")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="trials are forked on Linux only"),
+]
 
 FORK, SPAWN, FORKSERVER = "fork", "spawn", "forkserver"
 _QUIET_S = 5.0  # after which torch notices a worker that ended without an error

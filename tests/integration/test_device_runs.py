@@ -64,7 +64,7 @@ def test_an_explained_trial_tells_copies_apart_from_the_step(tmp_path: Path) -> 
     request = TrialRequest(
         config=Config(num_workers=1, prefetch_factor=2),
         trial_s=0.2,
-        step_s=2e-3,
+        step_s=20e-3,
         device="auto",
         explain=True,
         turnover=False,
@@ -78,7 +78,7 @@ def test_an_explained_trial_tells_copies_apart_from_the_step(tmp_path: Path) -> 
     stages = {stage["name"]: stage["mean_s"] for stage in told["explanation"]["stages"]}
     assert stages["copy"] == pytest.approx(trial.copies.exposed_s)
     assert stages["copy"] >= 4e-3
-    assert stages["step"] >= 2e-3
+    assert stages["step"] >= 10e-3  # it wakes earlier by what sleeping was late when tried
     assert list(stages).index("copy") < list(stages).index("step")
 
 

@@ -25,6 +25,8 @@ from dlprof.trial.bench import Bench
 from dlprof.trial.protocol import BuildRequest, TrialRequest
 from dlprof.trial.story import Limits
 
+pytestmark = pytest.mark.slow
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SHORT_S = 0.15  # an epoch in the main process: some of them end in each trial
 NEAR, MOST_PAIRS = 0.15, 5

@@ -11,9 +11,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from dlprof.errors import ExitCode
 from dlprof.records import Run
 from dlprof.store import read_run
+
+pytestmark = pytest.mark.slow
 
 ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("DLPROF_")}
 FEW = ("--search", "model", "--num-workers", "0:4", "--trial-time", "0.2s", "--max-workers", "4")

@@ -146,6 +146,7 @@ def check_trace(trace: Trace, lengths: list[int]) -> None:
 
 
 @FORK
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_changes(kind: str, mode: str) -> None:

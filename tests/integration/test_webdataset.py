@@ -15,6 +15,7 @@ from dlprof.records import Run
 from dlprof.store import read_run
 
 pytest.importorskip("webdataset")
+pytestmark = pytest.mark.slow
 
 SHARDS, SAMPLES, BATCH = 4, 48, 16
 ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("DLPROF_")}

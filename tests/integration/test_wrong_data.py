@@ -16,6 +16,8 @@ from dlprof.errors import ExitCode
 from dlprof.records import Run
 from dlprof.store import read_run
 
+pytestmark = pytest.mark.slow
+
 ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("DLPROF_")}
 
 LOADERS = """

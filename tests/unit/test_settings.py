@@ -247,7 +247,7 @@ def test_an_unknown_key_like_no_other_gets_the_list() -> None:
 
 
 def test_a_misspelt_variable_is_refused_and_others_are_left_alone() -> None:
-    others = {"DLPROF_CACHE_DIR": "x", "DLPROF_DEBUG": "1", "DLPROF_E2E": "1"}
+    others = {"DLPROF_CACHE_DIR": "x", "DLPROF_DEBUG": "1"}
     assert resolve(environ=others) == SweepSettings()
     with pytest.raises(UsageError) as caught:
         resolve(environ={"DLPROF_NUM_WORKER": "1"})
