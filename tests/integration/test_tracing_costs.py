@@ -85,20 +85,20 @@ def test_all_cpu_of_main_is_told(workers: int) -> None:
 
 
 class Computed(Dataset[torch.Tensor]):
-    """Samples that keep the interpreter's lock for 10 ms, as plain Python does."""
+    """Samples that keep the interpreter's lock for 5 ms, as plain Python does."""
 
     def __len__(self) -> int:
         return 100_000
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        until_s = time.thread_time() + 0.01
+        until_s = time.thread_time() + 0.005
         while time.thread_time() < until_s:
             pass
         return torch.zeros(4) + index
 
 
 def computed() -> DataLoader[torch.Tensor]:
-    """Batches of 20 ms."""
+    """Batches of 10 ms."""
     return DataLoader(Computed(), batch_size=2)
 
 
@@ -112,5 +112,8 @@ def test_receiving_from_resting_workers_is_told_apart(tmp_path: Path, workers: i
         trial, told = bench.explain(request, trial_id="t1", repetition=0)
     assert trial.failure is None
     waits = told["explanation"]["costs"]["receive_io_s"]
+    rested_s = told["explanation"]["rested_receive_s"]
+    if rested_s is None:  # queues that take seconds to fill are not waited for
+        pytest.skip("the machine is too busy to let the workers rest")
     # By how much, the machine decides: its other programs lengthen both.
-    assert 0.0 <= told["explanation"]["rested_receive_s"] < statistics.fmean(waits)
+    assert 0.0 <= rested_s < statistics.fmean(waits)
