@@ -1,12 +1,16 @@
-"""How large dlprof is: lines as they are, docstrings, templates and scripts included.
+"""How large dlprof is: lines as they are, docstrings, templates and scripts included, and nouns.
 
-``python tools/size.py`` prints each room and the whole; with names of packages or modules, such as
-``advise search stats model engine/foretelling``, their sum alone.
+``python tools/size.py`` prints each room, the whole, and how many names there are to know; with
+names of packages or modules, such as ``advise search stats model``, their lines alone.
 """
 
 from __future__ import annotations
 
+import ast
+import collections
+import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent / "dlprof"
@@ -26,6 +30,46 @@ def find(name: str) -> Path:
     return folder if folder.is_dir() else folder.with_suffix(".py")
 
 
+def constants(module: ast.Module) -> int:
+    """Names at the top of a module that stand for a number, or for several."""
+    count = 0
+    for node in module.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            numbers = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+            if numbers and all(map(_is_number, numbers)):
+                count += len(target.elts) if isinstance(target, ast.Tuple) else 1
+    return count
+
+
+def _is_number(node: ast.expr) -> bool:
+    if isinstance(node, ast.BinOp):
+        return _is_number(node.left) and _is_number(node.right)
+    if isinstance(node, ast.UnaryOp):
+        return _is_number(node.operand)
+    return isinstance(node, ast.Constant) and type(node.value) in (int, float)
+
+
+def nouns() -> Iterator[str]:
+    """How many names a reader meets."""
+    texts = [path.read_text() for path in ROOT.rglob("*.py")]
+    mentions = collections.Counter(re.findall(r"\b[A-Za-z_]\w*", "\n".join(texts)))
+    trees = list(map(ast.parse, texts))
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    functions = [node.name for node in nodes if isinstance(node, ast.FunctionDef)]
+    once = [
+        name
+        for name in functions
+        if name.startswith("_") and not name.startswith("__") and mentions[name] <= 2
+    ]
+    classes = collections.Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
+    twice = sorted(name for name, count in classes.items() if count > 1)
+    yield f"{len(texts):8,}  modules"
+    yield f"{len(functions):8,}  functions, {len(once):,} private and mentioned once"
+    yield f"{sum(map(constants, trees)):8,}  numeric constants of modules"
+    yield f"{len(classes):8,}  classes; names of several: {', '.join(twice) or 'none'}"
+
+
 def main() -> None:
     """Print the figures."""
     names = sys.argv[1:]
@@ -36,6 +80,7 @@ def main() -> None:
         if count := lines(path):
             print(f"{count:8,}  {path.name}")
     print(f"{lines(ROOT):8,}  in all")
+    print(*nouns(), sep="\n")
 
 
 if __name__ == "__main__":
