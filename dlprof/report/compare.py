@@ -22,7 +22,7 @@ from dlprof.report.document import (
     items,
     section,
 )
-from dlprof.report.labels import end_text, rate_text, settings_text
+from dlprof.report.labels import end_text, rate_text
 from dlprof.store.codec import to_json
 from dlprof.units import MISSING
 
@@ -111,7 +111,7 @@ def _details(comparison: Comparison) -> Iterator[Section]:
 
 
 def _side(side: SideInfo) -> str:
-    return f"{side.cpu_model}, {settings_text(side.config)}, {side.run_file}"
+    return f"{side.cpu_model}, {side.config.text}, {side.run_file}"
 
 
 def _table(parts: tuple[Part, ...]) -> Table:

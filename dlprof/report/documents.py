@@ -15,26 +15,23 @@ from dlprof.records import SCHEMA_VERSION, BatchCosts, Cost, Recommendation, Run
 from dlprof.store.codec import to_json
 
 
-def sweep_document(run: Run) -> str:
-    """What ``dlprof sweep --json`` prints.
+def json_document(found: object = None, /, **fields: object) -> str:
+    """A document: the version, some fields, and behind them those of a record."""
+    whole = {"schema_version": SCHEMA_VERSION, **to_json(fields)}
+    whole |= {} if found is None else to_json(found)
+    return json.dumps(whole, allow_nan=False, indent=2)
 
-    Args:
-        run: The finished run; of one that did not end, the cost is that of its trials.
-    """
-    document = {
-        "schema_version": SCHEMA_VERSION,
-        "run_file": run.path,
-        "run_id": run.header.run_id,
-        "machine": run.header.machine,
-        "target": run.header.target,
-        "trials": run.trials,
-        "left_out": run.header.left_out,
-        "prediction": run.prediction,
-        "recommendation": run.recommendation,
-        "ended": run.end.reason if run.end is not None else None,
-        "cost_s": run.end.cost_s if run.end is not None else _cost_of_trials(run),
-    }
-    return json.dumps(to_json(document), allow_nan=False, indent=2)
+
+def sweep_document(run: Run) -> str:
+    """What ``dlprof sweep --json`` prints."""
+    return json_document(
+        **_about(run),
+        trials=run.trials,
+        left_out=run.header.left_out,
+        prediction=run.prediction,
+        recommendation=run.recommendation,
+        **_end(run),
+    )
 
 
 def profile_document(run: Run, fault: DlprofError | None = None) -> str:
@@ -45,46 +42,40 @@ def profile_document(run: Run, fault: DlprofError | None = None) -> str:
         fault: Why nothing could be measured, where that is so.
     """
     diagnosis = run.diagnosis
-    explanations = [dataclasses.replace(each, costs=BatchCosts()) for each in run.explanations]
-    document = {
-        "schema_version": SCHEMA_VERSION,
-        "run_file": run.path,
-        "run_id": run.header.run_id,
-        "machine": run.header.machine,
-        "target": run.header.target,
-        "config": diagnosis.config if diagnosis is not None else None,
-        "findings": diagnosis.findings if diagnosis is not None else (),
-        "stalls": diagnosis.stalls if diagnosis is not None else None,
-        "notes": diagnosis.notes if diagnosis is not None else (),
-        "explanations": explanations,
-        "trials": run.trials,
-        "ended": run.end.reason if run.end is not None else None,
-        "cost_s": run.end.cost_s if run.end is not None else _cost_of_trials(run),
-    }
-    if fault is not None:
-        document["error"] = fault.document
-    return json.dumps(to_json(document), allow_nan=False, indent=2)
+    return json_document(
+        **_about(run),
+        config=diagnosis.config if diagnosis is not None else None,
+        findings=diagnosis.findings if diagnosis is not None else (),
+        stalls=diagnosis.stalls if diagnosis is not None else None,
+        notes=diagnosis.notes if diagnosis is not None else (),
+        explanations=[dataclasses.replace(each, costs=BatchCosts()) for each in run.explanations],
+        trials=run.trials,
+        **_end(run),
+        **({} if fault is None else {"error": fault.document}),
+    )
 
 
-def _cost_of_trials(run: Run) -> Cost:
+def _about(run: Run) -> dict[str, object]:
+    header = run.header
+    target, machine = header.target, header.machine
+    return {"run_file": run.path, "run_id": header.run_id, "machine": machine, "target": target}
+
+
+def _end(run: Run) -> dict[str, object]:
+    """Why a run ended and what it cost; of one that did not end, the cost is that of its trials."""
+    if run.end is not None:
+        return {"ended": run.end.reason, "cost_s": run.end.cost_s}
     measured = sum(trial.measured_s for trial in run.trials)
     total = sum(trial.wall_s for trial in run.trials)
-    return Cost(measured=measured, overhead=total - measured, total=total)
+    return {
+        "ended": None,
+        "cost_s": Cost(measured=measured, overhead=total - measured, total=total),
+    }
 
 
 def recommend_document(run: Run, recommendation: Recommendation) -> str:
-    """What ``dlprof recommend --json`` prints.
-
-    Args:
-        run: What it was drawn from.
-        recommendation: The answer.
-    """
-    document = {
-        "schema_version": SCHEMA_VERSION,
-        "run_file": run.path,
-        **to_json(recommendation),
-    }
-    return json.dumps(document, allow_nan=False, indent=2)
+    """What ``dlprof recommend --json`` prints."""
+    return json_document(recommendation, run_file=run.path)
 
 
 _MOST = 3

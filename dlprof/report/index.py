@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from dlprof.records import Estimate, Run
 from dlprof.report.document import Column, Document, Table
-from dlprof.report.labels import interval_text, settings_text
+from dlprof.report.labels import interval_text
 from dlprof.report.script import verdict
 from dlprof.report.sweep import with_recommendation
 from dlprof.report.text import shortened
@@ -75,7 +75,7 @@ def _found(run: Run) -> tuple[str, Estimate | None]:
     """The answer in a few words, and the rate that goes with it."""
     if run.recommendation is not None:
         advice = run.recommendation
-        return settings_text(advice.config), advice.expected.samples_per_s
+        return advice.config.text, advice.expected.samples_per_s
     if run.diagnosis is not None and not run.watched:
         config = run.diagnosis.config
         trial = next((each for each in run.completed if each.config == config), None)

@@ -12,16 +12,14 @@ from importlib.resources import files
 from xml.etree.ElementTree import Element, SubElement, tostring
 
 from dlprof.report.document import (
+    Block,
     Card,
     Chart,
     Code,
     Document,
     Facts,
     Items,
-    Picture,
-    Pictures,
     Plot,
-    Section,
     Table,
     Text,
     Timeline,
@@ -61,11 +59,10 @@ def to_html(document: Document, *, footer: str = "") -> str:
     answer = SubElement(body, "section", {"class": "answer"})
     for block in document.answer:
         _add(answer, block)
-    whole: list[Section | Pictures] = [*document.pictures, *document.details, *document.appendix]
-    for section in whole:
+    for section in (*document.pictures, *document.details, *document.appendix):
         SubElement(body, "h2").text = clean(section.title)
-        for picture in section.blocks:
-            _add(body, picture)
+        for block in section.blocks:
+            _add(body, block)
     if footer:
         SubElement(body, "footer").text = clean(footer)
     # What is in style and script is no text to escape: it is put in behind the tree is written.
@@ -80,7 +77,7 @@ def _hash(text: str) -> str:
     return f"sha256-{base64.b64encode(digest).decode()}"
 
 
-def _add(parent: Element, block: Picture) -> None:
+def _add(parent: Element, block: Block) -> None:
     match block:
         case Plot():
             parent.append(draw_plot(block))
@@ -93,9 +90,8 @@ def _add(parent: Element, block: Picture) -> None:
         case Card():
             _add_card(parent, block)
         case Code():
-            frame = SubElement(parent, "div", {"class": "block"})
-            made = SubElement(SubElement(frame, "pre"), "code")
-            made.text = clean_lines(block.text)
+            frame = SubElement(SubElement(parent, "div", {"class": "block"}), "pre")
+            SubElement(frame, "code").text = clean_lines(block.text)
         case _:
             _add_text(parent, block)
 

@@ -2,59 +2,40 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from dlprof.advise.predict.feed import Feed
 from dlprof.advise.predict.forecast import Calibrated, Forecast, Row
 from dlprof.advise.thresholds import WITHIN
 from dlprof.advise.wrong_data import data_findings
-from dlprof.records import SCHEMA_VERSION, Config, Estimate, Run
+from dlprof.records import Config, Estimate, Run
+from dlprof.report.configurations import MOST_BARS, Rated, rates_chart, setting_columns
 from dlprof.report.document import (
-    Bar,
     Block,
-    Chart,
     Code,
     Column,
     Document,
     Facts,
-    Piece,
-    Section,
     Span,
     Table,
     Text,
-    Tone,
     Words,
+    facts,
     items,
     section,
 )
-from dlprof.report.findings import findings_json
+from dlprof.report.documents import json_document
 from dlprof.report.labels import (
     cores_text,
     interval_text,
     percent_text,
     rate_text,
-    settings_text,
+    value_text,
 )
 from dlprof.report.snippets import difference
-from dlprof.report.sweep import (
-    CONFIDENCE,
-    MOST_BARS,
-    about_file,
-    first,
-    setting_columns,
-    thinned,
-    title_of,
-)
+from dlprof.report.sweep import about_file, certainty, first, title_of
 from dlprof.stats import NEAR
-from dlprof.store.codec import to_json
-from dlprof.units import (
-    MISSING,
-    counted,
-    format_bytes,
-    format_duration,
-    format_rate,
-)
+from dlprof.units import MISSING, counted, format_bytes, format_duration, format_rate
 
 _MOST_ROWS = 66
 _LIMITS = {
@@ -69,20 +50,13 @@ _LIMITS = {
 
 
 def forecast_document(run: Run, forecast: Forecast) -> str:
-    """What ``dlprof predict --json`` prints.
+    """What ``dlprof predict --json`` prints."""
+    return json_document(forecast, **_about(run))
 
-    Args:
-        run: What it was predicted from.
-        forecast: The predictions.
-    """
-    document = {
-        "schema_version": SCHEMA_VERSION,
-        "run_file": run.path,
-        "target": run.header.target.spec,
-        "findings": findings_json(data_findings(run)),
-        **to_json(forecast),
-    }
-    return json.dumps(document, allow_nan=False, indent=2)
+
+def _about(run: Run) -> dict[str, object]:
+    target, findings = run.header.target.spec, data_findings(run)
+    return {"run_file": run.path, "target": target, "findings": findings}
 
 
 def forecast_report(run: Run, forecast: Forecast, *, whole: bool = False) -> Document:
@@ -99,10 +73,19 @@ def forecast_report(run: Run, forecast: Forecast, *, whole: bool = False) -> Doc
         answer=(
             *first(run),
             Facts(tuple(_answer(run, forecast))),
-            *_chart(forecast),
+            *rates_chart(
+                [Rated(row.config, _rate(row), _note(row)) for row in forecast.rows],
+                forecast.pick,
+                unit=_unit(forecast.rows),
+                most=MOST_BARS - 1,
+            ),
         ),
         hints=tuple(_last(run, "every row")),
-        details=tuple(_details(forecast, rows)),
+        details=(
+            *section("Configurations", _table(forecast, rows), items(_about_rows(forecast, rows))),
+            *section("Assumed", items(forecast.notes)),
+            *section("Calibration", Text(_calibrated(forecast.calibrated))),
+        ),
     )
 
 
@@ -113,16 +96,15 @@ def _answer(run: Run, forecast: Forecast) -> Iterator[tuple[str, Words]]:
     if picked is None:
         yield "Recommended", "nothing: no configuration keeps the machine's limits"
     else:
-        yield "Recommended", Span(settings_text(picked.config), "strong")
+        yield "Recommended", Span(picked.config.text, "strong")
         each = " for each rank" if forecast.conditions.ranks > 1 else ""
         yield "Throughput", rate_text(_rate(picked), _unit(forecast.rows)) + each
-        if picked.prediction.wait_fraction is not None:
-            yield "Data wait", f"{percent_text(picked.prediction.wait_fraction)} of the time"
+        if (wait := _wait(picked)) is not None:
+            yield "Data wait", f"{percent_text(wait)} of the time"
         limit = forecast.bounds.get(picked.prediction.bound, "")
         if limit:
             yield "Bottleneck", limit.partition(": ")[2] or limit
-    tone = CONFIDENCE[forecast.confidence]
-    yield "Certainty", (Span(forecast.confidence, tone), f": {forecast.confidence_reason}")
+    yield certainty(forecast)
 
 
 def _conditions(forecast: Forecast) -> str:
@@ -143,22 +125,18 @@ def _conditions(forecast: Forecast) -> str:
 
 def _shown(forecast: Forecast, *, whole: bool) -> list[Row]:
     """The rows that say something: of like ones that are as fast, only the cheapest."""
-    rows = list(forecast.rows) if whole else list(_telling(forecast))
+    rows, best = [], dict[int, float]()
+    for row in forecast.rows:
+        workers = row.config.num_workers
+        faster = row.rate * NEAR > best.get(workers, 0.0)
+        best[workers] = max(best.get(workers, 0.0), row.rate)
+        if whole or faster or row.config == forecast.pick or row.measured is not None:
+            rows.append(row)
     if len(rows) <= _MOST_ROWS:
         return rows
     places = {round(i * (len(rows) - 1) / (_MOST_ROWS - 1)) for i in range(_MOST_ROWS)}
     kept = {i for i, row in enumerate(rows) if row.config == forecast.pick or row.measured}
     return [rows[i] for i in sorted(places | kept)]
-
-
-def _telling(forecast: Forecast) -> Iterator[Row]:
-    best: dict[int, float] = {}
-    for row in forecast.rows:
-        workers = row.config.num_workers
-        faster = row.rate * NEAR > best.get(workers, 0.0)
-        best[workers] = max(best.get(workers, 0.0), row.rate)
-        if faster or row.config == forecast.pick or row.measured is not None:
-            yield row
 
 
 def _rate(row: Row) -> Estimate:
@@ -169,43 +147,18 @@ def _rate(row: Row) -> Estimate:
     return steady.times(row.speed / row.rate)
 
 
+def _wait(row: Row) -> float | None:
+    """What is waited at that rate: measured where the rate is."""
+    seen = None if row.measured is None else row.measured.wait_fraction
+    return row.prediction.wait_fraction if seen is None else seen
+
+
+def _note(row: Row) -> str:
+    return "measured" if row.measured is not None else "too much" if row.beyond else ""
+
+
 def _unit(rows: Sequence[Row]) -> str:
     return "batches/s" if rows[0].prediction.samples_per_s is None else "samples/s"
-
-
-def _is_default(config: Config) -> bool:
-    return config == Config(batch_size=config.batch_size)
-
-
-def _chart(forecast: Forecast) -> Iterator[Chart]:
-    """The best rate by ``num_workers``, that of the recommended its own."""
-    found: dict[int, Row] = {}
-    for row in sorted(forecast.rows, key=lambda row: (row.config == forecast.pick, row.rate)):
-        found[row.config.num_workers] = row
-    rows = [found[workers] for workers in sorted(found)]
-    best = max(range(len(rows)), key=lambda i: rows[i].rate, default=0)
-    kept = {i for i, row in enumerate(rows) if row.config == forecast.pick} | {0, best}
-    shown = thinned(rows, kept, range(len(rows)), MOST_BARS - 1)
-    if len(shown) > 1:
-        bars = tuple(_bar(row, forecast) for row in shown)
-        yield Chart(label="workers", unit=_unit(forecast.rows), bars=bars)
-
-
-def _bar(row: Row, forecast: Forecast) -> Bar:
-    rate, mark = _rate(row), ""
-    if row.config == forecast.pick:
-        mark = " ◀"
-    elif _is_default(row.config):
-        mark = " default"
-    return Bar(
-        label=f"{row.config.num_workers}{mark}",
-        pieces=(Piece(rate.value),),
-        figure=format_rate(rate.value),
-        low=rate.low,
-        high=rate.high,
-        note="measured" if row.measured is not None else "too much" if row.beyond else "",
-        tone="good" if row.config == forecast.pick else "",
-    )
 
 
 def _last(run: Run, more: str) -> Iterator[Block]:
@@ -213,35 +166,25 @@ def _last(run: Run, more: str) -> Iterator[Block]:
     yield Text(Span(f"{said} ({more})", "soft"))
 
 
-def _details(forecast: Forecast, rows: Sequence[Row]) -> Iterator[Section]:
-    yield from section("Configurations", _table(forecast, rows), items(_about(forecast, rows)))
-    yield from section("Assumed", items(forecast.notes))
-    yield from section("Calibration", Text(calibrated_text(forecast.calibrated)))
-
-
 def _table(forecast: Forecast, rows: Sequence[Row]) -> Table:
-    predictions = [row.prediction for row in rows]
-
-    def column(title: str, cells: Iterable[str], keep: int | None = None) -> Column:
-        return Column(title=title, cells=list(cells), keep=keep)
-
-    limits = [_LIMITS.get(each.bound, each.bound) for each in predictions]
-    columns = [
-        Column(title="", cells=[_role(row, forecast) for row in rows], left=True, keep=20),
+    found = [row.prediction for row in rows]
+    rates = [_rate(row) for row in rows]
+    measured = [value_text(r.measured.samples_per_s) if r.measured else "" for r in rows]
+    columns = (
+        Column("", [_role(row, forecast) for row in rows], 20, left=True),
         *setting_columns([row.config for row in rows]),
-        column(_unit(rows), (format_rate(_rate(row).value) for row in rows)),
-        column("95% CI", (interval_text(_rate(row)) for row in rows), 18),
-        column("wait", (percent_text(each.wait_fraction) for each in predictions), 17),
-        Column(title="bottleneck", cells=limits, keep=15, left=True),
-        column("cores", (cores_text(each.cores) for each in predictions), 8),
-        column("memory", (format_bytes(each.pss_bytes) for each in predictions), 7),
-        column("shm", (format_bytes(each.shm_bytes) for each in predictions), 4),
-        column("1st batch", (format_duration(each.startup_s) for each in predictions), 6),
-        column("files", (_count(each.open_files) for each in predictions), 2),
-        column("measured", (_measured(row) for row in rows), 16),
-    ]
-    tones: list[Tone] = ["good" if row.config == forecast.pick else "" for row in rows]
-    return Table(tuple(columns), tuple(tones))
+        Column(_unit(rows), [format_rate(rate.value) for rate in rates]),
+        Column("95% CI", [interval_text(rate) for rate in rates], 18),
+        Column("wait", [percent_text(_wait(row)) for row in rows], 17),
+        Column("bottleneck", [_LIMITS.get(p.bound, p.bound) for p in found], 15, left=True),
+        Column("cores", [cores_text(each.cores) for each in found], 8),
+        Column("memory", [format_bytes(each.pss_bytes) for each in found], 7),
+        Column("shm", [format_bytes(each.shm_bytes) for each in found], 4),
+        Column("1st batch", [format_duration(each.startup_s) for each in found], 6),
+        Column("files", [_count(each.open_files) for each in found], 2),
+        Column("measured", measured, 16),
+    )
+    return Table(columns, tuple("good" if r.config == forecast.pick else "" for r in rows))
 
 
 def _count(value: int | None) -> str:
@@ -251,16 +194,11 @@ def _count(value: int | None) -> str:
 def _role(row: Row, forecast: Forecast) -> str:
     if row.config == forecast.pick:
         return "recommended"
-    if row.beyond:
-        return "too much"
-    return "default" if _is_default(row.config) else ""
+    default = row.config == Config(batch_size=row.config.batch_size)
+    return "too much" if row.beyond else "default" if default else ""
 
 
-def _measured(row: Row) -> str:
-    return "" if row.measured is None else format_rate(row.measured.samples_per_s.value)
-
-
-def _about(forecast: Forecast, rows: Sequence[Row]) -> Iterator[Words]:
+def _about_rows(forecast: Forecast, rows: Sequence[Row]) -> Iterator[Words]:
     """What the rows are."""
     if forecast.pick is not None:
         yield f"recommended: the cheapest {WITHIN} of the best."
@@ -278,7 +216,7 @@ def _about(forecast: Forecast, rows: Sequence[Row]) -> Iterator[Words]:
         yield f"{counted(hidden, 'more configuration')} that {verb} no faster: --json shows all."
 
 
-def calibrated_text(found: Calibrated) -> str:
+def _calibrated(found: Calibrated) -> str:
     """What predictions rest on, one sentence."""
     noun = "batch" if found.batches == 1 else "batches"
     text = f"Predicted from {found.batches:,} {noun} traced on {found.hostname}"
@@ -290,21 +228,8 @@ def calibrated_text(found: Calibrated) -> str:
 
 
 def feed_document(run: Run, feed: Feed) -> str:
-    """What ``dlprof predict --feed --json`` prints.
-
-    Args:
-        run: What it was predicted from.
-        feed: What it takes.
-    """
-    document = {
-        "schema_version": SCHEMA_VERSION,
-        "run_file": run.path,
-        "target": run.header.target.spec,
-        "findings": findings_json(data_findings(run)),
-        "answer": feed_text(feed),
-        **to_json(feed),
-    }
-    return json.dumps(document, allow_nan=False, indent=2)
+    """What ``dlprof predict --feed --json`` prints."""
+    return json_document(feed, **_about(run), answer=feed_text(feed))
 
 
 def feed_text(feed: Feed) -> str:
@@ -339,9 +264,9 @@ def feed_report(run: Run, feed: Feed) -> Document:
         ),
         hints=tuple(_last(run, "what it rests on")),
         details=(
-            *section("Needs", Facts(tuple(_needs(feed)))),
+            *section("Needs", facts(_needs(feed))),
             *section("Assumed", items(feed.notes)),
-            *section("Calibration", Text(calibrated_text(feed.calibrated))),
+            *section("Calibration", Text(_calibrated(feed.calibrated))),
         ),
     )
 
@@ -356,10 +281,7 @@ def _feed_rows(feed: Feed) -> Iterator[tuple[str, Words]]:
     rate = feed.prediction.samples_per_s
     if rate is not None:
         yield "Throughput", rate_text(rate) + (" for each rank" if feed.ranks > 1 else "")
-    yield (
-        "Certainty",
-        (Span(feed.confidence, CONFIDENCE[feed.confidence]), f": {feed.confidence_reason}"),
-    )
+    yield certainty(feed)
 
 
 def _fed(feed: Feed) -> str:
@@ -385,12 +307,10 @@ def _cores_there(feed: Feed) -> str:
 def _needs(feed: Feed) -> Iterator[tuple[str, Words]]:
     everyone = f", {feed.ranks} ranks together" if feed.ranks > 1 else ""
     yield "storage", _storage(feed, everyone)
+    sizes = {"memory": feed.pss_bytes, "shared memory": feed.shm_bytes}
     if feed.batch_bytes_per_s is not None:
         yield "batches", f"{format_bytes(feed.batch_bytes_per_s)}/s{everyone}"
-    if feed.pss_bytes is not None:
-        yield "memory", format_bytes(feed.pss_bytes) + everyone
-    if feed.shm_bytes is not None:
-        yield "shared memory", format_bytes(feed.shm_bytes) + everyone
+    yield from ((n, format_bytes(v) + everyone) for n, v in sizes.items() if v is not None)
 
 
 def _storage(feed: Feed, everyone: str) -> str:
@@ -403,7 +323,6 @@ def _storage(feed: Feed, everyone: str) -> str:
 
 
 def _whole(estimate: Estimate) -> str:
-    text = f"{estimate.value:,.0f}"
-    if estimate.low is None or estimate.high is None or estimate.low == estimate.high:
-        return text
-    return f"{text} ({estimate.low:,.0f}-{estimate.high:,.0f})"
+    interval = interval_text(estimate, "{:,.0f}".format)
+    sure = interval == MISSING or estimate.low == estimate.high
+    return f"{estimate.value:,.0f}" + ("" if sure else f" ({interval})")

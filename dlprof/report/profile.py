@@ -17,7 +17,6 @@ from dlprof.records import (
     Trial,
     WorkerCosts,
 )
-from dlprof.report.cards import card_text
 from dlprof.report.document import (
     Bar,
     Block,
@@ -38,7 +37,13 @@ from dlprof.report.document import (
     section,
 )
 from dlprof.report.findings import answer, cards
-from dlprof.report.labels import STAGES, cores_text, percent_text, rate_text, settings_text
+from dlprof.report.labels import (
+    STAGES,
+    cores_text,
+    gpu_text,
+    percent_text,
+    rate_text,
+)
 from dlprof.report.sweep import about_file, first, title_of
 from dlprof.units import MISSING, counted, format_bytes, format_duration
 
@@ -88,7 +93,7 @@ def profile_report(run: Run) -> Document:
 def _answer(
     diagnosis: Diagnosis, traced: Explanation | None, trial: Trial | None
 ) -> Iterator[tuple[str, Words]]:
-    yield "Profiled", settings_text(diagnosis.config)
+    yield "Profiled", diagnosis.config.text
     if diagnosis.findings or (traced is not None and traced.hooked):
         yield from answer(diagnosis.findings)
     else:  # that batches were not traced must not read as "nothing is wrong"
@@ -174,7 +179,7 @@ def _usage(trial: Trial | None, stalls: Stalls | None) -> Iterator[tuple[str, Wo
             yield "cores", cores
         if usage.cache_hit_fraction is not None:
             yield "page cache", f"{percent_text(usage.cache_hit_fraction)} of reads"
-        yield from ((f"GPU {gpu.index}", card_text(gpu)) for gpu in usage.gpu)
+        yield from ((f"GPU {gpu.index}", gpu_text(gpu)) for gpu in usage.gpu)
     if stalls is not None:
         yield "data stalls", _stalls(stalls)
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dlprof.records import Config, Estimate, RunHeader, SweepPrediction, Trial, Usage
-from dlprof.report.labels import cores_text, percent_text, rate_text, settings_text
+from dlprof.report.labels import cores_text, percent_text, rate_text
 from dlprof.report.text import clean
 from dlprof.stats import mean_interval
 from dlprof.units import counted, format_bytes, format_duration
@@ -134,7 +134,7 @@ def predicted_text(prediction: SweepPrediction, header: RunHeader | None) -> str
 
 def trial_line(trial: Trial) -> str:
     """One ended trial in one line."""
-    settings = clean(settings_text(trial.config))
+    settings = clean(trial.config.text)
     if trial.failure is not None:
         return f"{trial.id} {settings}: {trial.outcome}: {clean(trial.failure.message)}"
     words = [*filter(None, (_PURPOSES.get(trial.purpose),)), *(["noisy"] if trial.noisy else [])]
@@ -227,7 +227,7 @@ class ProgressView:
 
 def _short(config: Config, room: int) -> str:
     """The configuration in torch's names if they fit, else its key."""
-    text = clean(settings_text(config))
+    text = clean(config.text)
     return text if len(text) <= room else clean(config.key)
 
 

@@ -38,7 +38,7 @@ from dlprof.report.document import (
     section,
 )
 from dlprof.report.findings import answer, cards
-from dlprof.report.labels import percent_text, settings_text
+from dlprof.report.labels import percent_text
 from dlprof.report.profile import stage_sections
 from dlprof.store.codec import to_json
 from dlprof.units import counted, format_bytes, format_duration, format_rate
@@ -148,7 +148,7 @@ def _chart(run: Run) -> Iterator[Chart]:
             label=each.name,
             pieces=(Piece(max(0.0, each.waited_s)), Piece(max(0.0, each.stepped_s))),
             figure=f"{percent_text(each.wait_fraction)} wait",
-            note="" if each.config is None else settings_text(each.config),
+            note="" if each.config is None else each.config.text,
             tone="bad" if (each.wait_fraction or 0.0) >= _HARDLY else "good",
         )
         for each in shown
@@ -265,7 +265,7 @@ def _loader(loader: WatchedLoader, *, names_caller: bool = False) -> Card:
         about.append(f"called from {loader.called_from}")
     blocks: list[Block] = []
     if loader.config is not None:
-        blocks.append(Text(settings_text(loader.config)))
+        blocks.append(Text(loader.config.text))
     if loader.wait_fraction is not None and loader.batches:
         waited = f"{percent_text(loader.wait_fraction)} waiting, {format_duration(loader.waited_s)}"
         pieces = (Piece(max(0.0, loader.waited_s)), Piece(max(0.0, loader.stepped_s)))

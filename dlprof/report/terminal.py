@@ -100,7 +100,7 @@ class _Writer:
                 yield from self._chart(block, indent)
             case Card():
                 yield from self._card(block, indent)
-            case _:
+            case Text() | Facts() | Items():
                 for lead, words in _leads(block):
                     yield from self._hanging(indent + lead, words)
 

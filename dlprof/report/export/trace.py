@@ -16,7 +16,6 @@ from dlprof.errors import UsageError
 from dlprof.records import Run, Timeline
 from dlprof.report.export.batches import Batch, batches, since_first
 from dlprof.report.export.counters import Counts
-from dlprof.report.labels import settings_text
 from dlprof.report.text import clean
 
 MOST_BYTES = 48_000_000
@@ -100,7 +99,7 @@ def _names(
     trial = next((each for each in run.trials if each.id == timeline.trial_id), None)
     name = clean(timeline.trial_id)
     if trial is not None:
-        name = f"{name[:_LONGEST_NAME]}: {clean(settings_text(trial.config))}"
+        name = f"{name[:_LONGEST_NAME]}: {clean(trial.config.text)}"
     name = name[: 2 * _LONGEST_NAME]
     if left_out:
         name += f" ({left_out:,} batches left out)"

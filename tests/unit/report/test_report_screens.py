@@ -19,9 +19,10 @@ from example_runs import (
 from golden import check_golden, drawn
 
 from dlprof.records import Failure, Run
+from dlprof.report.configurations import MOST_BARS
 from dlprof.report.document import Chart, Document, Table
 from dlprof.report.screen import run_report
-from dlprof.report.sweep import MOST_BARS, sweep_report
+from dlprof.report.sweep import sweep_report
 
 _WIDTHS = (60, 80, 200)
 _TO_COPY = ("  dlprof report ", "  dlprof recommend ", "  loader = ")
