@@ -24,16 +24,19 @@ def value_text(estimate: Estimate | None) -> str:
     return format_rate(estimate.value if estimate is not None else None)
 
 
-def interval_text(estimate: Estimate | None, shown: Callable[[float], str] = format_rate) -> str:
+def interval_text(
+    estimate: Estimate | None, shown: Callable[[float], str] = format_rate, dash: str = "-"
+) -> str:
     """The 95 % interval of a figure, such as ``1,190-1,280``; ``-`` where there is none.
 
     Args:
         estimate: The figure.
         shown: How its ends read.
+        dash: What is between them.
     """
     if estimate is None or estimate.low is None or estimate.high is None:
         return MISSING
-    return f"{shown(estimate.low)}-{shown(estimate.high)}"
+    return f"{shown(estimate.low)}{dash}{shown(estimate.high)}"
 
 
 def rate_text(
