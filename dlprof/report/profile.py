@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from dlprof.records import (
     Diagnosis,
@@ -31,6 +31,7 @@ from dlprof.report.document import (
     Span,
     Table,
     Text,
+    Tone,
     Words,
     facts,
     items,
@@ -60,20 +61,17 @@ _QUEUES: frozenset[StageName] = frozenset({"pick_up", "queue", "hold_up"})
 
 
 def profile_report(run: Run) -> Document:
-    """What a profile found.
-
-    Args:
-        run: The finished profile.
-    """
+    """What a profile found."""
     diagnosis = run.diagnosis
-    if diagnosis is None:
-        rows = (("Bottleneck", "not known: the run holds no diagnosis"),)
-        return Document(title=title_of(run), answer=(Facts(rows),), hints=tuple(_last(run, 0)))
-    wrong = any(each.code.startswith("data.") for each in diagnosis.findings)
-    if not run.completed and not run.explanations and not wrong:
+    found = diagnosis.findings if diagnosis is not None else ()
+    wrong = any(each.code.startswith("data.") for each in found)
+    unknown = "the run holds no diagnosis" if diagnosis is None else ""
+    if not unknown and not run.completed and not run.explanations and not wrong:
         # Findings need figures: that there are none must not read as "nothing is wrong".
-        rows = (("Bottleneck", "not known: nothing could be measured"),)
-        return Document(title=title_of(run), answer=(Facts(rows),), hints=tuple(_last(run, 0)))
+        unknown = "nothing could be measured"
+    if diagnosis is None or unknown:
+        row = Facts((("Bottleneck", f"not known: {unknown}"),))
+        return Document(title=title_of(run), answer=(row,), hints=tuple(_last(run, 0)))
     mine = [each for each in run.explanations if each.config == diagnosis.config]
     traced = mine[-1] if mine else None
     plain = [trial for trial in run.completed if trial.config == diagnosis.config]
@@ -128,20 +126,14 @@ def _lanes(traced: Explanation | None) -> Iterator[Chart]:
     lanes = [("main", ("dispatch", "fetch", "collate", "pin", "copy", "wait", "step"))]
     if several:
         lanes = [(worker, _WORKERS), ("main", _MAIN)]
-    bars = [
-        Bar(
-            label=label,
-            pieces=tuple(
-                Piece(known[name].mean_s, STAGES[name], format_duration(known[name].mean_s))
-                for name in names
-                if name in known and known[name].mean_s > 0
-            ),
-        )
-        for label, names in lanes
-    ]
-    shown = tuple(bar for bar in bars if bar.pieces)
-    if shown:
-        yield Chart(bars=shown, kind="lanes", unit="seconds a batch")
+    bars = []
+    for label, names in lanes:
+        stages = (known[name] for name in names if name in known and known[name].mean_s > 0)
+        pieces = [Piece(s.mean_s, STAGES[s.name], format_duration(s.mean_s)) for s in stages]
+        if pieces:
+            bars.append(Bar(label=label, pieces=tuple(pieces)))
+    if bars:
+        yield Chart(bars=tuple(bars), kind="lanes", unit="seconds a batch")
 
 
 def _last(run: Run, more: int) -> Iterator[Block]:
@@ -217,24 +209,18 @@ def stage_sections(traced: Explanation) -> Iterator[Section]:
 def _stages(stages: Sequence[Stage]) -> Table:
     whole_s = sum(stage.mean_s for stage in stages if stage.name in {"wait", "step"})
 
-    def column(
-        title: str, figure: Callable[[Stage], float | None], keep: int | None = None
-    ) -> Column:
-        cells = [format_duration(figure(stage)) for stage in stages]
-        return Column(title=title, cells=cells, keep=keep)
-
     shares = [percent_text(s.mean_s / whole_s) if whole_s > 0 else MISSING for s in stages]
     return Table(
         (
-            Column(title="stage", cells=[STAGES[stage.name] for stage in stages], left=True),
-            column("mean", lambda stage: stage.mean_s),
-            Column(title="of period", cells=shares, keep=5),
-            column("median", lambda stage: stage.median_s, 1),
-            column("p95", lambda stage: stage.p95_s, 9),
-            column("max", lambda stage: stage.max_s, 4),
-            column("CPU", lambda stage: stage.cpu_s, 8),
-            column("run-queue delay", lambda stage: stage.run_queue_s, 6),
-            column("blocked", lambda stage: stage.io_s, 7),
+            Column("stage", [STAGES[stage.name] for stage in stages], left=True),
+            Column("mean", [format_duration(stage.mean_s) for stage in stages]),
+            Column("of period", shares, 5),
+            Column("median", [format_duration(stage.median_s) for stage in stages], 1),
+            Column("p95", [format_duration(stage.p95_s) for stage in stages], 9),
+            Column("max", [format_duration(stage.max_s) for stage in stages], 4),
+            Column("CPU", [format_duration(stage.cpu_s) for stage in stages], 8),
+            Column("run-queue delay", [format_duration(stage.run_queue_s) for stage in stages], 6),
+            Column("blocked", [format_duration(stage.io_s) for stage in stages], 7),
         )
     )
 
@@ -245,22 +231,13 @@ def _places(traced: Explanation) -> Iterator[Block]:
     found = [(name, traced.waiting_batches[name]) for name in way if name in traced.waiting_batches]
     lying = [(count, name) for name, count in found if name in _QUEUES]
     most, pile = max(lying, default=(0.0, None))
-    if not found:
-        return
-    yield Chart(
-        label="stage",
-        unit="batches",
-        bars=tuple(
-            Bar(
-                label=STAGES[name],
-                pieces=(Piece(count),),
-                figure=f"{count:.1f}",
-                note="piles up" if name == pile and most >= _PILE_BATCHES else "",
-                tone="warn" if name in _QUEUES else "",
-            )
-            for name, count in found
-        ),
-    )
+    bars = []
+    for name, count in found:
+        note = "piles up" if name == pile and most >= _PILE_BATCHES else ""
+        tone: Tone = "warn" if name in _QUEUES else ""
+        bars.append(Bar.of(STAGES[name], count, f"{count:.1f}", note, tone))
+    if bars:
+        yield Chart(label="stage", unit="batches", bars=tuple(bars))
 
 
 def _samples(samples: SampleCosts) -> Iterator[Words]:
@@ -279,9 +256,9 @@ def _transforms(transforms: Sequence[TransformCost]) -> Table:
     shown = transforms[:_MOST_TRANSFORMS]
     return Table(
         (
-            Column(title="transform", cells=[each.name for each in shown], left=True),
-            Column(title="mean", cells=[format_duration(each.mean_s) for each in shown]),
-            Column(title="of fetch", cells=[percent_text(each.share) for each in shown]),
+            Column("transform", [each.name for each in shown], left=True),
+            Column("mean", [format_duration(each.mean_s) for each in shown]),
+            Column("of fetch", [percent_text(each.share) for each in shown]),
         )
     )
 
@@ -289,22 +266,16 @@ def _transforms(transforms: Sequence[TransformCost]) -> Table:
 def _workers(workers: Sequence[WorkerCosts]) -> Iterator[Block]:
     shown = workers[:_MOST_WORKERS]
 
-    def column(title: str, cells: Iterable[str], keep: int | None = None) -> Column:
-        return Column(title=title, cells=list(cells), keep=keep)
-
+    growth = [format_bytes(each.pss_growth_bytes_per_batch) for each in shown]
     yield Table(
         (
-            column("worker", (str(each.worker) for each in shown)),
-            column("batches", (f"{each.batches:,}" for each in shown)),
-            column("busy", (percent_text(each.busy_fraction) for each in shown)),
-            column("cores", (cores_text(each.cpu_cores) for each in shown), 4),
-            column("threads", (_count(each.threads) for each in shown), 3),
-            column("CPUs", (_count(each.affinity_cpus) for each in shown), 2),
-            column(
-                "growth/batch",
-                (format_bytes(each.pss_growth_bytes_per_batch) for each in shown),
-                1,
-            ),
+            Column("worker", [str(each.worker) for each in shown]),
+            Column("batches", [f"{each.batches:,}" for each in shown]),
+            Column("busy", [percent_text(each.busy_fraction) for each in shown]),
+            Column("cores", [cores_text(each.cpu_cores) for each in shown], 4),
+            Column("threads", [_count(each.threads) for each in shown], 3),
+            Column("CPUs", [_count(each.affinity_cpus) for each in shown], 2),
+            Column("growth/batch", growth, 1),
         )
     )
     if len(shown) < len(workers):

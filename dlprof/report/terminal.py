@@ -71,6 +71,20 @@ class Screen:
         yield from writer.blocks((*self._document.answer, *self._document.hints))
 
 
+def plain_text(document: Document, *, width: int, verbose: bool = False) -> str:
+    """A document as lines without color.
+
+    Args:
+        document: What to write.
+        width: Of the longest line that can be wrapped.
+        verbose: As for ``Screen``.
+    """
+    console = Console(width=width, color_system=None, markup=False, highlight=False, emoji=False)
+    with console.capture() as capture:
+        console.print(Screen(document, verbose=verbose), crop=False)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
 class _Writer:
     """Blocks as lines of one width."""
 
