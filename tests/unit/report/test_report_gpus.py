@@ -10,8 +10,8 @@ from sample_run import RUN
 
 from dlprof.records import GpuUsage, Trial, Usage
 from dlprof.report.labels import gpu_text
+from dlprof.report.live import usage_text
 from dlprof.report.pictures import gpus_table
-from dlprof.report.progress import usage_text
 from dlprof.report.screen import render_html
 
 
