@@ -22,6 +22,16 @@ def json_document(found: object = None, /, **fields: object) -> str:
     return json.dumps(whole, allow_nan=False, indent=2)
 
 
+def line_by_line(fields: Mapping[str, Any]) -> str:
+    """A document with one key a line, so that long values don't fill the screen.
+
+    Raises:
+        ValueError: For a number that is not finite.
+    """
+    pairs = ((json.dumps(key), json.dumps(fields[key], allow_nan=False)) for key in fields)
+    return "{\n" + ",\n".join(f"  {key}: {value}" for key, value in pairs) + "\n}"
+
+
 def sweep_document(run: Run) -> str:
     """What ``dlprof sweep --json`` prints."""
     return json_document(
@@ -92,13 +102,8 @@ def brief_document(text: str) -> str:
     """
     whole: dict[str, Any] = json.loads(text)
     whole |= whole.get("recommendation") or {}
-    answer = {
-        key: _BRIEF.get(key, _as_it_is)(whole[key])
-        for key in (*_HEAD, *_BRIEF)
-        if whole.get(key) not in (None, [], "")
-    }
-    lines = (f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in answer.items())
-    return "{\n" + ",\n".join(lines) + "\n}"
+    kept = (key for key in (*_HEAD, *_BRIEF) if whole.get(key) not in (None, [], ""))
+    return line_by_line({key: _BRIEF.get(key, _as_it_is)(whole[key]) for key in kept})
 
 
 def _as_it_is(value: Any) -> Any:

@@ -15,7 +15,6 @@ from dlprof.report.document import (
     Chart,
     Document,
     Facts,
-    Piece,
     Section,
     Span,
     Text,
@@ -35,27 +34,14 @@ _TO_THE_MINUTE = len("2026-01-01T00:00")
 
 
 def baseline_document(name: str, history: Sequence[BaselineEntry]) -> str:
-    """What ``dlprof baseline show --json`` prints.
-
-    Args:
-        name: The file's.
-        history: All its entries.
-    """
-    document = {
-        "schema_version": BASELINE_SCHEMA_VERSION,
-        "file": name,
-        "keys": [{"key": key, "runs": runs} for key, runs in _by_key(history)],
-    }
+    """What ``dlprof baseline show --json`` prints of a file and all its entries."""
+    keys = [{"key": key, "runs": runs} for key, runs in _by_key(history)]
+    document = {"schema_version": BASELINE_SCHEMA_VERSION, "file": name, "keys": keys}
     return json.dumps(to_json(document), allow_nan=False, indent=2)
 
 
 def baseline_report(name: str, history: Sequence[BaselineEntry]) -> Document:
-    """The latest run beside those it can be compared with; the details have all kinds of runs.
-
-    Args:
-        name: The file's.
-        history: All its entries.
-    """
+    """The latest run beside those it can be compared with; the details have all kinds of runs."""
     kinds = list(_by_key(history))
     of = f" of {counted(len(kinds), 'kind')}" if len(kinds) > 1 else ""
     rows: list[tuple[str, Words]] = [
@@ -72,10 +58,7 @@ def baseline_report(name: str, history: Sequence[BaselineEntry]) -> Document:
         answer=(Facts(tuple(rows)), *chart),
         hints=(Text(Span("Details: -v", "soft")),),
         details=tuple(
-            Section(
-                _name(key),
-                (Facts(tuple(_kind(key, runs))), *_chart(runs, _MOST_ROWS)),
-            )
+            Section(_name(key), (Facts(tuple(_kind(key, runs))), *_chart(runs, _MOST_ROWS)))
             for key, runs in kinds
         ),
     )
@@ -110,11 +93,8 @@ def _chart(runs: Sequence[BaselineEntry], most: int) -> Iterator[Text | Chart]:
     left_out = max(0, len(runs) - most)
     if left_out:
         yield Text(Span(f"{counted(left_out, 'earlier run')} not shown", "soft"))
-    yield Chart(
-        label="run",
-        unit="a sample",
-        bars=tuple(_bar(run, middle) for run in runs[left_out:]),
-    )
+    bars = tuple(_bar(run, middle) for run in runs[left_out:])
+    yield Chart(label="run", unit="a sample", bars=bars)
 
 
 def _bar(run: BaselineEntry, middle: float) -> Bar:
@@ -122,12 +102,8 @@ def _bar(run: BaselineEntry, middle: float) -> Bar:
     if not _is_figure(run):
         return Bar(label=when, pieces=(), figure=MISSING, note=commit)
     value = run.figures[_METRIC]
-    return Bar(
-        label=when,
-        pieces=(Piece(value),),
-        figure=seconds_text(value),
-        note=f"{percent(value / middle - 1)} {commit}".strip(),
-    )
+    against = f"{percent(value / middle - 1)} {commit}".strip()
+    return Bar.of(when, value, seconds_text(value), against)
 
 
 def _is_figure(run: BaselineEntry) -> bool:

@@ -5,18 +5,17 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 from dlprof.errors import FileError
 from dlprof.gate.wording import amount, percent
+from dlprof.records import Estimate
 from dlprof.records.gate import (
     CHECK_SCHEMA_VERSION,
     CheckReport,
     GateResult,
     GateState,
-    StageShift,
     TargetCheck,
 )
 from dlprof.report.document import (
@@ -25,15 +24,17 @@ from dlprof.report.document import (
     Column,
     Document,
     Facts,
-    Piece,
     Section,
     Span,
     Table,
     Text,
     Tone,
     Words,
+    facts,
     items,
+    section,
 )
+from dlprof.report.documents import line_by_line
 from dlprof.report.gate.wording import (
     STATE_WORDS,
     advice,
@@ -60,11 +61,7 @@ _MOST_TEXT = 1000
 
 
 def check_report(check: CheckReport) -> Document:
-    """The verdict, what to do, and what it rests on.
-
-    Args:
-        check: What came out.
-    """
+    """The verdict, what to do, and what it rests on."""
     return dataclasses.replace(check_answer(check), details=tuple(check_details(check)))
 
 
@@ -73,20 +70,18 @@ def check_answer(check: CheckReport) -> Document:
     targets = named_targets(check)
     return Document(
         title=f"{state_word(check)}: {headline(check)}",
-        answer=(
-            Facts(tuple(_answer(check, targets))),
-            *_pictured(targets[0][1]),
-        ),
+        answer=(Facts(tuple(_answer(check, targets))), *_pictured(targets[0][1])),
         hints=(Text(Span("Details: -v", "soft")),),
     )
 
 
 def check_details(check: CheckReport) -> Iterator[Section]:
     """Where it was measured, then one section a target, the worst first; made when asked for."""
-    yield Section("Measured on", (Facts(tuple(_place(check))),))
+    yield from section("Measured on", facts(_place(check)))
     targets = named_targets(check)
     pictured = _pictured(targets[0][1])
-    yield from (_target(name, target, pictured) for name, target in targets)
+    for name, target in targets:
+        yield from _target(name, target, pictured)
 
 
 def _answer(
@@ -149,36 +144,25 @@ def _stages(target: TargetCheck, most: int) -> Iterator[Chart]:
     That a start takes longer is in the table: it is no time of a sample.
     """
     stages = [stage for stage in target.verdict.stages if stage.stage != "startup"]
-    if stages:
-        yield Chart(
-            kind="signed",
-            label="stage",
-            unit="a sample",
-            bars=tuple(map(_stage, stages[:most])),
-        )
+    bars = []
+    for stage in stages[:most]:
+        low, high = (None if end is None else -end for end in (stage.high_s, stage.low_s))
+        shift = Estimate(value=-stage.shift_s, low=low, high=high)
+        figure, note = amount(stage.shift_s, "s"), stage_line(stage)
+        bars.append(Bar.of(short(stage.stage), shift, figure, note))
+    if bars:
+        yield Chart(kind="signed", label="stage", unit="a sample", bars=tuple(bars))
 
 
-def _stage(stage: StageShift) -> Bar:
-    return Bar(
-        label=short(stage.stage),
-        pieces=(Piece(-stage.shift_s),),
-        figure=amount(stage.shift_s, "s"),
-        low=None if stage.high_s is None else -stage.high_s,
-        high=None if stage.low_s is None else -stage.low_s,
-        note=stage_line(stage),
-    )
-
-
-def _target(name: str, target: TargetCheck, seen: Sequence[Chart]) -> Section:
+def _target(name: str, target: TargetCheck, seen: Sequence[Chart]) -> Iterator[Section]:
     """All that a target's verdict rests on, without the charts that are in the answer."""
     verdict = target.verdict
     charts = (chart for chart in _stages(target, len(verdict.stages)) if chart not in seen)
     open_gates = [gate for gate in verdict.gates if gate.state != "pass"]
     said = [gate.explanation for gate in open_gates if gate.reason != "not_measured"]
-    remarks = (short(text, _MOST_TEXT) for text in (*said, *notes(target)))
-    blocks = (_metrics(verdict.gates), *charts, items(remarks))
+    remarks = items(short(text, _MOST_TEXT) for text in (*said, *notes(target)))
     title = f"{name}: {STATE_WORDS[verdict.state]}"
-    return Section(title, tuple(block for block in blocks if block is not None))
+    yield from section(title, _metrics(verdict.gates), *charts, remarks)
 
 
 def _metrics(gates: Sequence[GateResult]) -> Table | None:
@@ -187,20 +171,17 @@ def _metrics(gates: Sequence[GateResult]) -> Table | None:
     if not found:
         return None
 
-    def column(title: str, cells: Iterable[str], keep: int | None, *, left: bool = True) -> Column:
-        return Column(title=title, cells=list(cells), keep=keep, left=left)
-
     tones = {word: _TONES[state] for state, word in STATE_WORDS.items() if state != "pass"}
     # Only the first view of a metric has a state; the label of the others is the view alone.
-    names = (f"{row.metric}{row.view}" if row.state else row.view.strip() for row in found)
+    names = [f"{row.metric}{row.view}" if row.state else row.view.strip() for row in found]
     return Table(
         (
-            column("metric", names, None),
-            column("base", (row.base for row in found), 1, left=False),
-            column("change", (row.change for row in found), 2, left=False),
-            column("worse by", (row.shift for row in found), 8),
-            column("limit", (row.limit for row in found), 3, left=False),
-            column("verdict", (row.state for row in found), 9),
+            Column("metric", names, left=True),
+            Column("base", [row.base for row in found], 1),
+            Column("change", [row.change for row in found], 2),
+            Column("worse by", [row.shift for row in found], 8, left=True),
+            Column("limit", [row.limit for row in found], 3),
+            Column("verdict", [row.state for row in found], 9, left=True),
         ),
         tuple(tones.get(row.state, "") for row in found),
     )
@@ -221,13 +202,7 @@ def check_document(check: CheckReport) -> str:
     Raises:
         ValueError: For a number that is not finite; checks made by ``dlprof.gate`` have none.
     """
-    fields: dict[str, Any] = to_json(check)
-    lines = (f"  {json.dumps(key)}: {_value(value)}" for key, value in fields.items())
-    return "{\n" + ",\n".join(lines) + "\n}"
-
-
-def _value(value: Any) -> str:
-    return json.dumps(value, allow_nan=False)
+    return line_by_line(to_json(check))
 
 
 def read_check(text: str, name: str) -> CheckReport:
