@@ -85,6 +85,7 @@ class Column:
         keep: How long it stays where columns have to go: the lowest goes first; ``None`` stays.
         left: Whether it is text, aligned left.
         links: Where its cells lead on a page, one a row; empty where they lead nowhere.
+        note: What it means, said below the table as long as it is shown.
     """
 
     title: str
@@ -92,6 +93,7 @@ class Column:
     keep: int | None = None
     left: bool = False
     links: Sequence[str] = ()
+    note: str = ""
 
     @property
     def is_shown(self) -> bool:

@@ -104,6 +104,8 @@ def _lines(block: Block) -> Iterator[str]:
             yield from _table(
                 [column.title for column in shown], rows, [column.left for column in shown]
             )
+            if notes := tuple(column.note for column in shown if column.note):
+                yield from ("", *_lines(Items(notes)))
         case Chart(kind="lanes"):
             yield from (_lane(bar) for bar in block.bars)
         case Chart():

@@ -148,3 +148,5 @@ def _add_table(parent: Element, table: Table) -> None:
     if len(rows) > _MOST_ROWS:
         more = f"{len(rows) - _MOST_ROWS:,} more rows are in the run file (-o run.csv has all)."
         SubElement(parent, "p", {"class": "soft"}).text = more
+    if notes := tuple(column.note for column in table.columns if column.note):
+        _add(parent, Items(notes))

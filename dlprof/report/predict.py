@@ -16,6 +16,7 @@ from dlprof.report.document import (
     Column,
     Document,
     Facts,
+    Items,
     Span,
     Table,
     Text,
@@ -82,7 +83,7 @@ def forecast_report(run: Run, forecast: Forecast, *, whole: bool = False) -> Doc
         ),
         hints=tuple(_last(run, "every row")),
         details=(
-            *section("Configurations", _table(forecast, rows), items(_about_rows(forecast, rows))),
+            *section("Configurations", *_table(forecast, rows)),
             *section("Assumed", items(forecast.notes)),
             *section("Calibration", Text(_calibrated(forecast.calibrated))),
         ),
@@ -166,12 +167,20 @@ def _last(run: Run, more: str) -> Iterator[Block]:
     yield Text(Span(f"{said} ({more})", "soft"))
 
 
-def _table(forecast: Forecast, rows: Sequence[Row]) -> Table:
+def _table(forecast: Forecast, rows: Sequence[Row]) -> Iterator[Block]:
     found = [row.prediction for row in rows]
     rates = [_rate(row) for row in rows]
     measured = [value_text(r.measured.samples_per_s) if r.measured else "" for r in rows]
+    trials = counted(sum(len(row.measured.trials) for row in rows if row.measured), "trial")
+    whole = any(row.measured and row.prediction.epoch_batches_per_s for row in rows)
+    over = ", over whole epochs as the predictions are" if whole else ""
+    beyond = next((f"{r.name} does not keep {r.beyond}." for r in rows if r.beyond), "")
+    roles = [
+        f"recommended: the cheapest {WITHIN} of the best." if forecast.pick is not None else "",
+        f"too much: {beyond}" if beyond else "",
+    ]
     columns = (
-        Column("", [_role(row, forecast) for row in rows], 20, left=True),
+        Column("", [_role(r, forecast) for r in rows], 20, left=True, note=" ".join(roles).strip()),
         *setting_columns([row.config for row in rows]),
         Column(_unit(rows), [format_rate(rate.value) for rate in rates]),
         Column("95% CI", [interval_text(rate) for rate in rates], 18),
@@ -182,9 +191,13 @@ def _table(forecast: Forecast, rows: Sequence[Row]) -> Table:
         Column("shm", [format_bytes(each.shm_bytes) for each in found], 4),
         Column("1st batch", [format_duration(each.startup_s) for each in found], 6),
         Column("files", [_count(each.open_files) for each in found], 2),
-        Column("measured", measured, 16),
+        Column("measured", measured, 16, note=f"measured: what {trials} of this run gave{over}."),
     )
-    return Table(columns, tuple("good" if r.config == forecast.pick else "" for r in rows))
+    yield Table(columns, tuple("good" if r.config == forecast.pick else "" for r in rows))
+    if hidden := len(forecast.rows) - len(rows):
+        verb = "is" if hidden == 1 else "are"
+        more = f"{counted(hidden, 'more configuration')} that {verb} no faster: --json shows all."
+        yield Items((more,))
 
 
 def _count(value: int | None) -> str:
@@ -196,24 +209,6 @@ def _role(row: Row, forecast: Forecast) -> str:
         return "recommended"
     default = row.config == Config(batch_size=row.config.batch_size)
     return "too much" if row.beyond else "default" if default else ""
-
-
-def _about_rows(forecast: Forecast, rows: Sequence[Row]) -> Iterator[Words]:
-    """What the rows are."""
-    if forecast.pick is not None:
-        yield f"recommended: the cheapest {WITHIN} of the best."
-    trials = [trial for row in rows if row.measured for trial in row.measured.trials]
-    if trials:
-        whole = any(row.prediction.epoch_batches_per_s for row in rows)
-        over = ", over whole epochs as the predictions are" if whole else ""
-        yield f"measured: what {counted(len(trials), 'trial')} of this run gave{over}."
-    beyond = next((row for row in rows if row.beyond), None)
-    if beyond is not None:
-        yield f"too much: {beyond.name} does not keep {beyond.beyond}."
-    hidden = len(forecast.rows) - len(rows)
-    if hidden:
-        verb = "is" if hidden == 1 else "are"
-        yield f"{counted(hidden, 'more configuration')} that {verb} no faster: --json shows all."
 
 
 def _calibrated(found: Calibrated) -> str:

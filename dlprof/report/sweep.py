@@ -284,54 +284,65 @@ def _to_measure(advice: Recommendation) -> Iterator[Block]:
 
 
 def _table(run: Run, rows: Sequence[Row]) -> Iterator[Block]:
-    """All configurations, and what the columns mean, as far as they occur."""
     if not rows:
         return
-    seen = [row.seen for row in rows]
-    ratios = [row.relative for row in rows]
-    unclear = [ratio is not None and ratio.is_wide for ratio in ratios]
-    relative = [
-        "unclear" if wide else ratio_text(ratio.value if ratio else None)
-        for ratio, wide in zip(ratios, unclear, strict=True)
-    ]
+    seen, roles = [row.seen for row in rows], [row.role for row in rows]
+    unclear = [row.relative is not None and row.relative.is_wide for row in rows]
+    ratios = [ratio_text(row.relative.value if row.relative else None) for row in rows]
+    relative = ["unclear" if wide else each for each, wide in zip(ratios, unclear, strict=True)]
+    against = PICK if PICK in roles else "fastest"
+    whole = "" if run.header.target.batches_per_epoch is None else ", over whole epochs"
+    noisy = "; unclear: too noisy to say." if any(unclear) else "."
+    tie = f"tie: likely {WITHIN} of the best." if TIE in roles else ""
     columns = (
-        Column("", [row.role for row in rows], left=True),
+        Column("", roles, left=True, note=tie),
         *setting_columns([row.config for row in rows]),
         Column("samples/s", [value_text(row.rate) for row in rows]),
         Column("95% CI", [interval_text(row.rate) for row in rows], 10),
-        Column("predicted", [value_text(row.predicted) for row in rows], 11),
-        Column("relative", relative, 8),
+        Column(
+            "predicted",
+            [value_text(row.predicted) for row in rows],
+            11,
+            note="predicted: by the model, before the configuration was measured.",
+        ),
+        Column(
+            "relative", relative, 8, note=f"relative: speed against the {against}{whole}{noisy}"
+        ),
         Column("wait", [percent_text(row.wait_fraction) for row in rows], 9),
         Column("copy", [format_duration(each.copy_s) for each in seen], 9),
-        Column("1st batch", [format_duration(each.startup_s) for each in seen], 6),
-        Column("restart", [format_duration(each.epoch_turnover_s) for each in seen], 4),
+        Column(
+            "1st batch",
+            [format_duration(each.startup_s) for each in seen],
+            6,
+            note="1st batch: time to the first batch.",
+        ),
+        Column(
+            "restart",
+            [format_duration(each.epoch_turnover_s) for each in seen],
+            4,
+            note="restart: from one epoch to the next.",
+        ),
         Column("memory", [format_bytes(each.pss_bytes) for each in seen], 5),
         Column("shm", [format_bytes(each.shm_bytes) for each in seen], 2),
-        Column("cores", [_cores(each.own_cpu_cores, each.available_cpu_cores) for each in seen], 1),
+        Column(
+            "cores",
+            [_cores(each.own_cpu_cores, each.available_cpu_cores) for each in seen],
+            1,
+            note="cores: used/available.",
+        ),
         Column("trials", [str(len(each.trials) or MISSING) for each in seen], 3),
-        Column("", ["noisy" if each.noisy else "" for each in seen], 7, left=True),
+        Column(
+            "",
+            ["noisy" if each.noisy else "" for each in seen],
+            7,
+            left=True,
+            note="noisy: other processes, a quota or drift disturbed a trial.",
+        ),
     )
     shown = tuple(column for column in columns if {*column.cells} - {"", MISSING})
-    yield Table(shown, tuple(_ROLES.get(row.role, "") for row in rows))
-    against = PICK if any(row.role == PICK for row in rows) else "fastest"
-    whole = "" if run.header.target.batches_per_epoch is None else ", over whole epochs"
-    legend = {
-        f"relative: speed against the {against}{whole}.": True,
-        "unclear: too noisy to say.": any(unclear),
-        f"tie: likely {WITHIN} of the best.": any(row.role == TIE for row in rows),
-        "predicted: by the model, before the configuration was measured.": any(
-            row.predicted is not None for row in rows
-        ),
-        "1st batch: time to the first batch. restart: from one epoch to the next.": any(
-            each.startup_s is not None for each in seen
-        ),
-        "cores: used/available.": any(each.own_cpu_cores is not None for each in seen),
-        "noisy: other processes, a quota or drift disturbed a trial.": any(
-            each.noisy for each in seen
-        ),
-    }
-    notes = (note for note, occurs in legend.items() if occurs)
-    yield Items((*notes, *run.header.target.notes))
+    yield Table(shown, tuple(_ROLES.get(role, "") for role in roles))
+    if run.header.target.notes:
+        yield Items(run.header.target.notes)
 
 
 def _cores(own: float | None, available: float | None) -> str:

@@ -160,6 +160,9 @@ class _Writer:
             style = _STYLES[tone] if place else "bold"
             text = indent + (" " * _GAP).join(cells).rstrip()
             yield Line(text, style, no_wrap=True, overflow="ignore")
+        if notes := tuple(column.note for column in columns if column.note):
+            yield Line()
+            yield from self._block(Items(notes), indent)
 
     def _fitting(self, columns: Sequence[Column], width: int) -> list[Column]:
         """The columns that say something and fit; numbers are never cut, whole columns go."""

@@ -208,11 +208,11 @@ def test_a_sweep_that_measured_all_of_its_plan_has_nothing_to_count() -> None:
 
 def test_speeds_are_called_those_of_whole_epochs_where_their_length_is_known() -> None:
     made = example_run_without_advice()
-    text = drawn(sweep_report(made), 80, verbose=True)
+    text = drawn(sweep_report(made), 200, verbose=True)
     assert "relative: speed against the recommended, over whole epochs." in text
     endless = dataclasses.replace(made.header.target, batches_per_epoch=None, length=None)
     made = dataclasses.replace(made, header=dataclasses.replace(made.header, target=endless))
-    text = drawn(sweep_report(made), 80, verbose=True)
+    text = drawn(sweep_report(made), 200, verbose=True)
     assert "relative: speed against the recommended." in text
 
 
