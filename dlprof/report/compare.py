@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dlprof.advise.compare import Comparison, Part, SideInfo
 from dlprof.report.document import (
     Bar,
-    Chart,
     Column,
     Document,
     Facts,
@@ -17,7 +16,10 @@ from dlprof.report.document import (
     Table,
     Text,
     Words,
+    chart,
+    hint,
     items,
+    known,
     section,
 )
 from dlprof.report.documents import json_document
@@ -31,17 +33,19 @@ def compare_document(comparison: Comparison) -> str:
 
 def comparison_report(comparison: Comparison) -> Document:
     """How much slower one of two runs is, and why."""
-    doubts = comparison.doubts
+    doubts, parts = comparison.doubts, comparison.parts
+    # Each part is a factor; the bars are logarithms, which add up.
+    bars = (Bar.of(part.title, part.log_ratio, factor_text(part.factor.value)) for part in parts)
     more = f" (and {len(doubts) - 1} more)" if len(doubts) > 1 else ""
     return Document(
         title=f"{_place(comparison.a)} and {_place(comparison.b)}",
         answer=(
             Text(Span(comparison.verdict, "strong")),
             Facts(tuple(_sides(comparison))),
-            *_chart(comparison.parts),
+            *known(chart(bars, "part", "factor", "signed")),
             *(Text(Span(doubt + more, "warn")) for doubt in doubts[:1]),
         ),
-        hints=(Text(Span("Details: -v", "soft")),),
+        hints=hint("Details: -v"),
         details=tuple(_details(comparison)),
     )
 
@@ -54,13 +58,6 @@ def _sides(comparison: Comparison) -> Iterator[tuple[str, Words]]:
     for name, side in (("A", comparison.a), ("B", comparison.b)):
         noisy = f", {side.noisy} of {len(side.trials)} trials noisy" if side.noisy else ""
         yield name, f"{_place(side)}: {rate_text(side.samples_per_s)}{noisy}"
-
-
-def _chart(parts: tuple[Part, ...]) -> Iterator[Chart]:
-    """Each part as a factor; the bars are logarithms, which add up."""
-    if parts:
-        bars = tuple(Bar.of(p.title, p.log_ratio, factor_text(p.factor.value)) for p in parts)
-        yield Chart(label="part", unit="factor", kind="signed", bars=bars)
 
 
 def _details(comparison: Comparison) -> Iterator[Section]:

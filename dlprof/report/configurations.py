@@ -12,7 +12,7 @@ from dlprof.advise.candidates import Candidate, gather
 from dlprof.advise.situation import Situation
 from dlprof.advise.speeds import speeds_of
 from dlprof.records import Config, Estimate, Run
-from dlprof.report.document import Bar, Chart, Column, Tone
+from dlprof.report.document import Bar, Chart, Column, Tone, chart
 from dlprof.units import MISSING, format_rate
 
 PICK = "recommended"
@@ -159,7 +159,7 @@ def rates_chart(
     *,
     unit: str = "samples/s",
     most: int = MOST_BARS,
-) -> Iterator[Chart]:
+) -> Chart | None:
     """The best rate by ``num_workers``, that of the recommended and the present one their own.
 
     Args:
@@ -183,9 +183,8 @@ def rates_chart(
         rest, room = [place for place in pool if place not in kept], most - len(kept)
         even = {rest[round(k * (len(rest) - 1) / max(1, room - 1))] for k in range(room) if rest}
         found = [found[place] for place in sorted({*kept, *even})]
-    if len(found) > 1:
-        bars = tuple(_bar(each, pick, present) for each in found)
-        yield Chart(label="workers", unit=unit, bars=bars)
+    bars = [_bar(each, pick, present) for each in found]
+    return chart(bars, "workers", unit) if len(found) > 1 else None
 
 
 def _bar(each: Rated, pick: Config | None, present: Config | None) -> Bar:

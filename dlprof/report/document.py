@@ -173,6 +173,9 @@ class Bar:
         )
 
 
+ChartKind = Literal["bars", "signed", "share", "lanes"]
+
+
 @record(frozen=True, slots=True, kw_only=True)
 class Chart:
     """Horizontal bars.
@@ -189,7 +192,7 @@ class Chart:
     bars: tuple[Bar, ...]
     label: str = ""
     unit: str = ""
-    kind: Literal["bars", "signed", "share", "lanes"] = "bars"
+    kind: ChartKind = "bars"
 
 
 @record(frozen=True, slots=True)
@@ -309,10 +312,28 @@ class Document:
     appendix: tuple[Section, ...] = ()
 
 
+def chart(
+    bars: Iterable[Bar], label: str = "", unit: str = "", kind: ChartKind = "bars"
+) -> Chart | None:
+    """A chart of the bars that there are; ``None`` without any."""
+    found = tuple(bars)
+    return Chart(bars=found, label=label, unit=unit, kind=kind) if found else None
+
+
+def hint(said: str, command: str = "") -> tuple[Block, ...]:
+    """What steps back behind an answer, and the command that goes with it."""
+    lead = Text(Span(said, "soft"))
+    return (lead, Code(command, "sh")) if command else (lead,)
+
+
+def known(*blocks: Block | None) -> tuple[Block, ...]:
+    """The blocks that there are."""
+    return tuple(block for block in blocks if block is not None)
+
+
 def section(title: str, *blocks: Block | None) -> Iterator[Section]:
     """A section of the blocks that there are; none without any."""
-    found = tuple(each for each in blocks if each is not None)
-    if found:
+    if found := known(*blocks):
         yield Section(title, found)
 
 

@@ -9,7 +9,19 @@ from dlprof.machine.neighbours import Neighbours
 from dlprof.machine.overview import Overview
 from dlprof.machine.profiles import MachineProfile
 from dlprof.records import GpuInfo, Machine
-from dlprof.report.document import Bar, Chart, Code, Document, Facts, Section, Span, Text, Words
+from dlprof.report.document import (
+    Bar,
+    Document,
+    Facts,
+    Section,
+    Span,
+    Text,
+    Words,
+    chart,
+    facts,
+    hint,
+    known,
+)
 from dlprof.report.documents import json_document
 from dlprof.report.labels import cores_text, percent_text, processes_text
 from dlprof.units import MISSING, counted, format_bytes, format_duration
@@ -50,8 +62,7 @@ def profiles_report(profiles: Sequence[MachineProfile]) -> Document:
         title="Machines for --machine NAME",
         answer=(
             Facts(rows),
-            Text(Span("What one offers, and its sources:", "soft")),
-            Code("dlprof machine --machine NAME", "sh"),
+            *hint("What one offers, and its sources:", "dlprof machine --machine NAME"),
         ),
     )
 
@@ -61,11 +72,13 @@ def machine_report(overview: Overview) -> Document:
     machine, neighbours = overview.machine, overview.neighbours
     watched = format_duration(neighbours.watched_s)
     name = machine.hostname or "this machine"
+    users = _users(neighbours, _MOST_BARS)
+    bars = (Bar.of(user, cores, f"{cores:.2f}", note) for user, cores, note in users)
     title, use = f"What {name} offers", f"Who uses it, watched for {watched}"
     return Document(
         title=title,
-        answer=(Facts(tuple(_answer(machine, neighbours))), *_use(neighbours)),
-        hints=(Text(Span(f"Watched {name} for {watched} · details: -v", "soft")),),
+        answer=known(facts(_answer(machine, neighbours)), chart(bars, "used by", "cores")),
+        hints=hint(f"Watched {name} for {watched} · details: -v"),
         details=(
             Section(title, (Facts(tuple(_offer(overview))),)),
             Section(use, (Facts(tuple(_activity(neighbours))),)),
@@ -130,13 +143,6 @@ def _free(machine: Machine, neighbours: Neighbours) -> Words:
         Span(f"{cores_text(free)} of {usable:g} usable", "warn"),
         ": other processes slow down what you measure",
     )
-
-
-def _use(neighbours: Neighbours) -> Iterator[Chart]:
-    users = _users(neighbours, _MOST_BARS)
-    bars = tuple(Bar.of(user, cores, f"{cores:.2f}", note) for user, cores, note in users)
-    if bars:
-        yield Chart(bars=bars, label="used by", unit="cores")
 
 
 def _users(neighbours: Neighbours, most: int) -> Iterator[tuple[str, float, str]]:

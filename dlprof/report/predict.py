@@ -22,7 +22,9 @@ from dlprof.report.document import (
     Text,
     Words,
     facts,
+    hint,
     items,
+    known,
     section,
 )
 from dlprof.report.documents import json_document
@@ -74,14 +76,16 @@ def forecast_report(run: Run, forecast: Forecast, *, whole: bool = False) -> Doc
         answer=(
             *first(run),
             Facts(tuple(_answer(run, forecast))),
-            *rates_chart(
-                [Rated(row.config, _rate(row), _note(row)) for row in forecast.rows],
-                forecast.pick,
-                unit=_unit(forecast.rows),
-                most=MOST_BARS - 1,
+            *known(
+                rates_chart(
+                    [Rated(row.config, _rate(row), _note(row)) for row in forecast.rows],
+                    forecast.pick,
+                    unit=_unit(forecast.rows),
+                    most=MOST_BARS - 1,
+                )
             ),
         ),
-        hints=tuple(_last(run, "every row")),
+        hints=hint(f"{about_file(run)} (every row)"),
         details=(
             *section("Configurations", *_table(forecast, rows)),
             *section("Assumed", items(forecast.notes)),
@@ -160,11 +164,6 @@ def _note(row: Row) -> str:
 
 def _unit(rows: Sequence[Row]) -> str:
     return "batches/s" if rows[0].prediction.samples_per_s is None else "samples/s"
-
-
-def _last(run: Run, more: str) -> Iterator[Block]:
-    said = about_file(run) if run.path else "Details: -v"
-    yield Text(Span(f"{said} ({more})", "soft"))
 
 
 def _table(forecast: Forecast, rows: Sequence[Row]) -> Iterator[Block]:
@@ -257,7 +256,7 @@ def feed_report(run: Run, feed: Feed) -> Document:
             Facts(tuple(_feed_rows(feed))),
             Code(difference(feed.config, None)),
         ),
-        hints=tuple(_last(run, "what it rests on")),
+        hints=hint(f"{about_file(run)} (what it rests on)"),
         details=(
             *section("Needs", facts(_needs(feed))),
             *section("Assumed", items(feed.notes)),

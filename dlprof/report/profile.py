@@ -21,20 +21,21 @@ from dlprof.report.document import (
     Bar,
     Block,
     Chart,
-    Code,
     Column,
     Document,
     Facts,
     Items,
     Piece,
     Section,
-    Span,
     Table,
     Text,
     Tone,
     Words,
+    chart,
     facts,
+    hint,
     items,
+    known,
     section,
 )
 from dlprof.report.findings import answer, cards
@@ -71,7 +72,7 @@ def profile_report(run: Run) -> Document:
         unknown = "nothing could be measured"
     if diagnosis is None or unknown:
         row = Facts((("Bottleneck", f"not known: {unknown}"),))
-        return Document(title=title_of(run), answer=(row,), hints=tuple(_last(run, 0)))
+        return Document(title=title_of(run), answer=(row,), hints=_last(run, 0))
     mine = [each for each in run.explanations if each.config == diagnosis.config]
     traced = mine[-1] if mine else None
     plain = [trial for trial in run.completed if trial.config == diagnosis.config]
@@ -81,9 +82,9 @@ def profile_report(run: Run) -> Document:
         answer=(
             *(first(run) if mine else ()),  # else findings are all that there is
             Facts(tuple(_answer(diagnosis, traced, trial))),
-            *_lanes(traced),
+            *known(_lanes(traced)),
         ),
-        hints=tuple(_last(run, len(diagnosis.findings) - 1)),
+        hints=_last(run, len(diagnosis.findings) - 1),
         details=tuple(_details(run, diagnosis, traced, trial)),
     )
 
@@ -115,10 +116,10 @@ def _wait(trial: Trial, traced: Explanation | None) -> str:
     return f"{text} ({', '.join(parts)})" if parts else text
 
 
-def _lanes(traced: Explanation | None) -> Iterator[Chart]:
+def _lanes(traced: Explanation | None) -> Chart | None:
     """A batch's way: what a worker does with it, what the main process does."""
-    if traced is None or not traced.stages:
-        return
+    if traced is None:
+        return None
     known = {stage.name: stage for stage in traced.stages}
     several = traced.config.num_workers
     worker = "worker" if several == 1 else f"worker 0-{several - 1}"
@@ -132,19 +133,16 @@ def _lanes(traced: Explanation | None) -> Iterator[Chart]:
         pieces = [Piece(s.mean_s, STAGES[s.name], format_duration(s.mean_s)) for s in stages]
         if pieces:
             bars.append(Bar(label=label, pieces=tuple(pieces)))
-    if bars:
-        yield Chart(bars=tuple(bars), kind="lanes", unit="seconds a batch")
+    return chart(bars, unit="seconds a batch", kind="lanes")
 
 
-def _last(run: Run, more: int) -> Iterator[Block]:
+def _last(run: Run, more: int) -> tuple[Block, ...]:
     """What else there is, and where."""
-    said = about_file(run)
-    if more > 0:
-        said += f" ({counted(more, 'more finding')})"
-    pictured = run.path and any(timeline.batch for timeline in run.timelines)
-    yield Text(Span(f"{said} · timeline:" if pictured else said, "soft"))
-    if pictured:
-        yield Code(f"dlprof report {shlex.quote(run.path)} -o trace.perfetto.json", "sh")
+    said = about_file(run) + (f" ({counted(more, 'more finding')})" if more > 0 else "")
+    if not run.path or not any(timeline.batch for timeline in run.timelines):
+        return hint(said)
+    command = f"dlprof report {shlex.quote(run.path)} -o trace.perfetto.json"
+    return hint(f"{said} · timeline:", command)
 
 
 def _details(
@@ -195,7 +193,7 @@ def stage_sections(traced: Explanation) -> Iterator[Section]:
     """
     if traced.stages:
         yield from section("Stages, per batch", _stages(traced.stages))
-    yield from section("Where batches are, on average", *_places(traced))
+    yield from section("Where batches are, on average", _places(traced))
     if traced.samples is not None and traced.samples.count:
         yield from section("Single samples", items(_samples(traced.samples)))
     if traced.transforms:
@@ -225,7 +223,7 @@ def _stages(stages: Sequence[Stage]) -> Table:
     )
 
 
-def _places(traced: Explanation) -> Iterator[Block]:
+def _places(traced: Explanation) -> Chart | None:
     """How many batches are at each place of their way; where they pile up is said."""
     way: tuple[StageName, ...] = (*_WORKERS, *_MAIN)
     found = [(name, traced.waiting_batches[name]) for name in way if name in traced.waiting_batches]
@@ -236,8 +234,7 @@ def _places(traced: Explanation) -> Iterator[Block]:
         note = "piles up" if name == pile and most >= _PILE_BATCHES else ""
         tone: Tone = "warn" if name in _QUEUES else ""
         bars.append(Bar.of(STAGES[name], count, f"{count:.1f}", note, tone))
-    if bars:
-        yield Chart(label="stage", unit="batches", bars=tuple(bars))
+    return chart(bars, "stage", "batches")
 
 
 def _samples(samples: SampleCosts) -> Iterator[Words]:

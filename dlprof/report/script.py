@@ -12,10 +12,8 @@ from dlprof.report.document import (
     Block,
     Card,
     Chart,
-    Code,
     Column,
     Document,
-    Facts,
     Items,
     Piece,
     Section,
@@ -23,7 +21,11 @@ from dlprof.report.document import (
     Table,
     Text,
     Words,
+    chart,
+    facts,
+    hint,
     items,
+    known,
     section,
 )
 from dlprof.report.documents import json_document
@@ -71,11 +73,10 @@ def script_report(run: Run) -> Document:
         answer=(
             # What is wrong with the data, before anything on its speed.
             *(Text(Span(_wrong(each), "bad")) for each in run.findings if _is_of_data(each)),
-            Facts(tuple(_answer(run))),
-            *_chart(run),
+            *known(facts(_answer(run)), _chart(run)),
             *_shortfall(run),
         ),
-        hints=tuple(_last(run)),
+        hints=_last(run),
         details=tuple(_details(run)),
     )
 
@@ -134,16 +135,15 @@ def _by_wait(run: Run) -> list[WatchedLoader]:
     return sorted(run.watched, key=lambda each: each.waited_s, reverse=True)
 
 
-def _chart(run: Run) -> Iterator[Chart]:
+def _chart(run: Run) -> Chart | None:
     """How each loader's loop went: waiting, and the step."""
     shown = [each for each in _by_wait(run)[:_MOST_BARS] if each.batches]
-    bars = tuple(
+    bars = (
         _loop(each, each.name, "wait", "" if each.config is None else each.config.text)
         for each in shown
         if each.wait_fraction is not None
     )
-    if bars:
-        yield Chart(bars=bars, label="loader", kind="share")
+    return chart(bars, "loader", kind="share")
 
 
 def _loop(loader: WatchedLoader, label: str, waited: str, note: str = "") -> Bar:
@@ -163,15 +163,16 @@ def _shortfall(run: Run) -> Iterator[Block]:
     if script is None or script.ending == "running":
         yield Text(_CUT_OFF if run.watched else f"{_CUT_OFF} No loader had been seen by then.")
     if not run.watched and script is not None:
-        yield from filter(None, [items(script.notes)])
+        yield from known(items(script.notes))
 
 
-def _last(run: Run) -> Iterator[Block]:
-    if run.path:
-        more = len(run.findings) - 1
-        found = f" ({counted(more, 'more finding')})" if more > 0 else ""
-        yield Text(Span(f"Run file {run.path}{found} · all of it:", "soft"))
-        yield Code(f"dlprof report {shlex.quote(run.path)} -v", "sh")
+def _last(run: Run) -> tuple[Block, ...]:
+    if not run.path:
+        return ()
+    more = len(run.findings) - 1
+    found = f" ({counted(more, 'more finding')})" if more > 0 else ""
+    command = f"dlprof report {shlex.quote(run.path)} -v"
+    return hint(f"Run file {run.path}{found} · all of it:", command)
 
 
 def _details(run: Run) -> Iterator[Section]:

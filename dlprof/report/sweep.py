@@ -50,7 +50,9 @@ from dlprof.report.document import (
     Tone,
     Words,
     facts,
+    hint,
     items,
+    known,
     section,
 )
 from dlprof.report.labels import (
@@ -100,7 +102,7 @@ def sweep_report(run: Run) -> Document:
     return Document(
         title=title_of(run),
         answer=(*first(run), Facts((("Recommended", f"nothing: {why}"), *_shortfall(run)))),
-        hints=tuple(_last(run, None)),
+        hints=_last(run, None),
         details=tuple(_details(run, None)),
     )
 
@@ -118,10 +120,10 @@ def recommendation_report(run: Run, advice: Recommendation, *, again: str = "") 
         answer=(
             *first(run),
             Facts(tuple(_answer(run, advice))),
-            *_chart(run, advice),
+            *known(_chart(run, advice)),
             Code(difference(advice.config, present_of(run))),
         ),
-        hints=tuple(_last(run, advice)),
+        hints=_last(run, advice),
         details=tuple(_details(run, advice, again)),
     )
 
@@ -232,14 +234,13 @@ def _shortfall(run: Run) -> Iterator[tuple[str, Words]]:
         yield "Cut off", f"the sweep {how}; --resume continues it"
 
 
-def _last(run: Run, advice: Recommendation | None) -> Iterator[Block]:
+def _last(run: Run, advice: Recommendation | None) -> tuple[Block, ...]:
     """Where the rest is, and what to run next."""
     if advice is not None and advice.measure_there:
-        yield Text(Span(f"{about_file(run)} · check it on the machine in question:", "soft"))
-        yield Code(advice.measure_there[0].command, "sh")
-    elif run.path:
-        yield Text(Span(f"{about_file(run)} · all of it:", "soft"))
-        yield Code(f"dlprof report {shlex.quote(run.path)} -o report.html", "sh")
+        said = f"{about_file(run)} · check it on the machine in question:"
+        return hint(said, advice.measure_there[0].command)
+    command = f"dlprof report {shlex.quote(run.path)} -o report.html"
+    return hint(f"{about_file(run)} · all of it:", command) if run.path else ()
 
 
 def about_file(run: Run) -> str:
@@ -247,7 +248,7 @@ def about_file(run: Run) -> str:
     return f"Run file {run.path} · details: -v" if run.path else "Details: -v"
 
 
-def _chart(run: Run, advice: Recommendation) -> Iterator[Chart]:
+def _chart(run: Run, advice: Recommendation) -> Chart | None:
     pick, present = advice.config, present_of(run)
     shown = []
     for each in advice.rates:
@@ -257,7 +258,7 @@ def _chart(run: Run, advice: Recommendation) -> Iterator[Chart]:
             notes += ["same within noise"] if ratio.low <= 1 <= ratio.high else []
         notes += [f"95% CI {interval_text(rate)}"] if rate.is_wide else []
         shown.append(Rated(each.config, rate, ", ".join(notes), first=each.measured))
-    yield from rates_chart(shown, pick, present)
+    return rates_chart(shown, pick, present)
 
 
 def _details(run: Run, advice: Recommendation | None, again: str = "") -> Iterator[Section]:

@@ -20,18 +20,19 @@ from dlprof.records.transfer import (
 )
 from dlprof.report.document import (
     Bar,
-    Block,
     Chart,
-    Code,
     Column,
     Document,
-    Facts,
     Section,
     Span,
     Table,
     Text,
     Words,
+    chart,
+    facts,
+    hint,
     items,
+    known,
     section,
 )
 from dlprof.report.documents import json_document
@@ -57,20 +58,18 @@ def transfer_document(found: Transfers) -> str:
 
 def transfer_report(found: Transfers) -> Document:
     """What copies cost, and what pinned memory changes."""
-    said, rows = "Details: -v", list(_answer(found))
-    hints: list[Block] = [Text(Span(said, "soft"))]
+    hints = hint("Details: -v")
     if found.accelerator is not None:  # what a copy alone can't say, and the command that does
         target = shlex.quote(found.batch.target) if found.batch and found.batch.target else "TARGET"
-        hints = [Text(Span(f"{said} · how much of it a training loop waits for:", "soft"))]
-        hints.append(Code(f"dlprof sweep {target} --pin-memory both", "sh"))
+        said = "Details: -v · how much of it a training loop waits for:"
+        hints = hint(said, f"dlprof sweep {target} --pin-memory both")
     return Document(
         title=f"Copies to the device on {found.machine.hostname}",
         answer=(
             *(Text(Span(warning, "warn")) for warning in found.warnings),
-            Facts(tuple(rows)),
-            *(chart for device in found.devices[:1] for chart in _chart(device)),
+            *known(facts(_answer(found)), *map(_chart, found.devices[:1])),
         ),
-        hints=tuple(hints),
+        hints=hints,
         details=tuple(_details(found)),
     )
 
@@ -166,7 +165,7 @@ def _cell(device: DeviceTransfer, memory: Memory, mode: CopyMode, size: int) -> 
     return next(cells, None)
 
 
-def _chart(device: DeviceTransfer) -> Iterator[Chart]:
+def _chart(device: DeviceTransfer) -> Chart | None:
     """Bandwidth of some sizes, the smallest and the largest among them."""
     cells = _best_way(device)
     if len(cells) > _MOST_BARS:
@@ -180,8 +179,7 @@ def _chart(device: DeviceTransfer) -> Iterator[Chart]:
         rate = cell.time_s.inverse.times(cell.bytes / 1e9)
         figure = _gigabytes(cell.bytes_per_s)
         bars.append(Bar.of(format_bytes(cell.bytes), rate, figure, note))
-    if bars:
-        yield Chart(label=f"{cells[0].memory} copy", unit="GB/s", bars=tuple(bars))
+    return chart(bars, f"{cells[0].memory} copy" if cells else "", "GB/s")
 
 
 def _details(found: Transfers) -> Iterator[Section]:

@@ -19,6 +19,7 @@ from dlprof.report.document import (
     Span,
     Text,
     Words,
+    hint,
 )
 from dlprof.report.gate.wording import short
 from dlprof.store.codec import to_json
@@ -56,7 +57,7 @@ def baseline_report(name: str, history: Sequence[BaselineEntry]) -> Document:
     return Document(
         title=f"Baseline {short(name)}",
         answer=(Facts(tuple(rows)), *chart),
-        hints=(Text(Span("Details: -v", "soft")),),
+        hints=hint("Details: -v"),
         details=tuple(
             Section(_name(key), (Facts(tuple(_kind(key, runs))), *_chart(runs, _MOST_ROWS)))
             for key, runs in kinds

@@ -23,15 +23,16 @@ from dlprof.report.document import (
     Chart,
     Column,
     Document,
-    Facts,
     Section,
     Span,
     Table,
-    Text,
     Tone,
     Words,
+    chart,
     facts,
+    hint,
     items,
+    known,
     section,
 )
 from dlprof.report.documents import line_by_line
@@ -70,8 +71,8 @@ def check_answer(check: CheckReport) -> Document:
     targets = named_targets(check)
     return Document(
         title=f"{state_word(check)}: {headline(check)}",
-        answer=(Facts(tuple(_answer(check, targets))), *_pictured(targets[0][1])),
-        hints=(Text(Span("Details: -v", "soft")),),
+        answer=known(facts(_answer(check, targets)), _pictured(targets[0][1])),
+        hints=hint("Details: -v"),
     )
 
 
@@ -132,13 +133,13 @@ def _certainty(check: CheckReport) -> str:
     return ", ".join(said)
 
 
-def _pictured(target: TargetCheck) -> tuple[Chart, ...]:
+def _pictured(target: TargetCheck) -> Chart | None:
     """The chart of the answer: where the time went, if it is time that fails the check."""
     slower = any(gate.state == "fail" and gate.unit == "s" for gate in target.verdict.gates)
-    return tuple(_stages(target, _MOST_STAGES)) if slower else ()
+    return _stages(target, _MOST_STAGES) if slower else None
 
 
-def _stages(target: TargetCheck, most: int) -> Iterator[Chart]:
+def _stages(target: TargetCheck, most: int | None = None) -> Chart | None:
     """Where the time of a sample went: what got slower leads to the left.
 
     That a start takes longer is in the table: it is no time of a sample.
@@ -150,19 +151,18 @@ def _stages(target: TargetCheck, most: int) -> Iterator[Chart]:
         shift = Estimate(value=-stage.shift_s, low=low, high=high)
         figure, note = amount(stage.shift_s, "s"), stage_line(stage)
         bars.append(Bar.of(short(stage.stage), shift, figure, note))
-    if bars:
-        yield Chart(kind="signed", label="stage", unit="a sample", bars=tuple(bars))
+    return chart(bars, "stage", "a sample", "signed")
 
 
-def _target(name: str, target: TargetCheck, seen: Sequence[Chart]) -> Iterator[Section]:
+def _target(name: str, target: TargetCheck, seen: Chart | None) -> Iterator[Section]:
     """All that a target's verdict rests on, without the charts that are in the answer."""
     verdict = target.verdict
-    charts = (chart for chart in _stages(target, len(verdict.stages)) if chart not in seen)
+    stages = _stages(target)
     open_gates = [gate for gate in verdict.gates if gate.state != "pass"]
     said = [gate.explanation for gate in open_gates if gate.reason != "not_measured"]
     remarks = items(short(text, _MOST_TEXT) for text in (*said, *notes(target)))
     title = f"{name}: {STATE_WORDS[verdict.state]}"
-    yield from section(title, _metrics(verdict.gates), *charts, remarks)
+    yield from section(title, _metrics(verdict.gates), None if stages == seen else stages, remarks)
 
 
 def _metrics(gates: Sequence[GateResult]) -> Table | None:

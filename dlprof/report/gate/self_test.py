@@ -7,7 +7,18 @@ from collections.abc import Iterator, Sequence
 from dlprof.gate.wording import amount, percent
 from dlprof.records.gate import TargetCheck
 from dlprof.records.self_test import SelfTest, Sight
-from dlprof.report.document import Bar, Chart, Document, Facts, Span, Text, Words, facts, section
+from dlprof.report.document import (
+    Bar,
+    Chart,
+    Document,
+    Span,
+    Words,
+    chart,
+    facts,
+    hint,
+    known,
+    section,
+)
 from dlprof.report.documents import line_by_line
 from dlprof.report.gate.wording import STATE_WORDS, short
 from dlprof.store.codec import to_json
@@ -36,8 +47,8 @@ def self_test_report(test: SelfTest) -> Document:
     }
     return Document(
         title="Self-test of dlprof check",
-        answer=(Facts(tuple(_answer(test))), *_chart(test.sights)),
-        hints=(Text(Span("Details: -v", "soft")),),
+        answer=known(facts(_answer(test)), _chart(test.sights)),
+        hints=hint("Details: -v"),
         details=(
             *section("Verdicts", facts((name, _verdict(run)) for name, run in runs.items())),
             *section("What fails a check here", facts(reach.items())),
@@ -59,12 +70,11 @@ def _verdict(check: TargetCheck) -> str:
     return f"{STATE_WORDS[check.verdict.state]} after {format_duration(check.measured_s)}"
 
 
-def _chart(sights: Sequence[Sight]) -> Iterator[Chart]:
+def _chart(sights: Sequence[Sight]) -> Chart | None:
     """The smallest slowdown of the service time that fails, by how long is measured."""
-    if len(sights) > 1:
-        shown = (*sights[: _MOST_BARS - 1], *sights[_MOST_BARS - 1 :][-1:])
-        bars = (Bar.of(str(each.quads), each.slowdown, _slowdown(each)) for each in shown)
-        yield Chart(label="ABBA blocks", unit="detectable", bars=tuple(bars))
+    shown = (*sights[: _MOST_BARS - 1], *sights[_MOST_BARS - 1 :][-1:]) if len(sights) > 1 else ()
+    bars = (Bar.of(str(each.quads), each.slowdown, _slowdown(each)) for each in shown)
+    return chart(bars, "ABBA blocks", "detectable")
 
 
 def _slowdown(sight: Sight) -> str:
