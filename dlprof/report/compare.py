@@ -6,22 +6,7 @@ import math
 from collections.abc import Iterator
 
 from dlprof.advise.compare import Comparison, Part, SideInfo
-from dlprof.report.document import (
-    Bar,
-    Column,
-    Document,
-    Facts,
-    Section,
-    Span,
-    Table,
-    Text,
-    Words,
-    chart,
-    hint,
-    items,
-    known,
-    section,
-)
+from dlprof.report import document as doc
 from dlprof.report.documents import json_document
 from dlprof.report.labels import end_text, interval_text, rate_text
 
@@ -31,21 +16,23 @@ def compare_document(comparison: Comparison) -> str:
     return json_document(comparison)
 
 
-def comparison_report(comparison: Comparison) -> Document:
+def comparison_report(comparison: Comparison) -> doc.Document:
     """How much slower one of two runs is, and why."""
     doubts, parts = comparison.doubts, comparison.parts
     # Each part is a factor; the bars are logarithms, which add up.
-    bars = (Bar.of(part.title, part.log_ratio, factor_text(part.factor.value)) for part in parts)
+    bars = (
+        doc.Bar.of(part.title, part.log_ratio, factor_text(part.factor.value)) for part in parts
+    )
     more = f" (and {len(doubts) - 1} more)" if len(doubts) > 1 else ""
-    return Document(
+    return doc.Document(
         title=f"{_place(comparison.a)} and {_place(comparison.b)}",
         answer=(
-            Text(Span(comparison.verdict, "strong")),
-            Facts(tuple(_sides(comparison))),
-            *known(chart(bars, "part", "factor", "signed")),
-            *(Text(Span(doubt + more, "warn")) for doubt in doubts[:1]),
+            doc.Text(doc.Span(comparison.verdict, "strong")),
+            doc.Facts(tuple(_sides(comparison))),
+            *doc.known(doc.chart(bars, "part", "factor", "signed")),
+            *(doc.Text(doc.Span(doubt + more, "warn")) for doubt in doubts[:1]),
         ),
-        hints=hint("Details: -v"),
+        hints=doc.hint("Details: -v"),
         details=tuple(_details(comparison)),
     )
 
@@ -54,45 +41,47 @@ def _place(side: SideInfo) -> str:
     return f"{side.target} on {side.hostname}"
 
 
-def _sides(comparison: Comparison) -> Iterator[tuple[str, Words]]:
+def _sides(comparison: Comparison) -> Iterator[tuple[str, doc.Words]]:
     for name, side in (("A", comparison.a), ("B", comparison.b)):
         noisy = f", {side.noisy} of {len(side.trials)} trials noisy" if side.noisy else ""
         yield name, f"{_place(side)}: {rate_text(side.samples_per_s)}{noisy}"
 
 
-def _details(comparison: Comparison) -> Iterator[Section]:
+def _details(comparison: Comparison) -> Iterator[doc.Section]:
     sides = {
         name: f"{side.cpu_model}, {side.config.text}, {side.run_file}"
         for name, side in (("A", comparison.a), ("B", comparison.b))
     }
-    yield from section("Compared", Facts((*sides.items(), ("pairs", comparison.pairing))))
-    yield from section("Parts of the difference", _table(comparison.parts))
-    yield from section(
+    yield from doc.section("Compared", doc.Facts((*sides.items(), ("pairs", comparison.pairing))))
+    yield from doc.section("Parts of the difference", _table(comparison.parts))
+    yield from doc.section(
         "What each part rests on",
-        items(
+        doc.items(
             f"{part.title}: {part.explanation}"
             for part in comparison.parts
             if part.code != "remainder"
         ),
     )
     unknown = (f"{title}: {why}" for title, why in comparison.unknown.items())
-    yield from section("Not recorded in these runs (counted as unexplained)", items(unknown))
-    yield from section("Doubts", items(comparison.doubts))
+    yield from doc.section(
+        "Not recorded in these runs (counted as unexplained)", doc.items(unknown)
+    )
+    yield from doc.section("Doubts", doc.items(comparison.doubts))
 
 
-def _table(parts: tuple[Part, ...]) -> Table:
+def _table(parts: tuple[Part, ...]) -> doc.Table:
     """The parts, whose factors multiply to the whole and whose logarithms add up to it."""
     product = math.prod(part.factor.value for part in parts)
     whole = sum(part.log_ratio.value for part in parts)
     factors = [*(factor_text(part.factor.value) for part in parts), factor_text(product)]
     logs = [*(f"{part.log_ratio.value:+.3f}" for part in parts), f"{whole:+.3f}"]
     intervals = [interval_text(part.factor, end_text) for part in parts]
-    return Table(
+    return doc.Table(
         (
-            Column("part", [*(part.title for part in parts), "B over A"], left=True),
-            Column("factor", factors),
-            Column("95% CI", [*intervals, ""], 2),
-            Column("log", logs, 1),
+            doc.Column("part", [*(part.title for part in parts), "B over A"], left=True),
+            doc.Column("factor", factors),
+            doc.Column("95% CI", [*intervals, ""], 2),
+            doc.Column("log", logs, 1),
         )
     )
 

@@ -9,24 +9,12 @@ from dlprof.machine.neighbours import Neighbours
 from dlprof.machine.overview import Overview
 from dlprof.machine.profiles import MachineProfile
 from dlprof.records import GpuInfo, Machine
-from dlprof.report.document import (
-    Bar,
-    Document,
-    Facts,
-    Section,
-    Span,
-    Text,
-    Words,
-    chart,
-    facts,
-    hint,
-    known,
-)
+from dlprof.report import document as doc
 from dlprof.report.documents import json_document
 from dlprof.report.labels import cores_text, percent_text, processes_text
 from dlprof.units import MISSING, counted, format_bytes, format_duration
 
-_Row = tuple[str, Words]
+_Row = tuple[str, doc.Words]
 
 # Users who have a bar of their own; the others are summed. The details name more of them.
 _MOST_BARS = 3
@@ -55,42 +43,44 @@ def profiles_document(profiles: Sequence[MachineProfile]) -> str:
     return json_document(profiles=profiles)
 
 
-def profiles_report(profiles: Sequence[MachineProfile]) -> Document:
+def profiles_report(profiles: Sequence[MachineProfile]) -> doc.Document:
     """The machines that dlprof knows by name."""
     rows: tuple[_Row, ...] = tuple((each.name, each.description) for each in profiles)
-    return Document(
+    return doc.Document(
         title="Machines for --machine NAME",
         answer=(
-            Facts(rows),
-            *hint("What one offers, and its sources:", "dlprof machine --machine NAME"),
+            doc.Facts(rows),
+            *doc.hint("What one offers, and its sources:", "dlprof machine --machine NAME"),
         ),
     )
 
 
-def machine_report(overview: Overview) -> Document:
+def machine_report(overview: Overview) -> doc.Document:
     """What is free on the machine, what limits a job there, and who uses it."""
     machine, neighbours = overview.machine, overview.neighbours
     watched = format_duration(neighbours.watched_s)
     name = machine.hostname or "this machine"
     users = _users(neighbours, _MOST_BARS)
-    bars = (Bar.of(user, cores, f"{cores:.2f}", note) for user, cores, note in users)
+    bars = (doc.Bar.of(user, cores, f"{cores:.2f}", note) for user, cores, note in users)
     title, use = f"What {name} offers", f"Who uses it, watched for {watched}"
-    return Document(
+    return doc.Document(
         title=title,
-        answer=known(facts(_answer(machine, neighbours)), chart(bars, "used by", "cores")),
-        hints=hint(f"Watched {name} for {watched} · details: -v"),
+        answer=doc.known(
+            doc.facts(_answer(machine, neighbours)), doc.chart(bars, "used by", "cores")
+        ),
+        hints=doc.hint(f"Watched {name} for {watched} · details: -v"),
         details=(
-            Section(title, (Facts(tuple(_offer(overview))),)),
-            Section(use, (Facts(tuple(_activity(neighbours))),)),
+            doc.Section(title, (doc.Facts(tuple(_offer(overview))),)),
+            doc.Section(use, (doc.Facts(tuple(_activity(neighbours))),)),
         ),
     )
 
 
-def profile_report(profile: MachineProfile) -> Document:
+def profile_report(profile: MachineProfile) -> doc.Document:
     """A machine profile."""
     title = f"Machine profile {profile.name}"
     rows = tuple(_profile(profile, profile.to_machine()))
-    return Document(title=title, answer=(Text(Span(title, "strong")), Facts(rows)))
+    return doc.Document(title=title, answer=(doc.Text(doc.Span(title, "strong")), doc.Facts(rows)))
 
 
 def _profile(profile: MachineProfile, machine: Machine) -> Iterator[_Row]:
@@ -132,15 +122,15 @@ def _answer(machine: Machine, neighbours: Neighbours) -> Iterator[_Row]:
         yield "GPU use", f"{used} of {len(cards)} run processes{most}"
 
 
-def _free(machine: Machine, neighbours: Neighbours) -> Words:
+def _free(machine: Machine, neighbours: Neighbours) -> doc.Words:
     if neighbours.free_cores is None:
         return f"not known: {neighbours.unavailable.get('busy_cores', 'the system has no figures')}"
     usable = machine.usable_cores
     free = min(neighbours.free_cores, usable)
     if free >= (1 - _BUSY_SHARE) * usable:
-        return (Span("nearly all", "good"), f" of {usable:g} usable")
+        return (doc.Span("nearly all", "good"), f" of {usable:g} usable")
     return (
-        Span(f"{cores_text(free)} of {usable:g} usable", "warn"),
+        doc.Span(f"{cores_text(free)} of {usable:g} usable", "warn"),
         ": other processes slow down what you measure",
     )
 

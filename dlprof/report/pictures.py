@@ -19,24 +19,7 @@ from dlprof.records import (
     Trial,
     UsageSample,
 )
-from dlprof.report.document import (
-    Bar,
-    Block,
-    Chart,
-    Code,
-    Column,
-    Document,
-    Piece,
-    Plot,
-    Point,
-    Series,
-    Table,
-    Text,
-    Timeline,
-    Words,
-    facts,
-    section,
-)
+from dlprof.report import document as doc
 from dlprof.report.export.batches import batches, since_first
 from dlprof.report.labels import (
     END_TEXTS,
@@ -56,7 +39,7 @@ _MOST_TRIALS = 1000
 _MOST_POINTS = 400
 
 
-def with_pictures(document: Document, run: Run) -> Document:
+def with_pictures(document: doc.Document, run: Run) -> doc.Document:
     """A document with what only a page shows.
 
     Args:
@@ -67,67 +50,67 @@ def with_pictures(document: Document, run: Run) -> Document:
     return dataclasses.replace(
         document,
         pictures=(
-            *section("Throughput", *_throughput(run, advice)),
-            *section("Where a batch's time goes", *_stages(run.explanations)),
-            *section("Batches over time", *_timeline(run)),
+            *doc.section("Throughput", *_throughput(run, advice)),
+            *doc.section("Where a batch's time goes", *_stages(run.explanations)),
+            *doc.section("Batches over time", *_timeline(run)),
         ),
         appendix=(
-            *section("Use these settings", *_snippets(run, advice)),
-            *section("CPU and GPU over time", *_usage(run)),
-            *section("Memory", *_memory(run)),
-            *section("GPUs", gpus_table(t for t in run.completed if t.purpose == "measure")),
-            *section("Trials", *_trials(run)),
-            *section("Machine and run", facts(_facts(run))),
+            *doc.section("Use these settings", *_snippets(run, advice)),
+            *doc.section("CPU and GPU over time", *_usage(run)),
+            *doc.section("Memory", *_memory(run)),
+            *doc.section("GPUs", gpus_table(t for t in run.completed if t.purpose == "measure")),
+            *doc.section("Trials", *_trials(run)),
+            *doc.section("Machine and run", doc.facts(_facts(run))),
         ),
     )
 
 
-def _snippets(run: Run, advice: Recommendation | None) -> Iterator[Block]:
+def _snippets(run: Run, advice: Recommendation | None) -> Iterator[doc.Block]:
     if advice is not None:
-        yield from (Text("Python"), Code(render_python(run, advice)))
-        yield from (Text("Lightning"), Code(render_lightning(run, advice)))
-        yield from (Text("Hugging Face Trainer"), Code(trainer_arguments(advice.config)))
-        yield from (Text("TOML"), Code(render_toml(run, advice), "toml"))
+        yield from (doc.Text("Python"), doc.Code(render_python(run, advice)))
+        yield from (doc.Text("Lightning"), doc.Code(render_lightning(run, advice)))
+        yield from (doc.Text("Hugging Face Trainer"), doc.Code(trainer_arguments(advice.config)))
+        yield from (doc.Text("TOML"), doc.Code(render_toml(run, advice), "toml"))
 
 
-def _throughput(run: Run, advice: Recommendation | None) -> Iterator[Block]:
+def _throughput(run: Run, advice: Recommendation | None) -> Iterator[doc.Block]:
     """Rates over workers, the model as lines, trials' configurations as points."""
     rates = () if advice is None else advice.rates
     measured = [each for each in rates if each.measured]
     if len({each.config.num_workers for each in rates}) < 2 or advice is None:
         return
     points = (_point(each, each.config.num_workers, advice) for each in measured[:_MOST_POINTS])
-    yield Plot(
+    yield doc.Plot(
         title="samples/s by num_workers: predictions as lines, measurements as points",
         x="num_workers",
         y="samples/s",
-        series=(*_lines(run), Series("measured, 95% CI", tuple(points))),
+        series=(*_lines(run), doc.Series("measured, 95% CI", tuple(points))),
     )
     cells = {} if run.prediction is None else {c.config: c for c in run.prediction.cells}
     both = [(cells[each.config], each) for each in measured if each.config in cells]
     if len(both) > 1:
         points = (_point(each, cell.samples_per_s.value) for cell, each in both[:_MOST_POINTS])
-        yield Plot(
+        yield doc.Plot(
             title="Model check: measured over predicted samples/s; on the line they agree",
             x="predicted samples/s",
             y="measured samples/s",
             diagonal=True,
-            series=(Series("configurations", tuple(points)),),
+            series=(doc.Series("configurations", tuple(points)),),
         )
 
 
-def _point(each: ConfigRate, x: float, advice: Recommendation | None = None) -> Point:
+def _point(each: ConfigRate, x: float, advice: Recommendation | None = None) -> doc.Point:
     """The rate of a configuration, over anything; the recommended one stands out."""
     label = f"{each.config.text}: {rate_text(each.samples_per_s)}"
     picked = advice is not None and each.config == advice.config
-    return Point(x, each.samples_per_s, label, "good" if picked else "")
+    return doc.Point(x, each.samples_per_s, label, "good" if picked else "")
 
 
-def _lines(run: Run) -> Iterator[Series]:
+def _lines(run: Run) -> Iterator[doc.Series]:
     """The best prediction by workers, a line for each prefetch factor."""
     cells = () if run.prediction is None else run.prediction.cells
     for prefetch in sorted({cell.config.prefetch_factor or 0 for cell in cells}):
-        best: dict[int, Point] = {}
+        best: dict[int, doc.Point] = {}
         for cell in cells:
             workers = cell.config.num_workers
             if (cell.config.prefetch_factor or 0) not in {prefetch, 0}:
@@ -135,13 +118,13 @@ def _lines(run: Run) -> Iterator[Series]:
             rate = cell.epoch_samples_per_s or cell.samples_per_s.value
             if workers not in best or rate > best[workers].y.value:
                 said = f"{cell.config.text}: {format_rate(rate)} samples/s, predicted"
-                best[workers] = Point(workers, Estimate(value=rate), said)
+                best[workers] = doc.Point(workers, Estimate(value=rate), said)
         points = tuple(best[workers] for workers in sorted(best))
         if prefetch and len(points) > 1:
-            yield Series(f"predicted, prefetch_factor={prefetch}", points, line=True)
+            yield doc.Series(f"predicted, prefetch_factor={prefetch}", points, line=True)
 
 
-def _stages(explanations: Sequence[Explanation]) -> Iterator[Chart]:
+def _stages(explanations: Sequence[Explanation]) -> Iterator[doc.Chart]:
     """CPU time, run-queue delay and blocked time of each stage that knows them apart."""
     for traced in explanations[-1:]:
         bars = []
@@ -153,17 +136,17 @@ def _stages(explanations: Sequence[Explanation]) -> Iterator[Chart]:
                 "blocked": stage.io_s,
             }
             pieces = tuple(
-                Piece(seconds, kind, format_duration(seconds))
+                doc.Piece(seconds, kind, format_duration(seconds))
                 for kind, seconds in spent.items()
                 if seconds is not None and seconds > 0
             )
-            whole = (Piece(max(0.0, stage.mean_s), name, figure),)
-            bars.append(Bar(label=name, pieces=pieces or whole, figure=figure))
+            whole = (doc.Piece(max(0.0, stage.mean_s), name, figure),)
+            bars.append(doc.Bar(label=name, pieces=pieces or whole, figure=figure))
         if bars:
-            yield Chart(bars=tuple(bars), label="stage", unit="seconds a batch")
+            yield doc.Chart(bars=tuple(bars), label="stage", unit="seconds a batch")
 
 
-def _timeline(run: Run) -> Iterator[Timeline]:
+def _timeline(run: Run) -> Iterator[doc.Timeline]:
     """The first batches of the last traced trial: workers, receiving, the consumer."""
     for recorded in [each for each in run.timelines if each.batch][-1:]:
         tracks: dict[int, str] = {}
@@ -178,13 +161,13 @@ def _timeline(run: Run) -> Iterator[Timeline]:
                     done.setdefault(each.track, []).append((*span, f"batch {batch.number}"))
         if done:
             title = f"{shown} of {len(recorded.batch)} batches"
-            yield Timeline(title, {tracks[track]: done[track] for track in sorted(done)})
+            yield doc.Timeline(title, {tracks[track]: done[track] for track in sorted(done)})
 
 
-def _usage(run: Run) -> Iterator[Plot]:
+def _usage(run: Run) -> Iterator[doc.Plot]:
     """What the trials and everybody else used, in the order of measuring."""
     began = _moment(run.header.started_at)
-    found: dict[str, list[Point]] = {}
+    found: dict[str, list[doc.Point]] = {}
     for trial in run.trials[:: len(run.trials) // _MOST_POINTS + 1]:
         started = _moment(trial.started_at)
         if began is None or started is None:
@@ -204,14 +187,14 @@ def _usage(run: Run) -> Iterator[Plot]:
             for name, value in shown.items():
                 if value is not None:
                     said = f"{trial.id} {trial.config.text}: {value:.2f}, {name}"
-                    found.setdefault(name, []).append(Point(at_s, Estimate(value=value), said))
+                    found.setdefault(name, []).append(doc.Point(at_s, Estimate(value=value), said))
     if any(len(points) > 1 for points in found.values()):
-        yield Plot(
+        yield doc.Plot(
             title="busy cores while trials ran",
             x="seconds since the run began",
             y="cores",
             series=tuple(
-                Series(name, tuple(points[:: len(points) // _MOST_POINTS + 1]), line=True)
+                doc.Series(name, tuple(points[:: len(points) // _MOST_POINTS + 1]), line=True)
                 for name, points in found.items()
             ),
         )
@@ -225,7 +208,7 @@ def _moment(text: str) -> datetime | None:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def _memory(run: Run) -> Iterator[Chart]:
+def _memory(run: Run) -> Iterator[doc.Chart]:
     """The largest peak of each number of workers."""
     peaks: dict[int, int] = {}
     for trial in run.completed:
@@ -234,17 +217,19 @@ def _memory(run: Run) -> Iterator[Chart]:
             workers = trial.config.num_workers
             peaks[workers] = max(size, peaks.get(workers, 0))
     if len(peaks) > 1:
-        yield Chart(
+        yield doc.Chart(
             label="workers",
             unit="peak memory of the process tree (PSS)",
             bars=tuple(
-                Bar(label=str(n), pieces=(Piece(size, "memory"),), figure=format_bytes(size))
+                doc.Bar(
+                    label=str(n), pieces=(doc.Piece(size, "memory"),), figure=format_bytes(size)
+                )
                 for n, size in sorted(peaks.items())
             ),
         )
 
 
-def gpus_table(trials: Iterable[Trial]) -> Table | None:
+def gpus_table(trials: Iterable[Trial]) -> doc.Table | None:
     """A row for each card: medians over trials, the peak of the memory; ``None`` without cards.
 
     Args:
@@ -262,28 +247,30 @@ def gpus_table(trials: Iterable[Trial]) -> Table | None:
     def known(usages: Sequence[GpuUsage], name: str) -> list[float]:
         return [value for usage in usages if (value := getattr(usage, name)) is not None]
 
-    def column(title: str, name: str, shown: Callable[[float], str], *, most: bool) -> Column:
+    def column(title: str, name: str, shown: Callable[[float], str], *, most: bool) -> doc.Column:
         figures = (known(usages, name) for usages in cards)
         kind: Callable[[list[float]], float] = max if most else statistics.median
-        return Column(title, [shown(kind(each)) if each else MISSING for each in figures])
+        return doc.Column(title, [shown(kind(each)) if each else MISSING for each in figures])
 
     links = (
         [max(known(usages, f"pcie_{name}"), default=MISSING) for name in ("generation", "width")]
         for usages in cards
     )
-    return Table(
+    return doc.Table(
         (
-            Column("card", [f"{usages[-1].index} {usages[-1].name}" for usages in cards]),
+            doc.Column("card", [f"{usages[-1].index} {usages[-1].name}" for usages in cards]),
             column("kernels active", "kernel_active_fraction", percent_text, most=False),
             column("SMs active", "sm_active_fraction", percent_text, most=False),
             column("memory", "memory_used_bytes", format_bytes, most=True),
             column("received/s", "pcie_rx_bytes_per_s", format_bytes, most=False),
-            Column(
+            doc.Column(
                 "link", [MISSING if {*e} == {MISSING} else "gen {} x{}".format(*e) for e in links]
             ),
             column("clock", "sm_clock_hz", lambda hz: f"{hz / 1e9:.2f} GHz", most=False),
             column("power", "power_w", "{:.0f} W".format, most=False),
-            Column("held down by", [", ".join(dict.fromkeys(each)) or MISSING for each in reasons]),
+            doc.Column(
+                "held down by", [", ".join(dict.fromkeys(each)) or MISSING for each in reasons]
+            ),
             column(
                 "other processes", "other_processes", lambda n: processes_text(int(n)), most=True
             ),
@@ -291,7 +278,7 @@ def gpus_table(trials: Iterable[Trial]) -> Table | None:
     )
 
 
-def _trials(run: Run) -> Iterator[Block]:
+def _trials(run: Run) -> Iterator[doc.Block]:
     """Every trial as it was measured."""
     shown = run.trials[:_MOST_TRIALS]
     if not shown:
@@ -300,27 +287,27 @@ def _trials(run: Run) -> Iterator[Block]:
     usages = [trial.usage for trial in shown]
     purposes = {"explain": "traced", "lever": "extra setting"}
     outcomes = [t.outcome + (f": {t.failure.message}" if t.failure else "") for t in shown]
-    yield Table(
+    yield doc.Table(
         (
-            Column("trial", [trial.id for trial in shown], left=True),
-            Column("settings", [trial.config.text for trial in shown], left=True),
-            Column("purpose", [purposes.get(t.purpose, t.purpose) for t in shown], left=True),
-            Column("outcome", outcomes, left=True),
-            Column("rate", [value_text(rate) for rate in rates]),
-            Column("95% CI", [interval_text(rate) for rate in rates]),
-            Column("wait", [percent_text(trial.wait_fraction) for trial in shown]),
-            Column("cores", [cores_text(usage.own_cpu_cores) for usage in usages]),
-            Column("available", [cores_text(usage.available_cpu_cores) for usage in usages]),
-            Column("memory", [format_bytes(usage.pss_peak_bytes) for usage in usages]),
-            Column("window", [format_duration(trial.measured_s) for trial in shown]),
-            Column("", ["noisy" if trial.noisy else "" for trial in shown], left=True),
+            doc.Column("trial", [trial.id for trial in shown], left=True),
+            doc.Column("settings", [trial.config.text for trial in shown], left=True),
+            doc.Column("purpose", [purposes.get(t.purpose, t.purpose) for t in shown], left=True),
+            doc.Column("outcome", outcomes, left=True),
+            doc.Column("rate", [value_text(rate) for rate in rates]),
+            doc.Column("95% CI", [interval_text(rate) for rate in rates]),
+            doc.Column("wait", [percent_text(trial.wait_fraction) for trial in shown]),
+            doc.Column("cores", [cores_text(usage.own_cpu_cores) for usage in usages]),
+            doc.Column("available", [cores_text(usage.available_cpu_cores) for usage in usages]),
+            doc.Column("memory", [format_bytes(usage.pss_peak_bytes) for usage in usages]),
+            doc.Column("window", [format_duration(trial.measured_s) for trial in shown]),
+            doc.Column("", ["noisy" if trial.noisy else "" for trial in shown], left=True),
         )
     )
     if len(shown) < len(run.trials):
-        yield Text(f"{len(run.trials) - len(shown):,} more trials are in the run file.")
+        yield doc.Text(f"{len(run.trials) - len(shown):,} more trials are in the run file.")
 
 
-def _facts(run: Run) -> Iterator[tuple[str, Words]]:
+def _facts(run: Run) -> Iterator[tuple[str, doc.Words]]:
     header, machine = run.header, run.header.machine
     versions = {
         "dlprof": header.dlprof_version,

@@ -9,24 +9,8 @@ from dlprof.advise.predict.forecast import Calibrated, Forecast, Row
 from dlprof.advise.thresholds import WITHIN
 from dlprof.advise.wrong_data import data_findings
 from dlprof.records import Config, Estimate, Run
+from dlprof.report import document as doc
 from dlprof.report.configurations import MOST_BARS, Rated, rates_chart, setting_columns
-from dlprof.report.document import (
-    Block,
-    Code,
-    Column,
-    Document,
-    Facts,
-    Items,
-    Span,
-    Table,
-    Text,
-    Words,
-    facts,
-    hint,
-    items,
-    known,
-    section,
-)
 from dlprof.report.documents import json_document
 from dlprof.report.labels import (
     cores_text,
@@ -62,7 +46,7 @@ def _about(run: Run) -> dict[str, object]:
     return {"run_file": run.path, "target": target, "findings": findings}
 
 
-def forecast_report(run: Run, forecast: Forecast, *, whole: bool = False) -> Document:
+def forecast_report(run: Run, forecast: Forecast, *, whole: bool = False) -> doc.Document:
     """The predictions.
 
     Args:
@@ -71,12 +55,12 @@ def forecast_report(run: Run, forecast: Forecast, *, whole: bool = False) -> Doc
         whole: Whether rows that say nothing new are shown as well.
     """
     rows = _shown(forecast, whole=whole)
-    return Document(
+    return doc.Document(
         title=f"Predicted: {title_of(run)}",
         answer=(
             *first(run),
-            Facts(tuple(_answer(run, forecast))),
-            *known(
+            doc.Facts(tuple(_answer(run, forecast))),
+            *doc.known(
                 rates_chart(
                     [Rated(row.config, _rate(row), _note(row)) for row in forecast.rows],
                     forecast.pick,
@@ -85,23 +69,23 @@ def forecast_report(run: Run, forecast: Forecast, *, whole: bool = False) -> Doc
                 )
             ),
         ),
-        hints=hint(f"{about_file(run)} (every row)"),
+        hints=doc.hint(f"{about_file(run)} (every row)"),
         details=(
-            *section("Configurations", *_table(forecast, rows)),
-            *section("Assumed", items(forecast.notes)),
-            *section("Calibration", Text(_calibrated(forecast.calibrated))),
+            *doc.section("Configurations", *_table(forecast, rows)),
+            *doc.section("Assumed", doc.items(forecast.notes)),
+            *doc.section("Calibration", doc.Text(_calibrated(forecast.calibrated))),
         ),
     )
 
 
-def _answer(run: Run, forecast: Forecast) -> Iterator[tuple[str, Words]]:
+def _answer(run: Run, forecast: Forecast) -> Iterator[tuple[str, doc.Words]]:
     where = forecast.hostname + (", not measured there" if forecast.extrapolated else "")
     yield "Predicted", f"{run.header.target.spec} on {where}: {_conditions(forecast)}"
     picked = next((row for row in forecast.rows if row.config == forecast.pick), None)
     if picked is None:
         yield "Recommended", "nothing: no configuration keeps the machine's limits"
     else:
-        yield "Recommended", Span(picked.config.text, "strong")
+        yield "Recommended", doc.Span(picked.config.text, "strong")
         each = " for each rank" if forecast.conditions.ranks > 1 else ""
         yield "Throughput", rate_text(_rate(picked), _unit(forecast.rows)) + each
         if (wait := _wait(picked)) is not None:
@@ -166,7 +150,7 @@ def _unit(rows: Sequence[Row]) -> str:
     return "batches/s" if rows[0].prediction.samples_per_s is None else "samples/s"
 
 
-def _table(forecast: Forecast, rows: Sequence[Row]) -> Iterator[Block]:
+def _table(forecast: Forecast, rows: Sequence[Row]) -> Iterator[doc.Block]:
     found = [row.prediction for row in rows]
     rates = [_rate(row) for row in rows]
     measured = [value_text(r.measured.samples_per_s) if r.measured else "" for r in rows]
@@ -179,24 +163,28 @@ def _table(forecast: Forecast, rows: Sequence[Row]) -> Iterator[Block]:
         f"too much: {beyond}" if beyond else "",
     ]
     columns = (
-        Column("", [_role(r, forecast) for r in rows], 20, left=True, note=" ".join(roles).strip()),
+        doc.Column(
+            "", [_role(r, forecast) for r in rows], 20, left=True, note=" ".join(roles).strip()
+        ),
         *setting_columns([row.config for row in rows]),
-        Column(_unit(rows), [format_rate(rate.value) for rate in rates]),
-        Column("95% CI", [interval_text(rate) for rate in rates], 18),
-        Column("wait", [percent_text(_wait(row)) for row in rows], 17),
-        Column("bottleneck", [_LIMITS.get(p.bound, p.bound) for p in found], 15, left=True),
-        Column("cores", [cores_text(each.cores) for each in found], 8),
-        Column("memory", [format_bytes(each.pss_bytes) for each in found], 7),
-        Column("shm", [format_bytes(each.shm_bytes) for each in found], 4),
-        Column("1st batch", [format_duration(each.startup_s) for each in found], 6),
-        Column("files", [_count(each.open_files) for each in found], 2),
-        Column("measured", measured, 16, note=f"measured: what {trials} of this run gave{over}."),
+        doc.Column(_unit(rows), [format_rate(rate.value) for rate in rates]),
+        doc.Column("95% CI", [interval_text(rate) for rate in rates], 18),
+        doc.Column("wait", [percent_text(_wait(row)) for row in rows], 17),
+        doc.Column("bottleneck", [_LIMITS.get(p.bound, p.bound) for p in found], 15, left=True),
+        doc.Column("cores", [cores_text(each.cores) for each in found], 8),
+        doc.Column("memory", [format_bytes(each.pss_bytes) for each in found], 7),
+        doc.Column("shm", [format_bytes(each.shm_bytes) for each in found], 4),
+        doc.Column("1st batch", [format_duration(each.startup_s) for each in found], 6),
+        doc.Column("files", [_count(each.open_files) for each in found], 2),
+        doc.Column(
+            "measured", measured, 16, note=f"measured: what {trials} of this run gave{over}."
+        ),
     )
-    yield Table(columns, tuple("good" if r.config == forecast.pick else "" for r in rows))
+    yield doc.Table(columns, tuple("good" if r.config == forecast.pick else "" for r in rows))
     if hidden := len(forecast.rows) - len(rows):
         verb = "is" if hidden == 1 else "are"
         more = f"{counted(hidden, 'more configuration')} that {verb} no faster: --json shows all."
-        yield Items((more,))
+        yield doc.Items((more,))
 
 
 def _count(value: int | None) -> str:
@@ -241,31 +229,31 @@ def feed_text(feed: Feed) -> str:
     return f"Feeding {ranks} at a step of {step} {takes} {workers}, {cores}{bytes_}"
 
 
-def feed_report(run: Run, feed: Feed) -> Document:
+def feed_report(run: Run, feed: Feed) -> doc.Document:
     """What it takes to feed a training step.
 
     Args:
         run: What it was predicted from.
         feed: What it takes.
     """
-    return Document(
+    return doc.Document(
         title=f"Feeding a step: {title_of(run)}",
         answer=(
             *first(run),
-            Text(Span(f"{feed_text(feed)}.", "strong")),
-            Facts(tuple(_feed_rows(feed))),
-            Code(difference(feed.config, None)),
+            doc.Text(doc.Span(f"{feed_text(feed)}.", "strong")),
+            doc.Facts(tuple(_feed_rows(feed))),
+            doc.Code(difference(feed.config, None)),
         ),
-        hints=hint(f"{about_file(run)} (what it rests on)"),
+        hints=doc.hint(f"{about_file(run)} (what it rests on)"),
         details=(
-            *section("Needs", facts(_needs(feed))),
-            *section("Assumed", items(feed.notes)),
-            *section("Calibration", Text(_calibrated(feed.calibrated))),
+            *doc.section("Needs", doc.facts(_needs(feed))),
+            *doc.section("Assumed", doc.items(feed.notes)),
+            *doc.section("Calibration", doc.Text(_calibrated(feed.calibrated))),
         ),
     )
 
 
-def _feed_rows(feed: Feed) -> Iterator[tuple[str, Words]]:
+def _feed_rows(feed: Feed) -> Iterator[tuple[str, doc.Words]]:
     everyone = f", {feed.ranks} ranks together" if feed.ranks > 1 else ""
     yield "Data wait", _fed(feed)
     yield "Workers", f"{_whole(feed.workers)}{' for each rank' if feed.ranks > 1 else ''}"
@@ -298,7 +286,7 @@ def _cores_there(feed: Feed) -> str:
     return f"{there} {verdict}" + (" (not measured there)" if feed.extrapolated else "")
 
 
-def _needs(feed: Feed) -> Iterator[tuple[str, Words]]:
+def _needs(feed: Feed) -> Iterator[tuple[str, doc.Words]]:
     everyone = f", {feed.ranks} ranks together" if feed.ranks > 1 else ""
     yield "storage", _storage(feed, everyone)
     sizes = {"memory": feed.pss_bytes, "shared memory": feed.shm_bytes}

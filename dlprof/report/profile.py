@@ -17,27 +17,7 @@ from dlprof.records import (
     Trial,
     WorkerCosts,
 )
-from dlprof.report.document import (
-    Bar,
-    Block,
-    Chart,
-    Column,
-    Document,
-    Facts,
-    Items,
-    Piece,
-    Section,
-    Table,
-    Text,
-    Tone,
-    Words,
-    chart,
-    facts,
-    hint,
-    items,
-    known,
-    section,
-)
+from dlprof.report import document as doc
 from dlprof.report.findings import answer, cards
 from dlprof.report.labels import (
     STAGES,
@@ -61,7 +41,7 @@ _QUEUES: frozenset[StageName] = frozenset({"pick_up", "queue", "hold_up"})
 """Where batches lie, rather than being worked on."""
 
 
-def profile_report(run: Run) -> Document:
+def profile_report(run: Run) -> doc.Document:
     """What a profile found."""
     diagnosis = run.diagnosis
     found = diagnosis.findings if diagnosis is not None else ()
@@ -71,18 +51,18 @@ def profile_report(run: Run) -> Document:
         # Findings need figures: that there are none must not read as "nothing is wrong".
         unknown = "nothing could be measured"
     if diagnosis is None or unknown:
-        row = Facts((("Bottleneck", f"not known: {unknown}"),))
-        return Document(title=title_of(run), answer=(row,), hints=_last(run, 0))
+        row = doc.Facts((("Bottleneck", f"not known: {unknown}"),))
+        return doc.Document(title=title_of(run), answer=(row,), hints=_last(run, 0))
     mine = [each for each in run.explanations if each.config == diagnosis.config]
     traced = mine[-1] if mine else None
     plain = [trial for trial in run.completed if trial.config == diagnosis.config]
     trial = plain[0] if plain else next(iter(run.trials), None)
-    return Document(
+    return doc.Document(
         title=title_of(run),
         answer=(
             *(first(run) if mine else ()),  # else findings are all that there is
-            Facts(tuple(_answer(diagnosis, traced, trial))),
-            *known(_lanes(traced)),
+            doc.Facts(tuple(_answer(diagnosis, traced, trial))),
+            *doc.known(_lanes(traced)),
         ),
         hints=_last(run, len(diagnosis.findings) - 1),
         details=tuple(_details(run, diagnosis, traced, trial)),
@@ -91,7 +71,7 @@ def profile_report(run: Run) -> Document:
 
 def _answer(
     diagnosis: Diagnosis, traced: Explanation | None, trial: Trial | None
-) -> Iterator[tuple[str, Words]]:
+) -> Iterator[tuple[str, doc.Words]]:
     yield "Profiled", diagnosis.config.text
     if diagnosis.findings or (traced is not None and traced.hooked):
         yield from answer(diagnosis.findings)
@@ -116,7 +96,7 @@ def _wait(trial: Trial, traced: Explanation | None) -> str:
     return f"{text} ({', '.join(parts)})" if parts else text
 
 
-def _lanes(traced: Explanation | None) -> Chart | None:
+def _lanes(traced: Explanation | None) -> doc.Chart | None:
     """A batch's way: what a worker does with it, what the main process does."""
     if traced is None:
         return None
@@ -130,35 +110,35 @@ def _lanes(traced: Explanation | None) -> Chart | None:
     bars = []
     for label, names in lanes:
         stages = (known[name] for name in names if name in known and known[name].mean_s > 0)
-        pieces = [Piece(s.mean_s, STAGES[s.name], format_duration(s.mean_s)) for s in stages]
+        pieces = [doc.Piece(s.mean_s, STAGES[s.name], format_duration(s.mean_s)) for s in stages]
         if pieces:
-            bars.append(Bar(label=label, pieces=tuple(pieces)))
-    return chart(bars, unit="seconds a batch", kind="lanes")
+            bars.append(doc.Bar(label=label, pieces=tuple(pieces)))
+    return doc.chart(bars, unit="seconds a batch", kind="lanes")
 
 
-def _last(run: Run, more: int) -> tuple[Block, ...]:
+def _last(run: Run, more: int) -> tuple[doc.Block, ...]:
     """What else there is, and where."""
     said = about_file(run) + (f" ({counted(more, 'more finding')})" if more > 0 else "")
     if not run.path or not any(timeline.batch for timeline in run.timelines):
-        return hint(said)
+        return doc.hint(said)
     command = f"dlprof report {shlex.quote(run.path)} -o trace.perfetto.json"
-    return hint(f"{said} · timeline:", command)
+    return doc.hint(f"{said} · timeline:", command)
 
 
 def _details(
     run: Run, diagnosis: Diagnosis, traced: Explanation | None, trial: Trial | None
-) -> Iterator[Section]:
-    yield from section("Findings", *cards(diagnosis.findings))
-    yield from section("Use of the machine", facts(_usage(trial, diagnosis.stalls)))
+) -> Iterator[doc.Section]:
+    yield from doc.section("Findings", *cards(diagnosis.findings))
+    yield from doc.section("Use of the machine", doc.facts(_usage(trial, diagnosis.stalls)))
     if traced is not None:
         yield from stage_sections(traced)
-    yield from section("Notes", items(diagnosis.notes))
+    yield from doc.section("Notes", doc.items(diagnosis.notes))
     if run.end is not None:
         took = f"{format_duration(run.end.cost_s.total)} for {counted(len(run.trials), 'trial')}"
-        yield from section("Profile", Text(took))
+        yield from doc.section("Profile", doc.Text(took))
 
 
-def _usage(trial: Trial | None, stalls: Stalls | None) -> Iterator[tuple[str, Words]]:
+def _usage(trial: Trial | None, stalls: Stalls | None) -> Iterator[tuple[str, doc.Words]]:
     if trial is not None and trial.outcome == "completed":
         usage = trial.usage
         if usage.own_cpu_cores is not None:
@@ -185,45 +165,47 @@ def _stalls(stalls: Stalls) -> str:
     return f"{text} (a batch: {', '.join(times)})"
 
 
-def stage_sections(traced: Explanation) -> Iterator[Section]:
+def stage_sections(traced: Explanation) -> Iterator[doc.Section]:
     """Where a batch's time goes, and where batches pile up.
 
     Args:
         traced: One configuration.
     """
     if traced.stages:
-        yield from section("Stages, per batch", _stages(traced.stages))
-    yield from section("Where batches are, on average", _places(traced))
+        yield from doc.section("Stages, per batch", _stages(traced.stages))
+    yield from doc.section("Where batches are, on average", _places(traced))
     if traced.samples is not None and traced.samples.count:
-        yield from section("Single samples", items(_samples(traced.samples)))
+        yield from doc.section("Single samples", doc.items(_samples(traced.samples)))
     if traced.transforms:
-        yield from section("Transforms, per call", _transforms(traced.transforms))
+        yield from doc.section("Transforms, per call", _transforms(traced.transforms))
     if traced.workers:
-        yield from section("Workers", *_workers(traced.workers))
+        yield from doc.section("Workers", *_workers(traced.workers))
     missing = (f"{name}: {reason}" for name, reason in traced.unavailable.items())
-    yield from section("Not recorded", items(missing))
+    yield from doc.section("Not recorded", doc.items(missing))
 
 
-def _stages(stages: Sequence[Stage]) -> Table:
+def _stages(stages: Sequence[Stage]) -> doc.Table:
     whole_s = sum(stage.mean_s for stage in stages if stage.name in {"wait", "step"})
 
     shares = [percent_text(s.mean_s / whole_s) if whole_s > 0 else MISSING for s in stages]
-    return Table(
+    return doc.Table(
         (
-            Column("stage", [STAGES[stage.name] for stage in stages], left=True),
-            Column("mean", [format_duration(stage.mean_s) for stage in stages]),
-            Column("of period", shares, 5),
-            Column("median", [format_duration(stage.median_s) for stage in stages], 1),
-            Column("p95", [format_duration(stage.p95_s) for stage in stages], 9),
-            Column("max", [format_duration(stage.max_s) for stage in stages], 4),
-            Column("CPU", [format_duration(stage.cpu_s) for stage in stages], 8),
-            Column("run-queue delay", [format_duration(stage.run_queue_s) for stage in stages], 6),
-            Column("blocked", [format_duration(stage.io_s) for stage in stages], 7),
+            doc.Column("stage", [STAGES[stage.name] for stage in stages], left=True),
+            doc.Column("mean", [format_duration(stage.mean_s) for stage in stages]),
+            doc.Column("of period", shares, 5),
+            doc.Column("median", [format_duration(stage.median_s) for stage in stages], 1),
+            doc.Column("p95", [format_duration(stage.p95_s) for stage in stages], 9),
+            doc.Column("max", [format_duration(stage.max_s) for stage in stages], 4),
+            doc.Column("CPU", [format_duration(stage.cpu_s) for stage in stages], 8),
+            doc.Column(
+                "run-queue delay", [format_duration(stage.run_queue_s) for stage in stages], 6
+            ),
+            doc.Column("blocked", [format_duration(stage.io_s) for stage in stages], 7),
         )
     )
 
 
-def _places(traced: Explanation) -> Chart | None:
+def _places(traced: Explanation) -> doc.Chart | None:
     """How many batches are at each place of their way; where they pile up is said."""
     way: tuple[StageName, ...] = (*_WORKERS, *_MAIN)
     found = [(name, traced.waiting_batches[name]) for name in way if name in traced.waiting_batches]
@@ -232,12 +214,12 @@ def _places(traced: Explanation) -> Chart | None:
     bars = []
     for name, count in found:
         note = "piles up" if name == pile and most >= _PILE_BATCHES else ""
-        tone: Tone = "warn" if name in _QUEUES else ""
-        bars.append(Bar.of(STAGES[name], count, f"{count:.1f}", note, tone))
-    return chart(bars, "stage", "batches")
+        tone: doc.Tone = "warn" if name in _QUEUES else ""
+        bars.append(doc.Bar.of(STAGES[name], count, f"{count:.1f}", note, tone))
+    return doc.chart(bars, "stage", "batches")
 
 
-def _samples(samples: SampleCosts) -> Iterator[Words]:
+def _samples(samples: SampleCosts) -> Iterator[doc.Words]:
     yield (
         f"{samples.count:,} timed: mean {format_duration(samples.mean_s)}, median "
         f"{format_duration(samples.median_s)}, p95 {format_duration(samples.p95_s)}, p99 "
@@ -249,34 +231,34 @@ def _samples(samples: SampleCosts) -> Iterator[Words]:
         yield f"slowest: {named}"
 
 
-def _transforms(transforms: Sequence[TransformCost]) -> Table:
+def _transforms(transforms: Sequence[TransformCost]) -> doc.Table:
     shown = transforms[:_MOST_TRANSFORMS]
-    return Table(
+    return doc.Table(
         (
-            Column("transform", [each.name for each in shown], left=True),
-            Column("mean", [format_duration(each.mean_s) for each in shown]),
-            Column("of fetch", [percent_text(each.share) for each in shown]),
+            doc.Column("transform", [each.name for each in shown], left=True),
+            doc.Column("mean", [format_duration(each.mean_s) for each in shown]),
+            doc.Column("of fetch", [percent_text(each.share) for each in shown]),
         )
     )
 
 
-def _workers(workers: Sequence[WorkerCosts]) -> Iterator[Block]:
+def _workers(workers: Sequence[WorkerCosts]) -> Iterator[doc.Block]:
     shown = workers[:_MOST_WORKERS]
 
     growth = [format_bytes(each.pss_growth_bytes_per_batch) for each in shown]
-    yield Table(
+    yield doc.Table(
         (
-            Column("worker", [str(each.worker) for each in shown]),
-            Column("batches", [f"{each.batches:,}" for each in shown]),
-            Column("busy", [percent_text(each.busy_fraction) for each in shown]),
-            Column("cores", [cores_text(each.cpu_cores) for each in shown], 4),
-            Column("threads", [_count(each.threads) for each in shown], 3),
-            Column("CPUs", [_count(each.affinity_cpus) for each in shown], 2),
-            Column("growth/batch", growth, 1),
+            doc.Column("worker", [str(each.worker) for each in shown]),
+            doc.Column("batches", [f"{each.batches:,}" for each in shown]),
+            doc.Column("busy", [percent_text(each.busy_fraction) for each in shown]),
+            doc.Column("cores", [cores_text(each.cpu_cores) for each in shown], 4),
+            doc.Column("threads", [_count(each.threads) for each in shown], 3),
+            doc.Column("CPUs", [_count(each.affinity_cpus) for each in shown], 2),
+            doc.Column("growth/batch", growth, 1),
         )
     )
     if len(shown) < len(workers):
-        yield Items((f"{len(workers) - len(shown)} more workers",))
+        yield doc.Items((f"{len(workers) - len(shown)} more workers",))
 
 
 def _count(count: int | None) -> str:

@@ -7,27 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from dlprof.records import SCRIPT_SPEC, Copies, Finding, Run, WatchedLoader, WatchedScript
-from dlprof.report.document import (
-    Bar,
-    Block,
-    Card,
-    Chart,
-    Column,
-    Document,
-    Items,
-    Piece,
-    Section,
-    Span,
-    Table,
-    Text,
-    Words,
-    chart,
-    facts,
-    hint,
-    items,
-    known,
-    section,
-)
+from dlprof.report import document as doc
 from dlprof.report.documents import json_document
 from dlprof.report.findings import answer, cards
 from dlprof.report.labels import percent_text
@@ -66,14 +46,14 @@ def script_document(run: Run) -> str:
     )
 
 
-def script_report(run: Run) -> Document:
+def script_report(run: Run) -> doc.Document:
     """What was seen of a script's loaders, those that were waited for longest first."""
-    return Document(
+    return doc.Document(
         title=f"dlprof run {run.header.target.spec.removeprefix(SCRIPT_SPEC)}",
         answer=(
             # What is wrong with the data, before anything on its speed.
-            *(Text(Span(_wrong(each), "bad")) for each in run.findings if _is_of_data(each)),
-            *known(facts(_answer(run)), _chart(run)),
+            *(doc.Text(doc.Span(_wrong(f), "bad")) for f in run.findings if _is_of_data(f)),
+            *doc.known(doc.facts(_answer(run)), _chart(run)),
             *_shortfall(run),
         ),
         hints=_last(run),
@@ -81,10 +61,10 @@ def script_report(run: Run) -> Document:
     )
 
 
-def _answer(run: Run) -> Iterator[tuple[str, Words]]:
+def _answer(run: Run) -> Iterator[tuple[str, doc.Words]]:
     yield "Script", _how_it_went(run)
     if run.watched:
-        yield "Data wait", Span(verdict(run.watched, run.script), "strong")
+        yield "Data wait", doc.Span(verdict(run.watched, run.script), "strong")
     diagnosis = run.diagnosis
     shown = [each for each in run.findings if not _is_of_data(each)]
     if diagnosis is not None and shown and _is_of_the_slowest(run, shown[0]):
@@ -135,7 +115,7 @@ def _by_wait(run: Run) -> list[WatchedLoader]:
     return sorted(run.watched, key=lambda each: each.waited_s, reverse=True)
 
 
-def _chart(run: Run) -> Chart | None:
+def _chart(run: Run) -> doc.Chart | None:
     """How each loader's loop went: waiting, and the step."""
     shown = [each for each in _by_wait(run)[:_MOST_BARS] if each.batches]
     bars = (
@@ -143,52 +123,53 @@ def _chart(run: Run) -> Chart | None:
         for each in shown
         if each.wait_fraction is not None
     )
-    return chart(bars, "loader", kind="share")
+    return doc.chart(bars, "loader", kind="share")
 
 
-def _loop(loader: WatchedLoader, label: str, waited: str, note: str = "") -> Bar:
+def _loop(loader: WatchedLoader, label: str, waited: str, note: str = "") -> doc.Bar:
     share = loader.wait_fraction
-    return Bar(
+    return doc.Bar(
         label=label,
-        pieces=(Piece(max(0.0, loader.waited_s)), Piece(max(0.0, loader.stepped_s))),
+        pieces=(doc.Piece(max(0.0, loader.waited_s)), doc.Piece(max(0.0, loader.stepped_s))),
         figure=f"{percent_text(share)} {waited}",
         note=note,
         tone="bad" if (share or 0.0) >= _HARDLY else "good",
     )
 
 
-def _shortfall(run: Run) -> Iterator[Block]:
+def _shortfall(run: Run) -> Iterator[doc.Block]:
     """That the process was cut off, or why no loader was seen."""
     script = run.script
     if script is None or script.ending == "running":
-        yield Text(_CUT_OFF if run.watched else f"{_CUT_OFF} No loader had been seen by then.")
+        yield doc.Text(_CUT_OFF if run.watched else f"{_CUT_OFF} No loader had been seen by then.")
     if not run.watched and script is not None:
-        yield from known(items(script.notes))
+        yield from doc.known(doc.items(script.notes))
 
 
-def _last(run: Run) -> tuple[Block, ...]:
+def _last(run: Run) -> tuple[doc.Block, ...]:
     if not run.path:
         return ()
     more = len(run.findings) - 1
     found = f" ({counted(more, 'more finding')})" if more > 0 else ""
     command = f"dlprof report {shlex.quote(run.path)} -v"
-    return hint(f"Run file {run.path}{found} · all of it:", command)
+    return doc.hint(f"Run file {run.path}{found} · all of it:", command)
 
 
-def _details(run: Run) -> Iterator[Section]:
+def _details(run: Run) -> Iterator[doc.Section]:
     shown = _by_wait(run)[:_MOST_LOADERS]
     places = Counter(each.place for each in shown)
-    yield from section(
+    yield from doc.section(
         "Loaders", *(_loader(each, names_caller=places[each.place] > 1) for each in shown)
     )
     if len(shown) < len(run.watched):
-        yield from section("More loaders", Text(f"{len(run.watched) - len(shown)} are not shown."))
-    yield from section("Findings", *cards(run.findings))
+        more = f"{len(run.watched) - len(shown)} are not shown."
+        yield from doc.section("More loaders", doc.Text(more))
+    yield from doc.section("Findings", *cards(run.findings))
     for each in run.explanations[-1:]:
         yield from stage_sections(each)
     notes = () if run.diagnosis is None else run.diagnosis.notes
     said = () if run.script is None else run.script.notes
-    yield from section("Notes", items([*notes, *said]))
+    yield from doc.section("Notes", doc.items([*notes, *said]))
 
 
 def verdict(loaders: Sequence[WatchedLoader], script: WatchedScript | None = None) -> str:
@@ -233,32 +214,32 @@ def summary_text(loader: WatchedLoader) -> str:
     """What was seen of one loader as plain text, 80 columns wide."""
     from dlprof.report.terminal import plain_text  # noqa: PLC0415 - few loops print it
 
-    document = Document(title=loader.name, answer=(_loader(loader), Text(verdict([loader]))))
-    return plain_text(document, width=80)
+    said = doc.Text(verdict([loader]))
+    return plain_text(doc.Document(title=loader.name, answer=(_loader(loader), said)), width=80)
 
 
-def _loader(loader: WatchedLoader, *, names_caller: bool = False) -> Card:
+def _loader(loader: WatchedLoader, *, names_caller: bool = False) -> doc.Card:
     """One loader: what it is, how its loop's time went, and how its epochs began."""
     about = [each for each in (loader.dataset, loader.sampler) if each]
     if names_caller and loader.called_from:
         about.append(f"called from {loader.called_from}")
-    blocks: list[Block] = []
+    blocks: list[doc.Block] = []
     if loader.config is not None:
-        blocks.append(Text(loader.config.text))
+        blocks.append(doc.Text(loader.config.text))
     if loader.wait_fraction is not None and loader.batches:
         bar = _loop(loader, "loop", f"waiting, {format_duration(loader.waited_s)}")
-        blocks.append(Chart(bars=(bar,), kind="share"))
+        blocks.append(doc.Chart(bars=(bar,), kind="share"))
         spent = {"wait": loader.wait, "step": loader.step}
         if known := {name: each for name, each in spent.items() if each is not None}:
             columns = (
-                Column("", [*known], left=True),
-                Column("median", [format_duration(each.median_s) for each in known.values()]),
-                Column("p95", [format_duration(each.p95_s) for each in known.values()]),
-                Column("longest", [format_duration(each.max_s) for each in known.values()]),
+                doc.Column("", [*known], left=True),
+                doc.Column("median", [format_duration(s.median_s) for s in known.values()]),
+                doc.Column("p95", [format_duration(s.p95_s) for s in known.values()]),
+                doc.Column("longest", [format_duration(s.max_s) for s in known.values()]),
             )
-            blocks.append(Table(columns))
-    blocks.append(Items(tuple(_facts(loader))))
-    return Card(title=loader.name, code=", ".join(about), blocks=tuple(blocks))
+            blocks.append(doc.Table(columns))
+    blocks.append(doc.Items(tuple(_facts(loader))))
+    return doc.Card(title=loader.name, code=", ".join(about), blocks=tuple(blocks))
 
 
 def _made(loader: WatchedLoader) -> str:

@@ -25,6 +25,7 @@ from dlprof.records import (
     Run,
     Trial,
 )
+from dlprof.report import document as doc
 from dlprof.report.configurations import (
     FAILED,
     PICK,
@@ -34,26 +35,6 @@ from dlprof.report.configurations import (
     rates_chart,
     setting_columns,
     summarize,
-)
-from dlprof.report.document import (
-    Block,
-    Chart,
-    Code,
-    Column,
-    Document,
-    Facts,
-    Items,
-    Section,
-    Span,
-    Table,
-    Text,
-    Tone,
-    Words,
-    facts,
-    hint,
-    items,
-    known,
-    section,
 )
 from dlprof.report.labels import (
     END_TEXTS,
@@ -77,8 +58,8 @@ from dlprof.units import (
 
 _MOST_TRIALS = 6
 _MOST_FAILURES = 50
-_CONFIDENCE: Mapping[str, Tone] = {"high": "good", "medium": "warn", "low": "bad"}
-_ROLES: Mapping[str, Tone] = {PICK: "good", TIE: "good", FAILED: "bad"}
+_CONFIDENCE: Mapping[str, doc.Tone] = {"high": "good", "medium": "warn", "low": "bad"}
+_ROLES: Mapping[str, doc.Tone] = {PICK: "good", TIE: "good", FAILED: "bad"}
 _CUT_SHORT = {
     "budget": "the budget ran out",
     "interrupted": "the sweep was interrupted",
@@ -91,7 +72,7 @@ _CALL = re.compile(r'^ *File (".+", line [0-9]+, in .+)$', re.MULTILINE)
 """A call in a traceback."""
 
 
-def sweep_report(run: Run) -> Document:
+def sweep_report(run: Run) -> doc.Document:
     """What a sweep found, or what there is of it."""
     run = with_recommendation(run)
     advice = run.recommendation
@@ -99,15 +80,15 @@ def sweep_report(run: Run) -> Document:
         return recommendation_report(run, advice)
     failed = next((t.failure for t in run.trials if t.failure and t.outcome != "skipped"), None)
     why = "no configuration was measured" if failed is None else _with_hint(failed)
-    return Document(
+    return doc.Document(
         title=title_of(run),
-        answer=(*first(run), Facts((("Recommended", f"nothing: {why}"), *_shortfall(run)))),
+        answer=(*first(run), doc.Facts((("Recommended", f"nothing: {why}"), *_shortfall(run)))),
         hints=_last(run, None),
         details=tuple(_details(run, None)),
     )
 
 
-def recommendation_report(run: Run, advice: Recommendation, *, again: str = "") -> Document:
+def recommendation_report(run: Run, advice: Recommendation, *, again: str = "") -> doc.Document:
     """A recommendation.
 
     Args:
@@ -115,13 +96,13 @@ def recommendation_report(run: Run, advice: Recommendation, *, again: str = "") 
         advice: What to show.
         again: Options that it was asked with, for commands that are to give the same answer.
     """
-    return Document(
+    return doc.Document(
         title=title_of(run),
         answer=(
             *first(run),
-            Facts(tuple(_answer(run, advice))),
-            *known(_chart(run, advice)),
-            Code(difference(advice.config, present_of(run))),
+            doc.Facts(tuple(_answer(run, advice))),
+            *doc.known(_chart(run, advice)),
+            doc.Code(difference(advice.config, present_of(run))),
         ),
         hints=_last(run, advice),
         details=tuple(_details(run, advice, again)),
@@ -147,25 +128,25 @@ def title_of(run: Run) -> str:
     return f"{run.header.target.spec} on {run.header.machine.hostname}"
 
 
-def certainty(found: Recommendation | Answer) -> tuple[str, Words]:
+def certainty(found: Recommendation | Answer) -> tuple[str, doc.Words]:
     """How sure an answer is, and why no surer."""
     level = found.confidence
-    return "Certainty", (Span(level, _CONFIDENCE[level]), f": {found.confidence_reason}")
+    return "Certainty", (doc.Span(level, _CONFIDENCE[level]), f": {found.confidence_reason}")
 
 
-def first(run: Run) -> Iterator[Block]:
+def first(run: Run) -> Iterator[doc.Block]:
     """What is said before all else: settings whose data is wrong, or that fail."""
     for text in said_first(run):
-        yield Text(Span(text, "bad"))
+        yield doc.Text(doc.Span(text, "bad"))
 
 
-def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, Words]]:
+def _answer(run: Run, advice: Recommendation) -> Iterator[tuple[str, doc.Words]]:
     present, pick = present_of(run), advice.config
-    yours: str | Span = ""
+    yours: str | doc.Span = ""
     if present is not None:
         same = present == pick
-        yours = Span("  (yours)" if same else f"  (yours: {present.text})", "soft")
-    yield "Recommended", (Span(pick.text, "strong"), yours)
+        yours = doc.Span("  (yours)" if same else f"  (yours: {present.text})", "soft")
+    yield "Recommended", (doc.Span(pick.text, "strong"), yours)
     if advice.basis == "predicted":
         measured, named = run.header.machine.hostname, advice.constraints.machine
         there = f"for {named} from what was measured on {measured}"
@@ -221,7 +202,7 @@ def _wait(advice: Recommendation) -> str:
     return f"{text}: not fully fed" + (", CPU cores are the bottleneck" if used else "")
 
 
-def _shortfall(run: Run) -> Iterator[tuple[str, Words]]:
+def _shortfall(run: Run) -> Iterator[tuple[str, doc.Words]]:
     """What failed, or was cut off, in a line."""
     failed = {t.config: t.failure for t in run.trials if t.failure and t.outcome != "skipped"}
     for config, failure in itertools.islice(failed.items(), 1):
@@ -234,13 +215,13 @@ def _shortfall(run: Run) -> Iterator[tuple[str, Words]]:
         yield "Cut off", f"the sweep {how}; --resume continues it"
 
 
-def _last(run: Run, advice: Recommendation | None) -> tuple[Block, ...]:
+def _last(run: Run, advice: Recommendation | None) -> tuple[doc.Block, ...]:
     """Where the rest is, and what to run next."""
     if advice is not None and advice.measure_there:
         said = f"{about_file(run)} · check it on the machine in question:"
-        return hint(said, advice.measure_there[0].command)
+        return doc.hint(said, advice.measure_there[0].command)
     command = f"dlprof report {shlex.quote(run.path)} -o report.html"
-    return hint(f"{about_file(run)} · all of it:", command) if run.path else ()
+    return doc.hint(f"{about_file(run)} · all of it:", command) if run.path else ()
 
 
 def about_file(run: Run) -> str:
@@ -248,7 +229,7 @@ def about_file(run: Run) -> str:
     return f"Run file {run.path} · details: -v" if run.path else "Details: -v"
 
 
-def _chart(run: Run, advice: Recommendation) -> Chart | None:
+def _chart(run: Run, advice: Recommendation) -> doc.Chart | None:
     pick, present = advice.config, present_of(run)
     shown = []
     for each in advice.rates:
@@ -261,30 +242,32 @@ def _chart(run: Run, advice: Recommendation) -> Chart | None:
     return rates_chart(shown, pick, present)
 
 
-def _details(run: Run, advice: Recommendation | None, again: str = "") -> Iterator[Section]:
+def _details(run: Run, advice: Recommendation | None, again: str = "") -> Iterator[doc.Section]:
     rows = summarize(run)
-    yield from section("Configurations", *_table(run, rows))
+    yield from doc.section("Configurations", *_table(run, rows))
     if advice is not None:
-        yield from section("Expected", facts(_expected(advice)))
-        yield from section("Why", items(_reason(r.claim, r.evidence) for r in advice.reasons))
-        yield from section("With and without background load", items(_cases(advice)))
-        yield from section("Alternatives", items(_alternatives(advice)))
-        yield from section("Rules of thumb", items(_rules(advice)))
-        yield from section("Measure there to be sure", *_to_measure(advice))
-    yield from section("Not measured", items(_missing(run)))
-    yield from section("Sweep", items(_cost(run)))
+        yield from doc.section("Expected", doc.facts(_expected(advice)))
+        yield from doc.section(
+            "Why", doc.items(_reason(r.claim, r.evidence) for r in advice.reasons)
+        )
+        yield from doc.section("With and without background load", doc.items(_cases(advice)))
+        yield from doc.section("Alternatives", doc.items(_alternatives(advice)))
+        yield from doc.section("Rules of thumb", doc.items(_rules(advice)))
+        yield from doc.section("Measure there to be sure", *_to_measure(advice))
+    yield from doc.section("Not measured", doc.items(_missing(run)))
+    yield from doc.section("Sweep", doc.items(_cost(run)))
     if advice is not None:
-        yield from section("Next", *_next_steps(run, advice.constraints, again))
+        yield from doc.section("Next", *_next_steps(run, advice.constraints, again))
 
 
-def _to_measure(advice: Recommendation) -> Iterator[Block]:
+def _to_measure(advice: Recommendation) -> Iterator[doc.Block]:
     """What to find out on the machine in question, each with its command below it."""
     for each in advice.measure_there:
-        yield Text(each.what)
-        yield Code(each.command, "sh")
+        yield doc.Text(each.what)
+        yield doc.Code(each.command, "sh")
 
 
-def _table(run: Run, rows: Sequence[Row]) -> Iterator[Block]:
+def _table(run: Run, rows: Sequence[Row]) -> Iterator[doc.Block]:
     if not rows:
         return
     seen, roles = [row.seen for row in rows], [row.role for row in rows]
@@ -296,43 +279,43 @@ def _table(run: Run, rows: Sequence[Row]) -> Iterator[Block]:
     noisy = "; unclear: too noisy to say." if any(unclear) else "."
     tie = f"tie: likely {WITHIN} of the best." if TIE in roles else ""
     columns = (
-        Column("", roles, left=True, note=tie),
+        doc.Column("", roles, left=True, note=tie),
         *setting_columns([row.config for row in rows]),
-        Column("samples/s", [value_text(row.rate) for row in rows]),
-        Column("95% CI", [interval_text(row.rate) for row in rows], 10),
-        Column(
+        doc.Column("samples/s", [value_text(row.rate) for row in rows]),
+        doc.Column("95% CI", [interval_text(row.rate) for row in rows], 10),
+        doc.Column(
             "predicted",
             [value_text(row.predicted) for row in rows],
             11,
             note="predicted: by the model, before the configuration was measured.",
         ),
-        Column(
+        doc.Column(
             "relative", relative, 8, note=f"relative: speed against the {against}{whole}{noisy}"
         ),
-        Column("wait", [percent_text(row.wait_fraction) for row in rows], 9),
-        Column("copy", [format_duration(each.copy_s) for each in seen], 9),
-        Column(
+        doc.Column("wait", [percent_text(row.wait_fraction) for row in rows], 9),
+        doc.Column("copy", [format_duration(each.copy_s) for each in seen], 9),
+        doc.Column(
             "1st batch",
             [format_duration(each.startup_s) for each in seen],
             6,
             note="1st batch: time to the first batch.",
         ),
-        Column(
+        doc.Column(
             "restart",
             [format_duration(each.epoch_turnover_s) for each in seen],
             4,
             note="restart: from one epoch to the next.",
         ),
-        Column("memory", [format_bytes(each.pss_bytes) for each in seen], 5),
-        Column("shm", [format_bytes(each.shm_bytes) for each in seen], 2),
-        Column(
+        doc.Column("memory", [format_bytes(each.pss_bytes) for each in seen], 5),
+        doc.Column("shm", [format_bytes(each.shm_bytes) for each in seen], 2),
+        doc.Column(
             "cores",
             [_cores(each.own_cpu_cores, each.available_cpu_cores) for each in seen],
             1,
             note="cores: used/available.",
         ),
-        Column("trials", [str(len(each.trials) or MISSING) for each in seen], 3),
-        Column(
+        doc.Column("trials", [str(len(each.trials) or MISSING) for each in seen], 3),
+        doc.Column(
             "",
             ["noisy" if each.noisy else "" for each in seen],
             7,
@@ -341,9 +324,9 @@ def _table(run: Run, rows: Sequence[Row]) -> Iterator[Block]:
         ),
     )
     shown = tuple(column for column in columns if {*column.cells} - {"", MISSING})
-    yield Table(shown, tuple(_ROLES.get(role, "") for role in roles))
+    yield doc.Table(shown, tuple(_ROLES.get(role, "") for role in roles))
     if run.header.target.notes:
-        yield Items(run.header.target.notes)
+        yield doc.Items(run.header.target.notes)
 
 
 def _cores(own: float | None, available: float | None) -> str:
@@ -352,7 +335,7 @@ def _cores(own: float | None, available: float | None) -> str:
     return f"{cores_text(own)}/{cores_text(available)}"
 
 
-def _expected(advice: Recommendation) -> Iterator[tuple[str, Words]]:
+def _expected(advice: Recommendation) -> Iterator[tuple[str, doc.Words]]:
     expected = advice.expected
     yield "throughput", rate_text(expected.samples_per_s)
     if expected.wait_fraction is not None:
@@ -385,16 +368,16 @@ def _asked(asked: Constraints, *, step: bool) -> Iterator[str]:
         yield f"a step of {format_duration(asked.step_s)}"
 
 
-def _reason(claim: str, evidence: Mapping[str, Any]) -> Words:
+def _reason(claim: str, evidence: Mapping[str, Any]) -> doc.Words:
     proof = evidence.get("trials")
     trials = [str(trial) for trial in proof] if isinstance(proof, list | tuple) else []
     if not trials:
         return claim
     more = f" and {len(trials) - _MOST_TRIALS} more" if len(trials) > _MOST_TRIALS else ""
-    return (claim, Span(f" [{', '.join(trials[:_MOST_TRIALS])}{more}]", "soft"))
+    return (claim, doc.Span(f" [{', '.join(trials[:_MOST_TRIALS])}{more}]", "soft"))
 
 
-def _cases(advice: Recommendation) -> Iterator[Words]:
+def _cases(advice: Recommendation) -> Iterator[doc.Words]:
     """The machine with and without other processes, one line each."""
     for case in advice.cases:
         others = f" ({case.neighbours:.3g} cores busy with other processes)"
@@ -409,7 +392,7 @@ def _cases(advice: Recommendation) -> Iterator[Words]:
         yield text
 
 
-def _alternatives(advice: Recommendation) -> Iterator[Words]:
+def _alternatives(advice: Recommendation) -> Iterator[doc.Words]:
     """The present settings, the fastest, the default and ties, one line each."""
     names = {"present": "yours", "tie": "as fast"}
     for other in advice.alternatives:
@@ -418,7 +401,7 @@ def _alternatives(advice: Recommendation) -> Iterator[Words]:
         yield f"{names.get(other.relation, other.relation)}: {other.config.text}: {rate}{speed}"
 
 
-def _rules(advice: Recommendation) -> Iterator[Words]:
+def _rules(advice: Recommendation) -> Iterator[doc.Words]:
     best = advice.expected.samples_per_s.value
     for rule in advice.rules_of_thumb:
         gave = rule.unavailable or "not measured"
@@ -434,7 +417,7 @@ def _speed(advice: Recommendation, config: Config, ratio: float) -> str:
     return "" if unclear else f", {ratio_text(ratio)}"
 
 
-def _missing(run: Run) -> Iterator[Words]:
+def _missing(run: Run) -> Iterator[doc.Words]:
     """What failed, was skipped or left out, or was never reached."""
     found = [*failures(run.trials, skipped=False), *failures(run.trials, skipped=True)]
     yield from found[:_MOST_FAILURES]
@@ -488,7 +471,7 @@ def _unreached(run: Run) -> Iterator[str]:
     yield f"{len(missing)} of {len(planned)} configurations {verb} not measured: {why}."
 
 
-def _cost(run: Run) -> Iterator[Words]:
+def _cost(run: Run) -> Iterator[doc.Words]:
     """What was measured, what that took, and why it ended."""
     trials = [t for t in run.trials if t.outcome != "skipped" and t.purpose == "measure"]
     traced = sum(trial.purpose == "explain" for trial in run.trials)
@@ -508,7 +491,7 @@ def _cost(run: Run) -> Iterator[Words]:
         )
 
 
-def _next_steps(run: Run, asked: Constraints, again: str) -> Iterator[Block]:
+def _next_steps(run: Run, asked: Constraints, again: str) -> Iterator[doc.Block]:
     """The commands that most likely come next, ready to paste."""
     if not run.path:
         return
@@ -517,7 +500,7 @@ def _next_steps(run: Run, asked: Constraints, again: str) -> Iterator[Block]:
     elsewhere = any(each is not None for each in (asked.machine, asked.cores, asked.speed))
     if not elsewhere:  # settings are saved for the machine that was measured
         lines.append(f"{command} --save dlprof.toml")
-    yield Code("\n".join(lines), "sh")
+    yield doc.Code("\n".join(lines), "sh")
     if not elsewhere:
-        yield Text("and in the training script, on each machine that has saved:")
-        yield Code('loader = DataLoader(dataset, **dlprof.kwargs_for("dlprof.toml"))')
+        yield doc.Text("and in the training script, on each machine that has saved:")
+        yield doc.Code('loader = DataLoader(dataset, **dlprof.kwargs_for("dlprof.toml"))')

@@ -18,23 +18,7 @@ from dlprof.records.transfer import (
     Transfers,
     WayTime,
 )
-from dlprof.report.document import (
-    Bar,
-    Chart,
-    Column,
-    Document,
-    Section,
-    Span,
-    Table,
-    Text,
-    Words,
-    chart,
-    facts,
-    hint,
-    items,
-    known,
-    section,
-)
+from dlprof.report import document as doc
 from dlprof.report.documents import json_document
 from dlprof.report.labels import gain_text, interval_text, percent_text, rate_text
 from dlprof.units import MISSING, counted, format_bytes
@@ -56,25 +40,25 @@ def transfer_document(found: Transfers) -> str:
     return json_document(found)
 
 
-def transfer_report(found: Transfers) -> Document:
+def transfer_report(found: Transfers) -> doc.Document:
     """What copies cost, and what pinned memory changes."""
-    hints = hint("Details: -v")
+    hints = doc.hint("Details: -v")
     if found.accelerator is not None:  # what a copy alone can't say, and the command that does
         target = shlex.quote(found.batch.target) if found.batch and found.batch.target else "TARGET"
         said = "Details: -v · how much of it a training loop waits for:"
-        hints = hint(said, f"dlprof sweep {target} --pin-memory both")
-    return Document(
+        hints = doc.hint(said, f"dlprof sweep {target} --pin-memory both")
+    return doc.Document(
         title=f"Copies to the device on {found.machine.hostname}",
         answer=(
-            *(Text(Span(warning, "warn")) for warning in found.warnings),
-            *known(facts(_answer(found)), *map(_chart, found.devices[:1])),
+            *(doc.Text(doc.Span(warning, "warn")) for warning in found.warnings),
+            *doc.known(doc.facts(_answer(found)), *map(_chart, found.devices[:1])),
         ),
         hints=hints,
         details=tuple(_details(found)),
     )
 
 
-def _answer(found: Transfers) -> Iterator[tuple[str, Words]]:
+def _answer(found: Transfers) -> Iterator[tuple[str, doc.Words]]:
     if found.accelerator is None:
         yield "Accelerator", f"none: copies within {_HOST}, which no link exceeds"
     for device in found.devices[:1]:
@@ -89,7 +73,9 @@ def _answer(found: Transfers) -> Iterator[tuple[str, Words]]:
             yield "Not measured", f"{key.replace('_', ' ')}: {why}"
 
 
-def _of_device(device: DeviceTransfer, batch: BatchTransfer | None) -> Iterator[tuple[str, Words]]:
+def _of_device(
+    device: DeviceTransfer, batch: BatchTransfer | None
+) -> Iterator[tuple[str, doc.Words]]:
     cells = _best_way(device)
     if device.device != "cpu":
         yield "Pinning", _pinning(device, batch)
@@ -165,7 +151,7 @@ def _cell(device: DeviceTransfer, memory: Memory, mode: CopyMode, size: int) -> 
     return next(cells, None)
 
 
-def _chart(device: DeviceTransfer) -> Chart | None:
+def _chart(device: DeviceTransfer) -> doc.Chart | None:
     """Bandwidth of some sizes, the smallest and the largest among them."""
     cells = _best_way(device)
     if len(cells) > _MOST_BARS:
@@ -178,52 +164,54 @@ def _chart(device: DeviceTransfer) -> Chart | None:
         note = f"pageable {_gigabytes(other.bytes_per_s)}" if other else ""
         rate = cell.time_s.inverse.times(cell.bytes / 1e9)
         figure = _gigabytes(cell.bytes_per_s)
-        bars.append(Bar.of(format_bytes(cell.bytes), rate, figure, note))
-    return chart(bars, f"{cells[0].memory} copy" if cells else "", "GB/s")
+        bars.append(doc.Bar.of(format_bytes(cell.bytes), rate, figure, note))
+    return doc.chart(bars, f"{cells[0].memory} copy" if cells else "", "GB/s")
 
 
-def _details(found: Transfers) -> Iterator[Section]:
+def _details(found: Transfers) -> Iterator[doc.Section]:
     for device in found.devices:
         name = f" ({device.name})" if device.name else ""
         title = f"within {_HOST}" if device.device == "cpu" else f"to {device.device}{name}"
-        yield from section(
+        yield from doc.section(
             f"Copies {title}: GB/s by size, timed by {device.timed_by}",
             *_sizes(device),
-            items(_of_copies(device)),
+            doc.items(_of_copies(device)),
         )
     if rates := found.together:
-        table = Table(
+        table = doc.Table(
             (
-                Column("device", [rate.device for rate in rates], left=True),
-                Column("alone", [_gigabytes(rate.alone_bytes_per_s) for rate in rates]),
-                Column("together", [_gigabytes(r.together_bytes_per_s.value) for r in rates]),
-                Column("kept", [percent_text(_share(rate)) for rate in rates]),
+                doc.Column("device", [rate.device for rate in rates], left=True),
+                doc.Column("alone", [_gigabytes(rate.alone_bytes_per_s) for rate in rates]),
+                doc.Column("together", [_gigabytes(r.together_bytes_per_s.value) for r in rates]),
+                doc.Column("kept", [percent_text(_share(rate)) for rate in rates]),
             )
         )
-        yield from section("All devices at once, large pinned copies: GB/s", table)
+        yield from doc.section("All devices at once, large pinned copies: GB/s", table)
     if found.batch is not None:
         yield _batch(found.batch)
 
 
-def _sizes(device: DeviceTransfer) -> Iterator[Table]:
+def _sizes(device: DeviceTransfer) -> Iterator[doc.Table]:
     """One table a memory, so that all modes fit side by side."""
     ways = list(dict.fromkeys((cell.memory, cell.mode) for cell in device.cells))
     for memory in dict.fromkeys(each for each, _ in ways):
         sizes = sorted({cell.bytes for cell in device.cells if cell.memory == memory})
-        columns = [Column(f"{memory} copy", [format_bytes(size) for size in sizes])]
+        columns = [doc.Column(f"{memory} copy", [format_bytes(size) for size in sizes])]
         for mode in (each for kind, each in ways if kind == memory):
             rows = [_cell(device, memory, mode, size) for size in sizes]
             cells = [MISSING if row is None else _gigabytes(row.bytes_per_s) for row in rows]
-            columns.append(Column(_MODES[mode], cells))
+            columns.append(doc.Column(_MODES[mode], cells))
         if len(ways) == 1:  # room for the time itself
             times = [cell.time_s for cell in _best_way(device)]
             ends = [interval_text(time, seconds_text, " - ") for time in times]
-            columns.append(Column("time of a copy", [seconds_text(time.value) for time in times]))
-            columns.append(Column("95% CI", ends, 1))
-        yield Table(tuple(columns))
+            columns.append(
+                doc.Column("time of a copy", [seconds_text(time.value) for time in times])
+            )
+            columns.append(doc.Column("95% CI", ends, 1))
+        yield doc.Table(tuple(columns))
 
 
-def _of_copies(device: DeviceTransfer) -> Iterator[Words]:
+def _of_copies(device: DeviceTransfer) -> Iterator[doc.Words]:
     """What else is known of a device, and what isn't."""
     for fit in device.fits:
         yield (
@@ -245,25 +233,28 @@ def _of_copies(device: DeviceTransfer) -> Iterator[Words]:
             yield f"{key.replace('_', ' ')}: not measured, {why}"
 
 
-def _batch(batch: BatchTransfer) -> Section:
+def _batch(batch: BatchTransfer) -> doc.Section:
     place = f"within {_HOST}" if batch.device == "cpu" else f"to {batch.device}"
     size = f"{counted(batch.tensors_count, 'tensor')}, {format_bytes(batch.bytes)}"
     tensors = batch.tensors
     shapes = [f"{'x'.join(map(str, t.shape)) or 'scalar'} {t.dtype}" for t in tensors]
     ways = [batch.together, *(tensor.ways for tensor in tensors)]
-    table = Table(
+    table = doc.Table(
         (
-            Column("tensor", ["together", *(tensor.path for tensor in tensors)], left=True),
-            Column("shape and type", ["", *shapes], 2, left=True),
-            Column(
+            doc.Column("tensor", ["together", *(tensor.path for tensor in tensors)], left=True),
+            doc.Column("shape and type", ["", *shapes], 2, left=True),
+            doc.Column(
                 "size", [format_bytes(n) for n in (batch.bytes, *(t.bytes for t in tensors))], 3
             ),
-            *(Column(said, [_way_text(w, way) for w in ways], 9) for way, said in _WAYS.items()),
+            *(
+                doc.Column(said, [_way_text(w, way) for w in ways], 9)
+                for way, said in _WAYS.items()
+            ),
         )
     )
-    missing = items(f"{_WAYS.get(key, key)}: {why}" for key, why in batch.unavailable.items())
+    missing = doc.items(f"{_WAYS.get(key, key)}: {why}" for key, why in batch.unavailable.items())
     title = f"A batch of {batch.target} {place}: {size}"
-    return Section(title, (table,) if missing is None else (table, missing))
+    return doc.Section(title, (table,) if missing is None else (table, missing))
 
 
 def _way_text(ways: Sequence[WayTime], name: str) -> str:

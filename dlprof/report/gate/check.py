@@ -18,23 +18,7 @@ from dlprof.records.gate import (
     GateState,
     TargetCheck,
 )
-from dlprof.report.document import (
-    Bar,
-    Chart,
-    Column,
-    Document,
-    Section,
-    Span,
-    Table,
-    Tone,
-    Words,
-    chart,
-    facts,
-    hint,
-    items,
-    known,
-    section,
-)
+from dlprof.report import document as doc
 from dlprof.report.documents import line_by_line
 from dlprof.report.gate.wording import (
     STATE_WORDS,
@@ -53,7 +37,7 @@ from dlprof.store.codec import MismatchError, from_json, to_json
 from dlprof.units import format_duration
 
 _HINT = "Give a document that dlprof check --json printed."
-_TONES: Mapping[GateState, Tone] = MappingProxyType(
+_TONES: Mapping[GateState, doc.Tone] = MappingProxyType(
     {"pass": "good", "fail": "bad", "inconclusive": "warn", "no_baseline": "warn"}
 )
 _MOST_TARGETS = 3
@@ -61,24 +45,24 @@ _MOST_STAGES = 4
 _MOST_TEXT = 1000
 
 
-def check_report(check: CheckReport) -> Document:
+def check_report(check: CheckReport) -> doc.Document:
     """The verdict, what to do, and what it rests on."""
     return dataclasses.replace(check_answer(check), details=tuple(check_details(check)))
 
 
-def check_answer(check: CheckReport) -> Document:
+def check_answer(check: CheckReport) -> doc.Document:
     """The same without its details."""
     targets = named_targets(check)
-    return Document(
+    return doc.Document(
         title=f"{state_word(check)}: {headline(check)}",
-        answer=known(facts(_answer(check, targets)), _pictured(targets[0][1])),
-        hints=hint("Details: -v"),
+        answer=doc.known(doc.facts(_answer(check, targets)), _pictured(targets[0][1])),
+        hints=doc.hint("Details: -v"),
     )
 
 
-def check_details(check: CheckReport) -> Iterator[Section]:
+def check_details(check: CheckReport) -> Iterator[doc.Section]:
     """Where it was measured, then one section a target, the worst first; made when asked for."""
-    yield from section("Measured on", facts(_place(check)))
+    yield from doc.section("Measured on", doc.facts(_place(check)))
     targets = named_targets(check)
     pictured = _pictured(targets[0][1])
     for name, target in targets:
@@ -87,17 +71,17 @@ def check_details(check: CheckReport) -> Iterator[Section]:
 
 def _answer(
     check: CheckReport, targets: Sequence[tuple[str, TargetCheck]]
-) -> Iterator[tuple[str, Words]]:
-    yield "Verdict", (Span(state_word(check), _TONES[check.state]), f": {headline(check)}")
+) -> Iterator[tuple[str, doc.Words]]:
+    yield "Verdict", (doc.Span(state_word(check), _TONES[check.state]), f": {headline(check)}")
     if to_do := advice(check):
         yield "To do", to_do
     if check.override:
         yield "Allowed", f"by --allow-regression: {short(check.override)}"
     for name, target in targets[:_MOST_TARGETS]:
-        state = Span(STATE_WORDS[target.verdict.state], _TONES[target.verdict.state])
+        state = doc.Span(STATE_WORDS[target.verdict.state], _TONES[target.verdict.state])
         why = short(target.verdict.explanation, _MOST_TEXT).removeprefix(f"{headline(check)}: ")
         one_of_many = (" ", state) if len(targets) > 1 else ()
-        yield "Target", (Span(name, "strong"), *one_of_many, f": {why}")
+        yield "Target", (doc.Span(name, "strong"), *one_of_many, f": {why}")
     if more := targets[_MOST_TARGETS:]:
         yield "Target", f"{len(more)} more, none of them worse"
     if also := _also(targets[0][1]):
@@ -133,13 +117,13 @@ def _certainty(check: CheckReport) -> str:
     return ", ".join(said)
 
 
-def _pictured(target: TargetCheck) -> Chart | None:
+def _pictured(target: TargetCheck) -> doc.Chart | None:
     """The chart of the answer: where the time went, if it is time that fails the check."""
     slower = any(gate.state == "fail" and gate.unit == "s" for gate in target.verdict.gates)
     return _stages(target, _MOST_STAGES) if slower else None
 
 
-def _stages(target: TargetCheck, most: int | None = None) -> Chart | None:
+def _stages(target: TargetCheck, most: int | None = None) -> doc.Chart | None:
     """Where the time of a sample went: what got slower leads to the left.
 
     That a start takes longer is in the table: it is no time of a sample.
@@ -150,22 +134,24 @@ def _stages(target: TargetCheck, most: int | None = None) -> Chart | None:
         low, high = (None if end is None else -end for end in (stage.high_s, stage.low_s))
         shift = Estimate(value=-stage.shift_s, low=low, high=high)
         figure, note = amount(stage.shift_s, "s"), stage_line(stage)
-        bars.append(Bar.of(short(stage.stage), shift, figure, note))
-    return chart(bars, "stage", "a sample", "signed")
+        bars.append(doc.Bar.of(short(stage.stage), shift, figure, note))
+    return doc.chart(bars, "stage", "a sample", "signed")
 
 
-def _target(name: str, target: TargetCheck, seen: Chart | None) -> Iterator[Section]:
+def _target(name: str, target: TargetCheck, seen: doc.Chart | None) -> Iterator[doc.Section]:
     """All that a target's verdict rests on, without the charts that are in the answer."""
     verdict = target.verdict
     stages = _stages(target)
     open_gates = [gate for gate in verdict.gates if gate.state != "pass"]
     said = [gate.explanation for gate in open_gates if gate.reason != "not_measured"]
-    remarks = items(short(text, _MOST_TEXT) for text in (*said, *notes(target)))
+    remarks = doc.items(short(text, _MOST_TEXT) for text in (*said, *notes(target)))
     title = f"{name}: {STATE_WORDS[verdict.state]}"
-    yield from section(title, _metrics(verdict.gates), None if stages == seen else stages, remarks)
+    yield from doc.section(
+        title, _metrics(verdict.gates), None if stages == seen else stages, remarks
+    )
 
 
-def _metrics(gates: Sequence[GateResult]) -> Table | None:
+def _metrics(gates: Sequence[GateResult]) -> doc.Table | None:
     """What each metric rests on; the sentences of those that don't pass are beside it."""
     found = list(rows(gates))
     if not found:
@@ -174,20 +160,20 @@ def _metrics(gates: Sequence[GateResult]) -> Table | None:
     tones = {word: _TONES[state] for state, word in STATE_WORDS.items() if state != "pass"}
     # Only the first view of a metric has a state; the label of the others is the view alone.
     names = [f"{row.metric}{row.view}" if row.state else row.view.strip() for row in found]
-    return Table(
+    return doc.Table(
         (
-            Column("metric", names, left=True),
-            Column("base", [row.base for row in found], 1),
-            Column("change", [row.change for row in found], 2),
-            Column("worse by", [row.shift for row in found], 8, left=True),
-            Column("limit", [row.limit for row in found], 3),
-            Column("verdict", [row.state for row in found], 9, left=True),
+            doc.Column("metric", names, left=True),
+            doc.Column("base", [row.base for row in found], 1),
+            doc.Column("change", [row.change for row in found], 2),
+            doc.Column("worse by", [row.shift for row in found], 8, left=True),
+            doc.Column("limit", [row.limit for row in found], 3),
+            doc.Column("verdict", [row.state for row in found], 9, left=True),
         ),
         tuple(tones.get(row.state, "") for row in found),
     )
 
 
-def _place(check: CheckReport) -> Iterator[tuple[str, Words]]:
+def _place(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
     if check.machine is not None:
         cores = f"{check.machine.usable_cores:g} cores"
         yield "Machine", f"{short(check.machine.cpu_model)}, {cores}"

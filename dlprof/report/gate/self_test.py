@@ -7,18 +7,7 @@ from collections.abc import Iterator, Sequence
 from dlprof.gate.wording import amount, percent
 from dlprof.records.gate import TargetCheck
 from dlprof.records.self_test import SelfTest, Sight
-from dlprof.report.document import (
-    Bar,
-    Chart,
-    Document,
-    Span,
-    Words,
-    chart,
-    facts,
-    hint,
-    known,
-    section,
-)
+from dlprof.report import document as doc
 from dlprof.report.documents import line_by_line
 from dlprof.report.gate.wording import STATE_WORDS, short
 from dlprof.store.codec import to_json
@@ -33,7 +22,7 @@ def self_test_document(test: SelfTest) -> str:
     return line_by_line(to_json(test))
 
 
-def self_test_report(test: SelfTest) -> Document:
+def self_test_report(test: SelfTest) -> doc.Document:
     """Whether verdicts can be trusted here, and how small a slowdown a check detects."""
     slower = percent(test.injected, signed=False)
     runs = {"the same code": test.same, f"{slower} slower": test.slowed}
@@ -45,19 +34,21 @@ def self_test_report(test: SelfTest) -> Document:
         else percent(each.worse)
         for each in test.reach
     }
-    return Document(
+    return doc.Document(
         title="Self-test of dlprof check",
-        answer=known(facts(_answer(test)), _chart(test.sights)),
-        hints=hint("Details: -v"),
+        answer=doc.known(doc.facts(_answer(test)), _chart(test.sights)),
+        hints=doc.hint("Details: -v"),
         details=(
-            *section("Verdicts", facts((name, _verdict(run)) for name, run in runs.items())),
-            *section("What fails a check here", facts(reach.items())),
+            *doc.section(
+                "Verdicts", doc.facts((name, _verdict(run)) for name, run in runs.items())
+            ),
+            *doc.section("What fails a check here", doc.facts(reach.items())),
         ),
     )
 
 
-def _answer(test: SelfTest) -> Iterator[tuple[str, Words]]:
-    word = Span("TRUSTED", "good") if test.trusted else Span("NOT TRUSTED", "warn")
+def _answer(test: SelfTest) -> Iterator[tuple[str, doc.Words]]:
+    word = doc.Span("TRUSTED", "good") if test.trusted else doc.Span("NOT TRUSTED", "warn")
     yield "Verdict", (word, ": checks on this machine")
     yield "Why", short(test.explanation, _MOST_TEXT)
     if test.sights:
@@ -70,11 +61,11 @@ def _verdict(check: TargetCheck) -> str:
     return f"{STATE_WORDS[check.verdict.state]} after {format_duration(check.measured_s)}"
 
 
-def _chart(sights: Sequence[Sight]) -> Chart | None:
+def _chart(sights: Sequence[Sight]) -> doc.Chart | None:
     """The smallest slowdown of the service time that fails, by how long is measured."""
     shown = (*sights[: _MOST_BARS - 1], *sights[_MOST_BARS - 1 :][-1:]) if len(sights) > 1 else ()
-    bars = (Bar.of(str(each.quads), each.slowdown, _slowdown(each)) for each in shown)
-    return chart(bars, "ABBA blocks", "detectable")
+    bars = (doc.Bar.of(str(each.quads), each.slowdown, _slowdown(each)) for each in shown)
+    return doc.chart(bars, "ABBA blocks", "detectable")
 
 
 def _slowdown(sight: Sight) -> str:
