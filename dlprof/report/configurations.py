@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from dlprof.advise.candidates import Candidate, gather
 from dlprof.advise.situation import Situation
@@ -135,16 +136,8 @@ def setting_columns(configs: Sequence[Config]) -> Iterator[Column]:
             yield Column(title, [str(value) for value in found])
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Rated:
-    """What a bar shows of a configuration.
-
-    Attributes:
-        config: Which.
-        rate: How fast it is.
-        note: What is said behind the bar.
-        first: Whether it counts more than the others with as many workers.
-    """
+class Rated(NamedTuple):
+    """What a bar shows; one that comes ``first`` counts more than others with as many workers."""
 
     config: Config
     rate: Estimate

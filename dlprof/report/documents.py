@@ -103,11 +103,8 @@ def brief_document(text: str) -> str:
     whole: dict[str, Any] = json.loads(text)
     whole |= whole.get("recommendation") or {}
     kept = (key for key in (*_HEAD, *_BRIEF) if whole.get(key) not in (None, [], ""))
-    return line_by_line({key: _BRIEF.get(key, _as_it_is)(whole[key]) for key in kept})
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
+    cuts = {key: _BRIEF.get(key) for key in kept}
+    return line_by_line({key: cut(whole[key]) if cut else whole[key] for key, cut in cuts.items()})
 
 
 def _finding(finding: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,16 +124,16 @@ def _target(target: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _HEAD = ("schema_version", "error", "run_file", "ended", "state", "explanation")
-_BRIEF: Mapping[str, Callable[[Any], Any]] = {
+_BRIEF: Mapping[str, Callable[[Any], Any] | None] = {
     "targets": lambda targets: [_target(each) for each in targets[:_MOST]],
-    "dataloader_kwargs": _as_it_is,
-    "expected": _as_it_is,
-    "confidence": _as_it_is,
-    "confidence_reason": _as_it_is,
-    "certificate": _as_it_is,
+    "dataloader_kwargs": None,
+    "expected": None,
+    "confidence": None,
+    "confidence_reason": None,
+    "certificate": None,
     "reasons": lambda reasons: [each["claim"] for each in reasons[:_MOST]],
     "findings": lambda findings: [_finding(each) for each in findings[:_MOST]],
-    "stalls": _as_it_is,
+    "stalls": None,
     "cost_s": lambda cost: cost["total"],
 }
-"""The keys that are kept behind those of ``_HEAD``, and how each is cut."""
+"""The keys that are kept behind those of ``_HEAD``, and how each is cut, where it is."""

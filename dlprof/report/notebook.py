@@ -9,29 +9,24 @@ import html
 
 from dlprof.advise.compare import Comparison
 from dlprof.records import Recommendation, Run
+from dlprof.report import document as doc
 from dlprof.report.compare import comparison_report
-from dlprof.report.document import Code, Document, Facts, Span, Words, items, section
 from dlprof.report.labels import percent_text, rate_text
 from dlprof.report.page import to_html
 from dlprof.report.screen import render_html
 from dlprof.report.snippets import difference
 from dlprof.report.sweep import certainty
-from dlprof.units import MISSING, format_bytes, format_duration
-
-_FRAME = (
-    '<iframe srcdoc="{page}" sandbox="allow-scripts" allow="clipboard-write" title="dlprof" '
-    'style="width: 100%; height: {height}; resize: vertical; border: 0"></iframe>'
-)
+from dlprof.units import format_bytes, format_duration
 
 
 def notebook_html(shown: Run | Recommendation | Comparison) -> str:
-    """The markup of a run, a recommendation or a comparison.
-
-    Args:
-        shown: What the last line of a cell gave.
-    """
+    """The markup of what the last line of a cell gave."""
     height = "40rem" if isinstance(shown, Run) else "24rem"
-    return _FRAME.format(page=html.escape(_page(shown)), height=height)
+    return (
+        f'<iframe srcdoc="{html.escape(_page(shown))}" sandbox="allow-scripts" '
+        'allow="clipboard-write" title="dlprof" '
+        f'style="width: 100%; height: {height}; resize: vertical; border: 0"></iframe>'
+    )
 
 
 def _page(shown: Run | Recommendation | Comparison) -> str:
@@ -40,19 +35,19 @@ def _page(shown: Run | Recommendation | Comparison) -> str:
     if isinstance(shown, Comparison):
         return to_html(comparison_report(shown))
     expected = shown.expected
-    rows: tuple[tuple[str, Words], ...] = (
-        ("Recommended", Span(shown.config.text, "strong")),
+    rows: tuple[tuple[str, doc.Words], ...] = (
+        ("Recommended", doc.Span(shown.config.text, "strong")),
         ("Throughput", rate_text(expected.samples_per_s)),
         ("Data wait", percent_text(expected.wait_fraction)),
         ("Memory", format_bytes(expected.pss_bytes)),
         ("First batch", format_duration(expected.startup_s)),
         certainty(shown),
     )
-    known = tuple(row for row in rows if row[1] != MISSING)
+    reasons = doc.items(reason.claim for reason in shown.reasons)
     return to_html(
-        Document(
+        doc.Document(
             title="recommended settings",
-            answer=(Facts(known), Code(difference(shown.config, None))),
-            details=tuple(section("Why", items(reason.claim for reason in shown.reasons))),
+            answer=doc.known(doc.facts(rows), doc.Code(difference(shown.config, None))),
+            details=tuple(doc.section("Why", reasons)),
         )
     )

@@ -40,12 +40,7 @@ _MOST_POINTS = 400
 
 
 def with_pictures(document: doc.Document, run: Run) -> doc.Document:
-    """A document with what only a page shows.
-
-    Args:
-        document: On the run.
-        run: What was measured, with its recommendation.
-    """
+    """A document with what only a page shows."""
     advice = run.recommendation
     return dataclasses.replace(
         document,

@@ -12,13 +12,7 @@ from dlprof.records import Config, Estimate, Run
 from dlprof.report import document as doc
 from dlprof.report.configurations import MOST_BARS, Rated, rates_chart, setting_columns
 from dlprof.report.documents import json_document
-from dlprof.report.labels import (
-    cores_text,
-    interval_text,
-    percent_text,
-    rate_text,
-    value_text,
-)
+from dlprof.report.labels import cores_text, interval_text, percent_text, rate_text, value_text
 from dlprof.report.snippets import difference
 from dlprof.report.sweep import about_file, certainty, first, title_of
 from dlprof.stats import NEAR
@@ -230,12 +224,7 @@ def feed_text(feed: Feed) -> str:
 
 
 def feed_report(run: Run, feed: Feed) -> doc.Document:
-    """What it takes to feed a training step.
-
-    Args:
-        run: What it was predicted from.
-        feed: What it takes.
-    """
+    """What it takes to feed a training step."""
     return doc.Document(
         title=f"Feeding a step: {title_of(run)}",
         answer=(

@@ -19,13 +19,7 @@ from dlprof.records import (
 )
 from dlprof.report import document as doc
 from dlprof.report.findings import answer, cards
-from dlprof.report.labels import (
-    STAGES,
-    cores_text,
-    gpu_text,
-    percent_text,
-    rate_text,
-)
+from dlprof.report.labels import STAGES, cores_text, gpu_text, percent_text, rate_text
 from dlprof.report.sweep import about_file, first, title_of
 from dlprof.units import MISSING, counted, format_bytes, format_duration
 
@@ -166,11 +160,7 @@ def _stalls(stalls: Stalls) -> str:
 
 
 def stage_sections(traced: Explanation) -> Iterator[doc.Section]:
-    """Where a batch's time goes, and where batches pile up.
-
-    Args:
-        traced: One configuration.
-    """
+    """Where a batch's time goes, and where batches pile up."""
     if traced.stages:
         yield from doc.section("Stages, per batch", _stages(traced.stages))
     yield from doc.section("Where batches are, on average", _places(traced))

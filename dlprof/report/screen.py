@@ -16,11 +16,7 @@ from dlprof.report.sweep import sweep_report, with_recommendation
 
 
 def run_report(run: Run) -> Document:
-    """What the command that wrote the run has to say of it.
-
-    Args:
-        run: Of a sweep, a profile or a script.
-    """
+    """What the command that wrote the run has to say of it."""
     # Of a process that ended before anything was written only the target says that it was a script;
     # a module that is called ``run`` makes one that begins alike, with settings of a sweep.
     header = run.header

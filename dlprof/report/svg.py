@@ -123,11 +123,7 @@ def _legend(svg: Element, kinds: dict[str, str], left: float) -> float:
 
 
 def draw_bars(chart: Chart) -> Element:
-    """A chart of bars.
-
-    Args:
-        chart: What it shows.
-    """
+    """A chart of bars."""
     kinds = _kinds(p.name for bar in chart.bars for p in bar.pieces if p.name)
     title = ", ".join(filter(None, (chart.unit, f"by {chart.label}" if chart.label else "")))
     rows = _ROW * len(chart.bars)
@@ -185,11 +181,7 @@ def _bar(
 
 
 def draw_plot(plot: Plot) -> Element:
-    """Points and lines over two axes, whiskers whole.
-
-    Args:
-        plot: What it shows.
-    """
+    """Points and lines over two axes, whiskers whole."""
     kinds = {each.name: f"series-{n % len(_OTHERS)}" for n, each in enumerate(plot.series)}
     figure, svg = _frame(plot.title, _HEIGHT + 100)
     top = _legend(svg, kinds, _LEFT) + 16
@@ -246,11 +238,7 @@ def _point(svg: Element, point: Point, at: _Place, kind: str, *, small: bool) ->
 
 
 def draw_timeline(timeline: Timeline) -> Element:
-    """Who did what when, one lane for each.
-
-    Args:
-        timeline: What it shows.
-    """
+    """Who did what when, one lane for each."""
     spans = [span for lane in timeline.lanes.values() for span in lane]
     kinds = _kinds(name for _, _, name, _ in spans)
     left = 16 + _LETTER * max(map(len, timeline.lanes), default=0)

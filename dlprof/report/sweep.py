@@ -16,15 +16,7 @@ from dlprof.advise.recommend import recommend
 from dlprof.advise.thresholds import FED_WAIT_FRACTION, PERHAPS_FED_WAIT_FRACTION, WITHIN
 from dlprof.advise.wrong_data import present_of, said_first
 from dlprof.errors import DlprofError
-from dlprof.records import (
-    Config,
-    Constraints,
-    Failure,
-    Integrity,
-    Recommendation,
-    Run,
-    Trial,
-)
+from dlprof.records import Config, Constraints, Failure, Integrity, Recommendation, Run, Trial
 from dlprof.report import document as doc
 from dlprof.report.configurations import (
     FAILED,
@@ -47,14 +39,7 @@ from dlprof.report.labels import (
     value_text,
 )
 from dlprof.report.snippets import difference
-from dlprof.units import (
-    MISSING,
-    counted,
-    format_bytes,
-    format_duration,
-    format_rate,
-    with_hint,
-)
+from dlprof.units import MISSING, counted, format_bytes, format_duration, format_rate, with_hint
 
 _MOST_TRIALS = 6
 _MOST_FAILURES = 50
