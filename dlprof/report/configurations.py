@@ -172,18 +172,20 @@ def rates_chart(
     kept = {i for i, each in enumerate(found) if each.config in {pick, present}} | {0, best}
     first = [i for i, each in enumerate(found) if each.first]
     pool = first if len({*first, *kept}) >= most else range(len(found))
+    chosen: Iterable[int] = range(len(found))
     if len(found) > most:  # those that are kept, and evenly some of the others
         rest, room = [place for place in pool if place not in kept], most - len(kept)
         even = {rest[round(k * (len(rest) - 1) / max(1, room - 1))] for k in range(room) if rest}
-        found = [found[place] for place in sorted({*kept, *even})]
-    bars = [_bar(each, pick, present) for each in found]
-    return chart(bars, "workers", unit) if len(found) > 1 else None
+        chosen = sorted({*kept, *even})
+    bars = [_bar(found[place], pick, present, spare=place not in kept) for place in chosen]
+    return chart(bars, "workers", unit) if len(bars) > 1 else None
 
 
-def _bar(each: Rated, pick: Config | None, present: Config | None) -> Bar:
+def _bar(each: Rated, pick: Config | None, present: Config | None, *, spare: bool) -> Bar:
     config = each.config
     default = config == Config(batch_size=config.batch_size) and config != pick
     marks = {"default": default, "yours": config == present, "◀": config == pick}
     label = " ".join([str(config.num_workers), *(mark for mark, is_so in marks.items() if is_so)])
     tone: Tone = "good" if config == pick else ""
-    return Bar.of(label, each.rate, format_rate(each.rate.value), each.note, tone)
+    bar = Bar.of(label, each.rate, format_rate(each.rate.value), each.note, tone)
+    return dataclasses.replace(bar, spare=spare)

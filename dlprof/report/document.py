@@ -141,6 +141,7 @@ class Bar:
         high: Upper end.
         note: What is behind it.
         tone: Whether it stands out.
+        spare: Whether a screen may leave it out that has no room for all.
     """
 
     label: str
@@ -150,6 +151,7 @@ class Bar:
     high: float | None = None
     note: str = ""
     tone: Tone = ""
+    spare: bool = False
 
     @property
     def length(self) -> float:

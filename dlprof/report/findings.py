@@ -43,13 +43,13 @@ def _rows(finding: Finding) -> Iterator[tuple[str, Words]]:
         yield "evidence", evidence
     if finding.fix is not None:
         yield "fix", finding.fix.text
-    yield from ((name.lower(), words) for name, words in _worth(finding))
+    yield from ((name.lower(), words) for name, words in _worth(finding, known_gain(finding)))
 
 
-def _worth(finding: Finding) -> Iterator[tuple[str, Words]]:
+def _worth(finding: Finding, gain: str) -> Iterator[tuple[str, Words]]:
     """What the fix brings, and what makes that doubtful."""
-    if finding.predicted_gain is not None:
-        yield "Speed-up", known_gain(finding)
+    if gain:
+        yield "Speed-up", gain
     if finding.script_gain is not None:
         yield "Script", f"{gain_text(finding.script_gain)}, from start to end"
     if finding.doubtful:
@@ -65,7 +65,7 @@ def answer(findings: Sequence[Finding]) -> Iterator[tuple[str, Words]]:
     yield "Bottleneck", (Span(finding.title, "strong"), Span(f"  {finding.code}", "soft"))
     if finding.fix is not None:
         yield "Fix", _arguments(finding.fix) or finding.fix.text
-    yield from _worth(finding)
+    yield from _worth(finding, _gain(finding))
 
 
 def _arguments(fix: Fix) -> str:
@@ -74,13 +74,17 @@ def _arguments(fix: Fix) -> str:
 
 def known_gain(finding: Finding) -> str:
     """What the fix would bring, how that is known, and by which trials."""
+    gain = _gain(finding)
+    return gain and gain + _trials(finding.evidence.get("gain_trials"))
+
+
+def _gain(finding: Finding) -> str:
     gain, evidence = finding.predicted_gain, finding.evidence
     if gain is None:
         return ""
     at = str(evidence.get("gain_at") or "")
-    parts = [gain_text(gain) + (f" {at}" if at else "")]
-    parts += filter(None, [_SOURCES.get(str(evidence.get("gain_from")), "")])
-    return ", ".join(parts) + _trials(evidence.get("gain_trials"))
+    known = _SOURCES.get(str(evidence.get("gain_from")), "")
+    return ", ".join(filter(None, (f"{gain_text(gain)} {at}".strip(), known)))
 
 
 def _trials(trials: object) -> str:

@@ -66,17 +66,20 @@ def profile_report(run: Run) -> doc.Document:
 def _answer(
     diagnosis: Diagnosis, traced: Explanation | None, trial: Trial | None
 ) -> Iterator[tuple[str, doc.Words]]:
-    yield "Profiled", diagnosis.config.text
+    measured = trial if trial is not None and trial.outcome == "completed" else None
+    rate = ""
+    if measured is not None:
+        of_samples = measured.samples_per_s
+        rate = ": " + (
+            rate_text(of_samples) if of_samples else rate_text(measured.batches_per_s, "batches/s")
+        )
+    yield "Profiled", f"{diagnosis.config.text}{rate}"
     if diagnosis.findings or (traced is not None and traced.hooked):
         yield from answer(diagnosis.findings)
     else:  # that batches were not traced must not read as "nothing is wrong"
         yield "Bottleneck", "not known: no batch could be traced through its stages"
-    if trial is not None and trial.outcome == "completed":
-        if trial.wait_fraction is not None:
-            yield "Data wait", _wait(trial, traced)
-        rate = trial.samples_per_s
-        shown = rate_text(rate) if rate else rate_text(trial.batches_per_s, "batches/s")
-        yield "Throughput", shown
+    if measured is not None and measured.wait_fraction is not None:
+        yield "Data wait", _wait(measured, traced)
 
 
 def _wait(trial: Trial, traced: Explanation | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
@@ -18,6 +19,9 @@ _NARROWEST_TEXT = 20
 _NARROWEST_LABEL = 12
 _WIDEST_BAR = 40
 _NARROWEST_BAR = 4
+_MOST_LINES = 16
+"""Of an answer, so that all of it is seen at once."""
+
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _STYLES: Mapping[doc.Tone, str] = MappingProxyType(
     {
@@ -52,7 +56,12 @@ class Screen:
                 yield writer.line("", doc.Span(section.title, "strong"))
                 yield from writer.blocks(section.blocks)
                 yield Line()
-        yield from writer.blocks((*self._document.answer, *self._document.hints))
+        answer = (*self._document.answer, *self._document.hints)
+        lines = list(writer.blocks(answer))
+        while len(lines) > _MOST_LINES and any(map(_spare, answer)):
+            answer = tuple(map(_with_fewer_bars, answer))
+            lines = list(writer.blocks(answer))
+        yield from lines
 
 
 def plain_text(document: doc.Document, *, width: int, verbose: bool = False) -> str:
@@ -266,6 +275,20 @@ def _shortened(label: str, most: int) -> str:
     if cell_len(label) <= most:
         return label
     return "..." + chop_cells(label[::-1], most - 3)[0][::-1]
+
+
+def _spare(block: doc.Block) -> list[doc.Bar]:
+    """The bars that may be left out."""
+    return [bar for bar in block.bars if bar.spare] if isinstance(block, doc.Chart) else []
+
+
+def _with_fewer_bars(block: doc.Block) -> doc.Block:
+    """A chart without one of its spare bars, of which nothing is said or which is in the middle."""
+    spare = _spare(block)
+    if not spare or not isinstance(block, doc.Chart):
+        return block
+    dropped = next((bar for bar in spare if not bar.note), spare[len(spare) // 2])
+    return dataclasses.replace(block, bars=tuple(bar for bar in block.bars if bar is not dropped))
 
 
 def _width(column: doc.Column) -> int:
