@@ -140,6 +140,11 @@ def gpu_text(usage: GpuUsage) -> str:
     return ", ".join(parts) or clean(next(iter(usage.unavailable.values()), MISSING))
 
 
+def count_text(count: int | None) -> str:
+    """A number of things; ``-`` where it is not known."""
+    return MISSING if count is None else f"{count:,}"
+
+
 def processes_text(count: int | None) -> str:
     """A number of processes; ``-`` where it is not known."""
     if count is None:

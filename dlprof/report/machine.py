@@ -11,7 +11,7 @@ from dlprof.machine.profiles import MachineProfile
 from dlprof.records import GpuInfo, Machine
 from dlprof.report import document as doc
 from dlprof.report.documents import json_document
-from dlprof.report.labels import cores_text, percent_text, processes_text
+from dlprof.report.labels import cores_text, count_text, percent_text, processes_text
 from dlprof.units import MISSING, counted, format_bytes, format_duration
 
 _Row = tuple[str, doc.Words]
@@ -95,7 +95,7 @@ def _profile(profile: MachineProfile, machine: Machine) -> Iterator[_Row]:
         each = f", {profile.memory_gb_per_s / cards:.0f} a GPU" if cards > 1 else ""
         yield "Memory rate", f"{profile.memory_gb_per_s:g} GB/s{each}"
     yield "Shared memory", format_bytes(machine.shm_bytes)
-    yield "NUMA nodes", _count(machine.numa_nodes)
+    yield "NUMA nodes", count_text(machine.numa_nodes)
     yield from _cards(machine.gpus, "none")
     links = [gpu.link_bytes_per_s for gpu in machine.gpus if gpu.link_bytes_per_s is not None]
     if links:  # the slowest card's
@@ -155,8 +155,8 @@ def _offer(overview: Overview) -> Iterator[_Row]:
     yield "Core speed", _speed(machine)
     yield "Memory", _memory(machine, overview.memory_limit_cgroup)
     yield "Shared memory", _shared_memory(machine)
-    yield "Open files", _count(machine.open_files_limit)
-    yield "NUMA nodes", _count(machine.numa_nodes)
+    yield "Open files", count_text(machine.open_files_limit)
+    yield "NUMA nodes", count_text(machine.numa_nodes)
     yield from _cards(machine.gpus, machine.unavailable.get("gpus", "none"))
     yield "Fingerprint", machine.fingerprint
 
@@ -260,10 +260,6 @@ def _card_activity(card: GpuNeighbours) -> str:
         parts.append(f"{format_bytes(card.memory_used_bytes)} in use,")
     parts.append(f"kernels active {percent_text(card.kernel_active_fraction)}")
     return " ".join(parts)
-
-
-def _count(number: int | None) -> str:
-    return MISSING if number is None else f"{number:,}"
 
 
 def _in_brackets(notes: Sequence[str]) -> str:

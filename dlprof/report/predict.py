@@ -12,7 +12,14 @@ from dlprof.records import Config, Estimate, Run
 from dlprof.report import document as doc
 from dlprof.report.configurations import MOST_BARS, Rated, rates_chart, setting_columns
 from dlprof.report.documents import json_document
-from dlprof.report.labels import cores_text, interval_text, percent_text, rate_text, value_text
+from dlprof.report.labels import (
+    cores_text,
+    count_text,
+    interval_text,
+    percent_text,
+    rate_text,
+    value_text,
+)
 from dlprof.report.snippets import difference
 from dlprof.report.sweep import about_file, certainty, first, title_of
 from dlprof.stats import NEAR
@@ -56,7 +63,14 @@ def forecast_report(run: Run, forecast: Forecast, *, whole: bool = False) -> doc
             doc.Facts(tuple(_answer(run, forecast))),
             *doc.known(
                 rates_chart(
-                    [Rated(row.config, _rate(row), _note(row)) for row in forecast.rows],
+                    [
+                        Rated(
+                            row.config,
+                            _rate(row),
+                            "measured" if row.measured else "too much" if row.beyond else "",
+                        )
+                        for row in forecast.rows
+                    ],
                     forecast.pick,
                     unit=_unit(forecast.rows),
                     most=MOST_BARS - 1,
@@ -136,10 +150,6 @@ def _wait(row: Row) -> float | None:
     return row.prediction.wait_fraction if seen is None else seen
 
 
-def _note(row: Row) -> str:
-    return "measured" if row.measured is not None else "too much" if row.beyond else ""
-
-
 def _unit(rows: Sequence[Row]) -> str:
     return "batches/s" if rows[0].prediction.samples_per_s is None else "samples/s"
 
@@ -169,7 +179,7 @@ def _table(forecast: Forecast, rows: Sequence[Row]) -> Iterator[doc.Block]:
         doc.Column("memory", [format_bytes(each.pss_bytes) for each in found], 7),
         doc.Column("shm", [format_bytes(each.shm_bytes) for each in found], 4),
         doc.Column("1st batch", [format_duration(each.startup_s) for each in found], 6),
-        doc.Column("files", [_count(each.open_files) for each in found], 2),
+        doc.Column("files", [count_text(each.open_files) for each in found], 2),
         doc.Column(
             "measured", measured, 16, note=f"measured: what {trials} of this run gave{over}."
         ),
@@ -179,10 +189,6 @@ def _table(forecast: Forecast, rows: Sequence[Row]) -> Iterator[doc.Block]:
         verb = "is" if hidden == 1 else "are"
         more = f"{counted(hidden, 'more configuration')} that {verb} no faster: --json shows all."
         yield doc.Items((more,))
-
-
-def _count(value: int | None) -> str:
-    return MISSING if value is None else f"{value:,}"
 
 
 def _role(row: Row, forecast: Forecast) -> str:

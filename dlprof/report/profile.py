@@ -19,7 +19,7 @@ from dlprof.records import (
 )
 from dlprof.report import document as doc
 from dlprof.report.findings import answer, cards
-from dlprof.report.labels import STAGES, cores_text, gpu_text, percent_text, rate_text
+from dlprof.report.labels import STAGES, cores_text, count_text, gpu_text, percent_text, rate_text
 from dlprof.report.sweep import about_file, first, title_of
 from dlprof.units import MISSING, counted, format_bytes, format_duration
 
@@ -245,14 +245,10 @@ def _workers(workers: Sequence[WorkerCosts]) -> Iterator[doc.Block]:
             doc.Column("batches", [f"{each.batches:,}" for each in shown]),
             doc.Column("busy", [percent_text(each.busy_fraction) for each in shown]),
             doc.Column("cores", [cores_text(each.cpu_cores) for each in shown], 4),
-            doc.Column("threads", [_count(each.threads) for each in shown], 3),
-            doc.Column("CPUs", [_count(each.affinity_cpus) for each in shown], 2),
+            doc.Column("threads", [count_text(each.threads) for each in shown], 3),
+            doc.Column("CPUs", [count_text(each.affinity_cpus) for each in shown], 2),
             doc.Column("growth/batch", growth, 1),
         )
     )
     if len(shown) < len(workers):
         yield doc.Items((f"{len(workers) - len(shown)} more workers",))
-
-
-def _count(count: int | None) -> str:
-    return MISSING if count is None else f"{count:,}"
