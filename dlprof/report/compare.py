@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from dlprof.advise.compare import Comparison, Part, SideInfo
+from dlprof.advise.compare import Comparison, SideInfo
+from dlprof.records import Estimate
 from dlprof.report import document as doc
 from dlprof.report.documents import json_document
 from dlprof.report.labels import end_text, interval_text, rate_text
@@ -20,9 +21,7 @@ def comparison_report(comparison: Comparison) -> doc.Document:
     """How much slower one of two runs is, and why."""
     doubts, parts = comparison.doubts, comparison.parts
     # Each part is a factor; the bars are logarithms, which add up.
-    bars = (
-        doc.Bar.of(part.title, part.log_ratio, factor_text(part.factor.value)) for part in parts
-    )
+    bars = (doc.Bar.of(part.title, part.log_ratio, _factor_text(part.factor)) for part in parts)
     more = f" (and {len(doubts) - 1} more)" if len(doubts) > 1 else ""
     return doc.Document(
         title=f"{_place(comparison.a)} and {_place(comparison.b)}",
@@ -53,7 +52,7 @@ def _details(comparison: Comparison) -> Iterator[doc.Section]:
         for name, side in (("A", comparison.a), ("B", comparison.b))
     }
     yield from doc.section("Compared", doc.Facts((*sides.items(), ("pairs", comparison.pairing))))
-    yield from doc.section("Parts of the difference", _table(comparison.parts))
+    yield from doc.section("Parts of the difference", _table(comparison))
     yield from doc.section(
         "What each part rests on",
         doc.items(
@@ -69,23 +68,24 @@ def _details(comparison: Comparison) -> Iterator[doc.Section]:
     yield from doc.section("Doubts", doc.items(comparison.doubts))
 
 
-def _table(parts: tuple[Part, ...]) -> doc.Table:
+def _table(comparison: Comparison) -> doc.Table:
     """The parts, whose factors multiply to the whole and whose logarithms add up to it."""
-    product = math.prod(part.factor.value for part in parts)
-    whole = sum(part.log_ratio.value for part in parts)
-    factors = [*(factor_text(part.factor.value) for part in parts), factor_text(product)]
-    logs = [*(f"{part.log_ratio.value:+.3f}" for part in parts), f"{whole:+.3f}"]
-    intervals = [interval_text(part.factor, end_text) for part in parts]
+    parts, whole = comparison.parts, comparison.ratio
+    factors = [*(part.factor for part in parts), whole]
+    logs = [*(part.log_ratio.value for part in parts), math.log(whole.value)]
     return doc.Table(
         (
             doc.Column("part", [*(part.title for part in parts), "B over A"], left=True),
-            doc.Column("factor", factors),
-            doc.Column("95% CI", [*intervals, ""], 2),
-            doc.Column("log", logs, 1),
+            doc.Column("factor", [_factor_text(each) for each in factors]),
+            doc.Column("95% CI", [interval_text(each, end_text) for each in factors], 2),
+            doc.Column("log", [f"{log:+.3f}" for log in logs], 1),
         )
     )
 
 
-def factor_text(value: float) -> str:
+def _factor_text(factor: Estimate) -> str:
     """A factor such as ``0.52x``, with more digits where it is very small or large."""
+    if factor.is_wide:
+        return "unclear"
+    value = factor.value
     return f"{value:.2f}x" if 0.095 <= value < 99.5 else f"{value:.2g}x"
