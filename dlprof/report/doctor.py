@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 
 from dlprof.machine.doctor import Check
-from dlprof.records import SCHEMA_VERSION
 from dlprof.report.document import Document, Facts, Span, Text, Tone, Words
-from dlprof.store.codec import to_json
+from dlprof.report.documents import json_document
+from dlprof.units import counted
 
 _TONES: Mapping[str, Tone] = {"ok": "good", "warning": "warn", "problem": "bad"}
 
@@ -20,8 +19,7 @@ def doctor_document(checks: Sequence[Check], system: str) -> str:
         checks: What was looked at.
         system: The operating system and the version of dlprof, in a few words.
     """
-    document = {"schema_version": SCHEMA_VERSION, "system": system, "checks": to_json(checks)}
-    return json.dumps(document, indent=2)
+    return json_document(system=system, checks=checks)
 
 
 def doctor_report(checks: Sequence[Check], system: str) -> Document:
@@ -38,14 +36,11 @@ def doctor_report(checks: Sequence[Check], system: str) -> Document:
         rows.append((check.name, (Span(f"{check.state}: ", tone), finding)))
         if check.advice:
             rows.append(("", f"fix: {check.advice}"))
-    return Document(
-        title=system,
-        answer=(Text(system), Facts(tuple(rows)), Text(Span(_sum(checks), "strong"))),
-    )
-
-
-def _sum(checks: Sequence[Check]) -> str:
     states = [str(check.state) for check in checks]
     found = [(states.count(state), state) for state in ("problem", "warning")]
-    parts = [f"{count} {state}{'s' * (count > 1)}" for count, state in found if count]
-    return f"{', '.join(parts)} found." if parts else "No problem found."
+    parts = ", ".join(counted(count, state) for count, state in found if count)
+    said = f"{parts} found." if parts else "No problem found."
+    return Document(
+        title=system,
+        answer=(Text(system), Facts(tuple(rows)), Text(Span(said, "strong"))),
+    )

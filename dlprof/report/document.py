@@ -7,10 +7,12 @@ anywhere: the writers clean and escape every one of them, so that nothing in it 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
+from dlprof.records import Estimate
 from dlprof.records.record import record
+from dlprof.units import MISSING
 
 Tone = Literal["", "strong", "good", "warn", "bad", "soft", "code"]
 """How a text stands out: ``good``, ``warn`` and ``bad`` judge, ``soft`` steps back."""
@@ -73,7 +75,7 @@ class Code:
     language: str = "python"
 
 
-@record(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True)
 class Column:
     """One column of a table.
 
@@ -83,6 +85,7 @@ class Column:
         keep: How long it stays where columns have to go: the lowest goes first; ``None`` stays.
         left: Whether it is text, aligned left.
         links: Where its cells lead on a page, one a row; empty where they lead nowhere.
+        note: What it means, said below the table as long as it is shown.
     """
 
     title: str
@@ -90,6 +93,7 @@ class Column:
     keep: int | None = None
     left: bool = False
     links: Sequence[str] = ()
+    note: str = ""
 
     @property
     def is_shown(self) -> bool:
@@ -137,6 +141,7 @@ class Bar:
         high: Upper end.
         note: What is behind it.
         tone: Whether it stands out.
+        spare: Whether a screen may leave it out that has no room for all.
     """
 
     label: str
@@ -146,11 +151,31 @@ class Bar:
     high: float | None = None
     note: str = ""
     tone: Tone = ""
+    spare: bool = False
 
     @property
     def length(self) -> float:
         """Of all pieces together."""
         return sum(each.length for each in self.pieces)
+
+    @classmethod
+    def of(
+        cls, label: str, length: Estimate | float, figure: str, note: str = "", tone: Tone = ""
+    ) -> Bar:
+        """A bar of one piece, with the interval of what it shows."""
+        found = length if isinstance(length, Estimate) else Estimate(value=length)
+        return cls(
+            label=label,
+            pieces=(Piece(found.value),),
+            figure=figure,
+            low=found.low,
+            high=found.high,
+            note=note,
+            tone=tone,
+        )
+
+
+ChartKind = Literal["bars", "signed", "share", "lanes"]
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -169,27 +194,23 @@ class Chart:
     bars: tuple[Bar, ...]
     label: str = ""
     unit: str = ""
-    kind: Literal["bars", "signed", "share", "lanes"] = "bars"
+    kind: ChartKind = "bars"
 
 
-@record(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True)
 class Point:
     """A point of a plot.
 
     Attributes:
         x: On the axis to the right.
-        y: On the axis upwards.
-        low: Lower end of the 95 % interval of ``y``.
-        high: Upper end.
+        y: On the axis upwards, with its interval.
         label: What it is, shown where it is pointed at.
         tone: Whether it stands out.
     """
 
     x: float
-    y: float
-    low: float | None = None
-    high: float | None = None
-    label: str = ""
+    y: Estimate
+    label: str
     tone: Tone = ""
 
 
@@ -210,7 +231,7 @@ class Series:
 
 @record(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """Points over an axis: only where pictures can be shown, as a table says the same.
+    """Points over an axis, which only a page draws.
 
     Attributes:
         title: What is seen.
@@ -227,30 +248,18 @@ class Plot:
     diagonal: bool = False
 
 
-@record(frozen=True, slots=True, kw_only=True)
-class Lane:
-    """One line of a timeline.
-
-    Attributes:
-        label: Who works there.
-        spans: When what was done: begin and end in seconds, its name, and what it belongs to.
-    """
-
-    label: str
-    spans: tuple[tuple[float, float, str, str], ...]
-
-
-@record(frozen=True, slots=True, kw_only=True)
+@record(frozen=True, slots=True)
 class Timeline:
-    """What was done when: only where pictures can be shown.
+    """What was done when, which only a page draws.
 
     Attributes:
         title: What is seen.
-        lanes: From top to bottom.
+        lanes: From top to bottom: who works there, and when what was done: begin and end in
+            seconds, its name, and what it belongs to.
     """
 
     title: str
-    lanes: tuple[Lane, ...]
+    lanes: Mapping[str, Sequence[tuple[float, float, str, str]]]
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -272,8 +281,7 @@ class Card:
     blocks: tuple[Block, ...] = ()
 
 
-Block = Text | Facts | Items | Code | Table | Chart | Card
-Picture = Block | Plot | Timeline
+Block = Text | Facts | Items | Code | Table | Chart | Card | Plot | Timeline
 
 
 @record(frozen=True, slots=True)
@@ -282,14 +290,6 @@ class Section:
 
     title: str
     blocks: tuple[Block, ...]
-
-
-@record(frozen=True, slots=True)
-class Pictures:
-    """A heading and what is below it on a page."""
-
-    title: str
-    blocks: tuple[Picture, ...]
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -310,14 +310,32 @@ class Document:
     answer: tuple[Block, ...]
     hints: tuple[Block, ...] = ()
     details: tuple[Section, ...] = ()
-    pictures: tuple[Pictures, ...] = ()
-    appendix: tuple[Pictures, ...] = ()
+    pictures: tuple[Section, ...] = ()
+    appendix: tuple[Section, ...] = ()
+
+
+def chart(
+    bars: Iterable[Bar], label: str = "", unit: str = "", kind: ChartKind = "bars"
+) -> Chart | None:
+    """A chart of the bars that there are; ``None`` without any."""
+    found = tuple(bars)
+    return Chart(bars=found, label=label, unit=unit, kind=kind) if found else None
+
+
+def hint(said: str, command: str = "") -> tuple[Block, ...]:
+    """What steps back behind an answer, and the command that goes with it."""
+    lead = Text(Span(said, "soft"))
+    return (lead, Code(command, "sh")) if command else (lead,)
+
+
+def known(*blocks: Block | None) -> tuple[Block, ...]:
+    """The blocks that there are."""
+    return tuple(block for block in blocks if block is not None)
 
 
 def section(title: str, *blocks: Block | None) -> Iterator[Section]:
     """A section of the blocks that there are; none without any."""
-    found = tuple(each for each in blocks if each is not None)
-    if found:
+    if found := known(*blocks):
         yield Section(title, found)
 
 
@@ -328,6 +346,6 @@ def items(found: Iterable[Words]) -> Items | None:
 
 
 def facts(rows: Iterable[tuple[str, Words]]) -> Facts | None:
-    """Labels and lines; ``None`` without any."""
-    known = tuple(rows)
+    """Labels and lines, those without a figure left out; ``None`` without any."""
+    known = tuple(row for row in rows if row[1] != MISSING)
     return Facts(known) if known else None

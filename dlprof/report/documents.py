@@ -15,26 +15,33 @@ from dlprof.records import SCHEMA_VERSION, BatchCosts, Cost, Recommendation, Run
 from dlprof.store.codec import to_json
 
 
-def sweep_document(run: Run) -> str:
-    """What ``dlprof sweep --json`` prints.
+def json_document(found: object = None, /, **fields: object) -> str:
+    """A document: the version, some fields, and behind them those of a record."""
+    whole = {"schema_version": SCHEMA_VERSION, **to_json(fields)}
+    whole |= {} if found is None else to_json(found)
+    return json.dumps(whole, allow_nan=False, indent=2)
 
-    Args:
-        run: The finished run; of one that did not end, the cost is that of its trials.
+
+def line_by_line(fields: Mapping[str, Any]) -> str:
+    """A document with one key a line, so that long values don't fill the screen.
+
+    Raises:
+        ValueError: For a number that is not finite.
     """
-    document = {
-        "schema_version": SCHEMA_VERSION,
-        "run_file": run.path,
-        "run_id": run.header.run_id,
-        "machine": run.header.machine,
-        "target": run.header.target,
-        "trials": run.trials,
-        "left_out": run.header.left_out,
-        "prediction": run.prediction,
-        "recommendation": run.recommendation,
-        "ended": run.end.reason if run.end is not None else None,
-        "cost_s": run.end.cost_s if run.end is not None else _cost_of_trials(run),
-    }
-    return json.dumps(to_json(document), allow_nan=False, indent=2)
+    pairs = ((json.dumps(key), json.dumps(fields[key], allow_nan=False)) for key in fields)
+    return "{\n" + ",\n".join(f"  {key}: {value}" for key, value in pairs) + "\n}"
+
+
+def sweep_document(run: Run) -> str:
+    """What ``dlprof sweep --json`` prints."""
+    return json_document(
+        **_about(run),
+        trials=run.trials,
+        left_out=run.header.left_out,
+        prediction=run.prediction,
+        recommendation=run.recommendation,
+        **_end(run),
+    )
 
 
 def profile_document(run: Run, fault: DlprofError | None = None) -> str:
@@ -45,46 +52,40 @@ def profile_document(run: Run, fault: DlprofError | None = None) -> str:
         fault: Why nothing could be measured, where that is so.
     """
     diagnosis = run.diagnosis
-    explanations = [dataclasses.replace(each, costs=BatchCosts()) for each in run.explanations]
-    document = {
-        "schema_version": SCHEMA_VERSION,
-        "run_file": run.path,
-        "run_id": run.header.run_id,
-        "machine": run.header.machine,
-        "target": run.header.target,
-        "config": diagnosis.config if diagnosis is not None else None,
-        "findings": diagnosis.findings if diagnosis is not None else (),
-        "stalls": diagnosis.stalls if diagnosis is not None else None,
-        "notes": diagnosis.notes if diagnosis is not None else (),
-        "explanations": explanations,
-        "trials": run.trials,
-        "ended": run.end.reason if run.end is not None else None,
-        "cost_s": run.end.cost_s if run.end is not None else _cost_of_trials(run),
-    }
-    if fault is not None:
-        document["error"] = fault.document
-    return json.dumps(to_json(document), allow_nan=False, indent=2)
+    return json_document(
+        **_about(run),
+        config=diagnosis.config if diagnosis is not None else None,
+        findings=diagnosis.findings if diagnosis is not None else (),
+        stalls=diagnosis.stalls if diagnosis is not None else None,
+        notes=diagnosis.notes if diagnosis is not None else (),
+        explanations=[dataclasses.replace(each, costs=BatchCosts()) for each in run.explanations],
+        trials=run.trials,
+        **_end(run),
+        **({} if fault is None else {"error": fault.document}),
+    )
 
 
-def _cost_of_trials(run: Run) -> Cost:
+def _about(run: Run) -> dict[str, object]:
+    header = run.header
+    target, machine = header.target, header.machine
+    return {"run_file": run.path, "run_id": header.run_id, "machine": machine, "target": target}
+
+
+def _end(run: Run) -> dict[str, object]:
+    """Why a run ended and what it cost; of one that did not end, the cost is that of its trials."""
+    if run.end is not None:
+        return {"ended": run.end.reason, "cost_s": run.end.cost_s}
     measured = sum(trial.measured_s for trial in run.trials)
     total = sum(trial.wall_s for trial in run.trials)
-    return Cost(measured=measured, overhead=total - measured, total=total)
+    return {
+        "ended": None,
+        "cost_s": Cost(measured=measured, overhead=total - measured, total=total),
+    }
 
 
 def recommend_document(run: Run, recommendation: Recommendation) -> str:
-    """What ``dlprof recommend --json`` prints.
-
-    Args:
-        run: What it was drawn from.
-        recommendation: The answer.
-    """
-    document = {
-        "schema_version": SCHEMA_VERSION,
-        "run_file": run.path,
-        **to_json(recommendation),
-    }
-    return json.dumps(document, allow_nan=False, indent=2)
+    """What ``dlprof recommend --json`` prints."""
+    return json_document(recommendation, run_file=run.path)
 
 
 _MOST = 3
@@ -101,17 +102,9 @@ def brief_document(text: str) -> str:
     """
     whole: dict[str, Any] = json.loads(text)
     whole |= whole.get("recommendation") or {}
-    answer = {
-        key: _BRIEF.get(key, _as_it_is)(whole[key])
-        for key in (*_HEAD, *_BRIEF)
-        if whole.get(key) not in (None, [], "")
-    }
-    lines = (f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in answer.items())
-    return "{\n" + ",\n".join(lines) + "\n}"
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
+    kept = (key for key in (*_HEAD, *_BRIEF) if whole.get(key) not in (None, [], ""))
+    cuts = {key: _BRIEF.get(key) for key in kept}
+    return line_by_line({key: cut(whole[key]) if cut else whole[key] for key, cut in cuts.items()})
 
 
 def _finding(finding: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,16 +124,16 @@ def _target(target: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _HEAD = ("schema_version", "error", "run_file", "ended", "state", "explanation")
-_BRIEF: Mapping[str, Callable[[Any], Any]] = {
+_BRIEF: Mapping[str, Callable[[Any], Any] | None] = {
     "targets": lambda targets: [_target(each) for each in targets[:_MOST]],
-    "dataloader_kwargs": _as_it_is,
-    "expected": _as_it_is,
-    "confidence": _as_it_is,
-    "confidence_reason": _as_it_is,
-    "certificate": _as_it_is,
+    "dataloader_kwargs": None,
+    "expected": None,
+    "confidence": None,
+    "confidence_reason": None,
+    "certificate": None,
     "reasons": lambda reasons: [each["claim"] for each in reasons[:_MOST]],
     "findings": lambda findings: [_finding(each) for each in findings[:_MOST]],
-    "stalls": _as_it_is,
+    "stalls": None,
     "cost_s": lambda cost: cost["total"],
 }
-"""The keys that are kept behind those of ``_HEAD``, and how each is cut."""
+"""The keys that are kept behind those of ``_HEAD``, and how each is cut, where it is."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from dlprof.errors import UsageError
-from dlprof.records import SCHEMA_VERSION
 from dlprof.report.document import Document, Facts, Span, Text, Words
+from dlprof.report.documents import json_document
 from dlprof.units import quoted
 
 _PAGES = Path(__file__).parents[1] / "explain"
@@ -42,19 +41,13 @@ def page_of(code: str) -> str:
 def page_document(code: str) -> str:
     """What ``dlprof explain CODE --json`` prints."""
     text = page_of(code)
-    document = {
-        "schema_version": SCHEMA_VERSION,
-        "code": code,
-        "summary": _summary(text),
-        "text": text,
-    }
-    return json.dumps(document, indent=2)
+    return json_document(code=code, summary=_summary(text), text=text)
 
 
 def codes_document() -> str:
     """What ``dlprof explain --json`` prints."""
     codes = [{"code": code, "summary": text} for code, text in explained_codes().items()]
-    return json.dumps({"schema_version": SCHEMA_VERSION, "codes": codes}, indent=2)
+    return json_document(codes=codes)
 
 
 def codes_report() -> Document:

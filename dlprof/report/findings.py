@@ -1,4 +1,4 @@
-"""Findings as documents show them, and as JSON."""
+"""Findings as documents show them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dlprof.records import Finding, Fix
-from dlprof.report.document import Card, Code, Facts, Span, Text, Tone, Words
+from dlprof.report.document import Block, Card, Code, Facts, Span, Text, Tone, Words
 from dlprof.report.labels import cores_text, gain_text, percent_text
-from dlprof.store.codec import to_json
 from dlprof.units import format_bytes, format_duration, format_rate
 
-SEVERITIES: Mapping[str, Tone] = {"high": "bad", "medium": "warn", "low": "code", "info": "soft"}
+_SEVERITIES: Mapping[str, Tone] = {"high": "bad", "medium": "warn", "low": "code", "info": "soft"}
 _SOURCES = {
     "measured": "measured here",
     "model": "by the model",
@@ -20,41 +19,41 @@ _SOURCES = {
 _NO_FIGURES = frozenset({"trials", "gain_from", "gain_at", "gain_trials", "seen_in"})
 
 
-def findings_json(findings: Sequence[Finding]) -> list[dict[str, Any]]:
-    """The findings as the contract writes them, in their order."""
-    return [to_json(finding) for finding in findings]
-
-
 def cards(findings: Sequence[Finding]) -> Iterator[Card]:
     """All findings, the cause to bet on first."""
     for number, finding in enumerate(findings, 1):
-        rows = list(_rows(finding))
-        code = fix_code(finding.fix)
+        blocks: list[Block] = [Text(finding.explanation)]
+        if rows := tuple(_rows(finding)):
+            blocks.append(Facts(rows))
+        if fix := finding.fix:  # the lines to paste
+            arguments = _arguments(fix)
+            call = f"DataLoader(dataset, ..., {arguments})" if arguments else ""
+            blocks += [Code("\n".join(filter(None, (call, fix.code))))] if call or fix.code else []
         yield Card(
             title=f"{number}. {finding.title}",
             code=finding.code,
             level=finding.severity,
-            tone=SEVERITIES[finding.severity],
-            blocks=(
-                Text(finding.explanation),
-                *([Facts(tuple(rows))] if rows else []),
-                *([Code(code)] if code else []),
-            ),
+            tone=_SEVERITIES[finding.severity],
+            blocks=tuple(blocks),
         )
 
 
 def _rows(finding: Finding) -> Iterator[tuple[str, Words]]:
-    evidence = evidence_text(finding.evidence)
-    if evidence:
+    if evidence := evidence_text(finding.evidence):
         yield "evidence", evidence
     if finding.fix is not None:
         yield "fix", finding.fix.text
-    if finding.predicted_gain is not None:
-        yield "speed-up", known_gain(finding)
+    yield from ((name.lower(), words) for name, words in _worth(finding, known_gain(finding)))
+
+
+def _worth(finding: Finding, gain: str) -> Iterator[tuple[str, Words]]:
+    """What the fix brings, and what makes that doubtful."""
+    if gain:
+        yield "Speed-up", gain
     if finding.script_gain is not None:
-        yield "script", f"{gain_text(finding.script_gain)}, from start to end"
+        yield "Script", f"{gain_text(finding.script_gain)}, from start to end"
     if finding.doubtful:
-        yield "doubt", Span(finding.doubtful, "warn")
+        yield "Doubt", Span(finding.doubtful, "warn")
 
 
 def answer(findings: Sequence[Finding]) -> Iterator[tuple[str, Words]]:
@@ -64,41 +63,33 @@ def answer(findings: Sequence[Finding]) -> Iterator[tuple[str, Words]]:
         yield "Bottleneck", "none found that is worth fixing"
         return
     yield "Bottleneck", (Span(finding.title, "strong"), Span(f"  {finding.code}", "soft"))
-    fix = finding.fix
-    if fix is not None:
-        settings = ", ".join(f"{name}={value!r}" for name, value in fix.dataloader_kwargs.items())
-        yield "Fix", settings or fix.text
-    if finding.predicted_gain is not None:
-        yield "Speed-up", known_gain(finding)
-    if finding.script_gain is not None:
-        yield "Script", f"{gain_text(finding.script_gain)}, from start to end"
-    if finding.doubtful:
-        yield "Doubt", Span(finding.doubtful, "warn")
+    if finding.fix is not None:
+        yield "Fix", _arguments(finding.fix) or finding.fix.text
+    yield from _worth(finding, _gain(finding))
+
+
+def _arguments(fix: Fix) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in fix.dataloader_kwargs.items())
 
 
 def known_gain(finding: Finding) -> str:
     """What the fix would bring, how that is known, and by which trials."""
+    gain = _gain(finding)
+    return gain and gain + _trials(finding.evidence.get("gain_trials"))
+
+
+def _gain(finding: Finding) -> str:
     gain, evidence = finding.predicted_gain, finding.evidence
     if gain is None:
         return ""
     at = str(evidence.get("gain_at") or "")
-    parts = [gain_text(gain) + (f" {at}" if at else "")]
-    parts += filter(None, [_SOURCES.get(str(evidence.get("gain_from")), "")])
-    return ", ".join(parts) + _trials(evidence.get("gain_trials"))
+    known = _SOURCES.get(str(evidence.get("gain_from")), "")
+    return ", ".join(filter(None, (f"{gain_text(gain)} {at}".strip(), known)))
 
 
 def _trials(trials: object) -> str:
     ids = [str(trial) for trial in trials] if isinstance(trials, list | tuple) else []
     return f" [{', '.join(ids)}]" if ids else ""
-
-
-def fix_code(fix: Fix | None) -> str:
-    """The lines of a fix to paste."""
-    if fix is None:
-        return ""
-    arguments = ", ".join(f"{name}={value!r}" for name, value in fix.dataloader_kwargs.items())
-    call = [f"DataLoader(dataset, ..., {arguments})"] if arguments else []
-    return "\n".join([*call, *([fix.code] if fix.code else [])])
 
 
 def evidence_text(evidence: Mapping[str, Any]) -> str:

@@ -8,24 +8,14 @@ from urllib.parse import quote
 
 from dlprof.records import Estimate, Run
 from dlprof.report.document import Column, Document, Table
-from dlprof.report.labels import interval_text, settings_text
+from dlprof.report.labels import interval_text, value_text
 from dlprof.report.script import verdict
 from dlprof.report.sweep import with_recommendation
 from dlprof.report.text import shortened
-from dlprof.units import MISSING, format_rate
+from dlprof.units import MISSING
 
 _SUFFIXES = (".dlprof.jsonl", ".jsonl")
 _LONGEST = 60
-_COLUMNS: Sequence[tuple[str, bool, int | None]] = (
-    ("run", True, None),
-    ("target", True, 2),
-    ("machine", True, 1),
-    ("recommended, or found", True, None),
-    ("samples/s", False, 5),
-    ("95% CI", False, 4),
-    ("started (UTC)", True, 3),
-)
-"""Title, whether it is text, and how long each stays on a narrow terminal."""
 
 
 def page_names(runs: Sequence[Path], index: str) -> list[str]:
@@ -53,29 +43,21 @@ def _stem(path: Path) -> str:
 
 
 def index_row(run: Run) -> tuple[str, ...]:
-    """What an index says of a run; all that need be kept of it.
-
-    Args:
-        run: Of a sweep, a profile or a script.
-    """
+    """What an index says of a run, whatever wrote it; all that need be kept of it."""
     run = with_recommendation(run)
     found, rate = _found(run)
     header = run.header
     names = (_stem(Path(run.path)), header.target.spec, header.machine.hostname)
-    return (
-        *(shortened(name, _LONGEST) for name in names),
-        found,
-        format_rate(rate.value if rate else None),
-        interval_text(rate),
-        header.started_at[:16].replace("T", " "),
-    )
+    started = header.started_at[:16].replace("T", " ")
+    short = (shortened(name, _LONGEST) for name in names)
+    return (*short, found, value_text(rate), interval_text(rate), started)
 
 
 def _found(run: Run) -> tuple[str, Estimate | None]:
     """The answer in a few words, and the rate that goes with it."""
     if run.recommendation is not None:
         advice = run.recommendation
-        return settings_text(advice.config), advice.expected.samples_per_s
+        return advice.config.text, advice.expected.samples_per_s
     if run.diagnosis is not None and not run.watched:
         config = run.diagnosis.config
         trial = next((each for each in run.completed if each.config == config), None)
@@ -91,21 +73,14 @@ def index_report(rows: Sequence[tuple[str, ...]], pages: Sequence[str] = ()) -> 
         rows: As ``index_row`` gives them.
         pages: File names of the runs' pages beside it; empty where there are none.
     """
-    cells = list(zip(*rows, strict=True))
-    return Document(
-        title=f"{len(rows)} runs",
-        answer=(
-            Table(
-                tuple(
-                    Column(
-                        title=title,
-                        cells=cells[place],
-                        keep=keep,
-                        left=left,
-                        links=() if place else [f"./{quote(page)}" for page in pages],
-                    )
-                    for place, (title, left, keep) in enumerate(_COLUMNS)
-                )
-            ),
-        ),
+    name, target, machine, found, rate, interval, started = zip(*rows, strict=True)
+    columns = (
+        Column("run", name, left=True, links=[f"./{quote(page)}" for page in pages]),
+        Column("target", target, 2, left=True),
+        Column("machine", machine, 1, left=True),
+        Column("recommended, or found", found, left=True),
+        Column("samples/s", rate, 5),
+        Column("95% CI", interval, 4),
+        Column("started (UTC)", started, 3, left=True),
     )
+    return Document(title=f"{len(rows)} runs", answer=(Table(columns),))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dlprof.records import Config, Estimate
-from dlprof.units import MISSING, format_rate
+from collections.abc import Callable
+
+from dlprof.records import Estimate, GpuUsage
+from dlprof.report.text import clean
+from dlprof.units import MISSING, format_bytes, format_rate
 
 END_TEXTS = {
     "decided": "the best is clear",
@@ -16,24 +19,42 @@ END_TEXTS = {
 """Why a sweep ended, by ``RunEnd.reason``."""
 
 
-def settings_text(config: Config) -> str:
-    """A configuration under torch's names, defaults left out."""
-    return config.text
+def value_text(estimate: Estimate | None) -> str:
+    """A rate without its unit and interval; ``-`` for a missing one."""
+    return format_rate(estimate.value if estimate is not None else None)
 
 
-def interval_text(estimate: Estimate | None) -> str:
-    """The 95 % interval of a rate, such as ``1,190-1,280``; ``-`` where there is none."""
+def interval_text(
+    estimate: Estimate | None, shown: Callable[[float], str] = format_rate, dash: str = "-"
+) -> str:
+    """The 95 % interval of a figure, such as ``1,190-1,280``; ``-`` where there is none.
+
+    Args:
+        estimate: The figure.
+        shown: How its ends read.
+        dash: What is between them.
+    """
     if estimate is None or estimate.low is None or estimate.high is None:
         return MISSING
-    return f"{format_rate(estimate.low)}-{format_rate(estimate.high)}"
+    return f"{shown(estimate.low)}{dash}{shown(estimate.high)}"
 
 
-def rate_text(estimate: Estimate | None, unit: str = "samples/s") -> str:
-    """A rate with its unit and interval: ``1,234 samples/s (95% CI 1,190-1,280)``."""
+def rate_text(
+    estimate: Estimate | None,
+    unit: str = "samples/s",
+    shown: Callable[[float], str] = format_rate,
+) -> str:
+    """A rate with its unit and interval: ``1,234 samples/s (95% CI 1,190-1,280)``.
+
+    Args:
+        estimate: The rate.
+        unit: Its unit.
+        shown: How a figure of it reads.
+    """
     if estimate is None:
         return MISSING
-    interval = interval_text(estimate)
-    text = f"{format_rate(estimate.value)} {unit}"
+    interval = interval_text(estimate, shown)
+    text = f"{shown(estimate.value)} {unit}"
     return text if interval == MISSING else f"{text} (95% CI {interval})"
 
 
@@ -99,3 +120,33 @@ STAGES = {
     "step": "step",
 }
 """Stages as people read them, by ``StageName``."""
+
+
+def gpu_text(usage: GpuUsage) -> str:
+    """One card in one trial, as far as anything is known of it; else why not."""
+    parts = []
+    if usage.kernel_active_fraction is not None:
+        parts.append(f"kernels {percent_text(usage.kernel_active_fraction)} of the time")
+    if usage.memory_used_bytes is not None:
+        parts.append(f"{format_bytes(usage.memory_used_bytes)} in use")
+    if usage.pcie_rx_bytes_per_s is not None:
+        parts.append(f"{format_bytes(usage.pcie_rx_bytes_per_s)}/s received")
+    if usage.throttled_fraction and usage.throttle_reasons:
+        held = percent_text(usage.throttled_fraction)
+        parts.append(f"clocks held down {held} by {clean(', '.join(usage.throttle_reasons))}")
+    if usage.other_processes:
+        held = format_bytes(usage.other_memory_bytes)
+        parts.append(f"{processes_text(usage.other_processes)} of others ({held})")
+    return ", ".join(parts) or clean(next(iter(usage.unavailable.values()), MISSING))
+
+
+def count_text(count: int | None) -> str:
+    """A number of things; ``-`` where it is not known."""
+    return MISSING if count is None else f"{count:,}"
+
+
+def processes_text(count: int | None) -> str:
+    """A number of processes; ``-`` where it is not known."""
+    if count is None:
+        return MISSING
+    return "1 process" if count == 1 else f"{count:,} processes"

@@ -1,76 +1,341 @@
-"""Listeners that show a running sweep on stderr: a live display, plain lines, or nothing.
+"""What a running sweep shows on stderr: a live display, plain lines, or nothing.
 
-A terminal that goes away, or a pipe that nobody reads any more, silences them; it never ends the
+A terminal that goes away, or a pipe that nobody reads any more, silences it; it never ends the
 sweep.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import errno
+import math
+import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Self, TextIO
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
-from dlprof.records import Config, Run, RunHeader, SweepPrediction, Trial, Usage
-from dlprof.report.progress import (
-    ProgressView,
-    SweepState,
-    planned_text,
-    predicted_text,
-    preparing_text,
-    trial_line,
-    usage_text,
-)
+from dlprof.records import Config, Estimate, Run, RunHeader, SweepPrediction, Trial, Usage
+from dlprof.report.labels import cores_text, percent_text, rate_text
 from dlprof.report.text import clean
+from dlprof.stats import mean_interval
+from dlprof.units import counted, format_bytes, format_duration
 
 _PREPARING_STEPS = 4  # lines about made data, where there is no terminal
+_WIDEST_BAR = 40
+_NARROWEST_BAR = 8
+_PURPOSES = {
+    "explain": "traced",
+    "cold": "without the page cache",
+    "lever": "extra setting",
+}
+_LABEL_WIDTH = len("machine ")
+
+_LEAST_FOR_INTERVAL = 3
+"""Trials of a configuration from which on their mean has an interval."""
+
+_NAMED_CARDS = 2
+"""Cards beyond which a line has no room for each one's name."""
+
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class SweepState:
+    """A sweep as far as its events say; times are seconds.
+
+    Attributes:
+        header: Set once the sweep is planned.
+        planned: What it sets out to measure, in words.
+        trials: Ended so far.
+        current: The configuration that is being measured.
+        repetition: Of the current trial.
+        elapsed_s: Time since the sweep's start, at ``heard_at``.
+        expected_s: Length of the whole sweep, as far as it is known.
+        heard_at: The clock when ``elapsed_s`` was true.
+        reached: How much of the sweep was over by then, 0 to 1, as it was shown.
+        usage: The last look at the machine.
+        preparing: What is being made, how much of it is done, and of how much (0: not known).
+    """
+
+    header: RunHeader | None = None
+    planned: str = ""
+    trials: list[Trial] = dataclasses.field(default_factory=list)
+    current: Config | None = None
+    repetition: int = 0
+    elapsed_s: float = 0.0
+    expected_s: float = 0.0
+    heard_at: float = 0.0
+    reached: float = 0.0
+    usage: Usage | None = None
+    preparing: tuple[str, int, int] | None = None
+
+    def expect(self, elapsed_s: float, expected_s: float, now: float) -> None:
+        """Set the clock right; a sweep that takes longer than it seemed holds still, never back."""
+        self.reached = self.fraction_at(now)
+        self.elapsed_s, self.expected_s, self.heard_at = elapsed_s, expected_s, now
+
+    def elapsed_at(self, now: float) -> float:
+        """Seconds since the sweep's start."""
+        return self.elapsed_s + max(0.0, now - self.heard_at)
+
+    def fraction_at(self, now: float) -> float:
+        """How much of the sweep is over, 0 to 1."""
+        if self.expected_s <= 0:
+            return self.reached
+        return max(self.reached, min(1.0, self.elapsed_at(now) / self.expected_s))
+
+
+def best_so_far(trials: Sequence[Trial]) -> tuple[Config, Estimate] | None:
+    """The configuration of the highest mean rate; ``None`` before any trial has figures.
+
+    The mean is that of logarithms, whose interval is never below 0, and from three trials on has
+    one: two hardly say how far a third may lie.
+    """
+    rates: dict[Config, list[Estimate]] = {}
+    for trial in trials:
+        compared = trial.outcome == "completed" and trial.purpose == "measure"
+        if compared and trial.samples_per_s is not None:
+            rates.setdefault(trial.config, []).append(trial.samples_per_s)
+    means = {config: _mean(found) for config, found in rates.items()}
+    if not means:
+        return None
+    best = max(means, key=lambda config: means[config].value)
+    return best, means[best]
+
+
+def _mean(found: Sequence[Estimate]) -> Estimate:
+    values = [rate.value for rate in found]
+    if len(found) == 1:
+        return found[0]
+    if min(values) <= 0:
+        return Estimate(value=statistics.fmean(values))
+    if len(found) < _LEAST_FOR_INTERVAL:
+        return Estimate(value=statistics.geometric_mean(values))
+    logs = mean_interval([math.log(value) for value in values])
+    low, high = (None if end is None else math.exp(end) for end in (logs.low, logs.high))
+    return Estimate(value=math.exp(logs.value), low=low, high=high)
+
+
+def planned_text(header: RunHeader, configs: Sequence[Config], repeats: int | None) -> str:
+    """What a run sets out to measure."""
+    plan = header.plan
+    if plan is not None and plan.search == "model":
+        return f"up to {counted(len(plan.cells), 'configuration')} to predict"
+    times = f" x {repeats}" if repeats else ""
+    return f"{counted(len(configs), 'configuration')}{times}"
+
+
+def predicted_text(prediction: SweepPrediction, header: RunHeader | None) -> str:
+    """What a model has left to measure; what it left out has more workers than could gain."""
+    planned = 0 if header is None or header.plan is None else len(header.plan.cells)
+    predicted, measured = len(prediction.cells), len(prediction.race)
+    if predicted >= planned:
+        return f"{counted(predicted, 'configuration')} predicted, {measured} to measure"
+    return (
+        f"{predicted} of {counted(planned, 'configuration')} predicted (the others have more "
+        f"workers than can help), {measured} to measure"
+    )
+
+
+def trial_line(trial: Trial) -> str:
+    """One ended trial in one line."""
+    settings = clean(trial.config.text)
+    if trial.failure is not None:
+        return f"{trial.id} {settings}: {trial.outcome}: {clean(trial.failure.message)}"
+    words = [*filter(None, (_PURPOSES.get(trial.purpose),)), *(["noisy"] if trial.noisy else [])]
+    about = f" ({', '.join(words)})" if words else ""
+    return f"{trial.id} {settings}: {rate_text(trial.samples_per_s)}{about}"
+
+
+def usage_text(usage: Usage) -> str:
+    """What the machine is doing: the trial's cores, those of others, idle ones, memory."""
+    idle = None
+    if usage.available_cpu_cores is not None and usage.own_cpu_cores is not None:
+        idle = max(0.0, usage.available_cpu_cores - usage.own_cpu_cores)
+    cores = (("own", usage.own_cpu_cores), ("others", usage.other_cpu_cores), ("idle", idle))
+    known = [f"{name} {cores_text(count)}" for name, count in cores if count is not None]
+    parts = [f"cores: {', '.join(known)}"] if known else []
+    if usage.pss_peak_bytes is not None:
+        parts.append(f"memory {format_bytes(usage.pss_peak_bytes)}")
+    if usage.shm_peak_bytes is not None:
+        parts.append(f"shared memory {format_bytes(usage.shm_peak_bytes)}")
+    parts += _cards(usage)
+    return "; ".join(parts) or "nothing known"
+
+
+def _cards(usage: Usage) -> list[str]:
+    """Share of time in which each card ran kernels; many cards in one part, without their names."""
+    known = [gpu for gpu in usage.gpu if gpu.kernel_active_fraction is not None]
+    texts = [percent_text(gpu.kernel_active_fraction) for gpu in known]
+    if len(known) > _NAMED_CARDS:
+        return [f"GPUs {', '.join(text.removesuffix('%') for text in texts)}%"]
+    return [f"GPU {gpu.index} {text}" for gpu, text in zip(known, texts, strict=True)]
+
+
+def preparing_text(what: str, done: int, total: int) -> str:
+    """How far something that is being made is; a ``total`` of 0 can't be counted."""
+    return f"{clean(what)}: {done:,} of {total:,}" if total else clean(what)
+
+
+class ProgressView:
+    """Rich renderable: a running sweep at one moment, in as many columns as there are."""
+
+    def __init__(self, state: SweepState, now: float) -> None:
+        """Make the view.
+
+        Args:
+            state: What is known.
+            now: The clock that ``state.heard_at`` was read from.
+        """
+        self._state = state
+        self._now = now
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        state = self._state
+        if state.preparing is not None:
+            what, done, total = state.preparing
+            yield _bar_line(done, total, preparing_text(what, done, total), options)
+            return
+        if state.header is None:
+            yield Text("Getting ready")
+            return
+        fraction = state.fraction_at(self._now)
+        yield _bar_line(fraction, 1.0, self._times(), options)
+        for name, text in self._rows(options.max_width - _LABEL_WIDTH):
+            line = Text(f"{name:<{_LABEL_WIDTH}}", style="bold", no_wrap=True, overflow="crop")
+            yield line.append(text, style="not bold")
+
+    def _times(self) -> str:
+        state = self._state
+        elapsed = state.elapsed_at(self._now)
+        if state.expected_s <= 0:  # before the first trial
+            return f"after {_whole(elapsed)}"
+        left = max(0.0, state.expected_s - elapsed)
+        percent = percent_text(state.fraction_at(self._now))
+        return f"{percent} after {_whole(elapsed)}, {_whole(left)} left"
+
+    def _rows(self, room: int) -> list[tuple[str, str]]:
+        state = self._state
+        target = clean(state.header.target.spec) if state.header else ""
+        done = f"{counted(len(state.trials), 'trial')} done"
+        rows = [("run", f"{target}: {state.planned}, {done}")]
+        best = best_so_far(state.trials)
+        if best is not None:
+            rows += [("best", rate_text(best[1])), ("", _short(best[0], room))]
+        if state.current is not None:
+            again = f" (repeat {state.repetition + 1})" if state.repetition else ""
+            rows.append(("now", f"{_short(state.current, room - len(again))}{again}"))
+        if state.usage is not None:
+            rows.append(("machine", usage_text(state.usage)))
+        return rows
+
+
+def _short(config: Config, room: int) -> str:
+    """The configuration in torch's names if they fit, else its key."""
+    text = clean(config.text)
+    return text if len(text) <= room else clean(config.key)
+
+
+def _whole(seconds: float) -> str:
+    """A time in whole seconds: tenths would only flicker."""
+    return f"{seconds:.0f} s" if seconds < 59.5 else format_duration(round(seconds))
+
+
+def _bar_line(done: float, total: float, text: str, options: ConsoleOptions) -> RenderableType:
+    """A progress bar with its text behind it; the bar takes what room the text leaves."""
+    room = options.max_width - len(text) - 1
+    if room < _NARROWEST_BAR or total <= 0:
+        return Text(text, no_wrap=True, overflow="crop")
+    width = min(_WIDEST_BAR, room)
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column(width=width)
+    grid.add_column(no_wrap=True)
+    grid.add_row(ProgressBar(total=total, completed=done, width=width), Text(text))
+    return grid
 
 
 class QuietListener:
-    """Says nothing. The base of the others, so that each shows only what it has to show."""
+    """Keeps what the events of a sweep say, and shows nothing of it."""
+
+    def __init__(
+        self, *, verbose: bool = False, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Make the listener.
+
+        Args:
+            verbose: Whether a line says what came out of each trial.
+            clock: Seconds, monotonic.
+        """
+        self._verbose = verbose
+        self._clock = clock
+        self._state = SweepState(heard_at=clock())
+        self._gone = False
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Take back what is on the screen."""
 
     def planned(self, header: RunHeader, configs: Sequence[Config], repeats: int | None) -> None:
         """The sweep knows what it will measure."""
+        state = self._state
+        state.header, state.preparing = header, None
+        state.planned = planned_text(header, configs, repeats)
+        self._show(f"{clean(header.target.spec)}: {state.planned}")
 
     def predicted(self, prediction: SweepPrediction) -> None:
         """A model has predicted what all configurations would give."""
+        self._state.planned = predicted_text(prediction, self._state.header)
+        self._show(self._state.planned)
 
     def trial_started(
         self, config: Config, repetition: int, elapsed_s: float, expected_total_s: float
     ) -> None:
         """A trial begins."""
+        state = self._state
+        state.current, state.repetition, state.preparing = config, repetition, None
+        state.expect(elapsed_s, expected_total_s, self._clock())
+        self._show()
 
     def trial_ended(self, trial: Trial) -> None:
         """A trial has ended, with figures or without."""
+        self._state.trials.append(trial)
+        self._show(trial_line(trial), lasts=self._verbose or trial.failure is not None)
 
     def message(self, text: str) -> None:
         """Something that the user should know."""
+        self._show(clean(text), lasts=True)
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """Data is being made."""
+        self._state.preparing = (what, done, total) if done < total or not total else None
+        self._show()
 
     def pulse(self, usage: Usage) -> None:
         """A look at the machine during a trial."""
+        self._state.usage = usage
+        self._show()
 
     def ended(self, run: Run) -> None:
         """The sweep is over."""
+
+    def _show(self, line: str = "", *, lasts: bool = False) -> None:
+        """Bring the display up to date; a line is what is new, and may have to stay."""
+
+    def _try(self, action: Callable[[], object]) -> None:
+        """Draw or write, as long as there is somebody to see it."""
+        if self._gone:
+            return
+        try:
+            action()
+        except (OSError, ValueError):
+            self._gone = True
 
 
 class PlainListener(QuietListener):
@@ -83,55 +348,28 @@ class PlainListener(QuietListener):
             stream: Where the lines go.
             verbose: Whether to say what the machine did in each trial.
         """
-        self._stream: TextIO | None = stream
-        self._verbose = verbose
-        self._header: RunHeader | None = None
-        self._percent = 0
-        self._shown: tuple[str, int] | None = None
-
-    def planned(self, header: RunHeader, configs: Sequence[Config], repeats: int | None) -> None:
-        """Say how much there is to measure."""
-        self._header = header
-        self._say(f"{clean(header.target.spec)}: {planned_text(header, configs, repeats)}")
-
-    def predicted(self, prediction: SweepPrediction) -> None:
-        """Say how many were, and how many of them will be measured."""
-        self._say(predicted_text(prediction, self._header))
-
-    def trial_started(
-        self, config: Config, repetition: int, elapsed_s: float, expected_total_s: float
-    ) -> None:
-        """Remember how far the sweep is."""
-        del config, repetition  # the line comes when the trial ends
-        if expected_total_s > 0:
-            percent = round(100 * min(1.0, elapsed_s / expected_total_s))
-            self._percent = max(self._percent, percent)  # never back
+        super().__init__(verbose=verbose)
+        self._stream = stream
+        self._made = ("", -1)
 
     def trial_ended(self, trial: Trial) -> None:
-        """Say what came out of it."""
-        self._say(f"{self._percent:3d}%  {trial_line(trial)}")
+        """Say what came out of it, and how far the sweep was."""
+        state = self._state
+        self._show(f"{100 * state.fraction_at(state.heard_at):3.0f}%  {trial_line(trial)}")
         if self._verbose:
-            self._say(f"       {usage_text(trial.usage)}")
-
-    def message(self, text: str) -> None:
-        """Pass it on."""
-        self._say(clean(text))
+            self._show(f"       {usage_text(trial.usage)}")
 
     def preparing(self, what: str, done: int, total: int) -> None:
         """Say it at the start, at the end, and a few times between."""
-        step = done * _PREPARING_STEPS // max(1, total)
-        if self._shown != (what, step):
-            self._shown = (what, step)
-            self._say(preparing_text(what, done, total))
+        made = (what, done * _PREPARING_STEPS // max(1, total))
+        if self._made != made:
+            self._made = made
+            self._show(preparing_text(what, done, total))
 
-    def _say(self, line: str) -> None:
-        if self._stream is None:
-            return
-        try:
-            self._stream.write(line + "\n")
-            self._stream.flush()
-        except (OSError, ValueError):
-            self._stream = None
+    def _show(self, line: str = "", *, lasts: bool = False) -> None:
+        del lasts  # all do
+        if line:
+            self._try(lambda: (self._stream.write(line + "\n"), self._stream.flush()))
 
 
 class LiveListener(QuietListener):
@@ -154,11 +392,8 @@ class LiveListener(QuietListener):
             verbose: Whether to leave a line for each trial.
             clock: Seconds, monotonic.
         """
+        super().__init__(verbose=verbose, clock=clock)
         self._console = console
-        self._verbose = verbose
-        self._clock = clock
-        self._state = SweepState(heard_at=clock())
-        self._gone = False
         self._live = Live(
             console=console,
             auto_refresh=False,
@@ -169,68 +404,17 @@ class LiveListener(QuietListener):
         )
 
     def __enter__(self) -> Self:
-        self._draw(self._live.start)
+        self._try(self._live.start)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Wipe the display and give the cursor back."""
-        self._draw(self._live.stop)
+        self._try(self._live.stop)
 
-    def planned(self, header: RunHeader, configs: Sequence[Config], repeats: int | None) -> None:
-        """Show the sweep."""
-        self._state.header = header
-        self._state.planned = planned_text(header, configs, repeats)
-        self._state.preparing = None
-        self._draw(self._live.refresh)
-
-    def predicted(self, prediction: SweepPrediction) -> None:
-        """Show that it goes on with few."""
-        self._state.planned = predicted_text(prediction, self._state.header)
-        self._draw(self._live.refresh)
-
-    def trial_started(
-        self, config: Config, repetition: int, elapsed_s: float, expected_total_s: float
-    ) -> None:
-        """Show the trial and set the clock right."""
-        state = self._state
-        state.current, state.repetition = config, repetition
-        state.expect(elapsed_s, expected_total_s, self._clock())
-        state.preparing = None
-        self._draw(self._live.refresh)
-
-    def trial_ended(self, trial: Trial) -> None:
-        """Show the best so far; failed trials leave a line."""
-        self._state.trials.append(trial)
-        if self._verbose or trial.failure is not None:
-            self.message(trial_line(trial))
-        self._draw(self._live.refresh)
-
-    def message(self, text: str) -> None:
-        """Leave a line above the display."""
-        self._draw(lambda: self._console.print(Text(clean(text))))
-
-    def preparing(self, what: str, done: int, total: int) -> None:
-        """Show how far the data is."""
-        self._state.preparing = (what, done, total) if done < total or not total else None
-        self._draw(self._live.refresh)
-
-    def pulse(self, usage: Usage) -> None:
-        """Show what the machine is doing."""
-        self._state.usage = usage
-        self._draw(self._live.refresh)
-
-    def _draw(self, action: Callable[[], None]) -> None:
-        if self._gone:
-            return
-        try:
-            action()
-        except (OSError, ValueError):
-            self._gone = True
+    def _show(self, line: str = "", *, lasts: bool = False) -> None:
+        if lasts:  # above the display
+            self._try(lambda: self._console.print(Text(line)))
+        self._try(self._live.refresh)
 
 
 class _TerminalConsole(Console):

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 
 from dlprof.machine.gpus import GpuNeighbours
 from dlprof.machine.neighbours import Neighbours
 from dlprof.machine.overview import Overview
 from dlprof.machine.profiles import MachineProfile
-from dlprof.records import SCHEMA_VERSION, GpuInfo, Machine
-from dlprof.report.document import (
-    Bar,
-    Chart,
-    Code,
-    Document,
-    Facts,
-    Piece,
-    Section,
-    Span,
-    Text,
-    Words,
-)
-from dlprof.report.labels import cores_text, percent_text
-from dlprof.store.codec import to_json
+from dlprof.records import GpuInfo, Machine
+from dlprof.report import document as doc
+from dlprof.report.documents import json_document
+from dlprof.report.labels import cores_text, count_text, percent_text, processes_text
 from dlprof.units import MISSING, counted, format_bytes, format_duration
 
-_Row = tuple[str, Words]
+_Row = tuple[str, doc.Words]
 
 # Users who have a bar of their own; the others are summed. The details name more of them.
 _MOST_BARS = 3
@@ -37,97 +25,88 @@ _BUSY_SHARE = 0.1
 
 def machine_document(overview: Overview) -> str:
     """What ``dlprof machine --json`` prints."""
-    document = {
-        "schema_version": SCHEMA_VERSION,
-        "machine": to_json(overview.machine),
-        "quota_cgroup": overview.quota_cgroup,
-        "memory_limit_cgroup": overview.memory_limit_cgroup,
-        "neighbours": to_json(overview.neighbours),
-    }
-    return json.dumps(document, allow_nan=False, indent=2)
+    return json_document(
+        machine=overview.machine,
+        quota_cgroup=overview.quota_cgroup,
+        memory_limit_cgroup=overview.memory_limit_cgroup,
+        neighbours=overview.neighbours,
+    )
 
 
 def profile_document(profile: MachineProfile) -> str:
     """What ``dlprof machine --profile NAME --json`` prints."""
-    document = {
-        "schema_version": SCHEMA_VERSION,
-        "profile": to_json(profile),
-        "machine": to_json(profile.to_machine()),
-    }
-    return json.dumps(document, allow_nan=False, indent=2)
+    return json_document(profile=profile, machine=profile.to_machine())
 
 
 def profiles_document(profiles: Sequence[MachineProfile]) -> str:
     """What ``dlprof machine --list --json`` prints."""
-    document = {"schema_version": SCHEMA_VERSION, "profiles": to_json(profiles)}
-    return json.dumps(document, allow_nan=False, indent=2)
+    return json_document(profiles=profiles)
 
 
-def profiles_report(profiles: Sequence[MachineProfile]) -> Document:
+def profiles_report(profiles: Sequence[MachineProfile]) -> doc.Document:
     """The machines that dlprof knows by name."""
     rows: tuple[_Row, ...] = tuple((each.name, each.description) for each in profiles)
-    return Document(
+    return doc.Document(
         title="Machines for --machine NAME",
         answer=(
-            Facts(rows),
-            Text(Span("What one offers, and its sources:", "soft")),
-            Code("dlprof machine --machine NAME", "sh"),
+            doc.Facts(rows),
+            *doc.hint("What one offers, and its sources:", "dlprof machine --machine NAME"),
         ),
     )
 
 
-def machine_report(overview: Overview) -> Document:
-    """What is free on the machine, what limits a job there, and who uses it.
-
-    Args:
-        overview: What was found.
-    """
+def machine_report(overview: Overview) -> doc.Document:
+    """What is free on the machine, what limits a job there, and who uses it."""
     machine, neighbours = overview.machine, overview.neighbours
     watched = format_duration(neighbours.watched_s)
     name = machine.hostname or "this machine"
-    return Document(
-        title=f"What {name} offers",
-        answer=(
-            Facts(tuple(_answer(machine, neighbours))),
-            *_use(neighbours),
+    users = _users(neighbours, _MOST_BARS)
+    bars = (doc.Bar.of(user, cores, f"{cores:.2f}", note) for user, cores, note in users)
+    title, use = f"What {name} offers", f"Who uses it, watched for {watched}"
+    return doc.Document(
+        title=title,
+        answer=doc.known(
+            doc.facts(_answer(machine, neighbours)), doc.chart(bars, "used by", "cores")
         ),
-        hints=(Text(Span(f"Watched {name} for {watched} · details: -v", "soft")),),
+        hints=doc.hint(f"Watched {name} for {watched} · details: -v"),
         details=(
-            Section(f"What {name} offers", (Facts(tuple(_offer(overview))),)),
-            Section(f"Who uses it, watched for {watched}", (Facts(tuple(_activity(neighbours))),)),
+            doc.Section(title, (doc.Facts(tuple(_offer(overview))),)),
+            doc.Section(use, (doc.Facts(tuple(_activity(neighbours))),)),
         ),
     )
 
 
-def profile_report(profile: MachineProfile) -> Document:
-    """A machine profile.
+def profile_report(profile: MachineProfile) -> doc.Document:
+    """A machine profile."""
+    title = f"Machine profile {profile.name}"
+    rows = tuple(_profile(profile, profile.to_machine()))
+    return doc.Document(title=title, answer=(doc.Text(doc.Span(title, "strong")), doc.Facts(rows)))
 
-    Args:
-        profile: What to show.
-    """
-    machine = profile.to_machine()
-    rows = (
-        ("Machine", profile.description),
-        ("CPU", machine.cpu_model),
-        ("Cores", _cores(machine)),
-        ("Base clock", MISSING if profile.base_ghz is None else f"{profile.base_ghz:g} GHz"),
-        ("Core speed", _speed(machine)),
-        ("Memory", format_bytes(machine.memory_bytes)),
-        *_carried(profile),
-        ("Shared memory", format_bytes(machine.shm_bytes)),
-        ("NUMA nodes", _count(machine.numa_nodes)),
-        *_cards(machine.gpus, "none"),
-        *_links(machine),
-        ("Source", profile.source or MISSING),
-        *(("", url) for url in profile.source_url),
-        *([("Read on", profile.read_on)] if profile.read_on else []),
-        *([("Not in a source", ", ".join(profile.unsourced))] if profile.unsourced else []),
-        *(("Note", note) for note in profile.notes),
-    )
-    return Document(
-        title=f"Machine profile {profile.name}",
-        answer=(Text(Span(f"Machine profile {profile.name}", "strong")), Facts(rows)),
-    )
+
+def _profile(profile: MachineProfile, machine: Machine) -> Iterator[_Row]:
+    yield "Machine", profile.description
+    yield "CPU", machine.cpu_model
+    yield "Cores", _cores(machine)
+    yield "Base clock", MISSING if profile.base_ghz is None else f"{profile.base_ghz:g} GHz"
+    yield "Core speed", _speed(machine)
+    yield "Memory", format_bytes(machine.memory_bytes)
+    if profile.memory_gb_per_s is not None:
+        cards = sum(group.count for group in profile.gpus)
+        each = f", {profile.memory_gb_per_s / cards:.0f} a GPU" if cards > 1 else ""
+        yield "Memory rate", f"{profile.memory_gb_per_s:g} GB/s{each}"
+    yield "Shared memory", format_bytes(machine.shm_bytes)
+    yield "NUMA nodes", count_text(machine.numa_nodes)
+    yield from _cards(machine.gpus, "none")
+    links = [gpu.link_bytes_per_s for gpu in machine.gpus if gpu.link_bytes_per_s is not None]
+    if links:  # the slowest card's
+        yield "Link to a GPU", f"{min(links) / 1e9:.1f} GB/s each way"
+    yield "Source", profile.source or MISSING
+    yield from (("", url) for url in profile.source_url)
+    if profile.read_on:
+        yield "Read on", profile.read_on
+    if profile.unsourced:
+        yield "Not in a source", ", ".join(profile.unsourced)
+    yield from (("Note", note) for note in profile.notes)
 
 
 def _answer(machine: Machine, neighbours: Neighbours) -> Iterator[_Row]:
@@ -136,43 +115,30 @@ def _answer(machine: Machine, neighbours: Neighbours) -> Iterator[_Row]:
     yield "Memory", _memory(machine)
     yield "Shared memory", _shared_memory(machine)
     yield from _cards(machine.gpus, machine.unavailable.get("gpus", "none"))
-    if neighbours.gpus:
-        yield "GPU use", _card_use(neighbours.gpus)
+    if cards := neighbours.gpus:
+        used = sum(bool(card.processes) for card in cards)
+        active = [c.kernel_active_fraction for c in cards if c.kernel_active_fraction is not None]
+        most = f", kernels active at most {percent_text(max(active))} of the time" if active else ""
+        yield "GPU use", f"{used} of {len(cards)} run processes{most}"
 
 
-def _free(machine: Machine, neighbours: Neighbours) -> Words:
+def _free(machine: Machine, neighbours: Neighbours) -> doc.Words:
     if neighbours.free_cores is None:
         return f"not known: {neighbours.unavailable.get('busy_cores', 'the system has no figures')}"
     usable = machine.usable_cores
     free = min(neighbours.free_cores, usable)
     if free >= (1 - _BUSY_SHARE) * usable:
-        return (Span("nearly all", "good"), f" of {usable:g} usable")
+        return (doc.Span("nearly all", "good"), f" of {usable:g} usable")
     return (
-        Span(f"{cores_text(free)} of {usable:g} usable", "warn"),
+        doc.Span(f"{cores_text(free)} of {usable:g} usable", "warn"),
         ": other processes slow down what you measure",
     )
-
-
-def _card_use(cards: Sequence[GpuNeighbours]) -> str:
-    used = [card for card in cards if card.processes]
-    active = [c.kernel_active_fraction for c in cards if c.kernel_active_fraction is not None]
-    most = f", kernels active at most {percent_text(max(active))} of the time" if active else ""
-    return f"{len(used)} of {len(cards)} run processes{most}"
-
-
-def _use(neighbours: Neighbours) -> Iterator[Chart]:
-    bars = [
-        Bar(label=user, pieces=(Piece(cores),), figure=f"{cores:.2f}", note=note)
-        for user, cores, note in _users(neighbours, _MOST_BARS)
-    ]
-    if bars:
-        yield Chart(bars=tuple(bars), label="used by", unit="cores")
 
 
 def _users(neighbours: Neighbours, most: int) -> Iterator[tuple[str, float, str]]:
     """Who uses how many cores, the most first, with a note."""
     for user in neighbours.users[:most]:
-        yield user.user, user.cpu_cores, _processes(user.processes)
+        yield user.user, user.cpu_cores, processes_text(user.processes)
     if rest := neighbours.users[most:]:
         yield f"{len(rest)} more", sum(user.cpu_cores for user in rest), ""
     unseen = neighbours.unseen_cores
@@ -180,36 +146,19 @@ def _users(neighbours: Neighbours, most: int) -> Iterator[tuple[str, float, str]
         yield "not visible", unseen, "other containers, hidden processes"
 
 
-def _carried(profile: MachineProfile) -> Iterator[_Row]:
-    """What memory can carry, where that is known."""
-    if profile.memory_gb_per_s is not None:
-        cards = sum(group.count for group in profile.gpus)
-        each = f", {profile.memory_gb_per_s / cards:.0f} a GPU" if cards > 1 else ""
-        yield "Memory rate", f"{profile.memory_gb_per_s:g} GB/s{each}"
-
-
-def _links(machine: Machine) -> Iterator[_Row]:
-    """What the slowest card's link allows, where that is known."""
-    speeds = [gpu.link_bytes_per_s for gpu in machine.gpus]
-    if known := [speed for speed in speeds if speed is not None]:
-        yield "Link to a GPU", f"{min(known) / 1e9:.1f} GB/s each way"
-
-
-def _offer(overview: Overview) -> tuple[_Row, ...]:
+def _offer(overview: Overview) -> Iterator[_Row]:
     machine = overview.machine
-    return (
-        ("System", machine.platform),
-        ("CPU", machine.cpu_model),
-        ("Cores", _cores(machine)),
-        ("Usable", _usable(machine, overview.quota_cgroup)),
-        ("Core speed", _speed(machine)),
-        ("Memory", _memory(machine, overview.memory_limit_cgroup)),
-        ("Shared memory", _shared_memory(machine)),
-        ("Open files", _count(machine.open_files_limit)),
-        ("NUMA nodes", _count(machine.numa_nodes)),
-        *_cards(machine.gpus, machine.unavailable.get("gpus", "none")),
-        ("Fingerprint", machine.fingerprint),
-    )
+    yield "System", machine.platform
+    yield "CPU", machine.cpu_model
+    yield "Cores", _cores(machine)
+    yield "Usable", _usable(machine, overview.quota_cgroup)
+    yield "Core speed", _speed(machine)
+    yield "Memory", _memory(machine, overview.memory_limit_cgroup)
+    yield "Shared memory", _shared_memory(machine)
+    yield "Open files", count_text(machine.open_files_limit)
+    yield "NUMA nodes", count_text(machine.numa_nodes)
+    yield from _cards(machine.gpus, machine.unavailable.get("gpus", "none"))
+    yield "Fingerprint", machine.fingerprint
 
 
 def _cores(machine: Machine) -> str:
@@ -264,70 +213,53 @@ def _shared_memory(machine: Machine) -> str:
 
 def _cards(cards: Sequence[GpuInfo], otherwise: str) -> Iterator[_Row]:
     """Equal cards on one line, so that eight of a kind read as such."""
-    texts = [_card(card) for card in cards]
-    for kind in dict.fromkeys(texts):
-        yield "GPUs", f"{texts.count(kind)} x {kind}"
+    texts = []
+    for card in cards:
+        parts = [card.name]
+        if card.memory_bytes is not None:
+            parts.append(format_bytes(card.memory_bytes))
+        if card.pcie_generation is not None and card.pcie_width is not None:
+            parts.append(f"PCIe {card.pcie_generation} x{card.pcie_width}")
+        texts.append(", ".join(parts))
+    yield from (("GPUs", f"{texts.count(kind)} x {kind}") for kind in dict.fromkeys(texts))
     if not cards:
         yield "GPUs", otherwise
-
-
-def _card(card: GpuInfo) -> str:
-    parts = [card.name]
-    if card.memory_bytes is not None:
-        parts.append(format_bytes(card.memory_bytes))
-    if card.pcie_generation is not None and card.pcie_width is not None:
-        parts.append(f"PCIe {card.pcie_generation} x{card.pcie_width}")
-    return ", ".join(parts)
 
 
 def _activity(neighbours: Neighbours) -> Iterator[_Row]:
     if neighbours.busy_cores is None:
         yield "CPU", neighbours.unavailable.get("busy_cores", MISSING)
     else:
-        yield "CPU", _cpu(neighbours)
+        stolen = neighbours.stolen_cores
+        text = f"{cores_text(neighbours.busy_cores)} cores used, "
+        text += f"{cores_text(neighbours.idle_cores)} idle"
+        if stolen is not None and stolen >= _BUSY_SHARE:
+            text += f", {cores_text(stolen)} stolen by the hypervisor"
+        yield "CPU", text
         for name, cores, note in _users(neighbours, _MOST_USERS):
             yield name, f"{cores:.2f} cores{f' ({note})' if note else ''}"
     if neighbours.runnable is not None:
         load = MISSING if neighbours.load_1m is None else f"{neighbours.load_1m:.2f}"
         yield "Run queue", f"{neighbours.runnable} running or waiting, load {load}"
-    pressures = [
-        f"{name} {percent_text(value)}"
-        for name, value in (
-            ("CPU", neighbours.cpu_pressure_fraction),
-            ("storage", neighbours.io_pressure_fraction),
-            ("memory", neighbours.memory_pressure_fraction),
-        )
-        if value is not None
-    ]
+    pressures = {
+        "CPU": neighbours.cpu_pressure_fraction,
+        "storage": neighbours.io_pressure_fraction,
+        "memory": neighbours.memory_pressure_fraction,
+    }
+    known = (f"{name} {percent_text(v)}" for name, v in pressures.items() if v is not None)
     why = neighbours.unavailable.get("cpu_pressure_fraction", MISSING)
-    yield "Time delayed", ", ".join(pressures) or why
+    yield "Time delayed", ", ".join(known) or why
     yield from (("GPU", _card_activity(card)) for card in neighbours.gpus)
-
-
-def _cpu(neighbours: Neighbours) -> str:
-    busy, idle = cores_text(neighbours.busy_cores), cores_text(neighbours.idle_cores)
-    text = f"{busy} cores used, {idle} idle"
-    if neighbours.stolen_cores is not None and neighbours.stolen_cores >= _BUSY_SHARE:
-        text += f", {cores_text(neighbours.stolen_cores)} stolen by the hypervisor"
-    return text
 
 
 def _card_activity(card: GpuNeighbours) -> str:
     parts = [f"{card.index} {card.name}:"]
     if card.processes is not None:
-        parts.append(f"{_processes(card.processes)},")
+        parts.append(f"{processes_text(card.processes)},")
     if card.memory_used_bytes is not None:
         parts.append(f"{format_bytes(card.memory_used_bytes)} in use,")
     parts.append(f"kernels active {percent_text(card.kernel_active_fraction)}")
     return " ".join(parts)
-
-
-def _processes(count: int) -> str:
-    return "1 process" if count == 1 else f"{count:,} processes"
-
-
-def _count(number: int | None) -> str:
-    return MISSING if number is None else f"{number:,}"
 
 
 def _in_brackets(notes: Sequence[str]) -> str:

@@ -5,21 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from dlprof.report.document import (
-    Bar,
-    Block,
-    Card,
-    Chart,
-    Code,
-    Document,
-    Facts,
-    Items,
-    Span,
-    Table,
-    Text,
-    Words,
-    spans,
-)
+from dlprof.report import document as doc
 from dlprof.report.text import clean, clean_lines, clean_within
 
 # What CommonMark, GitHub and GitLab act on within a line: emphasis, code, links, HTML, entities,
@@ -40,7 +26,7 @@ _LONGEST_BAR = 20
 _DEEPEST = 6
 
 
-def to_markdown(document: Document, *, level: int = 1) -> str:
+def to_markdown(document: doc.Document, *, level: int = 1) -> str:
     """The document: its title, its answer, and its details; no text in it acts.
 
     Args:
@@ -67,52 +53,54 @@ def _heading(title: str, level: int, behind: str = "") -> Iterator[str]:
         yield f"{'#' * min(level, _DEEPEST)} {escaped(title)}{behind}"
 
 
-def _blocks(blocks: Iterable[Block], level: int) -> Iterator[str]:
+def _blocks(blocks: Iterable[doc.Block], level: int) -> Iterator[str]:
     """Each block as lines of its own; empty ones left out."""
     for block in blocks:
-        if isinstance(block, Card):
+        if isinstance(block, doc.Card):
             yield from _card(block, level)
         elif written := "\n".join(_lines(block)):
             yield written
 
 
-def _card(card: Card, level: int) -> Iterator[str]:
+def _card(card: doc.Card, level: int) -> Iterator[str]:
     code = f" {_code(card.code)}" if card.code else ""
     grade = f" ({escaped(card.level)})" if card.level else ""
     yield from _heading(card.title, level, code + grade)
     yield from _blocks(card.blocks, level + 1)
 
 
-def _lines(block: Block) -> Iterator[str]:
+def _lines(block: doc.Block) -> Iterator[str]:
     match block:
-        case Text():
+        case doc.Text():
             yield _line(block.words)
-        case Items():
+        case doc.Items():
             yield from (f"- {_line(words)}" for words in block.items)
-        case Facts():
+        case doc.Facts():
             yield from (
-                f"- {_line((Span(name, 'strong'), ': ', *spans(words)))}"
+                f"- {_line((doc.Span(name, 'strong'), ': ', *doc.spans(words)))}"
                 for name, words in block.rows
             )
-        case Code():
+        case doc.Code():
             text = clean_lines(block.text).rstrip()
             fence = _fence(text, 3)
             yield from (f"{fence}{block.language}", text, fence) if text else ()
-        case Table():
+        case doc.Table():
             shown = [column for column in block.columns if column.is_shown]
             rows = zip(*(column.cells for column in shown), strict=True)
             yield from _table(
                 [column.title for column in shown], rows, [column.left for column in shown]
             )
-        case Chart(kind="lanes"):
+            if notes := tuple(column.note for column in shown if column.note):
+                yield from ("", *_lines(doc.Items(notes)))
+        case doc.Chart(kind="lanes"):
             yield from (_lane(bar) for bar in block.bars)
-        case Chart():
+        case doc.Chart():
             yield from _chart(block)
 
 
-def _line(words: Words) -> str:
+def _line(words: doc.Words) -> str:
     """A line with its tones, as far as Markdown has them."""
-    pieces = [(each.tone, clean_within(each.text)) for each in spans(words)]
+    pieces = [(each.tone, clean_within(each.text)) for each in doc.spans(words)]
     whole = "".join(text for _, text in pieces)
     found, at = [], 0
     for tone, text in pieces:
@@ -163,12 +151,12 @@ def _row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _lane(bar: Bar) -> str:
+def _lane(bar: doc.Bar) -> str:
     pieces = ", ".join(f"{each.name} {each.figure}".strip() for each in bar.pieces)
-    return f"- {_line((Span(bar.label, 'strong'), f': {pieces}'))}"
+    return f"- {_line((doc.Span(bar.label, 'strong'), f': {pieces}'))}"
 
 
-def _chart(chart: Chart) -> Iterator[str]:
+def _chart(chart: doc.Chart) -> Iterator[str]:
     """Figures with bars of characters; what leads to the left of 0 has its sign in the figure."""
     reach = max((abs(bar.length) for bar in chart.bars), default=0.0)
     drawn = [_bar(bar, chart, reach) for bar in chart.bars]
@@ -182,7 +170,7 @@ def _chart(chart: Chart) -> Iterator[str]:
         yield from _table(head, rows, (True, False, True, True)[: len(head)])
 
 
-def _bar(bar: Bar, chart: Chart, reach: float) -> str:
+def _bar(bar: doc.Bar, chart: doc.Chart, reach: float) -> str:
     if chart.kind == "share":
         filled = _cells(bar.pieces[0].length if bar.pieces else 0.0, bar.length)
         return "█" * filled + "░" * (_LONGEST_BAR - filled)

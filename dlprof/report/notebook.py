@@ -6,33 +6,27 @@ In a frame neither styles the other, and nothing of the page acts on the noteboo
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator
 
 from dlprof.advise.compare import Comparison
 from dlprof.records import Recommendation, Run
+from dlprof.report import document as doc
 from dlprof.report.compare import comparison_report
-from dlprof.report.document import Code, Document, Facts, Span, Words, items, section
-from dlprof.report.labels import percent_text, rate_text, settings_text
+from dlprof.report.labels import percent_text, rate_text
 from dlprof.report.page import to_html
 from dlprof.report.screen import render_html
 from dlprof.report.snippets import difference
-from dlprof.report.sweep import CONFIDENCE
-from dlprof.units import MISSING, format_bytes, format_duration
-
-_FRAME = (
-    '<iframe srcdoc="{page}" sandbox="allow-scripts" allow="clipboard-write" title="dlprof" '
-    'style="width: 100%; height: {height}; resize: vertical; border: 0"></iframe>'
-)
+from dlprof.report.sweep import certainty
+from dlprof.units import format_bytes, format_duration
 
 
 def notebook_html(shown: Run | Recommendation | Comparison) -> str:
-    """The markup of a run, a recommendation or a comparison.
-
-    Args:
-        shown: What the last line of a cell gave.
-    """
+    """The markup of what the last line of a cell gave."""
     height = "40rem" if isinstance(shown, Run) else "24rem"
-    return _FRAME.format(page=html.escape(_page(shown)), height=height)
+    return (
+        f'<iframe srcdoc="{html.escape(_page(shown))}" sandbox="allow-scripts" '
+        'allow="clipboard-write" title="dlprof" '
+        f'style="width: 100%; height: {height}; resize: vertical; border: 0"></iframe>'
+    )
 
 
 def _page(shown: Run | Recommendation | Comparison) -> str:
@@ -40,25 +34,20 @@ def _page(shown: Run | Recommendation | Comparison) -> str:
         return render_html(shown)
     if isinstance(shown, Comparison):
         return to_html(comparison_report(shown))
-    reasons = items(reason.claim for reason in shown.reasons)
-    return to_html(
-        Document(
-            title="recommended settings",
-            answer=(Facts(tuple(_facts(shown))), Code(difference(shown.config, None))),
-            details=tuple(section("Why", reasons)),
-        )
-    )
-
-
-def _facts(advice: Recommendation) -> Iterator[tuple[str, Words]]:
-    expected = advice.expected
-    yield "Recommended", Span(settings_text(advice.config), "strong")
-    rows = (
+    expected = shown.expected
+    rows: tuple[tuple[str, doc.Words], ...] = (
+        ("Recommended", doc.Span(shown.config.text, "strong")),
         ("Throughput", rate_text(expected.samples_per_s)),
         ("Data wait", percent_text(expected.wait_fraction)),
         ("Memory", format_bytes(expected.pss_bytes)),
         ("First batch", format_duration(expected.startup_s)),
+        certainty(shown),
     )
-    yield from (row for row in rows if row[1] != MISSING)
-    tone = CONFIDENCE[advice.confidence]
-    yield "Certainty", (Span(advice.confidence, tone), f": {advice.confidence_reason}")
+    reasons = doc.items(reason.claim for reason in shown.reasons)
+    return to_html(
+        doc.Document(
+            title="recommended settings",
+            answer=doc.known(doc.facts(rows), doc.Code(difference(shown.config, None))),
+            details=tuple(doc.section("Why", reasons)),
+        )
+    )

@@ -11,23 +11,7 @@ import hashlib
 from importlib.resources import files
 from xml.etree.ElementTree import Element, SubElement, tostring
 
-from dlprof.report.document import (
-    Card,
-    Chart,
-    Code,
-    Document,
-    Facts,
-    Items,
-    Picture,
-    Pictures,
-    Plot,
-    Section,
-    Table,
-    Text,
-    Timeline,
-    Words,
-    spans,
-)
+from dlprof.report import document as doc
 from dlprof.report.svg import draw_bars, draw_plot, draw_timeline, stage_rules
 from dlprof.report.text import clean, clean_lines, clean_within
 
@@ -35,7 +19,7 @@ _MOST_ROWS = 500
 """Of a table; a page of thousands takes seconds to open."""
 
 
-def to_html(document: Document, *, footer: str = "") -> str:
+def to_html(document: doc.Document, *, footer: str = "") -> str:
     """The whole page.
 
     Args:
@@ -61,11 +45,10 @@ def to_html(document: Document, *, footer: str = "") -> str:
     answer = SubElement(body, "section", {"class": "answer"})
     for block in document.answer:
         _add(answer, block)
-    whole: list[Section | Pictures] = [*document.pictures, *document.details, *document.appendix]
-    for section in whole:
+    for section in (*document.pictures, *document.details, *document.appendix):
         SubElement(body, "h2").text = clean(section.title)
-        for picture in section.blocks:
-            _add(body, picture)
+        for block in section.blocks:
+            _add(body, block)
     if footer:
         SubElement(body, "footer").text = clean(footer)
     # What is in style and script is no text to escape: it is put in behind the tree is written.
@@ -80,48 +63,47 @@ def _hash(text: str) -> str:
     return f"sha256-{base64.b64encode(digest).decode()}"
 
 
-def _add(parent: Element, block: Picture) -> None:
+def _add(parent: Element, block: doc.Block) -> None:
     match block:
-        case Plot():
+        case doc.Plot():
             parent.append(draw_plot(block))
-        case Timeline():
+        case doc.Timeline():
             parent.append(draw_timeline(block))
-        case Chart():
+        case doc.Chart():
             parent.append(draw_bars(block))
-        case Table():
+        case doc.Table():
             _add_table(parent, block)
-        case Card():
+        case doc.Card():
             _add_card(parent, block)
-        case Code():
-            frame = SubElement(parent, "div", {"class": "block"})
-            made = SubElement(SubElement(frame, "pre"), "code")
-            made.text = clean_lines(block.text)
+        case doc.Code():
+            frame = SubElement(SubElement(parent, "div", {"class": "block"}), "pre")
+            SubElement(frame, "code").text = clean_lines(block.text)
         case _:
             _add_text(parent, block)
 
 
-def _add_text(parent: Element, block: Text | Facts | Items) -> None:
+def _add_text(parent: Element, block: doc.Text | doc.Facts | doc.Items) -> None:
     match block:
-        case Text():
+        case doc.Text():
             _add_words(SubElement(parent, "p"), block.words)
-        case Items():
+        case doc.Items():
             items = SubElement(parent, "ul")
             for words in block.items:
                 _add_words(SubElement(items, "li"), words)
-        case Facts():
+        case doc.Facts():
             rows = SubElement(parent, "dl", {"class": "facts"})
             for label, words in block.rows:
                 SubElement(rows, "dt").text = clean(label)
                 _add_words(SubElement(rows, "dd"), words)
 
 
-def _add_words(parent: Element, words: Words) -> None:
-    for span in spans(words):
+def _add_words(parent: Element, words: doc.Words) -> None:
+    for span in doc.spans(words):
         made = SubElement(parent, "span", {"class": span.tone} if span.tone else {})
         made.text = clean_within(span.text)
 
 
-def _add_card(parent: Element, card: Card) -> None:
+def _add_card(parent: Element, card: doc.Card) -> None:
     made = SubElement(parent, "article", {"class": "card"})
     title = SubElement(made, "h3")
     title.text = clean(card.title)
@@ -133,7 +115,7 @@ def _add_card(parent: Element, card: Card) -> None:
         _add(made, block)
 
 
-def _add_table(parent: Element, table: Table) -> None:
+def _add_table(parent: Element, table: doc.Table) -> None:
     made = SubElement(SubElement(parent, "div", {"class": "wide"}), "table")
     kinds = [{"class": "left"} if column.left else {} for column in table.columns]
     head = SubElement(SubElement(made, "thead"), "tr")
@@ -152,3 +134,5 @@ def _add_table(parent: Element, table: Table) -> None:
     if len(rows) > _MOST_ROWS:
         more = f"{len(rows) - _MOST_ROWS:,} more rows are in the run file (-o run.csv has all)."
         SubElement(parent, "p", {"class": "soft"}).text = more
+    if notes := tuple(column.note for column in table.columns if column.note):
+        _add(parent, doc.Items(notes))

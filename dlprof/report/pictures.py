@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import PurePath
 
-from dlprof.records import ConfigRate, Explanation, GpuInfo, Recommendation, Run, Trial, UsageSample
-from dlprof.report.cards import CARD_HEAD, card_rows
-from dlprof.report.document import (
-    Bar,
-    Chart,
-    Code,
-    Column,
-    Document,
-    Facts,
-    Lane,
-    Picture,
-    Pictures,
-    Piece,
-    Plot,
-    Point,
-    Series,
-    Table,
-    Text,
-    Timeline,
-    Words,
+from dlprof.records import (
+    ConfigRate,
+    Estimate,
+    Explanation,
+    GpuUsage,
+    Recommendation,
+    Run,
+    Trial,
+    UsageSample,
 )
+from dlprof.report import document as doc
 from dlprof.report.export.batches import batches, since_first
 from dlprof.report.labels import (
     END_TEXTS,
@@ -35,8 +27,9 @@ from dlprof.report.labels import (
     cores_text,
     interval_text,
     percent_text,
+    processes_text,
     rate_text,
-    settings_text,
+    value_text,
 )
 from dlprof.report.snippets import render_lightning, render_python, render_toml, trainer_arguments
 from dlprof.units import MISSING, format_bytes, format_duration, format_rate
@@ -46,172 +39,130 @@ _MOST_TRIALS = 1000
 _MOST_POINTS = 400
 
 
-def with_pictures(document: Document, run: Run) -> Document:
-    """A document with what only a page shows.
-
-    Args:
-        document: On the run.
-        run: What was measured, with its recommendation.
-    """
+def with_pictures(document: doc.Document, run: Run) -> doc.Document:
+    """A document with what only a page shows."""
     advice = run.recommendation
-    pictures = [
-        Pictures("Throughput", tuple(_throughput(run, advice))),
-        Pictures("Where a batch's time goes", tuple(_stages(run.explanations))),
-        Pictures("Batches over time", tuple(_timeline(run))),
-    ]
-    appendix = [
-        Pictures("Use these settings", tuple(_snippets(run, advice))),
-        Pictures("CPU and GPU over time", tuple(_usage(run))),
-        Pictures("Memory", tuple(_memory(run))),
-        Pictures("GPUs", tuple(_gpus(run))),
-        Pictures("Trials", tuple(_trials(run))),
-        Pictures("Machine and run", (Facts(tuple(_facts(run))),)),
-    ]
     return dataclasses.replace(
         document,
-        pictures=tuple(each for each in pictures if each.blocks),
-        appendix=tuple(each for each in appendix if each.blocks),
+        pictures=(
+            *doc.section("Throughput", *_throughput(run, advice)),
+            *doc.section("Where a batch's time goes", *_stages(run.explanations)),
+            *doc.section("Batches over time", *_timeline(run)),
+        ),
+        appendix=(
+            *doc.section("Use these settings", *_snippets(run, advice)),
+            *doc.section("CPU and GPU over time", *_usage(run)),
+            *doc.section("Memory", *_memory(run)),
+            *doc.section("GPUs", gpus_table(t for t in run.completed if t.purpose == "measure")),
+            *doc.section("Trials", *_trials(run)),
+            *doc.section("Machine and run", doc.facts(_facts(run))),
+        ),
     )
 
 
-def _snippets(run: Run, advice: Recommendation | None) -> Iterator[Picture]:
-    if advice is None:
-        return
-    yield Text("Python")
-    yield Code(render_python(run, advice))
-    yield Text("Lightning")
-    yield Code(render_lightning(run, advice))
-    yield Text("Hugging Face Trainer")
-    yield Code(trainer_arguments(advice.config))
-    yield Text("TOML")
-    yield Code(render_toml(run, advice), "toml")
+def _snippets(run: Run, advice: Recommendation | None) -> Iterator[doc.Block]:
+    if advice is not None:
+        yield from (doc.Text("Python"), doc.Code(render_python(run, advice)))
+        yield from (doc.Text("Lightning"), doc.Code(render_lightning(run, advice)))
+        yield from (doc.Text("Hugging Face Trainer"), doc.Code(trainer_arguments(advice.config)))
+        yield from (doc.Text("TOML"), doc.Code(render_toml(run, advice), "toml"))
 
 
-def _throughput(run: Run, advice: Recommendation | None) -> Iterator[Picture]:
+def _throughput(run: Run, advice: Recommendation | None) -> Iterator[doc.Block]:
     """Rates over workers, the model as lines, trials' configurations as points."""
     rates = () if advice is None else advice.rates
     measured = [each for each in rates if each.measured]
     if len({each.config.num_workers for each in rates}) < 2 or advice is None:
         return
-    yield Plot(
+    points = (_point(each, each.config.num_workers, advice) for each in measured[:_MOST_POINTS])
+    yield doc.Plot(
         title="samples/s by num_workers: predictions as lines, measurements as points",
         x="num_workers",
         y="samples/s",
-        series=(
-            *_lines(run),
-            Series(
-                "measured, 95% CI",
-                tuple(_point(each, advice) for each in measured[:_MOST_POINTS]),
-            ),
-        ),
+        series=(*_lines(run), doc.Series("measured, 95% CI", tuple(points))),
     )
     cells = {} if run.prediction is None else {c.config: c for c in run.prediction.cells}
     both = [(cells[each.config], each) for each in measured if each.config in cells]
     if len(both) > 1:
-        yield Plot(
+        points = (_point(each, cell.samples_per_s.value) for cell, each in both[:_MOST_POINTS])
+        yield doc.Plot(
             title="Model check: measured over predicted samples/s; on the line they agree",
             x="predicted samples/s",
             y="measured samples/s",
             diagonal=True,
-            series=(
-                Series(
-                    "configurations",
-                    tuple(
-                        Point(
-                            x=cell.samples_per_s.value,
-                            y=each.samples_per_s.value,
-                            low=each.samples_per_s.low,
-                            high=each.samples_per_s.high,
-                            label=f"{settings_text(each.config)}: {rate_text(each.samples_per_s)}",
-                        )
-                        for cell, each in both[:_MOST_POINTS]
-                    ),
-                ),
-            ),
+            series=(doc.Series("configurations", tuple(points)),),
         )
 
 
-def _lines(run: Run) -> Iterator[Series]:
+def _point(each: ConfigRate, x: float, advice: Recommendation | None = None) -> doc.Point:
+    """The rate of a configuration, over anything; the recommended one stands out."""
+    label = f"{each.config.text}: {rate_text(each.samples_per_s)}"
+    picked = advice is not None and each.config == advice.config
+    return doc.Point(x, each.samples_per_s, label, "good" if picked else "")
+
+
+def _lines(run: Run) -> Iterator[doc.Series]:
     """The best prediction by workers, a line for each prefetch factor."""
     cells = () if run.prediction is None else run.prediction.cells
     for prefetch in sorted({cell.config.prefetch_factor or 0 for cell in cells}):
-        best: dict[int, Point] = {}
+        best: dict[int, doc.Point] = {}
         for cell in cells:
             workers = cell.config.num_workers
             if (cell.config.prefetch_factor or 0) not in {prefetch, 0}:
                 continue
             rate = cell.epoch_samples_per_s or cell.samples_per_s.value
-            if workers not in best or rate > best[workers].y:
-                said = f"{settings_text(cell.config)}: {format_rate(rate)} samples/s, predicted"
-                best[workers] = Point(x=workers, y=rate, label=said)
+            if workers not in best or rate > best[workers].y.value:
+                said = f"{cell.config.text}: {format_rate(rate)} samples/s, predicted"
+                best[workers] = doc.Point(workers, Estimate(value=rate), said)
         points = tuple(best[workers] for workers in sorted(best))
         if prefetch and len(points) > 1:
-            yield Series(f"predicted, prefetch_factor={prefetch}", points, line=True)
+            yield doc.Series(f"predicted, prefetch_factor={prefetch}", points, line=True)
 
 
-def _point(each: ConfigRate, advice: Recommendation) -> Point:
-    rate = each.samples_per_s
-    return Point(
-        x=each.config.num_workers,
-        y=rate.value,
-        low=rate.low,
-        high=rate.high,
-        label=f"{settings_text(each.config)}: {rate_text(rate)}",
-        tone="good" if each.config == advice.config else "",
-    )
-
-
-def _stages(explanations: Sequence[Explanation]) -> Iterator[Chart]:
+def _stages(explanations: Sequence[Explanation]) -> Iterator[doc.Chart]:
     """CPU time, run-queue delay and blocked time of each stage that knows them apart."""
     for traced in explanations[-1:]:
         bars = []
         for stage in traced.stages:
-            known = {
+            name, figure = STAGES[stage.name], format_duration(stage.mean_s)
+            spent = {
                 "CPU": stage.cpu_s,
                 "run-queue delay": stage.run_queue_s,
                 "blocked": stage.io_s,
             }
             pieces = tuple(
-                Piece(seconds, name, format_duration(seconds))
-                for name, seconds in known.items()
+                doc.Piece(seconds, kind, format_duration(seconds))
+                for kind, seconds in spent.items()
                 if seconds is not None and seconds > 0
             )
-            name = STAGES[stage.name]
-            whole = (Piece(max(0.0, stage.mean_s), name, format_duration(stage.mean_s)),)
-            figure = format_duration(stage.mean_s)
-            bars.append(Bar(label=name, pieces=pieces or whole, figure=figure))
+            whole = (doc.Piece(max(0.0, stage.mean_s), name, figure),)
+            bars.append(doc.Bar(label=name, pieces=pieces or whole, figure=figure))
         if bars:
-            yield Chart(bars=tuple(bars), label="stage", unit="seconds a batch")
+            yield doc.Chart(bars=tuple(bars), label="stage", unit="seconds a batch")
 
 
-def _timeline(run: Run) -> Iterator[Timeline]:
+def _timeline(run: Run) -> Iterator[doc.Timeline]:
     """The first batches of the last traced trial: workers, receiving, the consumer."""
     for recorded in [each for each in run.timelines if each.batch][-1:]:
-        lanes: dict[int, tuple[str, list[tuple[float, float, str, str]]]] = {}
+        tracks: dict[int, str] = {}
+        done: dict[int, list[tuple[float, float, str, str]]] = {}
         shown = 0
-        for batch in batches(since_first(recorded)):
-            if shown >= _MOST_BATCHES:
-                break
+        for batch in itertools.islice(batches(since_first(recorded)), _MOST_BATCHES):
             shown += 1
+            tracks |= batch.tracks
             for each in batch.slices:
                 if each.track is not None:
-                    lane = lanes.setdefault(each.track, (batch.tracks[each.track], []))
-                    name = STAGES.get(each.name, each.name)
-                    lane[1].append((each.begin_s, each.end_s, name, f"batch {batch.number}"))
-        if lanes:
-            yield Timeline(
-                title=f"{shown} of {len(recorded.batch)} batches",
-                lanes=tuple(
-                    Lane(label=lanes[track][0], spans=tuple(lanes[track][1]))
-                    for track in sorted(lanes)
-                ),
-            )
+                    span = (each.begin_s, each.end_s, STAGES.get(each.name, each.name))
+                    done.setdefault(each.track, []).append((*span, f"batch {batch.number}"))
+        if done:
+            title = f"{shown} of {len(recorded.batch)} batches"
+            yield doc.Timeline(title, {tracks[track]: done[track] for track in sorted(done)})
 
 
-def _usage(run: Run) -> Iterator[Plot]:
+def _usage(run: Run) -> Iterator[doc.Plot]:
     """What the trials and everybody else used, in the order of measuring."""
     began = _moment(run.header.started_at)
-    found: dict[str, list[Point]] = {}
+    found: dict[str, list[doc.Point]] = {}
     for trial in run.trials[:: len(run.trials) // _MOST_POINTS + 1]:
         started = _moment(trial.started_at)
         if began is None or started is None:
@@ -230,15 +181,15 @@ def _usage(run: Run) -> Iterator[Plot]:
             }
             for name, value in shown.items():
                 if value is not None:
-                    said = f"{trial.id} {settings_text(trial.config)}: {value:.2f}, {name}"
-                    found.setdefault(name, []).append(Point(x=at_s, y=value, label=said))
+                    said = f"{trial.id} {trial.config.text}: {value:.2f}, {name}"
+                    found.setdefault(name, []).append(doc.Point(at_s, Estimate(value=value), said))
     if any(len(points) > 1 for points in found.values()):
-        yield Plot(
+        yield doc.Plot(
             title="busy cores while trials ran",
             x="seconds since the run began",
             y="cores",
             series=tuple(
-                Series(name, tuple(points[:: len(points) // _MOST_POINTS + 1]), line=True)
+                doc.Series(name, tuple(points[:: len(points) // _MOST_POINTS + 1]), line=True)
                 for name, points in found.items()
             ),
         )
@@ -252,7 +203,7 @@ def _moment(text: str) -> datetime | None:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def _memory(run: Run) -> Iterator[Chart]:
+def _memory(run: Run) -> Iterator[doc.Chart]:
     """The largest peak of each number of workers."""
     peaks: dict[int, int] = {}
     for trial in run.completed:
@@ -261,91 +212,114 @@ def _memory(run: Run) -> Iterator[Chart]:
             workers = trial.config.num_workers
             peaks[workers] = max(size, peaks.get(workers, 0))
     if len(peaks) > 1:
-        yield Chart(
+        yield doc.Chart(
             label="workers",
             unit="peak memory of the process tree (PSS)",
             bars=tuple(
-                Bar(
-                    label=str(n), pieces=(Piece(peaks[n], "memory"),), figure=format_bytes(peaks[n])
+                doc.Bar(
+                    label=str(n), pieces=(doc.Piece(size, "memory"),), figure=format_bytes(size)
                 )
-                for n in sorted(peaks)
+                for n, size in sorted(peaks.items())
             ),
         )
 
 
-def _gpus(run: Run) -> Iterator[Table]:
-    rows = card_rows(trial for trial in run.completed if trial.purpose == "measure")
-    if rows:
-        columns = zip(CARD_HEAD, zip(*rows, strict=True), strict=True)
-        yield Table(tuple(Column(title=head, cells=cells) for head, cells in columns))
+def gpus_table(trials: Iterable[Trial]) -> doc.Table | None:
+    """A row for each card: medians over trials, the peak of the memory; ``None`` without cards.
+
+    Args:
+        trials: Those that were measured; of others nothing is known.
+    """
+    by_card: dict[int, list[GpuUsage]] = {}
+    for trial in trials:
+        for usage in trial.usage.gpu:
+            by_card.setdefault(usage.index, []).append(usage)
+    if not by_card:
+        return None
+    cards = [by_card[index] for index in sorted(by_card)]
+    reasons = ((text for usage in usages for text in usage.throttle_reasons) for usages in cards)
+
+    def known(usages: Sequence[GpuUsage], name: str) -> list[float]:
+        return [value for usage in usages if (value := getattr(usage, name)) is not None]
+
+    def column(title: str, name: str, shown: Callable[[float], str], *, most: bool) -> doc.Column:
+        figures = (known(usages, name) for usages in cards)
+        kind: Callable[[list[float]], float] = max if most else statistics.median
+        return doc.Column(title, [shown(kind(each)) if each else MISSING for each in figures])
+
+    links = (
+        [max(known(usages, f"pcie_{name}"), default=MISSING) for name in ("generation", "width")]
+        for usages in cards
+    )
+    return doc.Table(
+        (
+            doc.Column("card", [f"{usages[-1].index} {usages[-1].name}" for usages in cards]),
+            column("kernels active", "kernel_active_fraction", percent_text, most=False),
+            column("SMs active", "sm_active_fraction", percent_text, most=False),
+            column("memory", "memory_used_bytes", format_bytes, most=True),
+            column("received/s", "pcie_rx_bytes_per_s", format_bytes, most=False),
+            doc.Column(
+                "link", [MISSING if {*e} == {MISSING} else "gen {} x{}".format(*e) for e in links]
+            ),
+            column("clock", "sm_clock_hz", lambda hz: f"{hz / 1e9:.2f} GHz", most=False),
+            column("power", "power_w", "{:.0f} W".format, most=False),
+            doc.Column(
+                "held down by", [", ".join(dict.fromkeys(each)) or MISSING for each in reasons]
+            ),
+            column(
+                "other processes", "other_processes", lambda n: processes_text(int(n)), most=True
+            ),
+        )
+    )
 
 
-def _trials(run: Run) -> Iterator[Picture]:
+def _trials(run: Run) -> Iterator[doc.Block]:
     """Every trial as it was measured."""
     shown = run.trials[:_MOST_TRIALS]
     if not shown:
         return
     rates = [trial.samples_per_s or trial.batches_per_s for trial in shown]
-
-    def column(title: str, cells: Iterable[str], *, left: bool = False) -> Column:
-        return Column(title=title, cells=list(cells), left=left)
-
-    yield Table(
+    usages = [trial.usage for trial in shown]
+    purposes = {"explain": "traced", "lever": "extra setting"}
+    outcomes = [t.outcome + (f": {t.failure.message}" if t.failure else "") for t in shown]
+    yield doc.Table(
         (
-            column("trial", (trial.id for trial in shown), left=True),
-            column("settings", (settings_text(trial.config) for trial in shown), left=True),
-            column("purpose", (_purpose(trial) for trial in shown), left=True),
-            column("outcome", map(_outcome, shown), left=True),
-            column("rate", (format_rate(rate.value if rate else None) for rate in rates)),
-            column("95% CI", map(interval_text, rates)),
-            column("wait", (percent_text(trial.wait_fraction) for trial in shown)),
-            column("cores", (cores_text(trial.usage.own_cpu_cores) for trial in shown)),
-            column("available", (cores_text(trial.usage.available_cpu_cores) for trial in shown)),
-            column("memory", (format_bytes(trial.usage.pss_peak_bytes) for trial in shown)),
-            column("window", (format_duration(trial.measured_s) for trial in shown)),
-            column("", ("noisy" if trial.noisy else "" for trial in shown), left=True),
+            doc.Column("trial", [trial.id for trial in shown], left=True),
+            doc.Column("settings", [trial.config.text for trial in shown], left=True),
+            doc.Column("purpose", [purposes.get(t.purpose, t.purpose) for t in shown], left=True),
+            doc.Column("outcome", outcomes, left=True),
+            doc.Column("rate", [value_text(rate) for rate in rates]),
+            doc.Column("95% CI", [interval_text(rate) for rate in rates]),
+            doc.Column("wait", [percent_text(trial.wait_fraction) for trial in shown]),
+            doc.Column("cores", [cores_text(usage.own_cpu_cores) for usage in usages]),
+            doc.Column("available", [cores_text(usage.available_cpu_cores) for usage in usages]),
+            doc.Column("memory", [format_bytes(usage.pss_peak_bytes) for usage in usages]),
+            doc.Column("window", [format_duration(trial.measured_s) for trial in shown]),
+            doc.Column("", ["noisy" if trial.noisy else "" for trial in shown], left=True),
         )
     )
     if len(shown) < len(run.trials):
-        yield Text(f"{len(run.trials) - len(shown):,} more trials are in the run file.")
+        yield doc.Text(f"{len(run.trials) - len(shown):,} more trials are in the run file.")
 
 
-def _outcome(trial: Trial) -> str:
-    return trial.outcome if trial.failure is None else f"{trial.outcome}: {trial.failure.message}"
-
-
-def _purpose(trial: Trial) -> str:
-    return {"explain": "traced", "lever": "extra setting"}.get(trial.purpose, trial.purpose)
-
-
-def _facts(run: Run) -> Iterator[tuple[str, Words]]:
+def _facts(run: Run) -> Iterator[tuple[str, doc.Words]]:
     header, machine = run.header, run.header.machine
-    quota = MISSING if machine.quota_cores is None else f"{machine.quota_cores:g} cores"
-    rows = [
-        ("started", header.started_at),
-        ("target", f"{header.target.spec} ({header.target.dataset})"),
-        ("CPU", machine.cpu_model),
-        ("usable cores", f"{machine.usable_cores:g} of {machine.logical_cpus}"),
-        ("CPU quota", quota),
-        ("memory", format_bytes(machine.memory_bytes)),
-        ("shared memory", format_bytes(machine.shm_bytes)),
-        ("GPUs", _names(machine.gpus)),
-        ("system", machine.platform),
-        ("versions", _versions(run)),
-        ("took", MISSING if run.end is None else format_duration(run.end.cost_s.total)),
-        ("ended", "cut off" if run.end is None else END_TEXTS[run.end.reason]),
-        ("run file", PurePath(run.path).name or MISSING),
-    ]
-    yield from (row for row in rows if row[1] != MISSING)
-
-
-def _versions(run: Run) -> str:
-    header = run.header
-    return (
-        f"dlprof {header.dlprof_version}, torch {header.torch_version}, "
-        f"Python {header.python_version}"
-    )
-
-
-def _names(gpus: Sequence[GpuInfo]) -> str:
-    return ", ".join(gpu.name for gpu in gpus) or MISSING
+    versions = {
+        "dlprof": header.dlprof_version,
+        "torch": header.torch_version,
+        "Python": header.python_version,
+    }
+    yield "started", header.started_at
+    yield "target", f"{header.target.spec} ({header.target.dataset})"
+    yield "CPU", machine.cpu_model
+    yield "usable cores", f"{machine.usable_cores:g} of {machine.logical_cpus}"
+    if machine.quota_cores is not None:
+        yield "CPU quota", f"{machine.quota_cores:g} cores"
+    yield "memory", format_bytes(machine.memory_bytes)
+    yield "shared memory", format_bytes(machine.shm_bytes)
+    yield "GPUs", ", ".join(gpu.name for gpu in machine.gpus) or MISSING
+    yield "system", machine.platform
+    yield "versions", ", ".join(f"{name} {version}" for name, version in versions.items())
+    yield "took", MISSING if run.end is None else format_duration(run.end.cost_s.total)
+    yield "ended", "cut off" if run.end is None else END_TEXTS[run.end.reason]
+    yield "run file", PurePath(run.path).name or MISSING

@@ -2,59 +2,28 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from dlprof.advise.predict.feed import Feed
 from dlprof.advise.predict.forecast import Calibrated, Forecast, Row
 from dlprof.advise.thresholds import WITHIN
 from dlprof.advise.wrong_data import data_findings
-from dlprof.records import SCHEMA_VERSION, Config, Estimate, Run
-from dlprof.report.document import (
-    Bar,
-    Block,
-    Chart,
-    Code,
-    Column,
-    Document,
-    Facts,
-    Piece,
-    Section,
-    Span,
-    Table,
-    Text,
-    Tone,
-    Words,
-    items,
-    section,
-)
-from dlprof.report.findings import findings_json
+from dlprof.records import Config, Estimate, Run
+from dlprof.report import document as doc
+from dlprof.report.configurations import MOST_BARS, Rated, rates_chart, setting_columns
+from dlprof.report.documents import json_document
 from dlprof.report.labels import (
     cores_text,
+    count_text,
     interval_text,
     percent_text,
     rate_text,
-    settings_text,
+    value_text,
 )
 from dlprof.report.snippets import difference
-from dlprof.report.sweep import (
-    CONFIDENCE,
-    MOST_BARS,
-    about_file,
-    first,
-    setting_columns,
-    thinned,
-    title_of,
-)
+from dlprof.report.sweep import about_file, certainty, first, title_of
 from dlprof.stats import NEAR
-from dlprof.store.codec import to_json
-from dlprof.units import (
-    MISSING,
-    counted,
-    format_bytes,
-    format_duration,
-    format_rate,
-)
+from dlprof.units import MISSING, counted, format_bytes, format_duration, format_rate
 
 _MOST_ROWS = 66
 _LIMITS = {
@@ -69,23 +38,16 @@ _LIMITS = {
 
 
 def forecast_document(run: Run, forecast: Forecast) -> str:
-    """What ``dlprof predict --json`` prints.
-
-    Args:
-        run: What it was predicted from.
-        forecast: The predictions.
-    """
-    document = {
-        "schema_version": SCHEMA_VERSION,
-        "run_file": run.path,
-        "target": run.header.target.spec,
-        "findings": findings_json(data_findings(run)),
-        **to_json(forecast),
-    }
-    return json.dumps(document, allow_nan=False, indent=2)
+    """What ``dlprof predict --json`` prints."""
+    return json_document(forecast, **_about(run))
 
 
-def forecast_report(run: Run, forecast: Forecast, *, whole: bool = False) -> Document:
+def _about(run: Run) -> dict[str, object]:
+    target, findings = run.header.target.spec, data_findings(run)
+    return {"run_file": run.path, "target": target, "findings": findings}
+
+
+def forecast_report(run: Run, forecast: Forecast, *, whole: bool = False) -> doc.Document:
     """The predictions.
 
     Args:
@@ -94,35 +56,52 @@ def forecast_report(run: Run, forecast: Forecast, *, whole: bool = False) -> Doc
         whole: Whether rows that say nothing new are shown as well.
     """
     rows = _shown(forecast, whole=whole)
-    return Document(
+    return doc.Document(
         title=f"Predicted: {title_of(run)}",
         answer=(
             *first(run),
-            Facts(tuple(_answer(run, forecast))),
-            *_chart(forecast),
+            doc.Facts(tuple(_answer(run, forecast))),
+            *doc.known(
+                rates_chart(
+                    [
+                        Rated(
+                            row.config,
+                            _rate(row),
+                            "measured" if row.measured else "too much" if row.beyond else "",
+                        )
+                        for row in forecast.rows
+                    ],
+                    forecast.pick,
+                    unit=_unit(forecast.rows),
+                    most=MOST_BARS - 1,
+                )
+            ),
         ),
-        hints=tuple(_last(run, "every row")),
-        details=tuple(_details(forecast, rows)),
+        hints=doc.hint(f"{about_file(run)} (every row)"),
+        details=(
+            *doc.section("Configurations", *_table(forecast, rows)),
+            *doc.section("Assumed", doc.items(forecast.notes)),
+            *doc.section("Calibration", doc.Text(_calibrated(forecast.calibrated))),
+        ),
     )
 
 
-def _answer(run: Run, forecast: Forecast) -> Iterator[tuple[str, Words]]:
+def _answer(run: Run, forecast: Forecast) -> Iterator[tuple[str, doc.Words]]:
     where = forecast.hostname + (", not measured there" if forecast.extrapolated else "")
     yield "Predicted", f"{run.header.target.spec} on {where}: {_conditions(forecast)}"
     picked = next((row for row in forecast.rows if row.config == forecast.pick), None)
     if picked is None:
         yield "Recommended", "nothing: no configuration keeps the machine's limits"
     else:
-        yield "Recommended", Span(settings_text(picked.config), "strong")
+        yield "Recommended", doc.Span(picked.config.text, "strong")
         each = " for each rank" if forecast.conditions.ranks > 1 else ""
         yield "Throughput", rate_text(_rate(picked), _unit(forecast.rows)) + each
-        if picked.prediction.wait_fraction is not None:
-            yield "Data wait", f"{percent_text(picked.prediction.wait_fraction)} of the time"
+        if (wait := _wait(picked)) is not None:
+            yield "Data wait", f"{percent_text(wait)} of the time"
         limit = forecast.bounds.get(picked.prediction.bound, "")
         if limit:
             yield "Bottleneck", limit.partition(": ")[2] or limit
-    tone = CONFIDENCE[forecast.confidence]
-    yield "Certainty", (Span(forecast.confidence, tone), f": {forecast.confidence_reason}")
+    yield certainty(forecast)
 
 
 def _conditions(forecast: Forecast) -> str:
@@ -143,22 +122,18 @@ def _conditions(forecast: Forecast) -> str:
 
 def _shown(forecast: Forecast, *, whole: bool) -> list[Row]:
     """The rows that say something: of like ones that are as fast, only the cheapest."""
-    rows = list(forecast.rows) if whole else list(_telling(forecast))
+    rows, best = [], dict[int, float]()
+    for row in forecast.rows:
+        workers = row.config.num_workers
+        faster = row.rate * NEAR > best.get(workers, 0.0)
+        best[workers] = max(best.get(workers, 0.0), row.rate)
+        if whole or faster or row.config == forecast.pick or row.measured is not None:
+            rows.append(row)
     if len(rows) <= _MOST_ROWS:
         return rows
     places = {round(i * (len(rows) - 1) / (_MOST_ROWS - 1)) for i in range(_MOST_ROWS)}
     kept = {i for i, row in enumerate(rows) if row.config == forecast.pick or row.measured}
     return [rows[i] for i in sorted(places | kept)]
-
-
-def _telling(forecast: Forecast) -> Iterator[Row]:
-    best: dict[int, float] = {}
-    for row in forecast.rows:
-        workers = row.config.num_workers
-        faster = row.rate * NEAR > best.get(workers, 0.0)
-        best[workers] = max(best.get(workers, 0.0), row.rate)
-        if faster or row.config == forecast.pick or row.measured is not None:
-            yield row
 
 
 def _rate(row: Row) -> Estimate:
@@ -169,116 +144,61 @@ def _rate(row: Row) -> Estimate:
     return steady.times(row.speed / row.rate)
 
 
+def _wait(row: Row) -> float | None:
+    """What is waited at that rate: measured where the rate is."""
+    seen = None if row.measured is None else row.measured.wait_fraction
+    return row.prediction.wait_fraction if seen is None else seen
+
+
 def _unit(rows: Sequence[Row]) -> str:
     return "batches/s" if rows[0].prediction.samples_per_s is None else "samples/s"
 
 
-def _is_default(config: Config) -> bool:
-    return config == Config(batch_size=config.batch_size)
-
-
-def _chart(forecast: Forecast) -> Iterator[Chart]:
-    """The best rate by ``num_workers``, that of the recommended its own."""
-    found: dict[int, Row] = {}
-    for row in sorted(forecast.rows, key=lambda row: (row.config == forecast.pick, row.rate)):
-        found[row.config.num_workers] = row
-    rows = [found[workers] for workers in sorted(found)]
-    best = max(range(len(rows)), key=lambda i: rows[i].rate, default=0)
-    kept = {i for i, row in enumerate(rows) if row.config == forecast.pick} | {0, best}
-    shown = thinned(rows, kept, range(len(rows)), MOST_BARS - 1)
-    if len(shown) > 1:
-        bars = tuple(_bar(row, forecast) for row in shown)
-        yield Chart(label="workers", unit=_unit(forecast.rows), bars=bars)
-
-
-def _bar(row: Row, forecast: Forecast) -> Bar:
-    rate, mark = _rate(row), ""
-    if row.config == forecast.pick:
-        mark = " ◀"
-    elif _is_default(row.config):
-        mark = " default"
-    return Bar(
-        label=f"{row.config.num_workers}{mark}",
-        pieces=(Piece(rate.value),),
-        figure=format_rate(rate.value),
-        low=rate.low,
-        high=rate.high,
-        note="measured" if row.measured is not None else "too much" if row.beyond else "",
-        tone="good" if row.config == forecast.pick else "",
-    )
-
-
-def _last(run: Run, more: str) -> Iterator[Block]:
-    said = about_file(run) if run.path else "Details: -v"
-    yield Text(Span(f"{said} ({more})", "soft"))
-
-
-def _details(forecast: Forecast, rows: Sequence[Row]) -> Iterator[Section]:
-    yield from section("Configurations", _table(forecast, rows), items(_about(forecast, rows)))
-    yield from section("Assumed", items(forecast.notes))
-    yield from section("Calibration", Text(calibrated_text(forecast.calibrated)))
-
-
-def _table(forecast: Forecast, rows: Sequence[Row]) -> Table:
-    predictions = [row.prediction for row in rows]
-
-    def column(title: str, cells: Iterable[str], keep: int | None = None) -> Column:
-        return Column(title=title, cells=list(cells), keep=keep)
-
-    limits = [_LIMITS.get(each.bound, each.bound) for each in predictions]
-    columns = [
-        Column(title="", cells=[_role(row, forecast) for row in rows], left=True, keep=20),
-        *setting_columns([row.config for row in rows]),
-        column(_unit(rows), (format_rate(_rate(row).value) for row in rows)),
-        column("95% CI", (interval_text(_rate(row)) for row in rows), 18),
-        column("wait", (percent_text(each.wait_fraction) for each in predictions), 17),
-        Column(title="bottleneck", cells=limits, keep=15, left=True),
-        column("cores", (cores_text(each.cores) for each in predictions), 8),
-        column("memory", (format_bytes(each.pss_bytes) for each in predictions), 7),
-        column("shm", (format_bytes(each.shm_bytes) for each in predictions), 4),
-        column("1st batch", (format_duration(each.startup_s) for each in predictions), 6),
-        column("files", (_count(each.open_files) for each in predictions), 2),
-        column("measured", (_measured(row) for row in rows), 16),
+def _table(forecast: Forecast, rows: Sequence[Row]) -> Iterator[doc.Block]:
+    found = [row.prediction for row in rows]
+    rates = [_rate(row) for row in rows]
+    measured = [value_text(r.measured.samples_per_s) if r.measured else "" for r in rows]
+    trials = counted(sum(len(row.measured.trials) for row in rows if row.measured), "trial")
+    whole = any(row.measured and row.prediction.epoch_batches_per_s for row in rows)
+    over = ", over whole epochs as the predictions are" if whole else ""
+    beyond = next((f"{r.name} does not keep {r.beyond}." for r in rows if r.beyond), "")
+    roles = [
+        f"recommended: the cheapest {WITHIN} of the best." if forecast.pick is not None else "",
+        f"too much: {beyond}" if beyond else "",
     ]
-    tones: list[Tone] = ["good" if row.config == forecast.pick else "" for row in rows]
-    return Table(tuple(columns), tuple(tones))
-
-
-def _count(value: int | None) -> str:
-    return MISSING if value is None else f"{value:,}"
+    columns = (
+        doc.Column(
+            "", [_role(r, forecast) for r in rows], 20, left=True, note=" ".join(roles).strip()
+        ),
+        *setting_columns([row.config for row in rows]),
+        doc.Column(_unit(rows), [format_rate(rate.value) for rate in rates]),
+        doc.Column("95% CI", [interval_text(rate) for rate in rates], 18),
+        doc.Column("wait", [percent_text(_wait(row)) for row in rows], 17),
+        doc.Column("bottleneck", [_LIMITS.get(p.bound, p.bound) for p in found], 15, left=True),
+        doc.Column("cores", [cores_text(each.cores) for each in found], 8),
+        doc.Column("memory", [format_bytes(each.pss_bytes) for each in found], 7),
+        doc.Column("shm", [format_bytes(each.shm_bytes) for each in found], 4),
+        doc.Column("1st batch", [format_duration(each.startup_s) for each in found], 6),
+        doc.Column("files", [count_text(each.open_files) for each in found], 2),
+        doc.Column(
+            "measured", measured, 16, note=f"measured: what {trials} of this run gave{over}."
+        ),
+    )
+    yield doc.Table(columns, tuple("good" if r.config == forecast.pick else "" for r in rows))
+    if hidden := len(forecast.rows) - len(rows):
+        verb = "is" if hidden == 1 else "are"
+        more = f"{counted(hidden, 'more configuration')} that {verb} no faster: --json shows all."
+        yield doc.Items((more,))
 
 
 def _role(row: Row, forecast: Forecast) -> str:
     if row.config == forecast.pick:
         return "recommended"
-    if row.beyond:
-        return "too much"
-    return "default" if _is_default(row.config) else ""
+    default = row.config == Config(batch_size=row.config.batch_size)
+    return "too much" if row.beyond else "default" if default else ""
 
 
-def _measured(row: Row) -> str:
-    return "" if row.measured is None else format_rate(row.measured.samples_per_s.value)
-
-
-def _about(forecast: Forecast, rows: Sequence[Row]) -> Iterator[Words]:
-    """What the rows are."""
-    if forecast.pick is not None:
-        yield f"recommended: the cheapest {WITHIN} of the best."
-    trials = [trial for row in rows if row.measured for trial in row.measured.trials]
-    if trials:
-        whole = any(row.prediction.epoch_batches_per_s for row in rows)
-        over = ", over whole epochs as the predictions are" if whole else ""
-        yield f"measured: what {counted(len(trials), 'trial')} of this run gave{over}."
-    beyond = next((row for row in rows if row.beyond), None)
-    if beyond is not None:
-        yield f"too much: {beyond.name} does not keep {beyond.beyond}."
-    hidden = len(forecast.rows) - len(rows)
-    if hidden:
-        verb = "is" if hidden == 1 else "are"
-        yield f"{counted(hidden, 'more configuration')} that {verb} no faster: --json shows all."
-
-
-def calibrated_text(found: Calibrated) -> str:
+def _calibrated(found: Calibrated) -> str:
     """What predictions rest on, one sentence."""
     noun = "batch" if found.batches == 1 else "batches"
     text = f"Predicted from {found.batches:,} {noun} traced on {found.hostname}"
@@ -290,21 +210,8 @@ def calibrated_text(found: Calibrated) -> str:
 
 
 def feed_document(run: Run, feed: Feed) -> str:
-    """What ``dlprof predict --feed --json`` prints.
-
-    Args:
-        run: What it was predicted from.
-        feed: What it takes.
-    """
-    document = {
-        "schema_version": SCHEMA_VERSION,
-        "run_file": run.path,
-        "target": run.header.target.spec,
-        "findings": findings_json(data_findings(run)),
-        "answer": feed_text(feed),
-        **to_json(feed),
-    }
-    return json.dumps(document, allow_nan=False, indent=2)
+    """What ``dlprof predict --feed --json`` prints."""
+    return json_document(feed, **_about(run), answer=feed_text(feed))
 
 
 def feed_text(feed: Feed) -> str:
@@ -322,31 +229,26 @@ def feed_text(feed: Feed) -> str:
     return f"Feeding {ranks} at a step of {step} {takes} {workers}, {cores}{bytes_}"
 
 
-def feed_report(run: Run, feed: Feed) -> Document:
-    """What it takes to feed a training step.
-
-    Args:
-        run: What it was predicted from.
-        feed: What it takes.
-    """
-    return Document(
+def feed_report(run: Run, feed: Feed) -> doc.Document:
+    """What it takes to feed a training step."""
+    return doc.Document(
         title=f"Feeding a step: {title_of(run)}",
         answer=(
             *first(run),
-            Text(Span(f"{feed_text(feed)}.", "strong")),
-            Facts(tuple(_feed_rows(feed))),
-            Code(difference(feed.config, None)),
+            doc.Text(doc.Span(f"{feed_text(feed)}.", "strong")),
+            doc.Facts(tuple(_feed_rows(feed))),
+            doc.Code(difference(feed.config, None)),
         ),
-        hints=tuple(_last(run, "what it rests on")),
+        hints=doc.hint(f"{about_file(run)} (what it rests on)"),
         details=(
-            *section("Needs", Facts(tuple(_needs(feed)))),
-            *section("Assumed", items(feed.notes)),
-            *section("Calibration", Text(calibrated_text(feed.calibrated))),
+            *doc.section("Needs", doc.facts(_needs(feed))),
+            *doc.section("Assumed", doc.items(feed.notes)),
+            *doc.section("Calibration", doc.Text(_calibrated(feed.calibrated))),
         ),
     )
 
 
-def _feed_rows(feed: Feed) -> Iterator[tuple[str, Words]]:
+def _feed_rows(feed: Feed) -> Iterator[tuple[str, doc.Words]]:
     everyone = f", {feed.ranks} ranks together" if feed.ranks > 1 else ""
     yield "Data wait", _fed(feed)
     yield "Workers", f"{_whole(feed.workers)}{' for each rank' if feed.ranks > 1 else ''}"
@@ -356,10 +258,7 @@ def _feed_rows(feed: Feed) -> Iterator[tuple[str, Words]]:
     rate = feed.prediction.samples_per_s
     if rate is not None:
         yield "Throughput", rate_text(rate) + (" for each rank" if feed.ranks > 1 else "")
-    yield (
-        "Certainty",
-        (Span(feed.confidence, CONFIDENCE[feed.confidence]), f": {feed.confidence_reason}"),
-    )
+    yield certainty(feed)
 
 
 def _fed(feed: Feed) -> str:
@@ -382,15 +281,13 @@ def _cores_there(feed: Feed) -> str:
     return f"{there} {verdict}" + (" (not measured there)" if feed.extrapolated else "")
 
 
-def _needs(feed: Feed) -> Iterator[tuple[str, Words]]:
+def _needs(feed: Feed) -> Iterator[tuple[str, doc.Words]]:
     everyone = f", {feed.ranks} ranks together" if feed.ranks > 1 else ""
     yield "storage", _storage(feed, everyone)
+    sizes = {"memory": feed.pss_bytes, "shared memory": feed.shm_bytes}
     if feed.batch_bytes_per_s is not None:
         yield "batches", f"{format_bytes(feed.batch_bytes_per_s)}/s{everyone}"
-    if feed.pss_bytes is not None:
-        yield "memory", format_bytes(feed.pss_bytes) + everyone
-    if feed.shm_bytes is not None:
-        yield "shared memory", format_bytes(feed.shm_bytes) + everyone
+    yield from ((n, format_bytes(v) + everyone) for n, v in sizes.items() if v is not None)
 
 
 def _storage(feed: Feed, everyone: str) -> str:
@@ -403,7 +300,6 @@ def _storage(feed: Feed, everyone: str) -> str:
 
 
 def _whole(estimate: Estimate) -> str:
-    text = f"{estimate.value:,.0f}"
-    if estimate.low is None or estimate.high is None or estimate.low == estimate.high:
-        return text
-    return f"{text} ({estimate.low:,.0f}-{estimate.high:,.0f})"
+    interval = interval_text(estimate, "{:,.0f}".format)
+    sure = interval == MISSING or estimate.low == estimate.high
+    return f"{estimate.value:,.0f}" + ("" if sure else f" ({interval})")

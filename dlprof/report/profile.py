@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from dlprof.records import (
     Diagnosis,
@@ -17,28 +17,9 @@ from dlprof.records import (
     Trial,
     WorkerCosts,
 )
-from dlprof.report.cards import card_text
-from dlprof.report.document import (
-    Bar,
-    Block,
-    Chart,
-    Code,
-    Column,
-    Document,
-    Facts,
-    Items,
-    Piece,
-    Section,
-    Span,
-    Table,
-    Text,
-    Words,
-    facts,
-    items,
-    section,
-)
+from dlprof.report import document as doc
 from dlprof.report.findings import answer, cards
-from dlprof.report.labels import STAGES, cores_text, percent_text, rate_text, settings_text
+from dlprof.report.labels import STAGES, cores_text, count_text, gpu_text, percent_text, rate_text
 from dlprof.report.sweep import about_file, first, title_of
 from dlprof.units import MISSING, counted, format_bytes, format_duration
 
@@ -54,51 +35,51 @@ _QUEUES: frozenset[StageName] = frozenset({"pick_up", "queue", "hold_up"})
 """Where batches lie, rather than being worked on."""
 
 
-def profile_report(run: Run) -> Document:
-    """What a profile found.
-
-    Args:
-        run: The finished profile.
-    """
+def profile_report(run: Run) -> doc.Document:
+    """What a profile found."""
     diagnosis = run.diagnosis
-    if diagnosis is None:
-        rows = (("Bottleneck", "not known: the run holds no diagnosis"),)
-        return Document(title=title_of(run), answer=(Facts(rows),), hints=tuple(_last(run, 0)))
-    wrong = any(each.code.startswith("data.") for each in diagnosis.findings)
-    if not run.completed and not run.explanations and not wrong:
+    found = diagnosis.findings if diagnosis is not None else ()
+    wrong = any(each.code.startswith("data.") for each in found)
+    unknown = "the run holds no diagnosis" if diagnosis is None else ""
+    if not unknown and not run.completed and not run.explanations and not wrong:
         # Findings need figures: that there are none must not read as "nothing is wrong".
-        rows = (("Bottleneck", "not known: nothing could be measured"),)
-        return Document(title=title_of(run), answer=(Facts(rows),), hints=tuple(_last(run, 0)))
+        unknown = "nothing could be measured"
+    if diagnosis is None or unknown:
+        row = doc.Facts((("Bottleneck", f"not known: {unknown}"),))
+        return doc.Document(title=title_of(run), answer=(row,), hints=_last(run, 0))
     mine = [each for each in run.explanations if each.config == diagnosis.config]
     traced = mine[-1] if mine else None
     plain = [trial for trial in run.completed if trial.config == diagnosis.config]
     trial = plain[0] if plain else next(iter(run.trials), None)
-    return Document(
+    return doc.Document(
         title=title_of(run),
         answer=(
             *(first(run) if mine else ()),  # else findings are all that there is
-            Facts(tuple(_answer(diagnosis, traced, trial))),
-            *_lanes(traced),
+            doc.Facts(tuple(_answer(diagnosis, traced, trial))),
+            *doc.known(_lanes(traced)),
         ),
-        hints=tuple(_last(run, len(diagnosis.findings) - 1)),
+        hints=_last(run, len(diagnosis.findings) - 1),
         details=tuple(_details(run, diagnosis, traced, trial)),
     )
 
 
 def _answer(
     diagnosis: Diagnosis, traced: Explanation | None, trial: Trial | None
-) -> Iterator[tuple[str, Words]]:
-    yield "Profiled", settings_text(diagnosis.config)
+) -> Iterator[tuple[str, doc.Words]]:
+    measured = trial if trial is not None and trial.outcome == "completed" else None
+    rate = ""
+    if measured is not None:
+        of_samples = measured.samples_per_s
+        rate = ": " + (
+            rate_text(of_samples) if of_samples else rate_text(measured.batches_per_s, "batches/s")
+        )
+    yield "Profiled", f"{diagnosis.config.text}{rate}"
     if diagnosis.findings or (traced is not None and traced.hooked):
         yield from answer(diagnosis.findings)
     else:  # that batches were not traced must not read as "nothing is wrong"
         yield "Bottleneck", "not known: no batch could be traced through its stages"
-    if trial is not None and trial.outcome == "completed":
-        if trial.wait_fraction is not None:
-            yield "Data wait", _wait(trial, traced)
-        rate = trial.samples_per_s
-        shown = rate_text(rate) if rate else rate_text(trial.batches_per_s, "batches/s")
-        yield "Throughput", shown
+    if measured is not None and measured.wait_fraction is not None:
+        yield "Data wait", _wait(measured, traced)
 
 
 def _wait(trial: Trial, traced: Explanation | None) -> str:
@@ -112,10 +93,10 @@ def _wait(trial: Trial, traced: Explanation | None) -> str:
     return f"{text} ({', '.join(parts)})" if parts else text
 
 
-def _lanes(traced: Explanation | None) -> Iterator[Chart]:
+def _lanes(traced: Explanation | None) -> doc.Chart | None:
     """A batch's way: what a worker does with it, what the main process does."""
-    if traced is None or not traced.stages:
-        return
+    if traced is None:
+        return None
     known = {stage.name: stage for stage in traced.stages}
     several = traced.config.num_workers
     worker = "worker" if several == 1 else f"worker 0-{several - 1}"
@@ -123,47 +104,38 @@ def _lanes(traced: Explanation | None) -> Iterator[Chart]:
     lanes = [("main", ("dispatch", "fetch", "collate", "pin", "copy", "wait", "step"))]
     if several:
         lanes = [(worker, _WORKERS), ("main", _MAIN)]
-    bars = [
-        Bar(
-            label=label,
-            pieces=tuple(
-                Piece(known[name].mean_s, STAGES[name], format_duration(known[name].mean_s))
-                for name in names
-                if name in known and known[name].mean_s > 0
-            ),
-        )
-        for label, names in lanes
-    ]
-    shown = tuple(bar for bar in bars if bar.pieces)
-    if shown:
-        yield Chart(bars=shown, kind="lanes", unit="seconds a batch")
+    bars = []
+    for label, names in lanes:
+        stages = (known[name] for name in names if name in known and known[name].mean_s > 0)
+        pieces = [doc.Piece(s.mean_s, STAGES[s.name], format_duration(s.mean_s)) for s in stages]
+        if pieces:
+            bars.append(doc.Bar(label=label, pieces=tuple(pieces)))
+    return doc.chart(bars, unit="seconds a batch", kind="lanes")
 
 
-def _last(run: Run, more: int) -> Iterator[Block]:
+def _last(run: Run, more: int) -> tuple[doc.Block, ...]:
     """What else there is, and where."""
-    said = about_file(run)
-    if more > 0:
-        said += f" ({counted(more, 'more finding')})"
-    pictured = run.path and any(timeline.batch for timeline in run.timelines)
-    yield Text(Span(f"{said} · timeline:" if pictured else said, "soft"))
-    if pictured:
-        yield Code(f"dlprof report {shlex.quote(run.path)} -o trace.perfetto.json", "sh")
+    said = about_file(run) + (f" ({counted(more, 'more finding')})" if more > 0 else "")
+    if not run.path or not any(timeline.batch for timeline in run.timelines):
+        return doc.hint(said)
+    command = f"dlprof report {shlex.quote(run.path)} -o trace.perfetto.json"
+    return doc.hint(f"{said} · timeline:", command)
 
 
 def _details(
     run: Run, diagnosis: Diagnosis, traced: Explanation | None, trial: Trial | None
-) -> Iterator[Section]:
-    yield from section("Findings", *cards(diagnosis.findings))
-    yield from section("Use of the machine", facts(_usage(trial, diagnosis.stalls)))
+) -> Iterator[doc.Section]:
+    yield from doc.section("Findings", *cards(diagnosis.findings))
+    yield from doc.section("Use of the machine", doc.facts(_usage(trial, diagnosis.stalls)))
     if traced is not None:
         yield from stage_sections(traced)
-    yield from section("Notes", items(diagnosis.notes))
+    yield from doc.section("Notes", doc.items(diagnosis.notes))
     if run.end is not None:
         took = f"{format_duration(run.end.cost_s.total)} for {counted(len(run.trials), 'trial')}"
-        yield from section("Profile", Text(took))
+        yield from doc.section("Profile", doc.Text(took))
 
 
-def _usage(trial: Trial | None, stalls: Stalls | None) -> Iterator[tuple[str, Words]]:
+def _usage(trial: Trial | None, stalls: Stalls | None) -> Iterator[tuple[str, doc.Words]]:
     if trial is not None and trial.outcome == "completed":
         usage = trial.usage
         if usage.own_cpu_cores is not None:
@@ -174,7 +146,7 @@ def _usage(trial: Trial | None, stalls: Stalls | None) -> Iterator[tuple[str, Wo
             yield "cores", cores
         if usage.cache_hit_fraction is not None:
             yield "page cache", f"{percent_text(usage.cache_hit_fraction)} of reads"
-        yield from ((f"GPU {gpu.index}", card_text(gpu)) for gpu in usage.gpu)
+        yield from ((f"GPU {gpu.index}", gpu_text(gpu)) for gpu in usage.gpu)
     if stalls is not None:
         yield "data stalls", _stalls(stalls)
 
@@ -190,75 +162,57 @@ def _stalls(stalls: Stalls) -> str:
     return f"{text} (a batch: {', '.join(times)})"
 
 
-def stage_sections(traced: Explanation) -> Iterator[Section]:
-    """Where a batch's time goes, and where batches pile up.
-
-    Args:
-        traced: One configuration.
-    """
+def stage_sections(traced: Explanation) -> Iterator[doc.Section]:
+    """Where a batch's time goes, and where batches pile up."""
     if traced.stages:
-        yield from section("Stages, per batch", _stages(traced.stages))
-    yield from section("Where batches are, on average", *_places(traced))
+        yield from doc.section("Stages, per batch", _stages(traced.stages))
+    yield from doc.section("Where batches are, on average", _places(traced))
     if traced.samples is not None and traced.samples.count:
-        yield from section("Single samples", items(_samples(traced.samples)))
+        yield from doc.section("Single samples", doc.items(_samples(traced.samples)))
     if traced.transforms:
-        yield from section("Transforms, per call", _transforms(traced.transforms))
+        yield from doc.section("Transforms, per call", _transforms(traced.transforms))
     if traced.workers:
-        yield from section("Workers", *_workers(traced.workers))
+        yield from doc.section("Workers", *_workers(traced.workers))
     missing = (f"{name}: {reason}" for name, reason in traced.unavailable.items())
-    yield from section("Not recorded", items(missing))
+    yield from doc.section("Not recorded", doc.items(missing))
 
 
-def _stages(stages: Sequence[Stage]) -> Table:
+def _stages(stages: Sequence[Stage]) -> doc.Table:
     whole_s = sum(stage.mean_s for stage in stages if stage.name in {"wait", "step"})
 
-    def column(
-        title: str, figure: Callable[[Stage], float | None], keep: int | None = None
-    ) -> Column:
-        cells = [format_duration(figure(stage)) for stage in stages]
-        return Column(title=title, cells=cells, keep=keep)
-
     shares = [percent_text(s.mean_s / whole_s) if whole_s > 0 else MISSING for s in stages]
-    return Table(
+    return doc.Table(
         (
-            Column(title="stage", cells=[STAGES[stage.name] for stage in stages], left=True),
-            column("mean", lambda stage: stage.mean_s),
-            Column(title="of period", cells=shares, keep=5),
-            column("median", lambda stage: stage.median_s, 1),
-            column("p95", lambda stage: stage.p95_s, 9),
-            column("max", lambda stage: stage.max_s, 4),
-            column("CPU", lambda stage: stage.cpu_s, 8),
-            column("run-queue delay", lambda stage: stage.run_queue_s, 6),
-            column("blocked", lambda stage: stage.io_s, 7),
+            doc.Column("stage", [STAGES[stage.name] for stage in stages], left=True),
+            doc.Column("mean", [format_duration(stage.mean_s) for stage in stages]),
+            doc.Column("of period", shares, 5),
+            doc.Column("median", [format_duration(stage.median_s) for stage in stages], 1),
+            doc.Column("p95", [format_duration(stage.p95_s) for stage in stages], 9),
+            doc.Column("max", [format_duration(stage.max_s) for stage in stages], 4),
+            doc.Column("CPU", [format_duration(stage.cpu_s) for stage in stages], 8),
+            doc.Column(
+                "run-queue delay", [format_duration(stage.run_queue_s) for stage in stages], 6
+            ),
+            doc.Column("blocked", [format_duration(stage.io_s) for stage in stages], 7),
         )
     )
 
 
-def _places(traced: Explanation) -> Iterator[Block]:
+def _places(traced: Explanation) -> doc.Chart | None:
     """How many batches are at each place of their way; where they pile up is said."""
     way: tuple[StageName, ...] = (*_WORKERS, *_MAIN)
     found = [(name, traced.waiting_batches[name]) for name in way if name in traced.waiting_batches]
     lying = [(count, name) for name, count in found if name in _QUEUES]
     most, pile = max(lying, default=(0.0, None))
-    if not found:
-        return
-    yield Chart(
-        label="stage",
-        unit="batches",
-        bars=tuple(
-            Bar(
-                label=STAGES[name],
-                pieces=(Piece(count),),
-                figure=f"{count:.1f}",
-                note="piles up" if name == pile and most >= _PILE_BATCHES else "",
-                tone="warn" if name in _QUEUES else "",
-            )
-            for name, count in found
-        ),
-    )
+    bars = []
+    for name, count in found:
+        note = "piles up" if name == pile and most >= _PILE_BATCHES else ""
+        tone: doc.Tone = "warn" if name in _QUEUES else ""
+        bars.append(doc.Bar.of(STAGES[name], count, f"{count:.1f}", note, tone))
+    return doc.chart(bars, "stage", "batches")
 
 
-def _samples(samples: SampleCosts) -> Iterator[Words]:
+def _samples(samples: SampleCosts) -> Iterator[doc.Words]:
     yield (
         f"{samples.count:,} timed: mean {format_duration(samples.mean_s)}, median "
         f"{format_duration(samples.median_s)}, p95 {format_duration(samples.p95_s)}, p99 "
@@ -270,41 +224,31 @@ def _samples(samples: SampleCosts) -> Iterator[Words]:
         yield f"slowest: {named}"
 
 
-def _transforms(transforms: Sequence[TransformCost]) -> Table:
+def _transforms(transforms: Sequence[TransformCost]) -> doc.Table:
     shown = transforms[:_MOST_TRANSFORMS]
-    return Table(
+    return doc.Table(
         (
-            Column(title="transform", cells=[each.name for each in shown], left=True),
-            Column(title="mean", cells=[format_duration(each.mean_s) for each in shown]),
-            Column(title="of fetch", cells=[percent_text(each.share) for each in shown]),
+            doc.Column("transform", [each.name for each in shown], left=True),
+            doc.Column("mean", [format_duration(each.mean_s) for each in shown]),
+            doc.Column("of fetch", [percent_text(each.share) for each in shown]),
         )
     )
 
 
-def _workers(workers: Sequence[WorkerCosts]) -> Iterator[Block]:
+def _workers(workers: Sequence[WorkerCosts]) -> Iterator[doc.Block]:
     shown = workers[:_MOST_WORKERS]
 
-    def column(title: str, cells: Iterable[str], keep: int | None = None) -> Column:
-        return Column(title=title, cells=list(cells), keep=keep)
-
-    yield Table(
+    growth = [format_bytes(each.pss_growth_bytes_per_batch) for each in shown]
+    yield doc.Table(
         (
-            column("worker", (str(each.worker) for each in shown)),
-            column("batches", (f"{each.batches:,}" for each in shown)),
-            column("busy", (percent_text(each.busy_fraction) for each in shown)),
-            column("cores", (cores_text(each.cpu_cores) for each in shown), 4),
-            column("threads", (_count(each.threads) for each in shown), 3),
-            column("CPUs", (_count(each.affinity_cpus) for each in shown), 2),
-            column(
-                "growth/batch",
-                (format_bytes(each.pss_growth_bytes_per_batch) for each in shown),
-                1,
-            ),
+            doc.Column("worker", [str(each.worker) for each in shown]),
+            doc.Column("batches", [f"{each.batches:,}" for each in shown]),
+            doc.Column("busy", [percent_text(each.busy_fraction) for each in shown]),
+            doc.Column("cores", [cores_text(each.cpu_cores) for each in shown], 4),
+            doc.Column("threads", [count_text(each.threads) for each in shown], 3),
+            doc.Column("CPUs", [count_text(each.affinity_cpus) for each in shown], 2),
+            doc.Column("growth/batch", growth, 1),
         )
     )
     if len(shown) < len(workers):
-        yield Items((f"{len(workers) - len(shown)} more workers",))
-
-
-def _count(count: int | None) -> str:
-    return MISSING if count is None else f"{count:,}"
+        yield doc.Items((f"{len(workers) - len(shown)} more workers",))

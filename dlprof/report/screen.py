@@ -16,24 +16,18 @@ from dlprof.report.sweep import sweep_report, with_recommendation
 
 
 def run_report(run: Run) -> Document:
-    """What the command that wrote the run has to say of it.
-
-    Args:
-        run: Of a sweep, a profile or a script.
-    """
-    if run.script is not None or run.watched or _is_cut_off_script(run):
+    """What the command that wrote the run has to say of it."""
+    # Of a process that ended before anything was written only the target says that it was a script;
+    # a module that is called ``run`` makes one that begins alike, with settings of a sweep.
+    header = run.header
+    cut_off = header.target.spec.startswith(SCRIPT_SPEC) and not header.settings
+    if run.script is not None or run.watched or cut_off:
         return script_report(run)
-    if run.diagnosis is not None:
-        return profile_report(run)
-    return sweep_report(run)
+    return sweep_report(run) if run.diagnosis is None else profile_report(run)
 
 
 def render_html(run: Run) -> str:
-    """A run as one HTML file, with all that can be seen of it.
-
-    Args:
-        run: Of a sweep, a profile or a script.
-    """
+    """A run as one HTML file, with all that can be seen of it."""
     from dlprof.report.pictures import with_pictures
 
     run = with_recommendation(run)
@@ -41,11 +35,7 @@ def render_html(run: Run) -> str:
 
 
 def render_markdown(run: Run) -> str:
-    """A run as Markdown.
-
-    Args:
-        run: Of a sweep, a profile or a script.
-    """
+    """A run as Markdown."""
     return written(run_report(run), "markdown")
 
 
@@ -64,19 +54,6 @@ def written(document: Document, written_as: str) -> str:
         from dlprof.report.markdown import to_markdown
 
         return to_markdown(dataclasses.replace(document, title=f"dlprof: {document.title}"))
-    from rich.console import Console
+    from dlprof.report.terminal import plain_text
 
-    from dlprof.report.terminal import Screen
-
-    console = Console(width=120, color_system=None, markup=False, highlight=False, emoji=False)
-    with console.capture() as capture:
-        console.print(Screen(document, verbose=True), crop=False)
-    return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"
-
-
-def _is_cut_off_script(run: Run) -> bool:
-    """Whether a script's process ended before anything of it was written.
-
-    A module that is called ``run`` makes a target that begins alike, with settings of a sweep.
-    """
-    return run.header.target.spec.startswith(SCRIPT_SPEC) and not run.header.settings
+    return plain_text(document, width=120, verbose=True) + "\n"

@@ -54,21 +54,19 @@ def render_python(run: Run, recommendation: Recommendation) -> str:
     config = recommendation.config
     call = loader_call(recommendation.dataloader_kwargs, extra=_worker_init(config))
     call[0] = f"loader = {call[0]}"
-    lines = [
+    return "\n".join([*_head(run, recommendation), *_set_up(config), *call]) + "\n"
+
+
+def _head(run: Run, recommendation: Recommendation, *imports: str) -> list[str]:
+    config = recommendation.config
+    plain = config.sharing_strategy is None and config.worker_threads is None
+    return [
         *_comment_lines(run, recommendation),
-        *_torch_import(config),
+        *([] if plain else ["import torch"]),
+        *imports,
         "from torch.utils.data import DataLoader",
         "",
-        *_set_up(config),
-        *call,
     ]
-    return "\n".join(lines) + "\n"
-
-
-def _torch_import(config: Config) -> list[str]:
-    """Torch itself, where more than a loader is set."""
-    plain = config.sharing_strategy is None and config.worker_threads is None
-    return [] if plain else ["import torch"]
 
 
 def _worker_init(config: Config) -> list[str]:
@@ -95,9 +93,8 @@ def render_toml(run: Run, recommendation: Recommendation) -> str:
     lines = [*_comment_lines(run, recommendation), "[dataloader]"]
     # Every value is a whole number, a truth value or a short text, and JSON writes these as TOML.
     lines += [f"{name} = {json.dumps(v)}" for name, v in recommendation.dataloader_kwargs.items()]
-    settings = recommendation.config
-    names = ("sharing_strategy", "worker_threads")
-    others = {name: v for name in names if (v := getattr(settings, name)) is not None}
+    config, names = recommendation.config, ("sharing_strategy", "worker_threads")
+    others = {name: v for name in names if (v := getattr(config, name)) is not None}
     if others:
         lines += ["", "[worker]", *(f"{name} = {json.dumps(v)}" for name, v in others.items())]
     return "\n".join(lines) + "\n"
@@ -119,11 +116,7 @@ def render_lightning(run: Run, recommendation: Recommendation) -> str:
         recommendation.dataloader_kwargs, dataset="self.dataset", extra=_worker_init(config)
     )
     lines = [
-        *_comment_lines(run, recommendation),
-        *_torch_import(config),
-        "from lightning.pytorch import LightningDataModule",
-        "from torch.utils.data import DataLoader",
-        "",
+        *_head(run, recommendation, "from lightning.pytorch import LightningDataModule"),
         *_set_up(config),
         *([""] if config.worker_threads is None else []),
         "class DataModule(LightningDataModule):",

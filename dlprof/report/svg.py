@@ -123,13 +123,8 @@ def _legend(svg: Element, kinds: dict[str, str], left: float) -> float:
 
 
 def draw_bars(chart: Chart) -> Element:
-    """A chart of bars.
-
-    Args:
-        chart: What it shows.
-    """
-    names = [p.name for bar in chart.bars for p in bar.pieces if p.name] if chart.bars else []
-    kinds = _kinds(names)
+    """A chart of bars."""
+    kinds = _kinds(p.name for bar in chart.bars for p in bar.pieces if p.name)
     title = ", ".join(filter(None, (chart.unit, f"by {chart.label}" if chart.label else "")))
     rows = _ROW * len(chart.bars)
     legend = 20.0 * (1 + sum(22 + _LETTER * len(n) + 14 for n in kinds) // 500) if kinds else 0.0
@@ -139,8 +134,8 @@ def draw_bars(chart: Chart) -> Element:
     behind = max((len(_behind(bar)) for bar in chart.bars), default=0)
     right = _WIDTH - 16 - _LETTER * behind
     top = max(_legend(svg, kinds, left), _TOP)
-    low = min(0.0, *(_least(bar) for bar in chart.bars)) if chart.bars else 0.0
-    high = max([0.0, *(_most(bar) for bar in chart.bars)])
+    ends = [0.0, *(e for b in chart.bars for e in (b.length, b.low, b.high) if e is not None)]
+    low, high = min(ends), max(ends)
     scale = (right - left) / (high - low) if high > low else 0.0
     zero = left - low * scale
     for tick in ticks(low, high):
@@ -157,14 +152,6 @@ def draw_bars(chart: Chart) -> Element:
 
 def _behind(bar: Bar) -> str:
     return "  ".join(filter(None, (bar.figure, bar.note)))
-
-
-def _least(bar: Bar) -> float:
-    return min(bar.length, bar.length if bar.low is None else bar.low)
-
-
-def _most(bar: Bar) -> float:
-    return max(bar.length, bar.length if bar.high is None else bar.high)
 
 
 def _bar(
@@ -187,26 +174,20 @@ def _bar(
         SubElement(drawn, "title").text = clean(said)
         at += width
     if bar.low is not None and bar.high is not None:
-        _whisker(svg, zero + bar.low * scale, zero + bar.high * scale, middle)
+        left, end = zero + bar.low * scale, zero + bar.high * scale
+        caps = "".join(f"M{x:.1f} {middle - 4:.1f}V{middle + 4:.1f}" for x in (left, end))
+        _path(svg, f"M{left:.1f} {middle:.1f}H{end:.1f}{caps}", "whisker")
     _label(svg, _behind(bar), right + 10, middle + 4)
 
 
-def _whisker(svg: Element, left: float, right: float, middle: float) -> None:
-    caps = "".join(f"M{end:.1f} {middle - 4:.1f}V{middle + 4:.1f}" for end in (left, right))
-    _path(svg, f"M{left:.1f} {middle:.1f}H{right:.1f}{caps}", "whisker")
-
-
 def draw_plot(plot: Plot) -> Element:
-    """Points and lines over two axes, whiskers whole.
-
-    Args:
-        plot: What it shows.
-    """
+    """Points and lines over two axes, whiskers whole."""
     kinds = {each.name: f"series-{n % len(_OTHERS)}" for n, each in enumerate(plot.series)}
     figure, svg = _frame(plot.title, _HEIGHT + 100)
     top = _legend(svg, kinds, _LEFT) + 16
     points = [point for each in plot.series for point in each.points]
-    ends = [end for p in points for end in (p.y, p.low, p.high) if end is not None]
+    rates = [point.y for point in points]
+    ends = [end for y in rates for end in (y.value, y.low, y.high) if end is not None]
     xs = [point.x for point in points] or [0.0]
     if plot.diagonal:
         xs = ends = [*xs, *ends]
@@ -232,7 +213,7 @@ def draw_plot(plot: Plot) -> Element:
         _path(svg, f"M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}", "grid")
     for each in plot.series:
         if each.line and len(each.points) > 1:
-            steps = "L".join("{:.1f} {:.1f}".format(*at(p.x, p.y)) for p in each.points)
+            steps = "L".join("{:.1f} {:.1f}".format(*at(p.x, p.y.value)) for p in each.points)
             _path(svg, f"M{steps}", f"path {kinds[each.name]}")
         for point in each.points:
             _point(svg, point, at, kinds[each.name], small=each.line)
@@ -245,9 +226,9 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _point(svg: Element, point: Point, at: _Place, kind: str, *, small: bool) -> None:
-    x, y = at(point.x, point.y)
-    if point.low is not None and point.high is not None:
-        ends = [at(point.x, end)[1] for end in (point.low, point.high)]
+    x, y = at(point.x, point.y.value)
+    if point.y.low is not None and point.y.high is not None:
+        ends = [at(point.x, end)[1] for end in (point.y.low, point.y.high)]
         caps = "".join(f"M{x - 4:.1f} {end:.1f}H{x + 4:.1f}" for end in ends)
         _path(svg, f"M{x:.1f} {ends[0]:.1f}V{ends[1]:.1f}{caps}", "whisker")
     radius = "2.2" if small else "4.5"
@@ -257,14 +238,10 @@ def _point(svg: Element, point: Point, at: _Place, kind: str, *, small: bool) ->
 
 
 def draw_timeline(timeline: Timeline) -> Element:
-    """Who did what when, one lane for each.
-
-    Args:
-        timeline: What it shows.
-    """
-    spans = [span for lane in timeline.lanes for span in lane.spans]
+    """Who did what when, one lane for each."""
+    spans = [span for lane in timeline.lanes.values() for span in lane]
     kinds = _kinds(name for _, _, name, _ in spans)
-    left = 16 + _LETTER * max((len(lane.label) for lane in timeline.lanes), default=0)
+    left = 16 + _LETTER * max(map(len, timeline.lanes), default=0)
     rows = _ROW * len(timeline.lanes)
     figure, svg = _frame(timeline.title, _TOP * 2 + 40 + rows + _AXIS)
     top = _legend(svg, kinds, left)
@@ -275,10 +252,10 @@ def draw_timeline(timeline: Timeline) -> Element:
         at = left + tick * scale
         _path(svg, f"M{at:.1f} {top:.1f}V{top + rows:.1f}", "grid")
         _label(svg, format_duration(tick), at, top + rows + 14, "middle", "soft")
-    for place, lane in enumerate(timeline.lanes):
+    for place, (label, lane) in enumerate(timeline.lanes.items()):
         middle = top + _ROW * (place + 0.5)
-        _label(svg, lane.label, left - 8, middle + 4, "end")
-        for start, stop, name, what in lane.spans:
+        _label(svg, label, left - 8, middle + 4, "end")
+        for start, stop, name, what in lane:
             width = max(0.4, (stop - start) * scale)
             across = left + (start - begin) * scale
             drawn = _rectangle(svg, across, middle - _THICK / 2, width, kinds[name])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
@@ -9,23 +10,7 @@ from rich.cells import cell_len, chop_cells
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text as Line
 
-from dlprof.report.document import (
-    Bar,
-    Block,
-    Card,
-    Chart,
-    Code,
-    Column,
-    Document,
-    Facts,
-    Items,
-    Span,
-    Table,
-    Text,
-    Tone,
-    Words,
-    spans,
-)
+from dlprof.report import document as doc
 from dlprof.report.text import clean, clean_lines, clean_within
 
 INDENT = "  "
@@ -34,8 +19,11 @@ _NARROWEST_TEXT = 20
 _NARROWEST_LABEL = 12
 _WIDEST_BAR = 40
 _NARROWEST_BAR = 4
+_MOST_LINES = 16
+"""Of an answer, so that all of it is seen at once."""
+
 _EIGHTHS = " ▏▎▍▌▋▊▉"
-_STYLES: Mapping[Tone, str] = MappingProxyType(
+_STYLES: Mapping[doc.Tone, str] = MappingProxyType(
     {
         "": "",
         "strong": "bold",
@@ -51,7 +39,7 @@ _STYLES: Mapping[Tone, str] = MappingProxyType(
 class Screen:
     """Rich renderable: a document."""
 
-    def __init__(self, document: Document, *, verbose: bool = False) -> None:
+    def __init__(self, document: doc.Document, *, verbose: bool = False) -> None:
         """Show a document.
 
         Args:
@@ -65,10 +53,29 @@ class Screen:
         writer = _Writer(console, options)
         if self._verbose:
             for section in self._document.details:
-                yield writer.line("", Span(section.title, "strong"))
+                yield writer.line("", doc.Span(section.title, "strong"))
                 yield from writer.blocks(section.blocks)
                 yield Line()
-        yield from writer.blocks((*self._document.answer, *self._document.hints))
+        answer = (*self._document.answer, *self._document.hints)
+        lines = list(writer.blocks(answer))
+        while len(lines) > _MOST_LINES and any(map(_spare, answer)):
+            answer = tuple(map(_with_fewer_bars, answer))
+            lines = list(writer.blocks(answer))
+        yield from lines
+
+
+def plain_text(document: doc.Document, *, width: int, verbose: bool = False) -> str:
+    """A document as lines without color.
+
+    Args:
+        document: What to write.
+        width: Of the longest line that can be wrapped.
+        verbose: As for ``Screen``.
+    """
+    console = Console(width=width, color_system=None, markup=False, highlight=False, emoji=False)
+    with console.capture() as capture:
+        console.print(Screen(document, verbose=verbose), crop=False)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 
 class _Writer:
@@ -79,35 +86,35 @@ class _Writer:
         self._width = options.max_width
         self._ascii = options.ascii_only
 
-    def blocks(self, blocks: Iterable[Block], indent: str = INDENT) -> Iterator[Line]:
+    def blocks(self, blocks: Iterable[doc.Block], indent: str = INDENT) -> Iterator[Line]:
         """All blocks, pictures and code apart from what is around them."""
-        before: Block | None = None
+        before: doc.Block | None = None
         for block in blocks:
             if before is not None and _is_apart(before, block):
                 yield Line()
             yield from self._block(block, indent)
             before = block
 
-    def _block(self, block: Block, indent: str) -> Iterator[Line]:
+    def _block(self, block: doc.Block, indent: str) -> Iterator[Line]:
         match block:
-            case Code():
+            case doc.Code():
                 style = "green" if block.language == "python" else "cyan"
                 for line in clean_lines(block.text).splitlines():
                     yield Line(indent + line, style, no_wrap=True, overflow="ignore")
-            case Table():
+            case doc.Table():
                 yield from self._table(block, indent)
-            case Chart():
+            case doc.Chart():
                 yield from self._chart(block, indent)
-            case Card():
+            case doc.Card():
                 yield from self._card(block, indent)
-            case _:
+            case doc.Text() | doc.Facts() | doc.Items():
                 for lead, words in _leads(block):
                     yield from self._hanging(indent + lead, words)
 
-    def line(self, lead: str, words: Words) -> Line:
+    def line(self, lead: str, words: doc.Words) -> Line:
         """A paragraph before it is wrapped."""
         made = Line(lead)
-        for piece in spans(words):
+        for piece in doc.spans(words):
             made.append(clean_within(self._drawn(piece.text)), _STYLES[piece.tone])
         return made
 
@@ -115,7 +122,7 @@ class _Writer:
         """A text of our own with the marks that the terminal has."""
         return text.replace("◀", "<").replace("·", "|") if self._ascii else text
 
-    def _hanging(self, lead: str, words: Words) -> Iterator[Line]:
+    def _hanging(self, lead: str, words: doc.Words) -> Iterator[Line]:
         """A paragraph whose further lines begin below its first."""
         room = max(_NARROWEST_TEXT, self._width - cell_len(lead))
         for part in self.line("", words).wrap(self._console, room):
@@ -123,14 +130,14 @@ class _Writer:
             yield Line(lead, no_wrap=True, overflow="ignore").append_text(part)
             lead = " " * cell_len(lead)
 
-    def _card(self, card: Card, indent: str) -> Iterator[Line]:
-        title = [Span(card.title, "strong")]
-        title += [Span(f"  {card.code}", "soft")] if card.code else []
-        title += [Span(f"  {card.level}", card.tone)] if card.level else []
+    def _card(self, card: doc.Card, indent: str) -> Iterator[Line]:
+        title = [doc.Span(card.title, "strong")]
+        title += [doc.Span(f"  {card.code}", "soft")] if card.code else []
+        title += [doc.Span(f"  {card.level}", card.tone)] if card.level else []
         yield from self._hanging(indent, tuple(title))
         yield from self.blocks(card.blocks, indent + INDENT)
 
-    def _table(self, table: Table, indent: str) -> Iterator[Line]:
+    def _table(self, table: doc.Table, indent: str) -> Iterator[Line]:
         columns = self._fitting(table.columns, self._width - len(indent))
         widths = [_width(column) for column in columns]
         rows = [
@@ -146,8 +153,11 @@ class _Writer:
             style = _STYLES[tone] if place else "bold"
             text = indent + (" " * _GAP).join(cells).rstrip()
             yield Line(text, style, no_wrap=True, overflow="ignore")
+        if notes := tuple(column.note for column in columns if column.note):
+            yield Line()
+            yield from self._block(doc.Items(notes), indent)
 
-    def _fitting(self, columns: Sequence[Column], width: int) -> list[Column]:
+    def _fitting(self, columns: Sequence[doc.Column], width: int) -> list[doc.Column]:
         """The columns that say something and fit; numbers are never cut, whole columns go."""
         shown = [column for column in columns if column.is_shown]
         while sum(map(_width, shown)) + _GAP * (len(shown) - 1) > width:
@@ -157,7 +167,7 @@ class _Writer:
             shown.remove(min(droppable, key=lambda column: column.keep or 0))
         return shown
 
-    def _chart(self, chart: Chart, indent: str) -> Iterator[Line]:
+    def _chart(self, chart: doc.Chart, indent: str) -> Iterator[Line]:
         if chart.kind == "lanes":
             yield from self._lanes(chart, indent)
             return
@@ -188,7 +198,7 @@ class _Writer:
             line.rstrip()
             yield line
 
-    def _draw(self, line: Line, bar: Bar, chart: Chart, longest: int, reach: float) -> None:
+    def _draw(self, line: Line, bar: doc.Bar, chart: doc.Chart, longest: int, reach: float) -> None:
         """Append the bar itself."""
         style = _STYLES[bar.tone] or "cyan"
         if chart.kind == "share":
@@ -205,7 +215,7 @@ class _Writer:
             return
         line.append(self._bar(longest * bar.length / reach if reach > 0 else 0.0), style)
 
-    def _lanes(self, chart: Chart, indent: str) -> Iterator[Line]:
+    def _lanes(self, chart: doc.Chart, indent: str) -> Iterator[Line]:
         """Pieces one after another; those that are long enough have a bar, drawn to one scale."""
         left = max((cell_len(clean(bar.label)) for bar in chart.bars), default=0)
         longest = max((piece.length for bar in chart.bars for piece in bar.pieces), default=0.0)
@@ -238,26 +248,26 @@ class _Writer:
         return "█" * cells + _EIGHTHS[eighths].strip()
 
 
-def _leads(block: Text | Facts | Items) -> Iterator[tuple[str, Words]]:
+def _leads(block: doc.Text | doc.Facts | doc.Items) -> Iterator[tuple[str, doc.Words]]:
     """The lines of a block, each with what is in front of it."""
     match block:
-        case Text():
+        case doc.Text():
             yield "", block.words
-        case Items():
+        case doc.Items():
             yield from (("- ", words) for words in block.items)
-        case Facts():
+        case doc.Facts():
             labels = [clean(label) for label, _ in block.rows]
             width = max(map(cell_len, labels)) + _GAP
             for label, (_, words) in zip(labels, block.rows, strict=True):
                 yield _aligned(label, width, left=True), words
 
 
-def _is_apart(before: Block, block: Block) -> bool:
+def _is_apart(before: doc.Block, block: doc.Block) -> bool:
     """Whether a blank line is between two blocks."""
-    apart = (Chart, Table, Card)
-    if isinstance(before, Text | Code) and isinstance(block, Text | Code):
+    apart = (doc.Chart, doc.Table, doc.Card)
+    if isinstance(before, doc.Text | doc.Code) and isinstance(block, doc.Text | doc.Code):
         return False  # a command and what introduces it
-    return isinstance(before, apart) or isinstance(block, (*apart, Code))
+    return isinstance(before, apart) or isinstance(block, (*apart, doc.Code))
 
 
 def _shortened(label: str, most: int) -> str:
@@ -267,7 +277,21 @@ def _shortened(label: str, most: int) -> str:
     return "..." + chop_cells(label[::-1], most - 3)[0][::-1]
 
 
-def _width(column: Column) -> int:
+def _spare(block: doc.Block) -> list[doc.Bar]:
+    """The bars that may be left out."""
+    return [bar for bar in block.bars if bar.spare] if isinstance(block, doc.Chart) else []
+
+
+def _with_fewer_bars(block: doc.Block) -> doc.Block:
+    """A chart without one of its spare bars, of which nothing is said or which is in the middle."""
+    spare = _spare(block)
+    if not spare or not isinstance(block, doc.Chart):
+        return block
+    dropped = next((bar for bar in spare if not bar.note), spare[len(spare) // 2])
+    return dataclasses.replace(block, bars=tuple(bar for bar in block.bars if bar is not dropped))
+
+
+def _width(column: doc.Column) -> int:
     return max(cell_len(clean(text)) for text in (column.title, *column.cells))
 
 

@@ -2,43 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterator, Sequence
 
 from dlprof.gate.wording import seconds_text
-from dlprof.records import SCHEMA_VERSION, Estimate
+from dlprof.records import Estimate
 from dlprof.records.transfer import (
     BatchTransfer,
     CopyMode,
     CopyTime,
     DeviceTransfer,
-    LinkFit,
     LinkState,
     Memory,
     TogetherRate,
     Transfers,
     WayTime,
 )
-from dlprof.report.document import (
-    Bar,
-    Block,
-    Chart,
-    Code,
-    Column,
-    Document,
-    Facts,
-    Piece,
-    Section,
-    Span,
-    Table,
-    Text,
-    Words,
-    items,
-    section,
-)
-from dlprof.report.labels import gain_text, percent_text
-from dlprof.store.codec import to_json
+from dlprof.report import document as doc
+from dlprof.report.documents import json_document
+from dlprof.report.labels import gain_text, interval_text, percent_text, rate_text
 from dlprof.units import MISSING, counted, format_bytes
 
 _MOST_BARS = 5
@@ -55,41 +37,45 @@ _SAID_OF_THE_CPU = {"sizes", "copies"}
 
 def transfer_document(found: Transfers) -> str:
     """What ``dlprof transfer --json`` prints."""
-    document = {"schema_version": SCHEMA_VERSION, **to_json(found)}
-    return json.dumps(document, allow_nan=False, indent=2)
+    return json_document(found)
 
 
-def transfer_report(found: Transfers) -> Document:
-    """What copies cost, and what pinned memory changes.
-
-    Args:
-        found: All that was measured.
-    """
-    return Document(
+def transfer_report(found: Transfers) -> doc.Document:
+    """What copies cost, and what pinned memory changes."""
+    hints = doc.hint("Details: -v")
+    if found.accelerator is not None:  # what a copy alone can't say, and the command that does
+        target = shlex.quote(found.batch.target) if found.batch and found.batch.target else "TARGET"
+        said = "Details: -v · how much of it a training loop waits for:"
+        hints = doc.hint(said, f"dlprof sweep {target} --pin-memory both")
+    return doc.Document(
         title=f"Copies to the device on {found.machine.hostname}",
-        answer=tuple(_answer(found)),
-        hints=tuple(_last(found)),
+        answer=(
+            *(doc.Text(doc.Span(warning, "warn")) for warning in found.warnings),
+            *doc.known(doc.facts(_answer(found)), *map(_chart, found.devices[:1])),
+        ),
+        hints=hints,
         details=tuple(_details(found)),
     )
 
 
-def _answer(found: Transfers) -> Iterator[Block]:
-    for warning in found.warnings:
-        yield Text(Span(warning, "warn"))
-    rows: list[tuple[str, Words]] = []
+def _answer(found: Transfers) -> Iterator[tuple[str, doc.Words]]:
     if found.accelerator is None:
-        rows.append(("Accelerator", f"none: copies within {_HOST}, which no link exceeds"))
+        yield "Accelerator", f"none: copies within {_HOST}, which no link exceeds"
     for device in found.devices[:1]:
-        rows += _of_device(device, found.batch)
-    if found.together:
-        rows.append(("All at once", _kept(found.together)))
-    rows += [("Not measured", words) for words in _missing(found)]
-    yield Facts(tuple(rows))
-    for device in found.devices[:1]:
-        yield from _chart(device)
+        yield from _of_device(device, found.batch)
+    if found.together:  # what the device that suffers most keeps of its bandwidth
+        worst = min(found.together, key=_share)
+        kept = f"{percent_text(_share(worst))} of {_speed(worst.alone_bytes_per_s)}"
+        least = f"the least of {counted(len(found.together), 'device')}"
+        yield "All at once", f"{kept} is left to {worst.device}, {least}"
+    for key, why in found.unavailable.items():
+        if key != "accelerator":
+            yield "Not measured", f"{key.replace('_', ' ')}: {why}"
 
 
-def _of_device(device: DeviceTransfer, batch: BatchTransfer | None) -> Iterator[tuple[str, Words]]:
+def _of_device(
+    device: DeviceTransfer, batch: BatchTransfer | None
+) -> Iterator[tuple[str, doc.Words]]:
     cells = _best_way(device)
     if device.device != "cpu":
         yield "Pinning", _pinning(device, batch)
@@ -102,7 +88,7 @@ def _of_device(device: DeviceTransfer, batch: BatchTransfer | None) -> Iterator[
     most = cells[-1]
     place = "" if device.device == "cpu" else f" to {device.device}"
     size = f"{format_bytes(most.bytes)} {most.memory}"
-    yield "Bandwidth", f"{_speed_interval(_rate(most))}, {size}{place}"
+    yield "Bandwidth", f"{_rate_text(most.time_s.inverse.times(most.bytes))}, {size}{place}"
     other = _cell(device, "pageable", most.mode, most.bytes)
     if most.memory == "pinned" and other is not None:
         yield "Host blocked", f"{_blocked(most)} pinned, {_blocked(other)} pageable"
@@ -137,13 +123,6 @@ def _blocked(cell: CopyTime) -> str:
     return f"{seconds_text(cell.host_s)} of {seconds_text(cell.time_s.value)}"
 
 
-def _kept(rates: Sequence[TogetherRate]) -> str:
-    """What the device that suffers most keeps of its bandwidth."""
-    worst = min(rates, key=_share)
-    kept = f"{percent_text(_share(worst))} of {_speed(worst.alone_bytes_per_s)}"
-    return f"{kept} is left to {worst.device}, the least of {counted(len(rates), 'device')}"
-
-
 def _share(rate: TogetherRate) -> float:
     return rate.together_bytes_per_s.value / rate.alone_bytes_per_s
 
@@ -155,22 +134,6 @@ def _link(link: LinkState) -> str:
     theory = MISSING if link.theory_bytes_per_s is None else _speed(link.theory_bytes_per_s)
     reached = percent_text(link.reached_fraction)
     return f"PCIe {link.generation} x{link.width}{most}, {reached} of {theory} reached"
-
-
-def _missing(found: Transfers) -> Iterator[str]:
-    """What is missing of the whole; what a device lacks is with the device."""
-    left_out = found.unavailable.items()
-    yield from (f"{_words(key)}: {why}" for key, why in left_out if key != "accelerator")
-
-
-def _words(key: str) -> str:
-    return key.replace("_", " ")
-
-
-def _to(device: DeviceTransfer) -> str:
-    if device.device == "cpu":
-        return f"within {_HOST}"
-    return f"to {device.device} ({device.name})" if device.name else f"to {device.device}"
 
 
 def _best_way(device: DeviceTransfer) -> list[CopyTime]:
@@ -188,89 +151,74 @@ def _cell(device: DeviceTransfer, memory: Memory, mode: CopyMode, size: int) -> 
     return next(cells, None)
 
 
-def _chart(device: DeviceTransfer) -> Iterator[Chart]:
+def _chart(device: DeviceTransfer) -> doc.Chart | None:
     """Bandwidth of some sizes, the smallest and the largest among them."""
     cells = _best_way(device)
     if len(cells) > _MOST_BARS:
         last = len(cells) - 1
         cells = [cells[round(k * last / (_MOST_BARS - 1))] for k in range(_MOST_BARS)]
-    if cells:
-        yield Chart(
-            label=f"{cells[0].memory} copy",
-            unit="GB/s",
-            bars=tuple(_bar(device, cell) for cell in cells),
-        )
+    bars = []
+    for cell in cells:
+        pageable = _cell(device, "pageable", cell.mode, cell.bytes)
+        other = pageable if cell.memory == "pinned" else None
+        note = f"pageable {_gigabytes(other.bytes_per_s)}" if other else ""
+        rate = cell.time_s.inverse.times(cell.bytes / 1e9)
+        figure = _gigabytes(cell.bytes_per_s)
+        bars.append(doc.Bar.of(format_bytes(cell.bytes), rate, figure, note))
+    return doc.chart(bars, f"{cells[0].memory} copy" if cells else "", "GB/s")
 
 
-def _bar(device: DeviceTransfer, cell: CopyTime) -> Bar:
-    other = None
-    if cell.memory == "pinned":
-        other = _cell(device, "pageable", cell.mode, cell.bytes)
-    rate = _rate(cell)
-    return Bar(
-        label=format_bytes(cell.bytes),
-        pieces=(Piece(rate.value / 1e9),),
-        figure=_gigabytes(rate.value),
-        low=None if rate.low is None else rate.low / 1e9,
-        high=None if rate.high is None else rate.high / 1e9,
-        note="" if other is None else f"pageable {_gigabytes(other.bytes_per_s)}",
-    )
-
-
-def _rate(cell: CopyTime) -> Estimate:
-    """Bytes per second of a copy, by the interval of its time."""
-    low = cell.bytes / cell.time_s.high if cell.time_s.high else None
-    high = cell.bytes / cell.time_s.low if cell.time_s.low else None
-    return Estimate(value=cell.bytes_per_s, low=low, high=high)
-
-
-def _last(found: Transfers) -> Iterator[Block]:
-    """What a copy alone can't say, and the command that does."""
-    if found.accelerator is None:
-        yield Text(Span("Details: -v", "soft"))
-        return
-    target = found.batch.target if found.batch is not None else ""
-    yield Text(Span("Details: -v · how much of it a training loop waits for:", "soft"))
-    yield Code(
-        f"dlprof sweep {shlex.quote(target) if target else 'TARGET'} --pin-memory both", "sh"
-    )
-
-
-def _details(found: Transfers) -> Iterator[Section]:
+def _details(found: Transfers) -> Iterator[doc.Section]:
     for device in found.devices:
-        title = _to(device)
-        yield from section(
+        name = f" ({device.name})" if device.name else ""
+        title = f"within {_HOST}" if device.device == "cpu" else f"to {device.device}{name}"
+        yield from doc.section(
             f"Copies {title}: GB/s by size, timed by {device.timed_by}",
             *_sizes(device),
-            items(_of_copies(device)),
+            doc.items(_of_copies(device)),
         )
-    yield from section("All devices at once, large pinned copies: GB/s", *_shares(found.together))
+    if rates := found.together:
+        table = doc.Table(
+            (
+                doc.Column("device", [rate.device for rate in rates], left=True),
+                doc.Column("alone", [_gigabytes(rate.alone_bytes_per_s) for rate in rates]),
+                doc.Column("together", [_gigabytes(r.together_bytes_per_s.value) for r in rates]),
+                doc.Column("kept", [percent_text(_share(rate)) for rate in rates]),
+            )
+        )
+        yield from doc.section("All devices at once, large pinned copies: GB/s", table)
     if found.batch is not None:
-        yield from _batch(found.batch)
+        yield _batch(found.batch)
 
 
-def _sizes(device: DeviceTransfer) -> Iterator[Table]:
+def _sizes(device: DeviceTransfer) -> Iterator[doc.Table]:
     """One table a memory, so that all modes fit side by side."""
     ways = list(dict.fromkeys((cell.memory, cell.mode) for cell in device.cells))
     for memory in dict.fromkeys(each for each, _ in ways):
         sizes = sorted({cell.bytes for cell in device.cells if cell.memory == memory})
-        columns = [Column(title=f"{memory} copy", cells=[format_bytes(size) for size in sizes])]
+        columns = [doc.Column(f"{memory} copy", [format_bytes(size) for size in sizes])]
         for mode in (each for kind, each in ways if kind == memory):
             rows = [_cell(device, memory, mode, size) for size in sizes]
             cells = [MISSING if row is None else _gigabytes(row.bytes_per_s) for row in rows]
-            columns.append(Column(title=_MODES[mode], cells=cells))
+            columns.append(doc.Column(_MODES[mode], cells))
         if len(ways) == 1:  # room for the time itself
             times = [cell.time_s for cell in _best_way(device)]
-            columns += [
-                Column(title="time of a copy", cells=[seconds_text(each.value) for each in times]),
-                Column(title="95% CI", cells=[_ends(each) for each in times], keep=1),
-            ]
-        yield Table(tuple(columns))
+            ends = [interval_text(time, seconds_text, " - ") for time in times]
+            columns.append(
+                doc.Column("time of a copy", [seconds_text(time.value) for time in times])
+            )
+            columns.append(doc.Column("95% CI", ends, 1))
+        yield doc.Table(tuple(columns))
 
 
-def _of_copies(device: DeviceTransfer) -> Iterator[Words]:
+def _of_copies(device: DeviceTransfer) -> Iterator[doc.Words]:
     """What else is known of a device, and what isn't."""
-    yield from map(_fit, device.fits)
+    for fit in device.fits:
+        yield (
+            f"{fit.memory} {_MODES[fit.mode]}: {seconds_text(fit.latency_s.value)} a copy, then "
+            f"{_rate_text(fit.bytes_per_s)}; the line is off by at most "
+            f"{percent_text(fit.worst_error)}"
+        )
     link = device.link
     if link is not None and link.theory_bytes_per_s is not None:
         yield _link(link)
@@ -279,59 +227,34 @@ def _of_copies(device: DeviceTransfer) -> Iterator[Words]:
         yield f"the link's speed during the copies: not known, {why}"
     for rate in device.numa:
         place = "near" if rate.near else "far"
-        yield f"from NUMA node {rate.node} ({place}): {_speed_interval(rate.bytes_per_s)}"
+        yield f"from NUMA node {rate.node} ({place}): {_rate_text(rate.bytes_per_s)}"
     for key, why in device.unavailable.items():
         if device.device != "cpu" or key in _SAID_OF_THE_CPU:
-            yield f"{_words(key)}: not measured, {why}"
+            yield f"{key.replace('_', ' ')}: not measured, {why}"
 
 
-def _fit(fit: LinkFit) -> str:
-    return (
-        f"{fit.memory} {_MODES[fit.mode]}: {seconds_text(fit.latency_s.value)} a copy, then "
-        f"{_speed_interval(fit.bytes_per_s)}; the line is off by at most "
-        f"{percent_text(fit.worst_error)}"
-    )
-
-
-def _shares(rates: Sequence[TogetherRate]) -> Iterator[Table]:
-    if rates:
-        alone = [_gigabytes(rate.alone_bytes_per_s) for rate in rates]
-        together = [_gigabytes(rate.together_bytes_per_s.value) for rate in rates]
-        yield Table(
-            (
-                Column(title="device", cells=[rate.device for rate in rates], left=True),
-                Column(title="alone", cells=alone),
-                Column(title="together", cells=together),
-                Column(title="kept", cells=[percent_text(_share(rate)) for rate in rates]),
-            )
-        )
-
-
-def _batch(batch: BatchTransfer) -> Iterator[Section]:
+def _batch(batch: BatchTransfer) -> doc.Section:
     place = f"within {_HOST}" if batch.device == "cpu" else f"to {batch.device}"
     size = f"{counted(batch.tensors_count, 'tensor')}, {format_bytes(batch.bytes)}"
-    ways = [batch.together, *(tensor.ways for tensor in batch.tensors)]
-    shapes = ["", *(_shape(tensor.shape, tensor.dtype) for tensor in batch.tensors)]
-    sizes = [format_bytes(size) for size in (batch.bytes, *(t.bytes for t in batch.tensors))]
-    paths = ["together", *(tensor.path for tensor in batch.tensors)]
-    columns = [
-        Column(title="tensor", cells=paths, left=True),
-        Column(title="shape and type", cells=shapes, keep=2, left=True),
-        Column(title="size", cells=sizes, keep=3),
-    ]
-    columns += [
-        Column(title=title, cells=[_way_text(each, way) for each in ways], keep=9)
-        for way, title in _WAYS.items()
-    ]
-    yield from section(
-        f"A batch of {batch.target} {place}: {size}",
-        Table(tuple(columns)),
-        items(f"{_WAYS.get(key, key)}: {why}" for key, why in batch.unavailable.items()),
+    tensors = batch.tensors
+    shapes = [f"{'x'.join(map(str, t.shape)) or 'scalar'} {t.dtype}" for t in tensors]
+    ways = [batch.together, *(tensor.ways for tensor in tensors)]
+    table = doc.Table(
+        (
+            doc.Column("tensor", ["together", *(tensor.path for tensor in tensors)], left=True),
+            doc.Column("shape and type", ["", *shapes], 2, left=True),
+            doc.Column(
+                "size", [format_bytes(n) for n in (batch.bytes, *(t.bytes for t in tensors))], 3
+            ),
+            *(
+                doc.Column(said, [_way_text(w, way) for w in ways], 9)
+                for way, said in _WAYS.items()
+            ),
+        )
     )
-
-
-def _shape(shape: Sequence[int], dtype: str) -> str:
-    return f"{'x'.join(map(str, shape)) or 'scalar'} {dtype}"
+    missing = doc.items(f"{_WAYS.get(key, key)}: {why}" for key, why in batch.unavailable.items())
+    title = f"A batch of {batch.target} {place}: {size}"
+    return doc.Section(title, (table,) if missing is None else (table, missing))
 
 
 def _way_text(ways: Sequence[WayTime], name: str) -> str:
@@ -355,14 +278,5 @@ def _speed(bytes_per_s: float) -> str:
     return f"{_gigabytes(bytes_per_s)} GB/s"
 
 
-def _speed_interval(estimate: Estimate) -> str:
-    text = _speed(estimate.value)
-    if estimate.low is None or estimate.high is None:
-        return text
-    return f"{text} (95% CI {_gigabytes(estimate.low)}-{_gigabytes(estimate.high)})"
-
-
-def _ends(estimate: Estimate) -> str:
-    if estimate.low is None or estimate.high is None:
-        return MISSING
-    return f"{seconds_text(estimate.low)} - {seconds_text(estimate.high)}"
+def _rate_text(bytes_per_s: Estimate) -> str:
+    return rate_text(bytes_per_s, "GB/s", _gigabytes)

@@ -22,10 +22,10 @@ from dlprof.advise.situation import Situation
 from dlprof.advise.speeds import speeds_of
 from dlprof.engine.foretelling import foretold
 from dlprof.records import Config, Constraints, Estimate, Run
+from dlprof.report.configurations import summarize
 from dlprof.report.documents import recommend_document
 from dlprof.report.predict import forecast_document, forecast_report
 from dlprof.report.screen import render_html
-from dlprof.report.summary import summarize
 from dlprof.report.sweep import recommendation_report, sweep_report, with_recommendation
 from dlprof.store import read_run
 from dlprof.units import format_rate
@@ -166,8 +166,8 @@ def test_every_view_has_the_rate_and_the_needs_of_each_configuration(any_run: Ru
         }
         for key, expected in told.items():
             assert expected.samples_per_s == known[key].rate
-            assert expected.pss_bytes == known[key].pss_bytes
-            assert expected.shm_bytes == known[key].shm_bytes
+            assert expected.pss_bytes == known[key].seen.pss_bytes
+            assert expected.shm_bytes == known[key].seen.shm_bytes
     compared = api.compare(any_run, any_run)
     for side in (compared.a, compared.b):
         assert side.samples_per_s == known[side.config].rate

@@ -18,8 +18,8 @@ from dlprof.advise.predict.forecast import forecast
 from dlprof.cli.entry import run as dlprof
 from dlprof.errors import UsageError
 from dlprof.records import Calibration, Run
+from dlprof.report.configurations import summarize
 from dlprof.report.predict import forecast_report
-from dlprof.report.summary import summarize
 from dlprof.settings import parse_option
 from dlprof.store import RunWriter
 from dlprof.units import format_rate

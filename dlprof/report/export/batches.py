@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from dlprof.records import Timeline
 
@@ -42,8 +42,7 @@ def feeder_track(worker: int) -> int:
     return worker_track(worker) + 1
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Slice:
+class Slice(NamedTuple):
     """Something that a batch went through.
 
     Attributes:
@@ -59,8 +58,7 @@ class Slice:
     end_s: float
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class Batch(NamedTuple):
     """One batch of a timeline.
 
     Attributes:
@@ -68,7 +66,8 @@ class Batch:
         number: Within its epoch.
         epoch: From 0.
         slices: In the order of its way.
-        stops: The slices that an arrow follows it over.
+        stops: The slices that an arrow follows it over: the worker's, the receiving one, the
+            consumer's step.
         tracks: The tracks that it was on, with their names.
         yielded_s: When the consumer got it.
     """
@@ -93,13 +92,10 @@ def since_first(timeline: Timeline) -> Timeline:
     if first_s >= 0.0:
         return timeline
     shifted: dict[str, Any] = {
-        name: tuple(_since(first_s, at) for at in each) for name, each in columns.items()
+        name: tuple(None if at is None else max(0.0, at - first_s) for at in each)
+        for name, each in columns.items()
     }
     return dataclasses.replace(timeline, **shifted)
-
-
-def _since(first_s: float, at: float | None) -> float | None:
-    return None if at is None else max(0.0, at - first_s)
 
 
 def batches(timeline: Timeline) -> Iterator[Batch]:
@@ -112,14 +108,15 @@ def batches(timeline: Timeline) -> Iterator[Batch]:
         worker = timeline.worker[place] if timeline.worker else -1
         step_ends = _next_after(asked, at.get("yielded_s"))
         slices = tuple(_slices(at, worker, step_ends, pinned=pinned))
-        on_tracks = {each.track for each in slices if each.track is not None}
+        found = {each.name: each for each in slices}
+        stops = [found[name] for name in ("fetch", "rebuild", "step") if name in found]
         yield Batch(
             place=place,
             number=number,
             epoch=timeline.epoch[place] if timeline.epoch else 0,
             slices=slices,
-            stops=_stops(slices) if worker >= 0 else (),
-            tracks={track: _title(track) for track in on_tracks},
+            stops=tuple(stops) if worker >= 0 else (),
+            tracks={each.track: _title(each.track) for each in slices if each.track is not None},
             yielded_s=at.get("yielded_s"),
         )
 
@@ -152,7 +149,7 @@ def _slices(
         in_main = worker < 0 and name in {"pick_up", "serialise", "queue", "rebuild", "hold_up"}
         if begin is None or end is None or end < begin or in_main:
             continue
-        yield Slice(name=name, track=track, begin_s=begin, end_s=end)
+        yield Slice(name, track, begin, end)
 
 
 def _next_after(asked: Sequence[float], yielded: float | None) -> float | None:
@@ -164,12 +161,6 @@ def _next_after(asked: Sequence[float], yielded: float | None) -> float | None:
         return None
     place = bisect_left(asked, yielded)
     return asked[place] if place < len(asked) else yielded
-
-
-def _stops(slices: tuple[Slice, ...]) -> tuple[Slice, ...]:
-    """What an arrow leads over: the worker's slice, the receiving one, the consumer's step."""
-    found = {each.name: each for each in slices}
-    return tuple(found[name] for name in ("fetch", "rebuild", "step") if name in found)
 
 
 def _title(track: int) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -129,8 +130,6 @@ def render_as(run: Run, written_as: str) -> bytes:
 
             return render_parquet(run)
         case "json":
-            from dlprof.report.export.document import render_json
-
             text = render_json(run)
         case "perfetto":
             from dlprof.report.export.trace import render_perfetto
@@ -142,3 +141,14 @@ def render_as(run: Run, written_as: str) -> bytes:
             text = written(run_report(run), written_as)
     # Lone surrogates, which a file name or a traceback may bring, have no bytes of their own.
     return text.encode("utf-8", errors="replace")
+
+
+def render_json(run: Run) -> str:
+    """Everything that the run file holds, in one object; keys as in the run file's reference.
+
+    Characters beyond ASCII and control characters leave as escapes.
+    """
+    from dlprof.store.codec import to_json
+
+    document = {"schema_version": run.header.schema_version, **to_json(run)}
+    return json.dumps(document, allow_nan=False) + "\n"

@@ -45,11 +45,7 @@ _TYPES: Mapping[str, Mapping[type, str]] = MappingProxyType(
 
 
 def render_csv(run: Run) -> str:
-    """The trials with a line of headings; a figure that is not available is an empty cell.
-
-    Args:
-        run: What was measured.
-    """
+    """The trials with a line of headings; a figure that is not available is an empty cell."""
     table = _table(run)
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
@@ -60,9 +56,6 @@ def render_csv(run: Run) -> str:
 
 def render_parquet(run: Run) -> bytes:
     """The trials as a Parquet file, by pyarrow or polars.
-
-    Args:
-        run: What was measured.
 
     Raises:
         UsageError: Neither is installed.

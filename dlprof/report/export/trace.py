@@ -9,14 +9,13 @@ counters of how many batches are where.
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dlprof.errors import UsageError
 from dlprof.records import Run, Timeline
 from dlprof.report.export.batches import Batch, batches, since_first
-from dlprof.report.export.counters import Counts
-from dlprof.report.labels import settings_text
 from dlprof.report.text import clean
 
 MOST_BYTES = 48_000_000
@@ -28,6 +27,35 @@ _NAME_BYTES = 300
 
 _LONGEST_NAME = 200
 _US = 1e6
+
+
+# From the column of the beginning to that of the end. What never came to an end is not counted.
+_PLACES: Mapping[str, tuple[str, str]] = {
+    "loading": ("picked_s", "collated_s"),
+    "queued": ("serialised_s", "received_s"),
+    "held": ("rebuilt_s", "yielded_s"),
+}
+
+
+class Counts:
+    """The batches at each place of a timeline at a moment.
+
+    ``loading`` in workers, ``queued``, ``held`` in main.
+    """
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._places: dict[str, tuple[list[float], list[float]]] = {}
+        for place, columns in _PLACES.items():
+            pairs = zip(*(getattr(timeline, name) for name in columns), strict=False)
+            known = [(a, b) for a, b in pairs if a is not None and b is not None and a <= b]
+            self._places[place] = sorted(a for a, _ in known), sorted(b for _, b in known)
+
+    def at(self, moment_s: float) -> dict[str, int]:
+        """How many batches are where; those that have left at that moment are gone."""
+        return {
+            place: bisect_right(begins, moment_s) - bisect_right(ends, moment_s)
+            for place, (begins, ends) in self._places.items()
+        }
 
 
 def render_perfetto(run: Run, most_bytes: int = MOST_BYTES) -> str:
@@ -57,20 +85,18 @@ def render_perfetto(run: Run, most_bytes: int = MOST_BYTES) -> str:
 def _without_timeline(run: Run) -> UsageError:
     """Why there is nothing to draw, by what made the run file."""
     name = run.path or "The run"
-    if run.script is not None or run.watched:
-        if run.end is None:
-            return UsageError(
-                f"{name} holds no timeline: the script was cut off before there was one to write",
-                hint="Run it again, without --no-follow, and let it end by itself.",
-            )
-        return UsageError(
-            f"{name} holds no timeline: no batch of the script's loaders was followed",
-            hint="Run the script with dlprof run, without --no-follow, and give that run file.",
-        )
-    return UsageError(
-        f"{name} holds no timeline, which only a traced trial records",
-        hint="Measure one with dlprof profile, and give its run file.",
+    what, hint = (
+        "which only a traced trial records",
+        "Measure one with dlprof profile, and give its run file.",
     )
+    if run.script is not None or run.watched:
+        what = "no batch of the script's loaders was followed"
+        hint = "Run the script with dlprof run, without --no-follow, and give that run file."
+        if run.end is None:
+            what = "the script was cut off before there was one to write"
+            hint = "Run it again, without --no-follow, and let it end by itself."
+        return UsageError(f"{name} holds no timeline: {what}", hint=hint)
+    return UsageError(f"{name} holds no timeline, {what}", hint=hint)
 
 
 def _events(run: Run, timeline: Timeline, process: int, most_bytes: int) -> list[str]:
@@ -100,7 +126,7 @@ def _names(
     trial = next((each for each in run.trials if each.id == timeline.trial_id), None)
     name = clean(timeline.trial_id)
     if trial is not None:
-        name = f"{name[:_LONGEST_NAME]}: {clean(settings_text(trial.config))}"
+        name = f"{name[:_LONGEST_NAME]}: {clean(trial.config.text)}"
     name = name[: 2 * _LONGEST_NAME]
     if left_out:
         name += f" ({left_out:,} batches left out)"
@@ -110,7 +136,7 @@ def _names(
             {"ph": "M", "name": "thread_name", "tid": track, "args": {"name": title}},
             {"ph": "M", "name": "thread_sort_index", "tid": track, "args": {"sort_index": track}},
         ]
-    return [_json(event, process) for event in events]
+    return [json.dumps({"pid": process, **each}, separators=(",", ":")) for each in events]
 
 
 def _of_batch(batch: Batch, counts: Counts, process: int) -> Iterator[str]:
@@ -138,7 +164,3 @@ def _of_batch(batch: Batch, counts: Counts, process: int) -> Iterator[str]:
         shown = ",".join(f'"{name}":{n}' for name, n in counts.at(batch.yielded_s).items())
         head = f'{{"ph":"C","name":"batches","pid":{process}'
         yield f'{head},"ts":{batch.yielded_s * _US:.1f},"args":{{{shown}}}}}'
-
-
-def _json(event: Mapping[str, Any], process: int) -> str:
-    return json.dumps({"pid": process, **event}, separators=(",", ":"))

@@ -5,35 +5,21 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 from dlprof.errors import FileError
 from dlprof.gate.wording import amount, percent
+from dlprof.records import Estimate
 from dlprof.records.gate import (
     CHECK_SCHEMA_VERSION,
     CheckReport,
     GateResult,
     GateState,
-    StageShift,
     TargetCheck,
 )
-from dlprof.report.document import (
-    Bar,
-    Chart,
-    Column,
-    Document,
-    Facts,
-    Piece,
-    Section,
-    Span,
-    Table,
-    Text,
-    Tone,
-    Words,
-    items,
-)
+from dlprof.report import document as doc
+from dlprof.report.documents import line_by_line
 from dlprof.report.gate.wording import (
     STATE_WORDS,
     advice,
@@ -51,7 +37,7 @@ from dlprof.store.codec import MismatchError, from_json, to_json
 from dlprof.units import format_duration
 
 _HINT = "Give a document that dlprof check --json printed."
-_TONES: Mapping[GateState, Tone] = MappingProxyType(
+_TONES: Mapping[GateState, doc.Tone] = MappingProxyType(
     {"pass": "good", "fail": "bad", "inconclusive": "warn", "no_baseline": "warn"}
 )
 _MOST_TARGETS = 3
@@ -59,49 +45,43 @@ _MOST_STAGES = 4
 _MOST_TEXT = 1000
 
 
-def check_report(check: CheckReport) -> Document:
-    """The verdict, what to do, and what it rests on.
-
-    Args:
-        check: What came out.
-    """
+def check_report(check: CheckReport) -> doc.Document:
+    """The verdict, what to do, and what it rests on."""
     return dataclasses.replace(check_answer(check), details=tuple(check_details(check)))
 
 
-def check_answer(check: CheckReport) -> Document:
+def check_answer(check: CheckReport) -> doc.Document:
     """The same without its details."""
     targets = named_targets(check)
-    return Document(
+    return doc.Document(
         title=f"{state_word(check)}: {headline(check)}",
-        answer=(
-            Facts(tuple(_answer(check, targets))),
-            *_pictured(targets[0][1]),
-        ),
-        hints=(Text(Span("Details: -v", "soft")),),
+        answer=doc.known(doc.facts(_answer(check, targets)), _pictured(targets[0][1])),
+        hints=doc.hint("Details: -v"),
     )
 
 
-def check_details(check: CheckReport) -> Iterator[Section]:
+def check_details(check: CheckReport) -> Iterator[doc.Section]:
     """Where it was measured, then one section a target, the worst first; made when asked for."""
-    yield Section("Measured on", (Facts(tuple(_place(check))),))
+    yield from doc.section("Measured on", doc.facts(_place(check)))
     targets = named_targets(check)
     pictured = _pictured(targets[0][1])
-    yield from (_target(name, target, pictured) for name, target in targets)
+    for name, target in targets:
+        yield from _target(name, target, pictured)
 
 
 def _answer(
     check: CheckReport, targets: Sequence[tuple[str, TargetCheck]]
-) -> Iterator[tuple[str, Words]]:
-    yield "Verdict", (Span(state_word(check), _TONES[check.state]), f": {headline(check)}")
+) -> Iterator[tuple[str, doc.Words]]:
+    yield "Verdict", (doc.Span(state_word(check), _TONES[check.state]), f": {headline(check)}")
     if to_do := advice(check):
         yield "To do", to_do
     if check.override:
         yield "Allowed", f"by --allow-regression: {short(check.override)}"
     for name, target in targets[:_MOST_TARGETS]:
-        state = Span(STATE_WORDS[target.verdict.state], _TONES[target.verdict.state])
+        state = doc.Span(STATE_WORDS[target.verdict.state], _TONES[target.verdict.state])
         why = short(target.verdict.explanation, _MOST_TEXT).removeprefix(f"{headline(check)}: ")
         one_of_many = (" ", state) if len(targets) > 1 else ()
-        yield "Target", (Span(name, "strong"), *one_of_many, f": {why}")
+        yield "Target", (doc.Span(name, "strong"), *one_of_many, f": {why}")
     if more := targets[_MOST_TARGETS:]:
         yield "Target", f"{len(more)} more, none of them worse"
     if also := _also(targets[0][1]):
@@ -137,76 +117,63 @@ def _certainty(check: CheckReport) -> str:
     return ", ".join(said)
 
 
-def _pictured(target: TargetCheck) -> tuple[Chart, ...]:
+def _pictured(target: TargetCheck) -> doc.Chart | None:
     """The chart of the answer: where the time went, if it is time that fails the check."""
     slower = any(gate.state == "fail" and gate.unit == "s" for gate in target.verdict.gates)
-    return tuple(_stages(target, _MOST_STAGES)) if slower else ()
+    return _stages(target, _MOST_STAGES) if slower else None
 
 
-def _stages(target: TargetCheck, most: int) -> Iterator[Chart]:
+def _stages(target: TargetCheck, most: int | None = None) -> doc.Chart | None:
     """Where the time of a sample went: what got slower leads to the left.
 
     That a start takes longer is in the table: it is no time of a sample.
     """
     stages = [stage for stage in target.verdict.stages if stage.stage != "startup"]
-    if stages:
-        yield Chart(
-            kind="signed",
-            label="stage",
-            unit="a sample",
-            bars=tuple(map(_stage, stages[:most])),
-        )
+    bars = []
+    for stage in stages[:most]:
+        low, high = (None if end is None else -end for end in (stage.high_s, stage.low_s))
+        shift = Estimate(value=-stage.shift_s, low=low, high=high)
+        figure, note = amount(stage.shift_s, "s"), stage_line(stage)
+        bars.append(doc.Bar.of(short(stage.stage), shift, figure, note))
+    return doc.chart(bars, "stage", "a sample", "signed")
 
 
-def _stage(stage: StageShift) -> Bar:
-    return Bar(
-        label=short(stage.stage),
-        pieces=(Piece(-stage.shift_s),),
-        figure=amount(stage.shift_s, "s"),
-        low=None if stage.high_s is None else -stage.high_s,
-        high=None if stage.low_s is None else -stage.low_s,
-        note=stage_line(stage),
+def _target(name: str, target: TargetCheck, seen: doc.Chart | None) -> Iterator[doc.Section]:
+    """All that a target's verdict rests on, without the charts that are in the answer."""
+    verdict = target.verdict
+    stages = _stages(target)
+    open_gates = [gate for gate in verdict.gates if gate.state != "pass"]
+    said = [gate.explanation for gate in open_gates if gate.reason != "not_measured"]
+    remarks = doc.items(short(text, _MOST_TEXT) for text in (*said, *notes(target)))
+    title = f"{name}: {STATE_WORDS[verdict.state]}"
+    yield from doc.section(
+        title, _metrics(verdict.gates), None if stages == seen else stages, remarks
     )
 
 
-def _target(name: str, target: TargetCheck, seen: Sequence[Chart]) -> Section:
-    """All that a target's verdict rests on, without the charts that are in the answer."""
-    verdict = target.verdict
-    charts = (chart for chart in _stages(target, len(verdict.stages)) if chart not in seen)
-    open_gates = [gate for gate in verdict.gates if gate.state != "pass"]
-    said = [gate.explanation for gate in open_gates if gate.reason != "not_measured"]
-    remarks = (short(text, _MOST_TEXT) for text in (*said, *notes(target)))
-    blocks = (_metrics(verdict.gates), *charts, items(remarks))
-    title = f"{name}: {STATE_WORDS[verdict.state]}"
-    return Section(title, tuple(block for block in blocks if block is not None))
-
-
-def _metrics(gates: Sequence[GateResult]) -> Table | None:
+def _metrics(gates: Sequence[GateResult]) -> doc.Table | None:
     """What each metric rests on; the sentences of those that don't pass are beside it."""
     found = list(rows(gates))
     if not found:
         return None
 
-    def column(title: str, cells: Iterable[str], keep: int | None, *, left: bool = True) -> Column:
-        return Column(title=title, cells=list(cells), keep=keep, left=left)
-
     tones = {word: _TONES[state] for state, word in STATE_WORDS.items() if state != "pass"}
     # Only the first view of a metric has a state; the label of the others is the view alone.
-    names = (f"{row.metric}{row.view}" if row.state else row.view.strip() for row in found)
-    return Table(
+    names = [f"{row.metric}{row.view}" if row.state else row.view.strip() for row in found]
+    return doc.Table(
         (
-            column("metric", names, None),
-            column("base", (row.base for row in found), 1, left=False),
-            column("change", (row.change for row in found), 2, left=False),
-            column("worse by", (row.shift for row in found), 8),
-            column("limit", (row.limit for row in found), 3, left=False),
-            column("verdict", (row.state for row in found), 9),
+            doc.Column("metric", names, left=True),
+            doc.Column("base", [row.base for row in found], 1),
+            doc.Column("change", [row.change for row in found], 2),
+            doc.Column("worse by", [row.shift for row in found], 8, left=True),
+            doc.Column("limit", [row.limit for row in found], 3),
+            doc.Column("verdict", [row.state for row in found], 9, left=True),
         ),
         tuple(tones.get(row.state, "") for row in found),
     )
 
 
-def _place(check: CheckReport) -> Iterator[tuple[str, Words]]:
+def _place(check: CheckReport) -> Iterator[tuple[str, doc.Words]]:
     if check.machine is not None:
         cores = f"{check.machine.usable_cores:g} cores"
         yield "Machine", f"{short(check.machine.cpu_model)}, {cores}"
@@ -221,13 +188,7 @@ def check_document(check: CheckReport) -> str:
     Raises:
         ValueError: For a number that is not finite; checks made by ``dlprof.gate`` have none.
     """
-    fields: dict[str, Any] = to_json(check)
-    lines = (f"  {json.dumps(key)}: {_value(value)}" for key, value in fields.items())
-    return "{\n" + ",\n".join(lines) + "\n}"
-
-
-def _value(value: Any) -> str:
-    return json.dumps(value, allow_nan=False)
+    return line_by_line(to_json(check))
 
 
 def read_check(text: str, name: str) -> CheckReport:

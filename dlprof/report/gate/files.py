@@ -1,20 +1,201 @@
-"""The files that a check writes for CI systems, by format."""
+"""The files that a check writes for CI systems and services, by format."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
+from typing import NamedTuple
+from xml.etree import ElementTree as ET
 
-from dlprof.records.gate import CheckReport
+from dlprof.records.gate import CheckReport, GateName, GateResult, TargetCheck, ViewFigures
 from dlprof.report.gate.check import check_document, check_report
-from dlprof.report.gate.junit import render_junit
 from dlprof.report.gate.markdown import render_comment
-from dlprof.report.gate.metrics import (
-    render_bencher,
-    render_benchmark_action,
-    render_openmetrics,
-)
+from dlprof.report.gate.wording import not_judged, rows, short, target_names, view_text
 from dlprof.report.page import to_html
+
+_NS = 1e9
+_MEASURES: Mapping[tuple[GateName, str], str] = MappingProxyType(
+    {
+        ("service", "mean"): "latency",
+        ("service", "low_quartile"): "service-low-quartile",
+        ("receive", "value"): "receive",
+        ("wall", "value"): "wall",
+        ("startup", "value"): "startup",
+        ("epoch_turnover", "value"): "epoch-turnover",
+        ("memory", "value"): "memory",
+        ("shared_memory", "value"): "shared-memory",
+    }
+)
+"""Bencher's slugs: its own ``latency`` (nanoseconds) for the service time a sample."""
+
+_BY_SAMPLE = frozenset({"service", "receive", "wall"})
+
+
+class _Figure(NamedTuple):
+    """One figure of the change, with the ends of its interval: seconds or bytes."""
+
+    target: str
+    gate: GateResult
+    view: ViewFigures
+    value: float
+    low: float | None
+    high: float | None
+
+
+def _figures(check: CheckReport) -> Iterator[_Figure]:
+    for target, checked in zip(target_names(check), check.targets, strict=True):
+        for gate in checked.verdict.gates:
+            for view in gate.views:
+                value = _shifted(gate, view, view.shift)
+                if value is not None and (gate.name, view.view) in _MEASURES:
+                    low, high = (_shifted(gate, view, end) for end in (view.low, view.high))
+                    yield _Figure(target, gate, view, value, low, high)
+
+
+def _shifted(gate: GateResult, view: ViewFigures, shift: float | None) -> float | None:
+    """The base's figure made worse by a shift, on whichever scale it is; never less than none."""
+    if view.base is None or shift is None:
+        return None
+    value = view.base * (1 + shift) if gate.scale == "ratio" else view.base + shift
+    return max(0.0, value) if math.isfinite(value) else None
+
+
+def render_bencher(check: CheckReport) -> str:
+    """Bencher Metric Format: seconds as nanoseconds, bytes as bytes, throughput a second."""
+    document: dict[str, dict[str, dict[str, float]]] = {}
+    for figure in _figures(check):
+        measures = document.setdefault(figure.target, {})
+        scale = 1.0 if figure.gate.unit == "bytes" else _NS
+        ends = {"value": figure.value, "lower_value": figure.low, "upper_value": figure.high}
+        measures[_MEASURES[figure.gate.name, figure.view.view]] = {
+            key: value * scale for key, value in ends.items() if value is not None
+        }
+        if figure.gate.name == "wall" and figure.value > 0:
+            measures["throughput"] = {"value": 1 / figure.value}
+    return _json(document)
+
+
+def render_benchmark_action(check: CheckReport) -> str:
+    """``customSmallerIsBetter`` of github-action-benchmark."""
+    found = []
+    for figure in _figures(check):
+        gate, sized = figure.gate, figure.gate.unit == "bytes"
+        scale = 1 if sized else _NS
+        entry = {
+            "name": f"{figure.target}: {short(gate.label)}{view_text(figure.view)}",
+            "unit": "bytes" if sized else "ns/sample" if gate.name in _BY_SAMPLE else "ns",
+            "value": figure.value * scale,
+            "extra": short(gate.explanation),
+        }
+        if figure.low is not None and figure.high is not None:
+            # The longer arm of the interval, as the action shows one.
+            arm = max(figure.value - figure.low, figure.high - figure.value)
+            entry["range"] = f"± {arm * scale:.6g}"
+        found.append(entry)
+    return _json(found)
+
+
+def _json(document: object) -> str:
+    return json.dumps(document, allow_nan=False, indent=2)
+
+
+_FAMILIES: tuple[tuple[str, str, str], ...] = (
+    ("dlprof_check_seconds", "seconds", "Time of the change, a sample where it is loading."),
+    ("dlprof_check_bytes", "bytes", "Memory of the change, peak."),
+    ("dlprof_check_shift_ratio", "ratio", "How much worse than the base, as a fraction."),
+    ("dlprof_check_failed", "", "1 where the metric failed the check."),
+)
+
+
+def render_openmetrics(check: CheckReport) -> str:
+    """OpenMetrics text, for ``artifacts:reports:metrics`` of GitLab and for Prometheus."""
+    samples: dict[str, list[str]] = {name: [] for name, _, _ in _FAMILIES}
+    for figure in _figures(check):
+        gate, view = figure.gate, figure.view
+        labels = _label_text(target=figure.target, metric=gate.name, view=view.view)
+        family = "dlprof_check_bytes" if gate.unit == "bytes" else "dlprof_check_seconds"
+        samples[family].append(f"{family}{labels} {figure.value!r}")
+        if gate.scale == "ratio":
+            ratio = f"dlprof_check_shift_ratio{labels} {view.shift!r}"
+            samples["dlprof_check_shift_ratio"].append(ratio)
+    for target, checked in zip(target_names(check), check.targets, strict=True):
+        for gate in checked.verdict.gates:
+            labels = _label_text(target=target, metric=gate.name)
+            failed = int(gate.state == "fail")
+            samples["dlprof_check_failed"].append(f"dlprof_check_failed{labels} {failed}")
+    lines: list[str] = []
+    for name, unit, text in _FAMILIES:
+        if samples[name]:
+            lines += [f"# TYPE {name} gauge", *([f"# UNIT {name} {unit}"] if unit else [])]
+            lines += [f"# HELP {name} {text}", *samples[name]]
+    return "\n".join([*lines, "# EOF", ""])
+
+
+def _label_text(**labels: str) -> str:
+    """Labels, their values escaped as OpenMetrics wants them."""
+    marks = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+    listed = (f'{name}="{short(value).translate(marks)}"' for name, value in labels.items())
+    return f"{{{','.join(listed)}}}"
+
+
+def render_junit(check: CheckReport) -> str:
+    """The document. FAIL is a failure, all that could not be told is skipped.
+
+    A failure that was allowed, or that is only a warning, is skipped with the reason.
+    """
+    suites = ET.Element("testsuites", name="dlprof check")
+    for name, target in zip(target_names(check), check.targets, strict=True):
+        _suite(suites, check, name, target)
+    for key in ("tests", "failures", "skipped"):
+        suites.set(key, str(sum(int(suite.get(key, "0")) for suite in suites)))
+    suites.set("errors", "0")
+    ET.indent(suites)
+    text = ET.tostring(suites, encoding="unicode")
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
+
+
+def _suite(suites: ET.Element, check: CheckReport, name: str, target: TargetCheck) -> None:
+    suite = ET.SubElement(suites, "testsuite", name=name)
+    for gate in target.verdict.gates:
+        _judged(_case(suite, name, gate.label), check, gate)
+    for label, why in not_judged(check).items():
+        message = short(f"{label} was not judged: {why}.", 1000)
+        ET.SubElement(_case(suite, name, label), "skipped", message=message)
+    counts = {"failures": "failure", "skipped": "skipped"}
+    suite.set("tests", str(len(suite)))
+    for key, tag in counts.items():
+        suite.set(key, str(len(suite.findall(f"testcase/{tag}"))))
+    suite.set("errors", "0")
+    suite.set("time", f"{target.measured_s:.3f}")
+    if check.started_at:
+        suite.set("timestamp", short(check.started_at).removesuffix("Z"))
+
+
+def _case(suite: ET.Element, name: str, label: str) -> ET.Element:
+    """A case of a target for a metric."""
+    return ET.SubElement(
+        suite, "testcase", classname=f"dlprof.check.{name}", name=short(label), time="0"
+    )
+
+
+def _judged(case: ET.Element, check: CheckReport, gate: GateResult) -> None:
+    message = short(gate.explanation, 1000)
+    figures = [
+        f"{row.metric}{row.view}: {row.base} -> {row.change}, {row.shift}; limit {row.limit}"
+        for row in rows([gate] if gate.views else [])
+    ]
+    text = "\n".join((message, *figures))
+    if gate.state == "fail" and not (check.override or check.warn_only):
+        ET.SubElement(case, "failure", message=message, type=gate.reason).text = text
+    elif gate.state == "fail":
+        reason = f"allowed: {short(check.override)}" if check.override else "only a warning"
+        ET.SubElement(case, "skipped", message=f"{message} ({reason})")
+    elif gate.state != "pass":
+        ET.SubElement(case, "skipped", message=message)
+    ET.SubElement(case, "system-out").text = text
+
 
 RENDERERS: Mapping[str, Callable[[CheckReport], str]] = MappingProxyType(
     {

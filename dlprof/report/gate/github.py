@@ -17,7 +17,7 @@ def render_annotation(check: CheckReport, *, fails: bool) -> str:
     """One workflow command that marks the target's line; empty for a check that passed.
 
     Args:
-        check: The check.
+        check: What came out.
         fails: Whether it fails the job: then it is an error, else a warning.
     """
     if check.state == "pass":

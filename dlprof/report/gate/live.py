@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Self, TextIO
 
 from dlprof.gate import NextLook
 from dlprof.records.gate import Series
-from dlprof.report.progress import preparing_text
+from dlprof.report.live import preparing_text
 from dlprof.report.text import clean
 from dlprof.units import counted, format_duration
 
@@ -37,12 +36,7 @@ class CheckProgress:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Take the line back."""
         if self._rewrites:
             self._write(_WIPE)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import NamedTuple
 
 from dlprof.gate.views import usable_quads
 from dlprof.gate.wording import METRICS, VIEW_NAMES, amount, figure_text, seconds_text
@@ -102,22 +102,11 @@ def side_text(side: Compared) -> str:
     return f"{short(side.name)} ({inside})" if inside else short(side.name)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One view of one metric as texts.
-
-    Attributes:
-        metric: Label.
-        view: Its ending where there are several views, such as ``" (mean)"``.
-        base: The base's figure.
-        change: The change's.
-        shift: How much worse it is, with its interval.
-        limit: What that was held against.
-        state: The metric's verdict; empty but in its first row.
-    """
+class Row(NamedTuple):
+    """One view of one metric as texts; only the first of a metric has its verdict, ``state``."""
 
     metric: str
-    view: str = ""
+    view: str
     base: str
     change: str
     shift: str
@@ -128,26 +117,15 @@ class Row:
 def rows(gates: Sequence[GateResult]) -> Iterator[Row]:
     """The figures of all metrics; a metric without figures has one row of dashes."""
     for gate in gates:
+        label = short(gate.label)
         state = STATE_WORDS[gate.state] if gate.reason != "not_measured" else "not measured"
         if not gate.views:
-            yield Row(
-                metric=short(gate.label),
-                base=MISSING,
-                change=MISSING,
-                shift=MISSING,
-                limit=MISSING,
-                state=state,
-            )
-        for place, view in enumerate(gate.views):
-            yield Row(
-                metric=short(gate.label),
-                view=view_text(view),
-                base=figure_text(view.base, gate.unit),
-                change=figure_text(view.change, gate.unit),
-                shift=short(view.text),
-                limit=short(view.limit_text),
-                state="" if place else state,
-            )
+            yield Row(label, "", MISSING, MISSING, MISSING, MISSING, state)
+        for view in gate.views:
+            base, change = (figure_text(each, gate.unit) for each in (view.base, view.change))
+            shift, limit = short(view.text), short(view.limit_text)
+            yield Row(label, view_text(view), base, change, shift, limit, state)
+            state = ""
 
 
 def view_text(view: ViewFigures) -> str:

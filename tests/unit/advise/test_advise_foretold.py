@@ -21,7 +21,7 @@ from dlprof.records import (
     Trial,
     Usage,
 )
-from dlprof.report.summary import summarize
+from dlprof.report.configurations import summarize
 
 NONE, TWO, FOUR = config(0), config(2), config(4)
 COMPUTING = Usage(own_cpu_cores=8.0, available_cpu_cores=8.0)

@@ -19,7 +19,7 @@ from dlprof.advise.compare import compare
 from dlprof.errors import DlprofError
 from dlprof.records import Constraints, Run
 from dlprof.report.compare import compare_document, comparison_report
-from dlprof.report.export.document import render_json
+from dlprof.report.export.formats import render_json
 from dlprof.report.export.rows import render_csv
 from dlprof.report.export.trace import render_perfetto
 from dlprof.report.screen import render_html, render_markdown, run_report

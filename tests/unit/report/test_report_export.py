@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from profiled_runs import hostile_profile, made_diagnosis, profiled_run
 
 from dlprof.records import Run, Usage, UsageSample, WatchedLoader, WatchedScript
-from dlprof.report.export.document import render_json
+from dlprof.report.export.formats import render_json
 from dlprof.report.export.rows import render_csv
 from dlprof.report.markdown import escaped
 from dlprof.report.screen import render_html, render_markdown

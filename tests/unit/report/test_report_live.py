@@ -12,8 +12,16 @@ from rich.console import Console
 
 from dlprof.records import PredictedCell, SweepPrediction, Usage
 from dlprof.report.labels import rate_text
-from dlprof.report.live import LiveListener, PlainListener, QuietListener, open_listener
-from dlprof.report.progress import ProgressView, SweepState, best_so_far, usage_text
+from dlprof.report.live import (
+    LiveListener,
+    PlainListener,
+    ProgressView,
+    QuietListener,
+    SweepState,
+    best_so_far,
+    open_listener,
+    usage_text,
+)
 
 
 class BrokenStream(io.StringIO):

@@ -24,9 +24,10 @@ from dlprof.records import (
     Usage,
 )
 from dlprof.report.document import Document
-from dlprof.report.findings import cards, evidence_text, findings_json, known_gain
+from dlprof.report.findings import cards, evidence_text, known_gain
 from dlprof.report.labels import gain_text
 from dlprof.report.profile import profile_report
+from dlprof.store.codec import to_json
 
 HOSTILE = "\x1b[31mred\x1b]0;title\x07[bold]loud[/bold]\u202e"
 PRESENT = config(4)
@@ -123,7 +124,7 @@ def test_a_traced_profile_without_findings_says_that_nothing_is_wrong() -> None:
 
 
 def test_findings_are_the_contract_s() -> None:
-    documents = json.loads(json.dumps(findings_json(_diagnosis().findings)))
+    documents = json.loads(json.dumps(to_json(_diagnosis().findings)))
     keys = {"code", "severity", "title", "explanation", "evidence", "fix", "predicted_gain"}
     assert documents[0]["code"] == "order.blocking"
     for document in documents:

@@ -19,9 +19,10 @@ from example_runs import (
 from golden import check_golden, drawn
 
 from dlprof.records import Failure, Run
+from dlprof.report.configurations import MOST_BARS
 from dlprof.report.document import Chart, Document, Table
 from dlprof.report.screen import run_report
-from dlprof.report.sweep import MOST_BARS, sweep_report
+from dlprof.report.sweep import sweep_report
 
 _WIDTHS = (60, 80, 200)
 _TO_COPY = ("  dlprof report ", "  dlprof recommend ", "  loader = ")
@@ -207,11 +208,11 @@ def test_a_sweep_that_measured_all_of_its_plan_has_nothing_to_count() -> None:
 
 def test_speeds_are_called_those_of_whole_epochs_where_their_length_is_known() -> None:
     made = example_run_without_advice()
-    text = drawn(sweep_report(made), 80, verbose=True)
+    text = drawn(sweep_report(made), 200, verbose=True)
     assert "relative: speed against the recommended, over whole epochs." in text
     endless = dataclasses.replace(made.header.target, batches_per_epoch=None, length=None)
     made = dataclasses.replace(made, header=dataclasses.replace(made.header, target=endless))
-    text = drawn(sweep_report(made), 80, verbose=True)
+    text = drawn(sweep_report(made), 200, verbose=True)
     assert "relative: speed against the recommended." in text
 
 

@@ -14,8 +14,7 @@ from profiled_runs import hostile_profile, made_timeline, profiled_run
 
 from dlprof.errors import UsageError
 from dlprof.records import Run, Timeline, WatchedScript
-from dlprof.report.export.counters import Counts
-from dlprof.report.export.trace import MOST_BYTES, render_perfetto
+from dlprof.report.export.trace import MOST_BYTES, Counts, render_perfetto
 
 _TIMES = st.none() | st.floats(-1e308, 1e308)
 

@@ -9,7 +9,7 @@ from builders import blocks, config, failed, run, target, trial
 
 from dlprof.advise.recommend import recommend
 from dlprof.records import Config, Constraints, Run
-from dlprof.report.summary import DEFAULT, FAILED, FASTEST, PICK, PRESENT, Row, summarize
+from dlprof.report.configurations import DEFAULT, FAILED, FASTEST, PICK, PRESENT, Row, summarize
 
 W0, W2, W4 = (config(w) for w in (0, 2, 4))
 KEPT = config(4, persistent_workers=True)
@@ -68,10 +68,10 @@ def test_rows_and_recommendation_show_the_same_figures(constraints: Constraints 
         assert row.relative is not None
         assert row.relative.value == pytest.approx(speed)
         assert row.wait_fraction == expected.wait_fraction
-        assert row.pss_bytes == expected.pss_bytes
-        assert row.shm_bytes == expected.shm_bytes
-        assert row.startup_s == expected.startup_s
-        assert row.epoch_turnover_s == expected.epoch_turnover_s
+        assert row.seen.pss_bytes == expected.pss_bytes
+        assert row.seen.shm_bytes == expected.shm_bytes
+        assert row.seen.startup_s == expected.startup_s
+        assert row.seen.epoch_turnover_s == expected.epoch_turnover_s
 
 
 def test_roles_are_the_recommendation_s() -> None:
@@ -91,6 +91,6 @@ def test_what_was_skipped_is_no_row() -> None:
 def test_what_failed_or_gave_no_rate_stands_last_without_figures() -> None:
     rows = summarize(run([failed(W4), trial(W2, None), trial(W0, 100)]))
     assert [row.config for row in rows] == [W0, W2, W4]
-    assert [row.trials for row in rows] == [1, 0, 0]
+    assert [len(row.seen.trials) for row in rows] == [1, 0, 0]
     assert rows[-1].rate is rows[-1].relative is None
     assert summarize(run([])) == ()

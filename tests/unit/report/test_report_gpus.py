@@ -9,8 +9,9 @@ from builders import config, trial
 from sample_run import RUN
 
 from dlprof.records import GpuUsage, Trial, Usage
-from dlprof.report.cards import CARD_HEAD, card_rows, card_text
-from dlprof.report.progress import usage_text
+from dlprof.report.labels import gpu_text
+from dlprof.report.live import usage_text
+from dlprof.report.pictures import gpus_table
 from dlprof.report.screen import render_html
 
 
@@ -32,7 +33,7 @@ def test_a_card_tells_what_is_known_of_it() -> None:
         other_processes=1,
         other_memory_bytes=1 << 20,
     )
-    assert card_text(card) == (
+    assert gpu_text(card) == (
         "kernels 40% of the time, 1.0 GiB in use, 2.0 MiB/s received, clocks held down 50% by "
         "power cap, 1 process of others (1.0 MiB)"
     )
@@ -40,18 +41,19 @@ def test_a_card_tells_what_is_known_of_it() -> None:
 
 def test_a_silent_card_tells_why() -> None:
     reasons = {"kernel_active_fraction": "the driver \x1b[31mmay hang"}
-    assert card_text(_card(unavailable=reasons)) == "the driver may hang"
-    assert card_text(_card()) == "-"
+    assert gpu_text(_card(unavailable=reasons)) == "the driver may hang"
+    assert gpu_text(_card()) == "-"
 
 
 def test_a_row_for_each_card_over_all_trials() -> None:
     busy = [_card(kernel_active_fraction=share, memory_used_bytes=1 << 20) for share in (0.2, 0.4)]
     other = _card(1, pcie_generation=4, pcie_width=16, sm_clock_hz=1.5e9, power_w=80.0)
-    first, second = card_rows([_trial(busy[0], other), _trial(busy[1])])
-    assert len(first) == len(second) == len(CARD_HEAD)
+    table = gpus_table([_trial(busy[0], other), _trial(busy[1])])
+    assert table is not None
+    first, second = zip(*(column.cells for column in table.columns), strict=True)
     assert first[:4] == ("0 Card", "30%", "-", "1.0 MiB")
     assert second[5:8] == ("gen 4 x16", "1.50 GHz", "80 W")
-    assert card_rows([_trial()]) == []
+    assert gpus_table([_trial()]) is None
 
 
 def test_a_report_has_cards_only_where_there_are_any() -> None:
