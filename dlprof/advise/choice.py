@@ -9,12 +9,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
-from dlprof.advise.candidates import Candidate
-from dlprof.advise.limits import breach
+from dlprof.advise.candidates import Candidate, breach
 from dlprof.advise.situation import Situation, is_calibrated
-from dlprof.advise.speeds import Speeds, cores_share
+from dlprof.advise.speeds import Agreement, Speeds, agreement, candidates_of, cores_share
 from dlprof.advise.thresholds import (
     DERIVED_MARGIN,
     EVEN,
@@ -37,9 +35,6 @@ from dlprof.records import (
 )
 from dlprof.stats import NEAR, PROBABILITY, RISK, mean_interval, shortfall
 from dlprof.units import format_duration
-
-if TYPE_CHECKING:
-    from dlprof.advise.predict.carried import Agreement
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +230,6 @@ def unmeasured(situation: Situation, run: Run) -> list[Config]:
     ]
     if not (situation.constraints.limits_memory and cells and is_calibrated(run)):
         return cells
-    from dlprof.advise.predict.carried import candidates_of  # noqa: PLC0415 - it loads the model
 
     try:
         needy, _ = candidates_of(run, situation, cells)
@@ -257,8 +251,6 @@ def judge(choice: Choice, run: Run, certificate: Certificate | None) -> tuple[Co
     if pick.measured:
         doubts += _of_trials(choice, run)
     else:
-        from dlprof.advise.predict.carried import agreement  # noqa: PLC0415 - it loads the model
-
         agreed = agreement(run)
         doubts += _of_predictions(choice, run, agreed)
         lesser += _less_of_predictions(situation, run, agreed)

@@ -8,10 +8,10 @@ import statistics
 from collections.abc import Sequence
 
 from dlprof.advise.findings import Evidence, Experiment, Observation
-from dlprof.advise.findings.gains import measured_gain
-from dlprof.advise.findings.memory import ENOUGH_BATCHES, may_grow
-from dlprof.advise.findings.table import remedies
-from dlprof.advise.findings.view import View
+from dlprof.advise.findings.claims import measured_gain
+from dlprof.advise.findings.diagnosis import remedies
+from dlprof.advise.findings.evidence import View
+from dlprof.advise.findings.machine import ENOUGH_BATCHES, may_grow
 from dlprof.records import BatchCosts, Config, TrialCost
 
 __all__ = ["Allowance", "Experiment", "Observation", "propose"]

@@ -12,7 +12,7 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 
-from dlprof.advise.candidates import Candidate, typical
+from dlprof.advise.candidates import Candidate
 from dlprof.advise.choice import Choice
 from dlprof.advise.situation import neighbours_seen
 from dlprof.advise.speeds import cores_share
@@ -28,6 +28,7 @@ from dlprof.advise.thresholds import (
     WORTH_TRYING,
 )
 from dlprof.advise.wording import as_fast, between, percent
+from dlprof.model import describe
 from dlprof.records import (
     CUT_SHORT_SIGN,
     Config,
@@ -39,7 +40,7 @@ from dlprof.records import (
     Run,
     Trial,
 )
-from dlprof.stats import NEAR, believe, observe
+from dlprof.stats import NEAR, believe, observe, typical
 from dlprof.units import counted, format_bytes, format_duration, format_rate
 
 _MOST_FAILURES = 5
@@ -280,8 +281,6 @@ def _bound(choice: Choice) -> Iterator[Reason]:
     """What would limit it, where that is predicted."""
     found = choice.pick.prediction
     if not choice.pick.measured and found is not None:
-        from dlprof.model import describe  # noqa: PLC0415 - loaded already by a prediction
-
         claim = f"With {choice.pick.name} {describe(found.bound)}"
         yield Reason(claim=claim, evidence={"bound": found.bound, "busy_cores": found.cores})
 

@@ -8,9 +8,9 @@ import shlex
 from collections.abc import Collection, Iterator, Sequence
 from typing import Literal
 
-from dlprof.advise.candidates import Candidate, gather
+from dlprof.advise.candidates import Candidate, gather, within_limits
 from dlprof.advise.choice import Choice, certify, choose, is_better, judge, unmeasured
-from dlprof.advise.limits import within_limits
+from dlprof.advise.predict.cells import base_config, candidate_configs
 from dlprof.advise.reasons import (
     CAVEATS,
     assumed,
@@ -23,12 +23,12 @@ from dlprof.advise.reasons import (
     neighbours,
     unchecked,
 )
-from dlprof.advise.rules import rule_configs, rules_of_thumb
 from dlprof.advise.situation import Situation, is_calibrated, usable_calibration
-from dlprof.advise.speeds import speeds_of
+from dlprof.advise.speeds import candidates_of, predictions, speeds_of
 from dlprof.advise.thresholds import PAYS, STORAGE_WAITS
 from dlprof.advise.wrong_data import data_findings, failing_present
 from dlprof.errors import NothingMeasuredError, UsageError
+from dlprof.model import cell_of, describe
 from dlprof.records import (
     DATA_FAULTS,
     Alternative,
@@ -41,7 +41,9 @@ from dlprof.records import (
     PredictedCase,
     Reason,
     Recommendation,
+    RuleOfThumb,
     Run,
+    Target,
     ToMeasure,
 )
 from dlprof.stats import NEAR
@@ -169,7 +171,6 @@ def decide(
     better = [each for each in unmeasured(situation, run) if is_better(choice, each.key)]
     if not better or not is_calibrated(run):
         return choice, limit_reasons
-    from dlprof.advise.predict.carried import candidates_of  # noqa: PLC0415 - it loads the model
 
     found, speeds = candidates_of(run, situation, better)
     try:
@@ -189,9 +190,6 @@ def _among_all(
     run: Run, situation: Situation, also: Config | None, cells: Collection[Config] = ()
 ) -> tuple[Choice, list[Reason]]:
     """The choice among all that is worth predicting, or among what a sweep has predicted."""
-    from dlprof.advise.predict.carried import candidates_of  # noqa: PLC0415 - they load the model
-    from dlprof.advise.predict.cells import candidate_configs  # noqa: PLC0415
-
     wanted = {*(cells or candidate_configs(run, situation)), *([] if also is None else [also])}
     by_rules = [each for each in rule_configs(run, situation).values() if each is not None]
     # At once, so that what they have in common is computed once.
@@ -293,8 +291,6 @@ def _related(choice: Choice) -> Iterator[tuple[Candidate, _Relation]]:
 
 def _cases(run: Run, choice: Choice) -> Iterator[PredictedCase]:
     """The machine as shared now, where that is known, and dedicated."""
-    from dlprof.model import describe  # noqa: PLC0415 - loaded already by what is predicted
-
     shared = choice.situation.neighbours
     states = {"as shared now": shared, "dedicated": 0.0} if shared else {"dedicated": 0.0}
     for name, others in states.items():
@@ -321,7 +317,6 @@ def _unordered(run: Run, choice: Choice) -> Iterator[Reason]:
     config = choice.pick.config
     if config.num_workers < 2 or not config.in_order:
         return
-    from dlprof.advise.predict.carried import predictions  # noqa: PLC0415 - as above
 
     other = dataclasses.replace(config, in_order=False)
     found = predictions(run, choice.situation, [config, other])
@@ -338,8 +333,6 @@ def _checks(run: Run, choice: Choice) -> Iterator[ToMeasure]:
         run: Whose target is to be measured there.
         choice: The answer that is to be made sure.
     """
-    from dlprof.model import cell_of  # noqa: PLC0415 - as above
-
     situation, pick = choice.situation, choice.pick
     target, kept = _target(run), _kept(run, pick.config, situation.present)
     where = " there" if situation.extrapolated else ""
@@ -387,8 +380,6 @@ def _kept(run: Run, pick: Config, present: Config | None) -> str:
 
     Nothing for those that are the target's own anyway.
     """
-    from dlprof.advise.predict.cells import base_config  # noqa: PLC0415 - as above
-
     config, own = pick if pick.num_workers else base_config(run), present or Config()
     words = []
     for name in _KEPT:
@@ -440,3 +431,76 @@ def _nothing_measured(run: Run) -> NothingMeasuredError:
             failures=[(each.kind, each.message) for _, each in failed],
         )
     return NothingMeasuredError(said, hint=hint)
+
+
+_YOLO_MOST = 8
+_NO_GPU = "this machine has no GPU, so the rule says nothing"
+
+
+def rules_of_thumb(run: Run, choice: Choice) -> tuple[RuleOfThumb, ...]:
+    """What each rule says for the machine, with the rate that is believed of it.
+
+    Rules speak of ``num_workers`` only: where it was not measured with everything else at
+    PyTorch's defaults, the cheapest configuration of as many workers stands for it.
+
+    Args:
+        run: What was measured.
+        choice: Where, and what all configurations are worth there.
+    """
+    said = rule_configs(run, choice.situation)
+    return tuple(_rule(name, config, run, choice) for name, config in said.items())
+
+
+def rule_configs(run: Run, situation: Situation) -> dict[str, Config | None]:
+    """The configuration that each rule names; ``None`` where it says nothing.
+
+    At the batch size of the calibration where that is predicted from, else at the target's own.
+    """
+    said = workers_by_rule(situation.machine, run.header.target, situation.constraints.ranks)
+    size = situation.batch_size if situation.by_model else None
+    return {
+        name: None if count is None else Config(num_workers=count, batch_size=size).canonical()
+        for name, count in said.items()
+    }
+
+
+def workers_by_rule(machine: Machine, target: Target, ranks: int) -> dict[str, int | None]:
+    """``num_workers`` by each rule; ``None`` where a rule says nothing."""
+    cores, affinity, gpus = machine.logical_cpus, machine.affinity_cpus, len(machine.gpus)
+    yolo = [cores // ranks, _YOLO_MOST]
+    if target.batch_size is not None:
+        yolo.append(target.batch_size if target.batch_size > 1 else 0)
+    return {
+        "PyTorch's default": 0,
+        "num_workers = cores": cores,
+        "4 x GPUs": 4 * gpus if gpus else None,
+        "Lightning: max(1, cores // ranks - 1)": max(1, affinity // ranks - 1),
+        "YOLOv5: min(cores // ranks, batch, 8)": min(yolo),
+        "torch's suggested maximum": affinity,
+    }
+
+
+def _rule(name: str, config: Config | None, run: Run, choice: Choice) -> RuleOfThumb:
+    if config is None:
+        return RuleOfThumb(name=name, config=Config(), unavailable=_NO_GPU)
+    fault = Integrity.of(run).fault(config)
+    if fault is not None:
+        return RuleOfThumb(name=name, config=config, unavailable=fault.message)
+    by_model, speeds, workers = choice.situation.by_model, choice.speeds, config.num_workers
+    same = [each for each in gather(run) if each.config.num_workers == workers]
+    with_rate = sorted((each for each in same if each.trials), key=lambda c: c.config != config)
+    known = None if by_model or not with_rate else with_rate[0].key
+    if known is None and config.key in speeds.epochs and (by_model or not same):
+        known = config.key
+    if known is not None:
+        return RuleOfThumb(
+            name=name,
+            config=config,
+            expected_samples_per_s=speeds.rate(known).value,
+            predicted=by_model or not with_rate,
+        )
+    unavailable = f"num_workers={workers} was not measured"
+    first = next((trial for each in same for trial in each.failures if trial.failure), None)
+    if first is not None and first.failure is not None:
+        unavailable = f"num_workers={workers} {failed_or_skipped(first)}: {first.failure.message}"
+    return RuleOfThumb(name=name, config=config, unavailable=unavailable)

@@ -7,11 +7,10 @@ import math
 import re
 import statistics
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
-from dlprof.advise.candidates import typical
 from dlprof.advise.thresholds import SAME_CORES, SAME_STEP, SHARED
 from dlprof.errors import UsageError
+from dlprof.model import SPEED_ERROR, Conditions
 from dlprof.records import (
     DATA_FAULTS,
     Calibration,
@@ -22,12 +21,8 @@ from dlprof.records import (
     Run,
     Trial,
 )
-from dlprof.stats import SPEED_EXPONENT, SPEED_EXPONENT_SD
+from dlprof.stats import SPEED_EXPONENT, SPEED_EXPONENT_SD, typical
 from dlprof.units import format_duration
-
-if TYPE_CHECKING:
-    from dlprof.model import Conditions
-
 
 _CLOCK = re.compile(r"([0-9]{1,2}(?:\.[0-9]{1,3})?)\s*GHz\b", re.IGNORECASE)
 
@@ -206,8 +201,6 @@ class Situation:
         Raises:
             UsageError: A figure is out of range.
         """
-        from dlprof.model import SPEED_ERROR, Conditions  # noqa: PLC0415 - as long as the rest
-
         try:
             return Conditions(
                 cores=self.cores,

@@ -111,7 +111,7 @@ def _feed(
     verbose: bool,
 ) -> None:
     from dlprof.advise.predict.cells import base_config
-    from dlprof.advise.predict.feed import feed
+    from dlprof.advise.predict.forecast import feed
     from dlprof.advise.thresholds import FED_WAIT_FRACTION
 
     base = _only_one(base_config(run), axes)

@@ -22,7 +22,7 @@ from dlprof.records import (
     Target,
     TrialCost,
 )
-from dlprof.search.calibrating import (
+from dlprof.search.led import (
     calibration_configs,
     has_room,
     race_trial_s,

@@ -35,7 +35,7 @@ from dlprof.records.transfer import (
     WayTime,
 )
 from dlprof.report.transfer import transfer_document, transfer_report
-from dlprof.search.exclusions import pin_hazard
+from dlprof.search.space import pin_hazard
 from dlprof.stats import median_interval
 from dlprof.transfer.fitting import fit, line
 

@@ -1,17 +1,21 @@
-"""A table of predictions: each configuration, and what was measured of it beside."""
+"""Answers from predictions: a table of configurations, and the fewest workers that feed a step."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+from dlprof.advise.candidates import breach
 from dlprof.advise.choice import certify, choose, judge
-from dlprof.advise.limits import breach
-from dlprof.advise.predict.carried import Agreement, agreement, candidates_of
-from dlprof.advise.predict.cells import useful
+from dlprof.advise.predict.cells import attainable, base_config, saturating_workers, useful
 from dlprof.advise.situation import Situation, usable_calibration
-from dlprof.model import Conditions, describe
-from dlprof.records import Confidence, Config, Estimate, Prediction, Run
+from dlprof.advise.speeds import Agreement, agreement, candidates_of, claims, predictions
+from dlprof.advise.thresholds import FED_WAIT_FRACTION
+from dlprof.errors import UsageError
+from dlprof.model import Conditions, cell_of, describe, drawn, steady_rate, work_of
+from dlprof.records import Calibration, Confidence, Config, Estimate, Integrity, Prediction, Run
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,3 +210,289 @@ MISSING = {
     "turnover_s": "no epoch restart was measured with these workers",
 }
 """Why a figure of a prediction is ``None``."""
+
+
+_DEPTHS = (2, 4, 8)
+_PLENTY = 3.0
+"""Times the workers that the closed form asks for: more of them keep nothing better fed."""
+
+_MOST_WORKERS = 512
+_SLACK = 0.25
+"""Part of the wait that is asked for which must be left for what workers and cores add to it."""
+
+_HARDLY_FED = 0.5
+"""Where the least wait is more than this share of the time, the step is not fed by any loader."""
+
+_MORE_WORKERS = 2
+"""Times the fewest workers: with so many, cores that are short are used better."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Feed(Answer):
+    """What it takes to feed a training step.
+
+    Attributes:
+        ranks: Training processes.
+        step_s: The step of each.
+        asked_wait_fraction: Share of time that the step may wait, as asked for.
+        max_wait_fraction: The same as searched with: more where no loader could keep it.
+        least_wait_fraction: What remains with workers and cores without end: taking batches in.
+        config: The fewest workers on the fewest cores.
+        dataloader_kwargs: What to pass to DataLoader.
+        workers: Of one rank.
+        cores: Of all ranks, background load included.
+        busy_cores: Cores that all ranks keep busy on average.
+        storage_bytes_per_s: What all ranks read from storage; ``None`` where it isn't known.
+        batch_bytes_per_s: Tensor data that all ranks take in.
+        pss_bytes: Memory of all ranks.
+        shm_bytes: Shared memory of all ranks.
+        prediction: Of one rank, in that configuration on those cores.
+        reached: Whether that keeps the wait, and the step computes for most of the time; if not,
+            nothing within reason does.
+        machine_cores: Cores that there are.
+        enough: Whether they are enough.
+        machine_wait_fraction: How much the step would wait on those.
+    """
+
+    ranks: int
+    step_s: float
+    asked_wait_fraction: float
+    max_wait_fraction: float
+    least_wait_fraction: float
+    config: Config
+    dataloader_kwargs: Mapping[str, Any]
+    workers: Estimate
+    cores: Estimate
+    busy_cores: float
+    storage_bytes_per_s: float | None
+    batch_bytes_per_s: float | None
+    pss_bytes: float | None
+    shm_bytes: float | None
+    prediction: Prediction
+    reached: bool
+    machine_cores: float
+    enough: bool
+    machine_wait_fraction: float
+
+
+def feed(
+    run: Run,
+    situation: Situation,
+    *,
+    max_wait: float = FED_WAIT_FRACTION,
+    base: Config | None = None,
+) -> Feed:
+    """Find the fewest cores, and on them the fewest workers, that keep a step fed.
+
+    By bisection: waiting falls with workers and with cores. Where taking a batch into the main
+    process already makes the step wait for longer than asked, no loader could do better, and the
+    rate may be lower than the best possible by what is asked. Loading is taken to be as fast as is
+    believed of such a configuration by what the run measured.
+
+    Args:
+        run: That holds a calibration.
+        situation: The step, the ranks, the machine.
+        max_wait: Share of time that the step may wait.
+        base: The other settings; ``None`` for those of the run.
+
+    Raises:
+        NothingMeasuredError: The data with such workers is wrong.
+        UsageError: There is no step or no calibration, or a figure is out of range.
+    """
+    calibration = usable_calibration(run)
+    step_s = situation.step_s + situation.step_cpu_s
+    if not step_s > 0:
+        raise UsageError(
+            "There is no training step to feed", hint="Give its length, as with --step-time 12ms."
+        )
+    base = base or base_config(run)
+    deepest = dataclasses.replace(base, num_workers=1, prefetch_factor=_DEPTHS[-1])
+    free = attainable(run, [deepest], {})[0].prefetch_factor == _DEPTHS[-1]
+    depths = _DEPTHS if free else _DEPTHS[:1]
+    most = Integrity.of(run).most_workers
+    factor = 1.0
+    for _ in range(2):  # how far off the model is depends on what is found
+        # Where loading is that many times as fast as the model says, all that it takes over the
+        # same step is as it would be over a step so much longer.
+        longer = dataclasses.replace(
+            situation,
+            step_s=situation.step_s * factor,
+            step_cpu_s=situation.step_cpu_s * factor,
+        )
+        found = _Search(calibration, base, longer.conditions, depths, most)
+        least = found.least_wait()
+        enough = least <= max_wait * (1 - _SLACK)
+        allowed = max_wait if enough else least + max_wait * (1 - least)
+        workers, prefetch, cores = found.fewest(allowed)
+        (config,) = useful(run, [found.config(workers, prefetch)])
+        there = dataclasses.replace(situation, cores=float(cores), as_measured=False, by_model=True)
+        endless = dataclasses.replace(there, step_s=0.0, step_cpu_s=0.0)
+        unfed, speeds = candidates_of(run, endless, [config])
+        own_rate, raw = speeds.steady(config.key), claims(predictions(run, endless, [config]))
+        factor = own_rate.value / raw[config.key].value
+    prediction = candidates_of(run, there, [config])[0][0].prediction
+    if prediction is None:
+        raise RuntimeError("a configuration that was predicted has no prediction")
+    confidence, reason = judge(choose(unfed, endless, speeds), run, None)
+    machine_wait = found.wait(workers, prefetch, situation.cores)
+    can_be_fed, ranks = least <= _HARDLY_FED, situation.constraints.ranks
+    totals: dict[str, float | None] = {
+        "busy_cores": prediction.cores,
+        "pss_bytes": prediction.pss_bytes,
+        "shm_bytes": prediction.shm_bytes,
+    }
+    for name, each in (
+        ("storage_bytes_per_s", calibration.read_bytes_per_batch),
+        ("batch_bytes_per_s", calibration.batch_bytes),
+    ):
+        totals[name] = None if each is None else prediction.batches_per_s.value * each
+    missing = {name: _MISSING_IN_FEED[name] for name, each in totals.items() if each is None}
+    whole: dict[str, Any] = {n: None if v is None else ranks * v for n, v in totals.items()}
+    return Feed(
+        hostname=situation.machine.hostname,
+        extrapolated=situation.extrapolated,
+        ranks=ranks,
+        step_s=step_s,
+        asked_wait_fraction=max_wait,
+        max_wait_fraction=allowed,
+        least_wait_fraction=least,
+        config=config,
+        dataloader_kwargs=config.dataloader_kwargs(),
+        workers=_around(workers, own_rate),
+        cores=_around(cores, own_rate),
+        **whole,
+        prediction=prediction,
+        machine_cores=situation.cores,
+        reached=can_be_fed and found.wait(workers, prefetch, float(cores)) <= allowed,
+        enough=can_be_fed and machine_wait <= allowed,
+        machine_wait_fraction=machine_wait,
+        confidence=confidence,
+        confidence_reason=reason,
+        calibrated=Calibrated.of(run),
+        notes=situation.notes,
+        unavailable=missing,
+    )
+
+
+_MISSING_IN_FEED = {
+    **MISSING,
+    "busy_cores": "the rate has no limit",
+    "storage_bytes_per_s": "what a batch reads from storage was not measured",
+    "batch_bytes_per_s": MISSING["shm_bytes"],
+}
+
+
+def _around(count: int, rate: Estimate) -> Estimate:
+    """A count that grows as a batch's cost does, with the error that this has."""
+    if not count or rate.low is None or rate.high is None or not rate.low:
+        return Estimate(value=count, low=0.0, high=None) if count else Estimate(value=0.0)
+    low = math.floor(count * rate.value / rate.high)
+    high = math.ceil(count * rate.value / rate.low)
+    return Estimate(value=float(count), low=float(max(1, low)), high=float(high))
+
+
+class _Search:
+    """How long a step waits, by workers and cores; each answer is computed once."""
+
+    def __init__(
+        self,
+        calibration: Calibration,
+        base: Config,
+        conditions: Conditions,
+        depths: Sequence[int],
+        most: int | None,
+    ) -> None:
+        self._depths = depths
+        self._limit = _MOST_WORKERS if most is None else most
+        self._calibration = calibration
+        self._base = base
+        self._conditions = conditions
+        self._works = {
+            some: drawn(work_of(calibration, self.config(int(some), 2), conditions))
+            for some in (False, True)
+        }
+        self._known: dict[tuple[int, int, float], float] = {}
+
+    def config(self, workers: int, prefetch: int) -> Config:
+        """The configuration of so many workers."""
+        changed = dataclasses.replace(self._base, num_workers=workers, prefetch_factor=prefetch)
+        return changed.canonical()
+
+    def wait(self, workers: int, prefetch: int, cores: float) -> float:
+        """Share of time that the step waits."""
+        key = (workers, prefetch, cores)
+        if key not in self._known:
+            cell = cell_of(
+                self._calibration,
+                self.config(workers, prefetch),
+                dataclasses.replace(self._conditions, cores=cores),
+                work=self._works[workers > 0],
+            )
+            rate = steady_rate(cell).batches_per_s
+            self._known[key] = max(0.0, 1.0 - rate * cell.whole_step_s)
+        return self._known[key]
+
+    def least_wait(self) -> float:
+        """What remains of the wait with more workers and cores than are of any use.
+
+        Asked as all else is: in the closed form workers are never at rest, and receiving from one
+        that computes costs much.
+        """
+        most = self._most()
+        fed = min(self.wait(most, depth, self._ample(most)) for depth in self._depths)
+        return min(fed, self.wait(0, 0, self._ample(0)))
+
+    def fewest(self, allowed: float) -> tuple[int, int, int]:
+        """The fewest cores, then workers, then queued batches that keep a wait.
+
+        Args:
+            allowed: The wait; more than ``least_wait``.
+
+        Returns:
+            Workers, ``prefetch_factor`` and cores.
+        """
+        most = self._most()
+
+        def enough_workers(depth: int) -> int:
+            return _first(lambda w: self.wait(w, depth, self._ample(w)) <= allowed, 1, most)
+
+        def enough_cores(workers: int, depth: int) -> int:
+            ample = math.ceil(self._ample(workers))
+            return _first(lambda c: self.wait(workers, depth, float(c)) <= allowed, 1, ample)
+
+        if self.wait(0, 0, self._ample(0)) <= allowed or not most:
+            return 0, 0, enough_cores(0, 0)
+        few, depth = min((enough_workers(depth), depth) for depth in self._depths)
+        more = min(_MORE_WORKERS * few, max(few, most))
+        cores = min(enough_cores(few, depth), enough_cores(more, depth))
+        workers = _first(lambda w: self.wait(w, depth, float(cores)) <= allowed, few, more)
+        return workers, depth, cores
+
+    def _most(self) -> int:
+        """Workers beyond which nothing more can be gained."""
+        ample = dataclasses.replace(self._conditions, cores=float(_MOST_WORKERS), ranks=1)
+        useful = saturating_workers(self._calibration, self._base, ample)
+        return min(_MOST_WORKERS, self._limit, max(8, math.ceil(_PLENTY * useful)))
+
+    def _ample(self, workers: int) -> float:
+        """Cores that are never short, whatever runs at once."""
+        where = self._conditions
+        helpers = math.ceil(self._works[False].helpers) if not workers else 0
+        return where.neighbours + where.ranks * (workers + 2 + helpers + where.step_cores)
+
+
+def _first(holds: Callable[[int], bool], low: int, high: int) -> int:
+    """The least number from ``low`` to ``high`` for which something holds, by bisection.
+
+    Args:
+        holds: False up to some number, true from there on.
+        low: To begin with.
+        high: The answer where it holds for none.
+    """
+    while low < high:
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low

@@ -9,7 +9,7 @@ from builders import config, plan, trial
 from virtual_sweeps import Loader, Sweep, steady, sweep
 
 from dlprof.records import Config, TrialCost
-from dlprof.search.budget import Costs, Room
+from dlprof.search.grid import Costs, Room
 from dlprof.search.plan import by_importance
 
 COMPUTING = Loader(batch_s=0.1, cpu_s=0.1)

@@ -1,17 +1,25 @@
-"""The diagnosis of one configuration: all findings in their order, and why the consumer waits."""
+"""The diagnosis of one configuration: all rules, what they find in its order, and the stalls."""
 
 from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from dlprof.advise.findings.claims import Claim, Place, changed, fix_of, fixed
-from dlprof.advise.findings.evidence import Evidence
-from dlprof.advise.findings.gains import AS_GOOD
-from dlprof.advise.findings.script import competes, crowds, script_gain, starts_s
-from dlprof.advise.findings.table import Row, rows
-from dlprof.advise.findings.view import OTHERS, View
+from dlprof.advise.findings import machine, waiting, workers
+from dlprof.advise.findings.claims import (
+    AS_GOOD,
+    Claim,
+    Place,
+    changed,
+    competes,
+    crowds,
+    fix_of,
+    fixed,
+    script_gain,
+    starts_s,
+)
+from dlprof.advise.findings.evidence import OTHERS, Evidence, View
 from dlprof.advise.findings.workers import MORE_PAY
 from dlprof.advise.thresholds import PAYS
 from dlprof.advise.wording import as_fast, between, severity_of
@@ -29,6 +37,80 @@ from dlprof.records import (
     Trial,
 )
 from dlprof.units import format_duration
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """One cause.
+
+    Attributes:
+        code: Which.
+        place: Where it belongs; within one, the dearer comes first.
+        rule: Looks for it; ``None`` where it isn't.
+        remedy: The configuration worth a trial, which mends it if it is the cause; ``None`` where
+            no setting shows it.
+    """
+
+    code: FindingCode
+    place: Place
+    rule: Callable[[View], Claim | None]
+    remedy: Callable[[View], Config | None] | None = None
+
+
+TABLE: tuple[Row, ...] = (
+    Row("memory.shm", Place.BROKEN, machine.shared),
+    Row("memory.limit", Place.BROKEN, machine.limit),
+    Row("memory.growth", Place.BROKEN, machine.growth),
+    Row("consumer", Place.CONSUMER, workers.consumer),
+    Row("cpu.threads", Place.FAULT, machine.threads, machine.single_threaded),
+    Row("cpu.affinity", Place.FAULT, machine.affinity),
+    Row("cpu.quota", Place.FAULT, machine.quota),
+    Row("cpu.oversubscribed", Place.FAULT, machine.oversubscribed, machine.enough_workers),
+    Row("cpu.neighbours", Place.BEHIND, machine.neighbours),
+    Row("startup", Place.BEHIND, waiting.startup, waiting.kept_workers),
+    Row("main.sampler", Place.FAULT, workers.sampler),
+    Row("main.pin", Place.FAULT, workers.pin, workers.unpinned),
+    Row("main.receive", Place.FAULT, workers.receive, workers.lighter),
+    Row("transfer.pageable", Place.FAULT, machine.pageable, machine.pinned_copies),
+    Row("transfer.link", Place.FAULT, machine.link),
+    Row("gpu.neighbours", Place.BEHIND, machine.device_neighbours),
+    Row("order.blocking", Place.FAULT, waiting.order, waiting.unordered),
+    Row("prefetch.shallow", Place.FAULT, waiting.shallow, waiting.deeper),
+    Row("lock", Place.FAULT, waiting.lock),
+    Row("collate", Place.FAULT, workers.collate),
+    Row("too_few_workers", Place.SETTING, workers.too_few_workers, workers.more_workers),
+    Row("too_many_workers", Place.BEHIND, workers.too_many_workers, workers.fewer_workers),
+    Row("fetch.io", Place.NATURE, workers.fetch_io),
+    Row("fetch.cpu", Place.NATURE, workers.fetch_cpu),
+)
+"""In the order in which equal causes are told: the rarer and graver first."""
+
+
+_BESIDE_STEP: frozenset[FindingCode] = frozenset(
+    {"too_many_workers", "transfer.pageable", "transfer.link"}
+)
+"""What matters even where the consumer's step is the limit, beside what ends the run: waste, and
+copies that make the step itself longer."""
+
+
+def rows(view: View) -> Iterator[Row]:
+    """The causes that come into question."""
+    fed = view.limit == "consumer"
+    for row in TABLE:
+        if not fed or row.place <= Place.CONSUMER or row.code in _BESIDE_STEP:
+            yield row
+
+
+def remedies(view: View) -> list[Config]:
+    """Configurations worth a trial that the target can have, the gravest cause first, each once."""
+    asked = (None if row.remedy is None else row.remedy(view) for row in rows(view))
+    return [
+        config
+        for config in dict.fromkeys(each for each in asked if each is not None)
+        if config != view.config and not view.evidence.why_fixed(config)
+        if view.evidence.integrity.fault(config) is None
+    ]
+
 
 Placed = tuple[Place, Finding]
 
