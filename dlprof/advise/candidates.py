@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from dlprof.advise.situation import Situation
 from dlprof.errors import UsageError
@@ -50,18 +50,20 @@ class Candidate:
     @property
     def pss_bytes(self) -> int | None:
         """Largest peak of the process tree's memory, with queues as full as they get."""
-        peaks = ((trial, trial.usage.pss_peak_bytes) for trial in self.trials)
-        seen = [pss + self._unfilled_bytes(trial) for trial, pss in peaks if pss is not None]
+        seen = []
+        for trial in self.trials:
+            held, full = trial.usage.shm_peak_bytes, self._queued_bytes(trial)
+            if (pss := trial.usage.pss_peak_bytes) is not None:
+                # Batches that aren't shared, as those of numpy arrays, wait in the workers' memory.
+                seen.append(pss + (max(0, full - held) if full and held else 0))
         return max(seen) if seen else self._predicted("pss_bytes")
 
     @property
     def shm_bytes(self) -> int | None:
         """Largest peak of shared memory seen, or what full queues hold, whichever is more."""
-        seen = [
-            *(t.usage.shm_peak_bytes for t in self.trials),
-            *map(self._queued_bytes, self.trials),
-        ]
-        return max((n for n in seen if n is not None), default=self._predicted("shm_bytes"))
+        peaks = (trial.usage.shm_peak_bytes for trial in self.trials)
+        seen = [n for n in (*peaks, *map(self._queued_bytes, self.trials)) if n is not None]
+        return max(seen) if seen else self._predicted("shm_bytes")
 
     def _predicted(self, need: str) -> int | None:
         value = None if self.prediction is None else getattr(self.prediction, need)
@@ -72,12 +74,6 @@ class Candidate:
         if trial.batch_bytes is None or not self.config.num_workers:
             return None
         return round(self.config.queued_batches * trial.batch_bytes)
-
-    def _unfilled_bytes(self, trial: Trial) -> int:
-        """What queues could have held beyond what they did when memory was read."""
-        full, seen = self._queued_bytes(trial), trial.usage.shm_peak_bytes
-        # Batches that aren't shared, as those of numpy arrays, wait in the workers' own memory.
-        return max(0, full - seen) if full and seen else 0
 
     @property
     def startup_s(self) -> float | None:
@@ -139,29 +135,13 @@ _OTHER_FILES = 64
 """Files and sockets that a training process has open beside its batches."""
 
 
-class Breach(NamedTuple):
-    """A limit that a configuration does not keep.
-
-    Attributes:
-        limit: The limit with its value.
-        need: What the configuration needs.
-    """
-
-    limit: str
-    need: str
-
-
-def breach(candidate: Candidate, situation: Situation) -> Breach | None:
-    """The first limit that a configuration breaks, if it breaks one."""
-    return next(_breaches(candidate, situation), None)
-
-
-def _breaches(candidate: Candidate, situation: Situation) -> Iterator[Breach]:
+def breach(candidate: Candidate, situation: Situation) -> tuple[str, str] | None:
+    """The first limit that a configuration breaks, with its value, and what it needs instead."""
     config, constraints, machine = candidate.config, situation.constraints, situation.machine
-    most, workers, name = constraints.max_workers, config.num_workers, machine.hostname
-    name = name or "this machine"
+    most, workers = constraints.max_workers, config.num_workers
+    name = machine.hostname or "this machine"
     if most is not None and workers > most:
-        yield Breach(f"max_workers={most}", f"has {workers}")
+        return f"max_workers={most}", f"has {workers}"
     sizes = [size for size in (machine.memory_limit_bytes, machine.memory_bytes) if size]
     memory, shared = candidate.pss_bytes, candidate.shm_bytes if workers else None
     verb = "needs" if candidate.measured or constraints.ranks > 1 else "would need"
@@ -173,18 +153,17 @@ def _breaches(candidate: Candidate, situation: Situation) -> Iterator[Breach]:
         (f"the /dev/shm of {name}", machine.shm_bytes, shared, " of shared memory"),
     ):
         if used is not None and size is not None and used * constraints.ranks > size:
-            need = f"{verb} {times}{format_bytes(used)}{what}"
-            yield Breach(f"{limit} ({format_bytes(size)})", need)
+            return f"{limit} ({format_bytes(size)})", f"{verb} {times}{format_bytes(used)}{what}"
     # With ``file_descriptor`` sharing the main process holds a descriptor per queued tensor. Not
     # computed where it was measured: there it worked.
     files = machine.open_files_limit
     worked = candidate.measured and not situation.extrapolated
     if files is None or not workers or config.sharing_strategy == "file_system" or worked:
-        return
+        return None
     held = config.open_files(situation.batch_tensors or _TENSORS_PER_BATCH)
-    if held + _OTHER_FILES > files:
-        need = f"needs {held} beside about {_OTHER_FILES} others"
-        yield Breach(f"{files} open files on {name}", need)
+    if held + _OTHER_FILES <= files:
+        return None
+    return f"{files} open files on {name}", f"needs {held} beside about {_OTHER_FILES} others"
 
 
 def stored_limits(settings: Mapping[str, Any]) -> Constraints:
@@ -210,28 +189,26 @@ def within_limits(
         UsageError: If no candidate is left.
     """
     kept: list[Candidate] = []
-    broken: dict[str, list[tuple[Candidate, Breach]]] = {}
+    broken: dict[str, list[tuple[Candidate, str]]] = {}
     for candidate in candidates:
         found = breach(candidate, situation)
         if found is None:
             kept.append(candidate)
         else:
-            broken.setdefault(found.limit, []).append((candidate, found))
+            broken.setdefault(found[0], []).append((candidate, found[1]))
     if not kept:
         needs = "; ".join(
-            f"{limit}, and {rows[0][0].name} {rows[0][1].need}" for limit, rows in broken.items()
+            f"{limit}, and {rows[0][0].name} {rows[0][1]}" for limit, rows in broken.items()
         )
         raise UsageError(
             f"No configuration of this run keeps within the limits: {needs}",
             hint="Raise the limit, or run a sweep with smaller settings.",
         )
-    return kept, [_left_out(limit, rows) for limit, rows in broken.items()]
-
-
-def _left_out(limit: str, rows: Sequence[tuple[Candidate, Breach]]) -> Reason:
-    cheapest, found = rows[0]
-    others = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
-    return Reason(
-        claim=f"{limit} leaves out {cheapest.name}{others}: {cheapest.name} {found.need}",
-        evidence={"trials": cheapest.trial_ids, "configs": [each.key for each, _ in rows]},
-    )
+    reasons = []
+    for limit, rows in broken.items():
+        cheapest, need = rows[0]
+        others = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+        claim = f"{limit} leaves out {cheapest.name}{others}: {cheapest.name} {need}"
+        evidence = {"trials": cheapest.trial_ids, "configs": [each.key for each, _ in rows]}
+        reasons.append(Reason(claim=claim, evidence=evidence))
+    return kept, reasons

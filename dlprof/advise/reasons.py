@@ -104,34 +104,23 @@ def neighbours(run: Run) -> Iterator[Reason]:
 
 def failures(candidates: Sequence[Candidate]) -> Iterator[Reason]:
     """What failed or was skipped, and why, in the words of the failure itself."""
+    failed = [each for each in candidates if each.failures]
+    tried = [each for each in failed if each.failures[0].outcome != "skipped"]
     skipped: dict[str, list[Candidate]] = {}
-    failed: list[Candidate] = []
-    for each in candidates:
-        first = next(iter(each.failures), None)
-        if first is not None and first.outcome == "skipped":
-            kind = "" if first.failure is None else first.failure.kind
-            skipped.setdefault(kind, []).append(each)
-        elif first is not None:
-            failed.append(each)
-    yield from (_failure([each]) for each in failed[:_MOST_FAILURES])
-    more = failed[_MOST_FAILURES:]
-    if more:
-        claim = f"{counted(len(more), 'more configuration')} failed"
-        yield Reason(claim=claim, evidence={"trials": _failed_trials(more)})
-    yield from map(_failure, skipped.values())
-
-
-def _failure(alike: Sequence[Candidate]) -> Reason:
-    """Why the first of some failed or was skipped, and how many more for the same."""
-    first = alike[0].failures[0]
-    why = first.outcome if first.failure is None else first.failure.message
-    more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
-    claim = f"{alike[0].name}{more} {failed_or_skipped(first, count=len(alike))}: {why}"
-    return Reason(claim=claim, evidence={"trials": _failed_trials(alike)})
-
-
-def _failed_trials(candidates: Sequence[Candidate]) -> list[str]:
-    return [trial.id for each in candidates for trial in each.failures]
+    for each in failed:
+        if each not in tried:
+            failure = each.failures[0].failure
+            skipped.setdefault("" if failure is None else failure.kind, []).append(each)
+    single, more = [[each] for each in tried[:_MOST_FAILURES]], tried[_MOST_FAILURES:]
+    for some in filter(None, [*single, more, *skipped.values()]):
+        first = some[0].failures[0]
+        why = first.outcome if first.failure is None else first.failure.message
+        name = some[0].name + (f" and {len(some) - 1} more" if len(some) > 1 else "")
+        claim = f"{name} {failed_or_skipped(first, count=len(some))}: {why}"
+        if some is more:
+            claim = f"{counted(len(more), 'more configuration')} failed"
+        ids = [trial.id for each in some for trial in each.failures]
+        yield Reason(claim=claim, evidence={"trials": ids})
 
 
 def failed_or_skipped(trial: Trial, *, count: int = 1) -> str:
@@ -499,21 +488,17 @@ def typical_gain(gains: Sequence[PinGain]) -> PinGain | None:
 
 def gain_words(gain: PinGain) -> str:
     """A gain and its costs as the end of a sentence: where the time went, and what else it took."""
-    words = (
-        f"{_change(gain.total_s)} a batch, {_change(gain.copy_s)} of it in copies and "
-        f"{_change(gain.receive_s)} in receiving"
+    total, copies, receiving = (
+        f"{'-' if saved_s >= 0 else '+'}{format_duration(abs(saved_s))}"
+        for saved_s in (gain.total_s, gain.copy_s, gain.receive_s)
     )
-    costs = gain.costs
-    taken = []
+    words = f"{total} a batch, {copies} of it in copies and {receiving} in receiving"
+    costs, taken = gain.costs, list[str]()
     if costs.thread_cpu_s is not None:
         taken.append(f"{format_duration(costs.thread_cpu_s)} of its thread's CPU a batch")
     if costs.pinned_bytes is not None:
         taken.append(f"{format_bytes(costs.pinned_bytes)} of pinned memory")
     return f"{words}; it takes {' and '.join(taken)}" if taken else words
-
-
-def _change(saved_s: float) -> str:
-    return f"{'-' if saved_s >= 0 else '+'}{format_duration(abs(saved_s))}"
 
 
 REASONS = (

@@ -26,7 +26,7 @@ from dlprof.advise.reasons import (
 from dlprof.advise.situation import Situation, is_calibrated, usable_calibration
 from dlprof.advise.speeds import candidates_of, predictions, speeds_of
 from dlprof.advise.thresholds import PAYS, STORAGE_WAITS
-from dlprof.advise.wrong_data import data_findings, failing_present
+from dlprof.advise.wrong_data import data_findings, present_failure
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.model import cell_of, describe
 from dlprof.records import (
@@ -117,11 +117,11 @@ def recommend(
         confidence=confidence,
         confidence_reason=confidence_reason,
         certificate=certificate,
-        reasons=(*failing_present(run), *_reasons(run, choice, limit_reasons, cases)),
+        reasons=(*present_failure(run), *_reasons(run, choice, limit_reasons, cases)),
         alternatives=tuple(_alternatives(choice)),
         rates=_rates(run, choice),
         constraints=situation.constraints,
-        rules_of_thumb=rules_of_thumb(run, choice),
+        rules_of_thumb=tuple(rules_of_thumb(run, choice)),
         findings=(*wrong, *others),
         extrapolated=situation.extrapolated,
         basis="measured" if measured else "predicted",
@@ -202,21 +202,19 @@ def _reasons(
     run: Run, choice: Choice, limits: Sequence[Reason], cases: Sequence[PredictedCase]
 ) -> Iterator[Reason]:
     """All that is to be said, the most telling first."""
-    if not choice.pick.measured:
-        yield from explain(choice)
+    pick, measured = choice.pick, choice.pick.measured
+    yield from conditions(choice) if measured else ()
+    yield from explain(choice)
+    if measured:
+        yield from levers(run, pick.config)
+        yield from foretold(run, choice)
+    else:
         yield from _unordered(run, choice)
         yield from assumed(choice, cases)
-        yield from unchecked(run, choice.pick.config)
-        yield from limits
-        return
-    yield from conditions(choice)
-    yield from explain(choice)
-    yield from levers(run, choice.pick.config)
-    yield from foretold(run, choice)
-    yield from unchecked(run, choice.pick.config)
-    yield from neighbours(run)
+    yield from unchecked(run, pick.config)
+    yield from neighbours(run) if measured else ()
     yield from limits
-    yield from failures(gather(run))
+    yield from failures(gather(run)) if measured else ()
 
 
 def expected_of(choice: Choice, candidate: Candidate) -> Expected:
@@ -253,40 +251,29 @@ def _rates(run: Run, choice: Choice) -> tuple[ConfigRate, ...]:
 
 def _alternatives(choice: Choice) -> list[Alternative]:
     """The present settings, then ties, fastest, default and the best of fewer workers by speed."""
-    related: dict[str, tuple[Candidate, _Relation]] = {}
-    for candidate, relation in _related(choice):
-        if candidate is not choice.pick:
-            related.setdefault(candidate.key, (candidate, relation))
-    found = [
-        Alternative(
-            config=candidate.config,
-            expected=expected_of(choice, candidate),
-            relation=relation,
-            speed=choice.speeds.ratio(candidate.key, choice.pick.key).value,
-        )
-        for candidate, relation in related.values()
-    ]
+    pick, speeds = choice.pick, choice.speeds
+    fewer = [each for each in choice.allowed if each.config.num_workers < pick.config.num_workers]
+    rivals = [speeds.fastest(fewer)] if fewer else []
+    related: dict[_Relation, Sequence[Candidate | None]] = {  # the most telling first
+        "present": [choice.present],
+        "default": [choice.default],
+        "fastest": [choice.best],
+        "tie": [each for each in choice.ties if each.measured],
+        "slower": [each for each in rivals if speeds.ratio(each.key, pick.key).value < NEAR],
+    }
+    found: dict[str, Alternative] = {}
+    for relation, several in related.items():
+        for each in several:
+            if each is not None and each is not pick and each.key not in found:
+                found[each.key] = Alternative(
+                    config=each.config,
+                    expected=expected_of(choice, each),
+                    relation=relation,
+                    speed=speeds.ratio(each.key, pick.key).value,
+                )
     return sorted(
-        found, key=lambda other: (other.relation != "present", -other.speed, other.config.cost_key)
+        found.values(), key=lambda a: (a.relation != "present", -a.speed, a.config.cost_key)
     )
-
-
-def _related(choice: Choice) -> Iterator[tuple[Candidate, _Relation]]:
-    """Candidates with what they are to the choice, the most telling relation first."""
-    if choice.present is not None:
-        yield choice.present, "present"
-    if choice.default is not None:
-        yield choice.default, "default"
-    yield choice.best, "fastest"
-    for candidate in choice.ties:
-        if candidate.measured:
-            yield candidate, "tie"
-    most = choice.pick.config.num_workers
-    fewer = [each for each in choice.allowed if each.config.num_workers < most]
-    if fewer:
-        rival = choice.speeds.fastest(fewer)
-        if choice.speeds.ratio(rival.key, choice.pick.key).value < NEAR:
-            yield rival, "slower"
 
 
 def _cases(run: Run, choice: Choice) -> Iterator[PredictedCase]:
@@ -334,7 +321,10 @@ def _checks(run: Run, choice: Choice) -> Iterator[ToMeasure]:
         choice: The answer that is to be made sure.
     """
     situation, pick = choice.situation, choice.pick
-    target, kept = _target(run), _kept(run, pick.config, situation.present)
+    given, kept = run.header.settings.get("arguments"), _kept(run, pick.config, situation.present)
+    pairs = given.items() if isinstance(given, dict) else ()
+    words = [f"--arg {shlex.quote(f'{name}={value}')}" for name, value in pairs]
+    target = " ".join([shlex.quote(run.header.target.spec), *words])
     where = " there" if situation.extrapolated else ""
     yield ToMeasure(
         what=f"whether {pick.name} is the best{where}", command=f"{_sweep(target, choice)}{kept}"
@@ -393,15 +383,6 @@ def _kept(run: Run, pick: Config, present: Config | None) -> str:
     return "".join(words)
 
 
-def _target(run: Run) -> str:
-    """The target as it was written, its arguments behind it."""
-    given = run.header.settings.get("arguments")
-    pairs = given.items() if isinstance(given, dict) else ()
-    words = [shlex.quote(run.header.target.spec)]
-    words += [f"--arg {shlex.quote(f'{name}={value}')}" for name, value in pairs]
-    return " ".join(words)
-
-
 def _nothing_measured(run: Run) -> NothingMeasuredError:
     failed = [(trial, trial.failure) for trial in run.trials if trial.failure is not None]
     wrong = next((failure for _, failure in failed if failure.kind in DATA_FAULTS), None)
@@ -437,7 +418,7 @@ _YOLO_MOST = 8
 _NO_GPU = "this machine has no GPU, so the rule says nothing"
 
 
-def rules_of_thumb(run: Run, choice: Choice) -> tuple[RuleOfThumb, ...]:
+def rules_of_thumb(run: Run, choice: Choice) -> Iterator[RuleOfThumb]:
     """What each rule says for the machine, with the rate that is believed of it.
 
     Rules speak of ``num_workers`` only: where it was not measured with everything else at
@@ -447,8 +428,30 @@ def rules_of_thumb(run: Run, choice: Choice) -> tuple[RuleOfThumb, ...]:
         run: What was measured.
         choice: Where, and what all configurations are worth there.
     """
-    said = rule_configs(run, choice.situation)
-    return tuple(_rule(name, config, run, choice) for name, config in said.items())
+    by_model, speeds, found = choice.situation.by_model, choice.speeds, Integrity.of(run)
+    for name, config in rule_configs(run, choice.situation).items():
+        fault = None if config is None else found.fault(config)
+        if config is None or fault is not None:
+            why = _NO_GPU if fault is None else fault.message
+            yield RuleOfThumb(name=name, config=config or Config(), unavailable=why)
+            continue
+        same = [each for each in gather(run) if each.config.num_workers == config.num_workers]
+        measured = [each for each in same if each.trials and not by_model]
+        known = [each.key for each in sorted(measured, key=lambda each: each.config != config)]
+        if config.key in speeds.epochs and (by_model or not same):
+            known.append(config.key)
+        failed = [t for each in same for t in each.failures if t.failure is not None and not known]
+        why = "" if known else f"num_workers={config.num_workers} was not measured"
+        for trial, failure in [(trial, trial.failure) for trial in failed[:1]]:
+            what = failed_or_skipped(trial)
+            why = f"num_workers={config.num_workers} {what}: {failure.message if failure else ''}"
+        yield RuleOfThumb(
+            name=name,
+            config=config,
+            expected_samples_per_s=speeds.rate(known[0]).value if known else None,
+            predicted=bool(known) and not measured,
+            unavailable=why,
+        )
 
 
 def rule_configs(run: Run, situation: Situation) -> dict[str, Config | None]:
@@ -478,29 +481,3 @@ def workers_by_rule(machine: Machine, target: Target, ranks: int) -> dict[str, i
         "YOLOv5: min(cores // ranks, batch, 8)": min(yolo),
         "torch's suggested maximum": affinity,
     }
-
-
-def _rule(name: str, config: Config | None, run: Run, choice: Choice) -> RuleOfThumb:
-    if config is None:
-        return RuleOfThumb(name=name, config=Config(), unavailable=_NO_GPU)
-    fault = Integrity.of(run).fault(config)
-    if fault is not None:
-        return RuleOfThumb(name=name, config=config, unavailable=fault.message)
-    by_model, speeds, workers = choice.situation.by_model, choice.speeds, config.num_workers
-    same = [each for each in gather(run) if each.config.num_workers == workers]
-    with_rate = sorted((each for each in same if each.trials), key=lambda c: c.config != config)
-    known = None if by_model or not with_rate else with_rate[0].key
-    if known is None and config.key in speeds.epochs and (by_model or not same):
-        known = config.key
-    if known is not None:
-        return RuleOfThumb(
-            name=name,
-            config=config,
-            expected_samples_per_s=speeds.rate(known).value,
-            predicted=by_model or not with_rate,
-        )
-    unavailable = f"num_workers={workers} was not measured"
-    first = next((trial for each in same for trial in each.failures if trial.failure), None)
-    if first is not None and first.failure is not None:
-        unavailable = f"num_workers={workers} {failed_or_skipped(first)}: {first.failure.message}"
-    return RuleOfThumb(name=name, config=config, unavailable=unavailable)

@@ -8,6 +8,7 @@ as they were where trials show it.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import statistics
@@ -17,7 +18,7 @@ from typing import NamedTuple
 
 from dlprof.advise.candidates import Candidate, gather, has_rate
 from dlprof.advise.situation import Situation, is_calibrated, usable_calibration
-from dlprof.advise.thresholds import MANY_DISAGREE, TURNOVER_SPREAD
+from dlprof.advise.thresholds import TURNOVER_SPREAD
 from dlprof.errors import UsageError
 from dlprof.model import (
     EXTRAPOLATED_ERROR,
@@ -158,7 +159,7 @@ def speeds_of(
         situation: What the settings are wanted for.
         models: Predictions for that, of configurations that are asked for.
     """
-    models = models or {}
+    models = dict(models or {})
     if situation.by_model:
         return carried(run, situation, models)
     trials = [trial for trial in run.trials if trial.purpose == "measure" and has_rate(trial)]
@@ -173,8 +174,16 @@ def speeds_of(
     expected = None
     if situation.as_measured:
         stored = run.prediction
-        if stored is not None and situation.batches_per_epoch and not stored.epoch_log_rates:
-            run, models, stored = _foretold_again(run, situation, models)
+        late = stored is not None and situation.batches_per_epoch and not stored.epoch_log_rates
+        if stored is not None and late and is_calibrated(run):
+            # Only later trials saw how long an epoch is: predicted once more.
+            with contextlib.suppress(UsageError):  # its batches cost nothing
+                known = predictions(run, situation, {cell.config for cell in stored.cells})
+                run, models, stored = (
+                    dataclasses.replace(run, prediction=None),
+                    known | models,
+                    None,
+                )
         expected = None if stored is None else Expected.of(stored)
         if is_calibrated(run) and (models or stored is None):
             expected = expectation(run, situation, {trial.config for trial in trials}, models)
@@ -183,7 +192,7 @@ def speeds_of(
     for trial in trials:
         factor = max(_LEAST_FACTOR, rates[trial.id].epoch_factor)
         logs.setdefault(trial.config, []).append(math.log(factor))
-    epochs = predicted_factors(expected)
+    epochs = {} if expected is None else _epoch_factors(expected)
     for config, found in logs.items():
         log = math.fsum(found) / len(found)  # as sure as the turnover's share of the epoch
         error = TURNOVER_SPREAD / math.sqrt(max(1, timed[config.turnover_group]))
@@ -196,29 +205,10 @@ def speeds_of(
     )
 
 
-def _foretold_again(
-    run: Run, situation: Situation, models: Mapping[Config, Prediction]
-) -> tuple[Run, Mapping[Config, Prediction], SweepPrediction | None]:
-    """The run, predicted once more where only later trials saw how long an epoch is."""
-    if run.prediction is None or not is_calibrated(run):
-        return run, models, run.prediction
-
-    try:
-        known = predictions(run, situation, {cell.config for cell in run.prediction.cells})
-    except UsageError:  # its batches cost nothing
-        return run, models, run.prediction
-    return dataclasses.replace(run, prediction=None), {**known, **models}, None
-
-
-def predicted_factors(expected: Expected | None) -> dict[str, EpochFactor]:
+def _epoch_factors(expected: Expected) -> dict[str, EpochFactor]:
     """What epochs leave of rates that were predicted."""
-    if expected is None:
-        return {}
     over = expected.epoch_log_rates
-    return {
-        key: EpochFactor(log=over.get(key, steady) - steady)
-        for key, steady in expected.log_rates.items()
-    }
+    return {k: EpochFactor(log=over.get(k, log) - log) for k, log in expected.log_rates.items()}
 
 
 def claims(models: Mapping[Config, Prediction]) -> dict[str, Estimate]:
@@ -462,7 +452,7 @@ def carried(run: Run, situation: Situation, models: Mapping[Config, Prediction])
         )
     return Speeds(
         belief=learned.carried(there, speed_sd),
-        epochs=predicted_factors(asked),
+        epochs=_epoch_factors(asked),
         claimed={
             key: product(each, around(0.0, abs(there[key].by_speed) * speed_sd))
             for key, each in ({} if seen else claims(models)).items()
@@ -529,11 +519,6 @@ class Agreement:
     worst: float
     neighbours: float
 
-    @property
-    def is_poor(self) -> bool:
-        """Whether predictions and measurements contradict each other too often."""
-        return self.outside > MANY_DISAGREE * self.configs
-
 
 def agreement(run: Run) -> Agreement | None:
     """Hold the model against the run's own trials; ``None`` where there are none."""
@@ -557,7 +542,8 @@ def agreement(run: Run) -> Agreement | None:
             continue
         mine = alone.rate(config.key)
         ratios.append(mine.value / steady.value)
-        lows, highs = zip(*(_ends(each) for each in (mine, steady)), strict=True)
+        lows = [each.value if each.low is None else each.low for each in (mine, steady)]
+        highs = [each.value if each.high is None else each.high for each in (mine, steady)]
         outside += max(lows) > min(highs)
     if not ratios:
         return None
@@ -567,8 +553,3 @@ def agreement(run: Run) -> Agreement | None:
         worst=max(ratios, key=lambda ratio: max(ratio, 1 / ratio)),
         neighbours=here.neighbours,
     )
-
-
-def _ends(estimate: Estimate) -> tuple[float, float]:
-    low, high, value = estimate.low, estimate.high, estimate.value
-    return value if low is None else low, value if high is None else high

@@ -12,11 +12,11 @@ from dlprof.model.calibrate import fit
 from dlprof.model.maxplus import drawn, steady_rate
 from dlprof.model.predict import (
     EXTRAPOLATED_ERROR,
+    needs,
     predict_all,
     relative_error,
     spread_workers,
 )
-from dlprof.model.resources import needs
 from dlprof.model.work import SPEED_ERROR, Cell, Conditions, Means, Work, cell_of, work_of
 
 __all__ = [

@@ -63,7 +63,15 @@ def bounds(cell: Cell) -> dict[Bound, float]:
     receive = means.receive_cpu + means.receive_io
     main_s = means.main_cpu + (0.0 if cell.work.pinned else receive)
     if not cell.workers:
-        slow = _slowdown_in_main(cell)
+        # Main and its helpers compute at once: one thread on as many cores less.
+        threads = 1.0 + cell.work.helpers
+        slow, _ = slowdown(
+            where.ranks,
+            compute_s=means.cpu + step_s - cell.step_s,
+            wait_s=means.io + cell.step_s,
+            cores=where.cores / threads,
+            beside=where.neighbours / threads,
+        )
         main_s, step_s = slow * means.cpu + means.io, cell.step_s + slow * (step_s - cell.step_s)
     found: dict[Bound, float] = {"step" if step_s > main_s else "main": _over(1.0, main_s + step_s)}
     if cell.workers:
@@ -129,22 +137,6 @@ def _computing(cell: Cell) -> float:
 
 def _over(limit: float, cost: float) -> float:
     return limit / cost if cost > 0 else math.inf
-
-
-def _slowdown_in_main(cell: Cell) -> float:
-    """How much main's computing slows down beside other ranks and neighbours, its helpers with it.
-
-    Main and its helpers compute at once, so that they are one thread on as many cores less.
-    """
-    means, where, threads = cell.work.means, cell.conditions, 1.0 + cell.work.helpers
-    own, _ = slowdown(
-        where.ranks,
-        compute_s=means.cpu + cell.whole_step_s - cell.step_s,
-        wait_s=means.io + cell.step_s,
-        cores=where.cores / threads,
-        beside=where.neighbours / threads,
-    )
-    return own
 
 
 def slowdown(

@@ -171,7 +171,7 @@ def forecast(run: Run, configs: Sequence[Config], situation: Situation) -> Forec
                 trials=tuple(each.trial_ids),
             )
         if each.prediction is not None:
-            beyond = "" if found is None else f"{found.limit}: it {found.need}"
+            beyond = "" if found is None else f"{found[0]}: it {found[1]}"
             rows.append(
                 Row(
                     config=each.config, prediction=each.prediction, measured=measured, beyond=beyond
