@@ -24,6 +24,7 @@ from dlprof.model import (
     EXTRAPOLATED_ERROR,
     bounds,
     cell_of,
+    cells_of,
     drawn,
     predict_all,
     relative_error,
@@ -388,19 +389,9 @@ def expectation(
 def _expected(
     log_sd: float, models: Mapping[Config, Prediction], beside: Sequence[PredictedCell] = ()
 ) -> Expected:
-    steady = claims(models)
-    cells = [
-        PredictedCell(
-            config=config,
-            samples_per_s=steady[config.key],
-            speed=1.0,
-            epoch_samples_per_s=each.epoch_batches_per_s
-            and steady[config.key].value * each.epoch_batches_per_s / each.batches_per_s.value,
-        )
-        for config, each in models.items()
-    ]
+    cells = (*beside, *cells_of(models))
     return Expected.of(
-        SweepPrediction(cells=(*beside, *cells), race=(), pick=Config(), cores=0.0, log_sd=log_sd)
+        SweepPrediction(cells=cells, race=(), pick=Config(), cores=0.0, log_sd=log_sd)
     )
 
 

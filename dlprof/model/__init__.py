@@ -12,6 +12,7 @@ from dlprof.model.calibrate import fit
 from dlprof.model.maxplus import drawn, steady_rate
 from dlprof.model.predict import (
     EXTRAPOLATED_ERROR,
+    cells_of,
     needs,
     predict_all,
     relative_error,
@@ -29,6 +30,7 @@ __all__ = [
     "binding",
     "bounds",
     "cell_of",
+    "cells_of",
     "describe",
     "drawn",
     "fit",

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from dlprof.model.bounds import Bound, binding, cpu_per_batch, own_cores
 from dlprof.model.maxplus import FAR_BELOW, Steady, drawn, steady_rate
 from dlprof.model.work import DEFAULT, Cell, Conditions, Means, Work, cell_of, fetch_s, work_of
-from dlprof.records import Calibration, Config, Estimate, Prediction
+from dlprof.records import Calibration, Config, Estimate, PredictedCell, Prediction
 
 MODEL_ERROR = 0.03
 """Standard deviation of the logarithm of predicted over measured rates that is not the
@@ -95,6 +95,29 @@ def predict_all(
             rates[same] = steady_rate(cell)
         made.append(_prediction(calibration, config, cell, rates[same]))
     return made
+
+
+def cells_of(models: Mapping[Config, Prediction]) -> tuple[PredictedCell, ...]:
+    """Predictions as a sweep keeps them, each beside the fastest.
+
+    Args:
+        models: What is predicted of each configuration.
+    """
+    speeds = [each.epoch_batches_per_s or each.batches_per_s.value for each in models.values()]
+    best, found = max(speeds, default=0.0), []
+    for (config, each), speed in zip(models.items(), speeds, strict=True):
+        steady = each.samples_per_s or each.batches_per_s
+        over = steady.value * speed / each.batches_per_s.value
+        found.append(
+            PredictedCell(
+                config=config,
+                samples_per_s=steady,
+                speed=speed / best,
+                bound=each.bound,
+                epoch_samples_per_s=None if each.epoch_batches_per_s is None else over,
+            )
+        )
+    return tuple(found)
 
 
 def _prediction(calibration: Calibration, config: Config, cell: Cell, steady: Steady) -> Prediction:

@@ -123,19 +123,17 @@ class GridSearch:
             if not any(map(room.fits, todo)):
                 reason = "budget"
                 break
-            sure = room.surely_new(new, tried) if block == 0 else room.surely(todo)
-            if not tried and (first := self._foretold_best(sure)) is not None:
-                sure = [first]
+            sure = room.surely(todo)
+            if block == 0:
+                fitting = set(room.for_new(new, tried, _SURE))
+                sure = list(itertools.takewhile(fitting.__contains__, new))
+            known = self.expected.log_rates if self.expected is not None else {}
+            if not tried and (best := [each for each in sure if each.key in known]):
+                sure = [max(best, key=lambda each: known[each.key])]  # lest others spend the budget
             return self._next(todo, sure, block, room)
         if any(map(room.fits, untried)):  # better one more seen once than time left over
             return self._next(untried, (), current, room)
         return Stop(reason="budget" if untried else reason)
-
-    def _foretold_best(self, configs: Sequence[Config]) -> Config | None:
-        """What is measured first, lest the budget be spent on others; ``None`` without a model."""
-        known = self.expected.log_rates if self.expected is not None else {}
-        rates = {each: known[each.key] for each in configs if each.key in known}
-        return max(rates, key=rates.__getitem__, default=None)
 
     def _members(
         self, earlier: Sequence[Trial], block: int, *, padded: bool = False
@@ -155,7 +153,10 @@ class GridSearch:
         seen = [c for c in working if belief is not None and belief.blocks[c.key]]
         if belief is None or not seen:
             return self._instead(earlier)
-        over = self._over_epochs(earlier)
+        expected, over = self.expected, dict[str, float]()
+        if expected is not None and not any(trial.whole_epochs for trial in earlier):
+            known = expected.log_rates  # which hold no turnovers
+            over = {key: log - known[key] for key, log in expected.epoch_log_rates.items()}
         rates = {each: belief.log_rates[each.key] + over.get(each.key, 0.0) for each in working}
         best = max(seen, key=rates.__getitem__)
 
@@ -190,13 +191,6 @@ class GridSearch:
         first = {each.num_workers: each for each in reversed(turns[1:])}.values()
         spread = sorted(turns[1:], key=lambda each: each not in first)
         return [turns[0], *spread[:_RIVALS]]
-
-    def _over_epochs(self, earlier: Sequence[Trial]) -> dict[str, float]:
-        """What turnovers are predicted to leave of log rates that don't hold them already."""
-        expected = self.expected
-        if expected is None or any(trial.whole_epochs for trial in earlier):
-            return {}
-        return {key: log - expected.log_rates[key] for key, log in expected.epoch_log_rates.items()}
 
     def _instead(self, earlier: Sequence[Trial]) -> list[Config]:
         """What is predicted to be the fastest of what may work, where all that was tried failed."""
@@ -332,11 +326,6 @@ class Room:
             return list(wanted)
         spent_s = itertools.accumulate(_SURE * self.costs.expected_s(each) for each in wanted)
         return [each for each, sum_s in zip(wanted, spent_s, strict=True) if sum_s <= self.left_s]
-
-    def surely_new(self, wanted: Sequence[Config], tried: Collection[Config]) -> list[Config]:
-        """As many of the first of ``for_new`` as fit even if trials are dearer than expected."""
-        fitting = set(self.for_new(wanted, tried, _SURE))
-        return list(itertools.takewhile(fitting.__contains__, wanted))
 
     def for_new(
         self, wanted: Sequence[Config], tried: Collection[Config], times: float = 1.0

@@ -7,7 +7,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from dlprof.model import Conditions, predict_all, relative_error
+from dlprof.model import Conditions, cells_of, predict_all, relative_error
 from dlprof.records import (
     Calibration,
     Config,
@@ -187,24 +187,10 @@ def foretell(
     found = predict_all(calibration, ordered, conditions)
     if not all(0 < each.batches_per_s.value < math.inf for each in found):
         raise ValueError("the calibrated batches cost no time at all")
-    speeds = [each.epoch_batches_per_s or each.batches_per_s.value for each in found]
-    best = max(speeds)
-    predicted = []
-    for config, each, speed in zip(ordered, found, speeds, strict=True):
-        steady = each.samples_per_s or each.batches_per_s
-        over_epochs = steady.value * speed / each.batches_per_s.value
-        predicted.append(
-            PredictedCell(
-                config=config,
-                samples_per_s=steady,
-                speed=speed / best,
-                bound=each.bound,
-                epoch_samples_per_s=None if each.epoch_batches_per_s is None else over_epochs,
-            )
-        )
+    predicted = cells_of(dict(zip(ordered, found, strict=True)))
     pick = next(cell for cell in predicted if cell.speed >= NEAR)
     return SweepPrediction(
-        cells=tuple(predicted),
+        cells=predicted,
         race=race(predicted, pick, present),
         pick=pick.config,
         cores=conditions.cores,
@@ -292,8 +278,12 @@ def levers(
     found: dict[str, object] = {}
     if pick.num_workers > 1 and unordered >= unordered_pays * ordered:
         found["in_order"] = False
+    costs = calibration.in_workers
+    columns = (costs.receive_cpu_s, costs.receive_io_s) if costs and costs.receive_cpu_s else ()
+    receiving_s = sum(statistics.fmean(column) for column in columns if column)
+    receiving_s += calibration.receive_busy_s.get("default", 0.0) if columns else 0.0
     many = (calibration.batch_tensors or 0) >= _MANY_TENSORS
-    if many and _receiving_s(calibration) * ordered >= _RECEIVING:
+    if many and receiving_s * ordered >= _RECEIVING:
         found["sharing_strategy"] = "file_system"
     if max(own, default=0.0) > _THREADS:
         found["worker_threads"] = 1
@@ -302,16 +292,6 @@ def levers(
         for name, value in found.items()
         if name not in swept and getattr(pick, name) != value
     )
-
-
-def _receiving_s(calibration: Calibration) -> float:
-    """Seconds that main takes to receive a batch from a busy worker."""
-    costs = calibration.in_workers
-    if costs is None or not costs.receive_cpu_s:
-        return 0.0
-    columns = (costs.receive_cpu_s, costs.receive_io_s)
-    whole_s = sum(statistics.fmean(column) for column in columns if column)
-    return whole_s + calibration.receive_busy_s.get("default", 0.0)
 
 
 def next_lever(
