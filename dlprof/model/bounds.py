@@ -91,9 +91,18 @@ def binding(cell: Cell) -> tuple[Bound, float]:
     return min(bounds(cell).items(), key=lambda each: each[1])
 
 
-def rate_allowed(means: Means, *, workers: int, cores: float, step_s: float = 0.0) -> float:
+def rate_allowed(
+    means: Means,
+    *,
+    workers: int,
+    cores: float,
+    step_s: float = 0.0,
+    helpers: float = 0.0,
+    pinned: bool = False,
+) -> float:
     """Batches per second that mean costs allow one rank on cores of its own: the lowest bound."""
-    work, conditions = Work(rows=(), means=means), Conditions(cores=cores)
+    work = Work(rows=(), means=means, helpers=helpers, pinned=pinned)
+    conditions = Conditions(cores=cores)
     cell = Cell(
         workers=workers, prefetch=2, in_order=True, work=work, step_s=step_s, conditions=conditions
     )

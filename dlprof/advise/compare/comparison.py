@@ -110,7 +110,11 @@ def _part(code: PartCode, log_ratio: Estimate, a: Side, b: Side, *, by_form: boo
         code=code,
         title=kind.title,
         log_ratio=log_ratio,
-        factor=_exponential(log_ratio),
+        factor=Estimate(
+            value=_exp(log_ratio.value),
+            low=None if log_ratio.low is None else _exp(log_ratio.low),
+            high=None if log_ratio.high is None else _exp(log_ratio.high),
+        ),
         explanation=kind.sentence(a.figures, b.figures),
         a={name: a.figures[name] for name in kind.figures},
         b={name: b.figures[name] for name in kind.figures},
@@ -214,15 +218,6 @@ def _settings_cause(slow: Config, fast: Config) -> tuple[FindingCode, Fix] | Non
     if (slow.prefetch_factor or 0) < (fast.prefetch_factor or 0):
         return "prefetch.shallow", fix
     return ("order.blocking", fix) if slow.in_order and not fast.in_order else None
-
-
-def _exponential(log: Estimate) -> Estimate:
-    """An estimate of a logarithm as one of the factor."""
-    return Estimate(
-        value=_exp(log.value),
-        low=None if log.low is None else _exp(log.low),
-        high=None if log.high is None else _exp(log.high),
-    )
 
 
 def _exp(log: float) -> float:

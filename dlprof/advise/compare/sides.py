@@ -1,9 +1,8 @@
 """The two sides of a comparison: which configurations are compared, and what these cost.
 
-The closed form takes the bounds of a pipeline, ``X <= min(W / (cpu + io), C / cpu, 1 / (step +
-receive))``: the workers, the cores, and what follows one after another in the main process. It is
-simple on purpose: each of its figures is measured on both sides, and what it does not explain is
-shown as such.
+The closed form is the bounds of the model (``dlprof.model.bounds``): the workers, the cores, and
+what follows one after another in the main process. It is simple on purpose: each of its figures is
+measured on both sides, and what it does not explain is shown as such.
 """
 
 from __future__ import annotations
@@ -14,12 +13,13 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from dlprof.advise.candidates import Candidate, gather, has_rate
+from dlprof.advise.candidates import gather, has_rate
 from dlprof.advise.compare.parts import PartCode
 from dlprof.advise.situation import Situation
 from dlprof.advise.speeds import speeds_of
 from dlprof.advise.thresholds import SAME_STEP
 from dlprof.errors import NothingMeasuredError, UsageError
+from dlprof.model import Means, rate_allowed
 from dlprof.records import Config, Estimate, Explanation, Run, RunHeader, StageName, Trial
 from dlprof.units import format_duration
 
@@ -36,6 +36,7 @@ class Chosen:
     Attributes:
         run: The run.
         config: Which.
+        name: It in words.
         trials: Those with a rate, of this configuration and of others.
         rates: The one rate of each configuration, as all views of the run have it.
         means: Mean natural logarithm of the rates of each one's trials, of all of them.
@@ -43,6 +44,7 @@ class Chosen:
 
     run: Run
     config: Config
+    name: str
     trials: tuple[Trial, ...]
     rates: Mapping[Config, Estimate]
     means: Mapping[Config, float]
@@ -111,45 +113,66 @@ def pair(
             f"({other.dataset})",
             hint="Compare runs of one target, or of two versions of it with one name.",
         )
-    a, b = _alike_trials(a), _alike_trials(b)
-    found_a, found_b = _measured(a, num_workers), _measured(b, num_workers)
-    rates_a, rates_b = _rates(a), _rates(b)
-    speed_a, speed_b = (
-        {config: rate.value for config, rate in rates.items()} for rates in (rates_a, rates_b)
-    )
-    shared = [key for key in found_a if key in found_b]
+    found_a, found_b = _choices(a, num_workers), _choices(b, num_workers)
+    shared = [settings for settings in found_a if settings in found_b]
     if shared and not best:
-        key = max(
-            shared, key=lambda key: speed_a[found_a[key].config] * speed_b[found_b[key].config]
-        )
-        one, two = found_a[key], found_b[key]
+        pairs = [(found_a[settings], found_b[settings]) for settings in shared]
+        one, two = max(pairs, key=lambda both: both[0].rate.value * both[1].rate.value)
         how = f"Compared at the same settings in both runs: {one.name}"
         if len(shared) > 1:
             how += f", the fastest of the {len(shared)} that both measured"
     else:
-        one = max(found_a.values(), key=lambda each: speed_a[each.config])
-        two = max(found_b.values(), key=lambda each: speed_b[each.config])
+        one, two = (
+            max(found.values(), key=lambda each: each.rate.value) for found in (found_a, found_b)
+        )
         why = "" if shared else ", as no settings were measured in both"
         how = f"Compared at the fastest settings of each run{why}: {one.name}, and {two.name}"
-    return _chosen(a, one.config, rates_a), _chosen(b, two.config, rates_b), f"{how}."
+    return one, two, f"{how}."
 
 
-def _chosen(run: Run, config: Config, rates: Mapping[Config, Estimate]) -> Chosen:
-    trials = tuple(filter(has_rate, run.trials))
-    logs: dict[Config, list[float]] = {}
-    for trial in trials:
-        logs.setdefault(trial.config, []).append(log_of(trial))
-    means = {each: statistics.fmean(found) for each, found in logs.items()}
-    return Chosen(run=run, config=config, trials=trials, rates=rates, means=means)
+def _choices(run: Run, num_workers: int | None) -> dict[Config, Chosen]:
+    """What a run measured and can be compared, by its settings.
 
-
-def _rates(run: Run) -> dict[Config, Estimate]:
-    """The one rate of each configuration that was measured: as it was kept, or else made now."""
-    speeds = speeds_of(run, Situation.of(run))
-    tried, kept = {trial.config for trial in filter(has_rate, run.trials)}, run.kept_rates
+    With those trials alone whose rates can be compared with each other: none of traced trials or
+    with a cold cache; and no trial without a step beside trials of the same configuration that
+    have one.
+    """
+    plain = [trial for trial in run.trials if trial.purpose == "measure"]
+    stepped = {trial.config for trial in plain if trial.wait_fraction is not None}
+    alike = (t for t in plain if t.wait_fraction is not None or t.config not in stepped)
+    run = dataclasses.replace(run, trials=tuple(alike))
+    measured = [each for each in gather(run) if each.trials]
+    if not measured:
+        raise NothingMeasuredError(
+            f"No trial of {run.path} gave a rate",
+            hint="Give run files of dlprof sweep or dlprof profile.",
+        )
+    tried = sorted({each.config.num_workers for each in measured})
+    if num_workers is not None and num_workers not in tried:
+        raise UsageError(
+            f"{run.path} did not measure num_workers={num_workers}",
+            hint=f"It has {', '.join(map(str, tried))}.",
+        )
+    # The one rate of each configuration: as it was kept, or else made now.
+    speeds, kept = speeds_of(run, Situation.of(run)), run.kept_rates
+    rates = {
+        each.config: kept[each.config].samples_per_s
+        if each.config in kept
+        else speeds.rate(each.key)
+        for each in measured
+    }
+    means = {m.config: statistics.fmean(map(log_of, m.trials)) for m in measured}
     return {
-        config: kept[config].samples_per_s if config in kept else speeds.rate(config.key)
-        for config in tried
+        _settings(run, each.config): Chosen(
+            run=run,
+            config=each.config,
+            name=each.name,
+            trials=tuple(filter(has_rate, run.trials)),
+            rates=rates,
+            means=means,
+        )
+        for each in measured
+        if num_workers in {None, each.config.num_workers}
     }
 
 
@@ -166,39 +189,6 @@ def log_of(trial: Trial) -> float:
 def bounded(value: float) -> float:
     """A figure within what logarithms and quotients can take."""
     return min(_MOST, max(_LEAST, value))
-
-
-def _alike_trials(run: Run) -> Run:
-    """The run with those trials alone whose rates can be compared with each other.
-
-    None of traced trials or with a cold cache; and no trial without a step beside trials of the
-    same configuration that have one.
-    """
-    found = [trial for trial in run.trials if trial.purpose == "measure"]
-    stepped = {trial.config for trial in found if trial.wait_fraction is not None}
-    kept = [t for t in found if t.wait_fraction is not None or t.config not in stepped]
-    return dataclasses.replace(run, trials=tuple(kept))
-
-
-def _measured(run: Run, num_workers: int | None) -> dict[Config, Candidate]:
-    """The configurations with a rate, by their settings."""
-    measured = [each for each in gather(run) if each.trials]
-    if not measured:
-        raise NothingMeasuredError(
-            f"No trial of {run.path} gave a rate",
-            hint="Give run files of dlprof sweep or dlprof profile.",
-        )
-    tried = sorted({each.config.num_workers for each in measured})
-    if num_workers is not None and num_workers not in tried:
-        raise UsageError(
-            f"{run.path} did not measure num_workers={num_workers}",
-            hint=f"It has {', '.join(map(str, tried))}.",
-        )
-    return {
-        _settings(run, each.config): each
-        for each in measured
-        if num_workers in {None, each.config.num_workers}
-    }
 
 
 def _settings(run: Run, config: Config) -> Config:
@@ -334,21 +324,22 @@ class Costs:
 
     @property
     def log_rate(self) -> float:
-        """Natural logarithm of the samples per second that the costs allow."""
-        return -math.log(max(1e-15, self._period_s))
-
-    @property
-    def _period_s(self) -> float:
-        """Seconds a sample, by whatever takes longest."""
-        consumer_s = self.copy_s + self.step_s
-        if self.workers == 0:
-            fetch_s = self.computing_s / min(self.threads, self.affinity) + self.io_s
-            return fetch_s + self.pin_s + consumer_s
-        worker_s = (self.computing_s * self.worker_share + self.io_s) / self.workers
-        cores_s = self.computing_s / self.affinity
-        if self.pin_thread:
-            return max(worker_s, cores_s, consumer_s, self.receive_s + self.pin_s)
-        return max(worker_s, cores_s, consumer_s + self.receive_s)
+        """Natural logarithm of the samples per second that the model's bounds allow."""
+        cpu_s, main_s = self.worker_share * self.computing_s, self.receive_s
+        helpers = 1 / self.worker_share - 1  # main computes beside the workers
+        io_s, pinned = self.io_s, self.workers > 0 and self.pin_thread
+        if not self.workers:
+            cpu_s, io_s = self.computing_s / min(self.threads, self.affinity), io_s + self.pin_s
+            main_s = helpers = 0.0
+        rate = rate_allowed(
+            Means(cpu=cpu_s, io=io_s, receive_io=main_s + (self.pin_s if pinned else 0.0)),
+            workers=self.workers,
+            cores=self.affinity,
+            step_s=self.copy_s + self.step_s,
+            helpers=helpers,
+            pinned=pinned,
+        )
+        return math.log(min(_MOST, rate))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
