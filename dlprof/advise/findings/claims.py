@@ -174,15 +174,12 @@ def predicted_gain(
         return bound(costs.rate(config, cores) / view.costs.rate(view.config, now))
     alike = bool(config.num_workers) is bool(view.workers)
     most = 2 * relative_error(predict.calibration) if alike else math.inf
-    one, two = _log_half(after.batches_per_s), _log_half(before.batches_per_s)
+    one, two = (
+        math.log(rate.high / rate.low) / 2 if rate.low and rate.high else _BOUND_LOG_SD
+        for rate in (after.batches_per_s, before.batches_per_s)
+    )
     half = max(min(most, math.hypot(one, two)), abs(one - two))
     return _gain("model", after.batches_per_s.value / before.batches_per_s.value, half)
-
-
-def _log_half(rate: Estimate) -> float:
-    if not rate.low or not rate.high or rate.low <= 0:
-        return _BOUND_LOG_SD
-    return math.log(rate.high / rate.low) / 2
 
 
 def costs_for(view: View, config: Config) -> Costs | None:
@@ -268,11 +265,15 @@ def fix_of(view: View, claim: Claim) -> Fix | None:
     torch.set_num_threads({threads})
 
 loader = DataLoader(dataset, worker_init_fn=set_worker_threads, ...)"""
-    return Fix(text=claim.fix, dataloader_kwargs=changed(now, config), code=code)
+    return Fix(text=claim.fix, dataloader_kwargs=_changes(now, config), code=code)
 
 
-def changed(now: Config, config: Config) -> dict[str, Any]:
+def changed(now: Config, config: Config) -> str:
     """The arguments of DataLoader in which a configuration differs from the present one."""
+    return ", ".join(f"{name}={value!r}" for name, value in _changes(now, config).items())
+
+
+def _changes(now: Config, config: Config) -> dict[str, Any]:
     before, after = now.dataloader_kwargs(), config.dataloader_kwargs()
     return {name: value for name, value in after.items() if before.get(name) != value}
 
@@ -318,10 +319,6 @@ several threads on the same cores slows down: each of its parts waits for the la
 and that one for a worker's turn to end. Measured on 2 cores: a step of 1.6 ms took 10 ms beside
 2 workers that compute, and 47 ms where another process ran as well."""
 
-_ASIDE = 0.1
-"""Share of a loader's waits in other threads or inside of other loaders' waits, from which they
-don't add up to the script's time."""
-
 
 def script_gain(view: View, config: Config, *, loop: bool = False) -> Estimate | None:
     """Time of the whole script now over that with another configuration.
@@ -335,16 +332,18 @@ def script_gain(view: View, config: Config, *, loop: bool = False) -> Estimate |
         ``None`` where no script was watched, or where the change can't be computed: the step
         competes with the workers for cores, or waits don't add up.
     """
-    script = view.evidence.script
-    if script is None or not _adds_up(script) or competes(view, config):
+    script, now = view.evidence.script, view.config
+    if script is None or not script.adds_up or competes(view, config):
         return None
     factors: tuple[float | None, ...] = (None, None, None)
-    if not _is_same_loop(view.config, config):
+    started = dataclasses.replace(
+        config, persistent_workers=now.persistent_workers, start_method=now.start_method
+    )
+    if started != now:  # else batches come at the same rate
         gain = gain_of(view, config)
         if gain is None or gain.value <= 0:
             return None
-        estimate = gain.estimate
-        low, high = estimate.low or gain.value, estimate.high or gain.value
+        low, high = gain.estimate.low or gain.value, gain.estimate.high or gain.value
         factors = (gain.value, max(1e-3, low), high)
     now_s = script.loop_s if loop else script.wall_s
     value, low, high = (
@@ -376,23 +375,6 @@ def crowds(view: View) -> bool:
     if script is None:
         return False
     return script.step_cores is None or script.step_cores > max(view.cores / 2, 1) * 1.05
-
-
-def _adds_up(script: Script) -> bool:
-    """Whether the loader's loop is a part of the script's time by itself."""
-    loader = script.loader
-    aside_s = loader.nested_s + loader.background_s
-    alone = loader.consumers <= 1 and aside_s <= _ASIDE * loader.waited_s
-    timed = loader.wait is not None and loader.step is not None
-    return timed and alone and script.loop_s <= script.wall_s
-
-
-def _is_same_loop(now: Config, after: Config) -> bool:
-    """Whether two differ only in how workers start, so that batches come at the same rate."""
-    started = dataclasses.replace(
-        after, persistent_workers=now.persistent_workers, start_method=now.start_method
-    )
-    return started == now
 
 
 def _loop_after_s(

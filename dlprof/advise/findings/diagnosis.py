@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from dlprof.advise.findings import machine, waiting, workers
 from dlprof.advise.findings.claims import (
@@ -34,8 +33,8 @@ from dlprof.records import (
     FindingCode,
     Fix,
     Stalls,
-    Trial,
 )
+from dlprof.stats import typical
 from dlprof.units import format_duration
 
 
@@ -152,10 +151,12 @@ def _stalls(evidence: Evidence) -> Stalls | None:
     explained = evidence.explained(evidence.config)
     step = None if explained is None else explained.stage("step")
     resident_s = step.mean_s if step is not None else evidence.step_s or None
-    warm_s = _batch_s(evidence.plain("present"))
+    warm_s, cold_s = (
+        typical(1 / trial.batches_per_s.value for trial in trials if trial.batches_per_s)
+        for trials in (evidence.plain("present"), evidence.plain("cold"))
+    )
     if not evidence.has_step or resident_s is None or warm_s is None:
         return None
-    cold_s = _batch_s(evidence.plain("cold"))
     longest_s = max(warm_s, cold_s or 0.0)
     return Stalls(
         resident_s=resident_s,
@@ -164,12 +165,6 @@ def _stalls(evidence: Evidence) -> Stalls | None:
         prep_fraction=max(0.0, warm_s - resident_s) / longest_s,
         fetch_fraction=None if cold_s is None else max(0.0, cold_s - warm_s) / longest_s,
     )
-
-
-def _batch_s(trials: Sequence[Trial]) -> float | None:
-    """Seconds a batch, the middle of some trials."""
-    rates = [trial.batches_per_s.value for trial in trials if trial.batches_per_s is not None]
-    return statistics.median(1 / rate for rate in rates) if rates else None
 
 
 def find(evidence: Evidence) -> tuple[Finding, ...]:
@@ -197,8 +192,13 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
     elif not codes.isdisjoint(_COPIES):
         found = [each for each in found if each[1].code != "consumer"]
     ordered = sorted(_agreeing(found), key=lambda each: (each[0], -each[1].cost))
-    graded = (_graded(each, view, place) for place, each in _falling(_merged(ordered)))
-    return tuple(_doubted(each, view) for each in graded if each is not None)
+    told, left = list[Finding](), 1.0
+    for place, finding in _merged(ordered):
+        left = min(left, finding.cost) or finding.cost  # what those before leave to it
+        own = dataclasses.replace(finding, cost=left, severity=severity_of(left))
+        if (graded := _graded(own, view, place)) is not None:
+            told.append(_doubted(graded, view))
+    return tuple(told)
 
 
 def _stated(view: View, row: Row, claim: Claim) -> Placed:
@@ -260,16 +260,6 @@ def _merged(found: Sequence[Placed]) -> list[Placed]:
     return kept
 
 
-def _falling(found: Iterable[Placed]) -> list[Placed]:
-    """The findings with the costs that are left to them behind those before."""
-    kept: list[Placed] = []
-    for place, finding in found:
-        before = kept[-1][1].cost if kept else 0.0
-        cost = before if finding.cost > before > 0 else finding.cost
-        kept.append((place, dataclasses.replace(finding, cost=cost, severity=severity_of(cost))))
-    return kept
-
-
 def _graded(finding: Finding, view: View, place: Place) -> Finding | None:
     """The finding with what it brings to the whole script, and as grave as its gain is sure.
 
@@ -307,18 +297,13 @@ def _graded(finding: Finding, view: View, place: Place) -> Finding | None:
     )
 
 
-def _changed(view: View, config: Config) -> str:
-    """The arguments in which a configuration differs from the present one."""
-    return ", ".join(f"{name}={each!r}" for name, each in changed(view.config, config).items())
-
-
 def _not_paying(view: View, config: Config, gain: Estimate) -> Fix:
     """Instead of a change by which time is lost: that it doesn't pay, why, and what would."""
     script = view.evidence.script
     if script is None:
         shown = f"{gain.value:.2f}x{between(gain)}"
-        return Fix(text=f"{_changed(view, config)} shows no gain: {shown}.")
-    text = f"{_changed(view, config)} would make the whole script {as_fast(gain)}"
+        return Fix(text=f"{changed(view.config, config)} shows no gain: {shown}.")
+    text = f"{changed(view.config, config)} would make the whole script {as_fast(gain)}"
     if config.num_workers <= view.workers:
         return Fix(text=f"{text}: it shows no gain.")
     starts = format_duration(starts_s(view, script, config))
@@ -334,19 +319,18 @@ def _not_paying(view: View, config: Config, gain: Estimate) -> Fix:
 
 def _unknown(view: View, config: Config) -> str:
     """Why nobody can compute what a change brings to a script, and how to find out."""
-    told = _changed(view, config)
+    why = (
+        "Waits for this loader overlap with other work of the script: this gain is that of its own "
+        "wait alone"
+    )
+    also = ""
     if competes(view, config):
         why = (
-            "The step computes in several threads on the cores that workers would take. How "
-            "much that slows it down can't be predicted: this gain is that of loading alone"
+            "The step computes in several threads on the cores that workers would take. How much "
+            "that slows it down can't be predicted: this gain is that of loading alone"
         )
         also = ", once as it is and once with torch.set_num_threads(1)"
-    else:
-        why = (
-            "Waits for this loader overlap with other work of the script: this gain is that of "
-            "its own wait alone"
-        )
-        also = ""
+    told = changed(view.config, config)
     return f"{why}. Run the script with {told}{also}, and compare how long it takes."
 
 

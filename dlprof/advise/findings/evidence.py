@@ -32,6 +32,10 @@ from dlprof.records import (
 
 _NO_CORES = 0.01
 
+_ASIDE = 0.1
+"""Share of a loader's waits in other threads or inside of other loaders' waits, from which they
+don't add up to the script's time."""
+
 Role = Literal["present", "calibration", "cold", "variant"]
 """``present``: the configuration that is explained; ``calibration``: few workers, for the model;
 ``cold``: the present one with the page cache dropped; ``variant``: one that would mend a cause."""
@@ -153,6 +157,14 @@ class Script:
     def loop_s(self) -> float:
         """Seconds of all epochs over the loader."""
         return self.loader.waited_s + self.loader.stepped_s
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether the loader's loop is a part of the script's time by itself."""
+        seen = self.loader
+        alone = seen.consumers <= 1 and seen.nested_s + seen.background_s <= _ASIDE * seen.waited_s
+        timed = seen.wait is not None and seen.step is not None
+        return timed and alone and self.loop_s <= self.wall_s
 
     @property
     def epochs_per_start(self) -> float:
@@ -378,10 +390,9 @@ def _told_apart(making: Work, fetch: Stage | None, collate: Stage | None) -> tup
         return (own if known else making), Work()
     if making.wall_s <= 0 or (known and collate.cpu_s is not None):
         return own, _work(collate)
-    if known:
-        return own, making.plus(own, -1.0)
     share = collate.mean_s / max(1e-12, fetch.mean_s + collate.mean_s)
-    return making.plus(making, -share), Work().plus(making, share)
+    first = own if known else making.plus(making, -share)
+    return first, making.plus(first, -1.0)
 
 
 def _work(stage: Stage) -> Work:
@@ -522,6 +533,12 @@ class View:
             wait = statistics.median_low(waits)  # of two that disagree, the one less disturbed
         followed = () if explained is None else (explained.trial_id,)
         shown = plain or tuple(trial for trial in own if trial.outcome == "completed")
+        copied = [trial.copies for trial in shown if trial.copies is not None]
+        timed = sorted(
+            (each for each in copied if each.exposed_s is not None),
+            key=lambda each: each.exposed_s or 0.0,
+        )
+        copies = timed[(len(timed) - 1) // 2] if timed else copied[-1] if copied else None
         return cls(
             evidence=evidence,
             explained=explained,
@@ -530,7 +547,7 @@ class View:
             rate=rate,
             wait=wait,
             trial_ids=tuple(dict.fromkeys([*(trial.id for trial in plain or own), *followed])),
-            copies=_copies(shown),
+            copies=copies,
         )
 
     @property
@@ -710,15 +727,6 @@ class View:
     def stage(self, name: StageName) -> Stage | None:
         """A stage of the configuration that is explained."""
         return None if self.explained is None else self.explained.stage(name)
-
-
-def _copies(trials: Sequence[Trial]) -> Copies | None:
-    """Those of the trial in the middle."""
-    found = [trial.copies for trial in trials if trial.copies is not None]
-    timed = [each for each in found if each.exposed_s is not None]
-    if not timed:
-        return found[-1] if found else None
-    return sorted(timed, key=lambda each: each.exposed_s or 0.0)[(len(timed) - 1) // 2]
 
 
 def _usage(trials: Sequence[Trial]) -> Usage:

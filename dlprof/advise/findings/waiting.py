@@ -20,6 +20,7 @@ from dlprof.advise.findings.evidence import HELPERS, STARVED, View
 from dlprof.advise.thresholds import PAYS
 from dlprof.advise.wording import percent
 from dlprof.records import BatchCosts, Config, Trial
+from dlprof.stats import typical
 from dlprof.units import format_duration
 
 _HELD_UP, _PILE = 0.4, 1.0
@@ -54,7 +55,9 @@ def order(view: View) -> Claim | None:
     free, hold_up, fetch = unordered(view), view.stage("hold_up"), view.stage("fetch")
     if free is None or hold_up is None:
         return None
-    piles = _piles_up(view)
+    # Whether finished batches lie out of turn, and single ones take far longer than most.
+    lying = hold_up.mean_s / max(1e-12, view.costs.period_s) if view.costs is not None else 0.0
+    piles = lying >= _PILE and fetch is not None and fetch.max_s >= _FAR_SLOWER * fetch.median_s
     gain = gain_of(view, free)
     if piles and gain is not None and not gain.pays and (gain.estimate.high or gain.value) >= PAYS:
         # Slow batches are few: a trial too short to rule out that it pays has its luck.
@@ -87,15 +90,6 @@ def order(view: View) -> Claim | None:
         config=free,
         gain=gain,
     )
-
-
-def _piles_up(view: View) -> bool:
-    """Whether finished batches lie out of turn, and single ones take far longer than most."""
-    hold_up, fetch = view.stage("hold_up"), view.stage("fetch")
-    if hold_up is None or fetch is None or view.costs is None:
-        return False
-    lying = hold_up.mean_s / max(1e-12, view.costs.period_s)
-    return lying >= _PILE and fetch.max_s >= _FAR_SLOWER * fetch.median_s
 
 
 def _has_tail(rows: BatchCosts) -> bool:
@@ -133,7 +127,10 @@ def shallow(view: View) -> Claim | None:
     deep = deeper(view)
     if deep is None or order(view) is not None or lock(view) is not None:
         return None
-    if (view.is_noisy or view.starved >= STARVED) and not _comes_in_bursts(view):
+    step, told = view.stage("step"), view.explained
+    bursts = told is None or _has_tail(told.costs)
+    bursts = bursts or (step is not None and step.mean_s >= 2 * step.median_s > 0)
+    if (view.is_noisy or view.starved >= STARVED) and not bursts:
         return None  # it is others who come in bursts
     gain, wait = gain_of(view, deep), view.stage("wait")
     if gain is None or not gain.pays or gain.source == "bound":
@@ -154,14 +151,6 @@ def shallow(view: View) -> Claim | None:
         config=deep,
         gain=gain,
     )
-
-
-def _comes_in_bursts(view: View) -> bool:
-    """Whether batches, or the consumer's steps, take far longer now and then by themselves."""
-    if view.explained is None or _has_tail(view.explained.costs):
-        return True
-    step = view.stage("step")
-    return step is not None and step.mean_s >= 2 * step.median_s > 0
 
 
 def deeper(view: View) -> Config | None:
@@ -265,7 +254,7 @@ def _turn(view: View) -> tuple[float, float]:
         return 0.0, 0.0
     turn_s, epoch_s = _median_turn(trials), view.epoch_batches / view.rate
     if view.config.persistent_workers:
-        turn_s = _median_start(trials)
+        turn_s = typical(trial.startup_s for trial in trials)
         turn_s = turn_s if (turn_s or 0.0) >= _SLOW_START_S else None
         epoch_s *= 1.0 if script is None else script.epochs_per_start
     if turn_s is None:
@@ -276,13 +265,8 @@ def _turn(view: View) -> tuple[float, float]:
 
 
 def _median_turn(trials: tuple[Trial, ...]) -> float | None:
-    turns = [trial.epoch_turnover_s for trial in trials if trial.epoch_turnover_s is not None]
-    return statistics.median(turns) if turns else _median_start(trials)
-
-
-def _median_start(trials: tuple[Trial, ...]) -> float | None:
-    starts = [trial.startup_s for trial in trials if trial.startup_s is not None]
-    return statistics.median(starts) if starts else None
+    turn_s = typical(trial.epoch_turnover_s for trial in trials)
+    return typical(trial.startup_s for trial in trials) if turn_s is None else turn_s
 
 
 def starting_leads(view: View) -> bool:

@@ -141,20 +141,13 @@ def fewer_workers(view: View) -> Config | None:
     elif limit == "main":
         counts = sorted({0, 1, min(2, now - 1)} & set(range(now)))
         count = max(counts, key=lambda n: costs.rate(view.having(num_workers=n), view.cores))
-    elif (faster := _faster_calibration(view)) is not None:
-        count = faster
+    else:  # those that were faster, all of them instrumented alike
+        told = [each for each in view.evidence.explanations() if each.window_s]
+        rates = {each.config.num_workers: each.batches / each.window_s for each in told}
+        least = PAYS * rates.get(now, 0.0)
+        faster = [n for n, rate in rates.items() if n < now and rate >= least]
+        count = max(faster, key=rates.__getitem__, default=count)
     return None if count is None else view.having(num_workers=count)
-
-
-def _faster_calibration(view: View) -> int | None:
-    """Fewer workers that were faster, all of them instrumented alike."""
-    told = view.evidence.explanations()
-    rates = {
-        each.config.num_workers: each.batches / each.window_s for each in told if each.window_s
-    }
-    now = rates.get(view.workers, 0.0)
-    faster = {n: rate for n, rate in rates.items() if n < view.workers and rate >= PAYS * now}
-    return max(faster, key=faster.__getitem__, default=None)
 
 
 def fetch_cpu(view: View) -> Claim | None:
@@ -258,7 +251,11 @@ loader = DataLoader(dataset, collate_fn=collate, ...)""",
 def too_few_workers(view: View) -> Claim | None:
     """More workers would pay."""
     more, costs = more_workers(view), view.costs
-    gain = None if more is None else _gain_of_more(view, more)
+    gain = None if more is None else gain_of(view, more)
+    if gain is not None and gain.source == "measured" and gain.value < PAYS and view.is_noisy:
+        # A trial beside others was too unsteady to tell.
+        untold = (gain.estimate.high or gain.value) >= PAYS
+        gain = (predicted_gain(view, more, now=view.cores) if untold else None) or gain
     if more is None or costs is None or gain is None or gain.value < PAYS:
         return None
     now = f"with {counted(view.workers, 'worker')}" if view.workers else "without workers"
@@ -281,15 +278,6 @@ def too_few_workers(view: View) -> Claim | None:
     )
 
 
-def _gain_of_more(view: View, more: Config) -> Gain | None:
-    """What more workers bring; reckoned where a trial beside others was too unsteady to tell."""
-    gain = gain_of(view, more)
-    if gain is None or gain.source != "measured" or gain.value >= PAYS or not view.is_noisy:
-        return gain
-    untold = (gain.estimate.high or gain.value) >= PAYS
-    return (predicted_gain(view, more, now=view.cores) if untold else None) or gain
-
-
 def more_workers(view: View) -> Config | None:
     """As many workers as would be enough for cores, main and step, where that is more than now."""
     costs = _making_costs(view)
@@ -310,17 +298,13 @@ def more_workers(view: View) -> Config | None:
     now = costs.rate(view.config, view.cores)
     if more is None or beside.rate(more, view.cores) < WORTH_TRYING * now:
         return None
-    return _best_for_script(view, more)
-
-
-def _best_for_script(view: View, most: Config) -> Config:
-    """The fewest of up to so many workers with which a script is about as fast as it can be."""
-    counts = {max(view.workers + 1, round(most.num_workers / _FEWER**n)) for n in range(32)}
-    configs = [view.having(num_workers=count) for count in sorted(counts)]
+    # The fewest with which a script is about as fast as it can be.
+    sizes = {max(view.workers + 1, round(more.num_workers / _FEWER**n)) for n in range(32)}
+    configs = [view.having(num_workers=count) for count in sorted(sizes)]
     told = ((each, script_gain(view, each, loop=True)) for each in configs)
     gains = [(each, gain.value) for each, gain in told if gain is not None]
     best = max((value for _, value in gains), default=0.0)
-    return next((each for each, value in gains if value >= _AS_FAST * best), most)
+    return next((each for each, value in gains if value >= _AS_FAST * best), more)
 
 
 def _making_costs(view: View) -> Costs | None:
@@ -405,13 +389,13 @@ def _waits(costs: Costs) -> bool:
 
 def _best_remedy(view: View, costs: Costs) -> tuple[Config | None, Gain | None]:
     """The configuration that brings most, or the bound of lighter batches."""
-    paying = []
-    for each in _receive_remedies(view):
-        gain = gain_of(view, each)
-        if gain is None or gain.value < WORTH_TRYING or (view.is_noisy and not gain.sure):
-            continue
-        if gain.source != "measured" or not gain.is_chance:
-            paying.append((each, gain))
+    tried = ((each, gain_of(view, each)) for each in _receive_remedies(view))
+    paying = [
+        (each, gain)
+        for each, gain in tried
+        if gain is not None and gain.value >= WORTH_TRYING and (gain.sure or not view.is_noisy)
+        if gain.source != "measured" or not gain.is_chance
+    ]
     if paying:
         return max(paying, key=lambda pair: pair[1].value)
     least_s = min(costs.receive.own_s, LEAST_RECEIVE_S)

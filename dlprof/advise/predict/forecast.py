@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -403,7 +404,6 @@ class _Search:
         most: int | None,
     ) -> None:
         self._depths = depths
-        self._limit = _MOST_WORKERS if most is None else most
         self._calibration = calibration
         self._base = base
         self._conditions = conditions
@@ -412,6 +412,10 @@ class _Search:
             for some in (False, True)
         }
         self._known: dict[tuple[int, int, float], float] = {}
+        # Beyond so many workers nothing more can be gained.
+        ample = dataclasses.replace(conditions, cores=float(_MOST_WORKERS), ranks=1)
+        plenty = max(8, math.ceil(_PLENTY * saturating_workers(calibration, base, ample)))
+        self._most = min(_MOST_WORKERS, _MOST_WORKERS if most is None else most, plenty)
 
     def config(self, workers: int, prefetch: int) -> Config:
         """The configuration of so many workers."""
@@ -438,9 +442,8 @@ class _Search:
         Asked as all else is: in the closed form workers are never at rest, and receiving from one
         that computes costs much.
         """
-        most = self._most()
-        fed = min(self.wait(most, depth, self._ample(most)) for depth in self._depths)
-        return min(fed, self.wait(0, 0, self._ample(0)))
+        fed = (self.wait(self._most, depth, self._ample(self._most)) for depth in self._depths)
+        return min(*fed, self.wait(0, 0, self._ample(0)))
 
     def fewest(self, allowed: float) -> tuple[int, int, int]:
         """The fewest cores, then workers, then queued batches that keep a wait.
@@ -451,7 +454,7 @@ class _Search:
         Returns:
             Workers, ``prefetch_factor`` and cores.
         """
-        most = self._most()
+        most = self._most
 
         def enough_workers(depth: int) -> int:
             return _first(lambda w: self.wait(w, depth, self._ample(w)) <= allowed, 1, most)
@@ -468,12 +471,6 @@ class _Search:
         workers = _first(lambda w: self.wait(w, depth, float(cores)) <= allowed, few, more)
         return workers, depth, cores
 
-    def _most(self) -> int:
-        """Workers beyond which nothing more can be gained."""
-        ample = dataclasses.replace(self._conditions, cores=float(_MOST_WORKERS), ranks=1)
-        useful = saturating_workers(self._calibration, self._base, ample)
-        return min(_MOST_WORKERS, self._limit, max(8, math.ceil(_PLENTY * useful)))
-
     def _ample(self, workers: int) -> float:
         """Cores that are never short, whatever runs at once."""
         where = self._conditions
@@ -482,17 +479,11 @@ class _Search:
 
 
 def _first(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """The least number from ``low`` to ``high`` for which something holds, by bisection.
+    """The least number from ``low`` to ``high`` for which something holds, else ``high``.
 
     Args:
         holds: False up to some number, true from there on.
         low: To begin with.
         high: The answer where it holds for none.
     """
-    while low < high:
-        middle = (low + high) // 2
-        if holds(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    return low + bisect.bisect_left(range(low, high), True, key=holds)
