@@ -7,7 +7,6 @@ lists them in the order in which they are shown.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 import statistics
 from collections.abc import Iterator, Sequence
@@ -70,16 +69,12 @@ def conditions(choice: Choice) -> Iterator[Reason]:
     trials, ids = choice.pick.trials, {"trials": choice.pick.trial_ids}
     once_s = typical(trial.transient_s for trial in trials) or 0.0
     if once_s >= TRANSIENT_S:
-        claim = (
-            "Its first batches are slower than its steady rate, which costs a training run "
-            f"{format_duration(once_s)} once"
-        )
+        claim = "Its first batches are slower than its steady rate, which costs a training run "
+        claim += f"{format_duration(once_s)} once"
         yield Reason(claim=claim, evidence={**ids, "transient_s": once_s})
-    warnings = itertools.chain.from_iterable(trial.warnings for trial in trials)
-    cut = next((text for text in warnings if text.startswith(CUT_SHORT_SIGN)), "")
-    if cut:
-        claim = f"Its rate may include warm-up: {cut}"
-        yield Reason(claim=claim, evidence=ids)
+    warnings = (text for trial in trials for text in trial.warnings)
+    for cut in [text for text in warnings if text.startswith(CUT_SHORT_SIGN)][:1]:
+        yield Reason(claim=f"Its rate may include warm-up: {cut}", evidence=ids)
 
 
 def unchecked(run: Run, pick: Config) -> Iterator[Reason]:

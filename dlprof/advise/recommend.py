@@ -95,13 +95,8 @@ def recommend(
             answer and there is none.
     """
     situation = Situation.of(run, constraints, machine, ghz=ghz)
-    kept = run.recommendation
-    if (
-        kept is not None
-        and kept.rates
-        and situation.as_measured
-        and kept.constraints == situation.constraints
-    ):
+    kept = run.recommendation if situation.as_measured else None
+    if kept is not None and kept.rates and kept.constraints == situation.constraints:
         return kept
     choice, limit_reasons = decide(run, situation)
     measured = choice.pick.measured
@@ -325,10 +320,16 @@ def _checks(run: Run, choice: Choice) -> Iterator[ToMeasure]:
     pairs = given.items() if isinstance(given, dict) else ()
     words = [f"--arg {shlex.quote(f'{name}={value}')}" for name, value in pairs]
     target = " ".join([shlex.quote(run.header.target.spec), *words])
+    limits, workers = situation.constraints, pick.config.num_workers
+    values = {0, workers // 2, workers, max(2, math.ceil(1.5 * workers))}
+    most = max(values) if limits.max_workers is None else limits.max_workers
+    counts = ",".join(map(str, sorted(value for value in values if value <= most)))
+    command = f"dlprof sweep {target} --num-workers {counts}"
+    command += f" --prefetch-factor {pick.config.prefetch_factor}" if workers else ""
+    command += "" if limits.step_s is None else f" --step-time {limits.step_s * 1000:g}ms"
+    command += f" --ranks {limits.ranks}" if limits.ranks > 1 else ""
     where = " there" if situation.extrapolated else ""
-    yield ToMeasure(
-        what=f"whether {pick.name} is the best{where}", command=f"{_sweep(target, choice)}{kept}"
-    )
+    yield ToMeasure(what=f"whether {pick.name} is the best{where}", command=f"{command}{kept}")
     if not situation.extrapolated:
         return
     yield ToMeasure(
@@ -347,22 +348,6 @@ def _checks(run: Run, choice: Choice) -> Iterator[ToMeasure]:
         what="how many cores other processes keep busy: give that with --neighbours",
         command="dlprof machine",
     )
-
-
-def _sweep(target: str, choice: Choice) -> str:
-    config, limits = choice.pick.config, choice.situation.constraints
-    values = {0, config.num_workers // 2, config.num_workers}
-    values.add(max(2, math.ceil(1.5 * config.num_workers)))
-    if limits.max_workers is not None:
-        values = {value for value in values if value <= limits.max_workers}
-    parts = [f"dlprof sweep {target} --num-workers {','.join(map(str, sorted(values)))}"]
-    if config.num_workers:
-        parts.append(f"--prefetch-factor {config.prefetch_factor}")
-    if limits.step_s is not None:
-        parts.append(f"--step-time {limits.step_s * 1000:g}ms")
-    if limits.ranks > 1:
-        parts.append(f"--ranks {limits.ranks}")
-    return " ".join(parts)
 
 
 def _kept(run: Run, pick: Config, present: Config | None) -> str:
@@ -388,8 +373,8 @@ def _nothing_measured(run: Run) -> NothingMeasuredError:
     wrong = next((failure for _, failure in failed if failure.kind in DATA_FAULTS), None)
     said, hint = "The run holds no trials", "Run the sweep again, or go on with --resume."
     if wrong is not None and len(failed) == len(run.trials):
-        said = "No settings give the right data, so there are none to recommend: "
-        return NothingMeasuredError(f"{said}{wrong.message}", hint=wrong.hint)
+        said = f"No settings give the right data, so there are none to recommend: {wrong.message}"
+        return NothingMeasuredError(said, hint=wrong.hint)
     if any(trial.batches_per_s is not None for trial in run.completed):
         said = "The samples in this target's batches can't be counted, so no rates can be compared"
         hint = "Have it yield tensors, or lists with one entry for each sample."

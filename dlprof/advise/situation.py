@@ -168,6 +168,10 @@ class Situation:
         steps = steps if step_s is None else (step_s, 0.0)
         known_s = (sum(steps) if by_model else whole_s) if step_s is None else step_s
         length, batches = _epoch_of(run)
+        mine_link, link = (
+            min((gpu.link_bytes_per_s for gpu in each.gpus if gpu.link_bytes_per_s), default=0.0)
+            for each in (header.machine, there)
+        )
         found = cls(
             constraints=dataclasses.replace(
                 asked, step_s=known_s or None, machine=there.hostname if other else asked.machine
@@ -185,7 +189,7 @@ class Situation:
             storage_bytes_per_s=storage_bytes_per_s,
             speed=speed,
             speed_error=speed_error(run.trials),
-            copy_scale=_copy_scale(header.machine, there),
+            copy_scale=mine_link / link if mine_link and link else 1.0,
             length=length,
             batches_per_epoch=batches,
             batch_size=None if run.calibration is None else run.calibration.batch_size,
@@ -297,15 +301,6 @@ def _epoch_of(run: Run) -> tuple[int | None, int | None]:
 def _positive(value: object) -> float | None:
     """A length of time; 0 is no step at all."""
     return float(value) if isinstance(value, int | float) and value > 0 else None
-
-
-def _copy_scale(here: Machine, there: Machine) -> float:
-    """How much longer a copy takes there, by the links' theory; 1 where one isn't known."""
-    mine, theirs = (
-        min((gpu.link_bytes_per_s for gpu in each.gpus if gpu.link_bytes_per_s), default=0.0)
-        for each in (here, there)
-    )
-    return mine / theirs if mine and theirs else 1.0
 
 
 def _notes(run: Run, asked: Constraints, there: Situation) -> Iterator[str]:

@@ -174,46 +174,35 @@ def auto_workers(usable_cores: float) -> tuple[int, ...]:
     return tuple(sorted(values))
 
 
-def _pins(
-    settings: SweepSettings, machine: Machine, *, has_accelerator: bool
-) -> tuple[tuple[bool, ...], list[LeftOut]]:
-    """The values of ``pin_memory``; without an accelerator only ``False`` means anything.
-
-    Nor is it tried unasked where memory is short: pinned memory can't be swapped out.
-    """
-    asked = settings.pin_memory or (False, True)
-    reason = None if settings.pin_memory else pin_hazard(machine)
-    if not has_accelerator:
-        reason = (
-            "there is no accelerator, so torch pins nothing and it would equal pin_memory=False"
-        )
-    if reason is None or True not in asked:
-        return asked, []
-    return (False,), [LeftOut(setting="pin_memory=True", reason=reason)]
-
-
 def _wanted(
     settings: SweepSettings, target: Target, machine: Machine, *, has_accelerator: bool
 ) -> tuple[list[Config], list[LeftOut]]:
-    """All combinations as asked for, illegal and equal ones among them, and what pinning isn't."""
+    """All combinations as asked for, illegal and equal ones among them, and what pinning isn't.
+
+    Without an accelerator only ``pin_memory=False`` means anything; nor is ``True`` tried unasked
+    where memory is short: pinned memory can't be swapped out.
+    """
     workers, most = settings.num_workers, settings.max_workers
     if workers is None:
         workers = auto_workers(machine.usable_cores)
         if most is not None and most < max(workers):
             workers = tuple(sorted({*workers, most}))
-    pins, left_out = _pins(settings, machine, has_accelerator=has_accelerator)
+    pins, left_out = settings.pin_memory or (False, True), list[LeftOut]()
+    unpinned = None if settings.pin_memory else pin_hazard(machine)
+    if not has_accelerator:
+        unpinned = "there is no accelerator, so torch pins nothing and it would equal "
+        unpinned += "pin_memory=False"
+    if unpinned is not None and True in pins:
+        pins, left_out = (False,), [LeftOut(setting="pin_memory=True", reason=unpinned)]
     own = target.own_config
-    axes: dict[str, tuple[object, ...]] = {
-        "num_workers": workers,
-        "prefetch_factor": settings.prefetch_factor or AUTO_PREFETCH_FACTORS,
-        "pin_memory": pins,
-        "persistent_workers": settings.persistent_workers or (False, True),
-        "batch_size": settings.batch_size or (None,),
-        "in_order": settings.in_order or (own is None or own.in_order,),
-        "start_method": settings.start_method or (None,),
-        "sharing_strategy": settings.sharing_strategy or (None,),
-        "worker_threads": settings.worker_threads or (None,),
+    unnamed: dict[str, tuple[object, ...]] = {
+        "prefetch_factor": AUTO_PREFETCH_FACTORS,
+        "persistent_workers": (False, True),
+        "in_order": (own is None or own.in_order,),
     }
+    names = [field.name for field in dataclasses.fields(Config)]
+    axes = {name: getattr(settings, name) or unnamed.get(name, (None,)) for name in names}
+    axes |= {"num_workers": workers, "pin_memory": pins}
     count = math.prod(len(values) for values in axes.values())
     if count > MAX_CONFIGS:
         raise UsageError(
@@ -259,15 +248,13 @@ def _canonical(config: Config) -> Config:
 
 def _merged(wanted: Iterable[Config], settings: SweepSettings) -> list[LeftOut]:
     """Says so where the user's own values can't be combined with ``num_workers=0``."""
-    named = {
-        "prefetch_factor": settings.prefetch_factor is not None,
-        "persistent_workers=True": settings.persistent_workers == (True,),
-        "in_order=False": settings.in_order == (False,),
-        "start_method": settings.start_method is not None,
-        "sharing_strategy": settings.sharing_strategy is not None,
-        "worker_threads": settings.worker_threads is not None,
-    }
-    names = [name for name, is_named in named.items() if is_named]
+    names = [
+        *(["prefetch_factor"] if settings.prefetch_factor is not None else []),
+        *(["persistent_workers=True"] if settings.persistent_workers == (True,) else []),
+        *(["in_order=False"] if settings.in_order == (False,) else []),
+    ]
+    others = ("start_method", "sharing_strategy", "worker_threads")
+    names += [name for name in others if getattr(settings, name) is not None]
     if not names or all(config.num_workers for config in wanted):
         return []
     reason = "they only mean something with workers, so num_workers=0 is measured without them"

@@ -148,8 +148,8 @@ def _verdict(ratio: Estimate, parts: Sequence[Part], *, alike: bool) -> str:
 
 def _difference(ratio: Estimate, *, alike: bool) -> str:
     """How much slower or faster B is, in a sentence."""
-    figures, low, high = f"{ratio.value:.2f}x", ratio.low or 0.0, ratio.high or math.inf
-    figures += f", 95% CI {low:.2f}-{high:.2f}"
+    figures = f"{ratio.value:.2f}x"
+    figures += f", 95% CI {ratio.low or 0.0:.2f}-{ratio.high or math.inf:.2f}"
     than = "slower" if ratio.value < 1 else "faster"
     if ratio.is_wide:
         text = f"B is {than} than A; too noisy to say by how much"
@@ -192,7 +192,14 @@ def _findings(parts: Sequence[Part], slow: SideInfo, fast: SideInfo) -> tuple[Fi
 def _cause(part: Part, slow: Config, fast: Config) -> tuple[FindingCode, Fix] | None:
     """The code and what would fix it; ``None`` for what no code is about."""
     if part.code == "settings":
-        return _settings_cause(slow, fast)
+        fewer = slow.num_workers < fast.num_workers
+        shallow = (slow.prefetch_factor or 0) < (fast.prefetch_factor or 0)
+        ordered: FindingCode | None = "order.blocking" if slow.in_order > fast.in_order else None
+        code: FindingCode | None = "prefetch.shallow" if shallow else ordered
+        if slow.num_workers != fast.num_workers:
+            code = "too_few_workers" if fewer else "too_many_workers"
+        text = f"Set what the faster run has: {fast.text}."
+        return code and (code, Fix(text=text, dataloader_kwargs=fast.dataloader_kwargs()))
     if part.code == "receive":
         pin, receive = (
             abs((part.b[name] or 0.0) - (part.a[name] or 0.0))
@@ -205,19 +212,6 @@ def _cause(part: Part, slow: Config, fast: Config) -> tuple[FindingCode, Fix] | 
         return "transfer.pageable", Fix(text=text, dataloader_kwargs={"pin_memory": True})
     found = KINDS[part.code].cause
     return None if found is None else (found[0], Fix(text=found[1]))
-
-
-def _settings_cause(slow: Config, fast: Config) -> tuple[FindingCode, Fix] | None:
-    fix = Fix(
-        text=f"Set what the faster run has: {fast.text}.",
-        dataloader_kwargs=fast.dataloader_kwargs(),
-    )
-    if slow.num_workers != fast.num_workers:
-        fewer = slow.num_workers < fast.num_workers
-        return "too_few_workers" if fewer else "too_many_workers", fix
-    if (slow.prefetch_factor or 0) < (fast.prefetch_factor or 0):
-        return "prefetch.shallow", fix
-    return ("order.blocking", fix) if slow.in_order and not fast.in_order else None
 
 
 def _exp(log: float) -> float:
