@@ -21,7 +21,7 @@ from dlprof.units import quoted
 
 if TYPE_CHECKING:
     from dlprof.advise.compare import Comparison
-    from dlprof.advise.predict.forecast import Feed, Forecast
+    from dlprof.advise.forecast import Feed, Forecast
     from dlprof.advise.situation import Situation
     from dlprof.machine.overview import Overview
     from dlprof.machine.profiles import MachineProfile
@@ -466,9 +466,9 @@ def predict(
     Raises:
         DlprofError: The run can't be read or holds no calibration, or a value can't be used.
     """
-    from dlprof.advise.predict.cells import base_config, configs_of, wanted_configs
-    from dlprof.advise.predict.forecast import feed as fewest
-    from dlprof.advise.predict.forecast import forecast
+    from dlprof.advise.candidates import base_config, configs_of, wanted_configs
+    from dlprof.advise.forecast import feed as fewest
+    from dlprof.advise.forecast import forecast
     from dlprof.advise.thresholds import FED_WAIT_FRACTION
 
     if max_wait is not None and not feed:

@@ -8,9 +8,14 @@ import shlex
 from collections.abc import Collection, Iterator, Sequence
 from typing import Literal
 
-from dlprof.advise.candidates import Candidate, gather, within_limits
+from dlprof.advise.candidates import (
+    Candidate,
+    base_config,
+    candidate_configs,
+    gather,
+    within_limits,
+)
 from dlprof.advise.choice import Choice, certify, choose, is_better, judge, unmeasured
-from dlprof.advise.predict.cells import base_config, candidate_configs
 from dlprof.advise.reasons import (
     CAVEATS,
     assumed,

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from dlprof.advise.predict.cells import most_workers
+from dlprof.advise.candidates import most_workers
 from dlprof.advise.situation import Situation
 from dlprof.advise.thresholds import PAYS
 from dlprof.engine.telling import sensible

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 
-from dlprof.advise.predict.forecast import Calibrated, Feed, Forecast, Row
+from dlprof.advise.forecast import Calibrated, Feed, Forecast, Row
 from dlprof.advise.thresholds import WITHIN
 from dlprof.advise.wrong_data import data_findings
 from dlprof.records import SCHEMA_VERSION, Config, Estimate, Run

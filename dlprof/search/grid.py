@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from typing import Literal
 
 from dlprof.records import Config, Plan, Trial
-from dlprof.search.plan import by_importance, expected_survivors
+from dlprof.search.space import by_importance, expected_survivors
 from dlprof.stats import (
     NEAR_LOG,
     PROBABILITY,

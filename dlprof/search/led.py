@@ -18,7 +18,7 @@ from dlprof.records import (
     TrialCost,
 )
 from dlprof.search.grid import Proposal
-from dlprof.search.plan import SHORTEST_TRIAL_S
+from dlprof.search.space import SHORTEST_TRIAL_S
 from dlprof.settings import SweepSettings, several_calibrations
 from dlprof.stats import NEAR
 

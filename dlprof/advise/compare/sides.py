@@ -11,10 +11,9 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from dlprof.advise.candidates import gather, has_rate
-from dlprof.advise.compare.parts import PartCode
 from dlprof.advise.situation import Situation
 from dlprof.advise.speeds import speeds_of
 from dlprof.advise.thresholds import SAME_STEP
@@ -22,6 +21,19 @@ from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.model import Means, rate_allowed
 from dlprof.records import Config, Estimate, Explanation, Run, RunHeader, StageName, Trial
 from dlprof.units import format_duration
+
+PartCode = Literal[
+    "cpu",
+    "cores",
+    "quota",
+    "neighbours",
+    "storage",
+    "receive",
+    "copy",
+    "step",
+    "settings",
+    "remainder",
+]
 
 _MOST_GROUPS = 20
 """Trials of one configuration are left out in at most so many groups, however many there are."""

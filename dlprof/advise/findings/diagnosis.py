@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
-from dlprof.advise.findings import machine, waiting, workers
+from dlprof.advise.findings import loader, machine
 from dlprof.advise.findings.claims import (
     AS_GOOD,
     Claim,
@@ -19,7 +19,7 @@ from dlprof.advise.findings.claims import (
     starts_s,
 )
 from dlprof.advise.findings.evidence import OTHERS, Evidence, View
-from dlprof.advise.findings.workers import MORE_PAY
+from dlprof.advise.findings.loader import MORE_PAY
 from dlprof.advise.thresholds import PAYS
 from dlprof.advise.wording import as_fast, between, severity_of
 from dlprof.advise.wrong_data import REPEATED, found_in
@@ -60,27 +60,27 @@ TABLE: tuple[Row, ...] = (
     Row("memory.shm", Place.BROKEN, machine.shared),
     Row("memory.limit", Place.BROKEN, machine.limit),
     Row("memory.growth", Place.BROKEN, machine.growth),
-    Row("consumer", Place.CONSUMER, workers.consumer),
+    Row("consumer", Place.CONSUMER, loader.consumer),
     Row("cpu.threads", Place.FAULT, machine.threads, machine.single_threaded),
     Row("cpu.affinity", Place.FAULT, machine.affinity),
     Row("cpu.quota", Place.FAULT, machine.quota),
     Row("cpu.oversubscribed", Place.FAULT, machine.oversubscribed, machine.enough_workers),
     Row("cpu.neighbours", Place.BEHIND, machine.neighbours),
-    Row("startup", Place.BEHIND, waiting.startup, waiting.kept_workers),
-    Row("main.sampler", Place.FAULT, workers.sampler),
-    Row("main.pin", Place.FAULT, workers.pin, workers.unpinned),
-    Row("main.receive", Place.FAULT, workers.receive, workers.lighter),
+    Row("startup", Place.BEHIND, loader.startup, loader.kept_workers),
+    Row("main.sampler", Place.FAULT, loader.sampler),
+    Row("main.pin", Place.FAULT, loader.pin, loader.unpinned),
+    Row("main.receive", Place.FAULT, loader.receive, loader.lighter),
     Row("transfer.pageable", Place.FAULT, machine.pageable, machine.pinned_copies),
     Row("transfer.link", Place.FAULT, machine.link),
     Row("gpu.neighbours", Place.BEHIND, machine.device_neighbours),
-    Row("order.blocking", Place.FAULT, waiting.order, waiting.unordered),
-    Row("prefetch.shallow", Place.FAULT, waiting.shallow, waiting.deeper),
-    Row("lock", Place.FAULT, waiting.lock),
-    Row("collate", Place.FAULT, workers.collate),
-    Row("too_few_workers", Place.SETTING, workers.too_few_workers, workers.more_workers),
-    Row("too_many_workers", Place.BEHIND, workers.too_many_workers, workers.fewer_workers),
-    Row("fetch.io", Place.NATURE, workers.fetch_io),
-    Row("fetch.cpu", Place.NATURE, workers.fetch_cpu),
+    Row("order.blocking", Place.FAULT, loader.order, loader.unordered),
+    Row("prefetch.shallow", Place.FAULT, loader.shallow, loader.deeper),
+    Row("lock", Place.FAULT, loader.lock),
+    Row("collate", Place.FAULT, loader.collate),
+    Row("too_few_workers", Place.SETTING, loader.too_few_workers, loader.more_workers),
+    Row("too_many_workers", Place.BEHIND, loader.too_many_workers, loader.fewer_workers),
+    Row("fetch.io", Place.NATURE, loader.fetch_io),
+    Row("fetch.cpu", Place.NATURE, loader.fetch_cpu),
 )
 """In the order in which equal causes are told: the rarer and graver first."""
 

@@ -10,7 +10,7 @@ from virtual_sweeps import Loader, Sweep, steady, sweep
 
 from dlprof.records import Config, TrialCost
 from dlprof.search.grid import Costs, Room
-from dlprof.search.plan import by_importance
+from dlprof.search.space import by_importance
 
 COMPUTING = Loader(batch_s=0.1, cpu_s=0.1)
 WAITING = Loader(batch_s=1.6)

@@ -8,9 +8,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dlprof.advise.candidates import breach
+from dlprof.advise.candidates import attainable, base_config, breach, saturating_workers, useful
 from dlprof.advise.choice import certify, choose, judge
-from dlprof.advise.predict.cells import attainable, base_config, saturating_workers, useful
 from dlprof.advise.situation import Situation, usable_calibration
 from dlprof.advise.speeds import Agreement, agreement, candidates_of, claims, predictions
 from dlprof.advise.thresholds import FED_WAIT_FRACTION
