@@ -237,7 +237,7 @@ _BEYOND = 1.5
 """More workers than would saturate everything else: batches that vary keep some of them idle."""
 
 _PREFETCH = (2, 4)
-_PREFETCH_OF_BURSTS = (2, 4, 8)
+PREFETCH_OF_BURSTS = (2, 4, 8)
 _BURSTS = 0.5
 """Coefficient of variation of a batch's cost from which deeper queues are worth a look."""
 
@@ -375,7 +375,7 @@ def useful(run: Run, configs: Iterable[Config]) -> tuple[Config, ...]:
 
 def auto_prefetch(calibration: Calibration) -> tuple[int, ...]:
     """Torch's default and twice it; deeper still where batches come in bursts."""
-    return _PREFETCH_OF_BURSTS if (calibration.cpu_cv or 0.0) > _BURSTS else _PREFETCH
+    return PREFETCH_OF_BURSTS if (calibration.cpu_cv or 0.0) > _BURSTS else _PREFETCH
 
 
 def auto_workers(

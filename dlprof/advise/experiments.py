@@ -11,8 +11,10 @@ from dlprof.advise.findings import Evidence, Experiment, Observation
 from dlprof.advise.findings.claims import measured_gain
 from dlprof.advise.findings.diagnosis import remedies
 from dlprof.advise.findings.evidence import View
-from dlprof.advise.findings.machine import ENOUGH_BATCHES, may_grow
+from dlprof.advise.findings.machine import may_grow
+from dlprof.advise.thresholds import ENOUGH_BATCHES
 from dlprof.records import BatchCosts, Config, TrialCost
+from dlprof.stats import NEAR
 
 __all__ = ["Allowance", "Experiment", "Observation", "propose"]
 
@@ -32,8 +34,6 @@ _MOST_VARIANTS = 4
 _VARIANTS_AT_ONCE = 3
 _BLOCKS = 2
 _NOISY_BLOCKS = 3
-_HOPELESS = 0.97
-"""A variant that brought less than this is not repeated."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +162,7 @@ def _verification(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
     room = max(0, _MOST_VARIANTS - len(tried))
     blocks = _NOISY_BLOCKS if view.is_noisy else _BLOCKS
     gains = ((config, measured_gain(view, config)) for config in tried)
-    again = [c for c, g in gains if g and g.value >= _HOPELESS and len(g.trials) < blocks]
+    again = [c for c, g in gains if g and g.value >= NEAR and len(g.trials) < blocks]
     configs = new[: min(room, _VARIANTS_AT_ONCE)] or again[:_VARIANTS_AT_ONCE]
     if not configs:
         return []

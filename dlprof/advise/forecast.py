@@ -8,7 +8,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dlprof.advise.candidates import attainable, base_config, breach, saturating_workers, useful
+from dlprof.advise.candidates import (
+    PREFETCH_OF_BURSTS,
+    attainable,
+    base_config,
+    breach,
+    saturating_workers,
+    useful,
+)
 from dlprof.advise.choice import certify, choose, judge
 from dlprof.advise.situation import Situation, usable_calibration
 from dlprof.advise.speeds import Agreement, agreement, candidates_of, claims, predictions
@@ -212,7 +219,6 @@ MISSING = {
 """Why a figure of a prediction is ``None``."""
 
 
-_DEPTHS = (2, 4, 8)
 _PLENTY = 3.0
 """Times the workers that the closed form asks for: more of them keep nothing better fed."""
 
@@ -306,9 +312,9 @@ def feed(
             "There is no training step to feed", hint="Give its length, as with --step-time 12ms."
         )
     base = base or base_config(run)
-    deepest = dataclasses.replace(base, num_workers=1, prefetch_factor=_DEPTHS[-1])
-    free = attainable(run, [deepest], {})[0].prefetch_factor == _DEPTHS[-1]
-    depths = _DEPTHS if free else _DEPTHS[:1]
+    deepest = dataclasses.replace(base, num_workers=1, prefetch_factor=PREFETCH_OF_BURSTS[-1])
+    free = attainable(run, [deepest], {})[0].prefetch_factor == PREFETCH_OF_BURSTS[-1]
+    depths = PREFETCH_OF_BURSTS if free else PREFETCH_OF_BURSTS[:1]
     most = Integrity.of(run).most_workers
     factor = 1.0
     for _ in range(2):  # how far off the model is depends on what is found

@@ -16,13 +16,13 @@ from dlprof.advise.choice import Choice
 from dlprof.advise.situation import neighbours_seen
 from dlprof.advise.speeds import cores_share
 from dlprof.advise.thresholds import (
-    CORES_ARE_THE_LIMIT,
     FED_WAIT_FRACTION,
     LEAST_CORES,
     SHARED,
+    STARVED,
     SURELY,
     TRANSIENT_S,
-    WANTS_CORES,
+    USED_UP,
     WITHIN,
     WORTH_TRYING,
 )
@@ -382,11 +382,11 @@ def _cores(choice: Choice) -> Iterator[Reason]:
     seen = [u for u in usages if u.own_cpu_cores is not None and u.available_cpu_cores]
     own = typical(each.own_cpu_cores for each in seen)
     available = typical(each.available_cpu_cores for each in seen)
-    if own is None or available is None or own < max(LEAST_CORES, CORES_ARE_THE_LIMIT * available):
+    if own is None or available is None or own < max(LEAST_CORES, USED_UP * available):
         return  # below the least it is a loader that waits, on a machine that neighbours fill
     waited = typical(each.run_queue_wait_fraction for each in seen)
-    whole_machine = own >= CORES_ARE_THE_LIMIT * choice.situation.machine.usable_cores
-    if waited is None or waited > WANTS_CORES or whole_machine:
+    whole_machine = own >= USED_UP * choice.situation.machine.usable_cores
+    if waited is None or waited > STARVED or whole_machine:
         claim = f"Cores are the limit: it used {own:.1f} of the {available:.1f} available"
         evidence = {"trials": choice.pick.trial_ids, "own_cpu_cores": own}
         yield Reason(claim=claim, evidence={**evidence, "available_cpu_cores": available})

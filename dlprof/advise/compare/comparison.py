@@ -22,6 +22,7 @@ from dlprof.advise.compare.sides import (
     side_of,
 )
 from dlprof.advise.speeds import product
+from dlprof.advise.thresholds import SHARED
 from dlprof.advise.wording import percent, severity_of
 from dlprof.advise.wrong_data import said_first
 from dlprof.records import Config, Estimate, Finding, FindingCode, Fix, Run
@@ -29,10 +30,6 @@ from dlprof.stats import t_quantile
 from dlprof.units import format_bytes, format_duration
 
 Figures = Mapping[str, Any]
-
-_SLOWED = 0.1
-"""Share of the cores that neighbours take on one side more than on the other from which a sample's
-CPU time may be theirs too."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +143,7 @@ def _seconds(text: str, name: str) -> Callable[[Figures, Figures], str]:
 def _cpu(a: Figures, b: Figures) -> str:
     text = _seconds("A sample takes {} of CPU time in A and {} in B", "cpu_s_per_sample")(a, b)
     one, two = ((side["other_cpu_cores"] or 0.0) / side["usable_cores"] for side in (a, b))
-    if abs(one - two) >= _SLOWED:
+    if abs(one - two) >= SHARED:
         text += (
             "; processes on the same cores may be a part of that: they share caches,"
             " hyper-threads and clock rate"
@@ -278,9 +275,6 @@ _LARGEST_LOG = 50.0
 _TWICE = 2.0
 """Ratio from which a factor reads better than a percentage."""
 
-_MOSTLY = 0.5
-"""Share of the difference from which one part counts as most of it."""
-
 _NOTHING = 1e-9
 """Parts of which rounding is all that is left are not shown; the rest adds up without them."""
 
@@ -393,7 +387,7 @@ def _verdict(ratio: Estimate, parts: Sequence[Part], *, alike: bool) -> str:
             f"{text} Most of it is not explained by what the runs hold: profile both to see more."
         )
     share = biggest.log_ratio.value / total
-    most = "Most of it is" if share >= _MOSTLY else "The biggest part is"
+    most = "Most of it is" if 2 * share >= 1 else "The biggest part is"
     named = f"{biggest.title} ({biggest.factor.value:.2f}x)"
     for part in others[:1]:
         if 2 * part.log_ratio.value / biggest.log_ratio.value >= 1 and part.code != "remainder":

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from dlprof.advise.candidates import gather, has_rate
 from dlprof.advise.situation import Situation
 from dlprof.advise.speeds import speeds_of
-from dlprof.advise.thresholds import SAME_STEP
+from dlprof.advise.thresholds import SAME_STEP, USED_UP
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.model import Means, rate_allowed
 from dlprof.records import Config, Estimate, Explanation, Run, RunHeader, StageName, Trial
@@ -271,9 +271,6 @@ def _of_machines(one: RunHeader, two: RunHeader) -> Iterator[str]:
 _WITH_NEIGHBOURS = 0.2
 """Share of the CPUs that neighbours keep busy from which waiting for a core is put down to them."""
 
-_USED_UP = 0.9
-"""Share of the available cores that a loader uses which has all that it gets."""
-
 _USAGE = (
     *("own_cpu_cores", "available_cpu_cores", "other_cpu_cores", "run_queue_wait_fraction"),
     *("throttled_fraction", "cache_hit_fraction", "read_bytes_per_s"),
@@ -518,9 +515,9 @@ def _without_run_queue(costs: Costs, figures: Mapping[str, Any]) -> Costs:
     own: float = figures["own_cpu_cores"]
     quota, others = figures["quota_cores"], figures["other_cpu_cores"]
     wanted = min(costs.affinity, costs.demand)
-    if quota is not None and own >= _USED_UP * quota:
+    if quota is not None and own >= USED_UP * quota:
         return dataclasses.replace(costs, quota_stretch=max(1.0, wanted / bounded(quota)))
-    if others is None or own < _USED_UP * (costs.affinity - others):
+    if others is None or own < USED_UP * (costs.affinity - others):
         return costs
     left = max(_LEAST_CORES, costs.affinity - others)
     return dataclasses.replace(costs, neighbour_stretch=max(1.0, wanted / left))

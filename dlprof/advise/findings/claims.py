@@ -12,29 +12,13 @@ import dataclasses
 import enum
 import math
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
+from dlprof.advise import thresholds as at
 from dlprof.advise.findings.evidence import Costs, Script, View
-from dlprof.advise.thresholds import PAYS
 from dlprof.model import relative_error
 from dlprof.records import Config, Estimate, Fix, Trial, WatchedLoader
 from dlprof.stats import believe, observe
-
-_BOUND_LOG_SD = 0.12
-"""How far the closed form is off: 5 to 6 % in the median and 40 % at the 90th percentile (FIELD
-section 5), so that a ratio of two of its figures is given twice this to each side."""
-
-_HALF_OF_CORES, _SLOWER = 0.5, 0.66
-"""Share of the cores from which those that are busy slow each other down, as the CPUs of virtual
-machines are mostly halves of cores; and by how much for each further share: with all of them busy
-computing takes a third longer than with half. Of three scripts beside their steps, on 2 such CPUs,
-loops became 1.46, 1.47 and 1.47 times as fast where 1.98, 1.99 and 1.94 had been predicted."""
-
-_NO_LOSS = 0.9
-"""Lower end of the interval of a gain, below which it may as well be chance."""
-
-AS_GOOD = 0.95
-"""Speed with fewer workers from which they are worth it for the memory that they don't take."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,12 +48,12 @@ class Gain:
 
         On a busy machine intervals are wide; what was better each time it was tried counts too.
         """
-        return self.value >= PAYS and not self.is_chance
+        return self.value >= at.PAYS and not self.is_chance
 
     @property
     def is_chance(self) -> bool:
         """Whether it may as well be none."""
-        return max(self.estimate.low or 0.0, self.worst or 0.0) < _NO_LOSS
+        return max(self.estimate.low or 0.0, self.worst or 0.0) < at.NO_LOSS
 
     @property
     def sure(self) -> bool:
@@ -102,8 +86,8 @@ def gain_of(view: View, config: Config) -> Gain | None:
         return gain
     step_s = costs.step_s * (1.0 if script.step_cores is None else script.step_cores)
     now = (costs.cpu_s + step_s) / costs.period_s / view.cores
-    more = max(min(1.0, now * gain.value), _HALF_OF_CORES) - max(min(1.0, now), _HALF_OF_CORES)
-    slower = gain.estimate.times(1 / (1 + _SLOWER * max(0.0, more)))
+    more = max(min(1.0, now * gain.value), at.HALF_OF_CORES) - max(min(1.0, now), at.HALF_OF_CORES)
+    slower = gain.estimate.times(1 / (1 + at.SLOWER * max(0.0, more)))
     return dataclasses.replace(gain, estimate=dataclasses.replace(slower, high=gain.estimate.high))
 
 
@@ -175,7 +159,7 @@ def predicted_gain(
     alike = bool(config.num_workers) is bool(view.workers)
     most = 2 * relative_error(predict.calibration) if alike else math.inf
     one, two = (
-        math.log(rate.high / rate.low) / 2 if rate.low and rate.high else _BOUND_LOG_SD
+        math.log(rate.high / rate.low) / 2 if rate.low and rate.high else at.BOUND_LOG_SD
         for rate in (after.batches_per_s, before.batches_per_s)
     )
     half = max(min(most, math.hypot(one, two)), abs(one - two))
@@ -195,7 +179,7 @@ def costs_for(view: View, config: Config) -> Costs | None:
 
 def bound(ratio: float) -> Gain:
     """A gain by bounds alone."""
-    return _gain("bound", ratio, 2 * _BOUND_LOG_SD)
+    return _gain("bound", ratio, 2 * at.BOUND_LOG_SD)
 
 
 def _gain(source: Literal["model", "bound"], value: float, half: float) -> Gain:
@@ -290,36 +274,6 @@ def fixed(now: Config, fix: Fix | None) -> Config | None:
     return dataclasses.replace(now, **chosen).canonical()
 
 
-_STARTS_CPU_S: Final = {"fork": 0.035, "forkserver": 1.8, "spawn": 1.4}
-"""CPU seconds to start a worker and to end it, by start method: a fork as ``os.times`` has it, of a
-script that has loaded torch; the others from FIELD section 1, where torch is imported once more."""
-
-_STARTING: Final = {"fork": 2}
-_MOST_STARTING = 4
-"""Workers that start at once: the main process starts one after the other, and a fork is short."""
-
-RESET_S = 0.002
-"""Turn of an epoch with workers that persist: 0.3 to 2 ms (FIELD section 1)."""
-
-_START_FACTOR = 2.0
-"""How far off the time of a start may be, to either side."""
-
-_LEAST_LOG = 0.15
-"""How far off a promise is at least: two runs of one script differ by as much."""
-
-_LIMITED = 0.9
-"""Share of a loop's period that making a batch takes, from which making batches is the limit."""
-
-_PARALLEL = 1.2
-"""Cores that a step keeps busy, from which several threads compute in it."""
-
-_MORE = 0.25
-"""Share of the cores that workers would take beyond what they take now, from which a step of
-several threads on the same cores slows down: each of its parts waits for the last of its threads,
-and that one for a worker's turn to end. Measured on 2 cores: a step of 1.6 ms took 10 ms beside
-2 workers that compute, and 47 ms where another process ran as well."""
-
-
 def script_gain(view: View, config: Config, *, loop: bool = False) -> Estimate | None:
     """Time of the whole script now over that with another configuration.
 
@@ -345,12 +299,13 @@ def script_gain(view: View, config: Config, *, loop: bool = False) -> Estimate |
             return None
         low, high = gain.estimate.low or gain.value, gain.estimate.high or gain.value
         factors = (gain.value, max(1e-3, low), high)
+    startings = (1.0, at.START_FACTOR, 1 / at.START_FACTOR)
     now_s = script.loop_s if loop else script.wall_s
     value, low, high = (
         now_s / (now_s - script.loop_s + _loop_after_s(view, script, config, factor, starting))
-        for factor, starting in zip(factors, (1.0, _START_FACTOR, 1 / _START_FACTOR), strict=True)
+        for factor, starting in zip(factors, startings, strict=True)
     )
-    widened = math.exp(_LEAST_LOG)
+    widened = math.exp(at.LEAST_LOG)
     return Estimate(value=value, low=min(low, value / widened), high=max(high, value * widened))
 
 
@@ -360,13 +315,13 @@ def competes(view: View, config: Config) -> bool:
     if script is None or not config.num_workers or costs is None:
         return False
     threads = script.step_threads
-    if threads is not None and threads < _PARALLEL:
+    if threads is not None and threads < at.PARALLEL:
         return False
     making = costs.making
     busy = making.cpu_s / making.own_s if making.own_s > 0 else 1.0
     after = min(config.num_workers * busy, view.cores)
     now = min(view.demand, view.cores) if view.workers else 0.0
-    return config.num_workers != view.workers and after - now > _MORE * view.cores
+    return config.num_workers != view.workers and after - now > at.CROWDS_STEP * view.cores
 
 
 def crowds(view: View) -> bool:
@@ -412,9 +367,9 @@ def starts_s(view: View, script: Script, config: Config, starting: float = 1.0) 
     starts = max(1, loader.made) if config.persistent_workers else epochs
     after, now = (each.start_method or script.start_method for each in (config, view.config))
     if view.workers and after == now and loader.startup_s is not None:  # by what was seen
-        seen_s = max(RESET_S, loader.startup_s - _first_s(view))
+        seen_s = max(at.RESET_S, loader.startup_s - _first_s(view))
         start_s *= seen_s / _start_s(view, script, view.config)
-    restart_s = RESET_S if config.num_workers else 0.0
+    restart_s = at.RESET_S if config.num_workers else 0.0
     return starts * starting * start_s + max(0, epochs - starts) * restart_s
 
 
@@ -430,8 +385,8 @@ def _start_s(view: View, script: Script, config: Config) -> float:
     workers, method = config.num_workers, config.start_method or script.start_method
     if not workers:
         return 0.0
-    each_s = _STARTS_CPU_S.get(method, _STARTS_CPU_S["spawn"])
-    at_once = min(workers, _STARTING.get(method, _MOST_STARTING))
+    each_s = at.STARTS_CPU_S.get(method, at.STARTS_CPU_S["spawn"])
+    at_once = min(workers, at.STARTING.get(method, at.MOST_STARTING))
     share = at_once / max(view.cores, at_once + min(view.others, view.cores))
     return workers * each_s / (share * view.cores)
 
@@ -450,7 +405,7 @@ def _epoch_s(view: View, loader: WatchedLoader, config: Config, factor: float) -
     at_once = cpu_s * config.num_workers / max(1e-12, own_s) / view.cores
     first_s = costs.making.io_s + cpu_s * max(1.0, at_once)
     limit_s = max(own_s / config.num_workers, cpu_s / view.cores)
-    if limit_s < _LIMITED * period_s:
+    if limit_s < at.USED_UP * period_s:
         return first_s + batches * period_s - (period_s - step_s)
     rounds = math.ceil(batches / config.num_workers)  # of batches that come at once
     return max(first_s, rounds * config.num_workers * period_s) + step_s

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 from dlprof.advise.findings import loader, machine
 from dlprof.advise.findings.claims import (
-    AS_GOOD,
     Claim,
     Place,
     changed,
@@ -18,9 +17,9 @@ from dlprof.advise.findings.claims import (
     script_gain,
     starts_s,
 )
-from dlprof.advise.findings.evidence import OTHERS, Evidence, View
+from dlprof.advise.findings.evidence import Evidence, View
 from dlprof.advise.findings.loader import MORE_PAY
-from dlprof.advise.thresholds import PAYS
+from dlprof.advise.thresholds import AS_GOOD, OTHERS, PAYS
 from dlprof.advise.wording import as_fast, between, severity_of
 from dlprof.advise.wrong_data import REPEATED, found_in
 from dlprof.records import (

@@ -13,6 +13,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
+from dlprof.advise import thresholds as at
 from dlprof.model import Conditions, Means, predict_all, rate_allowed
 from dlprof.records import (
     Calibration,
@@ -29,12 +30,6 @@ from dlprof.records import (
     Usage,
     WatchedLoader,
 )
-
-_NO_CORES = 0.01
-
-_ASIDE = 0.1
-"""Share of a loader's waits in other threads or inside of other loaders' waits, from which they
-don't add up to the script's time."""
 
 Role = Literal["present", "calibration", "cold", "variant"]
 """``present``: the configuration that is explained; ``calibration``: few workers, for the model;
@@ -127,7 +122,7 @@ class Foresight:
         """
         key = (config, cores)
         if key not in self.asked:
-            conditions = dataclasses.replace(self.conditions, cores=max(cores, _NO_CORES))
+            conditions = dataclasses.replace(self.conditions, cores=max(cores, _LEAST_CORES))
             try:
                 self.asked[key] = predict_all(self.calibration, (config,), conditions)[0]
             except ValueError:
@@ -161,8 +156,8 @@ class Script:
     @property
     def adds_up(self) -> bool:
         """Whether the loader's loop is a part of the script's time by itself."""
-        seen = self.loader
-        alone = seen.consumers <= 1 and seen.nested_s + seen.background_s <= _ASIDE * seen.waited_s
+        seen, aside_s = self.loader, self.loader.nested_s + self.loader.background_s
+        alone = seen.consumers <= 1 and aside_s <= at.ASIDE * seen.waited_s
         timed = seen.wait is not None and seen.step is not None
         return timed and alone and self.loop_s <= self.wall_s
 
@@ -404,9 +399,6 @@ def _work(stage: Stage) -> Work:
     return Work(stage.cpu_s, io_s, queue_s)
 
 
-_UNSTEADY = 1.5
-"""The fastest of a configuration's trials over the slowest, from which one was disturbed."""
-
 _USAGE = (
     *("own_cpu_cores", "available_cpu_cores", "other_cpu_cores", "other_runnable"),
     *("run_queue_wait_fraction", "throttled_fraction"),
@@ -448,47 +440,6 @@ _FIGURES: Final = {
 Limit = Literal["consumer", "main", "pin", "workers", "waiting", "unknown"]
 """``workers``: making batches (in main, without workers); ``waiting``: nobody is busy enough, so
 that they wait for each other."""
-
-_CONSUMER_WAITS = 0.1
-"""A consumer that waits less than this is not held up: receiving a batch takes main itself
-several hundredths of a step of 5 ms, whatever the loader's settings."""
-
-_MAIN_SHARE = 0.6
-"""Share of the consumer's wait that is main's own work, from which main is the limit."""
-
-_NOISY_WAITS = 0.15
-"""The same on a machine that others disturb."""
-
-_OWN_SHARE = 0.3
-_FAR_MORE = 1.3
-"""Main's work for a batch over that of the others', from which it is the limit."""
-
-BUSY = 0.75
-"""Share of time in which a resource works, from which it is the limit."""
-
-_OWN_THREADS = 3
-"""Threads of a worker that computes in one: itself, its feeder, and the one that hands descriptors
-over."""
-
-_LEAST_CPU_S = 0.0015
-"""CPU of the other threads for one batch, below which it is the feeder's: pickling a batch of
-twenty tensors takes half of that."""
-
-_LEAST_PART = 0.15
-"""The same over what making a batch takes, its waiting too: threads that are idle for most of a
-worker's time compete for nothing."""
-
-_SHM_ROOM = 0.8
-"""Share of /dev/shm that full queues may take."""
-
-OTHERS = 0.15
-"""Share of the usable cores that others may keep busy before they count, as in a trial's noise."""
-
-STARVED = 0.1
-"""Share of making a batch spent waiting for a core, from which cores are short."""
-
-HELPERS = 0.25
-"""CPU of a worker's other threads over that of the one that fetches, from which they count."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -602,7 +553,7 @@ class View:
     def fits_shared_memory(self, config: Config) -> bool:
         """Whether that finds room, as far as it is known."""
         room, held = self.evidence.machine.shm_available_bytes, self.shared_bytes(config)
-        return room is None or held is None or held <= _SHM_ROOM * room
+        return room is None or held is None or held <= at.SHM_ROOM * room
 
     @property
     def others(self) -> float:
@@ -618,7 +569,7 @@ class View:
     @property
     def disagrees(self) -> bool:
         """Whether the configuration's own trials differ by more than they do by themselves."""
-        return self.unsteady >= _UNSTEADY
+        return self.unsteady >= at.UNSTEADY
 
     @property
     def unsteady(self) -> float:
@@ -649,7 +600,7 @@ class View:
     @property
     def limit(self) -> Limit:
         """The resource that sets the rate: settled first, so that no two causes claim one time."""
-        held_up = _NOISY_WAITS if self.is_noisy else _CONSUMER_WAITS
+        held_up = at.NOISY_WAITS if self.is_noisy else at.CONSUMER_WAITS
         if self.evidence.has_step and self.wait is not None and self.wait <= held_up:
             return "consumer"
         costs = self.costs
@@ -659,15 +610,15 @@ class View:
             return "workers"
         pinning = costs.pin_s / max(1e-12, costs.period_s)
         main, busy = self.main_share, self.busy or 0.0
-        if pinning >= BUSY and pinning >= main:
+        if pinning >= at.BUSY and pinning >= main:
             return "pin"
         # Main's work against each worker's and that of all cores, as it would be with cores at
         # hand, so that it shows on a crowded machine too.
         each_s = (costs.making.own_s + costs.put_cpu_s) / self.workers
-        far_more = costs.main_s >= _FAR_MORE * max(each_s, costs.cpu_s / self.cores)
-        if (main >= _MAIN_SHARE and main > busy) or (far_more and main >= _OWN_SHARE):
+        far_more = costs.main_s >= at.FAR_MORE * max(each_s, costs.cpu_s / self.cores)
+        if (main >= at.MAIN_SHARE and main > busy) or (far_more and main >= at.MAIN_OWN_SHARE):
             return "main"
-        return "workers" if busy >= BUSY else "waiting"
+        return "workers" if busy >= at.BUSY else "waiting"
 
     @property
     def main_share(self) -> float:
@@ -692,7 +643,7 @@ class View:
         making, put_s = costs.making, costs.put_cpu_s
         active = max(1, self.workers - self.idle_workers)
         # A feeder pickles in turns with the thread that fetches; a pool of threads runs beside it.
-        beside = self.helpers_share >= HELPERS
+        beside = self.helpers_share >= at.HELPERS
         return active * (making.cpu_s + put_s) / (making.own_s + (0.0 if beside else put_s))
 
     @property
@@ -707,10 +658,10 @@ class View:
         costs = self.costs
         if costs is None or self.explained is None or costs.making.cpu_s <= 0:
             return 0.0
-        if costs.put_cpu_s < max(_LEAST_CPU_S, _LEAST_PART * costs.making.own_s):
+        if costs.put_cpu_s < max(at.LEAST_CPU_S, at.LEAST_PART * costs.making.own_s):
             return 0.0  # a feeder's pickling, or next to nothing beside what the worker waits for
         watched = self.config.start_method in ("spawn", "forkserver")  # by a thread of dlprof's
-        many = self.most_threads > _OWN_THREADS + watched
+        many = self.most_threads > at.OWN_THREADS + watched
         return costs.put_cpu_s / costs.making.cpu_s if many else 0.0
 
     def having(self, **changes: Any) -> Config:

@@ -7,9 +7,8 @@ import math
 import statistics
 from typing import Any
 
+from dlprof.advise import thresholds as at
 from dlprof.advise.findings.claims import (
-    AS_GOOD,
-    RESET_S,
     Claim,
     Gain,
     Place,
@@ -21,39 +20,12 @@ from dlprof.advise.findings.claims import (
     predicted_gain,
     script_gain,
 )
-from dlprof.advise.findings.evidence import BUSY, HELPERS, STARVED, Costs, View, Work
+from dlprof.advise.findings.evidence import Costs, View, Work
 from dlprof.advise.findings.machine import used_gpu
-from dlprof.advise.thresholds import PAYS, WORTH_TRYING
 from dlprof.advise.wording import percent
 from dlprof.records import BatchCosts, Config, Trial
-from dlprof.stats import typical
+from dlprof.stats import NEAR, typical
 from dlprof.units import counted, format_duration
-
-_HELD_UP, _PILE = 0.4, 1.0
-"""Batches that lie ready and out of turn, from which order may hold the loader up; and from which
-it shows that it does."""
-
-_FAR_SLOWER = 4.0
-_FEWEST = 20
-_TAIL = 0.05
-"""Share of all batches' own time that lies beyond twice the usual, from which some are slow: it is
-a quarter where 3 % of them take 15 times as long, and next to nothing where all are alike."""
-
-_NEARLY, _HALF = 0.93, 0.6
-"""Share of the gain of deeper queues that giving up the order must reach: without a pile to be
-seen, and with one."""
-
-_FULLY_BUSY = 0.92
-_DEEP, _DEEPEST = 8, 16
-_MORE_WAITING = 0.4
-"""Growth of waiting in ``__getitem__`` over that with one worker, as a share of making a batch,
-from which workers wait for each other."""
-
-_SHARED = 0.7
-"""Speed-up by workers over their number, above which they don't hold each other up."""
-
-_READS = 0.2
-"""Bytes read from storage over bytes of batches, from which waiting may be for storage."""
 
 
 def order(view: View) -> Claim | None:
@@ -63,15 +35,22 @@ def order(view: View) -> Claim | None:
         return None
     # Whether finished batches lie out of turn, and single ones take far longer than most.
     lying = hold_up.mean_s / max(1e-12, view.costs.period_s) if view.costs is not None else 0.0
-    piles = lying >= _PILE and fetch is not None and fetch.max_s >= _FAR_SLOWER * fetch.median_s
+    piles = lying >= at.PILE and fetch is not None and fetch.max_s >= at.FAR_SLOWER * fetch.median_s
     gain = gain_of(view, free)
-    if piles and gain is not None and not gain.pays and (gain.estimate.high or gain.value) >= PAYS:
+    if (
+        piles
+        and gain is not None
+        and not gain.pays
+        and (gain.estimate.high or gain.value) >= at.PAYS
+    ):
         # Slow batches are few: a trial too short to rule out that it pays has its luck.
         gain = predicted_gain(view, free)
     deep = deeper(view)
     other = None if deep is None else gain_of(view, deep)
     # Deeper queues help against order and against bursts.
-    least = 0.0 if other is None else (_HALF if piles else _NEARLY) * other.value
+    least = (
+        0.0 if other is None else (at.HALF_AS_GOOD if piles else at.NEARLY_AS_GOOD) * other.value
+    )
     if gain is None or not gain.pays or gain.value < least:
         return None
     slow, samples = "", None if view.explained is None else view.explained.samples
@@ -105,16 +84,16 @@ def _has_tail(rows: BatchCosts) -> bool:
     and in any order.
     """
     own_s = [cpu_s + io_s for cpu_s, io_s in zip(rows.cpu_s, rows.io_s, strict=True)]
-    if len(own_s) < _FEWEST:
+    if len(own_s) < at.FEWEST:
         return True
     usual_s = statistics.median(own_s)
     beyond_s = math.fsum(max(0.0, each - 2 * usual_s) for each in own_s)
-    return beyond_s >= _TAIL * math.fsum(own_s)
+    return beyond_s >= at.TAIL * math.fsum(own_s)
 
 
 def _idles(view: View) -> bool:
     """Whether workers idle although the consumer waits for them."""
-    return view.limit in ("workers", "waiting") and (view.busy or 0.0) < _FULLY_BUSY
+    return view.limit in ("workers", "waiting") and (view.busy or 0.0) < at.FULLY_BUSY
 
 
 def unordered(view: View) -> Config | None:
@@ -124,7 +103,7 @@ def unordered(view: View) -> Config | None:
         return None
     if view.explained is not None and not _has_tail(view.explained.costs):
         return None
-    held = hold_up.mean_s >= _HELD_UP * costs.period_s
+    held = hold_up.mean_s >= at.HELD_UP * costs.period_s
     return view.having(in_order=False) if held and _idles(view) else None
 
 
@@ -136,7 +115,7 @@ def shallow(view: View) -> Claim | None:
     step, told = view.stage("step"), view.explained
     bursts = told is None or _has_tail(told.costs)
     bursts = bursts or (step is not None and step.mean_s >= 2 * step.median_s > 0)
-    if (view.is_noisy or view.starved >= STARVED) and not bursts:
+    if (view.is_noisy or view.starved >= at.STARVED) and not bursts:
         return None  # it is others who come in bursts
     gain, wait = gain_of(view, deep), view.stage("wait")
     if gain is None or not gain.pays or gain.source == "bound":
@@ -162,9 +141,9 @@ def shallow(view: View) -> Claim | None:
 def deeper(view: View) -> Config | None:
     """Four times the prefetch, and 8 at least, where workers idle although the consumer waits."""
     now = view.config.prefetch_factor
-    if not view.workers or now is None or now >= _DEEPEST or not _idles(view):
+    if not view.workers or now is None or now >= at.DEEPEST or not _idles(view):
         return None
-    config = view.having(prefetch_factor=min(_DEEPEST, max(_DEEP, 4 * now)))
+    config = view.having(prefetch_factor=min(at.DEEPEST, max(at.DEEP, 4 * now)))
     return config if view.fits_shared_memory(config) else None
 
 
@@ -178,11 +157,11 @@ def lock(view: View) -> Claim | None:
         return None
     making, free = costs.making, alone.making
     grown_s = min(making.io_s - free.io_s, costs.usual_io_s - alone.usual_io_s)
-    faster = free.own_s > _SHARED * making.own_s
-    from_storage = view.batch_bytes and read >= _READS * view.batch_bytes * (view.rate or 0.0)
-    if faster or from_storage or grown_s < _MORE_WAITING * making.own_s:
+    faster = free.own_s > at.SPEEDS_UP * making.own_s
+    from_storage = view.batch_bytes and read >= at.READS * view.batch_bytes * (view.rate or 0.0)
+    if faster or from_storage or grown_s < at.MORE_WAITING * making.own_s:
         return None
-    if view.helpers_share >= HELPERS:
+    if view.helpers_share >= at.HELPERS:
         return None  # they wait for threads of their own
     alike = dataclasses.replace(
         costs, fetch=alone.fetch, collate=alone.collate, put_cpu_s=alone.put_cpu_s
@@ -204,17 +183,6 @@ def lock(view: View) -> Claim | None:
 loader = DataLoader(dataset, worker_init_fn=open_own, ...)""",
         gain=bound(max(1.0, alike.rate(view.config, view.available) * costs.period_s)),
     )
-
-
-_SHARE, _LEADS = 0.15, 0.3
-"""Share of an epoch's time that goes to starting workers, from which it is worth a word; and from
-which it comes before what it explains."""
-
-_FORK_S = 0.05
-"""Start of a few workers by fork (FIELD section 1)."""
-
-_SLOW_START_S = 2.0
-"""A start that takes longer is worth a word even where workers persist."""
 
 
 def startup(view: View) -> Claim | None:
@@ -261,7 +229,7 @@ def _turn(view: View) -> tuple[float, float]:
     turn_s, epoch_s = _median_turn(trials), view.epoch_batches / view.rate
     if view.config.persistent_workers:
         turn_s = typical(trial.startup_s for trial in trials)
-        turn_s = turn_s if (turn_s or 0.0) >= _SLOW_START_S else None
+        turn_s = turn_s if (turn_s or 0.0) >= at.SLOW_START_S else None
         epoch_s *= 1.0 if script is None else script.epochs_per_start
     if turn_s is None:
         return 0.0, 0.0
@@ -277,12 +245,12 @@ def _median_turn(trials: tuple[Trial, ...]) -> float | None:
 
 def starting_leads(view: View) -> bool:
     """Whether starting workers takes so much of an epoch that it comes before what it explains."""
-    return bool(view.workers) and _turn(view)[1] >= _LEADS
+    return bool(view.workers) and _turn(view)[1] >= at.START_LEADS
 
 
 def kept_workers(view: View) -> Config | None:
     """Workers that persist, or that start by fork where they do; where starting costs enough."""
-    if not view.workers or _turn(view)[1] < _SHARE:
+    if not view.workers or _turn(view)[1] < at.START_SHARE:
         return None
     if not view.config.persistent_workers:
         return view.having(persistent_workers=True)
@@ -300,9 +268,9 @@ def _gain(view: View, kept: Config, share: float, turn_s: float) -> Gain:
         return tried
     persist, script = view.config.persistent_workers, view.evidence.script
     variants = tuple(t for t in view.evidence.plain("variant") if t.config == kept)
-    left_s = _FORK_S if persist else _median_turn(variants)
+    left_s = at.FORK_S if persist else _median_turn(variants)
     if left_s is None:
-        left_s = RESET_S + (view.costs.making.own_s if view.costs else 0.0)
+        left_s = at.RESET_S + (view.costs.making.own_s if view.costs else 0.0)
     left = share * min(1.0, left_s / max(1e-12, turn_s))
     if script is not None and not persist:
         left += (share - left) / max(1, script.loader.epochs)  # the first start is left
@@ -310,34 +278,6 @@ def _gain(view: View, kept: Config, share: float, turn_s: float) -> Gain:
 
 
 MORE_PAY = "More workers would pay"
-_LARGE_SHARE, _COLLATE_SHARE = 0.3, 0.5
-"""Share of making a batch from which its samples, and from which collating, is worth a word."""
-
-LEAST_RECEIVE_S, _LEAST_PUT_S = 0.0003, 0.0001
-"""What main takes to receive one tensor from a worker (FIELD section 1), and a worker to put it."""
-
-_HARDLY_BUSY, _HALF_BUSY = 0.35, 0.5
-"""Workers that are busy for less hold nobody up, whatever they do: as they are, and beside a step,
-which they could then feed at twice its speed. Of many, half are then too many."""
-
-_MOST_WORKERS, _PER_CORE = 16, 4
-"""Workers, and workers for each core, beyond which no more are proposed, however much they wait."""
-
-_FEWER, _AS_FAST = 1.15, 0.97
-"""Steps in which numbers of workers are tried on a whole script, and the share of the best gain
-that fewer are taken for: each of them costs memory and a start."""
-
-_KERNELS = 0.7
-"""Share of time with any kernel on the device, below which a step doesn't keep it busy."""
-
-_LIGHT_S = 0.0025
-"""Receiving that takes less, of few tensors, is what any batch from a worker takes: 0.3 ms for
-one tensor and 0.9 ms for five on a quiet machine (FIELD section 1), 1.1 ms for one seen on a slow
-and busy one."""
-
-FEW_TENSORS = 4
-_FAR_TOO_MANY, _MANY = 4, 8
-"""Times the workers needed, and workers, from which a loader that keeps up is worth a word."""
 
 
 def consumer(view: View) -> Claim | None:
@@ -348,7 +288,7 @@ def consumer(view: View) -> Claim | None:
     gpu, idle = used_gpu(view), ""
     active = None if gpu is None else gpu.kernel_active_fraction
     # A step of stated length is none of the user's: what it does says nothing.
-    if active is not None and active < _KERNELS and view.evidence.step_s <= 0:
+    if active is not None and active < at.KERNELS and view.evidence.step_s <= 0:
         idle = (
             f" The device ran kernels only {percent(active)} of the time: the step's own "
             "Python, or what blocks it, takes the rest."
@@ -367,11 +307,11 @@ def too_many_workers(view: View) -> Claim | None:
     """Fewer workers would do as well or better."""
     fewer, idle, limit = fewer_workers(view), view.idle_workers, view.limit
     gain = None if fewer is None else gain_of(view, fewer)
-    if fewer is None or gain is None or (gain.value < AS_GOOD and not idle):
+    if fewer is None or gain is None or (gain.value < at.AS_GOOD and not idle):
         return None
     # Others that come and go may bring a gain; that handing over is dear shows in its costs.
     shown = idle > 0 or not view.is_noisy or limit == "main" or gain.sure
-    better, keeps_up = gain.value >= PAYS and shown, limit == "consumer"
+    better, keeps_up = gain.value >= at.PAYS and shown, limit == "consumer"
     if is_dear_to_receive(view) or not (better or idle or keeps_up):
         return None
     why = f"{idle} of {view.workers} workers have nothing to do. " if idle else ""
@@ -403,7 +343,7 @@ def is_dear_to_receive(view: View) -> bool:
     if costs.receive.own_s < max(costs.dispatch.own_s, costs.making.own_s) and limit != "main":
         return False
     tensors = view.evidence.target.batch_tensors or 1
-    dear = costs.receive.own_s >= _LIGHT_S or tensors > FEW_TENSORS
+    dear = costs.receive.own_s >= at.LIGHT_S or tensors > at.FEW_TENSORS
     return dear and costs.receive.own_s >= costs.dispatch.own_s
 
 
@@ -413,11 +353,11 @@ def fewer_workers(view: View) -> Config | None:
     if costs is None or now < 1:
         return None
     count: int | None = (
-        now // 2 if limit == "waiting" and busy < _HALF_BUSY and now >= _MANY else None
+        now // 2 if limit == "waiting" and busy < at.HALF_BUSY and now >= at.MANY else None
     )
     if limit == "consumer":
-        needed = max(1, math.ceil(busy * now / BUSY))
-        far = now >= max(_MANY, _FAR_TOO_MANY * needed, 2 * view.cores + 1)
+        needed = max(1, math.ceil(busy * now / at.BUSY))
+        far = now >= max(at.MANY, at.FAR_TOO_MANY * needed, 2 * view.cores + 1)
         count = needed if far else None
     elif 0 < view.idle_workers < now:
         count = now - view.idle_workers
@@ -427,7 +367,7 @@ def fewer_workers(view: View) -> Config | None:
     else:  # those that were faster, all of them instrumented alike
         told = [each for each in view.evidence.explanations() if each.window_s]
         rates = {each.config.num_workers: each.batches / each.window_s for each in told}
-        least = PAYS * rates.get(now, 0.0)
+        least = at.PAYS * rates.get(now, 0.0)
         faster = [n for n, rate in rates.items() if n < now and rate >= least]
         count = max(faster, key=rates.__getitem__, default=count)
     return None if count is None else view.having(num_workers=count)
@@ -439,11 +379,11 @@ def fetch_cpu(view: View) -> Claim | None:
     if costs is None or costs.fetch.cpu_s < max(costs.fetch.io_s, costs.collate.own_s):
         return None
     share = _share(costs, costs.fetch.cpu_s)
-    if share < _LARGE_SHARE:
+    if share < at.LARGE_SHARE:
         return None
     chain = view.explained.transforms if view.explained else ()
     first = max(chain, key=lambda each: each.share, default=None)
-    dearest = first if first is not None and first.share >= _LARGE_SHARE else None
+    dearest = first if first is not None and first.share >= at.LARGE_SHARE else None
     named = f" {dearest.name} takes {percent(dearest.share)} of that." if dearest else ""
     halved = Work(costs.fetch.cpu_s / 2, costs.fetch.io_s)
     return Claim(
@@ -470,7 +410,7 @@ def fetch_io(view: View) -> Claim | None:
     if costs is None or costs.fetch.io_s < max(costs.fetch.cpu_s, costs.collate.own_s):
         return None
     share = _share(costs, costs.fetch.io_s)
-    if share < _LARGE_SHARE or lock(view) is not None:
+    if share < at.LARGE_SHARE or lock(view) is not None:
         return None
     more = more_workers(view)
     gain = None if more is None else gain_of(view, more)
@@ -478,7 +418,7 @@ def fetch_io(view: View) -> Claim | None:
         "Read less often: fetch several samples at once (__getitems__), pack small files into "
         "shards, or keep the data on a local disk or in memory."
     )
-    if more is None or gain is None or gain.value < WORTH_TRYING:
+    if more is None or gain is None or gain.value < at.WORTH_TRYING:
         more = gain = None
     else:
         fix = (
@@ -502,14 +442,14 @@ def fetch_io(view: View) -> Claim | None:
 def collate(view: View) -> Claim | None:
     """Collating costs the most."""
     costs, tensors = _making_costs(view), view.evidence.target.batch_tensors
-    if costs is None or costs.collate.own_s < _COLLATE_SHARE * costs.making.own_s:
+    if costs is None or costs.collate.own_s < at.COLLATE_SHARE * costs.making.own_s:
         return None
     objects, receive = view.workers > 0 and tensors == 0, costs.receive
     # While a worker collates in Python, main waits for its answer to every descriptor.
-    rested_s = min(receive.io_s, LEAST_RECEIVE_S * max(1.0, tensors or 1))
+    rested_s = min(receive.io_s, at.LEAST_RECEIVE_S * max(1.0, tensors or 1))
     receive, put_s = Work(receive.cpu_s, rested_s), costs.put_cpu_s
     if objects:  # and handed over as one tensor
-        receive, put_s = Work(min(receive.own_s, LEAST_RECEIVE_S)), min(put_s, _LEAST_PUT_S)
+        receive, put_s = Work(min(receive.own_s, at.LEAST_RECEIVE_S)), min(put_s, at.LEAST_PUT_S)
     free = dataclasses.replace(costs, collate=Work(), receive=receive, put_cpu_s=put_s)
     handing = " and that one tensor is sent instead of objects" if objects else ""
     return Claim(
@@ -535,11 +475,11 @@ def too_few_workers(view: View) -> Claim | None:
     """More workers would pay."""
     more, costs = more_workers(view), view.costs
     gain = None if more is None else gain_of(view, more)
-    if gain is not None and gain.source == "measured" and gain.value < PAYS and view.is_noisy:
+    if gain is not None and gain.source == "measured" and gain.value < at.PAYS and view.is_noisy:
         # A trial beside others was too unsteady to tell.
-        untold = (gain.estimate.high or gain.value) >= PAYS
+        untold = (gain.estimate.high or gain.value) >= at.PAYS
         gain = (predicted_gain(view, more, now=view.cores) if untold else None) or gain
-    if more is None or costs is None or gain is None or gain.value < PAYS:
+    if more is None or costs is None or gain is None or gain.value < at.PAYS:
         return None
     now = f"with {counted(view.workers, 'worker')}" if view.workers else "without workers"
     effect = gain.words
@@ -564,7 +504,7 @@ def too_few_workers(view: View) -> Claim | None:
 def more_workers(view: View) -> Config | None:
     """As many workers as would be enough for cores, main and step, where that is more than now."""
     costs = _making_costs(view)
-    if costs is None or (view.workers and (view.busy or 0.0) < _HALF_BUSY):
+    if costs is None or (view.workers and (view.busy or 0.0) < at.HALF_BUSY):
         return None
     if lock(view) is not None:
         return None
@@ -572,28 +512,28 @@ def more_workers(view: View) -> Config | None:
     cpu_s = costs.making.cpu_s + beside.put_cpu_s
     held_s = max(costs.step_s + beside.main_s, cpu_s / view.cores, 1e-6)
     ratio = (cpu_s + costs.making.io_s) / held_s
-    most = max(_MOST_WORKERS, round(_PER_CORE * view.cores))
+    most = max(at.MOST_PROPOSED, round(at.PER_CORE * view.cores))
     slots = max(math.ceil(ratio - 0.05), math.floor(1.15 * ratio))  # many vary: a few more
     useful = (most, slots, view.epoch_batches or None, view.evidence.integrity.most_workers)
     counts = range(min(each for each in useful if each is not None), view.workers, -1)
     several = (view.having(num_workers=count) for count in counts)
     more = next(filter(view.fits_shared_memory, several), None)
     now = costs.rate(view.config, view.cores)
-    if more is None or beside.rate(more, view.cores) < WORTH_TRYING * now:
+    if more is None or beside.rate(more, view.cores) < at.WORTH_TRYING * now:
         return None
     # The fewest with which a script is about as fast as it can be.
-    sizes = {max(view.workers + 1, round(more.num_workers / _FEWER**n)) for n in range(32)}
+    sizes = {max(view.workers + 1, round(more.num_workers / at.FEWER**n)) for n in range(32)}
     configs = [view.having(num_workers=count) for count in sorted(sizes)]
     told = ((each, script_gain(view, each, loop=True)) for each in configs)
     gains = [(each, gain.value) for each, gain in told if gain is not None]
     best = max((value for _, value in gains), default=0.0)
-    return next((each for each, value in gains if value >= _AS_FAST * best), more)
+    return next((each for each, value in gains if value >= NEAR * best), more)
 
 
 def _making_costs(view: View) -> Costs | None:
     """The costs, where making batches is or may be the limit."""
     limit = view.limit
-    least = _HALF_BUSY if view.evidence.has_step else _HARDLY_BUSY
+    least = at.HALF_BUSY if view.evidence.has_step else at.HARDLY_BUSY
     idle = limit == "waiting" and (view.busy or 0.0) < least
     return view.costs if limit in ("workers", "waiting") and not idle else None
 
@@ -601,13 +541,6 @@ def _making_costs(view: View) -> Costs | None:
 def _share(costs: Costs, part_s: float) -> float:
     return min(1.0, part_s / max(1e-12, costs.making.wall_s))
 
-
-_SAMPLER_SHARE = 0.4
-"""Share of the wait for data in which indices are drawn, from which the sampler holds main up."""
-
-_BEARABLE = 0.25
-_FAR_BETTER = 1.5
-"""What sharing by name brings for many small tensors (FIELD section 5); no workers must beat it."""
 
 _ONE_TENSOR = """def collate(samples):
     batch = torch.utils.data.default_collate(samples)
@@ -626,7 +559,7 @@ def receive(view: View) -> Claim | None:
     share = min(1.0, costs.receive.wall_s / max(costs.wait_s, 1e-12))
     cost = min(share * (view.wait or 1.0), costs.receive.wall_s / max(costs.period_s, 1e-12))
     remedy, gain = _best_remedy(view, costs)
-    if view.evidence.has_step and remedy is None and cost < _BEARABLE:
+    if view.evidence.has_step and remedy is None and cost < at.BEARABLE:
         return None  # what any step waits for a batch from a worker, and nothing mends it
     tensors = view.evidence.target.batch_tensors
     what = f" of {tensors} tensors" if tensors else ""
@@ -676,12 +609,12 @@ def _best_remedy(view: View, costs: Costs) -> tuple[Config | None, Gain | None]:
     paying = [
         (each, gain)
         for each, gain in tried
-        if gain is not None and gain.value >= WORTH_TRYING and (gain.sure or not view.is_noisy)
+        if gain is not None and gain.value >= at.WORTH_TRYING and (gain.sure or not view.is_noisy)
         if gain.source != "measured" or not gain.is_chance
     ]
     if paying:
         return max(paying, key=lambda pair: pair[1].value)
-    least_s = min(costs.receive.own_s, LEAST_RECEIVE_S)
+    least_s = min(costs.receive.own_s, at.LEAST_RECEIVE_S)
     return None, predicted_gain(view, costs=dataclasses.replace(costs, receive=Work(least_s)))
 
 
@@ -699,12 +632,12 @@ def _receive_remedies(view: View) -> list[Config]:
     if costs is None or not _is_receiving(view, costs):
         return []
     alone, by_name = view.having(num_workers=0), view.having(sharing_strategy="file_system")
-    many = (view.evidence.target.batch_tensors or 1) > FEW_TENSORS
+    many = (view.evidence.target.batch_tensors or 1) > at.FEW_TENSORS
     named = view.config.sharing_strategy is None and (many or _waits(costs))
     faster = costs.rate(alone, view.cores) / costs.rate(view.config, view.cores)
     remedies = [by_name] if named else []
-    if faster > WORTH_TRYING:
-        remedies.insert(0 if faster >= _FAR_BETTER else 1, alone)
+    if faster > at.WORTH_TRYING:
+        remedies.insert(0 if faster >= at.FAR_BETTER else 1, alone)
     return remedies
 
 
@@ -715,7 +648,7 @@ def sampler(view: View) -> Claim | None:
         return None
     draw_s, held_s = costs.dispatch.own_s, costs.wait_s if view.workers else costs.period_s
     share = min(1.0, draw_s / max(1e-12, held_s))
-    if share < _SAMPLER_SHARE or draw_s < costs.receive.own_s:
+    if share < at.SAMPLER_SHARE or draw_s < costs.receive.own_s:
         return None
     return Claim(
         "The sampler blocks the main process",
@@ -738,7 +671,7 @@ def pin(view: View) -> Claim | None:
     """The pin thread is the limit."""
     costs, plain = view.costs, unpinned(view)
     gain = None if plain is None else measured_gain(view, plain)
-    if costs is None or plain is None or (gain is not None and gain.value < WORTH_TRYING):
+    if costs is None or plain is None or (gain is not None and gain.value < at.WORTH_TRYING):
         return None
     share, starved = min(1.0, costs.pin_s / max(1e-12, costs.period_s)), ""
     figures: dict[str, Any] = {"pin_busy_fraction": share}

@@ -7,6 +7,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
+from dlprof.advise import thresholds as at
 from dlprof.advise.findings.claims import (
     Claim,
     Place,
@@ -15,27 +16,11 @@ from dlprof.advise.findings.claims import (
     measured_gain,
     predicted_gain,
 )
-from dlprof.advise.findings.evidence import HELPERS, OTHERS, STARVED, View
-from dlprof.advise.thresholds import WORTH_TRYING
+from dlprof.advise.findings.evidence import View
 from dlprof.advise.wording import percent
 from dlprof.advise.wrong_data import failed_by
 from dlprof.records import Config, Failure, FailureKind, GpuUsage
 from dlprof.units import format_bytes, format_duration
-
-_THROTTLED = 0.05
-"""Share of the time that a quota holds the processes back, from which it counts."""
-
-_TAKES_OVER = 0.4
-"""Share of that time from which a crowd comes before what the cores are needed for."""
-
-_CROWD = 0.75
-"""Threads of others that want a core, over the machine's CPUs, from which they are a crowd. Cores
-that are lost don't tell: the kernel shares them between sessions rather than threads, so that one
-busy neighbour may take as much of two cores as six."""
-
-_OVERSUBSCRIBED, _WANTS = 1.6, 1.1
-"""Cores that the workers' own computing wants over those there are: of the machine, from which
-fewer would do, and of an affinity mask, from which it is too narrow."""
 
 
 def threads(view: View) -> Claim | None:
@@ -45,7 +30,7 @@ def threads(view: View) -> Claim | None:
         return None
     tried = measured_gain(view, single)
     # A worker_init_fn of the user's own may set its threads after dlprof's.
-    gain = tried if tried is not None and tried.value >= WORTH_TRYING else None
+    gain = tried if tried is not None and tried.value >= at.WORTH_TRYING else None
     share = view.helpers_share / (1 + view.helpers_share)
     return Claim(
         "Threads inside the workers compete for the cores",
@@ -63,12 +48,12 @@ def threads(view: View) -> Claim | None:
 
 def single_threaded(view: View) -> Config | None:
     """One thread in each worker, where threads use what the workers lack."""
-    several = view.workers and view.helpers_share >= HELPERS
+    several = view.workers and view.helpers_share >= at.HELPERS
     return view.having(worker_threads=1) if several else None
 
 
 def _is_throttled(view: View) -> bool:
-    return (view.usage.throttled_fraction or 0.0) >= _THROTTLED
+    return (view.usage.throttled_fraction or 0.0) >= at.NOTABLE
 
 
 def quota(view: View) -> Claim | None:
@@ -96,7 +81,7 @@ def affinity(view: View) -> Claim | None:
     if pinned is None or costs is None:
         return None
     wanted = view.demand + costs.main_s / max(1e-12, costs.period_s)
-    if wanted <= _WANTS * pinned and view.workers > 1:
+    if wanted <= at.WANTS * pinned and view.workers > 1:
         return None
     allowed = machine.affinity_cpus if pinned < machine.affinity_cpus else machine.logical_cpus
     cores = min(float(allowed), machine.quota_cores or math.inf)
@@ -137,7 +122,7 @@ def _self_starved(view: View) -> float:
 def neighbours(view: View) -> Claim | None:
     """Others take the cores."""
     lost = 1 - (1 - view.starved) / max(0.05, 1 - _self_starved(view))
-    if view.others < OTHERS * view.cores or lost < STARVED:
+    if view.others < at.OTHERS * view.cores or lost < at.STARVED:
         return None
     if _pinned_cpus(view) is not None or _is_throttled(view):
         return None  # it waits for cores for another reason
@@ -146,7 +131,7 @@ def neighbours(view: View) -> Claim | None:
     if view.costs is None:  # no batch was followed
         waited = f"run-queue delay was {share} of the time that the loader's processes could run"
     # Whether others want as good as all cores; so it seems where nobody counted them.
-    crowded = runnable is None or runnable >= _CROWD * view.evidence.machine.logical_cpus
+    crowded = runnable is None or runnable >= at.CROWD * view.evidence.machine.logical_cpus
     had = view.usage.available_cpu_cores or view.usage.own_cpu_cores or view.cores
     return Claim(
         "Other processes take the cores",
@@ -157,7 +142,7 @@ def neighbours(view: View) -> Claim | None:
         fix="Find them with `dlprof machine`. Run elsewhere, at another time, or on reserved "
         "cores: no setting of the loader helps.",
         gain=predicted_gain(view, cores=max(view.cores, had), now=had),
-        place=Place.CROWD if lost >= _TAKES_OVER and crowded else Place.BEHIND,
+        place=Place.CROWD if lost >= at.TAKES_OVER and crowded else Place.BEHIND,
     )
 
 
@@ -165,7 +150,7 @@ def oversubscribed(view: View) -> Claim | None:
     """The loader's own processes want more cores than there are."""
     fewer = enough_workers(view)
     gain = None if fewer is None else gain_of(view, fewer)
-    if fewer is None or view.starved < STARVED or (gain is not None and gain.value < 0.9):
+    if fewer is None or view.starved < at.STARVED or (gain is not None and gain.value < 0.9):
         return None
     return Claim(
         "The workers want more cores than there are",
@@ -184,48 +169,13 @@ def enough_workers(view: View) -> Config | None:
     wanted, cores = view.demand, view.cores
     if _is_throttled(view):
         cores = max(cores, view.evidence.machine.affinity_cpus)
-    if view.limit in ("main", "unknown") or view.workers < 2 or view.helpers_share >= HELPERS:
+    if view.limit in ("main", "unknown") or view.workers < 2 or view.helpers_share >= at.HELPERS:
         return None
-    if wanted < _OVERSUBSCRIBED * cores or _pinned_cpus(view) is not None:
+    if wanted < at.OVERSUBSCRIBED * cores or _pinned_cpus(view) is not None:
         return None
     active = view.workers - view.idle_workers
     count = max(1, math.ceil(active * view.cores / wanted))
     return view.having(num_workers=count) if count < active else None
-
-
-_LEAST_SEEN = 48 << 20
-"""Growth of each worker between trials, from which it is believed where it is steady: pools of
-threads were seen to fill up by 46 MB within 540 batches."""
-
-_SUSPECTED = 4 << 20
-"""Growth of all processes between short trials that is more than the allocator's noise."""
-
-_HINTED = 0.5
-"""Share of ``_LEAST_SEEN`` that short trials must promise, since their slope has its luck."""
-
-_BATCHES_OF_NOISE = 2.0
-"""Batches more or less in the queues that trials of one configuration differ by."""
-
-ENOUGH_BATCHES = 200
-"""Batches of each worker after which memory has filled up: seen were 120, in which a worker grew by
-73 MB and then no more."""
-
-_FILLED_UP = 112 << 20
-"""Growth of each worker that is no filling up, whatever the batches: half as much again as the most
-that was seen of that."""
-
-_STEADY = 0.85
-"""Correlation of memory with batches, from which it does."""
-
-_SHORTER, _LATE = 0.75, 0.6
-"""Share of the longest trial's batches up to which others are shorter; and of its first slope that
-memory which goes on growing has beyond these."""
-
-_SOON_SHARE, _HOUR_S = 0.1, 3600.0
-"""Share of the memory to be had that an epoch, or an hour, would take."""
-
-_NEARLY = 0.9
-_LEAST_BATCHES = 8
 
 
 def growth(view: View) -> Claim | None:
@@ -234,8 +184,8 @@ def growth(view: View) -> Claim | None:
     room = machine.memory_available_bytes or machine.memory_bytes
     if slope is None or slope <= 0 or not view.rate or room is None:
         return None
-    ahead, each_s = slope * max(view.epoch_batches or 0, view.rate * _HOUR_S), slope * view.rate
-    if ahead < _SOON_SHARE * room:
+    ahead, each_s = slope * max(view.epoch_batches or 0, view.rate * at.HOUR_S), slope * view.rate
+    if ahead < at.SOON_SHARE * room:
         return None
     return Claim(
         "Memory of the workers grows",
@@ -266,10 +216,10 @@ def growth_per_batch(view: View) -> float | None:
         return _slope(points) if _grows(view, points) else None
     slopes = [w.pss_growth_bytes_per_batch for w in (explained.workers if explained else ())]
     known = [slope for slope in slopes if slope is not None]
-    if not known or explained is None or explained.batches < _LEAST_BATCHES:
+    if not known or explained is None or explained.batches < at.LEAST_BATCHES:
         return None
     slope = statistics.median(known)
-    return slope if slope * explained.batches >= _LEAST_SEEN else None
+    return slope if slope * explained.batches >= at.LEAST_SEEN else None
 
 
 def may_grow(view: View, batches: float) -> bool:
@@ -278,13 +228,13 @@ def may_grow(view: View, batches: float) -> bool:
     The longest so far had most memory, and at that rate this one would show it to be growth.
     """
     points = _memory(view)
-    if len(points) < 2 or points[-1][0] - points[0][0] < _LEAST_BATCHES:
+    if len(points) < 2 or points[-1][0] - points[0][0] < at.LEAST_BATCHES:
         return False
     grown = points[-1][1] - points[0][1]
     expected = grown / (points[-1][0] - points[0][0]) * (batches - points[0][0])
-    if grown < _SUSPECTED:
+    if grown < at.SUSPECTED:
         return False
-    return expected >= _HINTED * _LEAST_SEEN * max(1, view.workers)
+    return expected >= at.HINTED * at.LEAST_SEEN * max(1, view.workers)
 
 
 def _memory(view: View) -> list[tuple[int, int]]:
@@ -298,24 +248,24 @@ def _grows(view: View, points: Sequence[tuple[int, int]]) -> bool:
     """Whether the growth is larger than what queues and allocators make of it, and goes on."""
     processes = max(1, view.workers)
     grown = points[-1][1] - points[0][1]
-    if grown < max(_LEAST_SEEN * processes, _BATCHES_OF_NOISE * (view.batch_bytes or 0.0)):
+    if grown < max(at.LEAST_SEEN * processes, at.BATCHES_OF_NOISE * (view.batch_bytes or 0.0)):
         return False
-    if points[-1][0] - points[0][0] < _LEAST_BATCHES:
+    if points[-1][0] - points[0][0] < at.LEAST_BATCHES:
         return False
-    if points[-1][0] < ENOUGH_BATCHES * processes:
-        return grown >= _FILLED_UP * processes
-    return statistics.correlation(*zip(*points, strict=True)) >= _STEADY and _goes_on(points)
+    if points[-1][0] < at.ENOUGH_BATCHES * processes:
+        return grown >= at.FILLED_UP * processes
+    return statistics.correlation(*zip(*points, strict=True)) >= at.STEADY and _goes_on(points)
 
 
 def _goes_on(points: Sequence[tuple[int, int]]) -> bool:
     """Whether memory grew as fast in the longest trial's second half: what fills up levels off."""
     batches, most = points[-1]
-    shorter = [point for point in points if point[0] <= _SHORTER * batches]
+    shorter = [point for point in points if point[0] <= at.SHORTER * batches]
     if not shorter:
         return False
     late = (most - shorter[-1][1]) / (batches - shorter[-1][0])
     several = shorter[-1][0] > shorter[0][0]
-    return late >= _LATE * _slope(shorter if several else points)
+    return late >= at.LATE * _slope(shorter if several else points)
 
 
 def _slope(points: Sequence[tuple[int, int]]) -> float:
@@ -328,7 +278,7 @@ def limit(view: View) -> Claim | None:
     sizes = (machine.memory_limit_bytes, machine.memory_bytes)
     room = min((size for size in sizes if size), default=None)
     used = view.usage.pss_peak_bytes
-    if failure is None and (used is None or room is None or used < _NEARLY * room):
+    if failure is None and (used is None or room is None or used < at.USED_UP * room):
         return None
     fewer = view.having(num_workers=view.workers // 2, prefetch_factor=1)
     needs = "" if used is None else f"It used {format_bytes(used)}. "
@@ -379,28 +329,6 @@ def _failure(view: View, kind: FailureKind) -> Failure | None:
     return found[0].failure if found else None
 
 
-_EXPOSED = 0.05
-"""Share of the time that is exposed copying, from which copies are worth a word."""
-
-_PINNED_SPEED = 2.0
-"""What pinned memory brings at most where copies overlap nothing: 0.458 against 0.367 ms for
-4 MB, and with non_blocking the rest as well (FIELD section 6)."""
-
-_REACHED, _SLOW_LINK = 0.75, 0.5
-"""Share of a link's theory that copies of pinned memory reach: 12.4 of 15.75 GB/s; and share of
-that below which a link is slow."""
-
-_LEAST_COPY_BYTES = 4 << 20
-_PINNED = 0.5
-"""Share of a batch's bytes in page-locked memory from which it counts as pinned."""
-
-_OTHERS_BUSY = 0.3
-"""Share of time with kernels that can't be the trial's, from which others use a card."""
-
-_OTHERS_LINK = 0.25
-"""Share of a link's theory that another card receives, from which it is worth a word."""
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Copying:
     """Copies of one configuration's batches, as evidence of a finding.
@@ -436,7 +364,7 @@ def copying_of(view: View) -> Copying | None:
 
 def _is_pinned(view: View, copying: Copying) -> bool:
     pinned = copying.pinned_fraction
-    return view.config.pin_memory if pinned is None else pinned >= _PINNED
+    return view.config.pin_memory if pinned is None else 2 * pinned >= 1
 
 
 def used_gpu(view: View) -> GpuUsage | None:
@@ -460,7 +388,7 @@ def pageable(view: View) -> Claim | None:
     copying, pinned = copying_of(view), pinned_copies(view)
     if copying is None or not _is_worth_pinning(view, copying):
         return None
-    share, likely = copying.share, bound(1 / (1 - copying.share * (1 - 1 / _PINNED_SPEED)))
+    share, likely = copying.share, bound(1 / (1 - copying.share * (1 - 1 / at.PINNED_SPEED)))
     if pinned is None:
         return Claim(
             "pin_memory=True doesn't pin what is copied",
@@ -479,7 +407,7 @@ def pageable(view: View) -> Claim | None:
             gain=likely,
         )
     gain = measured_gain(view, pinned)
-    if gain is not None and gain.value < WORTH_TRYING:
+    if gain is not None and gain.value < at.WORTH_TRYING:
         return None
     return Claim(
         "Copies to the device are unpinned",
@@ -499,7 +427,7 @@ batch = batch.to(device, non_blocking=True)""",
 def _is_worth_pinning(view: View, copying: Copying) -> bool:
     """Whether copies are exposed and come from pageable memory."""
     has_device = view.evidence.accelerator is not None
-    return has_device and copying.share >= _EXPOSED and not _is_pinned(view, copying)
+    return has_device and copying.share >= at.NOTABLE and not _is_pinned(view, copying)
 
 
 def pinned_copies(view: View) -> Config | None:
@@ -522,14 +450,14 @@ def link(view: View) -> Claim | None:
     theory = min(known, default=None)  # of the slowest, where it isn't known which is used
     if (
         copying is None
-        or copying.share < _EXPOSED
+        or copying.share < at.NOTABLE
         or not _is_pinned(view, copying)
         or theory is None
     ):
         return None
     speed = (copying.batch_bytes or 0.0) / max(1e-12, copying.copy_s or copying.exposed_s)
-    reached = speed / (_REACHED * theory)
-    if (copying.batch_bytes or 0.0) < _LEAST_COPY_BYTES or reached >= _SLOW_LINK:
+    reached = speed / (at.REACHED * theory)
+    if (copying.batch_bytes or 0.0) < at.LEAST_COPY_BYTES or reached >= at.SLOW_LINK:
         return None
     how = ""
     if seen is not None and seen.pcie_generation is not None and seen.pcie_width is not None:
@@ -560,7 +488,7 @@ def _beside(view: View, seen: GpuUsage | None) -> str:
         gpu.index: gpu.pcie_rx_bytes_per_s
         for gpu in view.usage.gpu
         if gpu.pcie_rx_bytes_per_s is not None and seen is not None and gpu.uuid != seen.uuid
-        if gpu.pcie_rx_bytes_per_s >= _OTHERS_LINK * (links.get(gpu.uuid) or 1e12)
+        if gpu.pcie_rx_bytes_per_s >= at.OTHERS_LINK * (links.get(gpu.uuid) or 1e12)
     }
     rate = format_bytes(sum(rates.values()))
     cards = ", ".join(map(str, rates))
@@ -573,7 +501,7 @@ def device_neighbours(view: View) -> Claim | None:
         view.evidence.has_step or copying_of(view) is not None
     )
     gpu = used_gpu(view) if uses_it else max(view.usage.gpu, key=_active, default=None)
-    if gpu is None or not (gpu.other_processes if uses_it else _active(gpu) >= _OTHERS_BUSY):
+    if gpu is None or not (gpu.other_processes if uses_it else _active(gpu) >= at.OTHERS_BUSY):
         return None  # of a card that the trial doesn't use no kernel can be its own
     kernels = ""
     if gpu.kernel_active_fraction is not None:
