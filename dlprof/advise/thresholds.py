@@ -120,7 +120,8 @@ HELPERS = 0.25
 """CPU of a worker's other threads over that of the one that fetches, from which they count."""
 
 BOUND_LOG_SD = 0.12
-"""How far the closed form is off: 5 to 6 % in the median and 40 % at the 90th percentile, so that a ratio of two of its figures is given twice this to each side."""
+"""How far the closed form is off: 5 to 6 % in the median and 40 % at the 90th percentile, so that a
+ratio of two of its figures is given twice this to each side."""
 
 HALF_OF_CORES, SLOWER = 0.5, 0.66
 """Share of the cores from which those that are busy slow each other down, as the CPUs of virtual

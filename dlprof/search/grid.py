@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from dlprof.records import Config, Plan, Trial
@@ -100,13 +101,13 @@ class GridSearch:
         measured = [trial for trial in history if trial.purpose == "measure"]
         trials = [trial for trial in measured if trial.config in planned]
         tried = {trial.config for trial in trials}
-        costs = Costs.of(trials, self.plan)
         untried = [c for c in by_importance(self.plan.configs, self.plan.present) if c not in tried]
         due = 0
         if untried and remaining_s is not None and (belief := self._judge(trials)) is not None:
             seen = (belief.blocks[each.key] for each in self._members(trials, 1))
             due = sum(max(0, self.plan.min_repeats - blocks) for blocks in seen)
-        room = Room(costs=costs, left_s=remaining_s, repeats=self.plan.min_repeats, due=due)
+        left_s = math.inf if remaining_s is None else remaining_s
+        room = Budget.of(trials, self.plan, left_s, due)
         new = room.for_new(untried, tried)
         current = max((trial.repetition for trial in trials), default=0)
         reason: StopReason = "complete"
@@ -171,7 +172,7 @@ class GridSearch:
         gaps = {c: gap(c, pick) for c in others}
         short = shortfall(gaps.values())
         # What narrows that most for its time is what would most likely go beyond it.
-        costs = Costs.of(earlier, self.plan)
+        costs = Budget.of(earlier, self.plan)
         worth = {c: gaps[c].chance(short) / max(costs.expected_s(c), 1e-3) for c in others}
         ahead = sorted(others, key=worth.__getitem__, reverse=True)
         share = (1 - PROBABILITY) / max(1, len(others))
@@ -229,7 +230,7 @@ class GridSearch:
         return believe(seen, expected) if seen else None
 
     def _next(
-        self, todo: Sequence[Config], sure: Collection[Config], block: int, room: Room
+        self, todo: Sequence[Config], sure: Collection[Config], block: int, room: Budget
     ) -> Proposal:
         """The next of the block: in the block's own order as far as there is surely time for it.
 
@@ -240,18 +241,17 @@ class GridSearch:
         random.Random(f"{self.seed}-{block}").shuffle(shuffled)
         chosen = next((config for config in shuffled if config in sure), None)
         chosen = chosen or next(filter(room.fits, todo))
-        costs = room.costs
         survivors = len(todo) if block else expected_survivors(len(self.plan.configs))
         blocks = self.plan.planned_repeats if self.expected is None else self.plan.max_repeats
         survivors = survivors if self.expected is None else 1 + _RIVALS
         later = max(0, blocks - block - 1) * survivors
-        rest_s = sum(map(costs.expected_s, todo)) + later * costs.typical_s
+        rest_s = sum(map(room.expected_s, todo)) + later * room.typical_s
         return Proposal(
             config=chosen,
             repetition=block,
             trial_s=self.plan.trial_s,
-            expected_s=costs.expected_s(chosen),
-            expected_rest_s=rest_s if room.left_s is None else min(rest_s, room.left_s),
+            expected_s=room.expected_s(chosen),
+            expected_rest_s=min(rest_s, room.left_s),
         )
 
 
@@ -264,21 +264,27 @@ _SURE = 2.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Costs:
-    """What trials cost in all.
+class Budget:
+    """What trials cost, as far as is known by now, and what of a budget that leaves room for.
 
     Attributes:
         plan: What was expected before any was run.
         known_s: The dearest so far of each configuration that was measured.
         factor: How much dearer than expected completed trials turned out, in the mean.
+        left_s: Rest of the budget.
+        due: Repeats that those still need which by now may be the best.
     """
 
     plan: Plan
-    known_s: dict[Config, float]
+    known_s: Mapping[Config, float]
     factor: float
+    left_s: float = math.inf
+    due: int = 0
 
     @classmethod
-    def of(cls, trials: Sequence[Trial], plan: Plan) -> Costs:
+    def of(
+        cls, trials: Sequence[Trial], plan: Plan, left_s: float = math.inf, due: int = 0
+    ) -> Budget:
         """What the trials so far have shown."""
         known_s: dict[Config, float] = {}
         for trial in trials:
@@ -287,7 +293,7 @@ class Costs:
         took_s = sum(trial.wall_s for trial in completed)
         planned_s = sum(plan.cost.of(trial.config, plan.trial_s) for trial in completed)
         factor = took_s / planned_s if took_s and planned_s else 1.0
-        return cls(plan=plan, known_s=known_s, factor=factor)
+        return cls(plan=plan, known_s=known_s, factor=factor, left_s=left_s, due=due)
 
     def expected_s(self, config: Config) -> float:
         """What one trial of a configuration will cost."""
@@ -299,32 +305,13 @@ class Costs:
         """The mean over all that is planned."""
         return sum(map(self.expected_s, self.plan.configs)) / len(self.plan.configs)
 
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """What the rest of the budget holds.
-
-    Attributes:
-        costs: Of trials.
-        left_s: Rest of the budget; ``None`` for no limit.
-        repeats: How often the best few are to be measured at least.
-        due: Repeats that those still need which by now may be the best.
-    """
-
-    costs: Costs
-    left_s: float | None
-    repeats: int
-    due: int = 0
-
     def fits(self, config: Config) -> bool:
         """Whether one trial more of a configuration fits."""
-        return self.left_s is None or self.costs.expected_s(config) <= self.left_s
+        return self.expected_s(config) <= self.left_s
 
     def surely(self, wanted: Sequence[Config]) -> list[Config]:
         """As many of the first as fit even if trials are dearer than expected."""
-        if self.left_s is None:
-            return list(wanted)
-        spent_s = itertools.accumulate(_SURE * self.costs.expected_s(each) for each in wanted)
+        spent_s = itertools.accumulate(_SURE * self.expected_s(each) for each in wanted)
         return [each for each, sum_s in zip(wanted, spent_s, strict=True) if sum_s <= self.left_s]
 
     def for_new(
@@ -340,16 +327,12 @@ class Room:
             tried: Those that were measured.
             times: How many times as dear as expected they may turn out.
         """
-        if self.left_s is None:
-            return list(wanted)
         found: list[Config] = []
-        tried_s = sum(map(self.costs.expected_s, tried))
-        new_s = 0.0
+        tried_s, new_s, rounds = sum(map(self.expected_s, tried)), 0.0, self.plan.min_repeats - 1
         for config in wanted:
-            all_s = new_s + self.costs.expected_s(config)
+            all_s = new_s + self.expected_s(config)
             new, count = len(found) + 1, len(tried) + len(found) + 1
             # Repeats that are due, and one round more where a new one is as good.
-            rounds = self.repeats - 1
             rivals = min(count - 1, expected_survivors(count)) * rounds
             repeats = min(self.due + new * rounds, rivals) if count > _UNCOMPARED else 0
             if times * all_s + repeats * (tried_s + all_s) / count <= self.left_s:
