@@ -67,11 +67,6 @@ class Row:
         """The same over whole epochs, where their length is known."""
         return self.prediction.epoch_batches_per_s or self.rate
 
-    @property
-    def name(self) -> str:
-        """The configuration in words."""
-        return self.config.text_naming("prefetch_factor")
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Calibrated:
@@ -342,18 +337,16 @@ def feed(
     confidence, reason = judge(choose(unfed, endless, speeds), run, None)
     machine_wait = found.wait(workers, prefetch, situation.cores)
     can_be_fed, ranks = least <= _HARDLY_FED, situation.constraints.ranks
-    totals: dict[str, float | None] = {
-        "busy_cores": prediction.cores,
-        "pss_bytes": prediction.pss_bytes,
-        "shm_bytes": prediction.shm_bytes,
+    read, size = calibration.read_bytes_per_batch, calibration.batch_bytes
+    rate = ranks * prediction.batches_per_s.value
+    whole: dict[str, Any] = {
+        "storage_bytes_per_s": None if read is None else rate * read,
+        "batch_bytes_per_s": None if size is None else rate * size,
     }
-    for name, each in (
-        ("storage_bytes_per_s", calibration.read_bytes_per_batch),
-        ("batch_bytes_per_s", calibration.batch_bytes),
-    ):
-        totals[name] = None if each is None else prediction.batches_per_s.value * each
-    missing = {name: _MISSING_IN_FEED[name] for name, each in totals.items() if each is None}
-    whole: dict[str, Any] = {n: None if v is None else ranks * v for n, v in totals.items()}
+    for name in ("cores", "pss_bytes", "shm_bytes"):
+        each = getattr(prediction, name)
+        whole["busy_cores" if name == "cores" else name] = None if each is None else ranks * each
+    missing = {name: _MISSING_IN_FEED[name] for name, each in whole.items() if each is None}
     return Feed(
         hostname=situation.machine.hostname,
         extrapolated=situation.extrapolated,

@@ -408,51 +408,35 @@ def _ranks(choice: Choice) -> Iterator[Reason]:
 
 
 def pin_gains(trials: Sequence[Trial]) -> tuple[PinGain, ...]:
-    """The gain of each pair of trials of one block and purpose that differ in pinning alone.
+    """What pinning changed in each pair of trials of one block and purpose that differ in it alone.
+
+    Split into the copy's gain and the rest; of no pair whose rates or copies' time are missing.
 
     Args:
         trials: Of one run.
     """
-    unpinned = {
-        (trial.config, trial.repetition, trial.purpose): trial
-        for trial in trials
-        if not trial.config.pin_memory
-    }
+    unpinned = {(t.config, t.repetition, t.purpose): t for t in trials if not t.config.pin_memory}
     found = []
     for on in trials:
         plain = dataclasses.replace(on.config, pin_memory=False)
         off = unpinned.get((plain, on.repetition, on.purpose))
-        if on.config.pin_memory and off is not None:
-            found.append(pin_gain(off, on))
-    return tuple(each for each in found if each is not None)
-
-
-def pin_gain(off: Trial, on: Trial) -> PinGain | None:
-    """What pinning changed, split into the copy's gain and the rest.
-
-    Args:
-        off: Without pinning.
-        on: With it.
-
-    Returns:
-        The gain; ``None`` where a rate or a copy's time is missing.
-    """
-    if off.copies is None or on.copies is None:
-        return None
-    rates = [each.batches_per_s.value if each.batches_per_s else 0.0 for each in (off, on)]
-    before_s, after_s = off.copies.exposed_s, on.copies.exposed_s
-    if min(rates) <= 0 or before_s is None or after_s is None:
-        return None
-    total_s = 1 / rates[0] - 1 / rates[1]
-    copy_s = before_s - after_s
-    return PinGain(
-        off=off.id,
-        on=on.id,
-        total_s=total_s,
-        copy_s=copy_s,
-        receive_s=total_s - copy_s,
-        costs=on.copies.pin or PinCosts(),
-    )
+        if not on.config.pin_memory or off is None or off.copies is None or on.copies is None:
+            continue
+        rates = [each.batches_per_s.value if each.batches_per_s else 0.0 for each in (off, on)]
+        before_s, after_s = off.copies.exposed_s, on.copies.exposed_s
+        if min(rates) > 0 and before_s is not None and after_s is not None:
+            total_s, copy_s = 1 / rates[0] - 1 / rates[1], before_s - after_s
+            found.append(
+                PinGain(
+                    off=off.id,
+                    on=on.id,
+                    total_s=total_s,
+                    copy_s=copy_s,
+                    receive_s=total_s - copy_s,
+                    costs=on.copies.pin or PinCosts(),
+                )
+            )
+    return tuple(found)
 
 
 def typical_gain(gains: Sequence[PinGain]) -> PinGain | None:

@@ -270,7 +270,8 @@ def _about(forecast: Forecast, rows: Sequence[Row]) -> Iterator[Words]:
         yield f"measured: what {counted(len(trials), 'trial')} of this run gave{over}."
     beyond = next((row for row in rows if row.beyond), None)
     if beyond is not None:
-        yield f"too much: {beyond.name} does not keep {beyond.beyond}."
+        name = beyond.config.text_naming("prefetch_factor")
+        yield f"too much: {name} does not keep {beyond.beyond}."
     hidden = len(forecast.rows) - len(rows)
     if hidden:
         verb = "is" if hidden == 1 else "are"

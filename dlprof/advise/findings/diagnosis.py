@@ -240,23 +240,24 @@ def _merged(found: Sequence[Placed]) -> list[Placed]:
 
     The first one says what the second says as well; that workers are too few is no cause by itself.
     """
-    kept: list[Placed] = []
+    kept: dict[object, Placed] = {}
     for place, two in found:
         asked = two.fix.dataloader_kwargs if two.fix else {}
-        fixes = [each.fix.dataloader_kwargs if each.fix else {} for _, each in kept]
-        if not asked or asked not in fixes:
-            kept.append((place, two))
+        key = frozenset(asked.items()) or id(two)
+        if key not in kept:
+            kept[key] = place, two
             continue
-        same = fixes.index(asked)
-        first, one = kept[same]
-        joined = dataclasses.replace(
-            one,
-            title=two.title if one.code == "too_few_workers" else one.title,
-            explanation=f"{one.explanation} {two.explanation}",
-            evidence={**one.evidence, **two.evidence, **one.evidence},
+        first, one = kept[key]
+        kept[key] = (
+            first,
+            dataclasses.replace(
+                one,
+                title=two.title if one.code == "too_few_workers" else one.title,
+                explanation=f"{one.explanation} {two.explanation}",
+                evidence={**one.evidence, **two.evidence, **one.evidence},
+            ),
         )
-        kept[same] = first, joined
-    return kept
+    return list(kept.values())
 
 
 def _graded(finding: Finding, view: View, place: Place) -> Finding | None:
