@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from dlprof.advise import thresholds as at
 from dlprof.advise.situation import Situation, usable_calibration
 from dlprof.advise.wrong_data import present_of
 from dlprof.errors import NothingMeasuredError, UsageError
@@ -142,13 +143,6 @@ def has_rate(trial: Trial) -> bool:
     return trial.outcome == "completed" and rate is not None and rate.value > 0
 
 
-_TENSORS_PER_BATCH = 2
-"""Where the probe could not count them: images and labels."""
-
-_OTHER_FILES = 64
-"""Files and sockets that a training process has open beside its batches."""
-
-
 def breach(candidate: Candidate, situation: Situation) -> tuple[str, str] | None:
     """The first limit that a configuration breaks, with its value, and what it needs instead."""
     config, constraints, machine = candidate.config, situation.constraints, situation.machine
@@ -174,10 +168,10 @@ def breach(candidate: Candidate, situation: Situation) -> tuple[str, str] | None
     worked = candidate.measured and not situation.extrapolated
     if files is None or not workers or config.sharing_strategy == "file_system" or worked:
         return None
-    held = config.open_files(situation.batch_tensors or _TENSORS_PER_BATCH)
-    if held + _OTHER_FILES <= files:
+    held = config.open_files(situation.batch_tensors or at.TENSORS_PER_BATCH)
+    if held + at.OTHER_FILES <= files:
         return None
-    return f"{files} open files on {name}", f"needs {held} beside about {_OTHER_FILES} others"
+    return f"{files} open files on {name}", f"needs {held} beside about {at.OTHER_FILES} others"
 
 
 def stored_limits(settings: Mapping[str, Any]) -> Constraints:
@@ -230,16 +224,7 @@ def within_limits(
 
 MOST_CELLS = 10_000
 _MOST_WORKERS = 128
-_LEAST = 8
-"""Workers predicted at least."""
 
-_BEYOND = 1.5
-"""More workers than would saturate everything else: batches that vary keep some of them idle."""
-
-_PREFETCH = (2, 4)
-PREFETCH_OF_BURSTS = (2, 4, 8)
-_BURSTS = 0.5
-"""Coefficient of variation of a batch's cost from which deeper queues are worth a look."""
 
 _OWN = ("pin_memory", "in_order", "start_method", "sharing_strategy", "worker_threads")
 
@@ -375,7 +360,7 @@ def useful(run: Run, configs: Iterable[Config]) -> tuple[Config, ...]:
 
 def auto_prefetch(calibration: Calibration) -> tuple[int, ...]:
     """Torch's default and twice it; deeper still where batches come in bursts."""
-    return PREFETCH_OF_BURSTS if (calibration.cpu_cv or 0.0) > _BURSTS else _PREFETCH
+    return at.PREFETCH_OF_BURSTS if (calibration.cpu_cv or 0.0) > at.BURSTS else at.PREFETCH
 
 
 def auto_workers(
@@ -393,7 +378,7 @@ def auto_workers(
     """
     # Workers beyond an epoch's batches have nothing to load.
     caps = (_MOST_WORKERS, most, conditions.epoch_batches)
-    last = max(_LEAST, most_workers(calibration, base, conditions))
+    last = max(at.LEAST_PREDICTED, most_workers(calibration, base, conditions))
     last = min(last, *(cap for cap in caps if cap is not None))
     share = conditions.cores / conditions.ranks
     per_core = {math.floor(share * part) for part in (0.5, 1, 2)}  # which people ask for
@@ -404,7 +389,7 @@ def most_workers(calibration: Calibration, base: Config, conditions: Conditions)
     """Workers beyond which nothing is to be gained: twice the cores, or more where batches wait."""
     by_cores = math.ceil(2 * conditions.cores / conditions.ranks)
     saturating = saturating_workers(calibration, base, conditions)
-    return min(_MOST_WORKERS, max(by_cores, math.ceil(_BEYOND * saturating)))
+    return min(_MOST_WORKERS, max(by_cores, math.ceil(at.BEYOND * saturating)))
 
 
 def saturating_workers(calibration: Calibration, base: Config, conditions: Conditions) -> float:

@@ -8,8 +8,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from dlprof.advise import thresholds as at
 from dlprof.advise.candidates import (
-    PREFETCH_OF_BURSTS,
     attainable,
     base_config,
     breach,
@@ -214,18 +214,7 @@ MISSING = {
 """Why a figure of a prediction is ``None``."""
 
 
-_PLENTY = 3.0
-"""Times the workers that the closed form asks for: more of them keep nothing better fed."""
-
 _MOST_WORKERS = 512
-_SLACK = 0.25
-"""Part of the wait that is asked for which must be left for what workers and cores add to it."""
-
-_HARDLY_FED = 0.5
-"""Where the least wait is more than this share of the time, the step is not fed by any loader."""
-
-_MORE_WORKERS = 2
-"""Times the fewest workers: with so many, cores that are short are used better."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -307,9 +296,9 @@ def feed(
             "There is no training step to feed", hint="Give its length, as with --step-time 12ms."
         )
     base = base or base_config(run)
-    deepest = dataclasses.replace(base, num_workers=1, prefetch_factor=PREFETCH_OF_BURSTS[-1])
-    free = attainable(run, [deepest], {})[0].prefetch_factor == PREFETCH_OF_BURSTS[-1]
-    depths = PREFETCH_OF_BURSTS if free else PREFETCH_OF_BURSTS[:1]
+    deepest = dataclasses.replace(base, num_workers=1, prefetch_factor=at.PREFETCH_OF_BURSTS[-1])
+    free = attainable(run, [deepest], {})[0].prefetch_factor == at.PREFETCH_OF_BURSTS[-1]
+    depths = at.PREFETCH_OF_BURSTS if free else at.PREFETCH_OF_BURSTS[:1]
     most = Integrity.of(run).most_workers
     factor = 1.0
     for _ in range(2):  # how far off the model is depends on what is found
@@ -322,7 +311,7 @@ def feed(
         )
         found = _Search(calibration, base, longer.conditions, depths, most)
         least = found.least_wait()
-        enough = least <= max_wait * (1 - _SLACK)
+        enough = least <= max_wait * (1 - at.WAIT_SLACK)
         allowed = max_wait if enough else least + max_wait * (1 - least)
         workers, prefetch, cores = found.fewest(allowed)
         (config,) = useful(run, [found.config(workers, prefetch)])
@@ -336,7 +325,7 @@ def feed(
         raise RuntimeError("a configuration that was predicted has no prediction")
     confidence, reason = judge(choose(unfed, endless, speeds), run, None)
     machine_wait = found.wait(workers, prefetch, situation.cores)
-    can_be_fed, ranks = least <= _HARDLY_FED, situation.constraints.ranks
+    can_be_fed, ranks = least <= at.HARDLY_FED, situation.constraints.ranks
     read, size = calibration.read_bytes_per_batch, calibration.batch_bytes
     rate = ranks * prediction.batches_per_s.value
     whole: dict[str, Any] = {
@@ -412,7 +401,7 @@ class _Search:
         self._known: dict[tuple[int, int, float], float] = {}
         # Beyond so many workers nothing more can be gained.
         ample = dataclasses.replace(conditions, cores=float(_MOST_WORKERS), ranks=1)
-        plenty = max(8, math.ceil(_PLENTY * saturating_workers(calibration, base, ample)))
+        plenty = max(8, math.ceil(at.PLENTY * saturating_workers(calibration, base, ample)))
         self._most = min(_MOST_WORKERS, _MOST_WORKERS if most is None else most, plenty)
 
     def config(self, workers: int, prefetch: int) -> Config:
@@ -464,7 +453,7 @@ class _Search:
         if self.wait(0, 0, self._ample(0)) <= allowed or not most:
             return 0, 0, enough_cores(0, 0)
         few, depth = min((enough_workers(depth), depth) for depth in self._depths)
-        more = min(_MORE_WORKERS * few, max(few, most))
+        more = min(at.MORE_WORKERS * few, max(few, most))
         cores = min(enough_cores(few, depth), enough_cores(more, depth))
         workers = _first(lambda w: self.wait(w, depth, float(cores)) <= allowed, few, more)
         return workers, depth, cores

@@ -8,6 +8,7 @@ import re
 import statistics
 from collections.abc import Iterable, Iterator
 
+from dlprof.advise import thresholds as at
 from dlprof.advise.thresholds import SAME_CORES, SAME_STEP, SHARED
 from dlprof.errors import UsageError
 from dlprof.model import SPEED_ERROR, Conditions
@@ -26,20 +27,8 @@ from dlprof.units import format_duration
 
 _CLOCK = re.compile(r"([0-9]{1,2}(?:\.[0-9]{1,3})?)\s*GHz\b", re.IGNORECASE)
 
-_BY_SPEED = 1.15
-"""A factor to either side, not measured but assumed: how far kinds of work differ between CPU
-models on which the probe's loop is as fast."""
-
-_BY_CLOCK = 1.3
-"""The same of cores of like clock, between generations."""
-
-_UNKNOWN = 1.5
-"""The same where not even clocks are known."""
 
 _BETTER = "give --speed, or --machine with what dlprof machine --save writes there"
-
-_ENOUGH = 2
-"""Degrees of freedom from which the speeds of trials show how far they spread."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,19 +334,19 @@ def core_speed(
     seen = mine is not None and theirs is not None and mine.unit == theirs.unit
     if there.fingerprint == here.fingerprint or (alike and not seen):
         return CoreSpeed(value=1.0)
-    value, factor, as_fast = 1.0, _UNKNOWN, "as fast"
+    value, factor, as_fast = 1.0, at.UNKNOWN_SPEED, "as fast"
     how = f"as nothing better is known: {_BETTER}"
     clock_here, clock_there = clock_of(here.cpu_model), ghz or clock_of(there.cpu_model)
     if seen and mine is not None and theirs is not None:
         log = math.log(theirs.median / mine.median)
         spread = math.log(theirs.high / theirs.low) / 2
-        kinds = 0.0 if alike else math.log(_BY_SPEED)
+        kinds = 0.0 if alike else math.log(at.BY_SPEED)
         value = math.exp(SPEED_EXPONENT * log)
         factor = math.exp(math.hypot(2 * SPEED_EXPONENT_SD * log, spread, kinds))
         speeds = f"{theirs.median:,.0f} and {mine.median:,.0f} {mine.unit}"
         as_fast, how = f"{value:.2f} times as fast", f"by the speeds measured on both ({speeds})"
     elif clock_here and clock_there:
-        value, factor = clock_there / clock_here, _BY_CLOCK
+        value, factor = clock_there / clock_here, at.BY_CLOCK
         clocks = f"{clock_there:g} and {clock_here:g} GHz"
         as_fast, how = f"{value:.2f} times as fast", f"by clock rates alone ({clocks}): {_BETTER}"
     whose = f"as one of {here.hostname}, {how}"
@@ -401,7 +390,7 @@ def speed_error(trials: Iterable[Trial]) -> float | None:
     """
     groups = _log_speeds(trials).values()
     free = sum(len(logs) - 1 for logs in groups)
-    if free < _ENOUGH:
+    if free < at.ENOUGH_SPEEDS:
         return None
     squares = math.fsum(statistics.pvariance(logs) * len(logs) for logs in groups)
     return SPEED_EXPONENT * math.sqrt(squares / free)

@@ -306,3 +306,56 @@ BEARABLE = 0.25
 
 FAR_BETTER = 1.5
 """What sharing by name brings for many small tensors; no workers must beat it."""
+
+TENSORS_PER_BATCH = 2
+"""Where the probe could not count them: images and labels."""
+
+OTHER_FILES = 64
+"""Files and sockets that a training process has open beside its batches."""
+
+LEAST_PREDICTED = 8
+"""Workers predicted at least."""
+
+BEYOND = 1.5
+"""More workers than would saturate everything else: batches that vary keep some of them idle."""
+
+PREFETCH, PREFETCH_OF_BURSTS = (2, 4), (2, 4, 8)
+"""Torch's own ``prefetch_factor`` and twice it, which are predicted; and where batches come in
+bursts."""
+
+BURSTS = 0.5
+"""Coefficient of variation of a batch's cost from which deeper queues are worth a look."""
+
+PLENTY = 3.0
+"""Times the workers that the closed form asks for: more of them keep nothing better fed."""
+
+WAIT_SLACK = 0.25
+"""Part of the wait that is asked for which must be left for what workers and cores add to it."""
+
+HARDLY_FED = 0.5
+"""Where the least wait is more than this share of the time, the step is not fed by any loader."""
+
+MORE_WORKERS = 2
+"""Times the fewest workers: with so many, cores that are short are used better."""
+
+BY_SPEED = 1.15
+"""A factor to either side, not measured but assumed: how far kinds of work differ between CPU
+models on which the probe's loop is as fast."""
+
+BY_CLOCK = 1.3
+"""The same of cores of like clock, between generations."""
+
+UNKNOWN_SPEED = 1.5
+"""The same where not even clocks are known."""
+
+ENOUGH_SPEEDS = 2
+"""Degrees of freedom from which the speeds of trials show how far they spread."""
+
+TWICE = 2.0
+"""Ratio from which a factor reads better than a percentage."""
+
+SAME_RATE = 0.02
+"""A difference smaller than this is none, however sure; a part that costs less is no finding."""
+
+WITH_NEIGHBOURS = 0.2
+"""Share of the CPUs that neighbours keep busy from which waiting for a core is put down to them."""

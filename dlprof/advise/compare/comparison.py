@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from dlprof import late
+from dlprof.advise import thresholds as at
 from dlprof.advise.compare.sides import (
     Chosen,
     Costs,
@@ -272,14 +273,9 @@ KINDS: Mapping[PartCode, Kind] = MappingProxyType(
 _LARGEST_LOG = 50.0
 """Factors beyond ``exp`` of it, either way, are shown as that."""
 
-_TWICE = 2.0
-"""Ratio from which a factor reads better than a percentage."""
 
 _NOTHING = 1e-9
 """Parts of which rounding is all that is left are not shown; the rest adds up without them."""
-
-_SAME = 0.02
-"""A difference smaller than this is none, however sure; a part that costs less is no finding."""
 
 
 def compare(a: Run, b: Run, *, num_workers: int | None = None, best: bool = False) -> Comparison:
@@ -313,7 +309,7 @@ def compare(a: Run, b: Run, *, num_workers: int | None = None, best: bool = Fals
     ratio = product(info_b.samples_per_s, info_a.samples_per_s.inverse)
     slow, fast = (info_b, info_a) if ratio.value < 1 else (info_a, info_b)
     alike = (ratio.low or 0.0) <= 1 <= (ratio.high or math.inf)
-    unclear = alike or abs(total.value) < _SAME
+    unclear = alike or abs(total.value) < at.SAME_RATE
     wrong = [f"{name}: {text}" for name, run in (("A", a), ("B", b)) for text in said_first(run)]
     return Comparison(
         a=info_a,
@@ -379,7 +375,7 @@ def _verdict(ratio: Estimate, parts: Sequence[Part], *, alike: bool) -> str:
     towards.sort(key=lambda part: -abs(part.log_ratio.value))
     if alike:
         return text
-    if abs(total) < _SAME or not towards:
+    if abs(total) < at.SAME_RATE or not towards:
         return text
     biggest, *others = towards
     if biggest.code == "remainder":
@@ -406,7 +402,7 @@ def _difference(ratio: Estimate, *, alike: bool) -> str:
         return f"{text} (measure both with a longer --budget)."
     if alike:
         return f"No measurable difference between B and A ({figures})."
-    if ratio.value >= _TWICE:
+    if ratio.value >= at.TWICE:
         return f"B is {ratio.value:.1f} times as fast as A ({figures})."
     return f"B is {percent(abs(ratio.value - 1))} {than} than A ({figures})."
 
@@ -419,7 +415,7 @@ def _findings(parts: Sequence[Part], slow: SideInfo, fast: SideInfo) -> tuple[Fi
         loss = sign * part.log_ratio.value
         cost = 1 - math.exp(-max(0.0, loss))
         cause = _cause(part, slow.config, fast.config)
-        if cost < _SAME or cause is None:
+        if cost < at.SAME_RATE or cause is None:
             continue
         ends = [end for end in (part.log_ratio.low, part.log_ratio.high) if end is not None]
         unsure = bool(ends) and min(sign * end for end in ends) <= 0

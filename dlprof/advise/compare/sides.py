@@ -13,6 +13,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from dlprof.advise import thresholds as at
 from dlprof.advise.candidates import gather, has_rate
 from dlprof.advise.situation import Situation
 from dlprof.advise.speeds import speeds_of
@@ -268,9 +269,6 @@ def _of_machines(one: RunHeader, two: RunHeader) -> Iterator[str]:
         yield "Only one of the runs had an accelerator."
 
 
-_WITH_NEIGHBOURS = 0.2
-"""Share of the CPUs that neighbours keep busy from which waiting for a core is put down to them."""
-
 _USAGE = (
     *("own_cpu_cores", "available_cpu_cores", "other_cpu_cores", "run_queue_wait_fraction"),
     *("throttled_fraction", "cache_hit_fraction", "read_bytes_per_s"),
@@ -498,7 +496,7 @@ def _with_waiting(costs: Costs, figures: Mapping[str, Any]) -> Costs:
     held = max(held, own * held / (1 - held)) if own > 0 else held
     quota = min(whole, 1 + held / max(_LEAST_CORES, own))
     others = max(0.0, figures["other_cpu_cores"] or 0.0) / costs.affinity
-    theirs = min(1.0, others / _WITH_NEIGHBOURS)
+    theirs = min(1.0, others / at.WITH_NEIGHBOURS)
     # How many want to run at once depends on how long computing takes, which waiting is part of.
     wanted = dataclasses.replace(costs, quota_stretch=whole).demand
     excess = max(1.0, whole / quota / max(1.0, wanted / costs.affinity))
