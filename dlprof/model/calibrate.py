@@ -454,13 +454,9 @@ def turnovers_of(trials: Iterable[Trial]) -> dict[str, float]:
 
 def growth_of(explanations: Iterable[Explanation]) -> float:
     """Bytes that a worker grows by, a batch: the median over workers; 0 for not at all."""
-    slopes = [
-        worker.pss_growth_bytes_per_batch
-        for each in explanations
-        for worker in each.workers
-        if worker.pss_growth_bytes_per_batch is not None
-    ]
-    return max(0.0, statistics.median(slopes)) if slopes else 0.0
+    workers = itertools.chain.from_iterable(each.workers for each in explanations)
+    slopes = [w.pss_growth_bytes_per_batch for w in workers]
+    return max(0.0, statistics.median([each for each in slopes if each is not None] or [0.0]))
 
 
 def _method(trial: Trial) -> str:

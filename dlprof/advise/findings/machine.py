@@ -254,15 +254,11 @@ def _grows(view: View, points: Sequence[tuple[int, int]]) -> bool:
         return False
     if points[-1][0] < at.ENOUGH_BATCHES * processes:
         return grown >= at.FILLED_UP * processes
-    return statistics.correlation(*zip(*points, strict=True)) >= at.STEADY and _goes_on(points)
-
-
-def _goes_on(points: Sequence[tuple[int, int]]) -> bool:
-    """Whether memory grew as fast in the longest trial's second half: what fills up levels off."""
     batches, most = points[-1]
     shorter = [point for point in points if point[0] <= at.SHORTER * batches]
-    if not shorter:
+    if statistics.correlation(*zip(*points, strict=True)) < at.STEADY or not shorter:
         return False
+    # What fills up levels off: growth is as fast in the longest trial's second half.
     late = (most - shorter[-1][1]) / (batches - shorter[-1][0])
     several = shorter[-1][0] > shorter[0][0]
     return late >= at.LATE * _slope(shorter if several else points)
