@@ -6,13 +6,12 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dlprof.advise import thresholds as at
 from dlprof.advise.situation import Situation, usable_calibration
 from dlprof.advise.wrong_data import present_of
 from dlprof.errors import NothingMeasuredError, UsageError
-from dlprof.model import Conditions, bounds, cell_of, spread_workers
 from dlprof.records import (
     DATA_FAULTS,
     Calibration,
@@ -26,6 +25,9 @@ from dlprof.records import (
 )
 from dlprof.stats import turnovers, typical
 from dlprof.units import format_bytes
+
+if TYPE_CHECKING:
+    from dlprof.model import Conditions
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -376,6 +378,8 @@ def auto_workers(
         conditions: Where they run.
         most: At most so many.
     """
+    from dlprof.model import spread_workers  # noqa: PLC0415 - where it predicts
+
     # Workers beyond an epoch's batches have nothing to load.
     caps = (_MOST_WORKERS, most, conditions.epoch_batches)
     last = max(at.LEAST_PREDICTED, most_workers(calibration, base, conditions))
@@ -394,6 +398,8 @@ def most_workers(calibration: Calibration, base: Config, conditions: Conditions)
 
 def saturating_workers(calibration: Calibration, base: Config, conditions: Conditions) -> float:
     """Workers at which, by the closed form, something else than workers becomes the limit."""
+    from dlprof.model import bounds, cell_of  # noqa: PLC0415 - where it predicts
+
     one = dataclasses.replace(base, num_workers=1, prefetch_factor=2).canonical()
     found = bounds(cell_of(calibration, one, conditions))
     others = min(rate for name, rate in found.items() if name != "workers")

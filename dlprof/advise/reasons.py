@@ -27,7 +27,6 @@ from dlprof.advise.thresholds import (
     WORTH_TRYING,
 )
 from dlprof.advise.wording import as_fast, between, percent
-from dlprof.model import describe
 from dlprof.records import (
     CUT_SHORT_SIGN,
     Config,
@@ -265,6 +264,8 @@ def _bound(choice: Choice) -> Iterator[Reason]:
     """What would limit it, where that is predicted."""
     found = choice.pick.prediction
     if not choice.pick.measured and found is not None:
+        from dlprof.model import describe  # noqa: PLC0415 - where it predicts
+
         claim = f"With {choice.pick.name} {describe(found.bound)}"
         yield Reason(claim=claim, evidence={"bound": found.bound, "busy_cores": found.cores})
 

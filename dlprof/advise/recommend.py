@@ -33,7 +33,6 @@ from dlprof.advise.speeds import candidates_of, predictions, speeds_of
 from dlprof.advise.thresholds import PAYS, STORAGE_WAITS
 from dlprof.advise.wrong_data import data_findings, present_failure
 from dlprof.errors import NothingMeasuredError, UsageError
-from dlprof.model import cell_of, describe
 from dlprof.records import (
     DATA_FAULTS,
     Alternative,
@@ -278,6 +277,8 @@ def _alternatives(choice: Choice) -> list[Alternative]:
 
 def _cases(run: Run, choice: Choice) -> Iterator[PredictedCase]:
     """The machine as shared now, where that is known, and dedicated."""
+    from dlprof.model import describe  # noqa: PLC0415 - where it predicts
+
     shared = choice.situation.neighbours
     states = {"as shared now": shared, "dedicated": 0.0} if shared else {"dedicated": 0.0}
     for name, others in states.items():
@@ -320,6 +321,8 @@ def _checks(run: Run, choice: Choice) -> Iterator[ToMeasure]:
         run: Whose target is to be measured there.
         choice: The answer that is to be made sure.
     """
+    from dlprof.model import cell_of  # noqa: PLC0415 - where it predicts
+
     situation, pick = choice.situation, choice.pick
     given, kept = run.header.settings.get("arguments"), _kept(run, pick.config, situation.present)
     pairs = given.items() if isinstance(given, dict) else ()

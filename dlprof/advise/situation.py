@@ -7,11 +7,11 @@ import math
 import re
 import statistics
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from dlprof.advise import thresholds as at
 from dlprof.advise.thresholds import SAME_CORES, SAME_STEP, SHARED
 from dlprof.errors import UsageError
-from dlprof.model import SPEED_ERROR, Conditions
 from dlprof.records import (
     DATA_FAULTS,
     Calibration,
@@ -24,6 +24,10 @@ from dlprof.records import (
 )
 from dlprof.stats import SPEED_EXPONENT, SPEED_EXPONENT_SD, typical
 from dlprof.units import format_duration
+
+if TYPE_CHECKING:
+    from dlprof.model import Conditions
+
 
 _CLOCK = re.compile(r"([0-9]{1,2}(?:\.[0-9]{1,3})?)\s*GHz\b", re.IGNORECASE)
 
@@ -194,6 +198,8 @@ class Situation:
         Raises:
             UsageError: A figure is out of range.
         """
+        from dlprof.model import SPEED_ERROR, Conditions  # noqa: PLC0415 - where it predicts
+
         try:
             return Conditions(
                 cores=self.cores,

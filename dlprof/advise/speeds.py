@@ -20,17 +20,6 @@ from dlprof.advise.candidates import Candidate, gather, has_rate
 from dlprof.advise.situation import Situation, is_calibrated, usable_calibration
 from dlprof.advise.thresholds import TURNOVER_SPREAD
 from dlprof.errors import UsageError
-from dlprof.model import (
-    EXTRAPOLATED_ERROR,
-    bounds,
-    cell_of,
-    cells_of,
-    drawn,
-    predict_all,
-    relative_error,
-    steady_rate,
-    work_of,
-)
 from dlprof.records import (
     Calibration,
     Config,
@@ -291,6 +280,8 @@ def predictions(
         UsageError: The calibration is for another batch size, or of batches that cost nothing, or
             a figure of the situation is out of range.
     """
+    from dlprof.model import predict_all  # noqa: PLC0415 - where it predicts
+
     ordered = sorted(configs, key=lambda config: config.cost_key)
     try:
         found = predict_all(usable_calibration(run), ordered, situation.conditions)
@@ -371,6 +362,8 @@ def expectation(
     Returns:
         ``None`` where the calibration says nothing of what was measured.
     """
+    from dlprof.model import relative_error  # noqa: PLC0415 - where it predicts
+
     stored, calibration = run.prediction, usable_calibration(run)
     known = () if stored is None else stored.cells
     mine: Mapping[Config, Prediction] = {}
@@ -389,6 +382,8 @@ def expectation(
 def _expected(
     log_sd: float, models: Mapping[Config, Prediction], beside: Sequence[PredictedCell] = ()
 ) -> Expected:
+    from dlprof.model import cells_of  # noqa: PLC0415 - where it predicts
+
     cells = (*beside, *cells_of(models))
     return Expected.of(
         SweepPrediction(cells=cells, race=(), pick=Config(), cores=0.0, log_sd=log_sd)
@@ -408,6 +403,8 @@ def carried(run: Run, situation: Situation, models: Mapping[Config, Prediction])
         situation: Where nothing was measured.
         models: What is predicted there.
     """
+    from dlprof.model import EXTRAPOLATED_ERROR, relative_error  # noqa: PLC0415 - where it predicts
+
     calibration = usable_calibration(run)
     log_sd = relative_error(calibration)
     asked = prior = _expected(log_sd, models)
@@ -462,6 +459,8 @@ def _moved(
     Returns:
         For ``off``, and for that less and more its error.
     """
+    from dlprof.model import cell_of, drawn, steady_rate, work_of  # noqa: PLC0415 - where it predicts
+
     offs = (off, off - error, off + error)
     if not situation.step_s + situation.step_cpu_s:
         return list(offs)
@@ -483,6 +482,8 @@ def _by_speed(calibration: Calibration, config: Config, situation: Situation) ->
 
     By the closed form, which tells loaders that compute from those that wait.
     """
+    from dlprof.model import bounds, cell_of  # noqa: PLC0415 - where it predicts
+
     factor = situation.speed.factor
     if factor == 1.0:
         return 0.0
