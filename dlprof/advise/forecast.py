@@ -328,13 +328,14 @@ def feed(
     can_be_fed, ranks = least <= at.HARDLY_FED, situation.constraints.ranks
     read, size = calibration.read_bytes_per_batch, calibration.batch_bytes
     rate = ranks * prediction.batches_per_s.value
+    cores_each, pss, shm = prediction.cores, prediction.pss_bytes, prediction.shm_bytes
     whole: dict[str, Any] = {
+        "busy_cores": None if cores_each is None else ranks * cores_each,
+        "pss_bytes": None if pss is None else ranks * pss,
+        "shm_bytes": None if shm is None else ranks * shm,
         "storage_bytes_per_s": None if read is None else rate * read,
         "batch_bytes_per_s": None if size is None else rate * size,
     }
-    for name in ("cores", "pss_bytes", "shm_bytes"):
-        each = getattr(prediction, name)
-        whole["busy_cores" if name == "cores" else name] = None if each is None else ranks * each
     missing = {name: _MISSING_IN_FEED[name] for name, each in whole.items() if each is None}
     return Feed(
         hostname=situation.machine.hostname,
