@@ -21,8 +21,7 @@ from dlprof.units import quoted
 
 if TYPE_CHECKING:
     from dlprof.advise.compare import Comparison
-    from dlprof.advise.predict.feed import Feed
-    from dlprof.advise.predict.forecast import Forecast
+    from dlprof.advise.forecast import Feed, Forecast
     from dlprof.advise.situation import Situation
     from dlprof.machine.overview import Overview
     from dlprof.machine.profiles import MachineProfile
@@ -410,7 +409,7 @@ def recommend(run: Run | _Path, **options: Unpack[RecommendOptions]) -> Recommen
     Raises:
         DlprofError: The run can't be read, has no figures, or nothing is within the limits.
     """
-    from dlprof.advise.limits import stored_limits
+    from dlprof.advise.candidates import stored_limits
     from dlprof.advise.recommend import recommend as choose
     from dlprof.settings.limits import asked_limits
 
@@ -467,9 +466,9 @@ def predict(
     Raises:
         DlprofError: The run can't be read or holds no calibration, or a value can't be used.
     """
-    from dlprof.advise.predict.cells import base_config, configs_of, wanted_configs
-    from dlprof.advise.predict.feed import feed as fewest
-    from dlprof.advise.predict.forecast import forecast
+    from dlprof.advise.candidates import base_config, configs_of, wanted_configs
+    from dlprof.advise.forecast import feed as fewest
+    from dlprof.advise.forecast import forecast
     from dlprof.advise.thresholds import FED_WAIT_FRACTION
 
     if max_wait is not None and not feed:

@@ -21,8 +21,7 @@ from typing import Any, Literal
 from reference import described, summary
 
 from dlprof.advise.compare import Comparison
-from dlprof.advise.predict.feed import Feed
-from dlprof.advise.predict.forecast import Forecast
+from dlprof.advise.forecast import Feed, Forecast
 from dlprof.machine.doctor import Check
 from dlprof.machine.overview import Overview
 from dlprof.machine.profiles import MachineProfile

@@ -1,13 +1,33 @@
-"""A run's configurations, each with what was measured and predicted of it."""
+"""A run's configurations: which to predict, what is known of each, and which keep limits."""
 
 from __future__ import annotations
 
 import dataclasses
-import statistics
-from collections.abc import Iterable
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from dlprof.records import Config, Prediction, Run, Trial
-from dlprof.stats import turnovers
+from dlprof.advise import thresholds as at
+from dlprof.advise.situation import Situation, usable_calibration
+from dlprof.advise.wrong_data import present_of
+from dlprof.errors import NothingMeasuredError, UsageError
+from dlprof.records import (
+    DATA_FAULTS,
+    Calibration,
+    Config,
+    Constraints,
+    Integrity,
+    Prediction,
+    Reason,
+    Run,
+    Trial,
+)
+from dlprof.stats import turnovers, typical
+from dlprof.units import format_bytes
+
+if TYPE_CHECKING:
+    from dlprof.model import Conditions
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,18 +67,20 @@ class Candidate:
     @property
     def pss_bytes(self) -> int | None:
         """Largest peak of the process tree's memory, with queues as full as they get."""
-        peaks = ((trial, trial.usage.pss_peak_bytes) for trial in self.trials)
-        seen = [pss + self._unfilled_bytes(trial) for trial, pss in peaks if pss is not None]
+        seen = []
+        for trial in self.trials:
+            held, full = trial.usage.shm_peak_bytes, self._queued_bytes(trial)
+            if (pss := trial.usage.pss_peak_bytes) is not None:
+                # Batches that aren't shared, as those of numpy arrays, wait in the workers' memory.
+                seen.append(pss + (max(0, full - held) if full and held else 0))
         return max(seen) if seen else self._predicted("pss_bytes")
 
     @property
     def shm_bytes(self) -> int | None:
         """Largest peak of shared memory seen, or what full queues hold, whichever is more."""
-        seen = [
-            *(t.usage.shm_peak_bytes for t in self.trials),
-            *map(self._queued_bytes, self.trials),
-        ]
-        return max((n for n in seen if n is not None), default=self._predicted("shm_bytes"))
+        peaks = (trial.usage.shm_peak_bytes for trial in self.trials)
+        seen = [n for n in (*peaks, *map(self._queued_bytes, self.trials)) if n is not None]
+        return max(seen) if seen else self._predicted("shm_bytes")
 
     def _predicted(self, need: str) -> int | None:
         value = None if self.prediction is None else getattr(self.prediction, need)
@@ -69,12 +91,6 @@ class Candidate:
         if trial.batch_bytes is None or not self.config.num_workers:
             return None
         return round(self.config.queued_batches * trial.batch_bytes)
-
-    def _unfilled_bytes(self, trial: Trial) -> int:
-        """What queues could have held beyond what they did when memory was read."""
-        full, seen = self._queued_bytes(trial), trial.usage.shm_peak_bytes
-        # Batches that aren't shared, as those of numpy arrays, wait in the workers' own memory.
-        return max(0, full - seen) if full and seen else 0
 
     @property
     def startup_s(self) -> float | None:
@@ -129,7 +145,265 @@ def has_rate(trial: Trial) -> bool:
     return trial.outcome == "completed" and rate is not None and rate.value > 0
 
 
-def typical(values: Iterable[float | None]) -> float | None:
-    """The median of those that are known; ``None`` where none is."""
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
+def breach(candidate: Candidate, situation: Situation) -> tuple[str, str] | None:
+    """The first limit that a configuration breaks, with its value, and what it needs instead."""
+    config, constraints, machine = candidate.config, situation.constraints, situation.machine
+    most, workers = constraints.max_workers, config.num_workers
+    name = machine.hostname or "this machine"
+    if most is not None and workers > most:
+        return f"max_workers={most}", f"has {workers}"
+    sizes = [size for size in (machine.memory_limit_bytes, machine.memory_bytes) if size]
+    memory, shared = candidate.pss_bytes, candidate.shm_bytes if workers else None
+    verb = "needs" if candidate.measured or constraints.ranks > 1 else "would need"
+    times = f"{constraints.ranks} x " if constraints.ranks > 1 else ""
+    for limit, size, used, what in (
+        ("max_ram", constraints.max_ram_bytes, memory, ""),
+        (f"the memory of {name}", min(sizes, default=None), memory, ""),
+        ("max_shm", constraints.max_shm_bytes, shared, " of shared memory"),
+        (f"the /dev/shm of {name}", machine.shm_bytes, shared, " of shared memory"),
+    ):
+        if used is not None and size is not None and used * constraints.ranks > size:
+            return f"{limit} ({format_bytes(size)})", f"{verb} {times}{format_bytes(used)}{what}"
+    # With ``file_descriptor`` sharing the main process holds a descriptor per queued tensor. Not
+    # computed where it was measured: there it worked.
+    files = machine.open_files_limit
+    worked = candidate.measured and not situation.extrapolated
+    if files is None or not workers or config.sharing_strategy == "file_system" or worked:
+        return None
+    held = config.open_files(situation.batch_tensors or at.TENSORS_PER_BATCH)
+    if held + at.OTHER_FILES <= files:
+        return None
+    return f"{files} open files on {name}", f"needs {held} beside about {at.OTHER_FILES} others"
+
+
+def stored_limits(settings: Mapping[str, Any]) -> Constraints:
+    """The limits that a sweep was given, from its run's header; what is no limit counts as none.
+
+    Read here and not by ``dlprof.settings``, so that a recommendation needs no more than the run.
+    """
+    known: dict[str, Any] = {
+        name: settings[name]
+        for name in ("max_workers", "max_ram_bytes", "max_shm_bytes", "ranks", "step_s")
+        if isinstance(settings.get(name), int | float) and settings[name] >= 0
+    }
+    known["ranks"] = max(1, known.get("ranks", 1))
+    return Constraints(**known)
+
+
+def within_limits(
+    candidates: Sequence[Candidate], situation: Situation
+) -> tuple[list[Candidate], list[Reason]]:
+    """The candidates that keep all limits, and one reason for each limit that leaves some out.
+
+    Raises:
+        UsageError: If no candidate is left.
+    """
+    kept: list[Candidate] = []
+    broken: dict[str, list[tuple[Candidate, str]]] = {}
+    for candidate in candidates:
+        found = breach(candidate, situation)
+        if found is None:
+            kept.append(candidate)
+        else:
+            broken.setdefault(found[0], []).append((candidate, found[1]))
+    if not kept:
+        needs = "; ".join(
+            f"{limit}, and {rows[0][0].name} {rows[0][1]}" for limit, rows in broken.items()
+        )
+        raise UsageError(
+            f"No configuration of this run keeps within the limits: {needs}",
+            hint="Raise the limit, or run a sweep with smaller settings.",
+        )
+    reasons = []
+    for limit, rows in broken.items():
+        cheapest, need = rows[0]
+        others = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+        claim = f"{limit} leaves out {cheapest.name}{others}: {cheapest.name} {need}"
+        evidence = {"trials": cheapest.trial_ids, "configs": [each.key for each, _ in rows]}
+        reasons.append(Reason(claim=claim, evidence=evidence))
+    return kept, reasons
+
+
+MOST_CELLS = 10_000
+_MOST_WORKERS = 128
+
+
+_OWN = ("pin_memory", "in_order", "start_method", "sharing_strategy", "worker_threads")
+
+
+def base_config(run: Run) -> Config:
+    """The settings that stay as they are where none is asked for: recommended, explained or own."""
+    found = run.recommendation.config if run.recommendation is not None else present_of(run)
+    size = run.calibration.batch_size if run.calibration is not None else None
+    kept = {} if found is None else {name: getattr(found, name) for name in _OWN}
+    return Config(num_workers=1, batch_size=size, **kept).canonical()
+
+
+def wanted_configs(
+    run: Run, situation: Situation, axes: Mapping[str, Sequence[object]]
+) -> tuple[Config, ...]:
+    """The configurations that a user asks for, sensible values where he names none.
+
+    Args:
+        run: That holds a calibration.
+        situation: Where they are to run.
+        axes: Values by setting, as far as he named them.
+
+    Raises:
+        UsageError: There is no calibration, there are more than ``MOST_CELLS``, or he names what
+            the target can't be set to.
+    """
+    calibration = usable_calibration(run)
+    base = base_config(run)
+    depths = {"prefetch_factor": auto_prefetch(calibration)}
+    if "num_workers" in axes:
+        return attainable(run, configs_of(base, {**depths, **axes}), axes)
+    shallow = configs_of(base, {name: axes[name][:1] for name in axes if name != "prefetch_factor"})
+    workers = auto_workers(calibration, shallow[0], situation.conditions)
+    made = attainable(run, configs_of(base, {"num_workers": workers, **depths, **axes}), axes)
+    if axes or not situation.as_measured:
+        return made
+    sizes = {None, calibration.batch_size}
+    measured = {trial.config for trial in run.completed if trial.config.batch_size in sizes}
+    return tuple(sorted({*made, *measured}, key=lambda config: config.cost_key))
+
+
+def candidate_configs(run: Run, situation: Situation) -> tuple[Config, ...]:
+    """What is worth predicting of all settings, PyTorch's default and the present ones among them.
+
+    Raises:
+        NothingMeasuredError: The data of all of them is wrong.
+        UsageError: There is no calibration.
+    """
+    calibration, base = usable_calibration(run), base_config(run)
+    most = situation.constraints.max_workers
+    axes = {
+        "num_workers": auto_workers(calibration, base, situation.conditions, most),
+        "prefetch_factor": auto_prefetch(calibration),
+        "persistent_workers": (False, True),
+    }
+    plain, present = Config(batch_size=calibration.batch_size), situation.present
+    configs = {*attainable(run, [*configs_of(base, axes), plain], {})}
+    if present is not None and present.batch_size in {None, calibration.batch_size}:
+        configs.add(present)
+    return useful(run, configs)
+
+
+def attainable(
+    run: Run, configs: Iterable[Config], axes: Mapping[str, Sequence[object]]
+) -> tuple[Config, ...]:
+    """Configurations with what the target can't be set to as it has it, distinct.
+
+    Args:
+        run: Whose target it is.
+        configs: What is wanted.
+        axes: Values by setting, as far as the user named them.
+
+    Raises:
+        UsageError: The target can have none of the values that he named of a setting.
+    """
+    header = run.header
+    accelerated = header.accelerator is not None
+    kept = {header.target.attainable(each, has_accelerator=accelerated) for each in configs}
+    for name, reason in header.target.fixed.items():
+        named = axes.get(name)
+        if named and not any(getattr(each, name) in named for each in kept):
+            raise UsageError(
+                f"{name}={', '.join(map(str, named))} can't be predicted: {reason}",
+                hint=f"Leave {name} out.",
+            )
+    return tuple(sorted(kept, key=lambda config: config.cost_key))
+
+
+def configs_of(base: Config, axes: Mapping[str, Sequence[object]]) -> tuple[Config, ...]:
+    """All combinations of some settings, the rest as in ``base``; canonical and distinct.
+
+    Raises:
+        UsageError: There are more than ``MOST_CELLS``.
+    """
+    count = math.prod(len(values) for values in axes.values())
+    if count > MOST_CELLS:
+        raise UsageError(
+            f"The settings make {count:,} combinations, and the most is {MOST_CELLS:,}",
+            hint="Name fewer values.",
+        )
+    made = (
+        dataclasses.replace(base, **dict(zip(axes, values, strict=True))).canonical()  # type: ignore[arg-type] # fields by name
+        for values in itertools.product(*axes.values())
+    )
+    return tuple(sorted(set(made), key=lambda config: config.cost_key))
+
+
+def useful(run: Run, configs: Iterable[Config]) -> tuple[Config, ...]:
+    """Those of some configurations whose data is right, and that feed all of their workers.
+
+    Raises:
+        NothingMeasuredError: There are none.
+    """
+    found, wanted = Integrity.of(run), tuple(configs)
+    kept = tuple(c for c in wanted if not found.is_useless(c) and not found.is_unproven(c))
+    if kept or not wanted:
+        return kept
+    fault = next((each for each in map(found.fault, wanted) if each is not None), None)
+    if fault is not None:
+        what = "whose data is wrong" if fault.kind in DATA_FAULTS else "that fail"
+        claim, hint = f"No rate can be predicted of settings {what}: {fault.message}", fault.hint
+    elif found.refused:
+        claim = (
+            f"With more than {found.worked} workers the dataset may raise, as it does with "
+            f"{min(found.refused)}, so nothing is predicted for them"
+        )
+        hint = "Measure them: dlprof sweep with --num-workers."
+    else:
+        claim = f"More than {found.fed} workers get no data, so nothing is predicted for them"
+        hint = f"Ask for num_workers={found.fed} or fewer."
+    raise NothingMeasuredError(claim, hint=hint)
+
+
+def auto_prefetch(calibration: Calibration) -> tuple[int, ...]:
+    """Torch's default and twice it; deeper still where batches come in bursts."""
+    return at.PREFETCH_OF_BURSTS if (calibration.cpu_cv or 0.0) > at.BURSTS else at.PREFETCH
+
+
+def auto_workers(
+    calibration: Calibration, base: Config, conditions: Conditions, most: int | None = None
+) -> tuple[int, ...]:
+    """Those of ``spread_workers`` to where more workers can't gain.
+
+    That is twice the cores of a rank, or more where batches wait; no more than an epoch's batches.
+
+    Args:
+        calibration: What batches cost.
+        base: The other settings.
+        conditions: Where they run.
+        most: At most so many.
+    """
+    from dlprof.model import spread_workers  # noqa: PLC0415 - where it predicts
+
+    # Workers beyond an epoch's batches have nothing to load.
+    caps = (_MOST_WORKERS, most, conditions.epoch_batches)
+    last = max(at.LEAST_PREDICTED, most_workers(calibration, base, conditions))
+    last = min(last, *(cap for cap in caps if cap is not None))
+    share = conditions.cores / conditions.ranks
+    per_core = {math.floor(share * part) for part in (0.5, 1, 2)}  # which people ask for
+    return tuple(sorted({*spread_workers(last), *(c for c in per_core if 0 < c <= last)}))
+
+
+def most_workers(calibration: Calibration, base: Config, conditions: Conditions) -> int:
+    """Workers beyond which nothing is to be gained: twice the cores, or more where batches wait."""
+    by_cores = math.ceil(2 * conditions.cores / conditions.ranks)
+    saturating = saturating_workers(calibration, base, conditions)
+    return min(_MOST_WORKERS, max(by_cores, math.ceil(at.BEYOND * saturating)))
+
+
+def saturating_workers(calibration: Calibration, base: Config, conditions: Conditions) -> float:
+    """Workers at which, by the closed form, something else than workers becomes the limit."""
+    from dlprof.model import bounds, cell_of  # noqa: PLC0415 - where it predicts
+
+    one = dataclasses.replace(base, num_workers=1, prefetch_factor=2).canonical()
+    found = bounds(cell_of(calibration, one, conditions))
+    others = min(rate for name, rate in found.items() if name != "workers")
+    each = found["workers"]
+    if not (math.isfinite(others) and math.isfinite(each) and each > 0):
+        return 1.0
+    return max(1.0, others / each)

@@ -9,12 +9,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
-from dlprof.advise.candidates import Candidate
-from dlprof.advise.limits import breach
+from dlprof.advise.candidates import Candidate, breach
 from dlprof.advise.situation import Situation, is_calibrated
-from dlprof.advise.speeds import Speeds, cores_share
+from dlprof.advise.speeds import Speeds, agreement, candidates_of, cores_share
 from dlprof.advise.thresholds import (
     DERIVED_MARGIN,
     EVEN,
@@ -37,9 +35,6 @@ from dlprof.records import (
 )
 from dlprof.stats import NEAR, PROBABILITY, RISK, mean_interval, shortfall
 from dlprof.units import format_duration
-
-if TYPE_CHECKING:
-    from dlprof.advise.predict.carried import Agreement
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +230,6 @@ def unmeasured(situation: Situation, run: Run) -> list[Config]:
     ]
     if not (situation.constraints.limits_memory and cells and is_calibrated(run)):
         return cells
-    from dlprof.advise.predict.carried import candidates_of  # noqa: PLC0415 - it loads the model
 
     try:
         needy, _ = candidates_of(run, situation, cells)
@@ -252,94 +246,79 @@ def judge(choice: Choice, run: Run, certificate: Certificate | None) -> tuple[Co
         run: From which.
         certificate: How near the best that is.
     """
-    pick, situation = choice.pick, choice.situation
-    doubts, lesser = [*_of_data(pick.config.num_workers, run)], list[str]()
-    if pick.measured:
-        doubts += _of_trials(choice, run)
-    else:
-        from dlprof.advise.predict.carried import agreement  # noqa: PLC0415 - it loads the model
-
-        agreed = agreement(run)
-        doubts += _of_predictions(choice, run, agreed)
-        lesser += _less_of_predictions(situation, run, agreed)
-    if situation.as_measured and run.prediction is not None and not run.completed:
-        doubts.append("no trial has verified the prediction: go on with dlprof sweep --resume")
-    if doubts:
-        return "low", doubts[0]
-    if lesser:
-        return "medium", lesser[0]
+    doubt = next(_doubts(choice, run), None)
+    if doubt is not None:
+        return doubt
     if certificate is None:
         return "low", "no other configuration has a rate to compare with"
     if certificate.shown > MEDIUM:
         return "low", certificate.text
-    derived_s = situation.derived_step_s
+    derived_s = choice.situation.derived_step_s
     if derived_s is not None:
         step = format_duration(derived_s)
         return "medium", f"a step of {step} was not measured: sweep with --step-time to be sure"
     return "high" if certificate.epsilon <= HIGH else "medium", certificate.text
 
 
-def _of_data(workers: int, run: Run) -> Iterator[str]:
-    """Why the data with so many workers may be wrong, though nobody saw that it is."""
-    found = Integrity.of(run)
+def _doubts(choice: Choice, run: Run) -> Iterator[tuple[Confidence, str]]:
+    """What no rate tells, the gravest first, and the confidence that it leaves."""
+    pick, there, found = choice.pick, choice.situation, Integrity.of(run)
+    workers, ranks = pick.config.num_workers, there.constraints.ranks
     if sign := found.doubt(workers):
-        yield f"{inside(sign)}: each worker may repeat what the others give"
+        yield "low", f"{inside(sign)}: each worker may repeat what the others give"
     seen = {t.config.num_workers for t in run.trials if t.failure is None and t.epoch_samples}
     if found.truncated and workers not in seen:
-        yield (
-            f"epochs end early with num_workers={min(found.truncated)}, and no whole epoch was "
-            f"measured with num_workers={workers}"
-        )
-
-
-def _of_trials(choice: Choice, run: Run) -> Iterator[str]:
-    """What no rate tells of a choice that was measured, the gravest first."""
-    pick, there, ranks = choice.pick, choice.situation, choice.situation.constraints.ranks
+        early = f"epochs end early with num_workers={min(found.truncated)}"
+        yield "low", f"{early}, and no whole epoch was measured with num_workers={workers}"
+    if not pick.measured:
+        yield from _doubts_of_prediction(choice, run)
+        return
     if there.extrapolated:
-        mine, other = run.header.machine.hostname, there.machine.hostname
-        yield f"it was measured on {mine}, not on {other}: only the limits are known there"
+        where = f"it was measured on {run.header.machine.hostname}, not on {there.machine.hostname}"
+        yield "low", f"{where}: only the limits are known there"
     if any(ONE_BATCH_SIGN in trial.warnings for trial in pick.trials):
-        yield ONE_BATCH_SIGN
+        yield "low", ONE_BATCH_SIGN
     if ranks > 1:
-        yield f"one loader was measured, not {ranks} at once"
+        yield "low", f"one loader was measured, not {ranks} at once"
     if pick.failures:
-        yield f"{pick.name} also failed {times(len(pick.failures))}"
+        yield "low", f"{pick.name} also failed {times(len(pick.failures))}"
 
 
-def _of_predictions(choice: Choice, run: Run, agreed: Agreement | None) -> Iterator[str]:
-    """What is in doubt of a choice that was only predicted, the gravest first."""
-    there, rate = choice.situation, choice.speeds.rate(choice.pick.key)
-    if run.calibration is not None:
-        yield from run.calibration.doubts
-    if agreed is not None and agreed.is_poor:
-        yield f"{_disagreeing(agreed)}: measure before you rely on it"
-    if there.speed.doubt:
-        yield there.speed.doubt
-    if there.extrapolated:
-        mine, other = run.header.machine.hostname, there.machine.hostname
-        yield f"it was calibrated on {mine}, and nothing was measured on {other}"
-    lower = 1.0 if rate.low is None or rate.value <= 0 else 1 - rate.low / rate.value
-    if lower > USELESS:
-        yield f"its rate may be {percent(lower)} lower: calibrate for longer"
-
-
-def _less_of_predictions(there: Situation, run: Run, agreed: Agreement | None) -> Iterator[str]:
-    """Why a choice that was only predicted is never sure."""
-    ranks = there.constraints.ranks
-    known = None if run.calibration is None else run.calibration.available_cores
-    if ranks > 1:
-        yield f"one loader was calibrated, not {ranks} at once"
-    if known is not None and there.cores > FAR_CORES * known:
-        yield f"{known:.1f} cores were available when it was calibrated, not {there.cores:g}"
+def _doubts_of_prediction(choice: Choice, run: Run) -> Iterator[tuple[Confidence, str]]:
+    """The same of a choice that was only predicted, which is never sure."""
+    there, rate, known = choice.situation, choice.speeds.rate(choice.pick.key), run.calibration
+    mine, other, ranks = run.header.machine, there.machine, there.constraints.ranks
+    agreed, disagrees = agreement(run), ""
     if agreed is not None and agreed.outside:
-        yield _disagreeing(agreed)
-    if there.by_model or agreed is None:
-        yield "no trial measured settings like these: only the model predicts them"
-    yield "the model agrees with the trials, but these settings were not measured"
-
-
-def _disagreeing(agreed: Agreement) -> str:
-    return (
-        f"the model disagrees with {agreed.outside} of {agreed.configs} measured configurations "
-        f"(by up to {agreed.worst:.2g}x)"
-    )
+        disagrees = (
+            f"the model disagrees with {agreed.outside} of {agreed.configs} measured "
+            f"configurations (by up to {agreed.worst:.2g}x)"
+        )
+    poor = agreed is not None and 2 * agreed.outside > agreed.configs
+    lower = 1.0 if rate.low is None or rate.value <= 0 else 1 - rate.low / rate.value
+    unseen = there.as_measured and run.prediction is not None and not run.completed
+    grave = {
+        f"{disagrees}: measure before you rely on it": poor,
+        there.speed.doubt: bool(there.speed.doubt),
+        f"it was calibrated on {mine.hostname}, and nothing was measured on {other.hostname}": (
+            there.extrapolated
+        ),
+        f"its rate may be {percent(lower)} lower: calibrate for longer": lower > USELESS,
+        "no trial has verified the prediction: go on with dlprof sweep --resume": unseen,
+    }
+    cores = known.available_cores if known is not None else None
+    had = there.cores if cores is None else cores
+    lesser = {
+        f"one loader was calibrated, not {ranks} at once": ranks > 1,
+        f"{had:.1f} cores were available when it was calibrated, not {there.cores:g}": (
+            there.cores > FAR_CORES * had
+        ),
+        disagrees: bool(disagrees),
+        "no trial measured settings like these: only the model predicts them": (
+            there.by_model or agreed is None
+        ),
+        "the model agrees with the trials, but these settings were not measured": True,
+    }
+    yield from (("low", text) for text in (known.doubts if known is not None else ()))
+    yield from (("low", text) for text, holds in grave.items() if holds)
+    yield from (("medium", text) for text, holds in lesser.items() if holds)

@@ -8,11 +8,13 @@ import statistics
 from collections.abc import Sequence
 
 from dlprof.advise.findings import Evidence, Experiment, Observation
-from dlprof.advise.findings.gains import measured_gain
-from dlprof.advise.findings.memory import ENOUGH_BATCHES, may_grow
-from dlprof.advise.findings.table import remedies
-from dlprof.advise.findings.view import View
+from dlprof.advise.findings.claims import measured_gain
+from dlprof.advise.findings.diagnosis import remedies
+from dlprof.advise.findings.evidence import View
+from dlprof.advise.findings.machine import may_grow
+from dlprof.advise.thresholds import ENOUGH_BATCHES
 from dlprof.records import BatchCosts, Config, TrialCost
+from dlprof.stats import NEAR
 
 __all__ = ["Allowance", "Experiment", "Observation", "propose"]
 
@@ -32,8 +34,6 @@ _MOST_VARIANTS = 4
 _VARIANTS_AT_ONCE = 3
 _BLOCKS = 2
 _NOISY_BLOCKS = 3
-_HOPELESS = 0.97
-"""A variant that brought less than this is not repeated."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,14 +145,9 @@ def _longer(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
     trial_s = min(_LONGEST * allowance.trial_s, max(_LONG * allowance.trial_s, wanted_s))
     if not may_grow(view, rate * trial_s):
         return []
-    experiment = Experiment(
-        name="longer, to check for memory growth",
-        role="present",
-        config=evidence.config,
-        trial_s=trial_s,
-        repetition=2,
-    )
-    return [experiment]
+    name = "longer, to check for memory growth"
+    config = evidence.config
+    return [Experiment(name=name, role="present", config=config, trial_s=trial_s, repetition=2)]
 
 
 def _verification(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
@@ -165,27 +160,25 @@ def _verification(evidence: Evidence, allowance: Allowance) -> list[Experiment]:
     new = [each for each in wanted if each not in tried]
     new = [each for each in new if most is None or each.num_workers <= most]
     room = max(0, _MOST_VARIANTS - len(tried))
-    configs = new[: min(room, _VARIANTS_AT_ONCE)] or _worth_repeating(view, tried)
+    blocks = _NOISY_BLOCKS if view.is_noisy else _BLOCKS
+    gains = ((config, measured_gain(view, config)) for config in tried)
+    again = [c for c, g in gains if g and g.value >= NEAR and len(g.trials) < blocks]
+    configs = new[: min(room, _VARIANTS_AT_ONCE)] or again[:_VARIANTS_AT_ONCE]
     if not configs:
         return []
     block = 1 + max(trial.repetition for trial in evidence.trials())
-    trial_s = _long_enough(view, allowance)
+    # Slow batches come often enough for 10 % in ``(CV / 0.1)²`` batches.
+    costs, trial_s = view.explained.costs if view.explained else BatchCosts(), allowance.trial_s
+    made_s = [cpu + io for cpu, io in zip(costs.cpu_s, costs.io_s, strict=False)]
+    if len(made_s) > 1 and view.rate and statistics.fmean(made_s) > 0:
+        spread = statistics.stdev(made_s) / statistics.fmean(made_s)
+        wanted_s = (spread / _PRECISION) ** 2 / view.rate
+        trial_s = min(_LONGEST_VARIANT * trial_s, max(trial_s, wanted_s))
     experiments = [
         Experiment(name="as it is", role="present", config=view.config, trial_s=trial_s),
         *(_variant(config, view, trial_s) for config in configs),
     ]
     return [dataclasses.replace(each, repetition=block) for each in experiments]
-
-
-def _long_enough(view: View, allowance: Allowance) -> float:
-    """A window in which slow batches come often enough for 10 %: ``(CV / 0.1)²`` batches."""
-    costs = view.explained.costs if view.explained is not None else BatchCosts()
-    made_s = [cpu + io for cpu, io in zip(costs.cpu_s, costs.io_s, strict=False)]
-    if len(made_s) < 2 or not view.rate or statistics.fmean(made_s) <= 0:
-        return allowance.trial_s
-    spread = statistics.stdev(made_s) / statistics.fmean(made_s)
-    wanted_s = (spread / _PRECISION) ** 2 / view.rate
-    return min(_LONGEST_VARIANT * allowance.trial_s, max(allowance.trial_s, wanted_s))
 
 
 def _variant(config: Config, view: View, trial_s: float) -> Experiment:
@@ -201,14 +194,6 @@ def _variant(config: Config, view: View, trial_s: float) -> Experiment:
         trial_s=trial_s,
         turnover=not {"persistent_workers", "start_method"}.isdisjoint(changed),
     )
-
-
-def _worth_repeating(view: View, tried: Sequence[Config]) -> list[Config]:
-    """Variants that may pay and were not repeated often enough."""
-    blocks = _NOISY_BLOCKS if view.is_noisy else _BLOCKS
-    gains = ((config, measured_gain(view, config)) for config in tried)
-    open_ = [c for c, g in gains if g and g.value >= _HOPELESS and len(g.trials) < blocks]
-    return open_[:_VARIANTS_AT_ONCE]
 
 
 def _affordable(

@@ -7,23 +7,22 @@ lists them in the order in which they are shown.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 import statistics
 from collections.abc import Iterator, Sequence
 
-from dlprof.advise.candidates import Candidate, typical
+from dlprof.advise.candidates import Candidate
 from dlprof.advise.choice import Choice
 from dlprof.advise.situation import neighbours_seen
 from dlprof.advise.speeds import cores_share
 from dlprof.advise.thresholds import (
-    CORES_ARE_THE_LIMIT,
     FED_WAIT_FRACTION,
     LEAST_CORES,
     SHARED,
+    STARVED,
     SURELY,
     TRANSIENT_S,
-    WANTS_CORES,
+    USED_UP,
     WITHIN,
     WORTH_TRYING,
 )
@@ -39,7 +38,7 @@ from dlprof.records import (
     Run,
     Trial,
 )
-from dlprof.stats import NEAR, believe, observe
+from dlprof.stats import NEAR, believe, observe, typical
 from dlprof.units import counted, format_bytes, format_duration, format_rate
 
 _MOST_FAILURES = 5
@@ -69,16 +68,12 @@ def conditions(choice: Choice) -> Iterator[Reason]:
     trials, ids = choice.pick.trials, {"trials": choice.pick.trial_ids}
     once_s = typical(trial.transient_s for trial in trials) or 0.0
     if once_s >= TRANSIENT_S:
-        claim = (
-            "Its first batches are slower than its steady rate, which costs a training run "
-            f"{format_duration(once_s)} once"
-        )
+        claim = "Its first batches are slower than its steady rate, which costs a training run "
+        claim += f"{format_duration(once_s)} once"
         yield Reason(claim=claim, evidence={**ids, "transient_s": once_s})
-    warnings = itertools.chain.from_iterable(trial.warnings for trial in trials)
-    cut = next((text for text in warnings if text.startswith(CUT_SHORT_SIGN)), "")
-    if cut:
-        claim = f"Its rate may include warm-up: {cut}"
-        yield Reason(claim=claim, evidence=ids)
+    warnings = (text for trial in trials for text in trial.warnings)
+    for cut in [text for text in warnings if text.startswith(CUT_SHORT_SIGN)][:1]:
+        yield Reason(claim=f"Its rate may include warm-up: {cut}", evidence=ids)
 
 
 def unchecked(run: Run, pick: Config) -> Iterator[Reason]:
@@ -103,34 +98,23 @@ def neighbours(run: Run) -> Iterator[Reason]:
 
 def failures(candidates: Sequence[Candidate]) -> Iterator[Reason]:
     """What failed or was skipped, and why, in the words of the failure itself."""
+    failed = [each for each in candidates if each.failures]
+    tried = [each for each in failed if each.failures[0].outcome != "skipped"]
     skipped: dict[str, list[Candidate]] = {}
-    failed: list[Candidate] = []
-    for each in candidates:
-        first = next(iter(each.failures), None)
-        if first is not None and first.outcome == "skipped":
-            kind = "" if first.failure is None else first.failure.kind
-            skipped.setdefault(kind, []).append(each)
-        elif first is not None:
-            failed.append(each)
-    yield from (_failure([each]) for each in failed[:_MOST_FAILURES])
-    more = failed[_MOST_FAILURES:]
-    if more:
-        claim = f"{counted(len(more), 'more configuration')} failed"
-        yield Reason(claim=claim, evidence={"trials": _failed_trials(more)})
-    yield from map(_failure, skipped.values())
-
-
-def _failure(alike: Sequence[Candidate]) -> Reason:
-    """Why the first of some failed or was skipped, and how many more for the same."""
-    first = alike[0].failures[0]
-    why = first.outcome if first.failure is None else first.failure.message
-    more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
-    claim = f"{alike[0].name}{more} {failed_or_skipped(first, count=len(alike))}: {why}"
-    return Reason(claim=claim, evidence={"trials": _failed_trials(alike)})
-
-
-def _failed_trials(candidates: Sequence[Candidate]) -> list[str]:
-    return [trial.id for each in candidates for trial in each.failures]
+    for each in failed:
+        if each not in tried:
+            failure = each.failures[0].failure
+            skipped.setdefault("" if failure is None else failure.kind, []).append(each)
+    single, more = [[each] for each in tried[:_MOST_FAILURES]], tried[_MOST_FAILURES:]
+    for some in filter(None, [*single, more, *skipped.values()]):
+        first = some[0].failures[0]
+        why = first.outcome if first.failure is None else first.failure.message
+        name = some[0].name + (f" and {len(some) - 1} more" if len(some) > 1 else "")
+        claim = f"{name} {failed_or_skipped(first, count=len(some))}: {why}"
+        if some is more:
+            claim = f"{counted(len(more), 'more configuration')} failed"
+        ids = [trial.id for each in some for trial in each.failures]
+        yield Reason(claim=claim, evidence={"trials": ids})
 
 
 def failed_or_skipped(trial: Trial, *, count: int = 1) -> str:
@@ -280,7 +264,7 @@ def _bound(choice: Choice) -> Iterator[Reason]:
     """What would limit it, where that is predicted."""
     found = choice.pick.prediction
     if not choice.pick.measured and found is not None:
-        from dlprof.model import describe  # noqa: PLC0415 - loaded already by a prediction
+        from dlprof.model import describe  # noqa: PLC0415 - where it predicts
 
         claim = f"With {choice.pick.name} {describe(found.bound)}"
         yield Reason(claim=claim, evidence={"bound": found.bound, "busy_cores": found.cores})
@@ -399,11 +383,11 @@ def _cores(choice: Choice) -> Iterator[Reason]:
     seen = [u for u in usages if u.own_cpu_cores is not None and u.available_cpu_cores]
     own = typical(each.own_cpu_cores for each in seen)
     available = typical(each.available_cpu_cores for each in seen)
-    if own is None or available is None or own < max(LEAST_CORES, CORES_ARE_THE_LIMIT * available):
+    if own is None or available is None or own < max(LEAST_CORES, USED_UP * available):
         return  # below the least it is a loader that waits, on a machine that neighbours fill
     waited = typical(each.run_queue_wait_fraction for each in seen)
-    whole_machine = own >= CORES_ARE_THE_LIMIT * choice.situation.machine.usable_cores
-    if waited is None or waited > WANTS_CORES or whole_machine:
+    whole_machine = own >= USED_UP * choice.situation.machine.usable_cores
+    if waited is None or waited > STARVED or whole_machine:
         claim = f"Cores are the limit: it used {own:.1f} of the {available:.1f} available"
         evidence = {"trials": choice.pick.trial_ids, "own_cpu_cores": own}
         yield Reason(claim=claim, evidence={**evidence, "available_cpu_cores": available})
@@ -425,51 +409,35 @@ def _ranks(choice: Choice) -> Iterator[Reason]:
 
 
 def pin_gains(trials: Sequence[Trial]) -> tuple[PinGain, ...]:
-    """The gain of each pair of trials of one block and purpose that differ in pinning alone.
+    """What pinning changed in each pair of trials of one block and purpose that differ in it alone.
+
+    Split into the copy's gain and the rest; of no pair whose rates or copies' time are missing.
 
     Args:
         trials: Of one run.
     """
-    unpinned = {
-        (trial.config, trial.repetition, trial.purpose): trial
-        for trial in trials
-        if not trial.config.pin_memory
-    }
+    unpinned = {(t.config, t.repetition, t.purpose): t for t in trials if not t.config.pin_memory}
     found = []
     for on in trials:
         plain = dataclasses.replace(on.config, pin_memory=False)
         off = unpinned.get((plain, on.repetition, on.purpose))
-        if on.config.pin_memory and off is not None:
-            found.append(pin_gain(off, on))
-    return tuple(each for each in found if each is not None)
-
-
-def pin_gain(off: Trial, on: Trial) -> PinGain | None:
-    """What pinning changed, split into the copy's gain and the rest.
-
-    Args:
-        off: Without pinning.
-        on: With it.
-
-    Returns:
-        The gain; ``None`` where a rate or a copy's time is missing.
-    """
-    if off.copies is None or on.copies is None:
-        return None
-    rates = [each.batches_per_s.value if each.batches_per_s else 0.0 for each in (off, on)]
-    before_s, after_s = off.copies.exposed_s, on.copies.exposed_s
-    if min(rates) <= 0 or before_s is None or after_s is None:
-        return None
-    total_s = 1 / rates[0] - 1 / rates[1]
-    copy_s = before_s - after_s
-    return PinGain(
-        off=off.id,
-        on=on.id,
-        total_s=total_s,
-        copy_s=copy_s,
-        receive_s=total_s - copy_s,
-        costs=on.copies.pin or PinCosts(),
-    )
+        if not on.config.pin_memory or off is None or off.copies is None or on.copies is None:
+            continue
+        rates = [each.batches_per_s.value if each.batches_per_s else 0.0 for each in (off, on)]
+        before_s, after_s = off.copies.exposed_s, on.copies.exposed_s
+        if min(rates) > 0 and before_s is not None and after_s is not None:
+            total_s, copy_s = 1 / rates[0] - 1 / rates[1], before_s - after_s
+            found.append(
+                PinGain(
+                    off=off.id,
+                    on=on.id,
+                    total_s=total_s,
+                    copy_s=copy_s,
+                    receive_s=total_s - copy_s,
+                    costs=on.copies.pin or PinCosts(),
+                )
+            )
+    return tuple(found)
 
 
 def typical_gain(gains: Sequence[PinGain]) -> PinGain | None:
@@ -500,21 +468,17 @@ def typical_gain(gains: Sequence[PinGain]) -> PinGain | None:
 
 def gain_words(gain: PinGain) -> str:
     """A gain and its costs as the end of a sentence: where the time went, and what else it took."""
-    words = (
-        f"{_change(gain.total_s)} a batch, {_change(gain.copy_s)} of it in copies and "
-        f"{_change(gain.receive_s)} in receiving"
+    total, copies, receiving = (
+        f"{'-' if saved_s >= 0 else '+'}{format_duration(abs(saved_s))}"
+        for saved_s in (gain.total_s, gain.copy_s, gain.receive_s)
     )
-    costs = gain.costs
-    taken = []
+    words = f"{total} a batch, {copies} of it in copies and {receiving} in receiving"
+    costs, taken = gain.costs, list[str]()
     if costs.thread_cpu_s is not None:
         taken.append(f"{format_duration(costs.thread_cpu_s)} of its thread's CPU a batch")
     if costs.pinned_bytes is not None:
         taken.append(f"{format_bytes(costs.pinned_bytes)} of pinned memory")
     return f"{words}; it takes {' and '.join(taken)}" if taken else words
-
-
-def _change(saved_s: float) -> str:
-    return f"{'-' if saved_s >= 0 else '+'}{format_duration(abs(saved_s))}"
 
 
 REASONS = (

@@ -8,9 +8,14 @@ import shlex
 from collections.abc import Collection, Iterator, Sequence
 from typing import Literal
 
-from dlprof.advise.candidates import Candidate, gather
+from dlprof.advise.candidates import (
+    Candidate,
+    base_config,
+    candidate_configs,
+    gather,
+    within_limits,
+)
 from dlprof.advise.choice import Choice, certify, choose, is_better, judge, unmeasured
-from dlprof.advise.limits import within_limits
 from dlprof.advise.reasons import (
     CAVEATS,
     assumed,
@@ -23,11 +28,10 @@ from dlprof.advise.reasons import (
     neighbours,
     unchecked,
 )
-from dlprof.advise.rules import rule_configs, rules_of_thumb
 from dlprof.advise.situation import Situation, is_calibrated, usable_calibration
-from dlprof.advise.speeds import speeds_of
+from dlprof.advise.speeds import candidates_of, predictions, speeds_of
 from dlprof.advise.thresholds import PAYS, STORAGE_WAITS
-from dlprof.advise.wrong_data import data_findings, failing_present
+from dlprof.advise.wrong_data import data_findings, present_failure
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.records import (
     DATA_FAULTS,
@@ -41,7 +45,9 @@ from dlprof.records import (
     PredictedCase,
     Reason,
     Recommendation,
+    RuleOfThumb,
     Run,
+    Target,
     ToMeasure,
 )
 from dlprof.stats import NEAR
@@ -93,13 +99,8 @@ def recommend(
             answer and there is none.
     """
     situation = Situation.of(run, constraints, machine, ghz=ghz)
-    kept = run.recommendation
-    if (
-        kept is not None
-        and kept.rates
-        and situation.as_measured
-        and kept.constraints == situation.constraints
-    ):
+    kept = run.recommendation if situation.as_measured else None
+    if kept is not None and kept.rates and kept.constraints == situation.constraints:
         return kept
     choice, limit_reasons = decide(run, situation)
     measured = choice.pick.measured
@@ -115,11 +116,11 @@ def recommend(
         confidence=confidence,
         confidence_reason=confidence_reason,
         certificate=certificate,
-        reasons=(*failing_present(run), *_reasons(run, choice, limit_reasons, cases)),
+        reasons=(*present_failure(run), *_reasons(run, choice, limit_reasons, cases)),
         alternatives=tuple(_alternatives(choice)),
         rates=_rates(run, choice),
         constraints=situation.constraints,
-        rules_of_thumb=rules_of_thumb(run, choice),
+        rules_of_thumb=tuple(rules_of_thumb(run, choice)),
         findings=(*wrong, *others),
         extrapolated=situation.extrapolated,
         basis="measured" if measured else "predicted",
@@ -169,7 +170,6 @@ def decide(
     better = [each for each in unmeasured(situation, run) if is_better(choice, each.key)]
     if not better or not is_calibrated(run):
         return choice, limit_reasons
-    from dlprof.advise.predict.carried import candidates_of  # noqa: PLC0415 - it loads the model
 
     found, speeds = candidates_of(run, situation, better)
     try:
@@ -189,9 +189,6 @@ def _among_all(
     run: Run, situation: Situation, also: Config | None, cells: Collection[Config] = ()
 ) -> tuple[Choice, list[Reason]]:
     """The choice among all that is worth predicting, or among what a sweep has predicted."""
-    from dlprof.advise.predict.carried import candidates_of  # noqa: PLC0415 - they load the model
-    from dlprof.advise.predict.cells import candidate_configs  # noqa: PLC0415
-
     wanted = {*(cells or candidate_configs(run, situation)), *([] if also is None else [also])}
     by_rules = [each for each in rule_configs(run, situation).values() if each is not None]
     # At once, so that what they have in common is computed once.
@@ -204,21 +201,19 @@ def _reasons(
     run: Run, choice: Choice, limits: Sequence[Reason], cases: Sequence[PredictedCase]
 ) -> Iterator[Reason]:
     """All that is to be said, the most telling first."""
-    if not choice.pick.measured:
-        yield from explain(choice)
+    pick, measured = choice.pick, choice.pick.measured
+    yield from conditions(choice) if measured else ()
+    yield from explain(choice)
+    if measured:
+        yield from levers(run, pick.config)
+        yield from foretold(run, choice)
+    else:
         yield from _unordered(run, choice)
         yield from assumed(choice, cases)
-        yield from unchecked(run, choice.pick.config)
-        yield from limits
-        return
-    yield from conditions(choice)
-    yield from explain(choice)
-    yield from levers(run, choice.pick.config)
-    yield from foretold(run, choice)
-    yield from unchecked(run, choice.pick.config)
-    yield from neighbours(run)
+    yield from unchecked(run, pick.config)
+    yield from neighbours(run) if measured else ()
     yield from limits
-    yield from failures(gather(run))
+    yield from failures(gather(run)) if measured else ()
 
 
 def expected_of(choice: Choice, candidate: Candidate) -> Expected:
@@ -255,45 +250,34 @@ def _rates(run: Run, choice: Choice) -> tuple[ConfigRate, ...]:
 
 def _alternatives(choice: Choice) -> list[Alternative]:
     """The present settings, then ties, fastest, default and the best of fewer workers by speed."""
-    related: dict[str, tuple[Candidate, _Relation]] = {}
-    for candidate, relation in _related(choice):
-        if candidate is not choice.pick:
-            related.setdefault(candidate.key, (candidate, relation))
-    found = [
-        Alternative(
-            config=candidate.config,
-            expected=expected_of(choice, candidate),
-            relation=relation,
-            speed=choice.speeds.ratio(candidate.key, choice.pick.key).value,
-        )
-        for candidate, relation in related.values()
-    ]
+    pick, speeds = choice.pick, choice.speeds
+    fewer = [each for each in choice.allowed if each.config.num_workers < pick.config.num_workers]
+    rivals = [speeds.fastest(fewer)] if fewer else []
+    related: dict[_Relation, Sequence[Candidate | None]] = {  # the most telling first
+        "present": [choice.present],
+        "default": [choice.default],
+        "fastest": [choice.best],
+        "tie": [each for each in choice.ties if each.measured],
+        "slower": [each for each in rivals if speeds.ratio(each.key, pick.key).value < NEAR],
+    }
+    found: dict[str, Alternative] = {}
+    for relation, several in related.items():
+        for each in several:
+            if each is not None and each is not pick and each.key not in found:
+                found[each.key] = Alternative(
+                    config=each.config,
+                    expected=expected_of(choice, each),
+                    relation=relation,
+                    speed=speeds.ratio(each.key, pick.key).value,
+                )
     return sorted(
-        found, key=lambda other: (other.relation != "present", -other.speed, other.config.cost_key)
+        found.values(), key=lambda a: (a.relation != "present", -a.speed, a.config.cost_key)
     )
-
-
-def _related(choice: Choice) -> Iterator[tuple[Candidate, _Relation]]:
-    """Candidates with what they are to the choice, the most telling relation first."""
-    if choice.present is not None:
-        yield choice.present, "present"
-    if choice.default is not None:
-        yield choice.default, "default"
-    yield choice.best, "fastest"
-    for candidate in choice.ties:
-        if candidate.measured:
-            yield candidate, "tie"
-    most = choice.pick.config.num_workers
-    fewer = [each for each in choice.allowed if each.config.num_workers < most]
-    if fewer:
-        rival = choice.speeds.fastest(fewer)
-        if choice.speeds.ratio(rival.key, choice.pick.key).value < NEAR:
-            yield rival, "slower"
 
 
 def _cases(run: Run, choice: Choice) -> Iterator[PredictedCase]:
     """The machine as shared now, where that is known, and dedicated."""
-    from dlprof.model import describe  # noqa: PLC0415 - loaded already by what is predicted
+    from dlprof.model import describe  # noqa: PLC0415 - where it predicts
 
     shared = choice.situation.neighbours
     states = {"as shared now": shared, "dedicated": 0.0} if shared else {"dedicated": 0.0}
@@ -321,7 +305,6 @@ def _unordered(run: Run, choice: Choice) -> Iterator[Reason]:
     config = choice.pick.config
     if config.num_workers < 2 or not config.in_order:
         return
-    from dlprof.advise.predict.carried import predictions  # noqa: PLC0415 - as above
 
     other = dataclasses.replace(config, in_order=False)
     found = predictions(run, choice.situation, [config, other])
@@ -338,14 +321,23 @@ def _checks(run: Run, choice: Choice) -> Iterator[ToMeasure]:
         run: Whose target is to be measured there.
         choice: The answer that is to be made sure.
     """
-    from dlprof.model import cell_of  # noqa: PLC0415 - as above
+    from dlprof.model import cell_of  # noqa: PLC0415 - where it predicts
 
     situation, pick = choice.situation, choice.pick
-    target, kept = _target(run), _kept(run, pick.config, situation.present)
+    given, kept = run.header.settings.get("arguments"), _kept(run, pick.config, situation.present)
+    pairs = given.items() if isinstance(given, dict) else ()
+    words = [f"--arg {shlex.quote(f'{name}={value}')}" for name, value in pairs]
+    target = " ".join([shlex.quote(run.header.target.spec), *words])
+    limits, workers = situation.constraints, pick.config.num_workers
+    values = {0, workers // 2, workers, max(2, math.ceil(1.5 * workers))}
+    most = max(values) if limits.max_workers is None else limits.max_workers
+    counts = ",".join(map(str, sorted(value for value in values if value <= most)))
+    command = f"dlprof sweep {target} --num-workers {counts}"
+    command += f" --prefetch-factor {pick.config.prefetch_factor}" if workers else ""
+    command += "" if limits.step_s is None else f" --step-time {limits.step_s * 1000:g}ms"
+    command += f" --ranks {limits.ranks}" if limits.ranks > 1 else ""
     where = " there" if situation.extrapolated else ""
-    yield ToMeasure(
-        what=f"whether {pick.name} is the best{where}", command=f"{_sweep(target, choice)}{kept}"
-    )
+    yield ToMeasure(what=f"whether {pick.name} is the best{where}", command=f"{command}{kept}")
     if not situation.extrapolated:
         return
     yield ToMeasure(
@@ -366,29 +358,11 @@ def _checks(run: Run, choice: Choice) -> Iterator[ToMeasure]:
     )
 
 
-def _sweep(target: str, choice: Choice) -> str:
-    config, limits = choice.pick.config, choice.situation.constraints
-    values = {0, config.num_workers // 2, config.num_workers}
-    values.add(max(2, math.ceil(1.5 * config.num_workers)))
-    if limits.max_workers is not None:
-        values = {value for value in values if value <= limits.max_workers}
-    parts = [f"dlprof sweep {target} --num-workers {','.join(map(str, sorted(values)))}"]
-    if config.num_workers:
-        parts.append(f"--prefetch-factor {config.prefetch_factor}")
-    if limits.step_s is not None:
-        parts.append(f"--step-time {limits.step_s * 1000:g}ms")
-    if limits.ranks > 1:
-        parts.append(f"--ranks {limits.ranks}")
-    return " ".join(parts)
-
-
 def _kept(run: Run, pick: Config, present: Config | None) -> str:
     """The other settings that were predicted with, as options: without them others are measured.
 
     Nothing for those that are the target's own anyway.
     """
-    from dlprof.advise.predict.cells import base_config  # noqa: PLC0415 - as above
-
     config, own = pick if pick.num_workers else base_config(run), present or Config()
     words = []
     for name in _KEPT:
@@ -402,22 +376,13 @@ def _kept(run: Run, pick: Config, present: Config | None) -> str:
     return "".join(words)
 
 
-def _target(run: Run) -> str:
-    """The target as it was written, its arguments behind it."""
-    given = run.header.settings.get("arguments")
-    pairs = given.items() if isinstance(given, dict) else ()
-    words = [shlex.quote(run.header.target.spec)]
-    words += [f"--arg {shlex.quote(f'{name}={value}')}" for name, value in pairs]
-    return " ".join(words)
-
-
 def _nothing_measured(run: Run) -> NothingMeasuredError:
     failed = [(trial, trial.failure) for trial in run.trials if trial.failure is not None]
     wrong = next((failure for _, failure in failed if failure.kind in DATA_FAULTS), None)
     said, hint = "The run holds no trials", "Run the sweep again, or go on with --resume."
     if wrong is not None and len(failed) == len(run.trials):
-        said = "No settings give the right data, so there are none to recommend: "
-        return NothingMeasuredError(f"{said}{wrong.message}", hint=wrong.hint)
+        said = f"No settings give the right data, so there are none to recommend: {wrong.message}"
+        return NothingMeasuredError(said, hint=wrong.hint)
     if any(trial.batches_per_s is not None for trial in run.completed):
         said = "The samples in this target's batches can't be counted, so no rates can be compared"
         hint = "Have it yield tensors, or lists with one entry for each sample."
@@ -440,3 +405,72 @@ def _nothing_measured(run: Run) -> NothingMeasuredError:
             failures=[(each.kind, each.message) for _, each in failed],
         )
     return NothingMeasuredError(said, hint=hint)
+
+
+_YOLO_MOST = 8
+_NO_GPU = "this machine has no GPU, so the rule says nothing"
+
+
+def rules_of_thumb(run: Run, choice: Choice) -> Iterator[RuleOfThumb]:
+    """What each rule says for the machine, with the rate that is believed of it.
+
+    Rules speak of ``num_workers`` only: where it was not measured with everything else at
+    PyTorch's defaults, the cheapest configuration of as many workers stands for it.
+
+    Args:
+        run: What was measured.
+        choice: Where, and what all configurations are worth there.
+    """
+    by_model, speeds, found = choice.situation.by_model, choice.speeds, Integrity.of(run)
+    for name, config in rule_configs(run, choice.situation).items():
+        fault = None if config is None else found.fault(config)
+        if config is None or fault is not None:
+            why = _NO_GPU if fault is None else fault.message
+            yield RuleOfThumb(name=name, config=config or Config(), unavailable=why)
+            continue
+        same = [each for each in gather(run) if each.config.num_workers == config.num_workers]
+        measured = [each for each in same if each.trials and not by_model]
+        known = [each.key for each in sorted(measured, key=lambda each: each.config != config)]
+        if config.key in speeds.epochs and (by_model or not same):
+            known.append(config.key)
+        failed = [t for each in same for t in each.failures if t.failure is not None and not known]
+        why = "" if known else f"num_workers={config.num_workers} was not measured"
+        for trial, failure in [(trial, trial.failure) for trial in failed[:1]]:
+            what = failed_or_skipped(trial)
+            why = f"num_workers={config.num_workers} {what}: {failure.message if failure else ''}"
+        yield RuleOfThumb(
+            name=name,
+            config=config,
+            expected_samples_per_s=speeds.rate(known[0]).value if known else None,
+            predicted=bool(known) and not measured,
+            unavailable=why,
+        )
+
+
+def rule_configs(run: Run, situation: Situation) -> dict[str, Config | None]:
+    """The configuration that each rule names; ``None`` where it says nothing.
+
+    At the batch size of the calibration where that is predicted from, else at the target's own.
+    """
+    said = workers_by_rule(situation.machine, run.header.target, situation.constraints.ranks)
+    size = situation.batch_size if situation.by_model else None
+    return {
+        name: None if count is None else Config(num_workers=count, batch_size=size).canonical()
+        for name, count in said.items()
+    }
+
+
+def workers_by_rule(machine: Machine, target: Target, ranks: int) -> dict[str, int | None]:
+    """``num_workers`` by each rule; ``None`` where a rule says nothing."""
+    cores, affinity, gpus = machine.logical_cpus, machine.affinity_cpus, len(machine.gpus)
+    yolo = [cores // ranks, _YOLO_MOST]
+    if target.batch_size is not None:
+        yolo.append(target.batch_size if target.batch_size > 1 else 0)
+    return {
+        "PyTorch's default": 0,
+        "num_workers = cores": cores,
+        "4 x GPUs": 4 * gpus if gpus else None,
+        "Lightning: max(1, cores // ranks - 1)": max(1, affinity // ranks - 1),
+        "YOLOv5: min(cores // ranks, batch, 8)": min(yolo),
+        "torch's suggested maximum": affinity,
+    }

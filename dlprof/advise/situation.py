@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from dlprof.advise.candidates import typical
+from dlprof.advise import thresholds as at
 from dlprof.advise.thresholds import SAME_CORES, SAME_STEP, SHARED
 from dlprof.errors import UsageError
 from dlprof.records import (
@@ -22,7 +22,7 @@ from dlprof.records import (
     Run,
     Trial,
 )
-from dlprof.stats import SPEED_EXPONENT, SPEED_EXPONENT_SD
+from dlprof.stats import SPEED_EXPONENT, SPEED_EXPONENT_SD, typical
 from dlprof.units import format_duration
 
 if TYPE_CHECKING:
@@ -31,20 +31,8 @@ if TYPE_CHECKING:
 
 _CLOCK = re.compile(r"([0-9]{1,2}(?:\.[0-9]{1,3})?)\s*GHz\b", re.IGNORECASE)
 
-_BY_SPEED = 1.15
-"""A factor to either side, not measured but assumed: how far kinds of work differ between CPU
-models on which the probe's loop is as fast."""
-
-_BY_CLOCK = 1.3
-"""The same of cores of like clock, between generations."""
-
-_UNKNOWN = 1.5
-"""The same where not even clocks are known."""
 
 _BETTER = "give --speed, or --machine with what dlprof machine --save writes there"
-
-_ENOUGH = 2
-"""Degrees of freedom from which the speeds of trials show how far they spread."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +161,10 @@ class Situation:
         steps = steps if step_s is None else (step_s, 0.0)
         known_s = (sum(steps) if by_model else whole_s) if step_s is None else step_s
         length, batches = _epoch_of(run)
+        mine_link, link = (
+            min((gpu.link_bytes_per_s for gpu in each.gpus if gpu.link_bytes_per_s), default=0.0)
+            for each in (header.machine, there)
+        )
         found = cls(
             constraints=dataclasses.replace(
                 asked, step_s=known_s or None, machine=there.hostname if other else asked.machine
@@ -190,7 +182,7 @@ class Situation:
             storage_bytes_per_s=storage_bytes_per_s,
             speed=speed,
             speed_error=speed_error(run.trials),
-            copy_scale=_copy_scale(header.machine, there),
+            copy_scale=mine_link / link if mine_link and link else 1.0,
             length=length,
             batches_per_epoch=batches,
             batch_size=None if run.calibration is None else run.calibration.batch_size,
@@ -206,7 +198,7 @@ class Situation:
         Raises:
             UsageError: A figure is out of range.
         """
-        from dlprof.model import SPEED_ERROR, Conditions  # noqa: PLC0415 - as long as the rest
+        from dlprof.model import SPEED_ERROR, Conditions  # noqa: PLC0415 - where it predicts
 
         try:
             return Conditions(
@@ -306,15 +298,6 @@ def _positive(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and value > 0 else None
 
 
-def _copy_scale(here: Machine, there: Machine) -> float:
-    """How much longer a copy takes there, by the links' theory; 1 where one isn't known."""
-    mine, theirs = (
-        min((gpu.link_bytes_per_s for gpu in each.gpus if gpu.link_bytes_per_s), default=0.0)
-        for each in (here, there)
-    )
-    return mine / theirs if mine and theirs else 1.0
-
-
 def _notes(run: Run, asked: Constraints, there: Situation) -> Iterator[str]:
     """What was taken for granted."""
     known = run.calibration
@@ -357,19 +340,19 @@ def core_speed(
     seen = mine is not None and theirs is not None and mine.unit == theirs.unit
     if there.fingerprint == here.fingerprint or (alike and not seen):
         return CoreSpeed(value=1.0)
-    value, factor, as_fast = 1.0, _UNKNOWN, "as fast"
+    value, factor, as_fast = 1.0, at.UNKNOWN_SPEED, "as fast"
     how = f"as nothing better is known: {_BETTER}"
     clock_here, clock_there = clock_of(here.cpu_model), ghz or clock_of(there.cpu_model)
     if seen and mine is not None and theirs is not None:
         log = math.log(theirs.median / mine.median)
         spread = math.log(theirs.high / theirs.low) / 2
-        kinds = 0.0 if alike else math.log(_BY_SPEED)
+        kinds = 0.0 if alike else math.log(at.BY_SPEED)
         value = math.exp(SPEED_EXPONENT * log)
         factor = math.exp(math.hypot(2 * SPEED_EXPONENT_SD * log, spread, kinds))
         speeds = f"{theirs.median:,.0f} and {mine.median:,.0f} {mine.unit}"
         as_fast, how = f"{value:.2f} times as fast", f"by the speeds measured on both ({speeds})"
     elif clock_here and clock_there:
-        value, factor = clock_there / clock_here, _BY_CLOCK
+        value, factor = clock_there / clock_here, at.BY_CLOCK
         clocks = f"{clock_there:g} and {clock_here:g} GHz"
         as_fast, how = f"{value:.2f} times as fast", f"by clock rates alone ({clocks}): {_BETTER}"
     whose = f"as one of {here.hostname}, {how}"
@@ -413,7 +396,7 @@ def speed_error(trials: Iterable[Trial]) -> float | None:
     """
     groups = _log_speeds(trials).values()
     free = sum(len(logs) - 1 for logs in groups)
-    if free < _ENOUGH:
+    if free < at.ENOUGH_SPEEDS:
         return None
     squares = math.fsum(statistics.pvariance(logs) * len(logs) for logs in groups)
     return SPEED_EXPONENT * math.sqrt(squares / free)

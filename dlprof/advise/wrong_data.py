@@ -27,7 +27,7 @@ from dlprof.records import (
     is_guessed,
 )
 
-SHARDED = Fix(
+_SHARDED = Fix(
     text=SHARE_OUT,
     code="""def __iter__(self):
     worker = torch.utils.data.get_worker_info()
@@ -35,52 +35,17 @@ SHARDED = Fix(
     for sample in itertools.islice(self.samples(), first, None, step):
         yield sample""",
 )
-WHOLE = Fix(text=WHOLE_EPOCHS)
-DUPLICATED_TITLE = "Workers yield the same samples"
-UNSHARED_TITLE = "Workers may yield the same samples"
+_DUPLICATED = "Workers yield the same samples"
+_UNSHARED = "Workers may yield the same samples"
+_PERHAPS = (
+    "{}. Each sample comes several times an epoch, unless the dataset draws at random or splits "
+    "them in another way."
+)
 REPEATED = (
     "The iterable dataset {}: unless it splits its samples between workers, each worker repeats "
     "all of them."
 )
 ONE_BATCH = "An older dlprof computed these rates from the size of a single batch: sweep again."
-TRUNCATED_TITLE = "An epoch is not as long as it should be"
-
-
-def duplicated_title(seen: Sequence[Trial]) -> str:
-    """What trials show in which samples come more than once, as far as they prove it."""
-    return UNSHARED_TITLE if _is_guessed(seen) else DUPLICATED_TITLE
-
-
-def several_times(workers: int, seen: Sequence[Trial] = ()) -> str:
-    """What duplicated data is, with so many workers, and by how much it was too long."""
-    guessed = seen[0].failure if _is_guessed(seen) else None
-    if guessed is not None:
-        return unshared_text(guessed.message.rstrip("."))
-    told = (
-        f"With {workers} workers an epoch holds each sample up to {workers} times: the iterable "
-        "dataset does not split them between workers."
-    )
-    warnings = itertools.chain.from_iterable(trial.warnings for trial in seen)
-    counts = next((text for text in warnings if LENGTH_SIGN in text), "")
-    return f"{told} {counts[0].upper()}{counts[1:]}." if counts else told
-
-
-def _is_guessed(seen: Sequence[Trial]) -> bool:
-    faults = [trial.failure for trial in seen if trial.failure is not None]
-    return bool(faults) and all(map(is_guessed, faults))
-
-
-def unshared_text(sign: str) -> str:
-    """Why samples may come more than once, by what shows it."""
-    return (
-        f"{sign}. Each sample comes several times an epoch, unless the dataset draws at random "
-        "or splits them in another way."
-    )
-
-
-def duplicated_cost(workers: int) -> float:
-    """Share of the loading that yields nothing new."""
-    return 1 - 1 / workers if workers > 1 else 0.0
 
 
 def failed_by(trials: Sequence[Trial], kind: FailureKind) -> list[Trial]:
@@ -93,12 +58,6 @@ def data_findings(run: Run) -> tuple[Finding, ...]:
     present = present_of(run)
     now = 0 if present is None else present.num_workers
     return tuple(found_in(run.trials, Integrity.of(run), now))
-
-
-def failing_present(run: Run) -> tuple[Reason, ...]:
-    """That the settings as they are give wrong data or fail, as the first of all reasons."""
-    found = present_failure(run)
-    return () if found is None else (Reason(claim=found[0], evidence={"trials": found[1]}),)
 
 
 def found_in(trials: Sequence[Trial], found: Integrity, now: int) -> Iterator[Finding]:
@@ -125,22 +84,31 @@ def found_in(trials: Sequence[Trial], found: Integrity, now: int) -> Iterator[Fi
 
     if found.duplicated is not None:
         seen = failed_by(trials, "duplicated")
-        tried = {trial.config.num_workers for trial in seen}
-        workers = now if now in tried else max(tried, default=max(2, now))
-        title, text = duplicated_title(seen), several_times(workers, seen)
-        ids = (trial.id for trial in seen)
-        cost = duplicated_cost(now) if found.fault(Config(num_workers=now)) is not None else 0.0
-        yield finding("data.duplicated", title, text, SHARDED, ids, cost)
+        faults = [trial.failure for trial in seen if trial.failure is not None]
+        workers = {trial.config.num_workers for trial in seen} or {max(2, now)}
+        count = now if now in workers else max(workers)
+        title = _DUPLICATED
+        text = f"With {count} workers an epoch holds each sample up to {count} times: the iterable "
+        text += "dataset does not split them between workers."
+        warnings = itertools.chain.from_iterable(trial.warnings for trial in seen)
+        if faults and all(map(is_guessed, faults)):  # trials don't prove it
+            title, text = _UNSHARED, _PERHAPS.format(faults[0].message.rstrip("."))
+        elif counts := next((text for text in warnings if LENGTH_SIGN in text), ""):
+            text += f" {counts[0].upper()}{counts[1:]}."
+        wrong_now = now > 1 and found.fault(Config(num_workers=now)) is not None
+        cost = 1 - 1 / now if wrong_now else 0.0  # what yields nothing new
+        yield finding("data.duplicated", title, text, _SHARDED, (trial.id for trial in seen), cost)
     if found.unshared:
-        text = unshared_text(next(iter(found.unshared.values())))
-        yield finding("data.unshared", UNSHARED_TITLE, text, SHARDED, found.unshared)
+        text = _PERHAPS.format(next(iter(found.unshared.values())))
+        yield finding("data.unshared", _UNSHARED, text, _SHARDED, found.unshared)
     if found.truncated:
         counts = ", ".join(map(str, sorted(found.truncated)))
-        title = TRUNCATED_TITLE + (f" with num_workers={counts}" if found.whole is None else "")
+        title = "An epoch is not as long as it should be"
+        title += f" with num_workers={counts}" if found.whole is None else ""
         text = found.truncated.get(now, next(iter(found.truncated.values()))).message
         ids = (trial.id for trial in failed_by(trials, "truncated"))
         cost = 1.0 if now in found.truncated else 0.0
-        yield finding("data.truncated", title, text, WHOLE, ids, cost)
+        yield finding("data.truncated", title, text, Fix(text=WHOLE_EPOCHS), ids, cost)
     if found.fed is not None and found.fault(Config(num_workers=found.fed)) is None:
         yield Finding(
             code="workers.unfed",
@@ -165,8 +133,7 @@ def said_first(run: Run) -> list[str]:
     Args:
         run: ``checked``.
     """
-    present = present_failure(run)
-    told = [] if present is None else [present[0]]
+    told = [each.claim for each in present_failure(run)]
     if any(ONE_BATCH_SIGN in trial.warnings for trial in run.trials):
         told.append(ONE_BATCH)
     for each in data_findings(run):
@@ -175,30 +142,27 @@ def said_first(run: Run) -> list[str]:
     return told
 
 
-def present_failure(run: Run) -> tuple[str, list[str]] | None:
-    """That the target's own settings give wrong data, or fail, and the trials that show it.
-
-    Returns:
-        ``None`` if they work, or nothing is known of them.
-    """
+def present_failure(run: Run) -> Iterator[Reason]:
+    """That the target's own settings give wrong data, or fail; nothing if they work."""
     present, verdict = present_of(run), "are wrong"
     if present is None:
-        return None
+        return
     own = [trial for trial in run.trials if trial.config == present]
     fault = Integrity.of(run).fault(present)
     if fault is None and not any(trial.failure is None for trial in own):
         fault = next((trial.failure for trial in own if trial.failure is not None), None)
     if fault is None:
-        return None
+        return
     message = inside(fault.message)
     if is_guessed(fault):
         verdict = "may be wrong"
     elif fault.kind == "duplicated":
-        message = f"{inside(DUPLICATED_TITLE)}."
+        message = f"{inside(_DUPLICATED)}."
     elif fault.kind not in DATA_FAULTS:
         tried = any(trial.outcome != "skipped" for trial in own) or not own
         verdict, message = "fail" if tried else "can't work here", fault.message
-    return f"Your settings ({present.text}) {verdict}: {message}", [trial.id for trial in own]
+    claim = f"Your settings ({present.text}) {verdict}: {message}"
+    yield Reason(claim=claim, evidence={"trials": [trial.id for trial in own]})
 
 
 def present_of(run: Run) -> Config | None:

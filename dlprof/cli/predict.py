@@ -86,8 +86,8 @@ def _forecast(
     as_json: bool,
     verbose: bool,
 ) -> None:
-    from dlprof.advise.predict.cells import wanted_configs
-    from dlprof.advise.predict.forecast import forecast
+    from dlprof.advise.candidates import wanted_configs
+    from dlprof.advise.forecast import forecast
 
     answer = forecast(run, wanted_configs(run, situation, axes), situation)
     if as_json:
@@ -110,8 +110,8 @@ def _feed(
     as_json: bool,
     verbose: bool,
 ) -> None:
-    from dlprof.advise.predict.cells import base_config
-    from dlprof.advise.predict.feed import feed
+    from dlprof.advise.candidates import base_config
+    from dlprof.advise.forecast import feed
     from dlprof.advise.thresholds import FED_WAIT_FRACTION
 
     base = _only_one(base_config(run), axes)
@@ -133,7 +133,7 @@ def _only_one(base: Config, axes: Mapping[str, Sequence[object]]) -> Config:
     Raises:
         UsageError: Workers or queued batches were named, or several values of another setting.
     """
-    from dlprof.advise.predict.cells import configs_of
+    from dlprof.advise.candidates import configs_of
 
     for name in ("num_workers", "prefetch_factor"):
         if name in axes:

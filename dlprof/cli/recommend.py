@@ -74,7 +74,7 @@ def recommend(  # noqa: PLR0913 - a command has as many parameters as it has opt
     if save is not None:
         named = {"--machine": machine, "--cores": given.get("cores"), "--speed": given.get("speed")}
         _refuse_elsewhere(named)
-    from dlprof.advise.limits import stored_limits
+    from dlprof.advise.candidates import stored_limits
     from dlprof.advise.recommend import recommend as advise
     from dlprof.store import read_run
 

@@ -6,16 +6,15 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from dlprof.advise.predict.cells import most_workers
+from dlprof.advise.candidates import most_workers
 from dlprof.advise.situation import Situation
 from dlprof.advise.thresholds import PAYS
 from dlprof.engine.telling import sensible
 from dlprof.errors import UsageError
 from dlprof.model import Conditions, fit, needs
 from dlprof.records import Calibration, Config, Integrity, Run, SweepPrediction
-from dlprof.search.exclusions import still_useful
-from dlprof.search.foretell import foretell
-from dlprof.search.levers import levers
+from dlprof.search.led import foretell, levers
+from dlprof.search.space import still_useful
 
 _START_SHARE = 1 / 30
 """Share of a budget that starting workers once may take: a trial starts them up to three times, and

@@ -22,14 +22,20 @@ from dlprof.records import (
     Target,
     TrialCost,
 )
-from dlprof.search.calibrating import (
+from dlprof.search.led import (
     calibration_configs,
     has_room,
     race_trial_s,
     wants_model,
 )
-from dlprof.search.plan import DEFAULT_OVERHEAD_S, plan_trials
-from dlprof.search.space import Space, build_cells, build_space, single_config
+from dlprof.search.space import (
+    DEFAULT_OVERHEAD_S,
+    Space,
+    build_cells,
+    build_space,
+    plan_trials,
+    single_config,
+)
 from dlprof.settings import SweepSettings
 from dlprof.settings.written import settings_to_json
 from dlprof.trial.bench import Bench

@@ -31,10 +31,9 @@ from dlprof.records import (
     Trial,
     checked,
 )
-from dlprof.search.calibrating import next_calibration, race_plan
-from dlprof.search.exclusions import fails_everywhere, still_useful
 from dlprof.search.grid import GridSearch, Proposal
-from dlprof.search.levers import next_lever
+from dlprof.search.led import next_calibration, next_lever, race_plan
+from dlprof.search.space import fails_everywhere, still_useful
 from dlprof.settings import SweepSettings
 from dlprof.settings.limits import constraints_of
 from dlprof.stats import Expected

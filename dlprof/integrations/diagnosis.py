@@ -19,7 +19,8 @@ from dlprof.advise.findings import (
     find,
 )
 from dlprof.advise.findings.claims import fixed
-from dlprof.advise.findings.view import OTHERS, View
+from dlprof.advise.findings.evidence import View
+from dlprof.advise.thresholds import OTHERS
 from dlprof.integrations.first_batches import OF_ITERABLES
 from dlprof.model import fit
 from dlprof.records import (

@@ -12,11 +12,12 @@ from dlprof.model.calibrate import fit
 from dlprof.model.maxplus import drawn, steady_rate
 from dlprof.model.predict import (
     EXTRAPOLATED_ERROR,
+    cells_of,
+    needs,
     predict_all,
     relative_error,
     spread_workers,
 )
-from dlprof.model.resources import needs
 from dlprof.model.work import SPEED_ERROR, Cell, Conditions, Means, Work, cell_of, work_of
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "binding",
     "bounds",
     "cell_of",
+    "cells_of",
     "describe",
     "drawn",
     "fit",

@@ -63,7 +63,15 @@ def bounds(cell: Cell) -> dict[Bound, float]:
     receive = means.receive_cpu + means.receive_io
     main_s = means.main_cpu + (0.0 if cell.work.pinned else receive)
     if not cell.workers:
-        slow = _slowdown_in_main(cell)
+        # Main and its helpers compute at once: one thread on as many cores less.
+        threads = 1.0 + cell.work.helpers
+        slow, _ = slowdown(
+            where.ranks,
+            compute_s=means.cpu + step_s - cell.step_s,
+            wait_s=means.io + cell.step_s,
+            cores=where.cores / threads,
+            beside=where.neighbours / threads,
+        )
         main_s, step_s = slow * means.cpu + means.io, cell.step_s + slow * (step_s - cell.step_s)
     found: dict[Bound, float] = {"step" if step_s > main_s else "main": _over(1.0, main_s + step_s)}
     if cell.workers:
@@ -83,9 +91,18 @@ def binding(cell: Cell) -> tuple[Bound, float]:
     return min(bounds(cell).items(), key=lambda each: each[1])
 
 
-def rate_allowed(means: Means, *, workers: int, cores: float, step_s: float = 0.0) -> float:
+def rate_allowed(
+    means: Means,
+    *,
+    workers: int,
+    cores: float,
+    step_s: float = 0.0,
+    helpers: float = 0.0,
+    pinned: bool = False,
+) -> float:
     """Batches per second that mean costs allow one rank on cores of its own: the lowest bound."""
-    work, conditions = Work(rows=(), means=means), Conditions(cores=cores)
+    work = Work(rows=(), means=means, helpers=helpers, pinned=pinned)
+    conditions = Conditions(cores=cores)
     cell = Cell(
         workers=workers, prefetch=2, in_order=True, work=work, step_s=step_s, conditions=conditions
     )
@@ -129,22 +146,6 @@ def _computing(cell: Cell) -> float:
 
 def _over(limit: float, cost: float) -> float:
     return limit / cost if cost > 0 else math.inf
-
-
-def _slowdown_in_main(cell: Cell) -> float:
-    """How much main's computing slows down beside other ranks and neighbours, its helpers with it.
-
-    Main and its helpers compute at once, so that they are one thread on as many cores less.
-    """
-    means, where, threads = cell.work.means, cell.conditions, 1.0 + cell.work.helpers
-    own, _ = slowdown(
-        where.ranks,
-        compute_s=means.cpu + cell.whole_step_s - cell.step_s,
-        wait_s=means.io + cell.step_s,
-        cores=where.cores / threads,
-        beside=where.neighbours / threads,
-    )
-    return own
 
 
 def slowdown(

@@ -17,7 +17,6 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from dlprof.model.resources import growth_of, memory_of, startups_of, turnovers_of
 from dlprof.model.work import DEFAULT, fetch_s
 from dlprof.records import BatchCosts, Calibration, Explanation, Trial
 
@@ -87,6 +86,8 @@ def fit(
         busy_s[DEFAULT] = busy_s[usual]  # which goes with ``in_workers``
     varied = Fetching.of(usable)
     mine = [by_id[each.trial_id] for each in usable if each.trial_id in by_id]
+    rated = ((t.usage.read_bytes_per_s, t.batches_per_s) for t in mine)
+    read = (a / b.value for a, b in rated if a is not None and b is not None and b.value > 0)
     main_bytes, worker_bytes = memory_of(trials)
     copied = _copied(usable, pinned=False), _copied(usable, pinned=True)
     return Calibration(
@@ -94,7 +95,7 @@ def fit(
         samples_per_batch=_mean(t.samples_per_batch for t in (mine or trials)),
         batch_bytes=_mean(t.batch_bytes for t in (mine or trials)),
         batch_tensors=batch_tensors,
-        read_bytes_per_batch=_mean(map(_read_bytes, mine)),
+        read_bytes_per_batch=_mean(read),
         in_main=_merged([each.costs for each in usable if not each.config.num_workers]),
         in_workers=merged.get(usual),
         receive={name: costs for name, costs in merged.items() if name != DEFAULT and costs},
@@ -193,11 +194,6 @@ def _copied(some: Sequence[Explanation], *, pinned: bool) -> float | None:
     """What the step waits for a batch to be copied; ``None`` where nothing was copied so."""
     stages = (each.stage("copy") for each in some if each.config.pin_memory is pinned)
     return _mean(stage.mean_s for stage in stages if stage is not None)
-
-
-def _read_bytes(trial: Trial) -> float | None:
-    read, rate = trial.usage.read_bytes_per_s, trial.batches_per_s
-    return None if read is None or rate is None or rate.value <= 0 else read / rate.value
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -300,17 +296,23 @@ def split_receive(some: Sequence[Explanation]) -> tuple[float, list[BatchCosts]]
         each trial the costs with the waiting of batches whose worker rests.
     """
     waited = [with_wakings(each) for each in some]
-    shares = [
-        computing_share(each) if costs.receive_io_s else None
-        for each, costs in zip(some, waited, strict=True)
-    ]
+    shares: list[float | None] = []  # of time in which a worker computes; where it is known
+    for each, costs in zip(some, waited, strict=True):
+        parts = (costs.cpu_s, costs.run_queue_s, costs.put_cpu_s, costs.between_cpu_s)
+        computing_s = math.fsum(map(math.fsum, parts)) / max(1, len(costs.cpu_s)) * each.batches
+        known = costs.cpu_s and costs.receive_io_s and each.window_s > 0
+        share = computing_s / each.window_s / each.config.num_workers if known else None
+        shares.append(None if share is None else min(1.0, share))
     points = [
         (share, statistics.fmean(costs.receive_io_s))
         for share, costs in zip(shares, waited, strict=True)
         if share is not None
     ]
-    rests = [(0.0, each.rested_receive_s) for each in some if each.rested_receive_s is not None]
-    busy_s = max(0.0, _slope([*points, *rests]))
+    points += [(0.0, each.rested_receive_s) for each in some if each.rested_receive_s is not None]
+    told, busy_s = [share for share, _ in points], 0.0
+    if len(points) > 1 and max(told) - min(told) >= _APART:
+        slope, _ = statistics.linear_regression(*zip(*points, strict=True))
+        busy_s = max(0.0, slope) if math.isfinite(slope) else 0.0
     return busy_s, [
         costs if share is None or busy_s <= 0 else _more(costs, -busy_s * share)
         for share, costs in zip(shares, waited, strict=True)
@@ -334,25 +336,6 @@ def with_wakings(each: Explanation) -> BatchCosts:
     # It may have begun to wait before the batch was there, which no receiving is to blame for.
     room_s = rebuild.mean_s - cpu_s - statistics.fmean(costs.receive_io_s)
     return _more(costs, max(0.0, min(woken_s, room_s)))
-
-
-def computing_share(each: Explanation) -> float | None:
-    """Share of time in which a worker of a trial computes; ``None`` where it isn't told."""
-    workers, costs = each.config.num_workers, each.costs
-    if not workers or not costs.cpu_s or each.window_s <= 0:
-        return None
-    parts = (costs.cpu_s, costs.run_queue_s, costs.put_cpu_s, costs.between_cpu_s)
-    batch_s = math.fsum(map(math.fsum, parts)) / len(costs.cpu_s)
-    return min(1.0, batch_s * each.batches / each.window_s / workers)
-
-
-def _slope(points: Sequence[tuple[float, float]]) -> float:
-    """Of the least-squares line; 0 where the points lie too close together to tell."""
-    shares = [share for share, _ in points]
-    if len(points) < 2 or max(shares) - min(shares) < _APART:
-        return 0.0
-    slope, _ = statistics.linear_regression(shares, [value for _, value in points])
-    return slope if math.isfinite(slope) else 0.0
 
 
 def _more(costs: BatchCosts, seconds: float) -> BatchCosts:
@@ -406,3 +389,87 @@ def _shortened(column: tuple[float, ...], seconds: float) -> tuple[float, ...]:
     whole = math.fsum(column)
     factor = max(0.0, 1.0 - seconds / whole) if whole > 0 else 1.0
     return tuple(value * factor for value in column) if factor < 1.0 else column
+
+
+def memory_of(trials: Iterable[Trial]) -> tuple[float | None, float | None]:
+    """Bytes of the main process, and of one more worker, queued batches left out.
+
+    The line through the proportional set sizes over ``num_workers``, after full queues of
+    ``W * P + 1`` batches have been taken off, or as much of them as was seen in shared memory.
+
+    Returns:
+        ``None`` for what the trials don't tell: a worker's share needs two values of
+        ``num_workers``.
+    """
+    points = []
+    for trial in trials:
+        whole = trial.usage.pss_peak_bytes
+        if trial.outcome != "completed" or whole is None:
+            continue
+        workers = trial.config.num_workers
+        full = trial.config.queued_batches * (trial.batch_bytes or 0.0)
+        queued = min(full, trial.usage.shm_peak_bytes or full)
+        points.append((float(workers), whole - (queued if workers else 0.0)))
+    if len({workers for workers, _ in points}) > 1:
+        first, slope = _rising(points)
+        return max(0.0, first), slope
+    alone = [bytes_ for workers, bytes_ in points if not workers]
+    return (statistics.fmean(alone) if alone else None), None
+
+
+def startups_of(trials: Iterable[Trial]) -> dict[str, tuple[float, ...]]:
+    """Seconds to start, by start method: the first worker, and each further one.
+
+    The line through medians over ``num_workers``; with a single value of it, only the first where
+    that is one worker. ``main`` is without workers.
+    """
+    groups: dict[str, dict[int, list[float]]] = {}
+    for trial in trials:
+        if trial.outcome == "completed" and trial.startup_s is not None:
+            by_workers = groups.setdefault(_method(trial), {})
+            by_workers.setdefault(trial.config.num_workers, []).append(trial.startup_s)
+    lines: dict[str, tuple[float, ...]] = {}
+    for name, by_workers in groups.items():
+        points = [(float(w), statistics.median(each)) for w, each in sorted(by_workers.items())]
+        if len(points) > 1 and points[0][0]:
+            first, slope = _rising(points)
+            lines[name] = (max(0.0, first + slope), slope)
+        elif points[0][0] <= 1:
+            lines[name] = (points[0][1],)
+    return lines
+
+
+def turnovers_of(trials: Iterable[Trial]) -> dict[str, float]:
+    """Seconds from an epoch's last batch to the next one's first: medians.
+
+    By ``persistent`` and by start method; ``main`` is without workers.
+    """
+    groups: dict[str, list[float]] = {}
+    for trial in trials:
+        if trial.epoch_turnover_s is not None:
+            name = "persistent" if trial.config.persistent_workers else _method(trial)
+            groups.setdefault(name, []).append(trial.epoch_turnover_s)
+    return {name: statistics.median(values) for name, values in groups.items()}
+
+
+def growth_of(explanations: Iterable[Explanation]) -> float:
+    """Bytes that a worker grows by, a batch: the median over workers; 0 for not at all."""
+    workers = itertools.chain.from_iterable(each.workers for each in explanations)
+    slopes = [w.pss_growth_bytes_per_batch for w in workers]
+    return max(0.0, statistics.median([each for each in slopes if each is not None] or [0.0]))
+
+
+def _method(trial: Trial) -> str:
+    if not trial.config.num_workers:
+        return "main"
+    return trial.config.start_method or DEFAULT
+
+
+def _rising(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Where a line through points begins, at 0, and how it rises.
+
+    Level at their mean where it would fall: no worker takes less than nothing, and what differs
+    is chance.
+    """
+    slope, first = statistics.linear_regression(*zip(*points, strict=True))
+    return (first, slope) if slope >= 0 else (statistics.fmean(y for _, y in points), 0.0)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from dlprof.model.bounds import Bound, binding, cpu_per_batch, own_cores
 from dlprof.model.maxplus import FAR_BELOW, Steady, drawn, steady_rate
-from dlprof.model.resources import needs
-from dlprof.model.work import Cell, Conditions, Means, Work, cell_of, work_of
-from dlprof.records import Calibration, Config, Estimate, Prediction
+from dlprof.model.work import DEFAULT, Cell, Conditions, Means, Work, cell_of, fetch_s, work_of
+from dlprof.records import Calibration, Config, Estimate, PredictedCell, Prediction
 
 MODEL_ERROR = 0.03
 """Standard deviation of the logarithm of predicted over measured rates that is not the
@@ -96,10 +97,36 @@ def predict_all(
     return made
 
 
+def cells_of(models: Mapping[Config, Prediction]) -> tuple[PredictedCell, ...]:
+    """Predictions as a sweep keeps them, each beside the fastest.
+
+    Args:
+        models: What is predicted of each configuration.
+    """
+    speeds = [each.epoch_batches_per_s or each.batches_per_s.value for each in models.values()]
+    best, found = max(speeds, default=0.0), []
+    for (config, each), speed in zip(models.items(), speeds, strict=True):
+        steady = each.samples_per_s or each.batches_per_s
+        over = steady.value * speed / each.batches_per_s.value
+        found.append(
+            PredictedCell(
+                config=config,
+                samples_per_s=steady,
+                speed=speed / best,
+                bound=each.bound,
+                epoch_samples_per_s=None if each.epoch_batches_per_s is None else over,
+            )
+        )
+    return tuple(found)
+
+
 def _prediction(calibration: Calibration, config: Config, cell: Cell, steady: Steady) -> Prediction:
     needed, where, rate = needs(calibration, config), cell.conditions, steady.batches_per_s
     estimate, samples = interval(rate, calibration, cell), calibration.samples_per_batch
-    bound = _bound(cell, steady)
+    bound, limit = binding(cell)
+    if bound in ("workers", "cores") and rate < FAR_BELOW * limit:  # there is another reason
+        crowded = cell.conditions.ranks * cell.workers > own_cores(cell)
+        bound = "order" if steady.held_by_order else "cores" if crowded else bound
     wait = max(0.0, 1.0 - rate * cell.whole_step_s)
     return Prediction(
         batches_per_s=estimate,
@@ -112,14 +139,66 @@ def _prediction(calibration: Calibration, config: Config, cell: Cell, steady: St
     )
 
 
-def _bound(cell: Cell, steady: Steady) -> Bound:
-    """The lowest bound; where the rate stays far below even that, the reason for it."""
-    name, limit = binding(cell)
-    if name not in ("workers", "cores") or steady.batches_per_s >= FAR_BELOW * limit:
-        return name
-    if steady.held_by_order:
-        return "order"
-    return "cores" if cell.conditions.ranks * cell.workers > own_cores(cell) else name
+class Needs(NamedTuple):
+    """What one rank needs, as in ``Prediction``; ``None`` where the calibration doesn't tell."""
+
+    pss_bytes: float | None
+    shm_bytes: float | None
+    open_files: int | None
+    startup_s: float | None
+    turnover_s: float | None
+
+
+def needs(calibration: Calibration, config: Config) -> Needs:
+    """Predict what one rank needs in a configuration."""
+    workers, tensors = config.num_workers, calibration.batch_tensors
+    if not workers or config.sharing_strategy == "file_system":
+        tensors = 0.0
+    queued: float | None = 0.0
+    if workers:
+        batch = calibration.batch_bytes
+        queued = None if batch is None else config.queued_batches * batch
+    pss, worker = calibration.main_bytes, calibration.worker_bytes
+    if workers and pss is not None:
+        pss = None if worker is None or queued is None else pss + workers * worker + queued
+    return Needs(
+        pss_bytes=pss,
+        shm_bytes=queued,
+        open_files=None if tensors is None else config.open_files(tensors),
+        startup_s=startup_s(calibration, config),
+        turnover_s=turnover_s(calibration, config),
+    )
+
+
+def startup_s(calibration: Calibration, config: Config) -> float | None:
+    """Seconds from ``iter`` to the first batch: the first worker's start, then each further one's.
+
+    ``None`` where the start method was not calibrated, or only with one worker while more are
+    asked for.
+    """
+    if not config.num_workers:
+        return next(iter(calibration.startup_s.get("main", ())), None)
+    costs = calibration.startup_s.get(config.start_method or DEFAULT, ())
+    if not costs or (config.num_workers > 1 and len(costs) < 2):
+        return None
+    return costs[0] + sum(costs[1:2]) * (config.num_workers - 1)
+
+
+def turnover_s(calibration: Calibration, config: Config) -> float | None:
+    """Seconds from an epoch's last batch to the first of the next.
+
+    Workers that don't persist start anew: that takes at least as long as starting them. Those that
+    do have their first batch to load, which is all that is known where no such end was timed.
+    """
+    known = calibration.turnover_s
+    if not config.num_workers:
+        return known.get("main")
+    if config.persistent_workers:
+        costs = calibration.in_workers
+        first_s = statistics.fmean(fetch_s(costs)) if costs is not None and costs.cpu_s else None
+        return known.get("persistent", first_s)
+    found = (known.get(config.start_method or DEFAULT), startup_s(calibration, config))
+    return max((each for each in found if each is not None), default=None)
 
 
 def _over_epochs(cell: Cell, rate: float, bound: Bound, turnover_s: float | None) -> float | None:

@@ -198,7 +198,9 @@ def work_of(calibration: Calibration, config: Config, conditions: Conditions) ->
     if costs is None:
         raise ValueError("the calibration holds no batch")
     read_bytes = calibration.read_bytes_per_batch or 0.0
-    columns = [_column(costs, name) for name in _COLUMNS]
+    missing = (0.0,) * len(costs.cpu_s)  # one that was not measured costs nothing
+    found = (getattr(costs, name) for name in _COLUMNS)
+    columns = [column if len(column) == len(missing) else missing for column in found]
     if not fed:
         pins = config.pin_memory
         rows: Rows = tuple(
@@ -229,13 +231,6 @@ _COLUMNS = (
     *("cpu_s", "put_cpu_s", "between_cpu_s", "io_s"),
     *("receive_cpu_s", "receive_io_s", "main_cpu_s", "let_go_cpu_s", "pin_s"),
 )
-
-
-def _column(costs: BatchCosts, name: str) -> tuple[float, ...]:
-    """A column at the length of ``cpu_s``; one that was not measured costs nothing."""
-    column: tuple[float, ...] = getattr(costs, name)
-    length = len(costs.cpu_s)
-    return column if len(column) == length else (0.0,) * length
 
 
 def fetch_s(costs: BatchCosts) -> list[float]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dlprof.advise.predict.feed import Feed
-from dlprof.advise.predict.forecast import Calibrated, Forecast, Row
+from dlprof.advise.forecast import Calibrated, Feed, Forecast, Row
 from dlprof.advise.thresholds import WITHIN
 from dlprof.advise.wrong_data import data_findings
 from dlprof.records import Config, Estimate, Run
@@ -161,7 +160,14 @@ def _table(forecast: Forecast, rows: Sequence[Row]) -> Iterator[doc.Block]:
     trials = counted(sum(len(row.measured.trials) for row in rows if row.measured), "trial")
     whole = any(row.measured and row.prediction.epoch_batches_per_s for row in rows)
     over = ", over whole epochs as the predictions are" if whole else ""
-    beyond = next((f"{r.name} does not keep {r.beyond}." for r in rows if r.beyond), "")
+    beyond = next(
+        (
+            f"{r.config.text_naming('prefetch_factor')} does not keep {r.beyond}."
+            for r in rows
+            if r.beyond
+        ),
+        "",
+    )
     roles = [
         f"recommended: the cheapest {WITHIN} of the best." if forecast.pick is not None else "",
         f"too much: {beyond}" if beyond else "",

@@ -10,8 +10,8 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dlprof.advise.limits import stored_limits
-from dlprof.advise.predict.forecast import Answer
+from dlprof.advise.candidates import stored_limits
+from dlprof.advise.forecast import Answer
 from dlprof.advise.recommend import recommend
 from dlprof.advise.thresholds import FED_WAIT_FRACTION, PERHAPS_FED_WAIT_FRACTION, WITHIN
 from dlprof.advise.wrong_data import present_of, said_first

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from dlprof.records import Config, Plan, Trial
-from dlprof.search.budget import Costs, Room
-from dlprof.search.plan import by_importance, expected_survivors
+from dlprof.search.space import by_importance, expected_survivors
 from dlprof.stats import (
     NEAR_LOG,
     PROBABILITY,
@@ -100,13 +101,13 @@ class GridSearch:
         measured = [trial for trial in history if trial.purpose == "measure"]
         trials = [trial for trial in measured if trial.config in planned]
         tried = {trial.config for trial in trials}
-        costs = Costs.of(trials, self.plan)
         untried = [c for c in by_importance(self.plan.configs, self.plan.present) if c not in tried]
         due = 0
         if untried and remaining_s is not None and (belief := self._judge(trials)) is not None:
             seen = (belief.blocks[each.key] for each in self._members(trials, 1))
             due = sum(max(0, self.plan.min_repeats - blocks) for blocks in seen)
-        room = Room(costs=costs, left_s=remaining_s, repeats=self.plan.min_repeats, due=due)
+        left_s = math.inf if remaining_s is None else remaining_s
+        room = Budget.of(trials, self.plan, left_s, due)
         new = room.for_new(untried, tried)
         current = max((trial.repetition for trial in trials), default=0)
         reason: StopReason = "complete"
@@ -123,19 +124,17 @@ class GridSearch:
             if not any(map(room.fits, todo)):
                 reason = "budget"
                 break
-            sure = room.surely_new(new, tried) if block == 0 else room.surely(todo)
-            if not tried and (first := self._foretold_best(sure)) is not None:
-                sure = [first]
+            sure = room.surely(todo)
+            if block == 0:
+                fitting = set(room.for_new(new, tried, _SURE))
+                sure = list(itertools.takewhile(fitting.__contains__, new))
+            known = self.expected.log_rates if self.expected is not None else {}
+            if not tried and (best := [each for each in sure if each.key in known]):
+                sure = [max(best, key=lambda each: known[each.key])]  # lest others spend the budget
             return self._next(todo, sure, block, room)
         if any(map(room.fits, untried)):  # better one more seen once than time left over
             return self._next(untried, (), current, room)
         return Stop(reason="budget" if untried else reason)
-
-    def _foretold_best(self, configs: Sequence[Config]) -> Config | None:
-        """What is measured first, lest the budget be spent on others; ``None`` without a model."""
-        known = self.expected.log_rates if self.expected is not None else {}
-        rates = {each: known[each.key] for each in configs if each.key in known}
-        return max(rates, key=rates.__getitem__, default=None)
 
     def _members(
         self, earlier: Sequence[Trial], block: int, *, padded: bool = False
@@ -155,7 +154,10 @@ class GridSearch:
         seen = [c for c in working if belief is not None and belief.blocks[c.key]]
         if belief is None or not seen:
             return self._instead(earlier)
-        over = self._over_epochs(earlier)
+        expected, over = self.expected, dict[str, float]()
+        if expected is not None and not any(trial.whole_epochs for trial in earlier):
+            known = expected.log_rates  # which hold no turnovers
+            over = {key: log - known[key] for key, log in expected.epoch_log_rates.items()}
         rates = {each: belief.log_rates[each.key] + over.get(each.key, 0.0) for each in working}
         best = max(seen, key=rates.__getitem__)
 
@@ -170,7 +172,7 @@ class GridSearch:
         gaps = {c: gap(c, pick) for c in others}
         short = shortfall(gaps.values())
         # What narrows that most for its time is what would most likely go beyond it.
-        costs = Costs.of(earlier, self.plan)
+        costs = Budget.of(earlier, self.plan)
         worth = {c: gaps[c].chance(short) / max(costs.expected_s(c), 1e-3) for c in others}
         ahead = sorted(others, key=worth.__getitem__, reverse=True)
         share = (1 - PROBABILITY) / max(1, len(others))
@@ -190,13 +192,6 @@ class GridSearch:
         first = {each.num_workers: each for each in reversed(turns[1:])}.values()
         spread = sorted(turns[1:], key=lambda each: each not in first)
         return [turns[0], *spread[:_RIVALS]]
-
-    def _over_epochs(self, earlier: Sequence[Trial]) -> dict[str, float]:
-        """What turnovers are predicted to leave of log rates that don't hold them already."""
-        expected = self.expected
-        if expected is None or any(trial.whole_epochs for trial in earlier):
-            return {}
-        return {key: log - expected.log_rates[key] for key, log in expected.epoch_log_rates.items()}
 
     def _instead(self, earlier: Sequence[Trial]) -> list[Config]:
         """What is predicted to be the fastest of what may work, where all that was tried failed."""
@@ -235,7 +230,7 @@ class GridSearch:
         return believe(seen, expected) if seen else None
 
     def _next(
-        self, todo: Sequence[Config], sure: Collection[Config], block: int, room: Room
+        self, todo: Sequence[Config], sure: Collection[Config], block: int, room: Budget
     ) -> Proposal:
         """The next of the block: in the block's own order as far as there is surely time for it.
 
@@ -246,16 +241,101 @@ class GridSearch:
         random.Random(f"{self.seed}-{block}").shuffle(shuffled)
         chosen = next((config for config in shuffled if config in sure), None)
         chosen = chosen or next(filter(room.fits, todo))
-        costs = room.costs
         survivors = len(todo) if block else expected_survivors(len(self.plan.configs))
         blocks = self.plan.planned_repeats if self.expected is None else self.plan.max_repeats
         survivors = survivors if self.expected is None else 1 + _RIVALS
         later = max(0, blocks - block - 1) * survivors
-        rest_s = sum(map(costs.expected_s, todo)) + later * costs.typical_s
+        rest_s = sum(map(room.expected_s, todo)) + later * room.typical_s
         return Proposal(
             config=chosen,
             repetition=block,
             trial_s=self.plan.trial_s,
-            expected_s=costs.expected_s(chosen),
-            expected_rest_s=rest_s if room.left_s is None else min(rest_s, room.left_s),
+            expected_s=room.expected_s(chosen),
+            expected_rest_s=min(rest_s, room.left_s),
         )
+
+
+_UNCOMPARED = 2
+"""So many configurations are measured before any room is kept for repeats: one alone, however
+often it is measured, recommends nothing."""
+
+_SURE = 2.0
+"""What fits even if trials take this many times as long as expected fits surely."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What trials cost, as far as is known by now, and what of a budget that leaves room for.
+
+    Attributes:
+        plan: What was expected before any was run.
+        known_s: The dearest so far of each configuration that was measured.
+        factor: How much dearer than expected completed trials turned out, in the mean.
+        left_s: Rest of the budget.
+        due: Repeats that those still need which by now may be the best.
+    """
+
+    plan: Plan
+    known_s: Mapping[Config, float]
+    factor: float
+    left_s: float = math.inf
+    due: int = 0
+
+    @classmethod
+    def of(
+        cls, trials: Sequence[Trial], plan: Plan, left_s: float = math.inf, due: int = 0
+    ) -> Budget:
+        """What the trials so far have shown."""
+        known_s: dict[Config, float] = {}
+        for trial in trials:
+            known_s[trial.config] = max(trial.wall_s, known_s.get(trial.config, 0.0))
+        completed = [trial for trial in trials if trial.outcome == "completed"]
+        took_s = sum(trial.wall_s for trial in completed)
+        planned_s = sum(plan.cost.of(trial.config, plan.trial_s) for trial in completed)
+        factor = took_s / planned_s if took_s and planned_s else 1.0
+        return cls(plan=plan, known_s=known_s, factor=factor, left_s=left_s, due=due)
+
+    def expected_s(self, config: Config) -> float:
+        """What one trial of a configuration will cost."""
+        planned_s = self.plan.cost.of(config, self.plan.trial_s)
+        return self.known_s.get(config, self.factor * planned_s)
+
+    @property
+    def typical_s(self) -> float:
+        """The mean over all that is planned."""
+        return sum(map(self.expected_s, self.plan.configs)) / len(self.plan.configs)
+
+    def fits(self, config: Config) -> bool:
+        """Whether one trial more of a configuration fits."""
+        return self.expected_s(config) <= self.left_s
+
+    def surely(self, wanted: Sequence[Config]) -> list[Config]:
+        """As many of the first as fit even if trials are dearer than expected."""
+        spent_s = itertools.accumulate(_SURE * self.expected_s(each) for each in wanted)
+        return [each for each, sum_s in zip(wanted, spent_s, strict=True) if sum_s <= self.left_s]
+
+    def for_new(
+        self, wanted: Sequence[Config], tried: Collection[Config], times: float = 1.0
+    ) -> list[Config]:
+        """Those that are to be measured for the first time; those that don't fit are passed over.
+
+        Room is kept to measure the best few again: where trials cost more than was planned, fewer
+        configurations known twice tell more than all of them known once.
+
+        Args:
+            wanted: Never measured, in the order in which they are wanted.
+            tried: Those that were measured.
+            times: How many times as dear as expected they may turn out.
+        """
+        found: list[Config] = []
+        tried_s, new_s, rounds = sum(map(self.expected_s, tried)), 0.0, self.plan.min_repeats - 1
+        for config in wanted:
+            all_s = new_s + self.expected_s(config)
+            new, count = len(found) + 1, len(tried) + len(found) + 1
+            # Repeats that are due, and one round more where a new one is as good.
+            rivals = min(count - 1, expected_survivors(count)) * rounds
+            repeats = min(self.due + new * rounds, rivals) if count > _UNCOMPARED else 0
+            if times * all_s + repeats * (tried_s + all_s) / count <= self.left_s:
+                found.append(config)
+                new_s = all_s
+        return found

@@ -1,4 +1,8 @@
-"""Which configurations are worth measuring here, and the one that a command explains."""
+"""Which configurations are worth measuring here, why others are not, and what a budget holds.
+
+What would be worth it but can't work here is no matter of this module: that is known only once the
+target has been probed, and is kept as a skipped trial (``dlprof/engine/preflight.py``).
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,201 @@ from collections.abc import Callable, Iterable, Sequence
 
 from dlprof.errors import UsageError
 from dlprof.model import spread_workers
-from dlprof.records import Config, LeftOut, Machine, Target
-from dlprof.search.exclusions import cant_be_set, excluded, explain, pin_hazard
-from dlprof.search.plan import OF_WORKERS
+from dlprof.records import Config, Integrity, LeftOut, Machine, Plan, Target, Trial, TrialCost
 from dlprof.settings import MAX_CONFIGS, SweepSettings, by_key
+from dlprof.units import format_bytes, format_duration
+
+SHORTEST_TRIAL_S = 0.3
+"""Shorter windows hold too few batches for an interval of their own."""
+
+LONGEST_TRIAL_S = 3.0
+"""Longer ones don't help: drift between trials is the larger part, which only repeats even out."""
+
+DEFAULT_OVERHEAD_S = 0.3
+"""What a trial costs beside its batches: a process forked with torch loaded, workers started twice,
+memory read, figures sent back."""
+
+MIN_REPEATS = 2
+MAX_REPEATS = 8
+"""Blocks where the user names no number: two to see drift at all, and eight because the interval
+then shrinks by less than 7 % with each further one."""
+
+PLANNED_REPEATS = 3
+"""Blocks that the length of a trial is planned for."""
+
+LEAST_CONFIGS = 3
+"""The few that any sweep sets out to measure: no workers, some and the most. One configuration,
+however often it is measured, recommends nothing; and trials may cost less than expected."""
+
+_AXES = (
+    "batch_size",
+    "in_order",
+    "start_method",
+    "sharing_strategy",
+    "worker_threads",
+    "pin_memory",
+    "persistent_workers",
+    "prefetch_factor",
+)
+"""Settings beside ``num_workers``, those that are swept only on request first."""
+
+OF_WORKERS = frozenset(_AXES) - {"batch_size", "pin_memory"}
+"""Settings that mean nothing at ``num_workers=0``."""
+
+
+def plan_trials(
+    configs: Sequence[Config],
+    settings: SweepSettings,
+    cost: TrialCost,
+    *,
+    spent_s: float = 0.0,
+    present: Config | None = None,
+) -> tuple[Plan, tuple[LeftOut, ...]]:
+    """Fit the trials into the budget.
+
+    All configurations are measured once, and about a third of them, three at least, again in each
+    later block. Trials are as long as that allows for three blocks, between ``SHORTEST_TRIAL_S``
+    and ``LONGEST_TRIAL_S``. Where one block of the shortest doesn't fit, or the repeats that the
+    user asks for don't, the least important configurations are left out (see ``by_importance``),
+    down to ``LEAST_CONFIGS``. Where only the repeats of an automatic search don't, the search
+    itself finds out how many configurations there is time for.
+
+    Args:
+        configs: What the space holds.
+        settings: ``budget_s``, ``trial_s`` and ``repeats`` are used.
+        cost: What a trial costs, the target's build where trials can't share it included.
+        spent_s: What building and probing the target has taken of the budget already.
+        present: Which of the configurations the target's own DataLoader is set to now, if it has
+            one (``Target.present_settings``); others are ignored.
+
+    Returns:
+        The plan, and what the budget had no room for.
+
+    Raises:
+        UsageError: If the budget can't hold a single trial.
+    """
+    budget_s = settings.budget_s - spent_s
+    shortest_s = settings.trial_s or SHORTEST_TRIAL_S
+    present = present if present in configs else None
+    ordered = by_importance(configs, present)
+    single_s = cost.of(ordered[0], shortest_s)
+    if single_s > budget_s:
+        needed_s = spent_s + _total_s(ordered[:3], MIN_REPEATS, cost, shortest_s)
+        takes = f"about {format_duration(spent_s + single_s)} with all before it"
+        raise _too_little(settings, takes, needed_s)
+    blocks = settings.repeats or 1
+    # Costs of the first one, two, and so on, with their repeats.
+    firsts_s = itertools.accumulate(cost.of(config, shortest_s) for config in ordered)
+    wholes_s = (_with_repeats_s(first_s, n, blocks) for n, first_s in enumerate(firsts_s, start=1))
+    held = sum(1 for _ in itertools.takewhile(lambda whole_s: whole_s <= budget_s, wholes_s))
+    chosen = ordered[: max(held, LEAST_CONFIGS)]
+    planned = settings.repeats or PLANNED_REPEATS
+    lengths_s = (
+        SHORTEST_TRIAL_S + (LONGEST_TRIAL_S - SHORTEST_TRIAL_S) * step / 100
+        for step in range(100, 0, -1)
+    )
+    fitting_s = (s for s in lengths_s if _total_s(chosen, planned, cost, s) <= budget_s)
+    plan = Plan(
+        configs=tuple(sorted(chosen, key=lambda config: config.cost_key)),
+        trial_s=settings.trial_s or next(fitting_s, SHORTEST_TRIAL_S),
+        min_repeats=settings.repeats or MIN_REPEATS,
+        max_repeats=settings.repeats or MAX_REPEATS,
+        planned_repeats=planned,
+        take_turns=settings.repeats is None,
+        cost=cost,
+        present=present,
+    )
+    if len(chosen) == len(configs):
+        return plan, ()
+    needed_s = spent_s + _total_s(ordered, settings.repeats or MIN_REPEATS, cost, shortest_s)
+    reason = (
+        f"a budget of {format_duration(settings.budget_s)} holds {len(chosen)} at most, the most"
+        f" informative ones; all need about {format_duration(math.ceil(needed_s))}"
+    )
+    setting = f"{len(configs) - len(chosen)} of {len(configs)} configurations"
+    return plan, (LeftOut(setting=setting, reason=reason),)
+
+
+def refuse_budget(settings: SweepSettings) -> None:
+    """Refuse a budget that can't hold a trial whatever the target, before it is built.
+
+    Raises:
+        UsageError: It is smaller than the shortest trial of batches that cost nothing.
+    """
+    least_s = TrialCost(overhead_s=DEFAULT_OVERHEAD_S).of(
+        Config(), settings.trial_s or SHORTEST_TRIAL_S
+    )
+    if least_s > settings.budget_s:
+        raise _too_little(settings, f"{format_duration(least_s)} at least", 10 * least_s)
+
+
+def _too_little(settings: SweepSettings, takes: str, enough_s: float) -> UsageError:
+    budget, enough = format_duration(settings.budget_s), format_duration(math.ceil(enough_s))
+    return UsageError(
+        f"A budget of {budget} can't hold a single trial, which takes {takes}",
+        hint=f"Give a budget of {enough} or more.",
+    )
+
+
+def _total_s(configs: Sequence[Config], repeats: int, cost: TrialCost, trial_s: float) -> float:
+    """Expected cost of a whole sweep, most configurations ruled out after their first trial."""
+    first_s = math.fsum(cost.of(config, trial_s) for config in configs)
+    return _with_repeats_s(first_s, len(configs), repeats)
+
+
+def _with_repeats_s(first_s: float, count: int, repeats: int) -> float:
+    """Cost of a whole sweep of so many configurations whose first block takes ``first_s``."""
+    return first_s * (1 + (repeats - 1) * expected_survivors(count) / count)
+
+
+def by_importance(configs: Sequence[Config], present: Config | None = None) -> list[Config]:
+    """Configurations in the order in which a short budget should take them.
+
+    First the present settings, which every gain is told against; then every ``num_workers`` with
+    everything else at its plainest (``prefetch_factor=2``, not pinned, workers not kept), the
+    range halved again and again so that any first few span it; then those that differ from that
+    in one setting, then in two, and so on.
+    """
+    others = [config for config in configs if config != present] or configs
+    places = {w: place for place, w in enumerate(_coarse_first({c.num_workers for c in others}))}
+    # What stands for "nothing special" of each setting.
+    cheapest = min(others, key=lambda config: (not config.num_workers, config.cost_key))
+    plainest = {axis: getattr(cheapest, axis) for axis in _AXES}
+    if any(config.num_workers and config.prefetch_factor == 2 for config in others):
+        plainest["prefetch_factor"] = 2
+
+    def importance(config: Config) -> tuple[object, ...]:
+        differs = tuple(
+            place
+            for place, axis in enumerate(_AXES)
+            if config.num_workers or axis not in OF_WORKERS
+            if getattr(config, axis) != plainest[axis]
+        )
+        place = places.get(config.num_workers, 0)
+        return config != present, len(differs), differs, place, config.cost_key
+
+    return sorted(configs, key=importance)
+
+
+def _coarse_first(values: set[int]) -> list[int]:
+    """The smallest, the middle, the largest, then the middles of what lies between."""
+    ordered = sorted(values)
+    last = len(ordered) - 1
+    places = [0, (last + 1) // 2, last]
+    gaps = [(places[0], places[1]), (places[1], places[2])]
+    while gaps:
+        low, high = gaps.pop(0)
+        if high - low > 1:
+            middle = (low + high) // 2
+            places.append(middle)
+            gaps += [(low, middle), (middle, high)]
+    return [ordered[place] for place in dict.fromkeys(places)]
+
+
+def expected_survivors(configs: int) -> int:
+    """How many of so many configurations the first block is expected to leave."""
+    return max(min(configs, 3), math.ceil(configs / 3))
+
 
 AUTO_PREFETCH_FACTORS = (2, 4)
 """Torch's default and twice it; deeper queues help only against bursts."""
@@ -170,46 +365,35 @@ def auto_workers(usable_cores: float) -> tuple[int, ...]:
     return tuple(sorted(values))
 
 
-def _pins(
-    settings: SweepSettings, machine: Machine, *, has_accelerator: bool
-) -> tuple[tuple[bool, ...], list[LeftOut]]:
-    """The values of ``pin_memory``; without an accelerator only ``False`` means anything.
-
-    Nor is it tried unasked where memory is short: pinned memory can't be swapped out.
-    """
-    asked = settings.pin_memory or (False, True)
-    reason = None if settings.pin_memory else pin_hazard(machine)
-    if not has_accelerator:
-        reason = (
-            "there is no accelerator, so torch pins nothing and it would equal pin_memory=False"
-        )
-    if reason is None or True not in asked:
-        return asked, []
-    return (False,), [LeftOut(setting="pin_memory=True", reason=reason)]
-
-
 def _wanted(
     settings: SweepSettings, target: Target, machine: Machine, *, has_accelerator: bool
 ) -> tuple[list[Config], list[LeftOut]]:
-    """All combinations as asked for, illegal and equal ones among them, and what pinning isn't."""
+    """All combinations as asked for, illegal and equal ones among them, and what pinning isn't.
+
+    Without an accelerator only ``pin_memory=False`` means anything; nor is ``True`` tried unasked
+    where memory is short: pinned memory can't be swapped out.
+    """
     workers, most = settings.num_workers, settings.max_workers
     if workers is None:
         workers = auto_workers(machine.usable_cores)
         if most is not None and most < max(workers):
             workers = tuple(sorted({*workers, most}))
-    pins, left_out = _pins(settings, machine, has_accelerator=has_accelerator)
+    pins, left_out = settings.pin_memory or (False, True), list[LeftOut]()
+    unpinned = None if settings.pin_memory else pin_hazard(machine)
+    if not has_accelerator:
+        unpinned = "there is no accelerator, so torch pins nothing and it would equal "
+        unpinned += "pin_memory=False"
+    if unpinned is not None and True in pins:
+        pins, left_out = (False,), [LeftOut(setting="pin_memory=True", reason=unpinned)]
     own = target.own_config
-    axes: dict[str, tuple[object, ...]] = {
-        "num_workers": workers,
-        "prefetch_factor": settings.prefetch_factor or AUTO_PREFETCH_FACTORS,
-        "pin_memory": pins,
-        "persistent_workers": settings.persistent_workers or (False, True),
-        "batch_size": settings.batch_size or (None,),
-        "in_order": settings.in_order or (own is None or own.in_order,),
-        "start_method": settings.start_method or (None,),
-        "sharing_strategy": settings.sharing_strategy or (None,),
-        "worker_threads": settings.worker_threads or (None,),
+    unnamed: dict[str, tuple[object, ...]] = {
+        "prefetch_factor": AUTO_PREFETCH_FACTORS,
+        "persistent_workers": (False, True),
+        "in_order": (own is None or own.in_order,),
     }
+    names = [field.name for field in dataclasses.fields(Config)]
+    axes = {name: getattr(settings, name) or unnamed.get(name, (None,)) for name in names}
+    axes |= {"num_workers": workers, "pin_memory": pins}
     count = math.prod(len(values) for values in axes.values())
     if count > MAX_CONFIGS:
         raise UsageError(
@@ -255,16 +439,133 @@ def _canonical(config: Config) -> Config:
 
 def _merged(wanted: Iterable[Config], settings: SweepSettings) -> list[LeftOut]:
     """Says so where the user's own values can't be combined with ``num_workers=0``."""
-    named = {
-        "prefetch_factor": settings.prefetch_factor is not None,
-        "persistent_workers=True": settings.persistent_workers == (True,),
-        "in_order=False": settings.in_order == (False,),
-        "start_method": settings.start_method is not None,
-        "sharing_strategy": settings.sharing_strategy is not None,
-        "worker_threads": settings.worker_threads is not None,
-    }
-    names = [name for name, is_named in named.items() if is_named]
+    names = [
+        *(["prefetch_factor"] if settings.prefetch_factor is not None else []),
+        *(["persistent_workers=True"] if settings.persistent_workers == (True,) else []),
+        *(["in_order=False"] if settings.in_order == (False,) else []),
+    ]
+    others = ("start_method", "sharing_strategy", "worker_threads")
+    names += [name for name in others if getattr(settings, name) is not None]
     if not names or all(config.num_workers for config in wanted):
         return []
     reason = "they only mean something with workers, so num_workers=0 is measured without them"
     return [LeftOut(setting=f"num_workers=0 with {', '.join(names)}", reason=reason)]
+
+
+_TARGETS_OWN = ("target_error", "worker_exception", "truncated")
+_ENOUGH = 3
+
+_SHORT = 0.1
+"""A machine with less than this share of its memory to be had has none to lock."""
+
+_TIGHT = 0.25
+_SWAPPED = 0.02
+"""Swap in use beyond this share of the memory, while little is to be had, means that it swaps. With
+plenty to be had, it is what was swapped out once and nobody needed again."""
+
+
+def excluded(config: Config, settings: SweepSettings, target: Target) -> tuple[str, str] | None:
+    """The kind of reason and the reason to leave a configuration out; ``None`` to keep it."""
+    workers, most = config.num_workers, settings.max_workers
+    if workers and config.prefetch_factor == 0:
+        return "prefetch", "torch refuses prefetch_factor=0 with workers"
+    if most is not None and workers > most:
+        return "max_workers", f"max_workers is {most}"
+    batches = target.epoch_batches(config.batch_size)
+    named = settings.num_workers is not None  # by the user, who is to be believed
+    if named or batches is None or workers <= max(1, batches):
+        return None
+    why = f"an epoch has {batches} batches, and workers beyond that have nothing to load"
+    return "epoch", why
+
+
+def explain(rows: Sequence[tuple[Config, str]], kept: Sequence[Config]) -> LeftOut:
+    """One entry for all configurations left out for one kind of reason.
+
+    Args:
+        rows: Configurations and reasons, cheapest first; the first one's reason is given.
+        kept: What is measured: values of ``num_workers`` among them are told apart further.
+    """
+    measured = {config.num_workers for config in kept}
+    whole = sorted({config.num_workers for config, _ in rows} - measured)
+    partly = sorted(
+        {(c.num_workers, c.prefetch_factor or 0) for c, _ in rows if c.num_workers in measured}
+    )
+    names = [f"num_workers={', '.join(map(str, whole))}"] if whole else []
+    names += [f"num_workers={w} with prefetch_factor={p}" for w, p in partly]
+    return LeftOut(setting="; ".join(names), reason=rows[0][1])
+
+
+def cant_be_set(name: str, values: Sequence[object], reason: str) -> UsageError:
+    """The error for values that the user named of a setting which the target fixes.
+
+    Args:
+        name: The setting.
+        values: What he asked for.
+        reason: See ``Target.fixed``.
+    """
+    return UsageError(
+        f"{name}={', '.join(map(str, values))} can't be measured: {reason}",
+        hint=f"Leave {by_key()[name].flag} out, or have the target take {name}.",
+    )
+
+
+def pin_hazard(machine: Machine) -> str | None:
+    """Why ``pin_memory=True`` is not tried on a machine as it is now; ``None`` where it can be.
+
+    Args:
+        machine: With its memory, swap and limits of this moment.
+    """
+    sizes = (machine.memory_limit_bytes, machine.memory_bytes)
+    size = min((each for each in sizes if each is not None), default=None)
+    free = machine.memory_available_bytes
+    if size is None or free is None:
+        return None
+    had = f"{format_bytes(free)} of {format_bytes(size)} memory is available"
+    if free < _SHORT * size:
+        return f"only {had}, and pinned memory can't be swapped out"
+    swapped = machine.swap_used_bytes or 0
+    if swapped > _SWAPPED * size and free < _TIGHT * size:
+        used = format_bytes(swapped)
+        return f"the machine swaps ({used} swapped out, {had}), and pinned memory can't be"
+    return None
+
+
+def still_useful(plan: Plan, found: Integrity) -> Plan:
+    """The plan without what gives wrong data, fails, or has more workers than are fed.
+
+    The present settings are still measured while they work, as every gain is compared with them,
+    but no longer predicted: a model knows of no worker that idles.
+    """
+    if plan.present is not None and found.fault(plan.present) is not None:
+        plan = dataclasses.replace(plan, present=None)
+
+    def kept(configs: Sequence[Config]) -> tuple[Config, ...]:
+        return tuple(each for each in configs if not found.is_useless(each))
+
+    return dataclasses.replace(
+        plan,
+        configs=tuple(c for c in plan.configs if c == plan.present or not found.is_useless(c)),
+        calibration=kept(plan.calibration),
+        cells=kept(plan.cells),
+    )
+
+
+def fails_everywhere(trials: Sequence[Trial], configs: Sequence[Config]) -> bool:
+    """Whether the target's own code raises, or ends early, whatever the settings.
+
+    Without workers and with.
+
+    A few trials that all end so are enough: the rest would only raise the same. Not where batches
+    of several sizes are planned, of which some may be too large.
+
+    Args:
+        trials: All so far.
+        configs: What is planned.
+    """
+    if len({config.batch_size for config in configs}) > 1:
+        return False
+    run = [trial for trial in trials if trial.outcome != "skipped"]
+    raised = [t for t in run if t.failure is not None and t.failure.kind in _TARGETS_OWN]
+    fed = {trial.config.num_workers > 0 for trial in raised}
+    return len(fed) > 1 and len(raised) == len(run) >= _ENOUGH

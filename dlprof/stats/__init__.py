@@ -18,8 +18,14 @@ from dlprof.stats.belief import (
     observe,
     shortfall,
 )
-from dlprof.stats.intervals import mean_interval, median_interval, t_quantile, t_tail
-from dlprof.stats.turnover import turnovers
+from dlprof.stats.intervals import (
+    mean_interval,
+    median_interval,
+    t_quantile,
+    t_tail,
+    turnovers,
+    typical,
+)
 
 __all__ = [
     "NEAR",
@@ -41,4 +47,5 @@ __all__ = [
     "t_quantile",
     "t_tail",
     "turnovers",
+    "typical",
 ]

@@ -221,11 +221,10 @@ class Expected:
         log_sd: How far off one of them may be beside the others, as a standard deviation.
         epoch_log_rates: Over whole epochs, for observations that cover such; the steady ones
             where they are not known.
-        apart: Keys whose rates rest on figures of their own (loading without workers): if they
-            turn out wrong, that says nothing of the others.
         groups: As of observations of steady rates.
         families: ``num_workers`` of each: predictions of one are off by much the same, and those
-            of its neighbors by the like.
+            of its neighbors by the like; that those without workers, which rest on figures of
+            their own, turn out wrong says nothing of the others.
         calibrated: ``num_workers`` that the model was fitted with: predictions of these are off by
             no more than what configurations of one family don't share.
     """
@@ -233,7 +232,6 @@ class Expected:
     log_rates: Mapping[str, float]
     log_sd: float
     epoch_log_rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    apart: frozenset[str] = frozenset()
     groups: Mapping[str, str] = dataclasses.field(default_factory=dict)
     families: Mapping[str, int] = dataclasses.field(default_factory=dict)
     calibrated: frozenset[int] = frozenset()
@@ -247,7 +245,6 @@ class Expected:
             log_rates=prediction.log_rates,
             log_sd=min(max(prediction.log_sd, WAITING_LOG_SD), _MOST_LOG_SD),
             epoch_log_rates=prediction.epoch_log_rates,
-            apart=frozenset(c.config.key for c in prediction.cells if not c.config.num_workers),
             groups={c.config.key: _steady_group(c.config) for c in prediction.cells},
             families=families,
             calibrated=frozenset(CALIBRATED.intersection(counts) or counts[:1]),
@@ -526,7 +523,7 @@ class _Fit:
         if group not in self._predicted:
             return 0.0, {}, 1 / _UNKNOWN_LOG_SD**2
         found = self._predicted[group]
-        part = {_LEVEL: 1.0, _APART: 1.0} if found.apart else {_LEVEL: 1.0}
+        part = {_LEVEL: 1.0, _APART: 1.0} if found.workers == 0 else {_LEVEL: 1.0}
         if found.place is None:
             return found.log_rate, part, self._trust[group] / self._known_sd**2
         shares, open_ = _between(self._nodes, found.place)
@@ -698,17 +695,16 @@ def _groups(observations: Iterable[Observation], expected: Expected | None) -> d
     return groups
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Predicted:
-    """What was predicted of a group: its log rate, and whether that rests on figures of its own.
-
-    ``place`` is where its error is among the others': the binary logarithm of its ``num_workers``,
-    or ``None`` for nowhere.
-    """
+class _Predicted(NamedTuple):
+    """What was predicted of a group: its log rate, and the ``num_workers`` of it, if known."""
 
     log_rate: float
-    apart: bool
-    place: float | None
+    workers: int | None
+
+    @property
+    def place(self) -> float | None:
+        """Where its error is among the others': a binary logarithm, or ``None`` for nowhere."""
+        return math.log2(self.workers) if self.workers else None
 
 
 def _predicted(
@@ -720,9 +716,7 @@ def _predicted(
     found: dict[str, _Predicted] = {}
     for key, steady in expected.log_rates.items():
         log_rate = expected.epoch_log_rates.get(key, steady) if key in whole else steady
-        workers = expected.families.get(key)
-        place = math.log2(workers) if workers else None
-        found.setdefault(groups[key], _Predicted(log_rate, key in expected.apart, place))
+        found.setdefault(groups[key], _Predicted(log_rate, expected.families.get(key)))
     return found
 
 

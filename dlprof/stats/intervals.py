@@ -1,13 +1,13 @@
-"""Student's t distribution, and intervals of means and of medians."""
+"""Student's t distribution, intervals of means and of medians, and medians of what is known."""
 
 from __future__ import annotations
 
 import functools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from dlprof.records import Estimate
+from dlprof.records import Config, Estimate, Trial
 
 _NORMAL_FROM_DF = 1e6
 """Degrees of freedom from which two terms of the normal expansion are exact to 1e-12."""
@@ -156,3 +156,26 @@ def median_interval(values: Sequence[float]) -> Estimate:
             break
         cut = below
     return Estimate(value=middle, low=ordered[cut], high=ordered[count - 1 - cut])
+
+
+def typical(values: Iterable[float | None]) -> float | None:
+    """The median of those that are known; ``None`` where none is."""
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def turnovers(trials: Iterable[Trial]) -> dict[Config, float]:
+    """Seconds from an epoch to the next, by ``Config.turnover_group``: the median of its trials.
+
+    Workers that don't persist start anew at each epoch: where no turnover was timed, starting
+    them stands for it.
+    """
+    timed: dict[Config, list[float]] = {}
+    started: dict[Config, list[float]] = {}
+    for trial in trials:
+        group = trial.config.turnover_group
+        if trial.epoch_turnover_s is not None:
+            timed.setdefault(group, []).append(trial.epoch_turnover_s)
+        elif trial.startup_s is not None and not trial.config.persistent_workers:
+            started.setdefault(group, []).append(trial.startup_s)
+    return {group: statistics.median(values) for group, values in (started | timed).items()}

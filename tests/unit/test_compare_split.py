@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dlprof.advise.compare import Comparison, compare
-from dlprof.advise.compare.split import shares
+from dlprof.advise.compare.comparison import shares
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.records import Run, Trial, Usage
 

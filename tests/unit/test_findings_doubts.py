@@ -10,8 +10,8 @@ from builders import around, config, trial
 from finding_cases import QUIET, Loader, codes, evidence
 
 from dlprof.advise.findings import Evidence, Experiment, Foresight, Observation, find
-from dlprof.advise.findings.memory import growth_per_batch, may_grow
-from dlprof.advise.findings.view import View
+from dlprof.advise.findings.evidence import View
+from dlprof.advise.findings.machine import growth_per_batch, may_grow
 from dlprof.model import Conditions
 from dlprof.records import BatchCosts, Calibration, Config, Prediction, Usage
 

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlprof.advise.findings import Experiment, Foresight, Observation, find
-from dlprof.advise.findings.costs import Costs, Work, costs_of
-from dlprof.advise.findings.gains import gain_of, measured_gain
-from dlprof.advise.findings.view import View
+from dlprof.advise.findings.claims import gain_of, measured_gain
+from dlprof.advise.findings.evidence import Costs, View, Work, costs_of
 from dlprof.model import Conditions
 from dlprof.model.predict import RELATIVE_ERROR
 from dlprof.records import (

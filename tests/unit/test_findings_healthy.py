@@ -9,7 +9,7 @@ from builders import config
 from finding_cases import QUIET, Loader, codes, evidence
 
 from dlprof.advise.findings import find
-from dlprof.advise.findings.view import View
+from dlprof.advise.findings.evidence import View
 
 STEP_S = 0.016
 KEEPS_UP = Loader(

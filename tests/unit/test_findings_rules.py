@@ -10,7 +10,7 @@ from builders import config, failed, target, trial
 from finding_cases import QUIET, Loader, codes, evidence, failing
 
 from dlprof.advise.findings import Evidence, find
-from dlprof.advise.findings.table import TABLE
+from dlprof.advise.findings.diagnosis import TABLE
 from dlprof.records import (
     LENGTH_SIGN,
     Config,

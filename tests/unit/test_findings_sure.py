@@ -11,8 +11,8 @@ from finding_cases import Loader, evidence
 
 from dlprof.advise.findings import find
 from dlprof.advise.findings.claims import Place
-from dlprof.advise.findings.order import _graded
-from dlprof.advise.findings.view import View
+from dlprof.advise.findings.diagnosis import _graded
+from dlprof.advise.findings.evidence import View
 from dlprof.records import Estimate, Finding, Fix
 from dlprof.report.findings import known_gain
 

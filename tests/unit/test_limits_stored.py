@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dlprof.advise.limits import stored_limits
+from dlprof.advise.candidates import stored_limits
 
 
 @pytest.mark.parametrize("ranks", [0, -1, "2", None])

@@ -14,9 +14,8 @@ from golden import drawn
 from predicted_runs import asked, calibrated, elsewhere
 
 from dlprof import api
-from dlprof.advise.predict.cells import candidate_configs, wanted_configs
-from dlprof.advise.predict.feed import feed
-from dlprof.advise.predict.forecast import Forecast, forecast
+from dlprof.advise.candidates import candidate_configs, wanted_configs
+from dlprof.advise.forecast import Forecast, feed, forecast
 from dlprof.advise.recommend import recommend
 from dlprof.advise.situation import Situation
 from dlprof.advise.speeds import speeds_of

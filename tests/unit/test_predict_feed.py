@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from predicted_runs import asked, calibrated, calibration, elsewhere
 
-from dlprof.advise.predict.feed import Feed, feed
+from dlprof.advise.forecast import Feed, feed
 from dlprof.errors import UsageError
 from dlprof.records import Calibration
 from dlprof.report.predict import feed_document, feed_report, feed_text

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from model_calibrations import constant, fed
 from predicted_runs import asked, calibrated, calibration, elsewhere
 
-from dlprof.advise.predict.cells import wanted_configs
-from dlprof.advise.predict.forecast import Forecast, Row, forecast
+from dlprof.advise.candidates import wanted_configs
+from dlprof.advise.forecast import Forecast, Row, forecast
 from dlprof.advise.thresholds import FED_WAIT_FRACTION
 from dlprof.errors import UsageError
 from dlprof.records import Calibration, Config, Run, Usage

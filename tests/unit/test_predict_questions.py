@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from predicted_runs import asked, calibrated, calibration, elsewhere
 
-from dlprof.advise.predict.cells import (
+from dlprof.advise.candidates import (
     auto_prefetch,
     auto_workers,
     base_config,

@@ -13,8 +13,8 @@ from golden import drawn
 from model_calibrations import constant
 from predicted_runs import asked, calibrated, calibration
 
-from dlprof.advise.predict.cells import wanted_configs
-from dlprof.advise.predict.forecast import forecast
+from dlprof.advise.candidates import wanted_configs
+from dlprof.advise.forecast import forecast
 from dlprof.cli.entry import run as dlprof
 from dlprof.errors import UsageError
 from dlprof.records import Calibration, Run

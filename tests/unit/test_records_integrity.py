@@ -33,7 +33,7 @@ from dlprof.records import (
     Trial,
     checked,
 )
-from dlprof.search.exclusions import still_useful
+from dlprof.search.space import still_useful
 from dlprof.store import RunWriter, read_run
 
 OLD_DUPLICATED = (

@@ -146,7 +146,7 @@ def test_only_how_predictions_differ_matters_and_measured_rates_set_their_level(
 def test_loading_without_workers_rests_on_figures_of_its_own() -> None:
     table: Table = {"none": [100, 100], "two": [300, 300]}
     plain = expected(0.03, none=150, two=300, four=600)
-    apart = dataclasses.replace(plain, apart=frozenset({"none"}))
+    apart = dataclasses.replace(plain, families={"none": 0})
     off = [
         abs(believe(seen(table, 0.02), each).ratio("four", "two").value - 2)
         for each in (plain, apart)
@@ -266,7 +266,6 @@ def test_workers_that_a_shared_resource_holds_back_say_little_of_fewer() -> None
     counts = {"w0": 0, "w1": 1, "w2": 2, "w4": 4, "w12": 12, "w32": 32}
     predicted = dataclasses.replace(
         expected(w0=180, w1=174, w2=348, w4=700, w12=1770, w32=2000),
-        apart=frozenset({"w0"}),
         families=counts,
         calibrated=frozenset({1, 2}),
     )

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from schemas import conforms
 
-from dlprof.advise.reasons import gain_words, pin_gain, pin_gains, typical_gain
+from dlprof.advise.reasons import gain_words, pin_gains, typical_gain
 from dlprof.engine.transfer import largest_buffer
 from dlprof.machine.links import read_link
 from dlprof.machine.numa import node_cpus
@@ -35,7 +35,7 @@ from dlprof.records.transfer import (
     WayTime,
 )
 from dlprof.report.transfer import transfer_document, transfer_report
-from dlprof.search.exclusions import pin_hazard
+from dlprof.search.space import pin_hazard
 from dlprof.stats import median_interval
 from dlprof.transfer.fitting import fit, line
 
@@ -270,10 +270,12 @@ def test_the_gain_of_pinning_is_split_into_the_copys_and_the_receivers() -> None
 
 def test_there_is_no_gain_without_both_figures() -> None:
     off, on = _trial("t1", 100.0, None, pin=False), _trial("t2", 125.0, 1e-3, pin=True)
-    assert pin_gain(off, on) is None
-    assert pin_gain(dataclasses.replace(off, copies=None), on) is None
-    assert pin_gain(off, dataclasses.replace(on, batches_per_s=None)) is None
-    assert pin_gain(dataclasses.replace(off, batches_per_s=Estimate(value=0.0)), on) is None
+    assert pin_gains([off, on]) == ()
+    off = _trial("t1", 100.0, 4e-3, pin=False)
+    assert len(pin_gains([off, on])) == 1
+    assert pin_gains([dataclasses.replace(off, copies=None), on]) == ()
+    assert pin_gains([off, dataclasses.replace(on, batches_per_s=None)]) == ()
+    assert pin_gains([dataclasses.replace(off, batches_per_s=Estimate(value=0.0)), on]) == ()
     assert pin_gains([on]) == ()
 
 

@@ -13,13 +13,12 @@ from golden import drawn
 from predicted_runs import asked, calibrated, elsewhere
 from test_records_integrity import OLD_DUPLICATED, raising, wrong
 
+from dlprof.advise.candidates import wanted_configs
 from dlprof.advise.compare import compare
 from dlprof.advise.findings import find
-from dlprof.advise.findings.table import remedies
-from dlprof.advise.findings.view import View
-from dlprof.advise.predict.cells import wanted_configs
-from dlprof.advise.predict.feed import feed
-from dlprof.advise.predict.forecast import forecast
+from dlprof.advise.findings.diagnosis import remedies
+from dlprof.advise.findings.evidence import View
+from dlprof.advise.forecast import feed, forecast
 from dlprof.advise.recommend import recommend
 from dlprof.advise.wrong_data import ONE_BATCH, said_first
 from dlprof.errors import NothingMeasuredError

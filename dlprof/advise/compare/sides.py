@@ -1,9 +1,8 @@
-"""One side of a comparison: what a run shows of the costs of one configuration.
+"""The two sides of a comparison: which configurations are compared, and what these cost.
 
-The closed form takes the bounds of a pipeline, ``X <= min(W / (cpu + io), C / cpu, 1 / (step +
-receive))``: the workers, the cores, and what follows one after another in the main process. It is
-simple on purpose: each of its figures is measured on both sides, and what it does not explain is
-shown as such.
+The closed form is the bounds of the model (``dlprof.model.bounds``): the workers, the cores, and
+what follows one after another in the main process. It is simple on purpose: each of its figures is
+measured on both sides, and what it does not explain is shown as such.
 """
 
 from __future__ import annotations
@@ -11,18 +10,264 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
-from dlprof.advise.compare.pairing import Chosen, bounded, rate_of
-from dlprof.advise.compare.parts import PartCode
-from dlprof.records import Config, Explanation, Run, StageName, Trial
+from dlprof.advise import thresholds as at
+from dlprof.advise.candidates import gather, has_rate
+from dlprof.advise.situation import Situation
+from dlprof.advise.speeds import speeds_of
+from dlprof.advise.thresholds import SAME_STEP, USED_UP
+from dlprof.errors import NothingMeasuredError, UsageError
+from dlprof.model import Means, rate_allowed
+from dlprof.records import Config, Estimate, Explanation, Run, RunHeader, StageName, Trial
+from dlprof.units import format_duration
 
-_WITH_NEIGHBOURS = 0.2
-"""Share of the CPUs that neighbours keep busy from which waiting for a core is put down to them."""
+PartCode = Literal[
+    "cpu",
+    "cores",
+    "quota",
+    "neighbours",
+    "storage",
+    "receive",
+    "copy",
+    "step",
+    "settings",
+    "remainder",
+]
 
-_USED_UP = 0.9
-"""Share of the available cores that a loader uses which has all that it gets."""
+_MOST_GROUPS = 20
+"""Trials of one configuration are left out in at most so many groups, however many there are."""
+
+_LEAST, _MOST = 1e-12, 1e12
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """A configuration of a run that is compared.
+
+    Attributes:
+        run: The run.
+        config: Which.
+        name: It in words.
+        trials: Those with a rate, of this configuration and of others.
+        rates: The one rate of each configuration, as all views of the run have it.
+        means: Mean natural logarithm of the rates of each one's trials, of all of them.
+    """
+
+    run: Run
+    config: Config
+    name: str
+    trials: tuple[Trial, ...]
+    rates: Mapping[Config, Estimate]
+    means: Mapping[Config, float]
+
+    @property
+    def own(self) -> list[Trial]:
+        """The trials of this configuration."""
+        return [trial for trial in self.trials if trial.config == self.config]
+
+    @property
+    def rate(self) -> Estimate:
+        """What this configuration is worth."""
+        return self.rates[self.config]
+
+    @property
+    def log_rate(self) -> float:
+        """Natural logarithm of the rate, moved by as much as the trials that are left out do."""
+        left = statistics.fmean(map(log_of, self.own))
+        return math.log(self.rate.value) + left - self.means[self.config]
+
+    @property
+    def settings(self) -> Config:
+        """The settings as both runs name them."""
+        return _settings(self.run, self.config)
+
+    def having(self, settings: Config) -> Chosen | None:
+        """The configuration of such settings, if the run measured it."""
+        known = {_settings(self.run, trial.config): trial.config for trial in self.trials}
+        found = known.get(settings)
+        return None if found is None else dataclasses.replace(self, config=found)
+
+    def leaving_out(self) -> list[Chosen]:
+        """Without each of its own trials, or group of them; none if there is but one."""
+        own = self.own
+        count = min(_MOST_GROUPS, len(own))
+        return [
+            dataclasses.replace(self, trials=tuple(t for t in self.trials if id(t) not in out))
+            for place in range(count if count > 1 else 0)
+            for out in [{id(trial) for trial in own[place::count]}]
+        ]
+
+
+def pair(
+    a: Run, b: Run, *, num_workers: int | None = None, best: bool = False
+) -> tuple[Chosen, Chosen, str]:
+    """Choose what to compare.
+
+    Args:
+        a: The first run.
+        b: The second run.
+        num_workers: Compare only configurations of so many workers.
+        best: Compare the fastest of each run also where they share settings.
+
+    Returns:
+        That of either run, and which these are and why, one sentence.
+
+    Raises:
+        NothingMeasuredError: If one of them has no rate at all.
+        UsageError: If one of them has none for ``num_workers``, or if they load different data, so
+            that a difference of their rates says nothing.
+    """
+    data, other = a.header.target, b.header.target
+    if data.dataset != other.dataset and data.spec != other.spec:
+        raise UsageError(
+            f"The runs load different data: {data.spec} ({data.dataset}) and {other.spec} "
+            f"({other.dataset})",
+            hint="Compare runs of one target, or of two versions of it with one name.",
+        )
+    found_a, found_b = _choices(a, num_workers), _choices(b, num_workers)
+    shared = [settings for settings in found_a if settings in found_b]
+    if shared and not best:
+        pairs = [(found_a[settings], found_b[settings]) for settings in shared]
+        one, two = max(pairs, key=lambda both: both[0].rate.value * both[1].rate.value)
+        how = f"Compared at the same settings in both runs: {one.name}"
+        if len(shared) > 1:
+            how += f", the fastest of the {len(shared)} that both measured"
+    else:
+        one, two = (
+            max(found.values(), key=lambda each: each.rate.value) for found in (found_a, found_b)
+        )
+        why = "" if shared else ", as no settings were measured in both"
+        how = f"Compared at the fastest settings of each run{why}: {one.name}, and {two.name}"
+    return one, two, f"{how}."
+
+
+def _choices(run: Run, num_workers: int | None) -> dict[Config, Chosen]:
+    """What a run measured and can be compared, by its settings.
+
+    With those trials alone whose rates can be compared with each other: none of traced trials or
+    with a cold cache; and no trial without a step beside trials of the same configuration that
+    have one.
+    """
+    plain = [trial for trial in run.trials if trial.purpose == "measure"]
+    stepped = {trial.config for trial in plain if trial.wait_fraction is not None}
+    alike = (t for t in plain if t.wait_fraction is not None or t.config not in stepped)
+    run = dataclasses.replace(run, trials=tuple(alike))
+    measured = [each for each in gather(run) if each.trials]
+    if not measured:
+        raise NothingMeasuredError(
+            f"No trial of {run.path} gave a rate",
+            hint="Give run files of dlprof sweep or dlprof profile.",
+        )
+    tried = sorted({each.config.num_workers for each in measured})
+    if num_workers is not None and num_workers not in tried:
+        raise UsageError(
+            f"{run.path} did not measure num_workers={num_workers}",
+            hint=f"It has {', '.join(map(str, tried))}.",
+        )
+    # The one rate of each configuration: as it was kept, or else made now.
+    speeds, kept = speeds_of(run, Situation.of(run)), run.kept_rates
+    rates = {
+        each.config: kept[each.config].samples_per_s
+        if each.config in kept
+        else speeds.rate(each.key)
+        for each in measured
+    }
+    means = {m.config: statistics.fmean(map(log_of, m.trials)) for m in measured}
+    return {
+        _settings(run, each.config): Chosen(
+            run=run,
+            config=each.config,
+            name=each.name,
+            trials=tuple(filter(has_rate, run.trials)),
+            rates=rates,
+            means=means,
+        )
+        for each in measured
+        if num_workers in {None, each.config.num_workers}
+    }
+
+
+def rate_of(trial: Trial) -> float:
+    """Samples per second, within what logarithms and quotients can take, whatever a file says."""
+    return bounded(trial.samples_per_s.value) if trial.samples_per_s is not None else _LEAST
+
+
+def log_of(trial: Trial) -> float:
+    """Natural logarithm of the samples per second."""
+    return math.log(rate_of(trial))
+
+
+def bounded(value: float) -> float:
+    """A figure within what logarithms and quotients can take."""
+    return min(_MOST, max(_LEAST, value))
+
+
+def _settings(run: Run, config: Config) -> Config:
+    """The settings with the target's batch size filled in."""
+    own = run.header.target.batch_size
+    return dataclasses.replace(config, batch_size=config.batch_size or own)
+
+
+def bridges(a: Chosen, b: Chosen) -> list[tuple[Chosen, Chosen]]:
+    """Where the settings differ, the same ones of both runs: as A has them, and as B does.
+
+    They tell settings from the rest, as far as the run of the other one measured them too.
+    """
+    if a.settings == b.settings:
+        return []
+    known = [(a.having(settings), b.having(settings)) for settings in (a.settings, b.settings)]
+    return [(one, two) for one, two in known if one is not None and two is not None]
+
+
+def doubts(a: Chosen, b: Chosen) -> Iterator[str]:
+    """What is against the comparison, one sentence each."""
+    yield from _of_data(a, b)
+    yield from _of_machines(a.run.header, b.run.header)
+    if a.settings != b.settings and not bridges(a, b):
+        yield (
+            "Neither run measured both settings, so their part is an estimate. More workers "
+            "also take a larger share of busy cores."
+        )
+    for name, own in (("A", a.own), ("B", b.own)):
+        if len(own) == 1:
+            yield f"{name} was measured only once, so its spread is unknown."
+        if any(trial.whole_epochs for trial in own):
+            yield f"The epochs of {name} were too short: its rate includes epoch restarts."
+
+
+def _of_data(a: Chosen, b: Chosen) -> Iterator[str]:
+    data, other = a.run.header.target, b.run.header.target
+    if data.spec != other.spec:
+        yield f"The targets have different names ({data.spec} and {other.spec})."
+    if data.dataset != other.dataset:
+        yield f"The datasets are of different classes ({data.dataset} and {other.dataset})."
+    if data.arguments != other.arguments:
+        yield "The targets were given different arguments."
+    if data.length != other.length:
+        lengths = ("unknown" if n is None else f"{n:,}" for n in (data.length, other.length))
+        yield f"The datasets differ in length ({' and '.join(lengths)})."
+    if a.settings.batch_size != b.settings.batch_size:
+        yield "The batch sizes differ; samples per second are compared."
+
+
+def _of_machines(one: RunHeader, two: RunHeader) -> Iterator[str]:
+    steps = [side.settings.get("step_s") for side in (one, two)]
+    step_s = [float(each) if isinstance(each, int | float) else 0.0 for each in steps]
+    if abs(step_s[0] - step_s[1]) > SAME_STEP * max(step_s):
+        lasting = " and ".join(map(format_duration, step_s))
+        yield f"The runs were measured with different steps ({lasting})."
+    if one.torch_version != two.torch_version:
+        yield (
+            f"The versions of torch differ ({one.torch_version} and {two.torch_version}): that "
+            "may explain some of the CPU time per sample."
+        )
+    if one.python_version != two.python_version:
+        yield f"The versions of Python differ ({one.python_version} and {two.python_version})."
+    if (one.accelerator is None) != (two.accelerator is None):
+        yield "Only one of the runs had an accelerator."
+
 
 _USAGE = (
     *("own_cpu_cores", "available_cpu_cores", "other_cpu_cores", "run_queue_wait_fraction"),
@@ -86,21 +331,22 @@ class Costs:
 
     @property
     def log_rate(self) -> float:
-        """Natural logarithm of the samples per second that the costs allow."""
-        return -math.log(max(1e-15, self._period_s))
-
-    @property
-    def _period_s(self) -> float:
-        """Seconds a sample, by whatever takes longest."""
-        consumer_s = self.copy_s + self.step_s
-        if self.workers == 0:
-            fetch_s = self.computing_s / min(self.threads, self.affinity) + self.io_s
-            return fetch_s + self.pin_s + consumer_s
-        worker_s = (self.computing_s * self.worker_share + self.io_s) / self.workers
-        cores_s = self.computing_s / self.affinity
-        if self.pin_thread:
-            return max(worker_s, cores_s, consumer_s, self.receive_s + self.pin_s)
-        return max(worker_s, cores_s, consumer_s + self.receive_s)
+        """Natural logarithm of the samples per second that the model's bounds allow."""
+        cpu_s, main_s = self.worker_share * self.computing_s, self.receive_s
+        helpers = 1 / self.worker_share - 1  # main computes beside the workers
+        io_s, pinned = self.io_s, self.workers > 0 and self.pin_thread
+        if not self.workers:
+            cpu_s, io_s = self.computing_s / min(self.threads, self.affinity), io_s + self.pin_s
+            main_s = helpers = 0.0
+        rate = rate_allowed(
+            Means(cpu=cpu_s, io=io_s, receive_io=main_s + (self.pin_s if pinned else 0.0)),
+            workers=self.workers,
+            cores=self.affinity,
+            step_s=self.copy_s + self.step_s,
+            helpers=helpers,
+            pinned=pinned,
+        )
+        return math.log(min(_MOST, rate))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +496,7 @@ def _with_waiting(costs: Costs, figures: Mapping[str, Any]) -> Costs:
     held = max(held, own * held / (1 - held)) if own > 0 else held
     quota = min(whole, 1 + held / max(_LEAST_CORES, own))
     others = max(0.0, figures["other_cpu_cores"] or 0.0) / costs.affinity
-    theirs = min(1.0, others / _WITH_NEIGHBOURS)
+    theirs = min(1.0, others / at.WITH_NEIGHBOURS)
     # How many want to run at once depends on how long computing takes, which waiting is part of.
     wanted = dataclasses.replace(costs, quota_stretch=whole).demand
     excess = max(1.0, whole / quota / max(1.0, wanted / costs.affinity))
@@ -267,9 +513,9 @@ def _without_run_queue(costs: Costs, figures: Mapping[str, Any]) -> Costs:
     own: float = figures["own_cpu_cores"]
     quota, others = figures["quota_cores"], figures["other_cpu_cores"]
     wanted = min(costs.affinity, costs.demand)
-    if quota is not None and own >= _USED_UP * quota:
+    if quota is not None and own >= USED_UP * quota:
         return dataclasses.replace(costs, quota_stretch=max(1.0, wanted / bounded(quota)))
-    if others is None or own < _USED_UP * (costs.affinity - others):
+    if others is None or own < USED_UP * (costs.affinity - others):
         return costs
     left = max(_LEAST_CORES, costs.affinity - others)
     return dataclasses.replace(costs, neighbour_stretch=max(1.0, wanted / left))

@@ -1,15 +1,191 @@
-"""What a rule answers with, and the fixes that are other settings."""
+"""What a rule answers with: a cause, its fix, and what that would bring.
+
+Measured where it was tried, else by the model, else by its bounds. To a whole script too, whose
+loops are only a part of it: a script takes what it does outside of the loader's loop; and in each
+epoch the start of workers or the restart of those that persist, the first batch, and then batches
+at the loop's rate.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
-from dlprof.advise.findings.gains import Gain
-from dlprof.advise.findings.view import View
-from dlprof.records import Config, Fix
+from dlprof.advise import thresholds as at
+from dlprof.advise.findings.evidence import Costs, Script, View
+from dlprof.model import relative_error
+from dlprof.records import Config, Estimate, Fix, Trial, WatchedLoader
+from dlprof.stats import believe, observe
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Gain:
+    """Throughput after a change over throughput now.
+
+    Attributes:
+        estimate: The ratio.
+        source: How it is known.
+        trials: The trials that it was measured by.
+        worst: The least that it was in any block of trials.
+    """
+
+    estimate: Estimate
+    source: Literal["measured", "model", "bound"]
+    trials: tuple[str, ...] = ()
+    worst: float | None = None
+
+    @property
+    def value(self) -> float:
+        """The ratio itself."""
+        return self.estimate.value
+
+    @property
+    def pays(self) -> bool:
+        """Whether it pays, and isn't within what chance could have brought.
+
+        On a busy machine intervals are wide; what was better each time it was tried counts too.
+        """
+        return self.value >= at.PAYS and not self.is_chance
+
+    @property
+    def is_chance(self) -> bool:
+        """Whether it may as well be none."""
+        return max(self.estimate.low or 0.0, self.worst or 0.0) < at.NO_LOSS
+
+    @property
+    def sure(self) -> bool:
+        """Whether its interval lies above 1; one without an interval counts as sure."""
+        return self.estimate.low is None or self.estimate.low >= 1
+
+    @property
+    def words(self) -> str:
+        """What is said of it."""
+        return f"{'is' if self.sure else 'may be'} {self.value:.2f}x as fast"
+
+    @property
+    def saved(self) -> float:
+        """Share of the run's time that the change would save, 0 to 1."""
+        return max(0.0, 1 - 1 / self.value) if self.value > 0 else 0.0
+
+
+def gain_of(view: View, config: Config) -> Gain | None:
+    """What another configuration would bring; ``None`` where nothing is known.
+
+    In a script computing takes longer once more of the cores are busy; the interval keeps what
+    would come of cores that don't slow each other down.
+    """
+    tried = measured_gain(view, config)
+    if tried is not None:
+        return tried
+    gain = predicted_gain(view, config)
+    script, costs = view.evidence.script, view.costs
+    if gain is None or script is None or costs is None or costs.period_s <= 0:
+        return gain
+    step_s = costs.step_s * (1.0 if script.step_cores is None else script.step_cores)
+    now = (costs.cpu_s + step_s) / costs.period_s / view.cores
+    more = max(min(1.0, now * gain.value), at.HALF_OF_CORES) - max(min(1.0, now), at.HALF_OF_CORES)
+    slower = gain.estimate.times(1 / (1 + at.SLOWER * max(0.0, more)))
+    return dataclasses.replace(gain, estimate=dataclasses.replace(slower, high=gain.estimate.high))
+
+
+def measured_gain(view: View, config: Config) -> Gain | None:
+    """What it brought when it was tried, compared in interleaved blocks.
+
+    One that failed brought nothing: its gain is 0.
+    """
+    tried = tuple(t.id for t in view.evidence.trials("variant") if t.config == config)
+    plain = [t for t in view.evidence.plain("variant") if t.config == config]
+    present = view.evidence.plain("present")
+    if tried and not plain:
+        return Gain(estimate=Estimate(value=0.0), source="measured", trials=tried)
+    if not plain or not present:
+        return None
+    seen = (observe(t, _rate(t)) for t in view.evidence.plain("present", "variant"))
+    fit = believe([each for each in seen if each is not None])
+    key, own = config.key, view.config.key
+    if not {key, own} <= fit.log_rates.keys():
+        return None
+    ratio = fit.ratio(key, own)
+    if fit.groups[key] == fit.groups[own] and any(t.whole_epochs for t in (*plain, *present)):
+        # The same steady rate is told apart where epochs are measured whole.
+        ratio = Estimate(value=math.exp(fit.log_rates[key] - fit.log_rates[own]))
+    now = {trial.repetition: _rate(trial) for trial in present}
+    ratios = [_rate(trial) / now[trial.repetition] for trial in plain if trial.repetition in now]
+    return Gain(
+        estimate=ratio,
+        source="measured",
+        trials=tuple(trial.id for trial in plain),
+        worst=min(ratios) if len(ratios) > 1 else None,
+    )
+
+
+def _rate(trial: Trial) -> float:
+    return trial.batches_per_s.value if trial.batches_per_s is not None else 0.0
+
+
+def predicted_gain(
+    view: View,
+    config: Config | None = None,
+    *,
+    costs: Costs | None = None,
+    cores: float | None = None,
+    now: float | None = None,
+) -> Gain | None:
+    """What the model says of a change, or its bounds alone; ``None`` where nothing is known.
+
+    The errors of two predictions that rest on the same trials are alike and cancel, but for what
+    one is more sure of than the other.
+
+    Args:
+        view: The evidence.
+        config: What is changed to; ``None`` for the present one.
+        costs: What batches cost then, which only the bounds know; ``None`` for what they cost now.
+        cores: That there are then; ``None`` for those of now.
+        now: Cores that were available; ``None`` for those that the trials show.
+    """
+    config, now, predict = config or view.config, now or view.available, view.evidence.predict
+    cores = cores or now
+    after, before = None, None
+    if predict is not None and costs is None:
+        after, before = predict(config, cores=cores), predict(view.config, cores=now)
+    if predict is None or after is None or before is None or before.batches_per_s.value <= 0:
+        costs = costs or costs_for(view, config)
+        if costs is None or view.costs is None:
+            return None
+        return bound(costs.rate(config, cores) / view.costs.rate(view.config, now))
+    alike = bool(config.num_workers) is bool(view.workers)
+    most = 2 * relative_error(predict.calibration) if alike else math.inf
+    one, two = (
+        math.log(rate.high / rate.low) / 2 if rate.low and rate.high else at.BOUND_LOG_SD
+        for rate in (after.batches_per_s, before.batches_per_s)
+    )
+    half = max(min(most, math.hypot(one, two)), abs(one - two))
+    return _gain("model", after.batches_per_s.value / before.batches_per_s.value, half)
+
+
+def costs_for(view: View, config: Config) -> Costs | None:
+    """The costs of a configuration's batches; ``None`` where its kind was not seen.
+
+    Without workers nothing is known of putting and receiving: that is what the calibration with
+    one or two is for.
+    """
+    if view.workers or not config.num_workers:
+        return view.costs
+    return view.costs_at(2) or view.costs_at(1)
+
+
+def bound(ratio: float) -> Gain:
+    """A gain by bounds alone."""
+    return _gain("bound", ratio, 2 * at.BOUND_LOG_SD)
+
+
+def _gain(source: Literal["model", "bound"], value: float, half: float) -> Gain:
+    """A gain, and half the width of its logarithm's interval."""
+    low, high = value * math.exp(-half), value * math.exp(half)
+    return Gain(estimate=Estimate(value=value, low=low, high=high), source=source)
 
 
 class Place(enum.IntEnum):
@@ -73,11 +249,15 @@ def fix_of(view: View, claim: Claim) -> Fix | None:
     torch.set_num_threads({threads})
 
 loader = DataLoader(dataset, worker_init_fn=set_worker_threads, ...)"""
-    return Fix(text=claim.fix, dataloader_kwargs=changed(now, config), code=code)
+    return Fix(text=claim.fix, dataloader_kwargs=_changes(now, config), code=code)
 
 
-def changed(now: Config, config: Config) -> dict[str, Any]:
+def changed(now: Config, config: Config) -> str:
     """The arguments of DataLoader in which a configuration differs from the present one."""
+    return ", ".join(f"{name}={value!r}" for name, value in _changes(now, config).items())
+
+
+def _changes(now: Config, config: Config) -> dict[str, Any]:
     before, after = now.dataloader_kwargs(), config.dataloader_kwargs()
     return {name: value for name, value in after.items() if before.get(name) != value}
 
@@ -92,3 +272,140 @@ def fixed(now: Config, fix: Fix | None) -> Config | None:
     known = {field.name for field in dataclasses.fields(Config)}
     chosen = {name: value for name, value in asked.items() if name in known}
     return dataclasses.replace(now, **chosen).canonical()
+
+
+def script_gain(view: View, config: Config, *, loop: bool = False) -> Estimate | None:
+    """Time of the whole script now over that with another configuration.
+
+    Args:
+        view: The evidence.
+        config: The other configuration.
+        loop: Whether only epochs over the loader count, the starts of their workers among them.
+
+    Returns:
+        ``None`` where no script was watched, or where the change can't be computed: the step
+        competes with the workers for cores, or waits don't add up.
+    """
+    script, now = view.evidence.script, view.config
+    if script is None or not script.adds_up or competes(view, config):
+        return None
+    factors: tuple[float | None, ...] = (None, None, None)
+    started = dataclasses.replace(
+        config, persistent_workers=now.persistent_workers, start_method=now.start_method
+    )
+    if started != now:  # else batches come at the same rate
+        gain = gain_of(view, config)
+        if gain is None or gain.value <= 0:
+            return None
+        low, high = gain.estimate.low or gain.value, gain.estimate.high or gain.value
+        factors = (gain.value, max(1e-3, low), high)
+    startings = (1.0, at.START_FACTOR, 1 / at.START_FACTOR)
+    now_s = script.loop_s if loop else script.wall_s
+    value, low, high = (
+        now_s / (now_s - script.loop_s + _loop_after_s(view, script, config, factor, starting))
+        for factor, starting in zip(factors, startings, strict=True)
+    )
+    widened = math.exp(at.LEAST_LOG)
+    return Estimate(value=value, low=min(low, value / widened), high=max(high, value * widened))
+
+
+def competes(view: View, config: Config) -> bool:
+    """Whether a script's step computes in several threads, and workers would take their cores."""
+    script, costs = view.evidence.script, view.costs
+    if script is None or not config.num_workers or costs is None:
+        return False
+    threads = script.step_threads
+    if threads is not None and threads < at.PARALLEL:
+        return False
+    making = costs.making
+    busy = making.cpu_s / making.own_s if making.own_s > 0 else 1.0
+    after = min(config.num_workers * busy, view.cores)
+    now = min(view.demand, view.cores) if view.workers else 0.0
+    return config.num_workers != view.workers and after - now > at.CROWDS_STEP * view.cores
+
+
+def crowds(view: View) -> bool:
+    """Whether a script's step computes on more than half of the cores, or nobody knows."""
+    script = view.evidence.script
+    if script is None:
+        return False
+    return script.step_cores is None or script.step_cores > max(view.cores / 2, 1) * 1.05
+
+
+def _loop_after_s(
+    view: View, script: Script, config: Config, factor: float | None, starting: float
+) -> float:
+    """Seconds of all epochs over the loader with another configuration.
+
+    Args:
+        view: The evidence.
+        script: What was seen.
+        config: The other configuration.
+        factor: Rate of its loop over that of the present one; ``None`` for the same loop.
+        starting: What its workers' starts take over what is expected of them.
+    """
+    loader, begun_s = script.loader, starts_s(view, script, config, starting)
+    epochs = max(1, loader.epochs)
+    if factor is not None:
+        return begun_s + epochs * _epoch_s(view, loader, config, factor)
+    turnover_s = loader.turnover.total_s if loader.turnover else 0.0
+    seen_s = (loader.startup_s or 0.0) + turnover_s - epochs * _first_s(view)
+    return script.loop_s - max(0.0, seen_s) + begun_s
+
+
+def starts_s(view: View, script: Script, config: Config, starting: float = 1.0) -> float:
+    """Seconds of all starts and restarts of a configuration's workers.
+
+    Args:
+        view: The evidence.
+        script: What was seen.
+        config: Whose workers.
+        starting: What a start takes over what is expected of it.
+    """
+    loader, start_s = script.loader, _start_s(view, script, config)
+    epochs = max(1, loader.epochs)
+    starts = max(1, loader.made) if config.persistent_workers else epochs
+    after, now = (each.start_method or script.start_method for each in (config, view.config))
+    if view.workers and after == now and loader.startup_s is not None:  # by what was seen
+        seen_s = max(at.RESET_S, loader.startup_s - _first_s(view))
+        start_s *= seen_s / _start_s(view, script, view.config)
+    restart_s = at.RESET_S if config.num_workers else 0.0
+    return starts * starting * start_s + max(0, epochs - starts) * restart_s
+
+
+def _first_s(view: View) -> float:
+    return view.costs.making.wall_s if view.costs else 0.0
+
+
+def _start_s(view: View, script: Script, config: Config) -> float:
+    """Seconds to start so many workers, which share the cores with others, each as much as they.
+
+    That others kept the cores busy leaves a process that starts its fair share of them.
+    """
+    workers, method = config.num_workers, config.start_method or script.start_method
+    if not workers:
+        return 0.0
+    each_s = at.STARTS_CPU_S.get(method, at.STARTS_CPU_S["spawn"])
+    at_once = min(workers, at.STARTING.get(method, at.MOST_STARTING))
+    share = at_once / max(view.cores, at_once + min(view.others, view.cores))
+    return workers * each_s / (share * view.cores)
+
+
+def _epoch_s(view: View, loader: WatchedLoader, config: Config, factor: float) -> float:
+    """Seconds of an epoch, workers' start left out."""
+    batches = max(1.0, loader.batches / max(1, loader.epochs))
+    step_s = loader.step.mean_s if loader.step else 0.0
+    wait_s = loader.wait.mean_s if loader.wait else 0.0
+    period_s = (wait_s + step_s) / factor
+    costs = costs_for(view, config) or view.costs
+    if not config.num_workers or costs is None:
+        return batches * period_s
+    period_s = max(period_s, step_s)
+    own_s, cpu_s = costs.making.own_s, costs.making.cpu_s
+    at_once = cpu_s * config.num_workers / max(1e-12, own_s) / view.cores
+    first_s = costs.making.io_s + cpu_s * max(1.0, at_once)
+    limit_s = max(own_s / config.num_workers, cpu_s / view.cores)
+    if limit_s < at.USED_UP * period_s:
+        return first_s + batches * period_s - (period_s - step_s)
+    rounds = math.ceil(batches / config.num_workers)  # of batches that come at once
+    return max(first_s, rounds * config.num_workers * period_s) + step_s

@@ -1,25 +1,35 @@
-"""What findings are drawn from: a profile's trials, with the part of each, and the model."""
+"""What findings are drawn from: the trials of one configuration, worked out.
+
+``Evidence`` holds a profile's trials, each with its part, and the model; ``Costs`` says where the
+time of a batch goes; ``View`` has the figures that rules ask for, each worked out once.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+import math
+import operator
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
 
-from dlprof.model import Conditions, predict_all
+from dlprof.advise import thresholds as at
+from dlprof.model import Conditions, Means, predict_all, rate_allowed
 from dlprof.records import (
     Calibration,
     Config,
+    Copies,
     Explanation,
     Integrity,
     Machine,
     Prediction,
     Stage,
+    StageName,
     Target,
     Trial,
+    Usage,
     WatchedLoader,
 )
-
-_LEAST_CORES = 0.01
 
 Role = Literal["present", "calibration", "cold", "variant"]
 """``present``: the configuration that is explained; ``calibration``: few workers, for the model;
@@ -144,6 +154,14 @@ class Script:
         return self.loader.waited_s + self.loader.stepped_s
 
     @property
+    def adds_up(self) -> bool:
+        """Whether the loader's loop is a part of the script's time by itself."""
+        seen, aside_s = self.loader, self.loader.nested_s + self.loader.background_s
+        alone = seen.consumers <= 1 and aside_s <= at.ASIDE * seen.waited_s
+        timed = seen.wait is not None and seen.step is not None
+        return timed and alone and self.loop_s <= self.wall_s
+
+    @property
     def epochs_per_start(self) -> float:
         """Epochs that are served by workers that persist."""
         return max(1.0, self.loader.epochs / max(1, self.loader.made))
@@ -220,3 +238,453 @@ class Evidence:
         """The last explanation of a configuration."""
         found = [each for each in self.explanations() if each.config == config]
         return found[-1] if found else None
+
+
+_FASTEST = 1e9
+_LEAST_CORES = 0.05
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Work:
+    """What one part of loading takes, seconds per batch.
+
+    Attributes:
+        cpu_s: CPU.
+        io_s: True waiting.
+        run_queue_s: Waiting for a core.
+    """
+
+    cpu_s: float = 0.0
+    io_s: float = 0.0
+    run_queue_s: float = 0.0
+
+    def plus(self, other: Work, times: float = 1.0) -> Work:
+        """Both together, the other so many times; no less than nothing."""
+        mine, more = dataclasses.astuple(self), dataclasses.astuple(other)
+        return Work(*(max(0.0, a + times * b) for a, b in zip(mine, more, strict=True)))
+
+    @property
+    def wall_s(self) -> float:
+        """All three."""
+        return self.cpu_s + self.io_s + self.run_queue_s
+
+    @property
+    def own_s(self) -> float:
+        """What it would take with a core at hand."""
+        return self.cpu_s + self.io_s
+
+    @property
+    def starved(self) -> float:
+        """Share of its time that was spent waiting for a core."""
+        return self.run_queue_s / self.wall_s if self.wall_s > 0 else 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Where one configuration's time goes, seconds per batch.
+
+    Attributes:
+        fetch: Of the samples.
+        collate: Of the batch.
+        put_cpu_s: CPU of a worker beside the thread that fetches.
+        receive: Of main, taking and rebuilding the batch.
+        dispatch: Of main, drawing indices and sending them.
+        pin_s: Of the pin thread.
+        copy_s: To the device.
+        wait_s: Of the consumer, in ``next()``.
+        step_s: Of the consumer, working.
+        period_s: From one batch to the next.
+        usual_io_s: True waiting in making the batch in the middle: a few slow ones don't move it.
+    """
+
+    fetch: Work
+    collate: Work
+    put_cpu_s: float
+    receive: Work
+    dispatch: Work
+    pin_s: float
+    copy_s: float
+    wait_s: float
+    step_s: float
+    period_s: float
+    usual_io_s: float
+
+    @property
+    def making(self) -> Work:
+        """Fetch and collate."""
+        return self.fetch.plus(self.collate)
+
+    @property
+    def main_s(self) -> float:
+        """Of main's own work for the loader, waiting for cores left out."""
+        return self.receive.own_s + self.dispatch.own_s
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU of all processes for one batch, the step left out."""
+        return self.making.cpu_s + self.put_cpu_s + self.receive.cpu_s + self.dispatch.cpu_s
+
+    def rate(self, config: Config, cores: float) -> float:
+        """Batches per second that the model's bounds allow a configuration at these costs."""
+        making, main_s = self.making, self.dispatch.own_s
+        means = Means(cpu=making.cpu_s + main_s, io=making.io_s)
+        if config.num_workers:
+            means = Means(
+                cpu=making.cpu_s + self.put_cpu_s,
+                io=making.io_s,
+                receive_cpu=self.receive.cpu_s,
+                receive_io=self.receive.io_s,
+                main_cpu=main_s,
+            )
+        cores = max(_LEAST_CORES, cores)
+        rate = rate_allowed(means, workers=config.num_workers, cores=cores, step_s=self.step_s)
+        return min(_FASTEST, rate)
+
+
+def costs_of(explained: Explanation) -> Costs:
+    """The mean costs of an explanation."""
+    rows = explained.costs
+    making = Work(*map(_mean, (rows.cpu_s, rows.io_s, rows.run_queue_s)))
+    stages = {stage.name: stage for stage in explained.stages}
+    seconds = {name: stage.mean_s for name, stage in stages.items()}
+    work = {name: _work(stage) for name, stage in stages.items()}
+    fetch, collate = _told_apart(making, stages.get("fetch"), stages.get("collate"))
+    receive = work.get("rebuild", Work())
+    # The worker's part in handing over waits for a core as often as the worker, or its thread that
+    # hands over, or main in the same crowd: main sees that as waiting, though it is for a core.
+    crowd = Work(receive.cpu_s, 0.0, receive.run_queue_s)
+    starved = max(making.starved, work.get("serialise", Work()).starved, crowd.starved)
+    if rows.receive_cpu_s:
+        taken = _mean(rows.receive_cpu_s), _mean(rows.receive_io_s)
+        receive = Work(*taken, receive.run_queue_s)
+    return Costs(
+        fetch=fetch,
+        collate=collate,
+        put_cpu_s=_mean(rows.put_cpu_s),
+        receive=receive.plus(Work(0.0, -starved * receive.io_s, starved * receive.io_s)),
+        dispatch=work.get("dispatch", Work(_mean(rows.main_cpu_s))),
+        pin_s=seconds.get("pin") or _mean(rows.pin_s),
+        copy_s=seconds.get("copy", 0.0),
+        wait_s=seconds.get("wait", 0.0),
+        step_s=seconds.get("step", 0.0),
+        period_s=explained.window_s / max(1, explained.batches),
+        usual_io_s=statistics.median(rows.io_s) if rows.io_s else 0.0,
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The mean; 0 of nothing."""
+    return statistics.fmean(values) if values else 0.0
+
+
+def _told_apart(making: Work, fetch: Stage | None, collate: Stage | None) -> tuple[Work, Work]:
+    """Fetch and collate, by their own figures or else by their lengths."""
+    own = Work() if fetch is None else _work(fetch)
+    known = fetch is not None and fetch.cpu_s is not None
+    if fetch is None or collate is None:
+        return (own if known else making), Work()
+    if making.wall_s <= 0 or (known and collate.cpu_s is not None):
+        return own, _work(collate)
+    share = collate.mean_s / max(1e-12, fetch.mean_s + collate.mean_s)
+    first = own if known else making.plus(making, -share)
+    return first, making.plus(first, -1.0)
+
+
+def _work(stage: Stage) -> Work:
+    """A stage's parts; where they aren't told apart, all of it counts as CPU."""
+    if stage.cpu_s is None:
+        return Work(stage.mean_s)
+    queue_s = stage.run_queue_s or 0.0
+    io_s = max(0.0, stage.mean_s - stage.cpu_s - queue_s) if stage.io_s is None else stage.io_s
+    return Work(stage.cpu_s, io_s, queue_s)
+
+
+_USAGE = (
+    *("own_cpu_cores", "available_cpu_cores", "other_cpu_cores", "other_runnable"),
+    *("run_queue_wait_fraction", "throttled_fraction"),
+    *("read_bytes_per_s", "cache_hit_fraction", "pss_peak_bytes"),
+)
+_FIGURES: Final = {
+    "num_workers": "workers",
+    "prefetch_factor": "config.prefetch_factor",
+    "start_method": "config.start_method",
+    "batches_per_epoch": "epoch_batches",
+    "batches_per_s": "rate",
+    "wait_fraction": "wait",
+    "main_share_of_wait": "main_share",
+    "worker_busy_fraction": "busy",
+    "worker_threads": "most_threads",
+    "starved_fraction": "starved",
+    "usable_cores": "cores",
+    "wanted_cores": "demand",
+    "idle_workers": "idle_workers",
+    "batch_bytes": "batch_bytes",
+    "batch_tensors": "evidence.target.batch_tensors",
+    "quota_cores": "evidence.machine.quota_cores",
+    "affinity_cpus": "evidence.machine.affinity_cpus",
+    "shm_available_bytes": "evidence.machine.shm_available_bytes",
+    "making_s": "costs.making.wall_s",
+    "waiting_s": "costs.making.io_s",
+    "fetch_s": "costs.fetch.own_s",
+    "fetch_cpu_s": "costs.fetch.cpu_s",
+    "fetch_waiting_s": "costs.fetch.io_s",
+    "collate_s": "costs.collate.own_s",
+    "collate_cpu_s": "costs.collate.cpu_s",
+    "receive_s": "costs.receive.own_s",
+    "receive_cpu_s": "costs.receive.cpu_s",
+    "dispatch_s": "costs.dispatch.own_s",
+    "pin_s": "costs.pin_s",
+}
+"""Where a figure of a finding's evidence comes from; any other is of the trials' use."""
+
+Limit = Literal["consumer", "main", "pin", "workers", "waiting", "unknown"]
+"""``workers``: making batches (in main, without workers); ``waiting``: nobody is busy enough, so
+that they wait for each other."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """One configuration's evidence, worked out.
+
+    Attributes:
+        evidence: All of it.
+        explained: The explanation of the configuration itself.
+        costs: From that; ``None`` without it.
+        usage: Medians over the configuration's own trials.
+        rate: Batches per second, uninstrumented where that was measured.
+        wait: Share of time that the consumer waits: 1 for one that does nothing else.
+        trial_ids: Of the trials that the figures come from.
+        copies: Copying to the device, in the trial where it held the step up as long as it mostly
+            does; ``None`` where nothing was copied.
+    """
+
+    evidence: Evidence
+    explained: Explanation | None
+    costs: Costs | None
+    usage: Usage
+    rate: float | None
+    wait: float | None
+    trial_ids: tuple[str, ...]
+    copies: Copies | None = None
+
+    @classmethod
+    def of(cls, evidence: Evidence) -> View:
+        """Work the figures out."""
+        plain, own = evidence.plain("present"), evidence.trials("present")
+        explained = evidence.explained(evidence.config)
+        rates = [trial.batches_per_s.value for trial in plain if trial.batches_per_s]
+        rate = statistics.median(rates) if rates else None
+        if rate is None and explained is not None and explained.window_s > 0:
+            rate = explained.batches / explained.window_s or None
+        waits = [trial.wait_fraction for trial in plain if trial.wait_fraction is not None]
+        wait = None if explained is None else explained.wait_fraction
+        if not evidence.has_step:
+            wait = 1.0
+        elif waits:
+            wait = statistics.median_low(waits)  # of two that disagree, the one less disturbed
+        followed = () if explained is None else (explained.trial_id,)
+        shown = plain or tuple(trial for trial in own if trial.outcome == "completed")
+        copied = [trial.copies for trial in shown if trial.copies is not None]
+        timed = sorted(
+            (each for each in copied if each.exposed_s is not None),
+            key=lambda each: each.exposed_s or 0.0,
+        )
+        copies = timed[(len(timed) - 1) // 2] if timed else copied[-1] if copied else None
+        return cls(
+            evidence=evidence,
+            explained=explained,
+            costs=None if explained is None else costs_of(explained),
+            usage=_usage(shown),
+            rate=rate,
+            wait=wait,
+            trial_ids=tuple(dict.fromkeys([*(trial.id for trial in plain or own), *followed])),
+            copies=copies,
+        )
+
+    @property
+    def config(self) -> Config:
+        """The configuration that is explained."""
+        return self.evidence.config
+
+    @property
+    def workers(self) -> int:
+        """``num_workers``."""
+        return self.evidence.config.num_workers
+
+    @property
+    def cores(self) -> float:
+        """Cores that the job may use."""
+        return max(0.1, self.evidence.machine.usable_cores)
+
+    @property
+    def available(self) -> float:
+        """Cores that were to be had beside others."""
+        return self.usage.available_cpu_cores or self.cores
+
+    @property
+    def busy(self) -> float | None:
+        """Mean share of time that workers fetch and collate; ``None`` where that isn't told."""
+        if self.explained is None or not self.explained.workers:
+            return None
+        workers = self.explained.workers  # those that made a batch
+        total = math.fsum(worker.busy_fraction for worker in workers)
+        return total / max(len(workers), self.explained.config.num_workers)
+
+    @property
+    def idle_workers(self) -> int:
+        """Workers that made no batch while others did."""
+        return 0 if self.explained is None else self.workers - self.explained.fed_workers
+
+    @property
+    def batch_bytes(self) -> float | None:
+        """Tensor data of a batch: as measured, calibrated or probed."""
+        sizes = [trial.batch_bytes for trial in self.evidence.trials() if trial.batch_bytes]
+        if sizes:
+            return statistics.median(sizes)
+        calibration = self.evidence.calibration
+        known = None if calibration is None else calibration.batch_bytes
+        return known or self.evidence.target.batch_bytes
+
+    def shared_bytes(self, config: Config) -> float | None:
+        """What full queues of a configuration hold in /dev/shm; ``None`` where nobody knows."""
+        size = self.batch_bytes
+        return None if size is None else config.queued_batches * size
+
+    def fits_shared_memory(self, config: Config) -> bool:
+        """Whether that finds room, as far as it is known."""
+        room, held = self.evidence.machine.shm_available_bytes, self.shared_bytes(config)
+        return room is None or held is None or held <= at.SHM_ROOM * room
+
+    @property
+    def others(self) -> float:
+        """Cores that others kept busy; 0 where that isn't known."""
+        return self.usage.other_cpu_cores or 0.0
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether most of the configuration's own trials were disturbed, or they disagree."""
+        plain = self.evidence.plain("present")
+        return 2 * sum(trial.noisy for trial in plain) > len(plain) or self.disagrees
+
+    @property
+    def disagrees(self) -> bool:
+        """Whether the configuration's own trials differ by more than they do by themselves."""
+        return self.unsteady >= at.UNSTEADY
+
+    @property
+    def unsteady(self) -> float:
+        """The fastest of the configuration's own trials over the slowest like it; 1 or more.
+
+        Others that come and go needn't be seen to use a core: a virtual machine may be held. The
+        first trial may have found its files cold.
+        """
+        plain = self.evidence.plain("present")[1 if self.evidence.reads_files else 0 :]
+        spans = [1.0]
+        for whole in (False, True):
+            alike = [each.batches_per_s for each in plain if each.whole_epochs is whole]
+            rates = [rate.value for rate in alike if rate is not None and rate.value > 0]
+            spans.append(max(rates) / min(rates) if rates else 1.0)
+        return max(spans)
+
+    def costs_at(self, num_workers: int) -> Costs | None:
+        """What the calibration with so many workers told."""
+        told = self.evidence.explanations()
+        found = [each for each in told if each.config.num_workers == num_workers]
+        return costs_of(found[-1]) if found else None
+
+    @property
+    def epoch_batches(self) -> int | None:
+        """Batches in an epoch; ``None`` where the target doesn't say."""
+        return self.evidence.target.epoch_batches(self.config.batch_size)
+
+    @property
+    def limit(self) -> Limit:
+        """The resource that sets the rate: settled first, so that no two causes claim one time."""
+        held_up = at.NOISY_WAITS if self.is_noisy else at.CONSUMER_WAITS
+        if self.evidence.has_step and self.wait is not None and self.wait <= held_up:
+            return "consumer"
+        costs = self.costs
+        if costs is None:
+            return "unknown"
+        if not self.workers:
+            return "workers"
+        pinning = costs.pin_s / max(1e-12, costs.period_s)
+        main, busy = self.main_share, self.busy or 0.0
+        if pinning >= at.BUSY and pinning >= main:
+            return "pin"
+        # Main's work against each worker's and that of all cores, as it would be with cores at
+        # hand, so that it shows on a crowded machine too.
+        each_s = (costs.making.own_s + costs.put_cpu_s) / self.workers
+        far_more = costs.main_s >= at.FAR_MORE * max(each_s, costs.cpu_s / self.cores)
+        if (main >= at.MAIN_SHARE and main > busy) or (far_more and main >= at.MAIN_OWN_SHARE):
+            return "main"
+        return "workers" if busy >= at.BUSY else "waiting"
+
+    @property
+    def main_share(self) -> float:
+        """Share of the consumer's wait in which main itself works for the loader."""
+        if self.costs is None or self.costs.wait_s <= 0:
+            return 0.0
+        return min(1.0, self.costs.main_s / self.costs.wait_s)
+
+    @property
+    def starved(self) -> float:
+        """Share of making a batch spent waiting for a core."""
+        if self.costs is None or self.costs.making.wall_s <= 0:
+            return self.usage.run_queue_wait_fraction or 0.0
+        return self.costs.making.starved
+
+    @property
+    def demand(self) -> float:
+        """Cores that making batches would use if there were enough: workers less their waiting."""
+        costs = self.costs
+        if costs is None or costs.making.own_s <= 0:
+            return 0.0
+        making, put_s = costs.making, costs.put_cpu_s
+        active = max(1, self.workers - self.idle_workers)
+        # A feeder pickles in turns with the thread that fetches; a pool of threads runs beside it.
+        beside = self.helpers_share >= at.HELPERS
+        return active * (making.cpu_s + put_s) / (making.own_s + (0.0 if beside else put_s))
+
+    @property
+    def most_threads(self) -> int:
+        """Threads of the worker that has most; 0 where none were counted."""
+        workers = () if self.explained is None else self.explained.workers
+        return max((worker.threads or 0 for worker in workers), default=0)
+
+    @property
+    def helpers_share(self) -> float:
+        """CPU of workers' other threads over that of the fetching one, where they are many."""
+        costs = self.costs
+        if costs is None or self.explained is None or costs.making.cpu_s <= 0:
+            return 0.0
+        if costs.put_cpu_s < max(at.LEAST_CPU_S, at.LEAST_PART * costs.making.own_s):
+            return 0.0  # a feeder's pickling, or next to nothing beside what the worker waits for
+        watched = self.config.start_method in ("spawn", "forkserver")  # by a thread of dlprof's
+        many = self.most_threads > at.OWN_THREADS + watched
+        return costs.put_cpu_s / costs.making.cpu_s if many else 0.0
+
+    def having(self, **changes: Any) -> Config:
+        """The configuration with other settings."""
+        return dataclasses.replace(self.config, **changes).canonical()
+
+    def figures(self, names: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Figures as evidence of a finding, in the order of their names, the rest behind."""
+        found: dict[str, Any] = {**dict.fromkeys(names.split()), **given}
+        for name in found.keys() - given.keys():
+            found[name] = operator.attrgetter(_FIGURES.get(name, f"usage.{name}"))(self)
+        return found
+
+    def stage(self, name: StageName) -> Stage | None:
+        """A stage of the configuration that is explained."""
+        return None if self.explained is None else self.explained.stage(name)
+
+
+def _usage(trials: Sequence[Trial]) -> Usage:
+    """Medians of what trials used; of memory, the peak."""
+    usages, figures = [trial.usage for trial in trials], dict[str, Any]()
+    for name in _USAGE:
+        known = [each for usage in usages if (each := getattr(usage, name)) is not None]
+        if known:
+            figures[name] = max(known) if "peak" in name else statistics.median(known)
+    return Usage(**figures, gpu=usages[-1].gpu if usages else ())

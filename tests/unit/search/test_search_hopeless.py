@@ -7,7 +7,7 @@ from builders import config, failed, trial
 
 from dlprof.records import Config, Failure, Trial
 from dlprof.records.trial import FailureKind
-from dlprof.search.exclusions import fails_everywhere
+from dlprof.search.space import fails_everywhere
 
 
 def raised(chosen: Config, kind: FailureKind = "worker_exception") -> Trial:

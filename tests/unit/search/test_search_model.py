@@ -16,18 +16,18 @@ from predicted_runs import calibration
 from dlprof.model import Conditions
 from dlprof.model.predict import RELATIVE_ERROR
 from dlprof.records import BatchCosts, Config, Plan, SweepPrediction, Trial, TrialCost, Usage
-from dlprof.search.calibrating import (
+from dlprof.search.grid import GridSearch, Proposal, Stop
+from dlprof.search.led import (
     calibration_configs,
+    foretell,
     has_room,
     next_calibration,
+    next_lever,
     race_plan,
     race_trial_s,
     wants_model,
 )
-from dlprof.search.foretell import foretell
-from dlprof.search.grid import GridSearch, Proposal, Stop
-from dlprof.search.levers import levers as levers_of
-from dlprof.search.levers import next_lever
+from dlprof.search.led import levers as levers_of
 from dlprof.search.space import build_cells, build_space
 from dlprof.settings import SweepSettings
 from dlprof.stats import NEAR, Expected

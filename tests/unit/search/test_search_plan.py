@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dlprof.errors import UsageError
 from dlprof.records import Config, LeftOut, Plan, TrialCost
-from dlprof.search.plan import (
+from dlprof.search.space import (
     DEFAULT_OVERHEAD_S,
     LEAST_CONFIGS,
     LONGEST_TRIAL_S,

@@ -12,8 +12,7 @@ from builders import machine, target, trial
 
 from dlprof.records import Config, Plan, Trial, TrialCost, Usage
 from dlprof.search.grid import GridSearch, Stop
-from dlprof.search.plan import DEFAULT_OVERHEAD_S, plan_trials
-from dlprof.search.space import build_space
+from dlprof.search.space import DEFAULT_OVERHEAD_S, build_space, plan_trials
 from dlprof.settings import SweepSettings
 
 _SPENT_S = 0.5

@@ -1,19 +1,25 @@
-"""The diagnosis of one configuration: all findings in their order, and why the consumer waits."""
+"""The diagnosis of one configuration: all rules, what they find in its order, and the stalls."""
 
 from __future__ import annotations
 
 import dataclasses
-import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from dlprof.advise.findings.claims import Claim, Place, changed, fix_of, fixed
-from dlprof.advise.findings.evidence import Evidence
-from dlprof.advise.findings.gains import AS_GOOD
-from dlprof.advise.findings.script import competes, crowds, script_gain, starts_s
-from dlprof.advise.findings.table import Row, rows
-from dlprof.advise.findings.view import OTHERS, View
-from dlprof.advise.findings.workers import MORE_PAY
-from dlprof.advise.thresholds import PAYS
+from dlprof.advise.findings import loader, machine
+from dlprof.advise.findings.claims import (
+    Claim,
+    Place,
+    changed,
+    competes,
+    crowds,
+    fix_of,
+    fixed,
+    script_gain,
+    starts_s,
+)
+from dlprof.advise.findings.evidence import Evidence, View
+from dlprof.advise.findings.loader import MORE_PAY
+from dlprof.advise.thresholds import AS_GOOD, OTHERS, PAYS
 from dlprof.advise.wording import as_fast, between, severity_of
 from dlprof.advise.wrong_data import REPEATED, found_in
 from dlprof.records import (
@@ -26,9 +32,83 @@ from dlprof.records import (
     FindingCode,
     Fix,
     Stalls,
-    Trial,
 )
+from dlprof.stats import typical
 from dlprof.units import format_duration
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Row:
+    """One cause.
+
+    Attributes:
+        code: Which.
+        place: Where it belongs; within one, the dearer comes first.
+        rule: Looks for it; ``None`` where it isn't.
+        remedy: The configuration worth a trial, which mends it if it is the cause; ``None`` where
+            no setting shows it.
+    """
+
+    code: FindingCode
+    place: Place
+    rule: Callable[[View], Claim | None]
+    remedy: Callable[[View], Config | None] | None = None
+
+
+TABLE: tuple[Row, ...] = (
+    Row("memory.shm", Place.BROKEN, machine.shared),
+    Row("memory.limit", Place.BROKEN, machine.limit),
+    Row("memory.growth", Place.BROKEN, machine.growth),
+    Row("consumer", Place.CONSUMER, loader.consumer),
+    Row("cpu.threads", Place.FAULT, machine.threads, machine.single_threaded),
+    Row("cpu.affinity", Place.FAULT, machine.affinity),
+    Row("cpu.quota", Place.FAULT, machine.quota),
+    Row("cpu.oversubscribed", Place.FAULT, machine.oversubscribed, machine.enough_workers),
+    Row("cpu.neighbours", Place.BEHIND, machine.neighbours),
+    Row("startup", Place.BEHIND, loader.startup, loader.kept_workers),
+    Row("main.sampler", Place.FAULT, loader.sampler),
+    Row("main.pin", Place.FAULT, loader.pin, loader.unpinned),
+    Row("main.receive", Place.FAULT, loader.receive, loader.lighter),
+    Row("transfer.pageable", Place.FAULT, machine.pageable, machine.pinned_copies),
+    Row("transfer.link", Place.FAULT, machine.link),
+    Row("gpu.neighbours", Place.BEHIND, machine.device_neighbours),
+    Row("order.blocking", Place.FAULT, loader.order, loader.unordered),
+    Row("prefetch.shallow", Place.FAULT, loader.shallow, loader.deeper),
+    Row("lock", Place.FAULT, loader.lock),
+    Row("collate", Place.FAULT, loader.collate),
+    Row("too_few_workers", Place.SETTING, loader.too_few_workers, loader.more_workers),
+    Row("too_many_workers", Place.BEHIND, loader.too_many_workers, loader.fewer_workers),
+    Row("fetch.io", Place.NATURE, loader.fetch_io),
+    Row("fetch.cpu", Place.NATURE, loader.fetch_cpu),
+)
+"""In the order in which equal causes are told: the rarer and graver first."""
+
+
+_BESIDE_STEP: frozenset[FindingCode] = frozenset(
+    {"too_many_workers", "transfer.pageable", "transfer.link"}
+)
+"""What matters even where the consumer's step is the limit, beside what ends the run: waste, and
+copies that make the step itself longer."""
+
+
+def rows(view: View) -> Iterator[Row]:
+    """The causes that come into question."""
+    fed = view.limit == "consumer"
+    for row in TABLE:
+        if not fed or row.place <= Place.CONSUMER or row.code in _BESIDE_STEP:
+            yield row
+
+
+def remedies(view: View) -> list[Config]:
+    """Configurations worth a trial that the target can have, the gravest cause first, each once."""
+    asked = (None if row.remedy is None else row.remedy(view) for row in rows(view))
+    return [
+        config
+        for config in dict.fromkeys(each for each in asked if each is not None)
+        if config != view.config and not view.evidence.why_fixed(config)
+        if view.evidence.integrity.fault(config) is None
+    ]
+
 
 Placed = tuple[Place, Finding]
 
@@ -70,10 +150,12 @@ def _stalls(evidence: Evidence) -> Stalls | None:
     explained = evidence.explained(evidence.config)
     step = None if explained is None else explained.stage("step")
     resident_s = step.mean_s if step is not None else evidence.step_s or None
-    warm_s = _batch_s(evidence.plain("present"))
+    warm_s, cold_s = (
+        typical(1 / trial.batches_per_s.value for trial in trials if trial.batches_per_s)
+        for trials in (evidence.plain("present"), evidence.plain("cold"))
+    )
     if not evidence.has_step or resident_s is None or warm_s is None:
         return None
-    cold_s = _batch_s(evidence.plain("cold"))
     longest_s = max(warm_s, cold_s or 0.0)
     return Stalls(
         resident_s=resident_s,
@@ -82,12 +164,6 @@ def _stalls(evidence: Evidence) -> Stalls | None:
         prep_fraction=max(0.0, warm_s - resident_s) / longest_s,
         fetch_fraction=None if cold_s is None else max(0.0, cold_s - warm_s) / longest_s,
     )
-
-
-def _batch_s(trials: Sequence[Trial]) -> float | None:
-    """Seconds a batch, the middle of some trials."""
-    rates = [trial.batches_per_s.value for trial in trials if trial.batches_per_s is not None]
-    return statistics.median(1 / rate for rate in rates) if rates else None
 
 
 def find(evidence: Evidence) -> tuple[Finding, ...]:
@@ -115,8 +191,13 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
     elif not codes.isdisjoint(_COPIES):
         found = [each for each in found if each[1].code != "consumer"]
     ordered = sorted(_agreeing(found), key=lambda each: (each[0], -each[1].cost))
-    graded = (_graded(each, view, place) for place, each in _falling(_merged(ordered)))
-    return tuple(_doubted(each, view) for each in graded if each is not None)
+    told, left = list[Finding](), 1.0
+    for place, finding in _merged(ordered):
+        left = min(left, finding.cost) or finding.cost  # what those before leave to it
+        own = dataclasses.replace(finding, cost=left, severity=severity_of(left))
+        if (graded := _graded(own, view, place)) is not None:
+            told.append(_doubted(graded, view))
+    return tuple(told)
 
 
 def _stated(view: View, row: Row, claim: Claim) -> Placed:
@@ -159,33 +240,24 @@ def _merged(found: Sequence[Placed]) -> list[Placed]:
 
     The first one says what the second says as well; that workers are too few is no cause by itself.
     """
-    kept: list[Placed] = []
+    kept: dict[object, Placed] = {}
     for place, two in found:
         asked = two.fix.dataloader_kwargs if two.fix else {}
-        fixes = [each.fix.dataloader_kwargs if each.fix else {} for _, each in kept]
-        if not asked or asked not in fixes:
-            kept.append((place, two))
+        key = frozenset(asked.items()) or id(two)
+        if key not in kept:
+            kept[key] = place, two
             continue
-        same = fixes.index(asked)
-        first, one = kept[same]
-        joined = dataclasses.replace(
-            one,
-            title=two.title if one.code == "too_few_workers" else one.title,
-            explanation=f"{one.explanation} {two.explanation}",
-            evidence={**one.evidence, **two.evidence, **one.evidence},
+        first, one = kept[key]
+        kept[key] = (
+            first,
+            dataclasses.replace(
+                one,
+                title=two.title if one.code == "too_few_workers" else one.title,
+                explanation=f"{one.explanation} {two.explanation}",
+                evidence={**one.evidence, **two.evidence, **one.evidence},
+            ),
         )
-        kept[same] = first, joined
-    return kept
-
-
-def _falling(found: Iterable[Placed]) -> list[Placed]:
-    """The findings with the costs that are left to them behind those before."""
-    kept: list[Placed] = []
-    for place, finding in found:
-        before = kept[-1][1].cost if kept else 0.0
-        cost = before if finding.cost > before > 0 else finding.cost
-        kept.append((place, dataclasses.replace(finding, cost=cost, severity=severity_of(cost))))
-    return kept
+    return list(kept.values())
 
 
 def _graded(finding: Finding, view: View, place: Place) -> Finding | None:
@@ -225,18 +297,13 @@ def _graded(finding: Finding, view: View, place: Place) -> Finding | None:
     )
 
 
-def _changed(view: View, config: Config) -> str:
-    """The arguments in which a configuration differs from the present one."""
-    return ", ".join(f"{name}={each!r}" for name, each in changed(view.config, config).items())
-
-
 def _not_paying(view: View, config: Config, gain: Estimate) -> Fix:
     """Instead of a change by which time is lost: that it doesn't pay, why, and what would."""
     script = view.evidence.script
     if script is None:
         shown = f"{gain.value:.2f}x{between(gain)}"
-        return Fix(text=f"{_changed(view, config)} shows no gain: {shown}.")
-    text = f"{_changed(view, config)} would make the whole script {as_fast(gain)}"
+        return Fix(text=f"{changed(view.config, config)} shows no gain: {shown}.")
+    text = f"{changed(view.config, config)} would make the whole script {as_fast(gain)}"
     if config.num_workers <= view.workers:
         return Fix(text=f"{text}: it shows no gain.")
     starts = format_duration(starts_s(view, script, config))
@@ -252,19 +319,18 @@ def _not_paying(view: View, config: Config, gain: Estimate) -> Fix:
 
 def _unknown(view: View, config: Config) -> str:
     """Why nobody can compute what a change brings to a script, and how to find out."""
-    told = _changed(view, config)
+    why = (
+        "Waits for this loader overlap with other work of the script: this gain is that of its own "
+        "wait alone"
+    )
+    also = ""
     if competes(view, config):
         why = (
-            "The step computes in several threads on the cores that workers would take. How "
-            "much that slows it down can't be predicted: this gain is that of loading alone"
+            "The step computes in several threads on the cores that workers would take. How much "
+            "that slows it down can't be predicted: this gain is that of loading alone"
         )
         also = ", once as it is and once with torch.set_num_threads(1)"
-    else:
-        why = (
-            "Waits for this loader overlap with other work of the script: this gain is that of "
-            "its own wait alone"
-        )
-        also = ""
+    told = changed(view.config, config)
     return f"{why}. Run the script with {told}{also}, and compare how long it takes."
 
 

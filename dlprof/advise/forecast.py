@@ -1,36 +1,220 @@
-"""The fewest workers and cores that keep a training step fed."""
+"""Answers from predictions: a table of configurations, and the fewest workers that feed a step."""
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from dlprof.advise.choice import choose, judge
-from dlprof.advise.predict.carried import candidates_of, predictions
-from dlprof.advise.predict.cells import attainable, base_config, saturating_workers, useful
-from dlprof.advise.predict.forecast import MISSING, Answer, Calibrated
+from dlprof.advise import thresholds as at
+from dlprof.advise.candidates import (
+    attainable,
+    base_config,
+    breach,
+    saturating_workers,
+    useful,
+)
+from dlprof.advise.choice import certify, choose, judge
 from dlprof.advise.situation import Situation, usable_calibration
-from dlprof.advise.speeds import claims
+from dlprof.advise.speeds import Agreement, agreement, candidates_of, claims, predictions
 from dlprof.advise.thresholds import FED_WAIT_FRACTION
 from dlprof.errors import UsageError
-from dlprof.model import Conditions, cell_of, drawn, steady_rate, work_of
-from dlprof.records import Calibration, Config, Estimate, Integrity, Prediction, Run
+from dlprof.model import Conditions, cell_of, describe, drawn, steady_rate, work_of
+from dlprof.records import Calibration, Confidence, Config, Estimate, Integrity, Prediction, Run
 
-_DEPTHS = (2, 4, 8)
-_PLENTY = 3.0
-"""Times the workers that the closed form asks for: more of them keep nothing better fed."""
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What plain trials of one configuration gave.
+
+    Attributes:
+        samples_per_s: The one rate that the run has for it.
+        wait_fraction: Mean over those that report it.
+        trials: Their ids.
+    """
+
+    samples_per_s: Estimate
+    wait_fraction: float | None
+    trials: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One configuration.
+
+    Attributes:
+        config: Which.
+        prediction: What it would give each rank, corrected by what the run measured.
+        measured: What it gave when it was measured under the same conditions; ``None`` where it
+            was not.
+        beyond: The limit of the machine that it would not keep; empty if it would.
+    """
+
+    config: Config
+    prediction: Prediction
+    measured: Measured | None = None
+    beyond: str = ""
+
+    @property
+    def rate(self) -> float:
+        """Predicted batches per second of one rank."""
+        return self.prediction.batches_per_s.value
+
+    @property
+    def speed(self) -> float:
+        """The same over whole epochs, where their length is known."""
+        return self.prediction.epoch_batches_per_s or self.rate
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Calibrated:
+    """What predictions rest on.
+
+    Attributes:
+        hostname: Where.
+        batches: How many.
+        available_cores: Cores that were available.
+        standard_error: Relative standard error of the mean batch cost.
+        doubts: What makes it unreliable.
+    """
+
+    hostname: str
+    batches: int
+    available_cores: float | None
+    standard_error: float | None
+    doubts: tuple[str, ...]
+
+    @classmethod
+    def of(cls, run: Run) -> Calibrated:
+        """What a run's predictions rest on."""
+        calibration = usable_calibration(run)
+        known = (calibration.in_main, calibration.in_workers, *calibration.receive.values())
+        return cls(
+            hostname=run.header.machine.hostname,
+            batches=sum(len(costs.cpu_s) for costs in known if costs is not None),
+            available_cores=calibration.available_cores,
+            standard_error=calibration.standard_error,
+            doubts=calibration.doubts,
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What every answer says that rests on predictions.
+
+    Attributes:
+        hostname: Of the machine that it is for.
+        extrapolated: Whether that is another than the one that was measured.
+        calibrated: What it rests on.
+        confidence: How sure it is.
+        confidence_reason: Why no surer.
+        notes: What was taken for granted.
+        unavailable: Why a figure is ``None``.
+    """
+
+    hostname: str
+    extrapolated: bool
+    calibrated: Calibrated
+    confidence: Confidence
+    confidence_reason: str
+    notes: tuple[str, ...] = ()
+    unavailable: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast(Answer):
+    """What configurations would give in one place.
+
+    Attributes:
+        conditions: Cores, ranks, step and the rest.
+        method: ``maxplus``, the only predictor.
+        rows: In the order of what configurations cost.
+        pick: The cheapest within 3% of the best that keeps the machine's limits; ``None`` where
+            none does.
+        bounds: What each bound that occurs means.
+        agreement: Predictions against the run's own trials.
+    """
+
+    conditions: Conditions
+    rows: tuple[Row, ...]
+    pick: Config | None
+    bounds: Mapping[str, str]
+    agreement: Agreement | None = None
+    method: str = "maxplus"
+
+
+def forecast(run: Run, configs: Sequence[Config], situation: Situation) -> Forecast:
+    """Predict configurations from what a run calibrated and measured.
+
+    Args:
+        run: That holds a calibration.
+        configs: Canonical ones, at least one.
+        situation: Where they are to run.
+
+    Raises:
+        NothingMeasuredError: The data of all of them is wrong.
+        UsageError: There is no calibration to predict from, a figure is out of range, or the
+            calibration is for another batch size.
+    """
+    candidates, speeds = candidates_of(run, situation, useful(run, configs))
+    rows, allowed, kept = [], [], run.kept_rates
+    for each in candidates:
+        found, measured = breach(each, situation), None
+        if found is None:
+            allowed.append(each)
+        if each.measured:
+            measured = Measured(
+                samples_per_s=kept[each.config].samples_per_s
+                if each.config in kept
+                else speeds.rate(each.key),
+                wait_fraction=speeds.wait_fraction(each),
+                trials=tuple(each.trial_ids),
+            )
+        if each.prediction is not None:
+            beyond = "" if found is None else f"{found[0]}: it {found[1]}"
+            rows.append(
+                Row(
+                    config=each.config, prediction=each.prediction, measured=measured, beyond=beyond
+                )
+            )
+    choice = choose(allowed or candidates, situation, speeds)
+    confidence, reason = judge(choice, run, certify(choice, run))
+    return Forecast(
+        hostname=situation.machine.hostname,
+        extrapolated=situation.extrapolated,
+        conditions=situation.conditions,
+        calibrated=Calibrated.of(run),
+        rows=tuple(rows),
+        pick=choice.pick.config if allowed else None,
+        bounds={name: describe(name) for name in sorted({r.prediction.bound for r in rows})},
+        confidence=confidence,
+        confidence_reason=reason,
+        notes=situation.notes,
+        agreement=agreement(run),
+        unavailable={
+            name: reason
+            for name, reason in MISSING.items()
+            if any(getattr(row.prediction, name) is None for row in rows)
+        },
+    )
+
+
+MISSING = {
+    "samples_per_s": "the run doesn't record how many samples a batch has",
+    "epoch_batches_per_s": "how many batches an epoch has isn't known",
+    "wait_fraction": "there is no step to wait: give --step-time",
+    "pss_bytes": "memory was not measured with two values of num_workers",
+    "shm_bytes": "the size of a batch is not known",
+    "open_files": "the number of tensors in a batch is not known",
+    "startup_s": "starting was not measured with this start method and two values of num_workers",
+    "turnover_s": "no epoch restart was measured with these workers",
+}
+"""Why a figure of a prediction is ``None``."""
+
 
 _MOST_WORKERS = 512
-_SLACK = 0.25
-"""Part of the wait that is asked for which must be left for what workers and cores add to it."""
-
-_HARDLY_FED = 0.5
-"""Where the least wait is more than this share of the time, the step is not fed by any loader."""
-
-_MORE_WORKERS = 2
-"""Times the fewest workers: with so many, cores that are short are used better."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,9 +296,9 @@ def feed(
             "There is no training step to feed", hint="Give its length, as with --step-time 12ms."
         )
     base = base or base_config(run)
-    deepest = dataclasses.replace(base, num_workers=1, prefetch_factor=_DEPTHS[-1])
-    free = attainable(run, [deepest], {})[0].prefetch_factor == _DEPTHS[-1]
-    depths = _DEPTHS if free else _DEPTHS[:1]
+    deepest = dataclasses.replace(base, num_workers=1, prefetch_factor=at.PREFETCH_OF_BURSTS[-1])
+    free = attainable(run, [deepest], {})[0].prefetch_factor == at.PREFETCH_OF_BURSTS[-1]
+    depths = at.PREFETCH_OF_BURSTS if free else at.PREFETCH_OF_BURSTS[:1]
     most = Integrity.of(run).most_workers
     factor = 1.0
     for _ in range(2):  # how far off the model is depends on what is found
@@ -127,7 +311,7 @@ def feed(
         )
         found = _Search(calibration, base, longer.conditions, depths, most)
         least = found.least_wait()
-        enough = least <= max_wait * (1 - _SLACK)
+        enough = least <= max_wait * (1 - at.WAIT_SLACK)
         allowed = max_wait if enough else least + max_wait * (1 - least)
         workers, prefetch, cores = found.fewest(allowed)
         (config,) = useful(run, [found.config(workers, prefetch)])
@@ -141,19 +325,18 @@ def feed(
         raise RuntimeError("a configuration that was predicted has no prediction")
     confidence, reason = judge(choose(unfed, endless, speeds), run, None)
     machine_wait = found.wait(workers, prefetch, situation.cores)
-    can_be_fed, ranks = least <= _HARDLY_FED, situation.constraints.ranks
-    totals: dict[str, float | None] = {
-        "busy_cores": prediction.cores,
-        "pss_bytes": prediction.pss_bytes,
-        "shm_bytes": prediction.shm_bytes,
+    can_be_fed, ranks = least <= at.HARDLY_FED, situation.constraints.ranks
+    read, size = calibration.read_bytes_per_batch, calibration.batch_bytes
+    rate = ranks * prediction.batches_per_s.value
+    cores_each, pss, shm = prediction.cores, prediction.pss_bytes, prediction.shm_bytes
+    whole: dict[str, Any] = {
+        "busy_cores": None if cores_each is None else ranks * cores_each,
+        "pss_bytes": None if pss is None else ranks * pss,
+        "shm_bytes": None if shm is None else ranks * shm,
+        "storage_bytes_per_s": None if read is None else rate * read,
+        "batch_bytes_per_s": None if size is None else rate * size,
     }
-    for name, each in (
-        ("storage_bytes_per_s", calibration.read_bytes_per_batch),
-        ("batch_bytes_per_s", calibration.batch_bytes),
-    ):
-        totals[name] = None if each is None else prediction.batches_per_s.value * each
-    missing = {name: _MISSING[name] for name, each in totals.items() if each is None}
-    whole: dict[str, Any] = {n: None if v is None else ranks * v for n, v in totals.items()}
+    missing = {name: _MISSING_IN_FEED[name] for name, each in whole.items() if each is None}
     return Feed(
         hostname=situation.machine.hostname,
         extrapolated=situation.extrapolated,
@@ -180,7 +363,7 @@ def feed(
     )
 
 
-_MISSING = {
+_MISSING_IN_FEED = {
     **MISSING,
     "busy_cores": "the rate has no limit",
     "storage_bytes_per_s": "what a batch reads from storage was not measured",
@@ -209,7 +392,6 @@ class _Search:
         most: int | None,
     ) -> None:
         self._depths = depths
-        self._limit = _MOST_WORKERS if most is None else most
         self._calibration = calibration
         self._base = base
         self._conditions = conditions
@@ -218,6 +400,10 @@ class _Search:
             for some in (False, True)
         }
         self._known: dict[tuple[int, int, float], float] = {}
+        # Beyond so many workers nothing more can be gained.
+        ample = dataclasses.replace(conditions, cores=float(_MOST_WORKERS), ranks=1)
+        plenty = max(8, math.ceil(at.PLENTY * saturating_workers(calibration, base, ample)))
+        self._most = min(_MOST_WORKERS, _MOST_WORKERS if most is None else most, plenty)
 
     def config(self, workers: int, prefetch: int) -> Config:
         """The configuration of so many workers."""
@@ -244,9 +430,8 @@ class _Search:
         Asked as all else is: in the closed form workers are never at rest, and receiving from one
         that computes costs much.
         """
-        most = self._most()
-        fed = min(self.wait(most, depth, self._ample(most)) for depth in self._depths)
-        return min(fed, self.wait(0, 0, self._ample(0)))
+        fed = (self.wait(self._most, depth, self._ample(self._most)) for depth in self._depths)
+        return min(*fed, self.wait(0, 0, self._ample(0)))
 
     def fewest(self, allowed: float) -> tuple[int, int, int]:
         """The fewest cores, then workers, then queued batches that keep a wait.
@@ -257,7 +442,7 @@ class _Search:
         Returns:
             Workers, ``prefetch_factor`` and cores.
         """
-        most = self._most()
+        most = self._most
 
         def enough_workers(depth: int) -> int:
             return _first(lambda w: self.wait(w, depth, self._ample(w)) <= allowed, 1, most)
@@ -269,16 +454,10 @@ class _Search:
         if self.wait(0, 0, self._ample(0)) <= allowed or not most:
             return 0, 0, enough_cores(0, 0)
         few, depth = min((enough_workers(depth), depth) for depth in self._depths)
-        more = min(_MORE_WORKERS * few, max(few, most))
+        more = min(at.MORE_WORKERS * few, max(few, most))
         cores = min(enough_cores(few, depth), enough_cores(more, depth))
         workers = _first(lambda w: self.wait(w, depth, float(cores)) <= allowed, few, more)
         return workers, depth, cores
-
-    def _most(self) -> int:
-        """Workers beyond which nothing more can be gained."""
-        ample = dataclasses.replace(self._conditions, cores=float(_MOST_WORKERS), ranks=1)
-        useful = saturating_workers(self._calibration, self._base, ample)
-        return min(_MOST_WORKERS, self._limit, max(8, math.ceil(_PLENTY * useful)))
 
     def _ample(self, workers: int) -> float:
         """Cores that are never short, whatever runs at once."""
@@ -288,17 +467,11 @@ class _Search:
 
 
 def _first(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """The least number from ``low`` to ``high`` for which something holds, by bisection.
+    """The least number from ``low`` to ``high`` for which something holds, else ``high``.
 
     Args:
         holds: False up to some number, true from there on.
         low: To begin with.
         high: The answer where it holds for none.
     """
-    while low < high:
-        middle = (low + high) // 2
-        if holds(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    return low + bisect.bisect_left(range(low, high), True, key=holds)

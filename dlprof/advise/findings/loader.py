@@ -1,0 +1,701 @@
+"""What a loader does to itself: what making and receiving a batch takes, and who waits for whom."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from typing import Any
+
+from dlprof.advise import thresholds as at
+from dlprof.advise.findings.claims import (
+    Claim,
+    Gain,
+    Place,
+    bound,
+    competes,
+    costs_for,
+    gain_of,
+    measured_gain,
+    predicted_gain,
+    script_gain,
+)
+from dlprof.advise.findings.evidence import Costs, View, Work
+from dlprof.advise.findings.machine import used_gpu
+from dlprof.advise.wording import percent
+from dlprof.records import BatchCosts, Config, Trial
+from dlprof.stats import NEAR, typical
+from dlprof.units import counted, format_duration
+
+
+def order(view: View) -> Claim | None:
+    """Slow samples hold back finished batches."""
+    free, hold_up, fetch = unordered(view), view.stage("hold_up"), view.stage("fetch")
+    if free is None or hold_up is None:
+        return None
+    # Whether finished batches lie out of turn, and single ones take far longer than most.
+    lying = hold_up.mean_s / max(1e-12, view.costs.period_s) if view.costs is not None else 0.0
+    piles = lying >= at.PILE and fetch is not None and fetch.max_s >= at.FAR_SLOWER * fetch.median_s
+    gain = gain_of(view, free)
+    if (
+        piles
+        and gain is not None
+        and not gain.pays
+        and (gain.estimate.high or gain.value) >= at.PAYS
+    ):
+        # Slow batches are few: a trial too short to rule out that it pays has its luck.
+        gain = predicted_gain(view, free)
+    deep = deeper(view)
+    other = None if deep is None else gain_of(view, deep)
+    # Deeper queues help against order and against bursts.
+    least = (
+        0.0 if other is None else (at.HALF_AS_GOOD if piles else at.NEARLY_AS_GOOD) * other.value
+    )
+    if gain is None or not gain.pays or gain.value < least:
+        return None
+    slow, samples = "", None if view.explained is None else view.explained.samples
+    if fetch is not None:
+        times = fetch.max_s / max(fetch.median_s, 1e-9)
+        slow = f" The slowest fetch took {times:.0f}x the usual."
+    return Claim(
+        "Slow samples hold back finished batches",
+        "Batches are delivered in order, so a finished one waits "
+        f"{format_duration(hold_up.mean_s)} on average for earlier ones. Workers run out of "
+        f"work: they are busy {percent(view.busy or 0.0)} of the time.{slow}",
+        gain.saved,
+        "hold_up_s fetch_median_s fetch_max_s worker_busy_fraction",
+        {
+            "hold_up_s": hold_up.mean_s,
+            "fetch_median_s": fetch.median_s if fetch else None,
+            "fetch_max_s": fetch.max_s if fetch else None,
+            "slowest_samples": dict([*samples.slowest.items()][:3]) if samples else {},
+        },
+        "Set in_order=False: batches then come as soon as they are ready, and their order "
+        "differs between runs.",
+        config=free,
+        gain=gain,
+    )
+
+
+def _has_tail(rows: BatchCosts) -> bool:
+    """Whether a few batches take far more than most by themselves; of few batches none can tell.
+
+    What they waited for a core is left out: beside a busy neighbour any batch may be the slow one,
+    and in any order.
+    """
+    own_s = [cpu_s + io_s for cpu_s, io_s in zip(rows.cpu_s, rows.io_s, strict=True)]
+    if len(own_s) < at.FEWEST:
+        return True
+    usual_s = statistics.median(own_s)
+    beyond_s = math.fsum(max(0.0, each - 2 * usual_s) for each in own_s)
+    return beyond_s >= at.TAIL * math.fsum(own_s)
+
+
+def _idles(view: View) -> bool:
+    """Whether workers idle although the consumer waits for them."""
+    return view.limit in ("workers", "waiting") and (view.busy or 0.0) < at.FULLY_BUSY
+
+
+def unordered(view: View) -> Config | None:
+    """The same out of order, where batches lie ready out of turn and workers idle."""
+    hold_up, costs = view.stage("hold_up"), view.costs
+    if view.workers < 2 or not view.config.in_order or hold_up is None or costs is None:
+        return None
+    if view.explained is not None and not _has_tail(view.explained.costs):
+        return None
+    held = hold_up.mean_s >= at.HELD_UP * costs.period_s
+    return view.having(in_order=False) if held and _idles(view) else None
+
+
+def shallow(view: View) -> Claim | None:
+    """Bursts empty the queue; deeper prefetch helps."""
+    deep = deeper(view)
+    if deep is None or order(view) is not None or lock(view) is not None:
+        return None
+    step, told = view.stage("step"), view.explained
+    bursts = told is None or _has_tail(told.costs)
+    bursts = bursts or (step is not None and step.mean_s >= 2 * step.median_s > 0)
+    if (view.is_noisy or view.starved >= at.STARVED) and not bursts:
+        return None  # it is others who come in bursts
+    gain, wait = gain_of(view, deep), view.stage("wait")
+    if gain is None or not gain.pays or gain.source == "bound":
+        return None
+    return Claim(
+        "Bursts empty the queue",
+        f"The workers are busy only {percent(view.busy or 0.0)} of the time, and yet the "
+        f"consumer waits {percent(view.wait or 0.0)}: with "
+        f"prefetch_factor={view.config.prefetch_factor} too few batches are prefetched to "
+        "bridge slow moments.",
+        gain.saved,
+        "prefetch_factor worker_busy_fraction wait_fraction",
+        {
+            "wait_median_s": wait.median_s if wait else None,
+            "wait_p95_s": wait.p95_s if wait else None,
+        },
+        f"Set prefetch_factor={deep.prefetch_factor}.",
+        config=deep,
+        gain=gain,
+    )
+
+
+def deeper(view: View) -> Config | None:
+    """Four times the prefetch, and 8 at least, where workers idle although the consumer waits."""
+    now = view.config.prefetch_factor
+    if not view.workers or now is None or now >= at.DEEPEST or not _idles(view):
+        return None
+    config = view.having(prefetch_factor=min(at.DEEPEST, max(at.DEEP, 4 * now)))
+    return config if view.fits_shared_memory(config) else None
+
+
+def lock(view: View) -> Claim | None:
+    """Workers wait for each other: waiting grows with them, speed doesn't, and storage isn't why.
+
+    What waits for a lock waits in most batches; a few slow ones may have come to one trial only.
+    """
+    costs, alone, read = view.costs, view.costs_at(1), view.usage.read_bytes_per_s or 0.0
+    if costs is None or alone is None or view.workers < 2 or view.limit in ("consumer", "main"):
+        return None
+    making, free = costs.making, alone.making
+    grown_s = min(making.io_s - free.io_s, costs.usual_io_s - alone.usual_io_s)
+    faster = free.own_s > at.SPEEDS_UP * making.own_s
+    from_storage = view.batch_bytes and read >= at.READS * view.batch_bytes * (view.rate or 0.0)
+    if faster or from_storage or grown_s < at.MORE_WAITING * making.own_s:
+        return None
+    if view.helpers_share >= at.HELPERS:
+        return None  # they wait for threads of their own
+    alike = dataclasses.replace(
+        costs, fetch=alone.fetch, collate=alone.collate, put_cpu_s=alone.put_cpu_s
+    )
+    return Claim(
+        "Workers wait for each other",
+        f"With {view.workers} workers each batch is blocked for {format_duration(making.io_s)}, "
+        f"with one worker for {format_duration(free.io_s)}, and little is read from storage. "
+        "The workers share something that only one can use at a time.",
+        (making.io_s - free.io_s) / max(1e-12, making.wall_s),
+        "waiting_s waiting_with_one_worker_s num_workers read_bytes_per_s",
+        {"waiting_with_one_worker_s": free.io_s},
+        "Give each worker its own file handle, connection or cache in worker_init_fn, and hold "
+        "no lock around slow work; until then num_workers=1 is as fast.",
+        """def open_own(worker_id):
+    dataset = torch.utils.data.get_worker_info().dataset
+    dataset.file = open(dataset.path, "rb")  # a handle, connection and lock for each worker
+
+loader = DataLoader(dataset, worker_init_fn=open_own, ...)""",
+        gain=bound(max(1.0, alike.rate(view.config, view.available) * costs.period_s)),
+    )
+
+
+def startup(view: View) -> Claim | None:
+    """Starting workers costs more than it saves."""
+    kept, (turn_s, share) = kept_workers(view), _turn(view)
+    if kept is None:
+        return None
+    persist, script = view.config.persistent_workers, view.evidence.script
+    forked = persist and view.config.start_method == "fork"  # which no start method beats
+    epochs = 1.0 if script is None else script.epochs_per_start
+    several = f"{epochs:.0f} epochs" if persist and epochs > 1 else "an epoch"
+    advice = "Set persistent_workers=True: workers then start once, not at every epoch."
+    if forked:
+        advice = "Do less in worker_init_fn and in what the dataset opens for its first sample."
+    elif persist:
+        advice = (
+            'Start workers by fork, or by forkserver with set_forkserver_preload(["torch"]), '
+            "and keep what the dataset pickles small."
+        )
+    return Claim(
+        "Starting workers costs more than it saves",
+        f"Starting {view.workers} workers takes {format_duration(turn_s)} "
+        f"{'once' if persist else 'at every epoch'}, {percent(share)} of the time of {several} of "
+        f"{view.epoch_batches or 0:,} batches.",
+        share,
+        "epoch_turnover_s share_of_epoch batches_per_epoch start_method",
+        {"epoch_turnover_s": turn_s, "share_of_epoch": share},
+        advice,
+        config=kept,
+        gain=None if forked else _gain(view, kept, share, turn_s),
+        place=Place.FAULT if starting_leads(view) else Place.BEHIND,
+    )
+
+
+def _turn(view: View) -> tuple[float, float]:
+    """Seconds from an epoch to the next, and their share of the time; 0 where that isn't known.
+
+    Of workers that persist it is the start itself where that is slow: once for all epochs that a
+    script ran, else for the first.
+    """
+    trials, script = view.evidence.plain("present"), view.evidence.script
+    if not view.epoch_batches or not view.rate:
+        return 0.0, 0.0
+    turn_s, epoch_s = _median_turn(trials), view.epoch_batches / view.rate
+    if view.config.persistent_workers:
+        turn_s = typical(trial.startup_s for trial in trials)
+        turn_s = turn_s if (turn_s or 0.0) >= at.SLOW_START_S else None
+        epoch_s *= 1.0 if script is None else script.epochs_per_start
+    if turn_s is None:
+        return 0.0, 0.0
+    if any(trial.whole_epochs for trial in trials):
+        return turn_s, min(1.0, turn_s / epoch_s)
+    return turn_s, turn_s / (epoch_s + turn_s)
+
+
+def _median_turn(trials: tuple[Trial, ...]) -> float | None:
+    turn_s = typical(trial.epoch_turnover_s for trial in trials)
+    return typical(trial.startup_s for trial in trials) if turn_s is None else turn_s
+
+
+def starting_leads(view: View) -> bool:
+    """Whether starting workers takes so much of an epoch that it comes before what it explains."""
+    return bool(view.workers) and _turn(view)[1] >= at.START_LEADS
+
+
+def kept_workers(view: View) -> Config | None:
+    """Workers that persist, or that start by fork where they do; where starting costs enough."""
+    if not view.workers or _turn(view)[1] < at.START_SHARE:
+        return None
+    if not view.config.persistent_workers:
+        return view.having(persistent_workers=True)
+    return view.having(start_method="fork")
+
+
+def _gain(view: View, kept: Config, share: float, turn_s: float) -> Gain:
+    """Whole epochs are compared as measured; else the turn is left out of the epoch's time.
+
+    What is left of it is the start of forked workers, or a batch of running ones.
+    """
+    whole = any(trial.whole_epochs for trial in view.evidence.plain("present", "variant"))
+    tried = measured_gain(view, kept) if whole else None
+    if tried is not None:
+        return tried
+    persist, script = view.config.persistent_workers, view.evidence.script
+    variants = tuple(t for t in view.evidence.plain("variant") if t.config == kept)
+    left_s = at.FORK_S if persist else _median_turn(variants)
+    if left_s is None:
+        left_s = at.RESET_S + (view.costs.making.own_s if view.costs else 0.0)
+    left = share * min(1.0, left_s / max(1e-12, turn_s))
+    if script is not None and not persist:
+        left += (share - left) / max(1, script.loader.epochs)  # the first start is left
+    return bound(1 / max(0.02, 1 - share + left))
+
+
+MORE_PAY = "More workers would pay"
+
+
+def consumer(view: View) -> Claim | None:
+    """The training step is the limit."""
+    if view.limit != "consumer" or view.wait is None:
+        return None
+    each = f" of {format_duration(1 / view.rate)} a batch" if view.rate else ""
+    gpu, idle = used_gpu(view), ""
+    active = None if gpu is None else gpu.kernel_active_fraction
+    # A step of stated length is none of the user's: what it does says nothing.
+    if active is not None and active < at.KERNELS and view.evidence.step_s <= 0:
+        idle = (
+            f" The device ran kernels only {percent(active)} of the time: the step's own "
+            "Python, or what blocks it, takes the rest."
+        )
+    return Claim(
+        "The training step is the limit",
+        f"The loader keeps up: the step waits {percent(view.wait)} of the time{each}. No setting "
+        f"of the loader makes this faster.{idle}",
+        0.0,
+        "wait_fraction batches_per_s",
+        {"kernel_active_fraction": active},
+    )
+
+
+def too_many_workers(view: View) -> Claim | None:
+    """Fewer workers would do as well or better."""
+    fewer, idle, limit = fewer_workers(view), view.idle_workers, view.limit
+    gain = None if fewer is None else gain_of(view, fewer)
+    if fewer is None or gain is None or (gain.value < at.AS_GOOD and not idle):
+        return None
+    # Others that come and go may bring a gain; that handing over is dear shows in its costs.
+    shown = idle > 0 or not view.is_noisy or limit == "main" or gain.sure
+    better, keeps_up = gain.value >= at.PAYS and shown, limit == "consumer"
+    if is_dear_to_receive(view) or not (better or idle or keeps_up):
+        return None
+    why = f"{idle} of {view.workers} workers have nothing to do. " if idle else ""
+    if better and limit == "main":
+        why = "Sending batches between processes costs more than making them. "
+    place = Place.FAULT if better or idle else Place.BEHIND
+    if keeps_up:
+        place = Place.BROKEN
+    elif lock(view) is not None or starting_leads(view):
+        place = Place.BEHIND  # fewer are better because they wait for each other, or start sooner
+    return Claim(
+        "Fewer workers would do" + (" better" if better else " as well"),
+        f"{why}num_workers={fewer.num_workers} {gain.words if better else 'does as well'} "
+        f"({view.workers} now), and takes less memory and fewer cores.",
+        gain.saved if better else 0.0,
+        "num_workers idle_workers worker_busy_fraction main_share_of_wait",
+        fix=f"Set num_workers={fewer.num_workers}.",
+        config=fewer,
+        gain=gain,
+        place=place,
+    )
+
+
+def is_dear_to_receive(view: View) -> bool:
+    """Whether batches are held up by what receiving them takes, not because they are so cheap."""
+    costs, limit = view.costs, view.limit
+    if costs is None or not view.workers or limit == "consumer":
+        return False
+    if costs.receive.own_s < max(costs.dispatch.own_s, costs.making.own_s) and limit != "main":
+        return False
+    tensors = view.evidence.target.batch_tensors or 1
+    dear = costs.receive.own_s >= at.LIGHT_S or tensors > at.FEW_TENSORS
+    return dear and costs.receive.own_s >= costs.dispatch.own_s
+
+
+def fewer_workers(view: View) -> Config | None:
+    """The fewer workers that are worth a trial."""
+    costs, limit, now, busy = view.costs, view.limit, view.workers, view.busy or 0.0
+    if costs is None or now < 1:
+        return None
+    count: int | None = (
+        now // 2 if limit == "waiting" and busy < at.HALF_BUSY and now >= at.MANY else None
+    )
+    if limit == "consumer":
+        needed = max(1, math.ceil(busy * now / at.BUSY))
+        far = now >= max(at.MANY, at.FAR_TOO_MANY * needed, 2 * view.cores + 1)
+        count = needed if far else None
+    elif 0 < view.idle_workers < now:
+        count = now - view.idle_workers
+    elif limit == "main":
+        counts = sorted({0, 1, min(2, now - 1)} & set(range(now)))
+        count = max(counts, key=lambda n: costs.rate(view.having(num_workers=n), view.cores))
+    else:  # those that were faster, all of them instrumented alike
+        told = [each for each in view.evidence.explanations() if each.window_s]
+        rates = {each.config.num_workers: each.batches / each.window_s for each in told}
+        least = at.PAYS * rates.get(now, 0.0)
+        faster = [n for n, rate in rates.items() if n < now and rate >= least]
+        count = max(faster, key=rates.__getitem__, default=count)
+    return None if count is None else view.having(num_workers=count)
+
+
+def fetch_cpu(view: View) -> Claim | None:
+    """``__getitem__`` burns CPU."""
+    costs = _making_costs(view)
+    if costs is None or costs.fetch.cpu_s < max(costs.fetch.io_s, costs.collate.own_s):
+        return None
+    share = _share(costs, costs.fetch.cpu_s)
+    if share < at.LARGE_SHARE:
+        return None
+    chain = view.explained.transforms if view.explained else ()
+    first = max(chain, key=lambda each: each.share, default=None)
+    dearest = first if first is not None and first.share >= at.LARGE_SHARE else None
+    named = f" {dearest.name} takes {percent(dearest.share)} of that." if dearest else ""
+    halved = Work(costs.fetch.cpu_s / 2, costs.fetch.io_s)
+    return Claim(
+        "CPU time in __getitem__",
+        f"A batch's samples take {format_duration(costs.fetch.cpu_s)} of CPU time: "
+        f"{percent(share)} of the time to make a batch.{named}",
+        share * (view.wait or 1.0),
+        "fetch_cpu_s fetch_waiting_s",
+        {
+            "share": share,
+            "dearest_transform": dearest.name if dearest else None,
+            "dearest_transform_share": dearest.share if dearest else None,
+        },
+        f"Make {dearest.name if dearest else '__getitem__'} cheaper: resize before decoding in "
+        "full, cache what comes out the same each epoch, move arithmetic on whole batches to "
+        "the device. The gain assumes half of its CPU time.",
+        gain=predicted_gain(view, costs=dataclasses.replace(costs, fetch=halved)),
+    )
+
+
+def fetch_io(view: View) -> Claim | None:
+    """``__getitem__`` waits for storage or network."""
+    costs = _making_costs(view)
+    if costs is None or costs.fetch.io_s < max(costs.fetch.cpu_s, costs.collate.own_s):
+        return None
+    share = _share(costs, costs.fetch.io_s)
+    if share < at.LARGE_SHARE or lock(view) is not None:
+        return None
+    more = more_workers(view)
+    gain = None if more is None else gain_of(view, more)
+    fix = (
+        "Read less often: fetch several samples at once (__getitems__), pack small files into "
+        "shards, or keep the data on a local disk or in memory."
+    )
+    if more is None or gain is None or gain.value < at.WORTH_TRYING:
+        more = gain = None
+    else:
+        fix = (
+            f"Set num_workers={more.num_workers}: blocked workers need no cores, so more "
+            "workers than cores pay. Or read faster: pack small files into shards, or read a "
+            "local copy."
+        )
+    return Claim(
+        "Blocking I/O in __getitem__",
+        f"A batch's samples are blocked for {format_duration(costs.fetch.io_s)} on storage or "
+        f"network: {percent(share)} of the time to make a batch.",
+        share * (view.wait or 1.0),
+        "fetch_waiting_s fetch_cpu_s share read_bytes_per_s cache_hit_fraction",
+        {"share": share},
+        fix,
+        config=more,
+        gain=gain,
+    )
+
+
+def collate(view: View) -> Claim | None:
+    """Collating costs the most."""
+    costs, tensors = _making_costs(view), view.evidence.target.batch_tensors
+    if costs is None or costs.collate.own_s < at.COLLATE_SHARE * costs.making.own_s:
+        return None
+    objects, receive = view.workers > 0 and tensors == 0, costs.receive
+    # While a worker collates in Python, main waits for its answer to every descriptor.
+    rested_s = min(receive.io_s, at.LEAST_RECEIVE_S * max(1.0, tensors or 1))
+    receive, put_s = Work(receive.cpu_s, rested_s), costs.put_cpu_s
+    if objects:  # and handed over as one tensor
+        receive, put_s = Work(min(receive.own_s, at.LEAST_RECEIVE_S)), min(put_s, at.LEAST_PUT_S)
+    free = dataclasses.replace(costs, collate=Work(), receive=receive, put_cpu_s=put_s)
+    handing = " and that one tensor is sent instead of objects" if objects else ""
+    return Claim(
+        "Collating costs the most",
+        f"Collating a batch takes {format_duration(costs.collate.own_s)}, fetching its samples "
+        f"{format_duration(costs.fetch.own_s)}.",
+        _share(costs, costs.collate.wall_s) * (view.wait or 1.0),
+        "collate_s collate_cpu_s fetch_s",
+        fix="Stack whole tensors instead of looping in Python, pad once to the longest, and do "
+        "per-sample work in __getitem__; where collate_fn is torch's own, give it less, "
+        "such as uint8 instead of float32. The gain assumes that collating is "
+        f"free{handing}.",
+        code="""def collate(samples):
+    images, labels = zip(*samples)
+    return torch.stack(images), torch.tensor(labels)
+
+loader = DataLoader(dataset, collate_fn=collate, ...)""",
+        gain=predicted_gain(view, costs=free),
+    )
+
+
+def too_few_workers(view: View) -> Claim | None:
+    """More workers would pay."""
+    more, costs = more_workers(view), view.costs
+    gain = None if more is None else gain_of(view, more)
+    if gain is not None and gain.source == "measured" and gain.value < at.PAYS and view.is_noisy:
+        # A trial beside others was too unsteady to tell.
+        untold = (gain.estimate.high or gain.value) >= at.PAYS
+        gain = (predicted_gain(view, more, now=view.cores) if untold else None) or gain
+    if more is None or costs is None or gain is None or gain.value < at.PAYS:
+        return None
+    now = f"with {counted(view.workers, 'worker')}" if view.workers else "without workers"
+    effect = gain.words
+    if competes(view, more):
+        effect = f"is {gain.value:.2f}x as fast while no step computes"
+    elif view.evidence.script is not None:
+        effect = f"{gain.words} once its workers run"
+    waits = costs.fetch.io_s > costs.fetch.cpu_s
+    return Claim(
+        MORE_PAY,
+        f"Making a batch takes {format_duration(costs.making.wall_s)} {now}; "
+        f"num_workers={more.num_workers} {effect}.",
+        gain.saved,
+        "num_workers worker_busy_fraction making_s own_cpu_cores available_cpu_cores",
+        fix=f"Set num_workers={more.num_workers}.",
+        config=more,
+        gain=gain,
+        place=Place.BEHIND if waits and view.workers > 1 else Place.SETTING,
+    )
+
+
+def more_workers(view: View) -> Config | None:
+    """As many workers as would be enough for cores, main and step, where that is more than now."""
+    costs = _making_costs(view)
+    if costs is None or (view.workers and (view.busy or 0.0) < at.HALF_BUSY):
+        return None
+    if lock(view) is not None:
+        return None
+    beside = costs_for(view, view.having(num_workers=max(1, view.workers))) or costs
+    cpu_s = costs.making.cpu_s + beside.put_cpu_s
+    held_s = max(costs.step_s + beside.main_s, cpu_s / view.cores, 1e-6)
+    ratio = (cpu_s + costs.making.io_s) / held_s
+    most = max(at.MOST_PROPOSED, round(at.PER_CORE * view.cores))
+    slots = max(math.ceil(ratio - 0.05), math.floor(1.15 * ratio))  # many vary: a few more
+    useful = (most, slots, view.epoch_batches or None, view.evidence.integrity.most_workers)
+    counts = range(min(each for each in useful if each is not None), view.workers, -1)
+    several = (view.having(num_workers=count) for count in counts)
+    more = next(filter(view.fits_shared_memory, several), None)
+    now = costs.rate(view.config, view.cores)
+    if more is None or beside.rate(more, view.cores) < at.WORTH_TRYING * now:
+        return None
+    # The fewest with which a script is about as fast as it can be.
+    sizes = {max(view.workers + 1, round(more.num_workers / at.FEWER**n)) for n in range(32)}
+    configs = [view.having(num_workers=count) for count in sorted(sizes)]
+    told = ((each, script_gain(view, each, loop=True)) for each in configs)
+    gains = [(each, gain.value) for each, gain in told if gain is not None]
+    best = max((value for _, value in gains), default=0.0)
+    return next((each for each, value in gains if value >= NEAR * best), more)
+
+
+def _making_costs(view: View) -> Costs | None:
+    """The costs, where making batches is or may be the limit."""
+    limit = view.limit
+    least = at.HALF_BUSY if view.evidence.has_step else at.HARDLY_BUSY
+    idle = limit == "waiting" and (view.busy or 0.0) < least
+    return view.costs if limit in ("workers", "waiting") and not idle else None
+
+
+def _share(costs: Costs, part_s: float) -> float:
+    return min(1.0, part_s / max(1e-12, costs.making.wall_s))
+
+
+_ONE_TENSOR = """def collate(samples):
+    batch = torch.utils.data.default_collate(samples)
+    return torch.cat([each.flatten(1) for each in batch], dim=1)  # one tensor, split after loading
+
+loader = DataLoader(dataset, collate_fn=collate, ...)"""
+
+
+def receive(view: View) -> Claim | None:
+    """Main spends its time rebuilding batches."""
+    costs = view.costs
+    if costs is None or not _is_receiving(view, costs):
+        return None
+    if not is_dear_to_receive(view) and too_many_workers(view) is not None:
+        return None  # nothing is wrong with the batches: they are just too cheap to hand over
+    share = min(1.0, costs.receive.wall_s / max(costs.wait_s, 1e-12))
+    cost = min(share * (view.wait or 1.0), costs.receive.wall_s / max(costs.period_s, 1e-12))
+    remedy, gain = _best_remedy(view, costs)
+    if view.evidence.has_step and remedy is None and cost < at.BEARABLE:
+        return None  # what any step waits for a batch from a worker, and nothing mends it
+    tensors = view.evidence.target.batch_tensors
+    what = f" of {tensors} tensors" if tensors else ""
+    waits = ""
+    if _waits(costs):
+        waits = (
+            " Most of that is blocked time: the worker, busy with its next batch, sends the "
+            "descriptors of the tensors late."
+        )
+    fix = (
+        "Send fewer and larger tensors: let collate_fn join what belongs together, and return "
+        "tensors rather than lists, dicts of objects or ndarrays."
+    )
+    if remedy is not None and remedy.num_workers:
+        fix = "Share tensors by name instead of by file descriptor: one handshake less per tensor."
+    elif remedy is not None:
+        fix = "Set num_workers=0: sending batches between processes costs more than making them."
+    return Claim(
+        "The main process spends its time deserializing batches",
+        f"Receiving a batch{what} from a worker takes the main process "
+        f"{format_duration(costs.receive.own_s)}, {percent(share)} of the time that the "
+        f"consumer waits.{waits}",
+        cost,
+        "receive_s receive_cpu_s batch_tensors main_share_of_wait",
+        fix=fix,
+        code="" if remedy else _ONE_TENSOR,
+        config=remedy,
+        gain=gain,
+    )
+
+
+def _is_receiving(view: View, costs: Costs) -> bool:
+    """Whether receiving is what main does, and main, or what it receives, is the limit."""
+    if costs.receive.own_s < costs.dispatch.own_s:
+        return False
+    return view.limit == "main" or is_dear_to_receive(view)
+
+
+def _waits(costs: Costs) -> bool:
+    """Whether main waits for the worker rather than works."""
+    return costs.receive.io_s > costs.receive.cpu_s
+
+
+def _best_remedy(view: View, costs: Costs) -> tuple[Config | None, Gain | None]:
+    """The configuration that brings most, or the bound of lighter batches."""
+    tried = ((each, gain_of(view, each)) for each in _receive_remedies(view))
+    paying = [
+        (each, gain)
+        for each, gain in tried
+        if gain is not None and gain.value >= at.WORTH_TRYING and (gain.sure or not view.is_noisy)
+        if gain.source != "measured" or not gain.is_chance
+    ]
+    if paying:
+        return max(paying, key=lambda pair: pair[1].value)
+    least_s = min(costs.receive.own_s, at.LEAST_RECEIVE_S)
+    return None, predicted_gain(view, costs=dataclasses.replace(costs, receive=Work(least_s)))
+
+
+def lighter(view: View) -> Config | None:
+    """The remedy to try."""
+    return next(iter(_receive_remedies(view)), None)
+
+
+def _receive_remedies(view: View) -> list[Config]:
+    """Sharing by name for many tensors, and no workers at all where the batches are cheap.
+
+    The latter comes first where it should be far better.
+    """
+    costs = view.costs
+    if costs is None or not _is_receiving(view, costs):
+        return []
+    alone, by_name = view.having(num_workers=0), view.having(sharing_strategy="file_system")
+    many = (view.evidence.target.batch_tensors or 1) > at.FEW_TENSORS
+    named = view.config.sharing_strategy is None and (many or _waits(costs))
+    faster = costs.rate(alone, view.cores) / costs.rate(view.config, view.cores)
+    remedies = [by_name] if named else []
+    if faster > at.WORTH_TRYING:
+        remedies.insert(0 if faster >= at.FAR_BETTER else 1, alone)
+    return remedies
+
+
+def sampler(view: View) -> Claim | None:
+    """The sampler holds main up."""
+    costs = view.costs
+    if costs is None:
+        return None
+    draw_s, held_s = costs.dispatch.own_s, costs.wait_s if view.workers else costs.period_s
+    share = min(1.0, draw_s / max(1e-12, held_s))
+    if share < at.SAMPLER_SHARE or draw_s < costs.receive.own_s:
+        return None
+    return Claim(
+        "The sampler blocks the main process",
+        f"{view.evidence.target.sampler or 'The sampler'} takes {format_duration(draw_s)} to "
+        f"draw a batch's indices in the main process: {percent(share)} of the wait for data. "
+        "Workers can't help with that.",
+        share * (view.wait or 1.0),
+        "dispatch_s",
+        {"share_of_wait": share},
+        "Draw all indices of an epoch at once, as a list or tensor, instead of one by one in "
+        "Python.",
+        """indices = torch.multinomial(weights, len(dataset), replacement=True).tolist()
+# once an epoch, or torch.randperm(len(dataset)).tolist(): a list costs nothing to draw from
+loader = DataLoader(dataset, sampler=indices, ...)""",
+        gain=predicted_gain(view, costs=dataclasses.replace(costs, dispatch=Work())),
+    )
+
+
+def pin(view: View) -> Claim | None:
+    """The pin thread is the limit."""
+    costs, plain = view.costs, unpinned(view)
+    gain = None if plain is None else measured_gain(view, plain)
+    if costs is None or plain is None or (gain is not None and gain.value < at.WORTH_TRYING):
+        return None
+    share, starved = min(1.0, costs.pin_s / max(1e-12, costs.period_s)), ""
+    figures: dict[str, Any] = {"pin_busy_fraction": share}
+    if view.copies is not None and (took := view.copies.pin) is not None:
+        figures["pin_thread_cpu_s"] = cpu_s = took.thread_cpu_s
+        figures["pin_thread_run_queue_s"] = queued_s = took.thread_run_queue_s
+        figures |= {"pinned_bytes": took.pinned_bytes, "pin_alloc_s": took.alloc_s}
+        if cpu_s is not None and queued_s is not None and queued_s > cpu_s:
+            queued = format_duration(queued_s)
+            starved = f" Its run-queue delay is {queued} a batch, as workers keep the cores busy."
+    return Claim(
+        "The pin thread is the limit",
+        f"One thread copies every batch to page-locked memory, {format_duration(costs.pin_s)} "
+        f"each, and is busy {percent(share)} of the time.{starved}",
+        gain.saved if gain is not None else share * (view.wait or 1.0),
+        "pin_s",
+        figures,
+        "Set pin_memory=False, or make batches smaller (uint8).",
+        config=plain,
+        gain=gain,
+    )
+
+
+def unpinned(view: View) -> Config | None:
+    """The same without pinning, where the pin thread is the limit."""
+    limits = view.config.pin_memory and view.limit == "pin"
+    return view.having(pin_memory=False) if limits else None

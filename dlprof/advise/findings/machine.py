@@ -1,0 +1,527 @@
+"""What the machine does to a loader: cores, memory that runs out, the way to the device."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Sequence
+
+from dlprof.advise import thresholds as at
+from dlprof.advise.findings.claims import (
+    Claim,
+    Place,
+    bound,
+    gain_of,
+    measured_gain,
+    predicted_gain,
+)
+from dlprof.advise.findings.evidence import View
+from dlprof.advise.wording import percent
+from dlprof.advise.wrong_data import failed_by
+from dlprof.records import Config, Failure, FailureKind, GpuUsage
+from dlprof.units import format_bytes, format_duration
+
+
+def threads(view: View) -> Claim | None:
+    """Threads inside the workers compete for the cores."""
+    single = single_threaded(view)
+    if single is None:
+        return None
+    tried = measured_gain(view, single)
+    # A worker_init_fn of the user's own may set its threads after dlprof's.
+    gain = tried if tried is not None and tried.value >= at.WORTH_TRYING else None
+    share = view.helpers_share / (1 + view.helpers_share)
+    return Claim(
+        "Threads inside the workers compete for the cores",
+        f"{view.workers} workers have up to {view.most_threads} threads each on {view.cores:g} "
+        f"cores; threads other than the fetching one use {percent(share)} of their CPU time.",
+        max(share, gain.saved if gain is not None else 0.0),
+        "worker_threads num_workers usable_cores other_threads_cpu_fraction starved_fraction",
+        {"other_threads_cpu_fraction": share},
+        "Let each worker compute in one thread: set the pools of torch, OpenCV, BLAS and OpenMP to "
+        "1 in worker_init_fn.",
+        config=single,
+        gain=gain,
+    )
+
+
+def single_threaded(view: View) -> Config | None:
+    """One thread in each worker, where threads use what the workers lack."""
+    several = view.workers and view.helpers_share >= at.HELPERS
+    return view.having(worker_threads=1) if several else None
+
+
+def _is_throttled(view: View) -> bool:
+    return (view.usage.throttled_fraction or 0.0) >= at.NOTABLE
+
+
+def quota(view: View) -> Claim | None:
+    """A cgroup's quota throttles."""
+    throttled, machine = view.usage.throttled_fraction or 0.0, view.evidence.machine
+    if not _is_throttled(view):
+        return None
+    allowed = machine.quota_cores or view.cores
+    gain = predicted_gain(view, cores=max(allowed, machine.affinity_cpus), now=allowed)
+    return Claim(
+        "A CPU quota throttles the loader",
+        f"The cgroup allows {allowed:g} of {machine.affinity_cpus} CPUs and throttled the "
+        f"processes {percent(throttled)} of the time.",
+        max(throttled, gain.saved if gain is not None else 0.0),
+        "throttled_fraction quota_cores affinity_cpus own_cpu_cores",
+        fix="Raise the quota (docker run --cpus, Kubernetes limits.cpu), or use one worker per "
+        "core that it allows.",
+        gain=gain,
+    )
+
+
+def affinity(view: View) -> Claim | None:
+    """Workers are pinned to fewer cores than the job may use."""
+    machine, pinned, costs = view.evidence.machine, _pinned_cpus(view), view.costs
+    if pinned is None or costs is None:
+        return None
+    wanted = view.demand + costs.main_s / max(1e-12, costs.period_s)
+    if wanted <= at.WANTS * pinned and view.workers > 1:
+        return None
+    allowed = machine.affinity_cpus if pinned < machine.affinity_cpus else machine.logical_cpus
+    cores = min(float(allowed), machine.quota_cores or math.inf)
+    return Claim(
+        "Workers are pinned to too few CPUs",
+        f"They may run on {pinned} of {allowed} CPUs, and run-queue delay is "
+        f"{percent(view.starved)} of the time. A library, or the program itself, sets the "
+        "affinity.",
+        max(view.starved, 1 - pinned / min(cores, max(wanted, pinned))),
+        "worker_affinity_cpus affinity_cpus starved_fraction",
+        {"worker_affinity_cpus": pinned, "affinity_cpus": allowed},
+        "Let the workers run on all CPUs, and find what pins them (a library's import, "
+        "KMP_AFFINITY, GOMP_CPU_AFFINITY, numactl).",
+        """def use_all_cpus(worker_id):
+    os.sched_setaffinity(0, range(os.cpu_count()))
+
+loader = DataLoader(dataset, worker_init_fn=use_all_cpus, ...)""",
+        gain=predicted_gain(view, cores=max(cores, pinned), now=pinned) if view.workers else None,
+    )
+
+
+def _pinned_cpus(view: View) -> int | None:
+    """CPUs of the worker that has fewest, where that is fewer than the job's; else ``None``."""
+    told, machine = view.evidence.explanations(), view.evidence.machine
+    masks = (worker.affinity_cpus for explained in told for worker in explained.workers)
+    least = min((cpus for cpus in masks if cpus is not None), default=None)
+    if least is not None and least < machine.affinity_cpus:
+        return least
+    # One CPU of many for the whole program is more often an accident than an allotment.
+    return 1 if machine.affinity_cpus == 1 < machine.logical_cpus else None
+
+
+def _self_starved(view: View) -> float:
+    """Share of making a batch in which it would wait for a core on a machine of its own."""
+    return max(0.0, 1 - view.cores / view.demand) if view.demand > 0 else 0.0
+
+
+def neighbours(view: View) -> Claim | None:
+    """Others take the cores."""
+    lost = 1 - (1 - view.starved) / max(0.05, 1 - _self_starved(view))
+    if view.others < at.OTHERS * view.cores or lost < at.STARVED:
+        return None
+    if _pinned_cpus(view) is not None or _is_throttled(view):
+        return None  # it waits for cores for another reason
+    share, runnable = percent(view.starved), view.usage.other_runnable
+    waited = f"run-queue delay was {share} of the time to make a batch"
+    if view.costs is None:  # no batch was followed
+        waited = f"run-queue delay was {share} of the time that the loader's processes could run"
+    # Whether others want as good as all cores; so it seems where nobody counted them.
+    crowded = runnable is None or runnable >= at.CROWD * view.evidence.machine.logical_cpus
+    had = view.usage.available_cpu_cores or view.usage.own_cpu_cores or view.cores
+    return Claim(
+        "Other processes take the cores",
+        f"Other processes kept {view.others:.1f} of {view.cores:g} cores busy, and {waited}.",
+        lost,
+        "other_cpu_cores other_runnable own_cpu_cores available_cpu_cores usable_cores "
+        "starved_fraction",
+        fix="Find them with `dlprof machine`. Run elsewhere, at another time, or on reserved "
+        "cores: no setting of the loader helps.",
+        gain=predicted_gain(view, cores=max(view.cores, had), now=had),
+        place=Place.CROWD if lost >= at.TAKES_OVER and crowded else Place.BEHIND,
+    )
+
+
+def oversubscribed(view: View) -> Claim | None:
+    """The loader's own processes want more cores than there are."""
+    fewer = enough_workers(view)
+    gain = None if fewer is None else gain_of(view, fewer)
+    if fewer is None or view.starved < at.STARVED or (gain is not None and gain.value < 0.9):
+        return None
+    return Claim(
+        "The workers want more cores than there are",
+        f"{view.workers} workers want {view.demand:.1f} cores and {view.cores:g} are available: "
+        f"run-queue delay is {percent(view.starved)} of the time to make a batch.",
+        min(view.starved, _self_starved(view)),
+        "wanted_cores usable_cores own_cpu_cores starved_fraction",
+        fix=f"Set num_workers={fewer.num_workers}: more workers only take turns.",
+        config=fewer,
+        gain=gain,
+    )
+
+
+def enough_workers(view: View) -> Config | None:
+    """As many workers as keep all cores busy, where there are far more."""
+    wanted, cores = view.demand, view.cores
+    if _is_throttled(view):
+        cores = max(cores, view.evidence.machine.affinity_cpus)
+    if view.limit in ("main", "unknown") or view.workers < 2 or view.helpers_share >= at.HELPERS:
+        return None
+    if wanted < at.OVERSUBSCRIBED * cores or _pinned_cpus(view) is not None:
+        return None
+    active = view.workers - view.idle_workers
+    count = max(1, math.ceil(active * view.cores / wanted))
+    return view.having(num_workers=count) if count < active else None
+
+
+def growth(view: View) -> Claim | None:
+    """Memory per worker grows."""
+    slope, machine = growth_per_batch(view), view.evidence.machine
+    room = machine.memory_available_bytes or machine.memory_bytes
+    if slope is None or slope <= 0 or not view.rate or room is None:
+        return None
+    ahead, each_s = slope * max(view.epoch_batches or 0, view.rate * at.HOUR_S), slope * view.rate
+    if ahead < at.SOON_SHARE * room:
+        return None
+    return Claim(
+        "Memory of the workers grows",
+        f"Memory grows by {format_bytes(slope)} a batch, {format_bytes(each_s)} a second; "
+        f"{format_bytes(room)} is available.",
+        ahead / room,
+        given={
+            "growth_bytes_per_batch": slope,
+            "growth_bytes_per_s": each_s,
+            "memory_available_bytes": room,
+            "seconds_to_full": room / each_s,
+        },
+        fix="Find what the dataset keeps, such as a list or cache that only grows. Keep its "
+        "index in tensors or arrays instead of Python objects.",
+        code="""# one array: Python objects are copied page by page as workers count references
+self.paths = torch.tensor(...)  # or numpy arrays, or one bytes object with offsets""",
+    )
+
+
+def growth_per_batch(view: View) -> float | None:
+    """Bytes that a batch leaves behind, all processes together; ``None`` where nothing is sure.
+
+    By what longer trials had in the end more than shorter ones, or else by the slope of the
+    workers' private memory.
+    """
+    points, explained = _memory(view), view.explained
+    if len(points) > 1:
+        return _slope(points) if _grows(view, points) else None
+    slopes = [w.pss_growth_bytes_per_batch for w in (explained.workers if explained else ())]
+    known = [slope for slope in slopes if slope is not None]
+    if not known or explained is None or explained.batches < at.LEAST_BATCHES:
+        return None
+    slope = statistics.median(known)
+    return slope if slope * explained.batches >= at.LEAST_SEEN else None
+
+
+def may_grow(view: View, batches: float) -> bool:
+    """Whether a trial of so many batches is worth its time.
+
+    The longest so far had most memory, and at that rate this one would show it to be growth.
+    """
+    points = _memory(view)
+    if len(points) < 2 or points[-1][0] - points[0][0] < at.LEAST_BATCHES:
+        return False
+    grown = points[-1][1] - points[0][1]
+    expected = grown / (points[-1][0] - points[0][0]) * (batches - points[0][0])
+    if grown < at.SUSPECTED:
+        return False
+    return expected >= at.HINTED * at.LEAST_SEEN * max(1, view.workers)
+
+
+def _memory(view: View) -> list[tuple[int, int]]:
+    """Batches and memory in the end, of the configuration's own trials, by batches."""
+    trials = view.evidence.plain("present")
+    points = ((trial.window_batches, trial.usage.pss_peak_bytes) for trial in trials)
+    return sorted((batches, held) for batches, held in points if held is not None)
+
+
+def _grows(view: View, points: Sequence[tuple[int, int]]) -> bool:
+    """Whether the growth is larger than what queues and allocators make of it, and goes on."""
+    processes = max(1, view.workers)
+    grown = points[-1][1] - points[0][1]
+    if grown < max(at.LEAST_SEEN * processes, at.BATCHES_OF_NOISE * (view.batch_bytes or 0.0)):
+        return False
+    if points[-1][0] - points[0][0] < at.LEAST_BATCHES:
+        return False
+    if points[-1][0] < at.ENOUGH_BATCHES * processes:
+        return grown >= at.FILLED_UP * processes
+    batches, most = points[-1]
+    shorter = [point for point in points if point[0] <= at.SHORTER * batches]
+    if statistics.correlation(*zip(*points, strict=True)) < at.STEADY or not shorter:
+        return False
+    # What fills up levels off: growth is as fast in the longest trial's second half.
+    late = (most - shorter[-1][1]) / (batches - shorter[-1][0])
+    several = shorter[-1][0] > shorter[0][0]
+    return late >= at.LATE * _slope(shorter if several else points)
+
+
+def _slope(points: Sequence[tuple[int, int]]) -> float:
+    return statistics.linear_regression(*zip(*points, strict=True)).slope
+
+
+def limit(view: View) -> Claim | None:
+    """The setting does not fit into memory, or only just."""
+    failure, machine = _failure(view, "out_of_memory"), view.evidence.machine
+    sizes = (machine.memory_limit_bytes, machine.memory_bytes)
+    room = min((size for size in sizes if size), default=None)
+    used = view.usage.pss_peak_bytes
+    if failure is None and (used is None or room is None or used < at.USED_UP * room):
+        return None
+    fewer = view.having(num_workers=view.workers // 2, prefetch_factor=1)
+    needs = "" if used is None else f"It used {format_bytes(used)}. "
+    told = "" if failure is None else f"{failure.message} "
+    return Claim(
+        "The setting does not fit into memory",
+        f"{told}{needs}The limit is {format_bytes(room)}.",
+        1.0 if failure is not None else 0.5,
+        "",
+        {"memory_bytes": room, "pss_peak_bytes": used, "failure": failure and failure.kind},
+        f"Use fewer workers or shallower queues (num_workers={fewer.num_workers}), or keep the "
+        "dataset's index in tensors instead of Python objects.",
+        config=fewer,
+    )
+
+
+def shared(view: View) -> Claim | None:
+    """Shared memory is too small for full queues."""
+    failure, room = _failure(view, "shared_memory"), view.evidence.machine.shm_available_bytes
+    need = view.shared_bytes(view.config) or None
+    if failure is None and (room is None or need is None or need <= room):
+        return None
+    smaller = view.having(num_workers=view.workers // 2, prefetch_factor=1)
+    if room is not None and need:  # the most workers, and the deepest queues, that it has room for
+        several = (
+            view.having(num_workers=workers, prefetch_factor=depth)
+            for workers in range(view.workers, 0, -1)
+            for depth in range(view.config.prefetch_factor or 2, 0, -1)
+        )
+        smaller = next(filter(view.fits_shared_memory, several), view.having(num_workers=0))
+    return Claim(
+        "Shared memory is too small",
+        f"Full queues need {format_bytes(need)} of /dev/shm, and {format_bytes(room)} is "
+        "available." + ("" if failure is None else f" {failure.message}"),
+        1.0,
+        "shm_needed_bytes shm_available_bytes batch_bytes",
+        {"shm_needed_bytes": need, "failure": failure and failure.kind},
+        "Give /dev/shm more room, or let fewer batches wait in it: "
+        f"{smaller.text_naming('prefetch_factor')}.",
+        "docker run --shm-size=8g ...   # Kubernetes: an emptyDir of medium Memory at /dev/shm",
+        smaller,
+    )
+
+
+def _failure(view: View, kind: FailureKind) -> Failure | None:
+    """A failure of the configuration itself, or of any trial where it was never run."""
+    found = failed_by(view.evidence.trials("present") or view.evidence.trials(), kind)
+    return found[0].failure if found else None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Copying:
+    """Copies of one configuration's batches, as evidence of a finding.
+
+    Attributes:
+        copy_s: Seconds a batch that the copy takes on the device; the next if not told apart.
+        exposed_s: Seconds a batch in which the step waits for its copy.
+        share: Share of the time that is exposed copying.
+        batch_bytes: Of a batch; ``None`` where it isn't known.
+        pinned_fraction: Share of them in page-locked memory; ``None`` where it isn't known.
+    """
+
+    copy_s: float
+    exposed_s: float
+    share: float
+    batch_bytes: float | None
+    pinned_fraction: float | None = None
+
+
+def copying_of(view: View) -> Copying | None:
+    """The copies as plain trials timed them, else as an explained one did; ``None`` without any."""
+    copies, costs, rate = view.copies, view.costs, view.rate
+    if copies is not None and copies.exposed_s is not None and rate:
+        exposed_s, size = copies.exposed_s, copies.bytes or view.batch_bytes
+        copy_s = exposed_s if copies.copy_s is None else copies.copy_s
+        share = min(0.99, exposed_s * rate)
+        return Copying(copy_s, exposed_s, share, size, copies.pinned_fraction)
+    if costs is None or costs.copy_s <= 0 or costs.period_s <= 0:
+        return None
+    share = min(0.99, costs.copy_s / costs.period_s)
+    return Copying(costs.copy_s, costs.copy_s, share, view.batch_bytes)
+
+
+def _is_pinned(view: View, copying: Copying) -> bool:
+    pinned = copying.pinned_fraction
+    return view.config.pin_memory if pinned is None else 2 * pinned >= 1
+
+
+def used_gpu(view: View) -> GpuUsage | None:
+    """What the card did that batches were copied to; ``None`` where it can't be told which.
+
+    NVML's order is not CUDA's: the UUID that torch told joins them, or else the machine's
+    ``cuda_index``.
+    """
+    copies = view.copies
+    if copies is None or not (copies.uuid or copies.device.startswith("cuda")):
+        return None
+    _, _, number = copies.device.partition(":")
+    wanted = int(number) if number.isdigit() else 0
+    uuids = {gpu.uuid for gpu in view.evidence.machine.gpus if gpu.cuda_index == wanted}
+    uuids = {copies.uuid} if copies.uuid else uuids
+    return next((gpu for gpu in view.usage.gpu if gpu.uuid in uuids), None)
+
+
+def pageable(view: View) -> Claim | None:
+    """Copies to the device are exposed, and come from pageable memory."""
+    copying, pinned = copying_of(view), pinned_copies(view)
+    if copying is None or not _is_worth_pinning(view, copying):
+        return None
+    share, likely = copying.share, bound(1 / (1 - copying.share * (1 - 1 / at.PINNED_SPEED)))
+    if pinned is None:
+        return Claim(
+            "pin_memory=True doesn't pin what is copied",
+            f"Only {percent(copying.pinned_fraction or 0.0)} of a batch's bytes come in pinned "
+            f"memory, and copying takes {percent(share)} of the time. torch pins tensors, "
+            "lists, tuples, dicts, and objects with a pin_memory method. A slice of a tensor, "
+            "or one that the same .to() converts, is copied from pageable memory.",
+            share,
+            given=dataclasses.asdict(copying),
+            fix="Give the batch's class a pin_memory method, or let collate_fn return a dict. Copy "
+            "whole tensors; cut and convert them on the device.",
+            code="""class Batch:
+    def pin_memory(self):
+        self.images = self.images.pin_memory()
+        return self""",
+            gain=likely,
+        )
+    gain = measured_gain(view, pinned)
+    if gain is not None and gain.value < at.WORTH_TRYING:
+        return None
+    return Claim(
+        "Copies to the device are unpinned",
+        f"Copying a batch of {format_bytes(copying.batch_bytes)} takes "
+        f"{format_duration(copying.exposed_s)}, {percent(share)} of the time, and nothing "
+        "overlaps with it.",
+        share,
+        given=dataclasses.asdict(copying),
+        fix="Set pin_memory=True and copy with non_blocking=True.",
+        code="""loader = DataLoader(dataset, pin_memory=True, ...)
+batch = batch.to(device, non_blocking=True)""",
+        config=pinned,
+        gain=gain or likely,
+    )
+
+
+def _is_worth_pinning(view: View, copying: Copying) -> bool:
+    """Whether copies are exposed and come from pageable memory."""
+    has_device = view.evidence.accelerator is not None
+    return has_device and copying.share >= at.NOTABLE and not _is_pinned(view, copying)
+
+
+def pinned_copies(view: View) -> Config | None:
+    """The same with pinning, where copies are exposed."""
+    copying = copying_of(view)
+    if copying is None or view.config.pin_memory or not _is_worth_pinning(view, copying):
+        return None
+    return view.having(pin_memory=True)
+
+
+def link(view: View) -> Claim | None:
+    """The link to the device is slower than it should be.
+
+    Only copies that are large, pinned and exposed say something of it.
+    """
+    copying, seen, gpus = copying_of(view), used_gpu(view), view.evidence.machine.gpus
+    mine = [gpu for gpu in gpus if seen is not None and gpu.uuid == seen.uuid]
+    links = {gpu.uuid: gpu.link_bytes_per_s for gpu in gpus if gpu.link_bytes_per_s is not None}
+    known = [links[gpu.uuid] for gpu in mine or gpus if gpu.uuid in links]
+    theory = min(known, default=None)  # of the slowest, where it isn't known which is used
+    if (
+        copying is None
+        or copying.share < at.NOTABLE
+        or not _is_pinned(view, copying)
+        or theory is None
+    ):
+        return None
+    speed = (copying.batch_bytes or 0.0) / max(1e-12, copying.copy_s or copying.exposed_s)
+    reached = speed / (at.REACHED * theory)
+    if (copying.batch_bytes or 0.0) < at.LEAST_COPY_BYTES or reached >= at.SLOW_LINK:
+        return None
+    how = ""
+    if seen is not None and seen.pcie_generation is not None and seen.pcie_width is not None:
+        how = f" It ran at generation {seen.pcie_generation} with {seen.pcie_width} lanes."
+    cost = copying.share * (1 - reached)
+    return Claim(
+        "The link to the device is slower than it should be",
+        f"Pinned batches are copied at {format_bytes(speed)} a second where the card and its "
+        f"slot allow {format_bytes(theory)}.{how}{_beside(view, seen)}",
+        cost,
+        given={
+            "copy_bytes_per_s": speed,
+            "link_bytes_per_s": theory,
+            **dataclasses.asdict(copying),
+            "pcie_generation": None if seen is None else seen.pcie_generation,
+            "pcie_width": None if seen is None else seen.pcie_width,
+        },
+        fix="Run `dlprof transfer` to see the link's generation and width under load. Then "
+        "check the slot, and the NUMA node of the process.",
+        gain=bound(1 / max(0.05, 1 - cost)),
+    )
+
+
+def _beside(view: View, seen: GpuUsage | None) -> str:
+    """Other cards that receive much meanwhile, perhaps by the same switch."""
+    links = {gpu.uuid: gpu.link_bytes_per_s for gpu in view.evidence.machine.gpus}
+    rates = {
+        gpu.index: gpu.pcie_rx_bytes_per_s
+        for gpu in view.usage.gpu
+        if gpu.pcie_rx_bytes_per_s is not None and seen is not None and gpu.uuid != seen.uuid
+        if gpu.pcie_rx_bytes_per_s >= at.OTHERS_LINK * (links.get(gpu.uuid) or 1e12)
+    }
+    rate = format_bytes(sum(rates.values()))
+    cards = ", ".join(map(str, rates))
+    return f" GPU {cards} received {rate} a second at the same time." if rates else ""
+
+
+def device_neighbours(view: View) -> Claim | None:
+    """Other processes use the device."""
+    uses_it = view.evidence.accelerator is not None and (
+        view.evidence.has_step or copying_of(view) is not None
+    )
+    gpu = used_gpu(view) if uses_it else max(view.usage.gpu, key=_active, default=None)
+    if gpu is None or not (gpu.other_processes if uses_it else _active(gpu) >= at.OTHERS_BUSY):
+        return None  # of a card that the trial doesn't use no kernel can be its own
+    kernels = ""
+    if gpu.kernel_active_fraction is not None:
+        kernels = f", and kernels ran {percent(gpu.kernel_active_fraction)} of the time"
+        kernels += ", the trial's own among them" if uses_it else ""
+    crowd = f"other processes use {format_bytes(gpu.memory_used_bytes)} of its memory"
+    if gpu.other_processes:
+        others = "another process" if gpu.other_processes == 1 else f"{gpu.other_processes} others"
+        held = gpu.other_memory_bytes
+        crowd = f"{others} used it before" + ("" if held is None else f": {format_bytes(held)}")
+    return Claim(
+        "Other processes use the device",
+        f"GPU {gpu.index} ({gpu.name}): {crowd}{kernels}.",
+        0.0,
+        given={
+            "gpu": gpu.index,
+            "kernel_active_fraction": gpu.kernel_active_fraction,
+            "other_processes": gpu.other_processes,
+            "other_memory_bytes": gpu.other_memory_bytes,
+            "memory_used_bytes": gpu.memory_used_bytes,
+        },
+        fix="Find them with nvidia-smi, and choose an idle device.",
+    )
+
+
+def _active(gpu: GpuUsage) -> float:
+    return gpu.kernel_active_fraction or 0.0

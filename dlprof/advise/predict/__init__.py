@@ -1,1 +1,0 @@
-"""Answers from a saved run without measuring: what other settings and machines would give."""

@@ -1,0 +1,323 @@
+"""How a sweep is led by the model: what it calibrates by, what it predicts, what else may pay."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Sequence
+
+from dlprof.model import Conditions, cells_of, predict_all, relative_error
+from dlprof.records import (
+    Calibration,
+    Config,
+    Plan,
+    PredictedCell,
+    SweepPrediction,
+    Trial,
+    TrialCost,
+)
+from dlprof.search.grid import Proposal
+from dlprof.search.space import SHORTEST_TRIAL_S
+from dlprof.settings import SweepSettings, several_calibrations
+from dlprof.stats import NEAR
+
+_WORKERS = (0, 1, 2)
+_TRIAL_S = 0.8
+"""Longer where the cost's spread asks for it."""
+
+_RACE_TRIAL_S = 1.0
+"""Length of the windows that verify a prediction, where there is time for it: a loader of 24
+workers takes as long to start and to end, and has a quarter of a second's batches in hand."""
+
+_RACED = 5
+"""Most configurations of a race (``dlprof.search.led``)."""
+
+_LONGEST_S = 2.0
+_CAP_S = 6.0
+"""Measured seconds after which calibrating ends, however much batches vary: what remains open then
+is told by the intervals, and the race sees to it."""
+
+_PRECISION = 0.03
+"""Relative standard error of the mean batch cost that is enough: the model is as far off."""
+
+_FEW = 6
+"""So many configurations are measured as quickly as they are calibrated and verified."""
+
+_MOST_BLOCKS = 6
+"""Errors fall with the root of the number of blocks: a seventh would narrow them by 7 %."""
+
+
+def wants_model(settings: SweepSettings, grid: Sequence[Config]) -> bool:
+    """Whether a sweep is led by the model.
+
+    With ``search = auto`` it is, but where few configurations are asked for, where the user says
+    how often each is to be measured, or where one calibration does not cover them.
+
+    Args:
+        settings: What the user asked for.
+        grid: What would be measured without a model, and can work.
+    """
+    if settings.search != "auto":
+        return settings.search == "model"
+    several = several_calibrations(settings) is not None
+    return len(grid) > _FEW and settings.repeats is None and not several
+
+
+def calibration_configs(
+    cells: Sequence[Config], iterable_present: Config | None = None
+) -> tuple[Config, ...]:
+    """The configurations to calibrate by: none, one and two workers, everything else plain.
+
+    Where pinning is compared, the last of them is calibrated with it as well: what pinning costs
+    and what it spares the copies follows from nothing else.
+
+    Args:
+        cells: What is to be predicted; only of these, and with the fewest workers there are where
+            that is more than two.
+        iterable_present: The settings as they are of an iterable dataset, which alone decides how
+            many workers it feeds: with more of them than two, it is looked at as well.
+    """
+    counts = {cell.num_workers for cell in cells}
+    chosen = [count for count in _WORKERS if count in counts]
+    if not any(chosen):  # without workers nothing is handed over
+        chosen += sorted(counts - {0})[:1]
+    plainest = sorted(cells, key=lambda c: (c.prefetch_factor != 2, c.pin_memory, c.cost_key))
+    plain = [next(cell for cell in plainest if cell.num_workers == count) for count in chosen]
+    pinned = [dataclasses.replace(each, pin_memory=True) for each in plain[-1:]]
+    beside = [each for each in pinned if each not in plain]
+    if iterable_present is not None and iterable_present.num_workers > max(_WORKERS):
+        beside.insert(0, iterable_present)
+    return (*plain[:-1], *(each for each in beside if each in cells), *plain[-1:])
+
+
+def has_room(plan: Plan, cost: TrialCost, left_s: float) -> bool:
+    """Whether a budget holds the calibration and as many trials to verify it."""
+    one = sum(cost.of(config, _TRIAL_S) for config in plan.calibration)
+    again = max((cost.of(config, plan.trial_s) for config in plan.calibration), default=0.0)
+    return one + 4 * again <= left_s
+
+
+def race_trial_s(plan: Plan, left_s: float) -> float:
+    """How long the windows that verify a prediction may be within what is left of a budget.
+
+    As long as they should be, where the planned repeats of all that is raced then find room.
+    """
+    cost = plan.cost
+    calibrating_s = sum(cost.of(config, _TRIAL_S) for config in plan.calibration)
+    likely = [c for c in plan.cells if c.num_workers <= 2 * cost.usable_cores]
+    beside_s = max((cost.of(config, 0.0) for config in likely), default=0.0)
+    window_s = (left_s - calibrating_s) / (plan.planned_repeats * _RACED) - beside_s
+    return min(max(window_s, SHORTEST_TRIAL_S), _RACE_TRIAL_S)
+
+
+def next_calibration(
+    plan: Plan, explained: Sequence[Trial], calibration: Calibration | None
+) -> Proposal | None:
+    """The trial to calibrate by next; ``None`` when enough is known.
+
+    Args:
+        plan: Names the configurations.
+        explained: The traced trials so far.
+        calibration: What they tell together.
+    """
+    done = [trial.config for trial in explained]
+    for config in plan.calibration:
+        if config not in done:
+            return _proposal(plan, config, _TRIAL_S, 0)
+    failed = {trial.config for trial in explained if trial.failure is not None}
+    working = [config for config in plan.calibration if config not in failed]
+    # Windows that held nothing count, too, so that this ends.
+    spent_s = sum(max(trial.measured_s, _TRIAL_S / 2) for trial in explained)
+    error = calibration.standard_error if calibration is not None else None
+    if error is None or error <= _PRECISION or spent_s >= _CAP_S or not working:
+        return None
+    wanted_s = spent_s * ((error / _PRECISION) ** 2 - 1)
+    longer_s = min(max(wanted_s, _TRIAL_S), _CAP_S - spent_s, _LONGEST_S)
+    if longer_s < _TRIAL_S / 2:
+        return None
+    return _proposal(plan, working[-1], longer_s, done.count(working[-1]))
+
+
+def _proposal(plan: Plan, config: Config, trial_s: float, repetition: int) -> Proposal:
+    """One more, and what is foreseen after it: the rest of the calibration and a short race."""
+    expected_s = plan.cost.of(config, trial_s)
+    places = [place for place, each in enumerate(plan.calibration) if each == config]
+    left = plan.calibration[places[0] + 1 :] if places and not repetition else ()
+    rest_s = sum(plan.cost.of(each, _TRIAL_S) for each in left)
+    race_s = 2 * _FEW * plan.cost.of(config, plan.trial_s)
+    return Proposal(
+        config=config,
+        repetition=repetition,
+        trial_s=trial_s,
+        expected_s=expected_s,
+        expected_rest_s=expected_s + rest_s + race_s,
+    )
+
+
+def race_plan(plan: Plan, race: Sequence[Config]) -> Plan:
+    """The plan of measuring what a prediction leaves, first of all the few that tell most."""
+    return dataclasses.replace(
+        plan,
+        configs=tuple(race),
+        max_repeats=max(plan.min_repeats, min(plan.max_repeats, _MOST_BLOCKS)),
+        present=plan.present if plan.present in race else None,
+    )
+
+
+def foretell(
+    calibration: Calibration,
+    cells: Sequence[Config],
+    conditions: Conditions,
+    *,
+    present: Config | None = None,
+) -> SweepPrediction:
+    """Predict all configurations, and choose which to measure.
+
+    Args:
+        calibration: What batches cost.
+        cells: Canonical configurations, at least one.
+        conditions: Where they run, and how long an epoch is, where that is known.
+        present: What the target's own DataLoader is set to now, if it is among the cells.
+
+    Raises:
+        ValueError: The calibration tells nothing of such batches.
+    """
+    ordered = sorted(cells, key=lambda config: config.cost_key)
+    found = predict_all(calibration, ordered, conditions)
+    if not all(0 < each.batches_per_s.value < math.inf for each in found):
+        raise ValueError("the calibrated batches cost no time at all")
+    predicted = cells_of(dict(zip(ordered, found, strict=True)))
+    pick = next(cell for cell in predicted if cell.speed >= NEAR)
+    return SweepPrediction(
+        cells=predicted,
+        race=race(predicted, pick, present),
+        pick=pick.config,
+        cores=conditions.cores,
+        neighbours=conditions.neighbours,
+        log_sd=relative_error(calibration),
+        method=found[0].method,
+    )
+
+
+def race(
+    cells: Sequence[PredictedCell], pick: PredictedCell, present: Config | None
+) -> tuple[Config, ...]:
+    """The configurations whose measuring tells most: what is chosen, and what would prove it wrong.
+
+    Args:
+        cells: Cheapest first.
+        pick: The predicted choice.
+        present: The settings as they are, against which a gain is told.
+    """
+
+    def fastest(least: int, most: int) -> PredictedCell | None:
+        """The cheapest of the fastest with so many workers."""
+        some = [cell for cell in cells if least <= cell.config.num_workers <= most]
+        best = max((cell.speed for cell in some), default=0.0)
+        return next((cell for cell in some if cell.speed >= NEAR * best), None)
+
+    workers = pick.config.num_workers
+    counts = sorted({cell.config.num_workers for cell in cells})
+    more = next((count for count in counts if count >= max(1, 2 * workers)), counts[-1])
+    wanted = [
+        pick,
+        next((cell for cell in cells if cell.config == present), None),
+        next((cell for cell in cells if not cell.config.num_workers), None),
+        fastest(1, workers // 2) or fastest(1, workers - 1),
+        fastest(more, more),
+    ]
+    found = {cell.config for cell in wanted if cell is not None}
+    return tuple(sorted(found, key=lambda config: config.cost_key))
+
+
+_RECEIVING = 0.2
+"""Share of a batch's period that main spends on receiving from which another way of sharing is."""
+
+_MANY_TENSORS = 8
+"""With ``file_descriptor`` each tensor of a batch takes a handshake of its own."""
+
+_THREADS = 1.3
+"""Cores that a loader of one worker keeps busy from which its worker computes with threads."""
+
+_REPEATS = 2
+
+
+def levers(
+    calibration: Calibration,
+    pick: Config,
+    conditions: Conditions,
+    explained: Sequence[Trial],
+    *,
+    unordered_pays: float,
+    swept: Sequence[str] = (),
+) -> tuple[Config, ...]:
+    """The pick with one setting more changed, where the calibration says that it may pay.
+
+    Args:
+        calibration: What batches cost.
+        pick: What is chosen so far.
+        conditions: Where it runs.
+        explained: The trials of the calibration.
+        unordered_pays: From this predicted factor ``in_order=False`` is worth trying.
+        swept: Settings that the user named, which are compared anyway.
+
+    Returns:
+        The one that may gain most first.
+
+    Raises:
+        ValueError: The calibration tells nothing of such batches.
+    """
+    if not pick.num_workers:
+        return ()
+    both = [pick, dataclasses.replace(pick, in_order=False)]
+    ordered, unordered = (
+        each.batches_per_s.value for each in predict_all(calibration, both, conditions)
+    )
+    own = (each.usage.own_cpu_cores or 0.0 for each in explained if each.config.num_workers == 1)
+    found: dict[str, object] = {}
+    if pick.num_workers > 1 and unordered >= unordered_pays * ordered:
+        found["in_order"] = False
+    costs = calibration.in_workers
+    columns = (costs.receive_cpu_s, costs.receive_io_s) if costs and costs.receive_cpu_s else ()
+    receiving_s = sum(statistics.fmean(column) for column in columns if column)
+    receiving_s += calibration.receive_busy_s.get("default", 0.0) if columns else 0.0
+    many = (calibration.batch_tensors or 0) >= _MANY_TENSORS
+    if many and receiving_s * ordered >= _RECEIVING:
+        found["sharing_strategy"] = "file_system"
+    if max(own, default=0.0) > _THREADS:
+        found["worker_threads"] = 1
+    return tuple(
+        dataclasses.replace(pick, **{name: value})  # type: ignore[arg-type] # fields by name
+        for name, value in found.items()
+        if name not in swept and getattr(pick, name) != value
+    )
+
+
+def next_lever(
+    plan: Plan, trials: Sequence[Trial], tried: Sequence[Config], pick: Config
+) -> Proposal | None:
+    """The trial to run next: a lever and the pick in turns, so that drift hits both.
+
+    Args:
+        plan: How long trials are, and what they cost.
+        trials: All so far.
+        tried: The levers.
+        pick: What they are compared with.
+    """
+    done = [trial for trial in trials if trial.purpose == "lever"]
+    for repetition in range(_REPEATS):
+        for config in tried:
+            own = [each for each in done if each.config == config]
+            if any(each.failure is not None for each in own) or len(own) > repetition:
+                continue
+            beside = sum(each.purpose == "lever" and each.config == pick for each in trials)
+            expected_s = plan.cost.of(pick, plan.trial_s)
+            return Proposal(
+                config=pick if beside <= repetition else config,
+                repetition=repetition,
+                trial_s=plan.trial_s,
+                expected_s=expected_s,
+                expected_rest_s=expected_s * 2 * len(tried) * (_REPEATS - repetition),
+            )
+    return None
