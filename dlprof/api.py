@@ -38,12 +38,6 @@ _Format = Literal["text", "html", "markdown", "csv", "parquet", "json", "perfett
 _Parameters = ParamSpec("_Parameters")
 _Answer = TypeVar("_Answer")
 
-_PREDICTED = ("num_workers", "prefetch_factor", "pin_memory", "in_order", "sharing_strategy")
-"""Settings that a prediction may be asked for."""
-
-_LIMITS = ("max_workers", "max_ram", "max_shm", "ranks", "step_time")
-"""What a recommendation keeps to, beside the machine."""
-
 
 class SweepOptions(TypedDict, total=False):
     """Options of :func:`sweep` and :func:`profile`: those of the command line, in snake_case.
@@ -296,10 +290,10 @@ def check(
             "A live object can't be checked: the base's code doesn't have it",
             hint="Name what makes it, as in 'file.py:make_loader'.",
         )
-    from dlprof.settings.percent import confidence_of, fail_above_of
+    from dlprof.settings import parse_option
 
-    limit = fail_above_of(fail_above, "fail_above")
-    sure = confidence_of(confidence, "confidence")
+    limit = parse_option("fail_above", fail_above, "fail_above")
+    sure = parse_option("confidence", confidence, "confidence")
     if against is not None and baseline is not None:
         raise UsageError("against and baseline exclude each other", hint="Leave one of them out.")
     folder = Path.cwd() if directory is None else Path(directory)
@@ -412,16 +406,14 @@ def recommend(run: Run | _Path, **options: Unpack[RecommendOptions]) -> Recommen
     """
     from dlprof.advise.limits import stored_limits
     from dlprof.advise.recommend import recommend as choose
-    from dlprof.settings.limits import asked_limits
+    from dlprof.settings.options import LIMITED, PLACE, fields_of
 
     measured, given = _loaded(run), dict[str, Any](options)
-    profile = _profile(given.get("machine"))
-    asked = asked_limits({key: given.get(key) for key in _LIMITS}) | _place(given)
+    asked = fields_of(given, *LIMITED, "step_time", *PLACE)
     return choose(
         measured,
         dataclasses.replace(stored_limits(measured.header.settings), **asked),
-        machine=None if profile is None else profile.to_machine(),
-        ghz=None if profile is None else profile.base_ghz,
+        **_profiled(given.get("machine")),
     )
 
 
@@ -467,31 +459,56 @@ def predict(
     Raises:
         DlprofError: The run can't be read or holds no calibration, or a value can't be used.
     """
+    found: Forecast | Feed = ask_prediction(
+        _loaded(run), {**options, "max_wait": max_wait}, feed=feed
+    )
+    return found
+
+
+def ask_prediction(run: Run, given: Mapping[str, Any], *, feed: bool, prefix: str = "") -> Any:
+    """What :func:`predict` answers.
+
+    Args:
+        run: The run.
+        given: The options, as far as they are given.
+        feed: What it takes to keep the step fed, instead of what configurations give.
+        prefix: What options begin with where they are named: ``--`` on the command line.
+
+    Raises:
+        DlprofError: As for :func:`predict`.
+    """
     from dlprof.advise.predict.cells import base_config, configs_of, wanted_configs
     from dlprof.advise.predict.feed import feed as fewest
     from dlprof.advise.predict.forecast import forecast
     from dlprof.advise.thresholds import FED_WAIT_FRACTION
+    from dlprof.settings.options import PREDICTED, fields_of
 
-    if max_wait is not None and not feed:
-        raise UsageError("max_wait belongs to feed", hint="Give feed=True too, or leave it out.")
-    measured, given = _loaded(run), dict[str, Any](options)
-    read = {key: _read(key, given.pop(key, None)) for key in _PREDICTED}
-    axes = {key: values for key, values in read.items() if values is not None}
-    situation = _situation(measured, given)
+    def named(key: str) -> str:
+        return prefix + key.replace("_", "-") if prefix else key
+
+    axes = fields_of(given, *PREDICTED)
+    wait = fields_of(given, "max_wait")
+    if wait and not feed:
+        asked = named("feed") if prefix else "feed=True"
+        raise UsageError(
+            f"{named('max_wait')} belongs to {named('feed')}",
+            hint=f"Give {asked} too, or leave it out.",
+        )
+    situation = _situation(run, given)
     if not feed:
-        return forecast(measured, wanted_configs(measured, situation, axes), situation)
-    for name in ("num_workers", "prefetch_factor"):
-        if name in axes:
-            raise UsageError(f"feed finds {name} by itself", hint=f"Leave {name} out.")
-    base, *more = configs_of(base_config(measured), axes)
+        return forecast(run, wanted_configs(run, situation, axes), situation)
+    for key in ("num_workers", "prefetch_factor"):
+        if key in axes:
+            raise UsageError(
+                f"{named('feed')} finds {key} by itself", hint=f"Leave {named(key)} out."
+            )
+    base, *more = configs_of(base_config(run), axes)
     if more:
         raise UsageError(
-            "feed takes one value of each setting", hint="Ask for each of them by itself."
+            f"{named('feed')} takes one value of each setting",
+            hint="Ask for each of them by itself.",
         )
-    wait = _read("max_wait", max_wait)
-    return fewest(
-        measured, situation, max_wait=FED_WAIT_FRACTION if wait is None else wait, base=base
-    )
+    return fewest(run, situation, max_wait=wait.get("max_wait", FED_WAIT_FRACTION), base=base)
 
 
 @_spelled()
@@ -573,20 +590,18 @@ def machine(
         DlprofError: The profile can't be read or written, or ``seconds`` is no time to watch for.
     """
     from dlprof.machine.overview import survey
-    from dlprof.machine.profiles import MachineProfile, save_profile
+    from dlprof.machine.profiles import MachineProfile, read_profile, save_profile
 
-    profile = _profile(machine)
-    if profile is not None:
+    if machine is not None:
         if seconds is not None or save is not None:
             raise UsageError(
                 f"{'seconds' if save is None else 'save'} and machine don't go together",
                 hint="A profile describes a machine that can't be watched from here.",
             )
-        return profile
+        return read_profile(Path(machine))
     overview = survey(1.0 if seconds is None else seconds)
     if save is not None:
-        seen = MachineProfile.of(overview.machine, datetime.now(UTC).date())
-        save_profile(Path(save), seen)
+        save_profile(Path(save), MachineProfile.of(overview.machine, datetime.now(UTC).date()))
     return overview
 
 
@@ -643,46 +658,28 @@ def _loaded(run: Run | _Path) -> Run:
     return run if isinstance(run, Run) else load_run(run)
 
 
-def _read(key: str, value: object | None) -> Any:
-    """The value of an option; ``None`` where it isn't given."""
-    from dlprof.settings import parse_option
-
-    return None if value is None else parse_option(key, value)
-
-
-def _profile(path: _Path | None) -> MachineProfile | None:
-    """What the file of a machine profile says; ``None`` without one."""
+def _profiled(path: _Path | None) -> dict[str, Any]:
+    """What is asked of a machine that a profile describes; nothing without one."""
     if path is None:
-        return None
+        return {}
     from dlprof.machine.profiles import read_profile
 
-    return read_profile(Path(path))
-
-
-def _place(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The cores that are asked for, as fields of ``Constraints``."""
-    return {
-        "cores": _read("cores", given.get("cores")),
-        "neighbours": _read("assume_background", given.get("assume_background")),
-        "speed": _read("speed", given.get("speed")),
-    }
+    profile = read_profile(Path(path))
+    return {"machine": profile.to_machine(), "ghz": profile.base_ghz}
 
 
 def _situation(run: Run, given: Mapping[str, Any]) -> Situation:
     """What :class:`PlaceOptions` and ``storage_limit`` ask of a run together."""
     from dlprof.advise.situation import Situation
     from dlprof.records import Constraints
+    from dlprof.settings.options import PLACE, fields_of
 
-    profile = _profile(given.get("machine"))
-    step = given.get("step_time")
+    asked = fields_of(given, "ranks", "step_time", *PLACE)
+    if "step_s" in asked:
+        asked["step_s"] = asked["step_s"] or 0.0  # none was asked for, and not: as it was measured
     return Situation.of(
         run,
-        Constraints(
-            ranks=_read("ranks", given.get("ranks")) or 1,
-            step_s=None if step is None else _read("step_time", step) or 0.0,
-            **_place(given),
-        ),
-        None if profile is None else profile.to_machine(),
-        ghz=None if profile is None else profile.base_ghz,
-        storage_bytes_per_s=_read("storage_limit", given.get("storage_limit")),
+        Constraints(**asked),
+        **_profiled(given.get("machine")),
+        **fields_of(given, "storage_limit"),
     )

@@ -63,7 +63,7 @@ def write_document(text: str, *, brief: bool) -> None:
         brief: Whether only its answer was asked for.
     """
     if brief:
-        from dlprof.report.documents import brief_document  # noqa: PLC0415 - rarely wanted
+        from dlprof.report.documents import brief_document  # rarely wanted
 
         text = brief_document(text)
     write_result(text)
@@ -80,7 +80,7 @@ def write_file(path: Path, written: bytes, *, quiet: bool) -> None:
     Raises:
         FileError: It can't be written there.
     """
-    from dlprof.files import replace_file  # noqa: PLC0415 - most results go to stdout
+    from dlprof.files import replace_file  # most results go to stdout
 
     replace_file(path, written)
     if not quiet:
@@ -127,9 +127,9 @@ def print_report(document: Document) -> None:
 
 def _rendered(document: Document, stream: TextIO, *, verbose: bool = False) -> str:
     """A document as wide and as colorful as a stream allows."""
-    from rich.console import Console  # noqa: PLC0415 - --help and --json answer without it
+    from rich.console import Console  # --help and --json answer without it
 
-    from dlprof.report.terminal import Screen  # noqa: PLC0415 - as above
+    from dlprof.report.terminal import Screen  # as above
 
     there = Console(file=stream, markup=False, highlight=False, emoji=False)
     # Rich itself ends the program with 1 where the reader has gone, and fails where a stream is
