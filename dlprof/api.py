@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
-import importlib
+import importlib.util
 import inspect
 import io
 import os
-import pickle
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -328,45 +327,37 @@ def _resolved(
 
 
 def _named(target: object) -> tuple[dict[str, str], bytes | None]:
-    """The option that names the target, and a live object as bytes for another process."""
-    if target is None:
-        return {}, None
-    if isinstance(target, str):
-        return {"target": target}, None
+    """The option that names the target, and a live object as bytes for another process.
+
+    By cloudpickle where it is installed: it also takes what is defined in a notebook.
+    """
+    if target is None or isinstance(target, str):
+        return {} if target is None else {"target": target}, None
+    import pickle
+
     kind = target if isinstance(target, type) else type(target)
     name = getattr(target, "__qualname__", kind.__qualname__)
     hint = "Put it into a module and pass 'file.py:name', or install cloudpickle."
+
+    class ByName(pickle.Pickler):
+        def reducer_override(self, obj: object) -> Any:
+            # By a name in __main__, which no child can import.
+            if isinstance(obj, type | FunctionType) and obj.__module__ == "__main__":
+                message = f"{obj.__qualname__} is defined in a script, not in a module"
+                raise UsageError(message, hint=hint)
+            return NotImplemented
+
+    file = io.BytesIO()
     try:
-        return {"target": f"<{name}>"}, _pickled(target)
-    except _InScriptError as error:
-        message = f"{error} is defined in a script, not in a module"
-        raise UsageError(message, hint=hint) from None
+        if importlib.util.find_spec("cloudpickle") is not None:
+            file.write(importlib.import_module("cloudpickle").dumps(target))
+        else:
+            ByName(file).dump(target)
+    except UsageError:
+        raise
     except Exception as error:
         raise UsageError(f"{name} can't be sent to another process: {error}", hint=hint) from error
-
-
-def _pickled(target: object) -> bytes:
-    """By cloudpickle where it is installed: it also takes what is defined in a notebook."""
-    try:
-        dumps: Callable[[object], bytes] = importlib.import_module("cloudpickle").dumps
-    except ImportError:
-        file = io.BytesIO()
-        _ByName(file).dump(target)
-        return file.getvalue()
-    return dumps(target)
-
-
-class _InScriptError(Exception):
-    """What a script defines is pickled by a name in ``__main__``, which no child can import."""
-
-
-class _ByName(pickle.Pickler):
-    """A pickler that refuses classes and functions of ``__main__``, and them alone."""
-
-    def reducer_override(self, obj: object) -> Any:
-        if isinstance(obj, type | FunctionType) and obj.__module__ == "__main__":
-            raise _InScriptError(obj.__qualname__)
-        return NotImplemented
+    return {"target": f"<{name}>"}, file.getvalue()
 
 
 def load_run(path: _Path) -> Run:
@@ -389,17 +380,8 @@ def recommend(run: Run | _Path, **options: Unpack[RecommendOptions]) -> Recommen
 
     Args:
         run: A run, or the path of its file.
-        options: See :class:`RecommendOptions`: limits, and where the settings are to be used.
-
-            - ``machine``: the name of a machine that dlprof knows, or the file of a profile.
-            - ``cores``: cores that all ranks may use together.
-            - ``assume_background``: cores that other processes keep busy.
-            - ``speed``: speed of a core relative to the measured machine's.
-            - ``ranks``: training processes that share the machine.
-            - ``step_time``: length of the training step to keep fed, in seconds or like ``"12ms"``.
-            - ``max_workers``: most workers of one rank's loader.
-            - ``max_ram``: most memory of all ranks' process trees, in bytes or like ``"16GiB"``.
-            - ``max_shm``: most shared memory of all ranks, likewise.
+        options: See :class:`RecommendOptions`: limits, and where the settings are to be used, as
+            ``dlprof recommend --help-all`` explains them.
 
     Raises:
         DlprofError: The run can't be read, has no figures, or nothing is within the limits.
@@ -459,9 +441,8 @@ def predict(
     Raises:
         DlprofError: The run can't be read or holds no calibration, or a value can't be used.
     """
-    found: Forecast | Feed = ask_prediction(
-        _loaded(run), {**options, "max_wait": max_wait}, feed=feed
-    )
+    asked = {**options, "max_wait": max_wait}
+    found: Forecast | Feed = ask_prediction(_loaded(run), asked, feed=feed)
     return found
 
 

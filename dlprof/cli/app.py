@@ -26,21 +26,12 @@ class _Program(Group):
     """Loads a command when it is meant: to load all takes longer than most of them run."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The commands' names.
-
-        Args:
-            ctx: The parser's context.
-        """
+        """The commands' names."""
         del ctx
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """A command; ``None`` where there is none of that name.
-
-        Args:
-            ctx: The parser's context.
-            cmd_name: The word that calls it.
-        """
+        """A command; ``None`` where there is none of that name."""
         if cmd_name in COMMANDS and cmd_name not in self.commands:
             module = importlib.import_module(f"dlprof.cli.{cmd_name}")
             self.add_command(getattr(module, cmd_name))

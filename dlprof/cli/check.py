@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,19 +21,6 @@ if TYPE_CHECKING:
     from dlprof.records.gate import CheckReport
 
 BUDGET = options.varied("budget", text="How long it may take in all.", default="60s")
-
-FLAGS: Mapping[str, str] = MappingProxyType(
-    {
-        "json": "-o",
-        "html": "-o",
-        "junit": "--junit",
-        "markdown": "--markdown",
-        "bencher": "--bencher",
-        "benchmark_action": "--benchmark-action",
-        "openmetrics": "--openmetrics",
-    }
-)
-"""What asks for a file of each format."""
 
 _COMPARED = "Comparison"
 
@@ -124,7 +110,8 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
     for flag, other in (("--against", against), ("--against-python", against_python)):
         _refuse_two({flag: other, "--baseline": baseline, "--self-test": self_test})
     for name, path in files.items():
-        _refuse_two({"--self-test": self_test, FLAGS[name]: path})
+        flag = "-o" if path is output else f"--{name.replace('_', '-')}"
+        _refuse_two({"--self-test": self_test, flag: path})
     refuse_unwritable(files)
     from dlprof.engine.checking.settings import for_check
     from dlprof.report.gate.live import open_check_listener

@@ -24,14 +24,7 @@ _SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 
 
 class Option(click.Option):
-    """An option, and its heading in the whole help.
-
-    Args:
-        names: What it may be called; of the flags, the longest first name counts in short helps.
-        panel: The heading.
-        aliases: Earlier names, which work and are not shown.
-        rest: As for Click.
-    """
+    """An option, its heading in the whole help, and earlier names, which work and are not shown."""
 
     def __init__(
         self,
@@ -45,11 +38,7 @@ class Option(click.Option):
         self.panel, self.aliases = panel, aliases
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """Its line of the help.
-
-        Args:
-            ctx: The parser's context.
-        """
+        """Its line of the help."""
         record = super().get_help_record(ctx)
         if record is None:
             return None
@@ -60,13 +49,7 @@ class Option(click.Option):
 
 
 class Argument(click.Argument):
-    """An argument with a line in the help.
-
-    Args:
-        names: What it is called.
-        text: What it is.
-        rest: As for Click.
-    """
+    """An argument with a line in the help."""
 
     panel = "Arguments"
 
@@ -75,20 +58,12 @@ class Argument(click.Argument):
         self.help = text  # which Click has since 8.5
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
-        """Its line of the help.
-
-        Args:
-            ctx: The parser's context.
-        """
+        """Its line of the help."""
         del ctx
         return self.human_readable_name, self.help or ""
 
     def get_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """How it is written behind the command's name.
-
-        Args:
-            ctx: The parser's context.
-        """
+        """How it is written behind the command's name."""
         del ctx
         word = self.human_readable_name
         return [word if self.required or self.nargs != 1 else f"[{word}]"]
@@ -133,12 +108,7 @@ class Command(click.Command):
         self.kind, self.short, self.examples = kind, short, examples
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write what it does, the options that matter and examples; or all options.
-
-        Args:
-            ctx: The parser's context.
-            formatter: Collects the text.
-        """
+        """Write what it does, the options that matter and examples; or all options."""
         whole = ctx.meta.get(_WHOLE)
         self.format_usage(ctx, formatter)
         formatter.write_paragraph()
@@ -173,14 +143,7 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """A word with commands below it.
-
-    Args:
-        name: The word.
-        kind: What kind of command it is.
-        params: Its own options.
-        rest: As for Click.
-    """
+    """A word with commands below it."""
 
     def __init__(
         self,
@@ -201,26 +164,14 @@ class Group(click.Group):
         self.kind = kind
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The commands' names, in the order of the help.
-
-        Args:
-            ctx: The parser's context.
-        """
+        """The commands' names, in the order of the help."""
         del ctx
         return list(self.commands)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that is meant.
-
-        Args:
-            ctx: The parser's context.
-            args: The words behind this one.
-
-        Raises:
-            click.UsageError: There is none of that name; names the nearest.
-        """
+        """The command that is meant."""
         names = self.list_commands(ctx)
         if args[0] in names or args[0].startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
@@ -229,12 +180,7 @@ class Group(click.Group):
         raise click.UsageError(f"No such command {args[0]!r}.{meant}", ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write its own options, and the commands with their summaries by kind.
-
-        Args:
-            ctx: The parser's context.
-            formatter: Collects the text.
-        """
+        """Write its own options, and the commands with their summaries by kind."""
         whole = ctx.meta.get(_WHOLE)
         rows = [
             record

@@ -43,11 +43,7 @@ Register-ArgumentCompleter -Native -CommandName %(prog_name)s -ScriptBlock {
         return words[:-1] if typed else words, typed
 
     def format_completion(self, item: shell_completion.CompletionItem) -> str:
-        """One line; PowerShell refuses an empty help.
-
-        Args:
-            item: What may be meant.
-        """
+        """One line; PowerShell refuses an empty help."""
         return f"{item.value}\t{item.help or item.value}"
 
 

@@ -26,12 +26,7 @@ class _ScriptCommand(Command):
     """What follows the script or ``-m MODULE`` is the script's."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse, options ending where the script's own words begin.
-
-        Args:
-            ctx: The parser's context.
-            args: The words behind the command's name.
-        """
+        """Parse, options ending where the script's own words begin."""
         ctx.allow_interspersed_args = False
         taking_values = {
             name

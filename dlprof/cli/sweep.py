@@ -49,7 +49,7 @@ def sweep(
         )
     settings, origins = resolve(asked.given, config)
     if print_config:
-        from dlprof.settings.written import print_config as settings_as_toml
+        from dlprof.settings.resolve import print_config as settings_as_toml
 
         streams.write_result(settings_as_toml(settings, origins))
         return

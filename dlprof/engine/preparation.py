@@ -30,8 +30,7 @@ from dlprof.search.calibrating import (
 )
 from dlprof.search.plan import DEFAULT_OVERHEAD_S, plan_trials
 from dlprof.search.space import Space, build_cells, build_space, single_config
-from dlprof.settings import SweepSettings
-from dlprof.settings.written import settings_to_json
+from dlprof.settings import SweepSettings, settings_to_json
 from dlprof.trial.bench import Bench
 from dlprof.trial.protocol import Message, TrialRequest
 from dlprof.trial.story import Limits

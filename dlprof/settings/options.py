@@ -84,22 +84,26 @@ class Option:
 ENVIRONMENT_PREFIX = "DLPROF_"
 
 
-def _option(key: str, kind: Kind, text: str, *, field: str = "", **more: Any) -> Option:
-    return Option(key=key, field=field or key, kind=kind, text=text, **more)
+def _data(key: str, kind: Kind, text: str, default: str = "", **more: Any) -> Option:
+    return Option(
+        key=key, kind=kind, text=text, default=default, **{"field": key, "panel": DATA, **more}
+    )
 
 
-def _swept(key: str, kind: Kind, text: str, default: str = "") -> Option:
-    return _option(key, kind, text, unset="auto", default=default, panel=SEARCH_SPACE)
-
+_swept = functools.partial(_data, unset="auto", panel=SEARCH_SPACE)
+_budget = functools.partial(_data, panel=BUDGET)
+_limit = functools.partial(_data, panel=LIMITS)
+_place = functools.partial(_data, panel=ELSEWHERE_PANEL)
+_verdict = functools.partial(_data, panel=_VERDICT)
 
 OPTIONS = (
-    _option(
+    _data(
         "target",
         kinds.target(),
         "package.module:attr, path/to/file.py:attr, or a built-in dataset: images (the "
         "default), voc, shards, text, synthetic.",
     ),
-    _option(
+    _data(
         "arg",
         kinds.arguments(),
         "Pass an argument to the target's callable; may be repeated.",
@@ -111,10 +115,7 @@ OPTIONS = (
     _swept("persistent_workers", kinds.switches(), "Keep workers between epochs."),
     _swept("batch_size", kinds.integers(1, 1_000_000), "Samples per batch.", "the target's own"),
     _swept(
-        "in_order",
-        kinds.switches(),
-        "Yield batches in the sampler's order.",
-        "the target's own",
+        "in_order", kinds.switches(), "Yield batches in the sampler's order.", "the target's own"
     ),
     _swept(
         "start_method",
@@ -134,200 +135,160 @@ OPTIONS = (
         "Compute threads inside each worker.",
         "torch's 1",
     ),
-    _option(
+    _data(
         "shuffle",
         kinds.switch(),
         "Shuffle a dataset that brings no sampler.",
+        "the target's own",
         unset="auto",
-        default="the target's own",
     ),
-    _option(
+    _data(
         "step_time",
         kinds.duration(1e-6, 3600.0, "12ms or 0.5s"),
         "Pretend that each training step takes this long, such as 12ms.",
         field="step_s",
         unset="none",
     ),
-    _option(
+    _data(
         "step",
         kinds.function(),
         "Call this function with each batch as the training step.",
         field="step_callable",
         unset="none",
     ),
-    _option("device", kinds.device(), "auto, cpu, or a device such as cuda:0.", default="auto"),
-    _option(
+    _data("device", kinds.device(), "auto, cpu, or a device such as cuda:0.", "auto"),
+    _data(
         "copy_ahead",
         kinds.switch(),
         "Copy a batch to the device while the one before is worked on.",
-        default="off",
+        "off",
     ),
-    _option(
+    _data(
         "step_on",
         kinds.name("host", "device"),
         "Where --step-time passes: the host sleeps, or the device computes.",
-        default="host",
+        "host",
     ),
-    _option(
+    _budget(
         "budget",
         kinds.duration(1.0, 7 * _DAY, "60s or 1.5h"),
         "How long the whole sweep may take.",
+        "45s",
         field="budget_s",
-        default="45s",
-        panel=BUDGET,
     ),
-    _option(
+    _budget(
         "trial_time",
         kinds.duration(0.05, 3600.0, "500ms or 2s"),
         "Measured window of one trial.",
+        "from the budget",
         field="trial_s",
         unset="auto",
-        default="from the budget",
-        panel=BUDGET,
     ),
-    _option(
+    _budget(
         "repeats",
         kinds.whole(1, 1000),
         "Measure each configuration N times.",
+        "as the budget allows",
         unset="auto",
-        default="as the budget allows",
-        panel=BUDGET,
     ),
-    _option(
+    _budget(
         "search",
         kinds.name("auto", "model", "grid"),
         "Measure all configurations (grid), or predict all and measure few (model).",
-        default="auto, the model where it can",
-        panel=BUDGET,
+        "auto, the model where it can",
     ),
-    _option(
-        "seed",
-        kinds.whole(0, 2**32 - 1),
-        "Seed of the order of measuring.",
-        default="0",
-        panel=BUDGET,
-    ),
-    _option(
+    _budget("seed", kinds.whole(0, 2**32 - 1), "Seed of the order of measuring.", "0"),
+    _budget(
         "timeout",
         kinds.duration(1.0, _DAY, "60s or 5m"),
         "End a trial that takes longer.",
+        "120s",
         field="timeout_s",
-        default="120s",
-        panel=BUDGET,
     ),
-    _option("max_workers", kinds.whole(0, 4096), "At most N workers.", unset="none", panel=LIMITS),
-    _option(
+    _limit("max_workers", kinds.whole(0, 4096), "At most N workers.", unset="none"),
+    _limit(
         "max_ram",
         kinds.size(1024**2, 1024**5),
         "Memory that loading may take, such as 16GiB.",
         field="max_ram_bytes",
         unset="none",
-        panel=LIMITS,
     ),
-    _option(
+    _limit(
         "max_shm",
         kinds.size(0, 1024**5),
         "Shared memory (/dev/shm) that loading may take.",
         field="max_shm_bytes",
         unset="none",
-        panel=LIMITS,
     ),
-    _option(
+    _limit(
         "ranks",
         kinds.whole(1, 4096),
         "Training processes that share the machine, one loader each.",
-        default="1",
-        panel=LIMITS,
+        "1",
     ),
-    _option(
-        "cold_cache",
-        kinds.switch(),
-        "Drop the data's files from the page cache before each trial.",
-        panel=BUDGET,
+    _budget(
+        "cold_cache", kinds.switch(), "Drop the data's files from the page cache before each trial."
     ),
 )
 """Of a sweep, in the order in which ``print_config`` writes them."""
 
 _ASKED = (
-    _option(
-        "cores",
-        kinds.number(0.01, 100_000, "8"),
-        "Cores for all ranks together.",
-        default="the machine's",
-        panel=ELSEWHERE_PANEL,
+    _place(
+        "cores", kinds.number(0.01, 100_000, "8"), "Cores for all ranks together.", "the machine's"
     ),
-    _option(
+    _place(
         "assume_background",
         kinds.number(0, 100_000, "12"),
         "Cores that other processes keep busy.",
         field="neighbours",
         metavar="CORES",
-        panel=ELSEWHERE_PANEL,
         aliases=("--neighbours",),
     ),
-    _option(
+    _place(
         "speed",
         kinds.number(0.01, 100, "0.8"),
         "Speed of a core relative to the measured machine, such as 0.8.",
-        default="by CPU model and clock",
+        "by CPU model and clock",
         metavar="X",
-        panel=ELSEWHERE_PANEL,
     ),
-    _option(
+    _place(
         "storage_limit",
         kinds.rate(),
         "What the storage gives to all ranks together, such as 2GB/s.",
         field="storage_bytes_per_s",
-        panel=ELSEWHERE_PANEL,
     ),
-    _option(
+    _data(
         "max_wait",
         kinds.share(),
         "Share of time that a step that is fed may wait.",
-        default="2%",
+        "2%",
         panel="Feeding a step",
     ),
-    _option(
-        "fail_above",
-        kinds.percent(0.001, 10.0, "5%"),
-        "How much slower loading may get.",
-        default="5%",
-        panel=_VERDICT,
+    _verdict(
+        "fail_above", kinds.percent(0.001, 10.0, "5%"), "How much slower loading may get.", "5%"
     ),
-    _option(
+    _verdict(
         "confidence",
         kinds.percent(0.5, 0.99999, "99%"),
         "How surely code that is slower by just that doesn't fail.",
-        default="99",
-        panel=_VERDICT,
+        "99",
     ),
-    _option(
-        "inconclusive",
-        kinds.name("warn", "fail"),
-        "What an inconclusive check ends with.",
-        default="warn",
-        panel=_VERDICT,
+    _verdict(
+        "inconclusive", kinds.name("warn", "fail"), "What an inconclusive check ends with.", "warn"
     ),
-    _option(
+    _verdict(
         "regression",
         kinds.name("fail", "warn"),
         "What to make of a regression.",
-        default="fail; with --baseline: warn",
-        panel=_VERDICT,
+        "fail; with --baseline: warn",
     ),
-    _option(
+    _verdict(
         "design",
         kinds.name("abba", "duet"),
         "The sides interleaved, or both at the same time.",
-        default="abba",
-        panel=_VERDICT,
+        "abba",
     ),
-    _option(
-        "allow_regression",
-        kinds.reason(),
-        "Let a failure pass; the reason is recorded.",
-        panel=_VERDICT,
-    ),
+    _verdict("allow_regression", kinds.reason(), "Let a failure pass; the reason is recorded."),
 )
 """Of questions about a saved run, and of checks; no file and no variable sets them."""
 
