@@ -61,18 +61,14 @@ def answer(instruction: str) -> ExitCode:
     return ExitCode.USAGE if failed else ExitCode.OK
 
 
-def script(shell: str | None = None) -> str:
-    """What a shell has to read to complete dlprof's commands and options.
-
-    Args:
-        shell: The shell's name; ``None`` for the one that runs this.
+def script() -> str:
+    """What this shell has to read to complete dlprof's commands and options.
 
     Raises:
-        UsageError: It isn't known.
+        UsageError: The shell isn't known.
     """
-    made = shell_completion.get_completion_class(shell or _shell())
-    if made is None:
-        raise UsageError(f"There is no completion for {shell}", hint="Use bash, zsh or fish.")
+    made = shell_completion.get_completion_class(_shell())
+    assert made is not None  # noqa: S101 - Click's own, and the one above
     return made(program(), {}, "dlprof", COMPLETES).source()
 
 
@@ -82,31 +78,26 @@ def install() -> str:
     Raises:
         UsageError: The shell isn't known.
     """
-    shell = _shell()
-    text, home = script(shell), Path.home()
-    reads: Path | None
-    if shell == "bash":
-        reads, place = home / ".bashrc", home / ".bash_completions" / "dlprof.sh"
-        line = f"source '{place}'"
-    elif shell == "zsh":
-        reads, place = home / ".zshrc", home / ".zfunc" / "_dlprof"
-        line = "fpath+=~/.zfunc; autoload -Uz compinit; compinit"
-    elif shell == "fish":
-        reads, place = None, home / ".config" / "fish" / "completions" / "dlprof.fish"
-        line = ""
-    else:
+    shell, home = _shell(), Path.home()
+    if shell in _POWER_SHELLS:
         asked = [shell, "-NoProfile", "-Command", "echo $profile"]
-        reads = Path(
-            subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip()
-        )
+        answer = subprocess.run(asked, check=True, capture_output=True, text=True).stdout
+        reads = Path(answer.strip())
         place = reads.with_name("dlprof-completion.ps1")
         line = f". '{place}'"
+    else:
+        reads = home / f".{shell}rc"
+        below, line = {
+            "bash": (".bash_completions/dlprof.sh", f"source '{home}/.bash_completions/dlprof.sh'"),
+            "zsh": (".zfunc/_dlprof", "fpath+=~/.zfunc; autoload -Uz compinit; compinit"),
+            "fish": (".config/fish/completions/dlprof.fish", ""),
+        }[shell]
+        place = home / below
     place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(text, encoding="utf-8")
-    if reads is not None:
-        before = reads.read_text(encoding="utf-8") if reads.is_file() else ""
-        if line not in before:
-            reads.write_text(f"{before.rstrip()}\n{line}\n".lstrip(), encoding="utf-8")
+    place.write_text(script(), encoding="utf-8")
+    before = reads.read_text(encoding="utf-8") if reads.is_file() else ""
+    if line not in before:
+        reads.write_text(f"{before.rstrip()}\n{line}\n".lstrip(), encoding="utf-8")
     return (
         f"{shell} completion installed in {place}\n"
         "Completion will take effect once you restart the terminal"
@@ -115,14 +106,10 @@ def install() -> str:
 
 def _shell() -> str:
     """The shell that runs this process."""
-    known = {"bash", "zsh", "fish", *_POWER_SHELLS}
-    for process in psutil.Process().parents():
-        name = process.name().removesuffix(".exe").removeprefix("-")
-        if name in known:
-            return name
-    name = Path(os.environ.get("SHELL", "")).name
-    if name in known:
-        return name
+    names = [process.name().removesuffix(".exe") for process in psutil.Process().parents()]
+    for name in (*names, Path(os.environ.get("SHELL", "")).name):
+        if name.removeprefix("-") in {"bash", "zsh", "fish", *_POWER_SHELLS}:
+            return name.removeprefix("-")
     raise UsageError(
         "No shell is known that could complete", hint="Run it in bash, zsh, fish or PowerShell."
     )

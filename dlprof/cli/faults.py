@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 import traceback
 from pathlib import Path
 
@@ -43,6 +42,8 @@ def describe(error: BaseException, *, verbose: bool) -> DlprofError:
                 "The working directory does not exist any more.",
                 hint="Change to one that does (cd), and run the command again.",
             )
+        import tempfile  # with all that compresses, which takes a while
+
         try:
             tempfile.gettempdir()
         except FileNotFoundError:

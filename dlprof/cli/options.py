@@ -17,6 +17,7 @@ import click
 
 from dlprof.cli import streams
 from dlprof.cli.commands import OPTIONS_PANEL, Argument, Command, Option
+from dlprof.errors import UsageError
 from dlprof.settings import options as table
 from dlprof.settings.options import (
     ELSEWHERE_PANEL,
@@ -128,7 +129,8 @@ def command(
             texts = {row.key: values.pop(row.key) for row in rows}
             shown = {key: values.pop(key, False) for key in _SCREEN}
             as_json = shown["as_json"] or values.get("written_as") == "json"
-            streams.check_brief(brief=shown["brief"], as_json=as_json)
+            if shown["brief"] and not as_json:
+                raise UsageError("--brief shortens --json, which is missing", hint="Give both.")
             # Click has an empty tuple where an option that may be repeated was not given.
             given = {key: text for key, text in texts.items() if text not in {None, ()}}
             function(Asked(given=given, **shown), **values)

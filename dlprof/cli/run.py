@@ -142,7 +142,10 @@ def run(
 
     def begin() -> RunWriter | None:
         writer = _open(path, header, force=force, named=output is not None)
-        last_words.remove_earlier()
+        earlier = last_words.json_file  # it could be taken for that of a script that dies
+        if earlier is not None and earlier.is_file() and not earlier.is_symlink():
+            with contextlib.suppress(OSError):  # it is said where the report can't be written
+                earlier.unlink()
         return writer
 
     ending = run_program(plan, header, begin, clock=time.perf_counter_ns)
@@ -188,18 +191,9 @@ class _LastWords:
             try:
                 self.json_file.write_text(document, encoding="utf-8")
             except OSError as error:
-                self._warn(f"{self.json_file} can't be written: {error.strerror}")
+                with contextlib.suppress(OSError, ValueError):  # the script may have closed it
+                    warning = f"dlprof: {self.json_file} can't be written: {error.strerror}."
+                    click.echo(warning, file=sys.__stderr__)
         if self.on_screen:
-            with contextlib.suppress(OSError, ValueError):  # the script may have closed it
+            with contextlib.suppress(OSError, ValueError):
                 streams.print_report(script_report(run))
-
-    def remove_earlier(self) -> None:
-        """Remove an earlier run's report, which could be taken for that of a script that dies."""
-        file = self.json_file
-        if file is not None and file.is_file() and not file.is_symlink():
-            with contextlib.suppress(OSError):  # it is told where the report can't be written
-                file.unlink()
-
-    def _warn(self, text: str) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            click.echo(f"dlprof: {text}.", file=sys.__stderr__)

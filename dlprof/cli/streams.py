@@ -8,7 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, TextIO
 
-from dlprof.errors import FileError, UsageError
+from dlprof.errors import FileError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,16 +85,6 @@ def write_file(path: Path, written: bytes, *, quiet: bool) -> None:
     replace_file(path, written)
     if not quiet:
         sys.stderr.write(f"Written: {path}\n")
-
-
-def check_brief(*, brief: bool, as_json: bool) -> None:
-    """Refuse ``--brief`` for what is no JSON.
-
-    Raises:
-        UsageError: It was given without ``--json``.
-    """
-    if brief and not as_json:
-        raise UsageError("--brief shortens --json, which is missing", hint="Give both.")
 
 
 def print_result(document: Document, *, verbose: bool = False) -> None:
