@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 baseline = Group("baseline", kind="CI", help="Keep the history that check --baseline reads.")
 
 _GIVE_DOCUMENT = "Give a document that dlprof check --json printed."
-_FILE: Any = options.argument("FILE", "The baseline, JSON lines.", kind=Path)
+_FILE: Any = options.argument("FILE", "The baseline, JSON lines.")
 
 
 @options.command(
@@ -41,7 +40,6 @@ def update(
     document: Path | None = options.option(
         "--from",
         metavar="DOCUMENT",
-        kind=Path,
         text="Take the run that this JSON document of dlprof check holds; measure nothing.",
     ),
     config: Path | None = options.CONFIG,
@@ -63,7 +61,13 @@ def update(
     replaceable(file)  # before time is spent
     read_baseline(file)
     if document is None:
-        entries = [_measured(asked.given, config, quiet=asked.quiet)]
+        from dlprof.engine.checking.history import measure_run
+        from dlprof.engine.checking.settings import for_check
+        from dlprof.report.gate.live import open_check_listener
+
+        settings = for_check(*resolve(asked.given, config))
+        with signals_while_measuring(), open_check_listener(quiet=asked.quiet) as listener:
+            entries = [measure_run(settings, listener=listener).entry]
     else:
         entries = _taken(document)
     counts = [(entry, record_entry(file, entry)) for entry in entries]
@@ -94,17 +98,6 @@ def show(asked: options.Asked, *, file: Path = _FILE) -> None:
     asked.show(
         lambda: baseline_document(str(file), history), lambda: baseline_report(str(file), history)
     )
-
-
-def _measured(given: Mapping[str, object], config: Path | None, *, quiet: bool) -> BaselineEntry:
-    """One run, measured now."""
-    from dlprof.engine.checking.history import measure_run
-    from dlprof.engine.checking.settings import for_check
-    from dlprof.report.gate.live import open_check_listener
-
-    settings = for_check(*resolve(given, config))
-    with signals_while_measuring(), open_check_listener(quiet=quiet) as listener:
-        return measure_run(settings, listener=listener).entry
 
 
 def _taken(document: Path) -> list[BaselineEntry]:

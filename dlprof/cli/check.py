@@ -26,7 +26,7 @@ _COMPARED = "Comparison"
 
 
 def _file(*flags: str, text: str) -> Any:
-    return options.option(*flags, metavar="FILE", kind=Path, text=text, panel="Files for CI")
+    return options.option(*flags, metavar="FILE", text=text, panel="Files for CI")
 
 
 @options.command(
@@ -65,14 +65,12 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
     baseline: Path | None = options.option(
         "--baseline",
         metavar="FILE",
-        kind=Path,
         text="Compare with the stored history of dlprof baseline; it only warns, unless "
         "--regression fail is given.",
         panel=_COMPARED,
     ),
     self_test: bool = options.option(
         "--self-test",
-        kind=bool,
         text="Compare the code with itself, then with itself made slower: what a verdict takes on "
         "this machine, and how long does it take?",
         panel=_COMPARED,

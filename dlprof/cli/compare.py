@@ -20,17 +20,15 @@ from dlprof.units import parse_ints, quoted
 def compare(
     asked: options.Asked,
     *,
-    a: Path = options.argument("A", "A run file.", kind=Path),
-    b: Path = options.argument("B", "The other; rates are B over A.", kind=Path),
+    a: Path = options.argument("A", "A run file."),
+    b: Path = options.argument("B", "The other; rates are B over A."),
     workers: str | None = options.option(
         "--num-workers",
         metavar="N",
         text="Compare only configurations of N workers. Default: the fastest over both runs.",
     ),
     best: bool = options.option(
-        "--best",
-        kind=bool,
-        text="Compare the fastest of each run, also where they share settings.",
+        "--best", text="Compare the fastest of each run, also where they share settings."
     ),
     output: Path | None = options.WRITTEN,
     force: bool = options.REPLACE,
@@ -64,4 +62,4 @@ def compare(
         text = compare_document(comparison) + "\n"
     else:
         text = written(comparison_report(comparison), written_as)
-    streams.write_file(output, text.encode("utf-8", errors="replace"), quiet=asked.quiet)
+    streams.write_file(output, text, quiet=asked.quiet)

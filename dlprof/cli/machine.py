@@ -21,23 +21,18 @@ def machine(
     seconds: float | None = options.option(
         "--seconds",
         metavar="S",
-        kind=float,
         text=f"How long to watch who uses it. Default: {_DEFAULT_SECONDS:g}.",
     ),
     profile: Path | None = options.option(
         "--machine",
         metavar="NAME|FILE",
-        kind=Path,
         text="Show a machine that dlprof knows, or that a TOML file describes, not this one.",
         aliases=["--profile"],
     ),
-    names: bool = options.option(
-        "--list", kind=bool, text="List the machines that dlprof knows by name."
-    ),
+    names: bool = options.option("--list", text="List the machines that dlprof knows by name."),
     save: Path | None = options.option(
         "--save",
         metavar="FILE",
-        kind=Path,
         text="Also write what was found as a machine profile (TOML), for --machine elsewhere. "
         "Comments in the file stay.",
     ),

@@ -11,7 +11,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
@@ -33,35 +33,42 @@ LOADED = ("target", "arg", "shuffle")
 STEP = ("step_time", "step", "device", "copy_ahead", "step_on")
 
 _OUTPUT = "Output"
-_PATH = click.Path(path_type=Path, readable=False)  # what opens it says what is wrong with it
+_READ: Mapping[type, Any] = {
+    Path: click.Path(path_type=Path, readable=False),  # what opens it says what is wrong with it
+    float: float,
+    bool: bool,
+    str: str,
+}
 
 
-def option(*flags: str, text: str, panel: str = OPTIONS_PANEL, kind: Any = str, **more: Any) -> Any:
+def option(*flags: str, text: str, panel: str = OPTIONS_PANEL, **more: Any) -> Any:
     """An option of a command's own: the default of the parameter that takes its value.
+
+    The parameter's type says what is read: a ``bool`` makes a flag.
 
     Args:
         flags: Its names; a pair such as ``--follow/--no-follow`` is a switch.
         text: What it does.
         panel: Its heading in the help.
-        kind: ``str``, ``float``, ``bool`` for a flag, or ``Path``.
         more: As for ``Option``.
     """
-    more = {"is_flag": True, "default": False, **more} if kind is bool else more
-    read = {Path: _PATH, bool: None}.get(kind, kind)
-    return lambda name: Option([name, *flags], type=read, help=text, panel=panel, **more)
+
+    def make(name: str, kind: type) -> Option:
+        read = {"is_flag": True, "default": False} if kind is bool else {"type": _READ[kind]}
+        return Option([name, *flags], help=text, panel=panel, **{**read, **more})
+
+    return make
 
 
-def argument(metavar: str, text: str, *, kind: Any = str, **more: Any) -> Any:
+def argument(metavar: str, text: str, **more: Any) -> Any:
     """An argument of a command: the default of the parameter that takes its value.
 
     Args:
         metavar: What stands for it in the help.
         text: What it is.
-        kind: ``str`` or ``Path``.
         more: As for ``Argument``.
     """
-    read = _PATH if kind is Path else kind
-    return lambda name: Argument([name], metavar=metavar, text=text, type=read, **more)
+    return lambda name, kind: Argument([name], metavar=metavar, text=text, type=_READ[kind], **more)
 
 
 def varied(key: str, **changes: Any) -> table.Option:
@@ -119,8 +126,8 @@ def command(
     rows = [option_named(key) if isinstance(key, str) else key for key in keys]
 
     def decorate(function: Callable[..., None]) -> Command:
-        _, *own = inspect.signature(function).parameters.values()
-        made = [each.default(each.name) for each in own]
+        _, *own = inspect.signature(function, eval_str=True).parameters.values()
+        made = [each.default(each.name, _kind_of(each.annotation)) for each in own]
         words = [each for each in made if isinstance(each, Argument)]
         options = [each for each in made if not isinstance(each, Argument)]
         name = more.pop("name", function.__name__)
@@ -143,12 +150,18 @@ def command(
                 *words,
                 *(_of_the_table(row, once=once) for row in rows),
                 *options,
-                *(_SCREEN[key](key) for key in _SCREEN if key in screen),
+                *(_SCREEN[key](key, bool) for key in _SCREEN if key in screen),
             ],
             **more,
         )
 
     return decorate
+
+
+def _kind_of(annotation: Any) -> type:
+    """The type that is read: of ``Path | None`` and ``tuple[Path, ...]``, ``Path``."""
+    kinds = get_args(annotation) or (annotation,)
+    return next(kind for kind in _READ if kind in kinds)
 
 
 def _of_the_table(row: table.Option, *, once: bool) -> click.Parameter:
@@ -169,43 +182,33 @@ def _of_the_table(row: table.Option, *, once: bool) -> click.Parameter:
 OUTPUT = option(
     *("-o", "--output"),
     metavar="FILE",
-    kind=Path,
     text="The run file. Default: TARGET-DATE-TIME.dlprof.jsonl here.",
     panel=_OUTPUT,
 )
-RESUME = option("--resume", kind=bool, text="Continue the run file given by -o.", panel=_OUTPUT)
-FORCE = option("--force", kind=bool, text="Replace the run file if it exists.", panel=_OUTPUT)
+RESUME = option("--resume", text="Continue the run file given by -o.", panel=_OUTPUT)
+FORCE = option("--force", text="Replace the run file if it exists.", panel=_OUTPUT)
 CONFIG = option(
     "--config",
     metavar="FILE",
-    kind=Path,
     text="Read options from this TOML file. Flags and DLPROF_* variables go before it.",
     panel=_OUTPUT,
 )
 PRINT_CONFIG = option(
-    "--print-config",
-    kind=bool,
-    text="Show the options as resolved, as TOML, and exit.",
-    panel=_OUTPUT,
+    "--print-config", text="Show the options as resolved, as TOML, and exit.", panel=_OUTPUT
 )
-WRITTEN = option("-o", "--output", metavar="FILE", kind=Path, text="Where to. Default: stdout.")
-REPLACE = option("--force", kind=bool, text="Replace the output file if it exists.")
+WRITTEN = option("-o", "--output", metavar="FILE", text="Where to. Default: stdout.")
+REPLACE = option("--force", text="Replace the output file if it exists.")
 MACHINE = option(
     "--machine",
     metavar="NAME|FILE",
-    kind=Path,
     text="Answer for a machine of dlprof machine --list, or that a TOML file describes.",
     panel=ELSEWHERE_PANEL,
 )
-_SCREEN: Mapping[str, Callable[[str], Option]] = {
-    "as_json": option(
-        "--json", kind=bool, text="Print one JSON document on stdout.", panel=_OUTPUT
-    ),
-    "brief": option(
-        "--brief", kind=bool, text="With --json: only the answer, one key a line.", panel=_OUTPUT
-    ),
-    "quiet": option("-q", "--quiet", kind=bool, text="No progress, no warnings.", panel=_OUTPUT),
+_SCREEN: Mapping[str, Callable[[str, type], Option]] = {
+    "as_json": option("--json", text="Print one JSON document on stdout.", panel=_OUTPUT),
+    "brief": option("--brief", text="With --json: only the answer, one key a line.", panel=_OUTPUT),
+    "quiet": option("-q", "--quiet", text="No progress, no warnings.", panel=_OUTPUT),
     "verbose": option(
-        "-v", "--verbose", kind=bool, text="Say more, and show where a fault arose.", panel=_OUTPUT
+        "-v", "--verbose", text="Say more, and show where a fault arose.", panel=_OUTPUT
     ),
 }

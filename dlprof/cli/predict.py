@@ -33,11 +33,10 @@ from dlprof.settings.options import ELSEWHERE_PANEL, PLACE, PREDICTED, option_na
 def predict(
     asked: options.Asked,
     *,
-    run: Path = options.argument("RUN", "A run file with a calibration.", kind=Path),
+    run: Path = options.argument("RUN", "A run file with a calibration."),
     machine: Path | None = options.MACHINE,
     feed: bool = options.option(
         "--feed",
-        kind=bool,
         text="Say how many workers, cores and GB/s it takes to keep the step fed.",
         panel=option_named("max_wait").panel,
     ),

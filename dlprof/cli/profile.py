@@ -76,7 +76,17 @@ def show(asked: options.Asked, run: Run, path: Path) -> None:
     from dlprof.report.documents import profile_document
     from dlprof.report.profile import profile_report
 
-    fault = _fault(run)
+    failure = run.trials[0].failure if run.trials else None
+    fault = None
+    if failure is not None:
+        fault = NothingMeasuredError(
+            failure.message,
+            hint=failure.hint,
+            traceback=failure.stderr_tail,
+            failures=[
+                (trial.failure.kind, trial.failure.message) for trial in run.trials if trial.failure
+            ],
+        )
     asked.show(
         lambda: profile_document(run, fault),
         lambda: profile_report(dataclasses.replace(run, path=str(path))),
@@ -89,18 +99,3 @@ def show(asked: options.Asked, run: Run, path: Path) -> None:
     )
     if fault is not None:
         raise click.exceptions.Exit(fault.exit_code) if asked.as_json else fault
-
-
-def _fault(run: Run) -> NothingMeasuredError | None:
-    """Why nothing could be measured; ``None`` where something was."""
-    failure = run.trials[0].failure if run.trials else None
-    if failure is None:
-        return None
-    return NothingMeasuredError(
-        failure.message,
-        hint=failure.hint,
-        traceback=failure.stderr_tail,
-        failures=[
-            (trial.failure.kind, trial.failure.message) for trial in run.trials if trial.failure
-        ],
-    )

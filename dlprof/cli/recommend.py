@@ -41,7 +41,7 @@ FORMATS = ("text", "python", "toml", "json", "lightning")
 def recommend(
     asked: options.Asked,
     *,
-    run: Path = options.argument("RUN", "A run file of dlprof sweep or profile.", kind=Path),
+    run: Path = options.argument("RUN", "A run file of dlprof sweep or profile."),
     machine: Path | None = options.MACHINE,
     written_as: str | None = options.option(
         "--format",
@@ -51,7 +51,6 @@ def recommend(
     save: Path | None = options.option(
         "--save",
         metavar="FILE",
-        kind=Path,
         text="Keep the settings of this machine in FILE, for dlprof.kwargs_for(FILE).",
     ),
 ) -> None:

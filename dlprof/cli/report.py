@@ -23,7 +23,7 @@ def report(
     asked: options.Asked,
     *,
     runs: tuple[Path, ...] = options.argument(
-        "RUN...", "A run file; of several, an index.", kind=Path, nargs=-1, required=True
+        "RUN...", "A run file; of several, an index.", nargs=-1, required=True
     ),
     output_format: str | None = options.option(
         "--format",
@@ -92,8 +92,7 @@ def _index(
             streams.write_file(pages[place], render_as(measured, "html"), quiet=True)
     index = index_report(rows, names)
     if output is not None:
-        text = written(index, written_as)
-        streams.write_file(output, text.encode("utf-8", errors="replace"), quiet=quiet)
+        streams.write_file(output, written(index, written_as), quiet=quiet)
     elif written_as == "text":
         streams.print_result(index)
     else:

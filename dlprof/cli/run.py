@@ -80,24 +80,19 @@ def run(
     output: Path | None = options.option(
         *("-o", "--output"),
         metavar="FILE",
-        kind=Path,
         text="The run file; under torchrun one for each rank. "
         "Default: SCRIPT-DATE-TIME.dlprof.jsonl here.",
     ),
     json_file: Path | None = options.option(
-        "--json",
-        metavar="FILE",
-        kind=Path,
-        text="Write the report into FILE, as one JSON document.",
+        "--json", metavar="FILE", text="Write the report into FILE, as one JSON document."
     ),
     follow: bool = options.option(
         "--follow/--no-follow",
-        kind=bool,
         default=True,
         text="Follow the first 200 batches of each loader through its workers, "
         "which shows the cause. Default: on.",
     ),
-    force: bool = options.option("--force", kind=bool, text="Replace the run file if it exists."),
+    force: bool = options.option("--force", text="Replace the run file if it exists."),
 ) -> None:
     """Profile an unmodified training script.
 

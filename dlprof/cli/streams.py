@@ -69,12 +69,12 @@ def write_document(text: str, *, brief: bool) -> None:
     write_result(text)
 
 
-def write_file(path: Path, written: bytes, *, quiet: bool) -> None:
+def write_file(path: Path, written: str | bytes, *, quiet: bool) -> None:
     """Write a result to a file, and say so on stderr.
 
     Args:
         path: Where to; a file that is there is replaced.
-        written: The file's bytes.
+        written: What the file holds.
         quiet: Whether nothing is said.
 
     Raises:
@@ -82,6 +82,9 @@ def write_file(path: Path, written: bytes, *, quiet: bool) -> None:
     """
     from dlprof.files import replace_file  # most results go to stdout
 
+    if isinstance(written, str):
+        # Lone surrogates, which a file name may bring, have no bytes of their own.
+        written = written.encode("utf-8", errors="replace")
     replace_file(path, written)
     if not quiet:
         sys.stderr.write(f"Written: {path}\n")

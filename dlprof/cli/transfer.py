@@ -34,7 +34,6 @@ def transfer(
     ),
     all_devices: bool = options.option(
         "--all-devices",
-        kind=bool,
         text="Copy to all devices, one by one and at once. Slows down others who use them.",
     ),
     timeout: str | None = options.option(

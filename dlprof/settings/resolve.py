@@ -137,10 +137,20 @@ def _from_environment(environ: Mapping[str, str]) -> _Layer:
 
 
 def _from_file(path: Path) -> _Layer:
-    content = read_toml(path)
+    table, source = read_toml(path), str(path)
     if path.name == "pyproject.toml":
-        return _from_table(_tool_table(content, path), f"{path} [tool.dlprof]")
-    return _from_table(content, str(path))
+        tools = table.get("tool", {})
+        table = tools.get("dlprof", {}) if isinstance(tools, Mapping) else {}
+        source += " [tool.dlprof]"
+        if not isinstance(table, Mapping):
+            raise UsageError(
+                f"{path}: tool.dlprof is not a table",
+                hint="Write [tool.dlprof], then one key a line.",
+            )
+    for key in table:
+        if key not in by_key():
+            raise _unknown(key, source)
+    return {key: (raw, f"{key} in {source}") for key, raw in table.items()}
 
 
 def _from_pyproject(cwd: Path) -> _Layer:
@@ -149,23 +159,6 @@ def _from_pyproject(cwd: Path) -> _Layer:
         if path.is_file():
             return _from_file(path)
     return {}
-
-
-def _tool_table(content: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
-    tools = content.get("tool", {})
-    table = tools.get("dlprof", {}) if isinstance(tools, Mapping) else {}
-    if not isinstance(table, Mapping):
-        raise UsageError(
-            f"{path}: tool.dlprof is not a table", hint="Write [tool.dlprof], then one key a line."
-        )
-    return table
-
-
-def _from_table(table: Mapping[str, object], source: str) -> _Layer:
-    for key in table:
-        if key not in by_key():
-            raise _unknown(key, source)
-    return {key: (raw, f"{key} in {source}") for key, raw in table.items()}
 
 
 def _unknown(key: str, source: str) -> UsageError:
