@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable
-from typing import Any
 
 import click
 
 import dlprof
-from dlprof.cli.commands import Group, Option
+from dlprof.cli.commands import Group, answers
 
 COMMANDS = (
     *("sweep", "recommend", "predict", "profile", "run", "compare", "check", "baseline"),
@@ -48,16 +46,20 @@ def program() -> click.Group:
         invoke_without_command=True,
         callback=_dlprof_itself,
         params=[
-            _acts("Show the version and exit.", _show_version, "-V", "--version"),
-            _acts(
+            answers(
+                "Show the version and exit.",
+                lambda _: f"dlprof {dlprof.__version__}",
+                *("-V", "--version"),
+            ),
+            answers(
                 "Install completion for the current shell.",
-                _complete,
+                lambda _: importlib.import_module("dlprof.cli.completion").install(),
                 "--install-completion",
                 panel="Completion",
             ),
-            _acts(
+            answers(
                 "Show completion for the current shell, to copy it or customize the installation.",
-                _complete,
+                lambda _: importlib.import_module("dlprof.cli.completion").script(),
                 "--show-completion",
                 panel="Completion",
             ),
@@ -65,29 +67,7 @@ def program() -> click.Group:
     )
 
 
-def _acts(text: str, callback: Callable[..., None], *flags: str, **more: Any) -> Option:
-    """An option that answers by itself."""
-    more |= {"is_flag": True, "is_eager": True, "expose_value": False}
-    return Option(flags, callback=callback, help=text, **more)
-
-
 def _dlprof_itself() -> None:
     context = click.get_current_context()
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
-
-
-def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:  # noqa: FBT001 - Click's
-    if wanted and not ctx.resilient_parsing:
-        click.echo(f"dlprof {dlprof.__version__}")
-        ctx.exit()
-
-
-def _complete(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:  # noqa: FBT001 - Click's
-    if wanted and not ctx.resilient_parsing:
-        from dlprof.cli import completion  # once in a shell's life
-
-        click.echo(
-            completion.install() if option.name == "install_completion" else completion.script()
-        )
-        ctx.exit()

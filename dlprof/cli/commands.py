@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -69,17 +69,31 @@ class Argument(click.Argument):
         return [word if self.required or self.nargs != 1 else f"[{word}]"]
 
 
-def _show_all(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:  # noqa: FBT001 - Click's
-    if wanted and not ctx.resilient_parsing:
-        ctx.meta[_WHOLE] = True
-        click.echo(ctx.get_help())
-        ctx.exit()
+def answers(text: str, answer: Callable[[click.Context], str], *flags: str, **more: Any) -> Option:
+    """An option that is answered by a text, which ends the command.
+
+    Args:
+        text: What it does.
+        answer: Makes the text.
+        flags: Its names.
+        more: As for ``Option``.
+    """
+
+    def show(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:  # noqa: FBT001 - Click's
+        if wanted and not ctx.resilient_parsing:
+            click.echo(answer(ctx))
+            ctx.exit()
+
+    more |= {"is_flag": True, "is_eager": True, "expose_value": False}
+    return Option(flags, callback=show, help=text, **more)
 
 
 def _help_all() -> Option:
-    return Option(
-        [_WHOLE], is_flag=True, is_eager=True, expose_value=False, callback=_show_all, hidden=True
-    )
+    def whole(ctx: click.Context) -> str:
+        ctx.meta[_WHOLE] = True
+        return ctx.get_help()
+
+    return answers("Show all options and exit.", whole, _WHOLE, hidden=True)
 
 
 class Command(click.Command):
@@ -111,12 +125,9 @@ class Command(click.Command):
         """Write what it does, the options that matter and examples; or all options."""
         whole = ctx.meta.get(_WHOLE)
         self.format_usage(ctx, formatter)
-        formatter.write_paragraph()
         with formatter.indentation():
-            summary, *more = (self.help or "").split("\n\n")
-            for paragraph in (summary, *more) if whole else (summary,):
-                if paragraph is not summary:
-                    formatter.write_paragraph()
+            for paragraph in (self.help or "").split("\n\n")[: None if whole else 1]:
+                formatter.write_paragraph()
                 formatter.write_text(" ".join(paragraph.split()))
         sections: dict[str, dict[str, tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
@@ -130,12 +141,10 @@ class Command(click.Command):
                 with formatter.section(title):
                     formatter.write_dl([*sections[title].values()])
         else:
-            words = sections.get(Argument.panel, {}).values()
             known = {name: row for rows in sections.values() for name, row in rows.items()}
+            names = [*sections.get(Argument.panel, ()), *self.short]
             with formatter.section(OPTIONS_PANEL):
-                formatter.write_dl(
-                    [*(word for word in words if word[1]), *(known[name] for name in self.short)]
-                )
+                formatter.write_dl([known[name] for name in names])
         with formatter.section("Examples"):
             formatter.write("".join(f"  {example}\n" for example in self.examples))
         if not whole:

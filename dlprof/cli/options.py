@@ -130,7 +130,6 @@ def command(
         made = [each.default(each.name, _kind_of(each.annotation)) for each in own]
         words = [each for each in made if isinstance(each, Argument)]
         options = [each for each in made if not isinstance(each, Argument)]
-        name = more.pop("name", function.__name__)
 
         def parsed(**values: Any) -> None:
             texts = {row.key: values.pop(row.key) for row in rows}
@@ -143,7 +142,7 @@ def command(
             function(Asked(given=given, **shown), **values)
 
         return cls(
-            name,
+            function.__name__,
             help=inspect.getdoc(function),
             callback=parsed,
             params=[
