@@ -183,18 +183,15 @@ def sweep(
     from dlprof.engine import run_sweep
     from dlprof.report.live import open_listener
     from dlprof.settings import by_key
-    from dlprof.store.naming import run_file_name
 
     settings, _, flags, pickled = _resolved(target, options)
-    if output is None:
-        if resume:
-            raise UsageError("resume needs the run file to continue", hint="Pass it as output.")
-        output = run_file_name(settings.target, datetime.now().astimezone())
+    if output is None and resume:
+        raise UsageError("resume needs the run file to continue", hint="Pass it as output.")
     given = {by_key()[key].field for key in flags}
     with open_listener(quiet=not progress, verbose=False) as listener:
         return run_sweep(
             settings,
-            output=Path(output),
+            output=_run_file(output, settings),
             listener=listener,
             resume=resume,
             force=force,
@@ -232,16 +229,12 @@ def profile(
     from dlprof.engine import run_profile
     from dlprof.engine.profile import for_one
     from dlprof.report.live import open_listener
-    from dlprof.store.naming import run_file_name
 
     settings, origins, _, pickled = _resolved(target, options)
     settings = for_one(settings, origins)
-    if output is None:
-        output = run_file_name(settings.target, datetime.now().astimezone())
+    path = _run_file(output, settings)
     with open_listener(quiet=not progress, verbose=False) as listener:
-        return run_profile(
-            settings, output=Path(output), listener=listener, force=force, pickled=pickled
-        )
+        return run_profile(settings, output=path, listener=listener, force=force, pickled=pickled)
 
 
 @_spelled(SweepOptions)
@@ -310,6 +303,15 @@ def check(
             return run_check(settings_of_check, listener=listener, cwd=folder)
         advising = dataclasses.replace(settings_of_check, warn_only=True)
         return check_baseline(advising, Path(baseline), listener=listener, cwd=folder)
+
+
+def _run_file(output: _Path | None, settings: SweepSettings) -> Path:
+    """Where the run goes: as named, else a file of the target's name and the time."""
+    from dlprof.store.naming import run_file_name
+
+    if output is not None:
+        return Path(output)
+    return Path(run_file_name(settings.target, datetime.now().astimezone()))
 
 
 def _resolved(

@@ -19,12 +19,7 @@ from dlprof.cli import streams
 from dlprof.cli.commands import OPTIONS_PANEL, Argument, Command, Option
 from dlprof.errors import UsageError
 from dlprof.settings import options as table
-from dlprof.settings.options import (
-    ELSEWHERE_PANEL,
-    ONE_CONFIGURATION,
-    SEARCH_SPACE,
-    option_named,
-)
+from dlprof.settings.options import ELSEWHERE_PANEL, ONE_CONFIGURATION, SEARCH_SPACE, option_named
 
 if TYPE_CHECKING:
     from dlprof.report.document import Document
