@@ -22,8 +22,7 @@ from dlprof.records import (
     TrialCost,
     Usage,
 )
-from dlprof.settings import SweepSettings
-from dlprof.settings.written import settings_to_json
+from dlprof.settings import SweepSettings, settings_to_json
 from dlprof.store.format import encode_line
 from dlprof.version import __version__
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
-import importlib
+import importlib.util
 import inspect
 import io
 import os
-import pickle
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,12 +35,6 @@ _Switch = bool | str | Sequence[bool]
 _Format = Literal["text", "html", "markdown", "csv", "parquet", "json", "perfetto"]
 _Parameters = ParamSpec("_Parameters")
 _Answer = TypeVar("_Answer")
-
-_PREDICTED = ("num_workers", "prefetch_factor", "pin_memory", "in_order", "sharing_strategy")
-"""Settings that a prediction may be asked for."""
-
-_LIMITS = ("max_workers", "max_ram", "max_shm", "ranks", "step_time")
-"""What a recommendation keeps to, beside the machine."""
 
 
 class SweepOptions(TypedDict, total=False):
@@ -189,18 +182,15 @@ def sweep(
     from dlprof.engine import run_sweep
     from dlprof.report.live import open_listener
     from dlprof.settings import by_key
-    from dlprof.store.naming import run_file_name
 
     settings, _, flags, pickled = _resolved(target, options)
-    if output is None:
-        if resume:
-            raise UsageError("resume needs the run file to continue", hint="Pass it as output.")
-        output = run_file_name(settings.target, datetime.now().astimezone())
+    if output is None and resume:
+        raise UsageError("resume needs the run file to continue", hint="Pass it as output.")
     given = {by_key()[key].field for key in flags}
     with open_listener(quiet=not progress, verbose=False) as listener:
         return run_sweep(
             settings,
-            output=Path(output),
+            output=_run_file(output, settings),
             listener=listener,
             resume=resume,
             force=force,
@@ -238,16 +228,12 @@ def profile(
     from dlprof.engine import run_profile
     from dlprof.engine.profile import for_one
     from dlprof.report.live import open_listener
-    from dlprof.store.naming import run_file_name
 
     settings, origins, _, pickled = _resolved(target, options)
     settings = for_one(settings, origins)
-    if output is None:
-        output = run_file_name(settings.target, datetime.now().astimezone())
+    path = _run_file(output, settings)
     with open_listener(quiet=not progress, verbose=False) as listener:
-        return run_profile(
-            settings, output=Path(output), listener=listener, force=force, pickled=pickled
-        )
+        return run_profile(settings, output=path, listener=listener, force=force, pickled=pickled)
 
 
 @_spelled(SweepOptions)
@@ -295,10 +281,10 @@ def check(
             "A live object can't be checked: the base's code doesn't have it",
             hint="Name what makes it, as in 'file.py:make_loader'.",
         )
-    from dlprof.settings.percent import confidence_of, fail_above_of
+    from dlprof.settings import parse_option
 
-    limit = fail_above_of(fail_above, "fail_above")
-    sure = confidence_of(confidence, "confidence")
+    limit = parse_option("fail_above", fail_above, "fail_above")
+    sure = parse_option("confidence", confidence, "confidence")
     if against is not None and baseline is not None:
         raise UsageError("against and baseline exclude each other", hint="Leave one of them out.")
     folder = Path.cwd() if directory is None else Path(directory)
@@ -318,6 +304,15 @@ def check(
         return check_baseline(advising, Path(baseline), listener=listener, cwd=folder)
 
 
+def _run_file(output: _Path | None, settings: SweepSettings) -> Path:
+    """Where the run goes: as named, else a file of the target's name and the time."""
+    from dlprof.store.naming import run_file_name
+
+    if output is not None:
+        return Path(output)
+    return Path(run_file_name(settings.target, datetime.now().astimezone()))
+
+
 def _resolved(
     target: object, options: SweepOptions, folder: Path | None = None
 ) -> tuple[SweepSettings, Mapping[str, str], Mapping[str, object], bytes | None]:
@@ -333,45 +328,37 @@ def _resolved(
 
 
 def _named(target: object) -> tuple[dict[str, str], bytes | None]:
-    """The option that names the target, and a live object as bytes for another process."""
-    if target is None:
-        return {}, None
-    if isinstance(target, str):
-        return {"target": target}, None
+    """The option that names the target, and a live object as bytes for another process.
+
+    By cloudpickle where it is installed: it also takes what is defined in a notebook.
+    """
+    if target is None or isinstance(target, str):
+        return {} if target is None else {"target": target}, None
+    import pickle
+
     kind = target if isinstance(target, type) else type(target)
     name = getattr(target, "__qualname__", kind.__qualname__)
     hint = "Put it into a module and pass 'file.py:name', or install cloudpickle."
+
+    class ByName(pickle.Pickler):
+        def reducer_override(self, obj: object) -> Any:
+            # By a name in __main__, which no child can import.
+            if isinstance(obj, type | FunctionType) and obj.__module__ == "__main__":
+                message = f"{obj.__qualname__} is defined in a script, not in a module"
+                raise UsageError(message, hint=hint)
+            return NotImplemented
+
+    file = io.BytesIO()
     try:
-        return {"target": f"<{name}>"}, _pickled(target)
-    except _InScriptError as error:
-        message = f"{error} is defined in a script, not in a module"
-        raise UsageError(message, hint=hint) from None
+        if importlib.util.find_spec("cloudpickle") is not None:
+            file.write(importlib.import_module("cloudpickle").dumps(target))
+        else:
+            ByName(file).dump(target)
+    except UsageError:
+        raise
     except Exception as error:
         raise UsageError(f"{name} can't be sent to another process: {error}", hint=hint) from error
-
-
-def _pickled(target: object) -> bytes:
-    """By cloudpickle where it is installed: it also takes what is defined in a notebook."""
-    try:
-        dumps: Callable[[object], bytes] = importlib.import_module("cloudpickle").dumps
-    except ImportError:
-        file = io.BytesIO()
-        _ByName(file).dump(target)
-        return file.getvalue()
-    return dumps(target)
-
-
-class _InScriptError(Exception):
-    """What a script defines is pickled by a name in ``__main__``, which no child can import."""
-
-
-class _ByName(pickle.Pickler):
-    """A pickler that refuses classes and functions of ``__main__``, and them alone."""
-
-    def reducer_override(self, obj: object) -> Any:
-        if isinstance(obj, type | FunctionType) and obj.__module__ == "__main__":
-            raise _InScriptError(obj.__qualname__)
-        return NotImplemented
+    return {"target": f"<{name}>"}, file.getvalue()
 
 
 def load_run(path: _Path) -> Run:
@@ -394,33 +381,22 @@ def recommend(run: Run | _Path, **options: Unpack[RecommendOptions]) -> Recommen
 
     Args:
         run: A run, or the path of its file.
-        options: See :class:`RecommendOptions`: limits, and where the settings are to be used.
-
-            - ``machine``: the name of a machine that dlprof knows, or the file of a profile.
-            - ``cores``: cores that all ranks may use together.
-            - ``assume_background``: cores that other processes keep busy.
-            - ``speed``: speed of a core relative to the measured machine's.
-            - ``ranks``: training processes that share the machine.
-            - ``step_time``: length of the training step to keep fed, in seconds or like ``"12ms"``.
-            - ``max_workers``: most workers of one rank's loader.
-            - ``max_ram``: most memory of all ranks' process trees, in bytes or like ``"16GiB"``.
-            - ``max_shm``: most shared memory of all ranks, likewise.
+        options: See :class:`RecommendOptions`: limits, and where the settings are to be used, as
+            ``dlprof recommend --help-all`` explains them.
 
     Raises:
         DlprofError: The run can't be read, has no figures, or nothing is within the limits.
     """
     from dlprof.advise.candidates import stored_limits
     from dlprof.advise.recommend import recommend as choose
-    from dlprof.settings.limits import asked_limits
+    from dlprof.settings.options import LIMITED, PLACE, fields_of
 
     measured, given = _loaded(run), dict[str, Any](options)
-    profile = _profile(given.get("machine"))
-    asked = asked_limits({key: given.get(key) for key in _LIMITS}) | _place(given)
+    asked = fields_of(given, *LIMITED, "step_time", *PLACE)
     return choose(
         measured,
         dataclasses.replace(stored_limits(measured.header.settings), **asked),
-        machine=None if profile is None else profile.to_machine(),
-        ghz=None if profile is None else profile.base_ghz,
+        **_profiled(given.get("machine")),
     )
 
 
@@ -466,31 +442,55 @@ def predict(
     Raises:
         DlprofError: The run can't be read or holds no calibration, or a value can't be used.
     """
+    asked = {**options, "max_wait": max_wait}
+    found: Forecast | Feed = ask_prediction(_loaded(run), asked, feed=feed)
+    return found
+
+
+def ask_prediction(run: Run, given: Mapping[str, Any], *, feed: bool, prefix: str = "") -> Any:
+    """What :func:`predict` answers.
+
+    Args:
+        run: The run.
+        given: The options, as far as they are given.
+        feed: What it takes to keep the step fed, instead of what configurations give.
+        prefix: What options begin with where they are named: ``--`` on the command line.
+
+    Raises:
+        DlprofError: As for :func:`predict`.
+    """
     from dlprof.advise.candidates import base_config, configs_of, wanted_configs
     from dlprof.advise.forecast import feed as fewest
     from dlprof.advise.forecast import forecast
     from dlprof.advise.thresholds import FED_WAIT_FRACTION
+    from dlprof.settings.options import PREDICTED, fields_of
 
-    if max_wait is not None and not feed:
-        raise UsageError("max_wait belongs to feed", hint="Give feed=True too, or leave it out.")
-    measured, given = _loaded(run), dict[str, Any](options)
-    read = {key: _read(key, given.pop(key, None)) for key in _PREDICTED}
-    axes = {key: values for key, values in read.items() if values is not None}
-    situation = _situation(measured, given)
+    def named(key: str) -> str:
+        return prefix + key.replace("_", "-") if prefix else key
+
+    axes = fields_of(given, *PREDICTED)
+    wait = fields_of(given, "max_wait")
+    if wait and not feed:
+        asked = named("feed") if prefix else "feed=True"
+        raise UsageError(
+            f"{named('max_wait')} belongs to {named('feed')}",
+            hint=f"Give {asked} too, or leave it out.",
+        )
+    situation = _situation(run, given)
     if not feed:
-        return forecast(measured, wanted_configs(measured, situation, axes), situation)
-    for name in ("num_workers", "prefetch_factor"):
-        if name in axes:
-            raise UsageError(f"feed finds {name} by itself", hint=f"Leave {name} out.")
-    base, *more = configs_of(base_config(measured), axes)
+        return forecast(run, wanted_configs(run, situation, axes), situation)
+    for key in ("num_workers", "prefetch_factor"):
+        if key in axes:
+            raise UsageError(
+                f"{named('feed')} finds {key} by itself", hint=f"Leave {named(key)} out."
+            )
+    base, *more = configs_of(base_config(run), axes)
     if more:
         raise UsageError(
-            "feed takes one value of each setting", hint="Ask for each of them by itself."
+            f"{named('feed')} takes one value of each setting",
+            hint="Ask for each of them by itself.",
         )
-    wait = _read("max_wait", max_wait)
-    return fewest(
-        measured, situation, max_wait=FED_WAIT_FRACTION if wait is None else wait, base=base
-    )
+    return fewest(run, situation, max_wait=wait.get("max_wait", FED_WAIT_FRACTION), base=base)
 
 
 @_spelled()
@@ -572,20 +572,18 @@ def machine(
         DlprofError: The profile can't be read or written, or ``seconds`` is no time to watch for.
     """
     from dlprof.machine.overview import survey
-    from dlprof.machine.profiles import MachineProfile, save_profile
+    from dlprof.machine.profiles import MachineProfile, read_profile, save_profile
 
-    profile = _profile(machine)
-    if profile is not None:
+    if machine is not None:
         if seconds is not None or save is not None:
             raise UsageError(
                 f"{'seconds' if save is None else 'save'} and machine don't go together",
                 hint="A profile describes a machine that can't be watched from here.",
             )
-        return profile
+        return read_profile(Path(machine))
     overview = survey(1.0 if seconds is None else seconds)
     if save is not None:
-        seen = MachineProfile.of(overview.machine, datetime.now(UTC).date())
-        save_profile(Path(save), seen)
+        save_profile(Path(save), MachineProfile.of(overview.machine, datetime.now(UTC).date()))
     return overview
 
 
@@ -642,46 +640,28 @@ def _loaded(run: Run | _Path) -> Run:
     return run if isinstance(run, Run) else load_run(run)
 
 
-def _read(key: str, value: object | None) -> Any:
-    """The value of an option; ``None`` where it isn't given."""
-    from dlprof.settings import parse_option
-
-    return None if value is None else parse_option(key, value)
-
-
-def _profile(path: _Path | None) -> MachineProfile | None:
-    """What the file of a machine profile says; ``None`` without one."""
+def _profiled(path: _Path | None) -> dict[str, Any]:
+    """What is asked of a machine that a profile describes; nothing without one."""
     if path is None:
-        return None
+        return {}
     from dlprof.machine.profiles import read_profile
 
-    return read_profile(Path(path))
-
-
-def _place(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The cores that are asked for, as fields of ``Constraints``."""
-    return {
-        "cores": _read("cores", given.get("cores")),
-        "neighbours": _read("assume_background", given.get("assume_background")),
-        "speed": _read("speed", given.get("speed")),
-    }
+    profile = read_profile(Path(path))
+    return {"machine": profile.to_machine(), "ghz": profile.base_ghz}
 
 
 def _situation(run: Run, given: Mapping[str, Any]) -> Situation:
     """What :class:`PlaceOptions` and ``storage_limit`` ask of a run together."""
     from dlprof.advise.situation import Situation
     from dlprof.records import Constraints
+    from dlprof.settings.options import PLACE, fields_of
 
-    profile = _profile(given.get("machine"))
-    step = given.get("step_time")
+    asked = fields_of(given, "ranks", "step_time", *PLACE)
+    if "step_s" in asked:
+        asked["step_s"] = asked["step_s"] or 0.0  # none was asked for, and not: as it was measured
     return Situation.of(
         run,
-        Constraints(
-            ranks=_read("ranks", given.get("ranks")) or 1,
-            step_s=None if step is None else _read("step_time", step) or 0.0,
-            **_place(given),
-        ),
-        None if profile is None else profile.to_machine(),
-        ghz=None if profile is None else profile.base_ghz,
-        storage_bytes_per_s=_read("storage_limit", given.get("storage_limit")),
+        Constraints(**asked),
+        **_profiled(given.get("machine")),
+        **fields_of(given, "storage_limit"),
     )

@@ -23,6 +23,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+import click
+
 from dlprof.cli.app import program
 from dlprof.machine.profiles import CoreSpeedProfile, GpuProfile, MachineProfile
 from dlprof.records.findings import FindingCode
@@ -78,15 +80,12 @@ def command_table(name: str) -> str:
     """
     command: Any = program()
     for word in name.split():
-        command = command.commands[word]
+        command = command.get_command(click.Context(command), word)
     sections: dict[str, list[list[str]]] = {}
     for parameter in command.params:
         if getattr(parameter, "hidden", False):  # an option that is gone, and says so
             continue
-        title = getattr(parameter, "rich_help_panel", None) or "Options"
-        if parameter.param_type_name == "argument":
-            title = "Arguments"
-        sections.setdefault(title, []).append(_option_row(name, parameter))
+        sections.setdefault(parameter.panel, []).append(_option_row(name, parameter))
     head = ("option", "takes", "default", "what it does")
     return "\n".join(f"### {title}\n\n{_table(head, rows)}" for title, rows in sections.items())
 

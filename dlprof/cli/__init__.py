@@ -22,7 +22,7 @@ def main() -> None:
     interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if interruptible:
         signal.signal(signal.SIGINT, _leave)
-    from dlprof.cli.entry import main as enter  # noqa: PLC0415 - with the signal taken care of
+    from dlprof.cli.entry import main as enter  # with the signal taken care of
 
     if interruptible:
         signal.signal(signal.SIGINT, signal.default_int_handler)

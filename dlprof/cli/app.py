@@ -1,97 +1,73 @@
-"""The Typer application: which commands there are, and the options of ``dlprof`` itself."""
+"""The program: which commands there are, and the options of ``dlprof`` itself."""
 
 from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Annotated
 
-import typer
-from typer.core import TyperGroup
+import click
 
 import dlprof
-from dlprof.cli.commands import Command, Group, ScriptCommand
+from dlprof.cli.commands import Group, answers
 
-COMMANDS: Mapping[str, type[Command | Group]] = MappingProxyType(
-    {
-        "sweep": Command,
-        "recommend": Command,
-        "predict": Command,
-        "profile": Command,
-        "run": ScriptCommand,
-        "compare": Command,
-        "check": Command,
-        "baseline": Group,
-        "report": Command,
-        "transfer": Command,
-        "machine": Command,
-        "doctor": Command,
-        "explain": Command,
-    }
+COMMANDS = (
+    *("sweep", "recommend", "predict", "profile", "run", "compare", "check", "baseline"),
+    *("report", "transfer", "machine", "doctor", "explain"),
 )
-"""In the order of the help. Each is what its module in ``dlprof.cli`` calls by the same name; a
-group is an application of its own, which its module calls ``app``."""
+"""In the order of the help. Each is what its module in ``dlprof.cli`` calls by the same name."""
+
+COMPLETES = "_DLPROF_COMPLETE"
+"""The variable by which a shell's completion asks, as Click names it."""
+
+
+class _Program(Group):
+    """Loads a command when it is meant: to load all takes longer than most of them run."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The commands' names."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """A command; ``None`` where there is none of that name."""
+        if cmd_name in COMMANDS and cmd_name not in self.commands:
+            module = importlib.import_module(f"dlprof.cli.{cmd_name}")
+            self.add_command(getattr(module, cmd_name))
+        return super().get_command(ctx, cmd_name)
 
 
 @functools.cache
-def program(only: str | None = None) -> TyperGroup:
-    """The parser of the command line.
-
-    Args:
-        only: The one command to load, where it is known which is meant: to load all takes longer
-            than most of them run.
-    """
-    app = typer.Typer(
-        name="dlprof",
-        cls=Group,
-        add_completion=True,
-        rich_markup_mode=None,
-        context_settings={"help_option_names": ["-h", "--help"]},
+def program() -> click.Group:
+    """The parser of the command line."""
+    return _Program(
+        "dlprof",
+        help="Find out which DataLoader settings are fast on this machine, and why.\n\n"
+        "Start with: dlprof sweep",
+        invoke_without_command=True,
+        callback=_dlprof_itself,
+        params=[
+            answers(
+                "Show the version and exit.",
+                lambda _: f"dlprof {dlprof.__version__}",
+                *("-V", "--version"),
+            ),
+            answers(
+                "Install completion for the current shell.",
+                lambda _: importlib.import_module("dlprof.cli.completion").install(),
+                "--install-completion",
+                panel="Completion",
+            ),
+            answers(
+                "Show completion for the current shell, to copy it or customize the installation.",
+                lambda _: importlib.import_module("dlprof.cli.completion").script(),
+                "--show-completion",
+                panel="Completion",
+            ),
+        ],
     )
-    app.callback(invoke_without_command=True)(_dlprof_itself)
-    for name in COMMANDS if only is None else (only,):
-        _add(app, name)
-    made = typer.main.get_command(app)
-    if not isinstance(made, TyperGroup):
-        raise TypeError("the program has commands")
-    return made
 
 
-def _add(app: typer.Typer, name: str) -> None:
-    module = importlib.import_module(f"dlprof.cli.{name}")
-    kind = COMMANDS[name]
-    if issubclass(kind, Command):
-        app.command(cls=kind)(getattr(module, name))
-    else:
-        app.add_typer(module.app, name=name)
-
-
-def _show_version(wanted: bool) -> None:  # noqa: FBT001 - Typer hands an option's value to its callback by position
-    if wanted:
-        typer.echo(f"dlprof {dlprof.__version__}")
-        raise typer.Exit
-
-
-def _dlprof_itself(
-    context: typer.Context,
-    *,
-    version: Annotated[
-        bool,
-        typer.Option(
-            "-V",
-            "--version",
-            help="Show the version and exit.",
-            is_eager=True,
-            callback=_show_version,
-        ),
-    ] = False,
-) -> None:
-    """Find out which DataLoader settings are fast on this machine, and why.
-
-    Start with: dlprof sweep
-    """
-    del version  # its callback has answered before this runs
+def _dlprof_itself() -> None:
+    context = click.get_current_context()
     if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+        click.echo(context.get_help())

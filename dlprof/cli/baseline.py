@@ -1,83 +1,92 @@
 """``dlprof baseline``: the stored history that ``dlprof check --baseline`` reads."""
-# ruff: noqa: PLC0415 - imported when the command runs, so that --help answers at once
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from dlprof.cli import check_options, options, streams
-from dlprof.cli.commands import Command, Group
+from dlprof.cli import options, streams
+from dlprof.cli.check import BUDGET
+from dlprof.cli.commands import Group
 from dlprof.cli.measuring import resolve, signals_while_measuring
 from dlprof.errors import FileError, UsageError
+from dlprof.settings.options import SWEPT
+from dlprof.units import counted
 
 if TYPE_CHECKING:
     from dlprof.records.gate import BaselineEntry, CheckReport
 
-app = typer.Typer(cls=Group, rich_markup_mode=None)
+baseline = Group("baseline", kind="CI", help="Keep the history that check --baseline reads.")
 
 _GIVE_DOCUMENT = "Give a document that dlprof check --json printed."
-File = Annotated[Path, typer.Argument(metavar="FILE", help="The baseline, JSON lines.")]
+_FILE: Any = options.argument("FILE", "The baseline, JSON lines.")
 
 
-@app.callback()
-def baseline() -> None:
-    """Keep the history that dlprof check --baseline reads."""
-
-
-@app.command(cls=Command)
-@options.takes(*options.LOADED, *options.SWEPT, check_options.BUDGET, "seed", "timeout", once=True)
+@options.command(
+    *options.LOADED,
+    *SWEPT,
+    BUDGET,
+    *("seed", "timeout"),
+    once=True,
+    short=("--from", "--num-workers", "--budget", "--arg", "--json"),
+    examples=("dlprof baseline update loading.jsonl my_data.py:make_loader",),
+)
 def update(
-    given: options.Given,
-    file: File,
+    asked: options.Asked,
     *,
-    document: Annotated[
-        Path | None,
-        typer.Option(
-            "--from",
-            metavar="DOCUMENT",
-            help="Take the run that this JSON document of dlprof check holds; measure nothing.",
-        ),
-    ] = None,
-    config: options.ConfigFile = None,
-    as_json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    file: Path = _FILE,
+    document: Path | None = options.option(
+        "--from",
+        metavar="DOCUMENT",
+        text="Take the run that this JSON document of dlprof check holds; measure nothing.",
+    ),
+    config: Path | None = options.CONFIG,
 ) -> None:
-    """Measure a target and add the run to a baseline, which is created where there is none.
+    """Measure a target and add the run to a baseline.
 
-    A run is compared with others of the same target, settings, kind of machine and versions.
+    The baseline is created where there is none. A run is compared with others of the same target,
+    settings, kind of machine and versions.
     """
-    del verbose  # the program's way out looks for it, where a fault asks for a traceback
-    if document is not None and given:
+    if document is not None and asked.given:
         raise UsageError(
-            f"--from measures nothing, so {min(given)} has no use",
+            f"--from measures nothing, so {min(asked.given)} has no use",
             hint="Leave one of them out.",
         )
     from dlprof.engine.baselines import read_baseline, record_entry
     from dlprof.files import replaceable
+    from dlprof.store.codec import to_json
 
     replaceable(file)  # before time is spent
     read_baseline(file)
-    entries = _measured(given, config, quiet=quiet) if document is None else _taken(document)
-    counts = [record_entry(file, entry) for entry in entries]
-    _tell(file, entries, counts, as_json=as_json, quiet=quiet)
+    if document is None:
+        from dlprof.engine.checking.history import measure_run
+        from dlprof.engine.checking.settings import for_check
+        from dlprof.report.gate.live import open_check_listener
+
+        settings = for_check(*resolve(asked.given, config))
+        with signals_while_measuring(), open_check_listener(quiet=asked.quiet) as listener:
+            entries = [measure_run(settings, listener=listener).entry]
+    else:
+        entries = _taken(document)
+    counts = [(entry, record_entry(file, entry)) for entry in entries]
+    if asked.as_json:
+        added = [{"entry": entry, "comparable_runs": count} for entry, count in counts]
+        written = {"schema_version": 1, "file": str(file), "added": added}
+        streams.write_result(json.dumps(to_json(written), allow_nan=False, indent=2))
+        return
+    for entry, count in () if asked.quiet else counts:
+        kept = counted(count, "run")
+        streams.write_result(f"{file}: {kept} of {entry.key.target} on this kind of machine")
 
 
-@app.command(cls=Command)
-def show(
-    file: File,
-    *,
-    as_json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-) -> None:
-    """Show the runs of a baseline, by what they can be compared with. Measures nothing."""
-    del quiet  # taken as by every command; there is no progress to hide
+@options.command(short=("--json",), examples=("dlprof baseline show loading.jsonl",))
+def show(asked: options.Asked, *, file: Path = _FILE) -> None:
+    """Show the runs of a baseline.
+
+    By what they can be compared with. Measures nothing.
+    """
     from dlprof.engine.baselines import read_baseline
     from dlprof.report.gate.baseline import baseline_document, baseline_report
 
@@ -86,23 +95,9 @@ def show(
             f"There is no baseline {file}", hint="Record a run with dlprof baseline update."
         )
     history = read_baseline(file)
-    if as_json:
-        streams.write_result(baseline_document(str(file), history))
-    else:
-        streams.print_result(baseline_report(str(file), history), verbose=verbose)
-
-
-def _measured(
-    given: Mapping[str, object], config: Path | None, *, quiet: bool
-) -> list[BaselineEntry]:
-    """One run, measured now."""
-    from dlprof.engine.checking.history import measure_run
-    from dlprof.engine.checking.settings import for_check
-    from dlprof.report.gate.live import open_check_listener
-
-    settings = for_check(*resolve(given, config))
-    with signals_while_measuring(), open_check_listener(quiet=quiet) as listener:
-        return [measure_run(settings, listener=listener).entry]
+    asked.show(
+        lambda: baseline_document(str(file), history), lambda: baseline_report(str(file), history)
+    )
 
 
 def _taken(document: Path) -> list[BaselineEntry]:
@@ -114,20 +109,19 @@ def _taken(document: Path) -> list[BaselineEntry]:
             f"{document} holds no run that a baseline could keep",
             hint="Measure one: dlprof baseline update FILE TARGET.",
         )
-    for doubt in _doubts(check):
-        typer.echo(f"dlprof: warning: {document} {doubt}", err=True)
-    return entries
-
-
-def _doubts(check: CheckReport) -> Iterator[str]:
-    """Why a check's run may not be one to measure later ones by."""
+    doubts = []
     if check.state == "fail" and not check.override:
-        yield (
+        doubts.append(
             "holds a check that failed: its run widens what later ones may take, so that they may "
             "not fail."
         )
     if check.change.note:
-        yield f"was measured {check.change.note}, so which code its run was of is not known."
+        doubts.append(
+            f"was measured {check.change.note}, so which code its run was of is not known."
+        )
+    for doubt in doubts:
+        sys.stderr.write(f"dlprof: warning: {document} {doubt}\n")
+    return entries
 
 
 def _read(document: Path) -> CheckReport:
@@ -151,25 +145,5 @@ def _read(document: Path) -> CheckReport:
     return read_check(text, str(document))
 
 
-def _tell(
-    file: Path,
-    entries: Iterable[BaselineEntry],
-    counts: Iterable[int],
-    *,
-    as_json: bool,
-    quiet: bool,
-) -> None:
-    """What was added."""
-    from dlprof.store.codec import to_json
-
-    if as_json:
-        runs = [
-            {"entry": entry, "comparable_runs": count}
-            for entry, count in zip(entries, counts, strict=True)
-        ]
-        document = {"schema_version": 1, "file": str(file), "added": runs}
-        streams.write_result(json.dumps(to_json(document), allow_nan=False, indent=2))
-    elif not quiet:
-        for entry, count in zip(entries, counts, strict=True):
-            kept = f"{count} run{'' if count == 1 else 's'}"
-            streams.write_result(f"{file}: {kept} of {entry.key.target} on this kind of machine")
+baseline.add_command(update)
+baseline.add_command(show)

@@ -1,142 +1,234 @@
 """``dlprof check``: did data loading get slower?"""
-# ruff: noqa: PLC0415 - imported when the command runs, so that --help answers at once
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
-from typing import TYPE_CHECKING, Any, Literal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from dlprof.cli import (
-    check_kinds,
-    check_options,
-    checked,
-    faults,
-    options,
-    streams,
-)
+from dlprof.cli import faults, options
 from dlprof.cli.measuring import resolve, signals_while_measuring
-from dlprof.errors import ExitCode, UsageError
-from dlprof.units import quoted
+from dlprof.errors import ExitCode, FileError, UsageError
+from dlprof.settings.options import CHECKED, SWEPT, parse_option
 
 if TYPE_CHECKING:
-    from dlprof.records.gate import Design
+    from dlprof.records.gate import CheckReport
+
+BUDGET = options.varied("budget", text="How long it may take in all.", default="60s")
+
+_COMPARED = "Comparison"
 
 
-@options.takes(*options.LOADED, *options.SWEPT, check_options.BUDGET, "seed", "timeout", once=True)
-def check(  # noqa: PLR0913 - a command has as many parameters as it has options
-    given: options.Given,
+def _file(*flags: str, text: str) -> Any:
+    return options.option(*flags, metavar="FILE", text=text, panel="Files for CI")
+
+
+@options.command(
+    *options.LOADED,
+    *SWEPT,
+    BUDGET,
+    *("seed", "timeout", *CHECKED),
+    once=True,
+    screen=("as_json", "brief", "quiet", "verbose"),
+    kind="CI",
+    short=(
+        *("--against", "--baseline", "--num-workers", "--budget", "--fail-above"),
+        *("--inconclusive", "--allow-regression", "--output", "--junit", "--json"),
+    ),
+    examples=(
+        "dlprof check my_data.py:make_loader --against main",
+        "dlprof check --self-test",
+    ),
+)
+def check(  # noqa: PLR0913 - a command has as many parameters as it has options of its own
+    asked: options.Asked,
     *,
-    against: check_options.Against = None,
-    against_python: check_options.AgainstPython = None,
-    baseline: check_options.Baseline = None,
-    self_test: check_options.SelfTest = False,
-    fail_above: check_options.FailAbove = None,
-    confidence: check_options.Confidence = None,
-    inconclusive: check_options.Inconclusive = None,
-    regression: check_options.Regression = None,
-    design: check_options.DesignOption = None,
-    allow_regression: check_options.AllowRegression = None,
-    config: options.ConfigFile = None,
-    output: check_options.Document = None,
-    junit: check_options.Junit = None,
-    markdown: check_options.Markdown = None,
-    bencher: check_options.Bencher = None,
-    benchmark_action: check_options.BenchmarkAction = None,
-    openmetrics: check_options.OpenMetrics = None,
-    as_json: options.Json = False,
-    brief: options.Brief = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    against: str | None = options.option(
+        "--against",
+        metavar="REF",
+        text="A git ref or a directory. Default: the merge base with the upstream's default "
+        "branch, or with the one that the pull request goes to.",
+        panel=_COMPARED,
+    ),
+    against_python: str | None = options.option(
+        "--against-python",
+        metavar="PATH",
+        text="Another environment's python: did its packages load faster?",
+        panel=_COMPARED,
+    ),
+    baseline: Path | None = options.option(
+        "--baseline",
+        metavar="FILE",
+        text="Compare with the stored history of dlprof baseline; it only warns, unless "
+        "--regression fail is given.",
+        panel=_COMPARED,
+    ),
+    self_test: bool = options.option(
+        "--self-test",
+        text="Compare the code with itself, then with itself made slower: what a verdict takes on "
+        "this machine, and how long does it take?",
+        panel=_COMPARED,
+    ),
+    config: Path | None = options.CONFIG,
+    output: Path | None = _file(
+        *("-o", "--output"), text="The JSON document; a page where FILE ends in .html."
+    ),
+    junit: Path | None = _file("--junit", text="JUnit XML."),
+    markdown: Path | None = _file("--markdown", text="A Markdown comment."),
+    bencher: Path | None = _file("--bencher", text="Bencher's BMF."),
+    benchmark_action: Path | None = _file(
+        "--benchmark-action", text="customSmallerIsBetter of github-action-benchmark."
+    ),
+    openmetrics: Path | None = _file("--openmetrics", text="OpenMetrics text."),
 ) -> None:
-    """Say whether data loading got slower than in another version of the code.
+    """Fail CI if data loading got slower.
 
-    Measures both versions interleaved until the verdict is certain. Exit code 3 is a regression, 0
-    is none. With --baseline it measures one, and compares it with earlier runs on this machine.
+    Measures two versions of the code interleaved until the verdict is certain. Exit code 3 is a
+    regression, 0 is none. With --baseline it measures one, and compares it with earlier runs on
+    this machine.
     """
-    streams.check_brief(brief=brief, as_json=as_json)
     files = {
-        "html" if checked.is_page(output) else "json": output,
+        "html" if is_page(output) else "json": output,
         "junit": junit,
         "markdown": markdown,
         "bencher": bencher,
         "benchmark_action": benchmark_action,
         "openmetrics": openmetrics,
     }
-    fails = _choice("--inconclusive", inconclusive, ("warn", "fail")) == "fail"
-    fail_or_warn = ("fail", "warn") if baseline is None else ("warn", "fail")
-    warns = _choice("--regression", regression, fail_or_warn) == "warn"
+    swept = {key: text for key, text in asked.given.items() if key not in CHECKED}
+    rule = {key: parse_option(key, asked.given[key]) for key in CHECKED if key in asked.given}
+    fails = rule.get("inconclusive") == "fail"
+    warns = rule.get("regression", "fail" if baseline is None else "warn") == "warn"
     for flag, other in (("--against", against), ("--against-python", against_python)):
-        check_kinds.refuse_two({flag: other, "--baseline": baseline, "--self-test": self_test})
+        _refuse_two({flag: other, "--baseline": baseline, "--self-test": self_test})
     for name, path in files.items():
-        check_kinds.refuse_two({"--self-test": self_test, checked.FLAGS[name]: path})
-    checked.refuse_unwritable(files)
+        flag = "-o" if path is output else f"--{name.replace('_', '-')}"
+        _refuse_two({"--self-test": self_test, flag: path})
+    refuse_unwritable(files)
     from dlprof.engine.checking.settings import for_check
-    from dlprof.gate import exit_code
     from dlprof.report.gate.live import open_check_listener
 
     settings = for_check(
-        *resolve(given, config),
+        *resolve(swept, config),
         against=against,
         against_python=against_python,
-        override=_reason(allow_regression),
-        design=_design(design),
-        **_shares(fail_above, confidence),
+        override=rule.get("allow_regression", ""),
+        **{key: rule[key] for key in ("fail_above", "confidence", "design") if key in rule},
     )
-    if self_test:
-        from dlprof.engine.checking.self_test import run_self_test
+    with signals_while_measuring(), open_check_listener(quiet=asked.quiet) as listener:
+        if self_test:
+            from dlprof.engine.checking.self_test import run_self_test
 
-        with signals_while_measuring(), open_check_listener(quiet=quiet) as listener:
             test = run_self_test(settings, listener=listener)
-        check_kinds.show_self_test(test, as_json=as_json, verbose=verbose)
-        raise typer.Exit(check_kinds.self_test_code(test, fail_inconclusive=fails))
-    settings = dataclasses.replace(settings, warn_only=warns)
-    run = check_kinds.checker(baseline)
-    with signals_while_measuring(), open_check_listener(quiet=quiet) as listener:
-        report = run(settings, listener)
+        else:
+            settings = dataclasses.replace(settings, warn_only=warns)
+            if baseline is None:
+                from dlprof.engine.check import run_check
+
+                report = run_check(settings, listener=listener)
+            else:
+                from dlprof.engine.checking.history import check_baseline
+
+                report = check_baseline(settings, baseline, listener=listener)
+    if self_test:
+        from dlprof.report.gate.self_test import self_test_document, self_test_report
+
+        asked.show(lambda: self_test_document(test), lambda: self_test_report(test))
+        # A machine that can't be trusted is no fault of the code.
+        untrusted = fails and not test.trusted
+        raise click.exceptions.Exit(ExitCode.INCONCLUSIVE if untrusted else ExitCode.OK)
+    from dlprof.gate import exit_code
+    from dlprof.report.gate.check import check_document, check_report
+
     code = exit_code(report, fail_inconclusive=fails)
-    unwritten = checked.write_files(report, files)
-    checked.tell_github(report, os.environ, fails=code is not ExitCode.OK)
-    checked.show(report, as_json=as_json, brief=brief, verbose=verbose)
-    for fault in unwritten:  # the verdict was dearer than the files: it is told all the same
-        faults.show(faults.describe(fault, verbose=False), as_json=False)
+    unwritten = write_files(report, files)
+    tell_github(report, os.environ, fails=code is not ExitCode.OK)
+    asked.show(lambda: check_document(report), lambda: check_report(report))
+    for fault in unwritten:  # the verdict was expensive: it is shown all the same
+        faults.show(fault, as_json=False)
         code = code or fault.exit_code
-    raise typer.Exit(code)
+    raise click.exceptions.Exit(code)
 
 
-def _choice(flag: str, given: str | None, choices: tuple[str, ...]) -> str:
-    """What was chosen; the first where nothing was."""
-    if given is not None and given not in choices:
+def _refuse_two(given: Mapping[str, object]) -> None:
+    """Refuse more than one of several options that exclude each other, by their flags."""
+    flags = [flag for flag, value in given.items() if value]
+    if len(flags) > 1:
         raise UsageError(
-            f"{flag}: {quoted(given)} is no choice", hint=f"Give {' or '.join(choices)}."
+            f"{flags[0]} and {flags[1]} exclude each other", hint="Leave one of the two out."
         )
-    return given or choices[0]
 
 
-def _design(given: str | None) -> Design:
-    chosen: Literal["abba", "duet"] = "abba"
-    if _choice("--design", given, ("abba", "duet")) == "duet":
-        chosen = "duet"
-    return chosen
+def is_page(output: Path | None) -> bool:
+    """Whether the file that ``-o`` names is a page, by its suffix, and no JSON document."""
+    return output is not None and output.suffix.lower() in {".html", ".htm"}
 
 
-def _reason(given: str | None) -> str:
-    if given is not None and not given.strip():
-        raise UsageError(
-            "--allow-regression has no reason", hint="Say why loading may get slower; it is kept."
-        )
-    return given or ""
+def refuse_unwritable(files: Mapping[str, Path | None]) -> None:
+    """Refuse files that can't be put where they are to go, before time is spent.
+
+    Args:
+        files: Paths by format; ``None`` isn't asked for.
+
+    Raises:
+        FileError: Says which.
+    """
+    from dlprof.files import replaceable
+
+    for path in filter(None, files.values()):
+        replaceable(path)
 
 
-def _shares(fail_above: str | None, confidence: str | None) -> dict[str, Any]:
-    """The limit and the confidence, as far as they were given."""
-    from dlprof.settings.percent import confidence_of, fail_above_of
+def write_files(check: CheckReport, files: Mapping[str, Path | None]) -> list[FileError]:
+    """Write what was asked for; files that are there are replaced.
 
-    found: dict[str, Any] = {}
-    if fail_above is not None:
-        found["fail_above"] = fail_above_of(fail_above, "--fail-above")
-    if confidence is not None:
-        found["confidence"] = confidence_of(confidence, "--confidence")
-    return found
+    Returns:
+        Why files could not be written; the others are there all the same.
+    """
+    from dlprof.files import replace_file
+    from dlprof.report.gate.files import RENDERERS
+
+    faults = []
+    for written_as, path in files.items():
+        if path is None:
+            continue
+        try:
+            # Lone surrogates, which a file name may bring, have no bytes of their own.
+            replace_file(path, RENDERERS[written_as](check).encode("utf-8", errors="replace"))
+        except FileError as fault:
+            faults.append(fault)
+    return faults
+
+
+def tell_github(check: CheckReport, environ: Mapping[str, str], *, fails: bool) -> None:
+    """Write what GitHub Actions reads, where the variables name its files.
+
+    A file that can't be written changes nothing of the verdict.
+
+    Args:
+        check: The check.
+        environ: The environment.
+        fails: Whether the check fails the job.
+    """
+    from dlprof.report.gate.github import render_annotation, render_outputs
+    from dlprof.report.gate.markdown import render_summary
+
+    for name, render in (
+        ("GITHUB_STEP_SUMMARY", render_summary),
+        ("GITHUB_OUTPUT", render_outputs),
+    ):
+        if environ.get(name):
+            with contextlib.suppress(OSError), Path(environ[name]).open("ab") as file:
+                file.write(render(check).encode("utf-8", errors="replace"))
+    annotation = render_annotation(check, fails=fails)
+    if annotation and environ.get("GITHUB_ACTIONS") == "true":
+        with contextlib.suppress(OSError):
+            # The runner reads both streams, and stdout belongs to the result.
+            sys.stderr.write(annotation + "\n")
+            sys.stderr.flush()

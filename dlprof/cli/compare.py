@@ -1,78 +1,65 @@
 """``dlprof compare``: why one run is faster than another."""
-# ruff: noqa: PLC0415 - imported when the command runs, so that --help answers at once
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from dlprof.cli import options, streams
+from dlprof.errors import UsageError
+from dlprof.units import parse_ints, quoted
 
 
-def compare(  # noqa: PLR0913 - a command has as many parameters as it has options
-    a: Annotated[Path, typer.Argument(metavar="A", help="A run file.")],
-    b: Annotated[Path, typer.Argument(metavar="B", help="The other; rates are B over A.")],
+@options.command(
+    kind="Ask a saved run",
+    short=("--num-workers", "--best", "--output", "--json", "--verbose"),
+    examples=(
+        "dlprof compare laptop.dlprof.jsonl server.dlprof.jsonl",
+        "dlprof compare laptop.dlprof.jsonl server.dlprof.jsonl -o compared.html",
+    ),
+)
+def compare(
+    asked: options.Asked,
     *,
-    workers: Annotated[
-        str | None,
-        typer.Option(
-            "--num-workers",
-            metavar="N",
-            help="Compare only configurations of N workers. Default: the fastest over both runs.",
-        ),
-    ] = None,
-    best: Annotated[
-        bool,
-        typer.Option(
-            "--best", help="Compare the fastest of each run, also where they share settings."
-        ),
-    ] = False,
-    output: options.Written = None,
-    force: options.Replace = False,
-    as_json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    a: Path = options.argument("A", "A run file."),
+    b: Path = options.argument("B", "The other; rates are B over A."),
+    workers: str | None = options.option(
+        "--num-workers",
+        metavar="N",
+        text="Compare only configurations of N workers. Default: the fastest over both runs.",
+    ),
+    best: bool = options.option(
+        "--best", text="Compare the fastest of each run, also where they share settings."
+    ),
+    output: Path | None = options.WRITTEN,
+    force: bool = options.REPLACE,
 ) -> None:
-    """Say why one run is faster than another: two machines, two commits, two settings.
+    """Explain why one run is faster than another.
 
-    Splits the difference into parts that add up, each with its evidence. Measures nothing.
+    Two machines, two commits, two settings: splits the difference into parts that add up, each with
+    its evidence. Measures nothing.
     """
-    from dlprof.advise.compare import compare as split
+    from dlprof import api
     from dlprof.report.compare import compare_document, comparison_report
     from dlprof.report.export.formats import READ, check_output, format_for
-    from dlprof.store import read_run
+    from dlprof.report.screen import written
 
-    asked = "json" if as_json else None
-    written_as = format_for(asked, output, prefix="--", formats=(*READ, "json"))
+    written_as = format_for(
+        "json" if asked.as_json else None, output, prefix="--", formats=(*READ, "json")
+    )
     if output is not None:
         for run in (a, b):
             check_output(output, run, force=force, prefix="--")
-    number = None if workers is None else _one_number(workers)
-    comparison = split(read_run(a), read_run(b), num_workers=number, best=best)
-    if output is None and not as_json:
-        streams.print_result(comparison_report(comparison), verbose=verbose)
+    numbers = [None] if workers is None else parse_ints(workers)
+    if len(numbers) != 1:
+        raise UsageError(
+            f"--num-workers: {quoted(workers)} is more than one number", hint="Give one, such as 4."
+        )
+    comparison = api.compare(a, b, num_workers=numbers[0], best=best)
+    if output is None:
+        asked.show(lambda: compare_document(comparison), lambda: comparison_report(comparison))
         return
     if written_as == "json":
         text = compare_document(comparison) + "\n"
     else:
-        from dlprof.report.screen import written
-
         text = written(comparison_report(comparison), written_as)
-    if output is None:
-        streams.write_result(text)
-    else:
-        streams.write_file(output, text.encode("utf-8", errors="replace"), quiet=quiet)
-
-
-def _one_number(text: str) -> int:
-    from dlprof.errors import UsageError
-    from dlprof.units import parse_ints, quoted
-
-    numbers = parse_ints(text)
-    if len(numbers) != 1:
-        raise UsageError(
-            f"--num-workers: {quoted(text)} is more than one number", hint="Give one, such as 4."
-        )
-    return numbers[0]
+    streams.write_file(output, text, quiet=asked.quiet)

@@ -11,17 +11,12 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import typer
-from typer.core import TyperGroup
+import click
 
 from dlprof.cli import faults, streams
-from dlprof.cli.app import COMMANDS, program
+from dlprof.cli.app import COMPLETES, program
 from dlprof.errors import ExitCode
-
-_COMPLETES = "_DLPROF_COMPLETE"
-"""The variable by which a shell's completion asks, as Typer names it."""
 
 
 def main() -> None:
@@ -55,9 +50,18 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         The exit code, one of ``dlprof.errors.ExitCode``.
     """
     try:
-        if _COMPLETES in environ:  # a shell asks what could come next
-            program()(prog_name="dlprof")
-        code = _invoke(list(arguments))
+        if environ.get(COMPLETES):  # a shell asks what could come next
+            from dlprof.cli import completion  # rarely wanted
+
+            return completion.answer(environ[COMPLETES])
+        command = program()
+        try:
+            # Click's own way in ends some faults with 1.
+            with command.make_context("dlprof", list(arguments)) as context:
+                command.invoke(context)
+            code = 0
+        except click.exceptions.Exit as request:
+            code = request.exit_code
         streams.flush_stdout()
     except BrokenPipeError:
         # Whoever read stdout has seen enough; that is no fault of the command.
@@ -65,9 +69,11 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
         return ExitCode.OK
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the one place that maps them all
         with _deaf_to_interrupts():
-            fault = faults.describe(error, verbose=_wants_tracebacks(arguments, environ))
+            flags = _flags(arguments)
+            verbose = bool(environ.get("DLPROF_DEBUG") or flags & {"-v", "--verbose"})
+            fault = faults.describe(error, verbose=verbose)
             with contextlib.suppress(OSError):
-                faults.show(fault, as_json=_has_flag(arguments, "--json"))
+                faults.show(fault, as_json="--json" in flags, verbose=verbose)
         return fault.exit_code
     return code
 
@@ -86,48 +92,27 @@ def _deaf_to_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _invoke(arguments: list[str]) -> int:
-    """Parse and run, without Typer's own handling of faults, which ends some of them with 1."""
-    first = next(iter(arguments), None)
-    command = program(first if first in COMMANDS else None)
-    try:
-        with command.make_context("dlprof", arguments) as context:
-            command.invoke(context)
-    except typer.Exit as request:
-        return request.exit_code
-    return ExitCode.OK
-
-
-def _has_flag(arguments: Sequence[str], *names: str) -> bool:
-    """Whether a flag stands among the arguments, known even where they could not be parsed."""
-    taking_values = _options_with_values()
+def _flags(arguments: Sequence[str]) -> set[str]:
+    """The words that may be flags, known even where the arguments could not be parsed."""
+    taking_values = set(_options_with_values(program()))
+    found: set[str] = set()
     before = ""
     for word in arguments:
-        if word in names:
-            return True
         if word == "--" and before not in taking_values:
-            return False
+            break
+        found.add(word)
         before = word
-    return False
+    return found
 
 
-def _options_with_values() -> frozenset[str]:
+def _options_with_values(group: click.Group) -> Iterator[str]:
     """Every option that takes the word behind it, whatever that looks like."""
-    return frozenset(
-        name
-        for parameter in _parameters(program())
-        if parameter.param_type_name == "option" and not getattr(parameter, "is_flag", False)
-        for name in parameter.opts
-    )
-
-
-def _parameters(group: TyperGroup) -> Iterator[Any]:
-    """The parameters of all commands, those of groups of commands among them."""
-    for command in group.commands.values():
-        yield from command.params
-        if isinstance(command, TyperGroup):
-            yield from _parameters(command)
-
-
-def _wants_tracebacks(arguments: Sequence[str], environ: Mapping[str, str]) -> bool:
-    return bool(environ.get("DLPROF_DEBUG")) or _has_flag(arguments, "-v", "--verbose")
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from _options_with_values(command)
+        elif command is not None:
+            for each in command.params:
+                if isinstance(each, click.Option) and not each.is_flag:
+                    yield from each.opts

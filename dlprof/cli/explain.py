@@ -1,35 +1,27 @@
 """``dlprof explain``: what a finding means, and how it is fixed."""
-# ruff: noqa: PLC0415 - imported when the command runs, so that --help answers at once
 
 from __future__ import annotations
-
-from typing import Annotated
-
-import typer
 
 from dlprof.cli import options, streams
 
 
+@options.command(
+    kind="Machine", short=("--json",), examples=("dlprof explain fetch.io", "dlprof explain")
+)
 def explain(
-    code: Annotated[
-        str | None,
-        typer.Argument(metavar="CODE", help="A finding's code, such as fetch.io. Default: all."),
-    ] = None,
+    asked: options.Asked,
     *,
-    as_json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    code: str | None = options.argument(
+        "CODE", "A finding's code, such as fetch.io. Default: all.", required=False
+    ),
 ) -> None:
-    """Explain a finding: what it means, how dlprof detects it, and how to fix it.
+    """Explain a finding and its fix.
 
     Without CODE it lists all of them.
     """
-    del quiet, verbose  # taken as by every command; there is no progress to hide or lengthen
     from dlprof.report import explain as pages
 
-    if as_json:
-        streams.write_result(pages.codes_document() if code is None else pages.page_document(code))
-    elif code is None:
-        streams.print_result(pages.codes_report())
+    if code is None:
+        asked.show(pages.codes_document, pages.codes_report)
     else:
-        streams.write_result(pages.page_of(code))
+        streams.write_result(pages.page_document(code) if asked.as_json else pages.page_of(code))

@@ -1,5 +1,4 @@
 """What commands that measure have in common: options to settings, the run file's path, signals."""
-# ruff: noqa: PLC0415 - imported when the command runs, so that --help answers at once
 
 from __future__ import annotations
 
@@ -12,9 +11,12 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from dlprof.errors import ExitCode, UsageError
+import click
+
+from dlprof.errors import ExitCode, InterruptedSweepError, UsageError
 
 if TYPE_CHECKING:
+    from dlprof.records import Run
     from dlprof.settings import SweepSettings
 
 _ENDING = (signal.SIGINT, signal.SIGTERM)
@@ -50,6 +52,18 @@ def run_path(output: Path | None, target: str, *, resume: bool = False) -> Path:
     from dlprof.store.naming import run_file_name
 
     return Path(run_file_name(target, datetime.now().astimezone()))
+
+
+def leave_interrupted(run: Run, message: str, *, hint: str, as_json: bool) -> None:
+    """End the command where the run was interrupted; a document has said why.
+
+    Raises:
+        InterruptedSweepError: With the message and the hint.
+    """
+    if run.end is not None and run.end.reason == "interrupted":
+        if as_json:
+            raise click.exceptions.Exit(ExitCode.INTERRUPTED)
+        raise InterruptedSweepError(message, hint=hint)
 
 
 @contextlib.contextmanager

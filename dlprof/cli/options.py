@@ -1,163 +1,208 @@
-"""The options that commands share: those of the table of settings, and those of the screen.
+"""How commands are declared: options of the table of settings, options of their own, the screen.
 
-Values are raw texts: ``dlprof.settings`` gives them meaning and a sentence for each fault, the
-same for a flag, an environment variable and a configuration file.
+An option of its own is declared where the command's function takes it, as the default of that
+parameter. Values of the table's options are raw texts: ``dlprof.settings`` gives them meaning and a
+sentence for each fault, the same for a flag, an environment variable and a configuration file.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-import typer
+import click
 
-from dlprof.settings.options import (
-    ONE_CONFIGURATION,
-    SEARCH_SPACE,
-    Option,
-    option_named,
-)
+from dlprof.cli import streams
+from dlprof.cli.commands import OPTIONS_PANEL, Argument, Command, Option
+from dlprof.errors import UsageError
+from dlprof.settings import options as table
+from dlprof.settings.options import ELSEWHERE_PANEL, ONE_CONFIGURATION, SEARCH_SPACE, option_named
 
-Given = Mapping[str, Any]
-"""What a user gave of the options that a command takes, as texts by key."""
+if TYPE_CHECKING:
+    from dlprof.report.document import Document
 
 LOADED = ("target", "arg", "shuffle")
 STEP = ("step_time", "step", "device", "copy_ahead", "step_on")
-SWEPT = (
-    *("num_workers", "prefetch_factor", "pin_memory", "persistent_workers", "batch_size"),
-    *("in_order", "start_method", "sharing_strategy", "worker_threads"),
-)
 
 _OUTPUT = "Output"
+_READ: Mapping[type, Any] = {
+    Path: click.Path(path_type=Path, readable=False),  # what opens it says what is wrong with it
+    float: float,
+    bool: bool,
+    str: str,
+}
 
 
-def takes(*options: str | Option, once: bool = False) -> Callable[[Callable[..., None]], Any]:
-    """Give a command options of the table.
+def option(*flags: str, text: str, panel: str = OPTIONS_PANEL, **more: Any) -> Any:
+    """An option of a command's own: the default of the parameter that takes its value.
 
-    Its function gets those that the user gave as its first argument, ``given``, and its own
-    parameters besides.
+    The parameter's type says what is read: a ``bool`` makes a flag.
 
     Args:
-        options: Keys in the order of the help, or options that read otherwise here.
-        once: Whether it takes one value of those that a sweep tries.
+        flags: Its names; a pair such as ``--follow/--no-follow`` is a switch.
+        text: What it does.
+        panel: Its heading in the help.
+        more: As for ``Option``.
     """
-    rows = [option_named(each) if isinstance(each, str) else each for each in options]
 
-    def decorate(command: Callable[..., None]) -> Any:
-        own = inspect.signature(command, eval_str=True)
-        _, *more = own.parameters.values()
-        words = [each for each in more if each.kind is not inspect.Parameter.KEYWORD_ONLY]
+    def make(name: str, kind: type) -> Option:
+        read = {"is_flag": True, "default": False} if kind is bool else {"type": _READ[kind]}
+        return Option([name, *flags], help=text, panel=panel, **{**read, **more})
 
-        @functools.wraps(command)
-        def parsed(**arguments: Any) -> None:
-            texts = {row.key: arguments.pop(row.key) for row in rows}
-            command({key: text for key, text in texts.items() if text is not None}, **arguments)
-
-        table = [_parameter(row, once=once) for row in rows]
-        parameters = [*words, *table, *more[len(words) :]]
-        made: Any = parsed
-        made.__signature__ = own.replace(
-            parameters=[each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
-        )
-        made.__annotations__ = {each.name: each.annotation for each in parameters}
-        return made
-
-    return decorate
+    return make
 
 
-def varied(key: str, **changes: Any) -> Option:
+def argument(metavar: str, text: str, **more: Any) -> Any:
+    """An argument of a command: the default of the parameter that takes its value.
+
+    Args:
+        metavar: What stands for it in the help.
+        text: What it is.
+        more: As for ``Argument``.
+    """
+    return lambda name, kind: Argument([name], metavar=metavar, text=text, type=_READ[kind], **more)
+
+
+def varied(key: str, **changes: Any) -> table.Option:
     """An option of the table that reads otherwise with one command."""
     return dataclasses.replace(option_named(key), **changes)
 
 
-def _parameter(row: Option, *, once: bool) -> inspect.Parameter:
-    """An option as a command's parameter."""
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What every command is asked.
+
+    Attributes:
+        given: Texts of the table's options that it takes, as far as they were given.
+        as_json: Whether one JSON document is wanted.
+        brief: Whether only the answer of that document is.
+        quiet: Whether progress and warnings are not.
+        verbose: Whether more is.
+    """
+
+    given: Mapping[str, Any]
+    as_json: bool
+    brief: bool
+    quiet: bool
+    verbose: bool
+
+    def show(self, document: Callable[[], str], report: Callable[[], Document]) -> None:
+        """Show a result as it is wanted.
+
+        Args:
+            document: Makes the JSON document.
+            report: Makes what people read.
+        """
+        if self.as_json:
+            streams.write_document(document(), brief=self.brief)
+        else:
+            streams.print_result(report(), verbose=self.verbose)
+
+
+def command(
+    *keys: str | table.Option,
+    once: bool = False,
+    screen: Sequence[str] = ("as_json", "quiet", "verbose"),
+    cls: type[Command] = Command,
+    **more: Any,
+) -> Callable[[Callable[..., None]], Command]:
+    """Make a command of a function: its first parameter is what every command is asked.
+
+    Args:
+        keys: Options of the table that it takes, in the order of the help.
+        once: Whether it takes one value of those that a sweep tries.
+        screen: Which options of the screen it takes.
+        cls: What kind of command.
+        more: As for ``Command``.
+    """
+    rows = [option_named(key) if isinstance(key, str) else key for key in keys]
+
+    def decorate(function: Callable[..., None]) -> Command:
+        _, *own = inspect.signature(function, eval_str=True).parameters.values()
+        made = [each.default(each.name, _kind_of(each.annotation)) for each in own]
+        words = [each for each in made if isinstance(each, Argument)]
+        options = [each for each in made if not isinstance(each, Argument)]
+
+        def parsed(**values: Any) -> None:
+            texts = {row.key: values.pop(row.key) for row in rows}
+            shown = {key: values.pop(key, False) for key in _SCREEN}
+            as_json = shown["as_json"] or values.get("written_as") == "json"
+            if shown["brief"] and not as_json:
+                raise UsageError("--brief shortens --json, which is missing", hint="Give both.")
+            # Click has an empty tuple where an option that may be repeated was not given.
+            given = {key: text for key, text in texts.items() if text not in {None, ()}}
+            function(Asked(given=given, **shown), **values)
+
+        return cls(
+            function.__name__,
+            help=inspect.getdoc(function),
+            callback=parsed,
+            params=[
+                *words,
+                *(_of_the_table(row, once=once) for row in rows),
+                *options,
+                *(_SCREEN[key](key, bool) for key in _SCREEN if key in screen),
+            ],
+            **more,
+        )
+
+    return decorate
+
+
+def _kind_of(annotation: Any) -> type:
+    """The type that is read: of ``Path | None`` and ``tuple[Path, ...]``, ``Path``."""
+    kinds = get_args(annotation) or (annotation,)
+    return next(kind for kind in _READ if kind in kinds)
+
+
+def _of_the_table(row: table.Option, *, once: bool) -> click.Parameter:
     once = once and row.panel == SEARCH_SPACE
     kind, default = row.kind, "" if once else row.default
     text = f"{row.text} Default: {default}." if default else row.text
-    metavar = row.metavar or (once and kind.metavar_once) or kind.metavar or None
-    value: Any = list[str] if row.key == "arg" else str if kind.metavar else bool
-    made: Any
+    metavar = row.metavar or (once and kind.metavar_once) or kind.metavar
     if row.key == "target":
-        made = typer.Argument(help=text, metavar=metavar)
-    else:
-        flags = [row.flag] if kind.metavar else [f"{row.flag}/--no-{row.flag.removeprefix('--')}"]
-        panel = ONE_CONFIGURATION if once else row.panel
-        made = typer.Option(*flags, *row.aliases, help=text, metavar=metavar, rich_help_panel=panel)
-    return inspect.Parameter(
-        row.key,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=None,
-        annotation=Annotated[value | None, made],
-    )
+        return Argument([row.key], metavar=metavar, text=text, required=False)
+    panel = ONE_CONFIGURATION if once else row.panel
+    shown: dict[str, Any] = {"help": text, "panel": panel, "aliases": row.aliases}
+    if not metavar:
+        pair = f"{row.flag}/--no-{row.flag.removeprefix('--')}"
+        return Option([row.key, pair], default=None, **shown)
+    return Option([row.key, row.flag], metavar=metavar, multiple=row.key == "arg", **shown)
 
 
-Output = Annotated[
-    Path | None,
-    typer.Option(
-        "-o",
-        "--output",
-        metavar="FILE",
-        help="The run file. Default: TARGET-DATE-TIME.dlprof.jsonl here.",
-        rich_help_panel=_OUTPUT,
+OUTPUT = option(
+    *("-o", "--output"),
+    metavar="FILE",
+    text="The run file. Default: TARGET-DATE-TIME.dlprof.jsonl here.",
+    panel=_OUTPUT,
+)
+RESUME = option("--resume", text="Continue the run file given by -o.", panel=_OUTPUT)
+FORCE = option("--force", text="Replace the run file if it exists.", panel=_OUTPUT)
+CONFIG = option(
+    "--config",
+    metavar="FILE",
+    text="Read options from this TOML file. Flags and DLPROF_* variables go before it.",
+    panel=_OUTPUT,
+)
+PRINT_CONFIG = option(
+    "--print-config", text="Show the options as resolved, as TOML, and exit.", panel=_OUTPUT
+)
+WRITTEN = option("-o", "--output", metavar="FILE", text="Where to. Default: stdout.")
+REPLACE = option("--force", text="Replace the output file if it exists.")
+MACHINE = option(
+    "--machine",
+    metavar="NAME|FILE",
+    text="Answer for a machine of dlprof machine --list, or that a TOML file describes.",
+    panel=ELSEWHERE_PANEL,
+)
+_SCREEN: Mapping[str, Callable[[str, type], Option]] = {
+    "as_json": option("--json", text="Print one JSON document on stdout.", panel=_OUTPUT),
+    "brief": option("--brief", text="With --json: only the answer, one key a line.", panel=_OUTPUT),
+    "quiet": option("-q", "--quiet", text="No progress, no warnings.", panel=_OUTPUT),
+    "verbose": option(
+        "-v", "--verbose", text="Say more, and show where a fault arose.", panel=_OUTPUT
     ),
-]
-Resume = Annotated[
-    bool,
-    typer.Option("--resume", help="Continue the run file given by -o.", rich_help_panel=_OUTPUT),
-]
-Force = Annotated[
-    bool,
-    typer.Option("--force", help="Replace the run file if it exists.", rich_help_panel=_OUTPUT),
-]
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        metavar="FILE",
-        help="Read options from this TOML file. Flags and DLPROF_* variables go before it.",
-        rich_help_panel=_OUTPUT,
-    ),
-]
-PrintConfig = Annotated[
-    bool,
-    typer.Option(
-        "--print-config",
-        help="Show the options as resolved, as TOML, and exit.",
-        rich_help_panel=_OUTPUT,
-    ),
-]
-Written = Annotated[
-    Path | None,
-    typer.Option("-o", "--output", metavar="FILE", help="Where to. Default: stdout."),
-]
-Replace = Annotated[bool, typer.Option("--force", help="Replace the output file if it exists.")]
-Json = Annotated[
-    bool,
-    typer.Option("--json", help="Print one JSON document on stdout.", rich_help_panel=_OUTPUT),
-]
-Brief = Annotated[
-    bool,
-    typer.Option(
-        "--brief",
-        help="With --json: only the answer, one key a line.",
-        rich_help_panel=_OUTPUT,
-    ),
-]
-Quiet = Annotated[
-    bool,
-    typer.Option("-q", "--quiet", help="No progress, no warnings.", rich_help_panel=_OUTPUT),
-]
-Verbose = Annotated[
-    bool,
-    typer.Option(
-        "-v",
-        "--verbose",
-        help="Say more, and show where a fault arose.",
-        rich_help_panel=_OUTPUT,
-    ),
-]
+}

@@ -1,19 +1,15 @@
 """``dlprof recommend``: which settings to use, from a saved run."""
-# ruff: noqa: PLC0415 - imported when the command runs, so that --help answers at once
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
-from collections.abc import Mapping
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from dlprof.cli import elsewhere, options, streams
+from dlprof.cli import options, streams
 from dlprof.errors import UsageError
-from dlprof.settings.options import ELSEWHERE_PANEL
+from dlprof.settings.options import ELSEWHERE_PANEL, LIMITED, PLACE
 from dlprof.units import quoted
 
 if TYPE_CHECKING:
@@ -23,121 +19,96 @@ if TYPE_CHECKING:
 FORMATS = ("text", "python", "toml", "json", "lightning")
 
 
-_LIMITS = ("max_workers", "max_ram", "max_shm", "ranks")
-
-
-@options.takes(
-    *_LIMITS,
-    *elsewhere.PLACE,
+@options.command(
+    *LIMITED,
+    *PLACE,
     options.varied(
         "step_time",
         text="Keep a training step of this length fed, such as 12ms.",
         panel=ELSEWHERE_PANEL,
     ),
+    screen=("as_json", "brief", "quiet", "verbose"),
+    kind="Ask a saved run",
+    short=(
+        *("--machine", "--cores", "--ranks", "--step-time", "--max-workers", "--max-ram"),
+        *("--save", "--format", "--json", "--verbose"),
+    ),
+    examples=(
+        "dlprof recommend RUN --save dlprof.toml",
+        "dlprof recommend RUN --ranks 8 --max-ram 64GiB",
+    ),
 )
-def recommend(  # noqa: PLR0913 - a command has as many parameters as it has options
-    given: options.Given,
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="A run file of dlprof sweep or profile.")
-    ],
+def recommend(
+    asked: options.Asked,
     *,
-    machine: elsewhere.MachineFile = None,
-    output_format: Annotated[
-        str | None,
-        typer.Option(
-            "--format",
-            metavar="|".join(FORMATS),
-            help=f"How the answer is written. Default: {FORMATS[0]}.",
-        ),
-    ] = None,
-    save: Annotated[
-        Path | None,
-        typer.Option(
-            "--save",
-            metavar="FILE",
-            help="Keep the settings of this machine in FILE, for dlprof.kwargs_for(FILE).",
-        ),
-    ] = None,
-    as_json: options.Json = False,
-    brief: options.Brief = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    run: Path = options.argument("RUN", "A run file of dlprof sweep or profile."),
+    machine: Path | None = options.MACHINE,
+    written_as: str | None = options.option(
+        "--format",
+        metavar="|".join(FORMATS),
+        text=f"How the answer is written. Default: {FORMATS[0]}.",
+    ),
+    save: Path | None = options.option(
+        "--save",
+        metavar="FILE",
+        text="Keep the settings of this machine in FILE, for dlprof.kwargs_for(FILE).",
+    ),
 ) -> None:
-    """Say which DataLoader settings to use, and why, from a saved run.
+    """Recommend settings, for this machine or another.
 
     Measures nothing: it works on any machine. For other machines, cores, ranks and steps than
     those that were measured, and below a limit on workers that excludes the best, it predicts,
     where the run holds a calibration.
     """
-    written_as = _format(output_format, as_json=as_json)
-    streams.check_brief(brief=brief, as_json=written_as == "json")
-    if save is not None:
-        named = {"--machine": machine, "--cores": given.get("cores"), "--speed": given.get("speed")}
-        _refuse_elsewhere(named)
-    from dlprof.advise.candidates import stored_limits
-    from dlprof.advise.recommend import recommend as advise
+    if written_as not in {None, *FORMATS}:
+        raise UsageError(
+            f"--format: {quoted(written_as)} is no format",
+            hint=f"Give one of {', '.join(FORMATS)}.",
+        )
+    if asked.as_json and written_as not in {None, "json"}:
+        raise UsageError(
+            f"--json and --format {written_as} exclude each other",
+            hint="Leave one of the two out.",
+        )
+    given = {"machine": machine, **asked.given}
+    for key in ("machine", "cores", "speed"):
+        if save is not None and given.get(key) is not None:
+            raise UsageError(
+                f"--save keeps the settings of the machine that was measured, --{key} is another",
+                hint="Leave one of the two out.",
+            )
+    from dlprof import api
+    from dlprof.report import snippets
     from dlprof.store import read_run
 
     measured = read_run(run)
-    limits = stored_limits(measured.header.settings)
-    asked = {key: given[key] for key in (*_LIMITS, "step_time") if key in given}
-    if asked:
-        from dlprof.settings.limits import asked_limits  # most calls name no limit
+    answer = api.recommend(measured, **given)
+    if save is not None:
+        saved = _keep(save, measured, answer)
+        if not asked.quiet:
+            sys.stderr.write(f"{saved}\n")
+    if asked.as_json or written_as == "json":
+        from dlprof.report.documents import recommend_document
 
-        limits = dataclasses.replace(limits, **asked_limits(asked))
-    limits = dataclasses.replace(limits, **elsewhere.place_in(given))
-    profile = elsewhere.profile_of(machine)
-    answer = advise(
-        measured,
-        limits,
-        machine=None if profile is None else profile.to_machine(),
-        ghz=None if profile is None else profile.base_ghz,
-    )
-    saved = "" if save is None else _keep(save, measured, answer)
-    if saved and not quiet:
-        typer.echo(saved, err=True)
-    again = _as_options({"machine": machine, **given})
-    if brief:
-        written_as = "brief"
-    _show(measured, answer, written_as, again=again, verbose=verbose)
+        streams.write_document(recommend_document(measured, answer), brief=asked.brief)
+    elif written_as in {None, "text"}:
+        from dlprof.report.sweep import recommendation_report
 
-
-def _as_options(given: Mapping[str, object]) -> str:
-    """The options as they were given, to be put into another command."""
-    return " ".join(
-        f"--{name.replace('_', '-')} {shlex.quote(str(value))}"
-        for name, value in given.items()
-        if value is not None
-    )
-
-
-def _refuse_elsewhere(asked: Mapping[str, object]) -> None:
-    """Refuse to save under the measured machine's name what is meant for another.
-
-    Args:
-        asked: Options that describe another machine, and what they were given.
-    """
-    for option, given in asked.items():
-        if given is not None:
-            raise UsageError(
-                f"--save keeps the settings of the machine that was measured, {option} is another",
-                hint="Leave one of the two out.",
-            )
-
-
-def _format(given: str | None, *, as_json: bool) -> str:
-    """How the answer is to be written, by ``--format`` and ``--json``."""
-    if given is None:
-        return "json" if as_json else FORMATS[0]
-    if given not in FORMATS:
-        raise UsageError(
-            f"--format: {quoted(given)} is no format", hint=f"Give one of {', '.join(FORMATS)}."
+        again = " ".join(  # the options as they were given, to be put into another command
+            f"--{key.replace('_', '-')} {shlex.quote(str(value))}"
+            for key, value in given.items()
+            if value is not None
         )
-    if as_json and given != "json":
-        raise UsageError(
-            f"--json and --format {given} exclude each other", hint="Leave one of the two out."
+        streams.print_result(
+            recommendation_report(measured, answer, again=again), verbose=asked.verbose
         )
-    return given
+    else:
+        render = {
+            "python": snippets.render_python,
+            "toml": snippets.render_toml,
+            "lightning": snippets.render_lightning,
+        }[written_as or ""]
+        streams.write_result(render(measured, answer))
 
 
 def _keep(path: Path, run: Run, answer: Recommendation) -> str:
@@ -160,26 +131,3 @@ def _keep(path: Path, run: Run, answer: Recommendation) -> str:
         f"Saved for {clean(header.machine.fingerprint)} in {place}.\n"
         f"Use them: DataLoader(dataset, **dlprof.kwargs_for({place!r}))"
     )
-
-
-def _show(
-    run: Run, answer: Recommendation, output_format: str, *, again: str, verbose: bool
-) -> None:
-    from dlprof.report import snippets
-
-    match output_format:
-        case "text":
-            from dlprof.report.sweep import recommendation_report
-
-            found = recommendation_report(run, answer, again=again)
-            streams.print_result(found, verbose=verbose)
-        case "python":
-            streams.write_result(snippets.render_python(run, answer))
-        case "toml":
-            streams.write_result(snippets.render_toml(run, answer))
-        case "lightning":
-            streams.write_result(snippets.render_lightning(run, answer))
-        case _:
-            from dlprof.report.documents import recommend_document
-
-            streams.write_document(recommend_document(run, answer), brief=output_format == "brief")

@@ -1,72 +1,73 @@
 """``dlprof report``: a saved run as HTML, Markdown, CSV, JSON or a trace; an index of several."""
-# ruff: noqa: PLC0415 - imported when the command runs, so that --help answers at once
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from dlprof.cli import options, streams
 from dlprof.errors import UsageError
 from dlprof.report.export.formats import FORMATS, READ, check_output, format_for, render_as
 
 
+@options.command(
+    kind="Ask a saved run",
+    short=("--output", "--format", "--force", "--json", "--verbose"),
+    examples=(
+        "dlprof report RUN -o report.html",
+        "dlprof report RUN -o trials.csv",
+        "dlprof report *.dlprof.jsonl -o index.html",
+    ),
+)
 def report(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="A run file; of several, an index.")
-    ],
+    asked: options.Asked,
     *,
-    output_format: Annotated[
-        str | None,
-        typer.Option(
-            "--format",
-            metavar="|".join(FORMATS),
-            help="How it is written. Default: by the suffix of -o, else text.",
-        ),
-    ] = None,
-    output: options.Written = None,
-    force: options.Replace = False,
-    as_json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    runs: tuple[Path, ...] = options.argument(
+        "RUN...", "A run file; of several, an index.", nargs=-1, required=True
+    ),
+    output_format: str | None = options.option(
+        "--format",
+        metavar="|".join(FORMATS),
+        text="How it is written. Default: by the suffix of -o, else text.",
+    ),
+    output: Path | None = options.WRITTEN,
+    force: bool = options.REPLACE,
 ) -> None:
-    """Write a saved run for people and other programs.
+    """Write a run as HTML, Markdown, CSV, JSON or a trace.
 
     HTML is one file that loads nothing; CSV and Parquet have a row per trial; a trace for
     ui.perfetto.dev needs a run file of dlprof profile or dlprof run. Several runs make a table;
     with -o FILE.html it has a page for each run beside it.
     """
-    if as_json and output_format not in {None, "json"}:
+    if asked.as_json and output_format not in {None, "json"}:
         raise UsageError(
             f"--json and --format {output_format} exclude each other",
             hint="Leave one of the two out.",
         )
     from dlprof.store import read_run
 
-    written_as = format_for("json" if as_json else output_format, output, prefix="--")
+    written_as = format_for("json" if asked.as_json else output_format, output, prefix="--")
     if output is not None:
         for run in runs:
             check_output(output, run, force=force, prefix="--")
     if len(runs) > 1:
-        _index(runs, written_as, output, force=force, quiet=quiet)
+        _index(runs, written_as, output, force=force, quiet=asked.quiet)
         return
     measured = read_run(runs[0])
     if output is None and written_as == "text":
         from dlprof.report.screen import run_report
 
-        streams.print_result(run_report(measured), verbose=verbose)
+        streams.print_result(run_report(measured), verbose=asked.verbose)
         return
     written = render_as(measured, written_as)
     if output is None:
         streams.write_result(written.decode())
         return
-    streams.write_file(output, written, quiet=quiet)
+    streams.write_file(output, written, quiet=asked.quiet)
 
 
 def _index(
-    runs: list[Path], written_as: str, output: Path | None, *, force: bool, quiet: bool
+    runs: Sequence[Path], written_as: str, output: Path | None, *, force: bool, quiet: bool
 ) -> None:
     """A table of several runs, with their pages beside it where it is one."""
     from dlprof.report.index import index_report, index_row, page_names
@@ -91,8 +92,7 @@ def _index(
             streams.write_file(pages[place], render_as(measured, "html"), quiet=True)
     index = index_report(rows, names)
     if output is not None:
-        text = written(index, written_as)
-        streams.write_file(output, text.encode("utf-8", errors="replace"), quiet=quiet)
+        streams.write_file(output, written(index, written_as), quiet=quiet)
     elif written_as == "text":
         streams.print_result(index)
     else:

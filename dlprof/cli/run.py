@@ -1,5 +1,4 @@
 """``dlprof run``: an unmodified training script, and how long it waits for its loaders."""
-# ruff: noqa: PLC0415 - imported when the command runs, so that --help answers at once
 
 from __future__ import annotations
 
@@ -9,11 +8,12 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from dlprof.cli import options, streams
+from dlprof.cli.commands import Command
 from dlprof.errors import FileError, UsageError
 
 if TYPE_CHECKING:
@@ -22,62 +22,84 @@ if TYPE_CHECKING:
     from dlprof.store import RunWriter
 
 
-def run(
-    script: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="SCRIPT [ARGS]...",
-            help="The script and its arguments; all that follows it is the script's.",
-        ),
-    ] = None,
-    *,
-    module: Annotated[
-        str | None,
-        typer.Option(
-            "-m",
-            "--module",
-            metavar="MODULE",
-            help="Run a module, as python -m does; all that follows it is the module's.",
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            metavar="FILE",
-            help="The run file; under torchrun one for each rank. "
-            "Default: SCRIPT-DATE-TIME.dlprof.jsonl here.",
-        ),
-    ] = None,
-    json_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--json", metavar="FILE", help="Write the report into FILE, as one JSON document."
-        ),
-    ] = None,
-    follow: Annotated[
-        bool,
-        typer.Option(
-            "--follow/--no-follow",
-            help="Follow the first 200 batches of each loader through its workers, "
-            "which shows the cause. Default: on.",
-        ),
-    ] = True,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace the run file if it exists.")
-    ] = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-) -> None:
-    """Run an unmodified training script, and say how long it waits for its loaders.
+class _ScriptCommand(Command):
+    """What follows the script or ``-m MODULE`` is the script's."""
 
-    The script runs as python would run it; the report follows on stderr. Options of dlprof stand
-    before SCRIPT.
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse, options ending where the script's own words begin."""
+        ctx.allow_interspersed_args = False
+        taking_values = {
+            name
+            for each in self.params
+            if isinstance(each, click.Option) and not each.is_flag
+            for name in each.opts
+        }
+        return super().parse_args(ctx, end_options_at_module(args, taking_values))
+
+
+def end_options_at_module(args: list[str], taking_values: set[str]) -> list[str]:
+    """The words with ``--`` behind ``-m MODULE``, where that is the first to name a program.
+
+    Args:
+        args: The words behind the command's name.
+        taking_values: Options that take the word behind them.
     """
-    del verbose  # the program's way out looks for it, where a fault asks for a traceback
-    words = list(script or ())
-    if module is None and not words:
+    place = 0
+    while place < len(args) and args[place].startswith("-") and args[place] != "--":
+        word = args[place]
+        place += 2 if word in taking_values else 1
+        if word.startswith(("-m", "--module")):
+            named = place <= len(args)  # else the parser says that the module is missing
+            return [*args[:place], "--", *args[place:]] if named else args
+    return args
+
+
+@options.command(
+    cls=_ScriptCommand,
+    screen=("quiet", "verbose"),
+    kind="Measure",
+    short=("--module", "--output", "--json", "--follow", "--force"),
+    examples=(
+        "dlprof run train.py --epochs 1",
+        "torchrun --nproc-per-node 8 -m dlprof run train.py",
+    ),
+)
+def run(
+    asked: options.Asked,
+    *,
+    script: tuple[str, ...] = options.argument(
+        "SCRIPT [ARGS]...",
+        "The script and its arguments; all that follows it is the script's.",
+        nargs=-1,
+    ),
+    module: str | None = options.option(
+        *("-m", "--module"),
+        metavar="MODULE",
+        text="Run a module, as python -m does; all that follows it is the module's.",
+    ),
+    output: Path | None = options.option(
+        *("-o", "--output"),
+        metavar="FILE",
+        text="The run file; under torchrun one for each rank. "
+        "Default: SCRIPT-DATE-TIME.dlprof.jsonl here.",
+    ),
+    json_file: Path | None = options.option(
+        "--json", metavar="FILE", text="Write the report into FILE, as one JSON document."
+    ),
+    follow: bool = options.option(
+        "--follow/--no-follow",
+        default=True,
+        text="Follow the first 200 batches of each loader through its workers, "
+        "which shows the cause. Default: on.",
+    ),
+    force: bool = options.option("--force", text="Replace the run file if it exists."),
+) -> None:
+    """Profile an unmodified training script.
+
+    Says how long it waits for its loaders. The script runs as python would run it; the report
+    follows on stderr. Options of dlprof stand before SCRIPT.
+    """
+    if module is None and not script:
         raise UsageError(
             "There is no script to run", hint="Give one: dlprof run train.py, or -m and a module."
         )
@@ -90,13 +112,13 @@ def run(
 
     rank = read_rank(os.environ)
     if module is None:
-        program = load_script(words[0], words[1:])
-        name, folder = words[0], program.folder
+        program = load_script(script[0], list(script[1:]))
+        name, folder = script[0], program.folder
     else:
         name, folder = module, str(Path.cwd())
     last_words = _LastWords(
         json_file=None if json_file is None else _ranked(json_file, rank),
-        on_screen=not quiet and (rank is None or rank.rank == 0),
+        on_screen=not asked.quiet and (rank is None or rank.rank == 0),
     )
     header = new_header(name)
     path = _ranked(output or Path(run_file_name(name, job_moment(os.environ, os.getppid()))), rank)
@@ -105,7 +127,9 @@ def run(
     set_path(folder)
     plan = Plan(
         name=name,
-        load=(lambda: load_module(module, words)) if module is not None else (lambda: program),
+        load=(lambda: load_module(module, list(script)))
+        if module is not None
+        else (lambda: program),
         rank=rank,
         show=last_words,
         follow=follow,
@@ -113,16 +137,15 @@ def run(
 
     def begin() -> RunWriter | None:
         writer = _open(path, header, force=force, named=output is not None)
-        last_words.remove_earlier()
+        earlier = last_words.json_file  # it could be taken for that of a script that dies
+        if earlier is not None and earlier.is_file() and not earlier.is_symlink():
+            with contextlib.suppress(OSError):  # it is said where the report can't be written
+                earlier.unlink()
         return writer
 
     ending = run_program(plan, header, begin, clock=time.perf_counter_ns)
-    _leave(ending.exit_code)
-
-
-def _leave(exit_code: int) -> NoReturn:
-    """End as the script ended: past dlprof's own way out, which knows its own exit codes only."""
-    sys.exit(exit_code)
+    # As the script ended: past dlprof's own way out, which knows its own exit codes only.
+    sys.exit(ending.exit_code)
 
 
 def _ranked(path: Path, rank: Rank | None) -> Path:
@@ -139,7 +162,7 @@ def _open(path: Path, header: RunHeader, *, force: bool, named: bool) -> RunWrit
     except FileError as error:
         if named:
             raise
-        typer.echo(f"dlprof: No run file is written: {error.message}.", err=True)
+        click.echo(f"dlprof: No run file is written: {error.message}.", err=True)
         return None
 
 
@@ -163,18 +186,9 @@ class _LastWords:
             try:
                 self.json_file.write_text(document, encoding="utf-8")
             except OSError as error:
-                self._warn(f"{self.json_file} can't be written: {error.strerror}")
+                with contextlib.suppress(OSError, ValueError):  # the script may have closed it
+                    warning = f"dlprof: {self.json_file} can't be written: {error.strerror}."
+                    click.echo(warning, file=sys.__stderr__)
         if self.on_screen:
-            with contextlib.suppress(OSError, ValueError):  # the script may have closed it
+            with contextlib.suppress(OSError, ValueError):
                 streams.print_report(script_report(run))
-
-    def remove_earlier(self) -> None:
-        """Remove an earlier run's report, which could be taken for that of a script that dies."""
-        file = self.json_file
-        if file is not None and file.is_file() and not file.is_symlink():
-            with contextlib.suppress(OSError):  # it is told where the report can't be written
-                file.unlink()
-
-    def _warn(self, text: str) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            typer.echo(f"dlprof: {text}.", file=sys.__stderr__)

@@ -8,7 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, TextIO
 
-from dlprof.errors import FileError, UsageError
+from dlprof.errors import FileError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,38 +63,31 @@ def write_document(text: str, *, brief: bool) -> None:
         brief: Whether only its answer was asked for.
     """
     if brief:
-        from dlprof.report.documents import brief_document  # noqa: PLC0415 - rarely wanted
+        from dlprof.report.documents import brief_document  # rarely wanted
 
         text = brief_document(text)
     write_result(text)
 
 
-def write_file(path: Path, written: bytes, *, quiet: bool) -> None:
+def write_file(path: Path, written: str | bytes, *, quiet: bool) -> None:
     """Write a result to a file, and say so on stderr.
 
     Args:
         path: Where to; a file that is there is replaced.
-        written: The file's bytes.
+        written: What the file holds.
         quiet: Whether nothing is said.
 
     Raises:
         FileError: It can't be written there.
     """
-    from dlprof.files import replace_file  # noqa: PLC0415 - most results go to stdout
+    from dlprof.files import replace_file  # most results go to stdout
 
+    if isinstance(written, str):
+        # Lone surrogates, which a file name may bring, have no bytes of their own.
+        written = written.encode("utf-8", errors="replace")
     replace_file(path, written)
     if not quiet:
         sys.stderr.write(f"Written: {path}\n")
-
-
-def check_brief(*, brief: bool, as_json: bool) -> None:
-    """Refuse ``--brief`` for what is no JSON.
-
-    Raises:
-        UsageError: It was given without ``--json``.
-    """
-    if brief and not as_json:
-        raise UsageError("--brief shortens --json, which is missing", hint="Give both.")
 
 
 def print_result(document: Document, *, verbose: bool = False) -> None:
@@ -127,9 +120,9 @@ def print_report(document: Document) -> None:
 
 def _rendered(document: Document, stream: TextIO, *, verbose: bool = False) -> str:
     """A document as wide and as colorful as a stream allows."""
-    from rich.console import Console  # noqa: PLC0415 - --help and --json answer without it
+    from rich.console import Console  # --help and --json answer without it
 
-    from dlprof.report.terminal import Screen  # noqa: PLC0415 - as above
+    from dlprof.report.terminal import Screen  # as above
 
     there = Console(file=stream, markup=False, highlight=False, emoji=False)
     # Rich itself ends the program with 1 where the reader has gone, and fails where a stream is

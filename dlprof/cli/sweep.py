@@ -1,102 +1,88 @@
 """``dlprof sweep``: measure which settings are fast here."""
-# ruff: noqa: PLC0415 - imported when the command runs, so that --help answers at once
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
-import typer
+from pathlib import Path
 
 from dlprof.cli import BEGAN_S, options, streams
-from dlprof.cli.measuring import resolve, run_path, signals_while_measuring
-from dlprof.errors import ExitCode, InterruptedSweepError, UsageError
-
-if TYPE_CHECKING:
-    from dlprof.records import Run
+from dlprof.cli.measuring import leave_interrupted, resolve, run_path, signals_while_measuring
+from dlprof.errors import UsageError
+from dlprof.settings.options import SWEPT
 
 
-@options.takes(
+@options.command(
     *options.LOADED,
     *options.STEP,
-    *options.SWEPT,
+    *SWEPT,
     *("budget", "trial_time", "repeats", "search", "seed", "timeout", "cold_cache"),
     *("max_workers", "max_ram", "max_shm", "ranks"),
+    screen=("as_json", "brief", "quiet", "verbose"),
+    kind="Measure",
+    short=(
+        *("--num-workers", "--prefetch-factor", "--pin-memory", "--batch-size"),
+        *("--step-time", "--arg", "--budget", "--ranks", "--max-ram"),
+        *("--output", "--json", "--verbose"),
+    ),
+    examples=(
+        "dlprof sweep my_data.py:make_loader --step-time 12ms",
+        "dlprof sweep images --num-workers 0,2,4 --budget 30s",
+    ),
 )
-def sweep(  # noqa: PLR0913 - a command has as many parameters as it has options
-    given: options.Given,
+def sweep(
+    asked: options.Asked,
     *,
-    output: options.Output = None,
-    resume: options.Resume = False,
-    force: options.Force = False,
-    config: options.ConfigFile = None,
-    print_config: options.PrintConfig = False,
-    as_json: options.Json = False,
-    brief: options.Brief = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
+    output: Path | None = options.OUTPUT,
+    resume: bool = options.RESUME,
+    force: bool = options.FORCE,
+    config: Path | None = options.CONFIG,
+    print_config: bool = options.PRINT_CONFIG,
 ) -> None:
-    """Measure which DataLoader settings are fast here, and say which to use.
+    """Find the fastest DataLoader settings.
 
     Writes a run file that dlprof recommend reads later, on any machine.
     """
-    streams.check_brief(brief=brief, as_json=as_json)
-    if print_config and as_json:
+    if print_config and asked.as_json:
         raise UsageError(
             "--print-config writes TOML, and --json asks for JSON",
             hint="Leave one of the two out.",
         )
-    settings, origins = resolve(given, config)
+    settings, origins = resolve(asked.given, config)
     if print_config:
-        from dlprof.settings.written import print_config as settings_as_toml
+        from dlprof.settings.resolve import print_config as settings_as_toml
 
         streams.write_result(settings_as_toml(settings, origins))
         return
     path = run_path(output, settings.target, resume=resume)
     from dlprof.engine import resume_command, run_sweep
+    from dlprof.report.documents import sweep_document
     from dlprof.report.live import open_listener
+    from dlprof.report.sweep import sweep_report
+    from dlprof.settings import by_key
     from dlprof.units import counted
 
-    with signals_while_measuring(), open_listener(quiet=quiet, verbose=verbose) as listener:
+    with (
+        signals_while_measuring(),
+        open_listener(quiet=asked.quiet, verbose=asked.verbose) as listener,
+    ):
         run = run_sweep(
             settings,
             output=path,
             listener=listener,
             resume=resume,
             force=force,
-            given=_fields_named(given),
+            # What a resumed run can't silently ignore.
+            given=frozenset(by_key()[key].field for key in asked.given),
             began_s=BEGAN_S.get(),
         )
     # The file by the name that the user knows it by; the engine has made it absolute.
-    _show(
-        run if as_json else dataclasses.replace(run, path=str(path)),
-        as_json=as_json,
-        brief=brief,
-        verbose=verbose,
+    asked.show(
+        lambda: sweep_document(run),
+        lambda: sweep_report(dataclasses.replace(run, path=str(path))),
     )
-    if run.end is not None and run.end.reason == "interrupted":
-        if as_json:  # the document says it
-            raise typer.Exit(ExitCode.INTERRUPTED)
-        raise InterruptedSweepError(
-            f"The sweep was interrupted; it has kept {counted(len(run.trials), 'trial')} in {path}",
-            hint=f"Continue it with: {resume_command(settings, path)}",
-        )
-
-
-def _fields_named(given: Mapping[str, object]) -> frozenset[str]:
-    """The fields of the settings that were given, which a resumed run can't silently ignore."""
-    from dlprof.settings import OPTIONS
-
-    return frozenset(option.field for option in OPTIONS if option.key in given)
-
-
-def _show(run: Run, *, as_json: bool, brief: bool = False, verbose: bool = False) -> None:
-    if as_json:
-        from dlprof.report.documents import sweep_document
-
-        streams.write_document(sweep_document(run), brief=brief)
-        return
-    from dlprof.report.sweep import sweep_report
-
-    streams.print_result(sweep_report(run), verbose=verbose)
+    leave_interrupted(
+        run,
+        f"The sweep was interrupted; it has kept {counted(len(run.trials), 'trial')} in {path}",
+        hint=f"Continue it with: {resume_command(settings, path)}",
+        as_json=asked.as_json,
+    )

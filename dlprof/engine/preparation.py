@@ -36,8 +36,7 @@ from dlprof.search.space import (
     plan_trials,
     single_config,
 )
-from dlprof.settings import SweepSettings
-from dlprof.settings.written import settings_to_json
+from dlprof.settings import SweepSettings, settings_to_json
 from dlprof.trial.bench import Bench
 from dlprof.trial.protocol import Message, TrialRequest
 from dlprof.trial.story import Limits

@@ -16,8 +16,7 @@ from dlprof.engine.workplace import check_folder
 from dlprof.machine import inspect_machine
 from dlprof.records import Run
 from dlprof.search.space import refuse_budget
-from dlprof.settings import SweepSettings
-from dlprof.settings.written import settings_from_json
+from dlprof.settings import SweepSettings, settings_from_json
 from dlprof.store import RunWriter, check_output, read_run
 
 _NO_ROOM = "The budget is too short for the model, so configurations are measured directly"

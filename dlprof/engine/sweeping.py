@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Literal
 
+from dlprof.advise.candidates import stored_limits
 from dlprof.advise.recommend import recommend
 from dlprof.engine.deadline import Deadline
 from dlprof.engine.device import place_of
@@ -35,7 +36,6 @@ from dlprof.search.grid import GridSearch, Proposal
 from dlprof.search.led import next_calibration, next_lever, race_plan
 from dlprof.search.space import fails_everywhere, still_useful
 from dlprof.settings import SweepSettings
-from dlprof.settings.limits import constraints_of
 from dlprof.stats import Expected
 from dlprof.store import RunWriter
 from dlprof.trial.bench import Bench
@@ -197,7 +197,8 @@ class Sweep:
     def _try_levers(self) -> None:
         """Settings beside the swept ones, in turns with what would be recommended."""
         try:
-            pick = recommend(self._so_far(), constraints_of(self.settings)).config
+            run = self._so_far()
+            pick = recommend(run, stored_limits(run.header.settings)).config
         except DlprofError:
             return  # which is told when the sweep ends
         found = levers_of(self._so_far(), pick)
@@ -317,7 +318,7 @@ class Sweep:
     def _recommend(self, run: Run, reason: EndReason) -> Recommendation | None:
         """What the trials so far recommend; an interrupted sweep may have too few of them."""
         try:
-            return recommend(run, constraints_of(self.settings))
+            return recommend(run, stored_limits(run.header.settings))
         except NothingMeasuredError:
             if reason == "interrupted":
                 return None

@@ -1,13 +1,17 @@
 """What a sweep is told to do: flags over environment over files over defaults.
 
-The table of options, which every command's help needs, is imported here; what reads files and
-recommendations is in the modules.
+What reads files is in ``dlprof.settings.resolve``.
 """
 
 from __future__ import annotations
 
-from dlprof.settings.conflicts import MAX_CONFIGS, several_calibrations
-from dlprof.settings.model import SweepSettings
+from dlprof.settings.model import (
+    MAX_CONFIGS,
+    SweepSettings,
+    settings_from_json,
+    settings_to_json,
+    several_calibrations,
+)
 from dlprof.settings.options import OPTIONS, Option, by_key, parse_option
 
 __all__ = [
@@ -17,5 +21,7 @@ __all__ = [
     "SweepSettings",
     "by_key",
     "parse_option",
+    "settings_from_json",
+    "settings_to_json",
     "several_calibrations",
 ]

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import re
 import shlex
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,9 +23,6 @@ from dlprof.units import (
 )
 
 _NUMBER = re.compile(r"\s*(?:[0-9]{1,9}(?:\.[0-9]{1,9})?|\.[0-9]{1,9})\s*")
-# With a letter for the drive, so that C:\data\steps.py:run is understood.
-_CALLABLE = re.compile(r"(?:[A-Za-z]:)?[^:]+:[A-Za-z_][\w.]*")
-_DEVICE = re.compile(r"auto|cpu|(?:cuda|xpu|mps|mtia|hpu|npu)(?::[0-9]{1,4})?")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,41 +49,43 @@ def _wrong(raw: object, what: str) -> UsageError:
     return UsageError(f"{quoted(raw)} is not {what}")
 
 
-def _within(value: float, low: float, high: float, raw: object) -> None:
-    if not low <= value <= high:
-        raise UsageError(f"{quoted(raw)} is out of range")
+def _several(
+    parse: Callable[[str], Sequence[Any]], check: Callable[[Any, object], Any]
+) -> Callable[[object], tuple[Any, ...]]:
+    """Reads values to try: a text of them, one, or a list; without duplicates, in that order.
 
+    Args:
+        parse: Reads a text.
+        check: Given a value and all that was given; returns the value, or raises.
+    """
 
-def _is_int(raw: object) -> bool:
-    return isinstance(raw, int) and not isinstance(raw, bool)
+    def read(raw: object) -> tuple[Any, ...]:
+        values = parse(raw) if isinstance(raw, str) else raw
+        checked = [
+            check(value, raw) for value in (values if isinstance(values, Sequence) else [values])
+        ]
+        if not checked:
+            raise UsageError("an empty list leaves nothing to try")
+        if len(checked) > MAX_VALUES:
+            raise UsageError(f"{quoted(raw)} names more than {MAX_VALUES} values")
+        return tuple(dict.fromkeys(checked))
 
-
-def _unique(raw: object, values: Sequence[Any]) -> tuple[Any, ...]:
-    """The values without duplicates, in the order given."""
-    if not values:
-        raise UsageError("an empty list leaves nothing to try")
-    if len(values) > MAX_VALUES:
-        raise UsageError(f"{quoted(raw)} names more than {MAX_VALUES} values")
-    return tuple(dict.fromkeys(values))
+    return read
 
 
 def integers(low: int, high: int) -> Kind:
     """Values to try: ``4``, ``0,2,4``, ``0:16:2``, or a list of numbers."""
 
-    def read(raw: object) -> tuple[int, ...]:
-        if isinstance(raw, str):
-            values: Sequence[Any] = parse_ints(raw)
-        else:
-            values = raw if isinstance(raw, Sequence) else [raw]
-        for value in values:
-            if not _is_int(value):
-                raise _wrong(raw, "a list of whole numbers")
-            _within(value, low, high, value)
-        return _unique(raw, values)
+    def check(value: Any, raw: object) -> int:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise _wrong(raw, "a list of whole numbers")
+        if not low <= value <= high:
+            raise UsageError(f"{quoted(value)} is out of range")
+        return value
 
     limits = f"from {low} to {high}"
     return Kind(
-        read,
+        _several(parse_ints, check),
         f"whole numbers {limits}, such as 4, 2,4,8 or 2:16:2",
         "VALUES",
         allowed_once=f"a whole number {limits}",
@@ -96,149 +96,153 @@ def integers(low: int, high: int) -> Kind:
 def switches() -> Kind:
     """Values to try: ``on``, ``off``, ``both``, or a boolean, or a list of booleans."""
 
-    def read(raw: object) -> tuple[bool, ...]:
-        if isinstance(raw, str):
-            return parse_switches(raw)
-        values = raw if isinstance(raw, Sequence) else [raw]
-        if not all(isinstance(value, bool) for value in values):
+    def check(value: object, raw: object) -> bool:
+        if not isinstance(value, bool):
             raise _wrong(raw, "a switch")
-        return _unique(raw, values)
+        return value
 
+    read = _several(parse_switches, check)
     return Kind(read, "on, off or both", "SWITCH", allowed_once="on or off", metavar_once="on|off")
 
 
 def names(*choices: str) -> Kind:
     """Values to try, out of a few: one, several with commas, or a list."""
-
-    def read(raw: object) -> tuple[str, ...]:
-        values = raw.split(",") if isinstance(raw, str) else raw
-        if not isinstance(values, Sequence):
-            raise _wrong(raw, "a list of names")
-        return _unique(raw, [_choose(value, choices) for value in values])
-
-    one = _either(choices)
-    several = f"{one}, or several of them with commas between"
-    return Kind(read, several, "NAMES", allowed_once=one, metavar_once="NAME")
+    one = name(*choices)
+    return Kind(
+        _several(lambda raw: raw.split(","), lambda value, _: one.read(value)),
+        f"{one.allowed}, or several of them with commas between",
+        "NAMES",
+        allowed_once=one.allowed,
+        metavar_once="NAME",
+    )
 
 
 def name(*choices: str) -> Kind:
     """One out of a few."""
-    return Kind(lambda raw: _choose(raw, choices), _either(choices), "|".join(choices))
+
+    def read(raw: object) -> str:
+        if not isinstance(raw, str) or raw.strip() not in choices:
+            raise _wrong(raw, "a choice here")
+        return raw.strip()
+
+    *others, last = choices
+    return Kind(read, f"{', '.join(others)} or {last}", "|".join(choices))
 
 
-def _choose(raw: object, choices: Sequence[str]) -> str:
-    if not isinstance(raw, str) or raw.strip() not in choices:
-        raise _wrong(raw, "a choice here")
-    return raw.strip()
+def _amount(
+    parse: Callable[[str], object],
+    what: str,
+    low: float,
+    high: float,
+    *,
+    of: type[int | float] = float,
+    beyond: str = "is out of range",
+) -> Callable[[object], Any]:
+    """Reads one number within limits.
 
+    Args:
+        parse: Reads a text; what is no number is refused like any other value.
+        what: What it is, for the error.
+        low: The least.
+        high: The most.
+        of: Whether a part may count.
+        beyond: What is said of a number that is not within the limits.
+    """
 
-def _either(choices: Sequence[str]) -> str:
-    return " or ".join([", ".join(choices[:-1]), choices[-1]] if len(choices) > 1 else choices)
+    def read(raw: object) -> Any:
+        value = parse(raw) if isinstance(raw, str) else raw
+        plain = isinstance(value, int if of is int else int | float)
+        if not plain or isinstance(value, bool) or value in {math.inf, -math.inf}:
+            raise _wrong(raw, what)
+        number: Any = value
+        if not low <= number <= high:  # also where it is nan
+            raise UsageError(f"{quoted(raw)} {beyond}")
+        return of(number)
+
+    return read
 
 
 def whole(low: int, high: int) -> Kind:
     """One whole number."""
 
-    def read(raw: object) -> int:
-        digits = isinstance(raw, str) and re.fullmatch(r"\s*[0-9]{1,15}\s*", raw)
-        value = int(digits[0]) if digits else raw
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise _wrong(raw, "a whole number")
-        _within(value, low, high, raw)
-        return value
+    def parse(raw: str) -> object:
+        return int(raw) if re.fullmatch(r"\s*[0-9]{1,15}\s*", raw) else raw
 
+    read = _amount(parse, "a whole number", low, high, of=int)
     return Kind(read, f"a whole number from {low} to {high}", "N")
+
+
+def _number(raw: str) -> object:
+    return float(raw) if _NUMBER.fullmatch(raw) else raw
 
 
 def number(low: float, high: float, example: str) -> Kind:
     """One number, of which a part may count."""
     allowed = f"a number from {low:g} to {high:g}"
-
-    def read(raw: object) -> float:
-        value = _number(raw)
-        if not low <= value <= high:  # also where it is none
-            raise _wrong(raw, allowed)
-        return value
-
+    read = _amount(_number, allowed, low, high, beyond=f"is not {allowed}")
     return Kind(read, f"{allowed}, such as {example}", "N")
 
 
 def share() -> Kind:
     """A share of a whole between 0 and 1: ``0.02``, or a text such as ``2%``."""
 
+    def parse(raw: str) -> object:
+        value = _number(raw.strip().removesuffix("%"))
+        return value / 100 if isinstance(value, float) and raw.strip().endswith("%") else value
+
+    what = "a share"
+    within = math.nextafter(0, 1), math.nextafter(1, 0)
+    read = _amount(parse, what, *within, beyond=f"is not {what}")
+    return Kind(read, "a share above 0 and below 1, such as 2% or 0.02", "SHARE")
+
+
+def percent(low: float, high: float, example: str) -> Kind:
+    """A share of a whole that may be above 1: ``5%``, ``0.05``, or as a text also ``5``."""
+
     def read(raw: object) -> float:
-        percent = isinstance(raw, str) and raw.strip().endswith("%")
-        value = _number(raw.strip().removesuffix("%") if isinstance(raw, str) else raw)
-        value = value / 100 if percent else value
-        if not 0 < value < 1:
-            raise _wrong(raw, "a share")
+        text = str(raw).strip()
+        try:
+            number = float(text.removesuffix("%"))
+        except ValueError:
+            raise _wrong(raw, "a share") from None
+        if not isinstance(raw, str) and 1 <= number < math.inf:
+            # As a text it is meant in percent; as a number it may be a fraction.
+            raise UsageError(f"{quoted(raw)} may mean {number:g}% or {100 * number:g}%")
+        value = number / 100 if text.endswith("%") or number >= 1 else number
+        if not low <= value <= high:
+            raise UsageError(f"{quoted(raw)} is out of range")
         return value
 
-    return Kind(read, "a share above 0 and below 1, such as 2% or 0.02", "SHARE")
+    limits = f"from {100 * low:.3g}% to {100 * high:.6g}%"
+    return Kind(read, f"a share {limits}, such as '{example}'", "SHARE")
 
 
 def rate() -> Kind:
     """Bytes a second, or a text such as ``2GB/s``, of which the ``/s`` may be left out."""
 
-    def read(raw: object) -> float:
-        if isinstance(raw, str):
-            value = float(parse_bytes(raw.strip().removesuffix("/s")))
-        else:
-            value = _number(raw)
-        if not 0 < value < math.inf:
-            raise _wrong(raw, "a size a second above 0")
-        return value
+    def parse(raw: str) -> float:
+        return float(parse_bytes(raw.strip().removesuffix("/s")))
 
-    return Kind(read, "a size a second above 0, such as 2GB/s", "SIZE/s")
-
-
-def _number(raw: object) -> float:
-    """A number or a text of one; ``nan``, which is within no limits, for anything else."""
-    if isinstance(raw, str):
-        return float(raw) if _NUMBER.fullmatch(raw) else math.nan
-    return _seconds(raw) if _is_int(raw) or isinstance(raw, float) else math.nan
+    what = "a size a second above 0"
+    within = math.nextafter(0, 1), sys.float_info.max
+    return Kind(
+        _amount(parse, what, *within, beyond=f"is not {what}"), f"{what}, such as 2GB/s", "SIZE/s"
+    )
 
 
 def duration(low: float, high: float, example: str) -> Kind:
     """Seconds, or a text with a unit."""
-
-    def read(raw: object) -> float:
-        if isinstance(raw, str):
-            value = parse_duration_s(raw)
-        elif _is_int(raw) or (isinstance(raw, float) and math.isfinite(raw)):
-            value = _seconds(raw)
-        else:
-            raise _wrong(raw, "a duration")
-        _within(value, low, high, raw)
-        return value
-
-    limits = f"from {_least_text(low)} to {format_duration(high)}"
+    # A lower limit as it may be given: figures for people end at a hundredth of a millisecond.
+    least = f"{low * 1e6:g} µs" if low < 1e-5 else format_duration(low)
+    limits = f"from {least} to {format_duration(high)}"
+    read = _amount(parse_duration_s, "a duration", low, high)
     return Kind(read, f"a duration {limits}, such as {example}", "TIME")
-
-
-def _least_text(seconds: float) -> str:
-    """A lower limit as it may be given: figures for people end at a hundredth of a millisecond."""
-    return f"{seconds * 1e6:g} µs" if seconds < 1e-5 else format_duration(seconds)
-
-
-def _seconds(raw: Any) -> float:
-    try:
-        return float(raw)
-    except OverflowError:
-        raise UsageError(f"{quoted(raw)} is out of range") from None
 
 
 def size(low: int, high: int) -> Kind:
     """Bytes, or a text with a unit."""
-
-    def read(raw: object) -> int:
-        value = parse_bytes(raw) if isinstance(raw, str) else raw
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise _wrong(raw, "a size")
-        _within(value, low, high, raw)
-        return value
-
     limits = f"from {format_bytes(low)} to {format_bytes(high)}"
+    read = _amount(parse_bytes, "a size", low, high, of=int)
     return Kind(read, f"a size {limits}, such as 16GiB or 512MB", "SIZE")
 
 
@@ -254,41 +258,41 @@ def switch() -> Kind:
     return Kind(read, "on or off", "")
 
 
-def target() -> Kind:
-    """What to load; whether it is there is found out where it is loaded."""
+def _text(pattern: str, what: str, allowed: str, metavar: str) -> Kind:
+    """A text that follows a pattern, without blanks around it."""
 
     def read(raw: object) -> str:
-        if not isinstance(raw, str) or not raw.strip():
-            raise _wrong(raw, "a target")
-        return raw.strip()
-
-    allowed = "images, package.module:attr, path/to/file.py:attr or another built-in name"
-    return Kind(read, allowed, "TARGET")
-
-
-def _pattern(pattern: re.Pattern[str], what: str, allowed: str, metavar: str) -> Kind:
-    def read(raw: object) -> str:
-        if not isinstance(raw, str) or not pattern.fullmatch(raw.strip()):
+        if not isinstance(raw, str) or not re.fullmatch(pattern, raw.strip(), flags=re.DOTALL):
             raise _wrong(raw, what)
         return raw.strip()
 
     return Kind(read, allowed, metavar)
 
 
+def target() -> Kind:
+    """What to load; whether it is there is found out where it is loaded."""
+    allowed = "images, package.module:attr, path/to/file.py:attr or another built-in name"
+    return _text(".+", "a target", allowed, "TARGET")
+
+
+def reason() -> Kind:
+    """Why something is done, in the user's words."""
+    return _text(".+", "a reason", "a text that says why; it is kept", "REASON")
+
+
 def function() -> Kind:
     """A function by name; that it exists is found out where it is imported."""
-    return _pattern(
-        _CALLABLE,
-        "the name of a function",
-        "module:function or path/to/file.py:function",
-        "MODULE:FUNCTION",
-    )
+    allowed = "module:function or path/to/file.py:function"
+    # With a letter for the drive, so that C:\data\steps.py:run is understood.
+    pattern = r"(?:[A-Za-z]:)?[^:]+:[A-Za-z_][\w.]*"
+    return _text(pattern, "the name of a function", allowed, "MODULE:FUNCTION")
 
 
 def device() -> Kind:
     """A device by torch's name; that it is there is found out where it is used."""
     allowed = "auto, cpu, or an accelerator such as cuda, cuda:0 or mps"
-    return _pattern(_DEVICE, "a device", allowed, "DEVICE")
+    pattern = "auto|cpu|(?:cuda|xpu|mps|mtia|hpu|npu)(?::[0-9]{1,4})?"
+    return _text(pattern, "a device", allowed, "DEVICE")
 
 
 def arguments() -> Kind:
@@ -298,14 +302,18 @@ def arguments() -> Kind:
         if isinstance(raw, Mapping):
             pairs = [(key, _argument(value)) for key, value in raw.items()]
         else:
-            pairs = [_pair(item) for item in (_words(raw) if isinstance(raw, str) else _items(raw))]
-        for key, _ in pairs:
+            words = _words(raw) if isinstance(raw, str) else raw
+            if not isinstance(words, Sequence):
+                raise _wrong(raw, "a list of key=value")
+            pairs = [_pair(item) for item in words]
+        read: dict[str, str] = {}
+        for key, value in pairs:
             if not isinstance(key, str) or not key.isidentifier():
                 raise _wrong(key, "the name of an argument")
-        repeated = {key for key, _ in pairs if [name for name, _ in pairs].count(key) > 1}
-        if repeated:
-            raise UsageError(f"{quoted(min(repeated))} is given twice")
-        return dict(pairs)
+            if key in read:
+                raise UsageError(f"{quoted(key)} is given twice")
+            read[key] = value
+        return read
 
     return Kind(read, 'key=value, in TOML a table such as { root = "data" }', "KEY=VALUE")
 
@@ -315,12 +323,6 @@ def _words(raw: str) -> list[str]:
         return shlex.split(raw)
     except ValueError:
         raise UsageError(f"{quoted(raw)} has a quotation mark without its partner") from None
-
-
-def _items(raw: object) -> Sequence[object]:
-    if not isinstance(raw, Sequence):
-        raise _wrong(raw, "a list of key=value")
-    return raw
 
 
 def _pair(raw: object) -> tuple[str, str]:

@@ -1,46 +1,28 @@
-"""What a sweep is told to do."""
+"""What a sweep is told to do: its settings, which of them exclude each other, and their JSON."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dlprof.errors import UsageError
+from dlprof.settings.options import OPTIONS, SWEPT
+from dlprof.units import format_duration
+
+MAX_CONFIGS = 10_000
+"""Most configurations that one sweep may span: more is a slip, and fills memory."""
+
+_COSTING = ("batch_size", "start_method", "sharing_strategy", "worker_threads")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SweepSettings:
-    """A sweep's options as resolved.
+    """A sweep's options as resolved: the table in ``settings/options.py`` says what each does.
 
-    Attributes:
-        target: TARGET as the user wrote it.
-        arguments: Passed to the target's callable, as texts.
-        num_workers: Worker counts to try; ``None`` chooses them by the machine's cores.
-        prefetch_factor: Values to try; ``None`` chooses.
-        pin_memory: Values to try; ``None`` tries both where there is an accelerator.
-        persistent_workers: Values to try; ``None`` chooses.
-        batch_size: Values to try; ``None`` keeps the target's own.
-        in_order: Values to try; ``None`` keeps the target's own.
-        start_method: Values to try; ``None`` keeps the target's or the platform's own.
-        sharing_strategy: Values to try; ``None`` keeps torch's default.
-        worker_threads: Compute threads inside each worker; ``None`` leaves torch's 1 in place.
-        shuffle: Whether to shuffle; ``None`` keeps the target's own, and doesn't shuffle a bare
-            dataset.
-        step_s: Length of the consumer's step, pretended; ``None`` for no step.
-        step_callable: Function that is called with each batch as the step; excludes ``step_s``.
-        device: Where batches are copied to: ``auto``, ``cpu``, or a device by torch's name.
-        copy_ahead: Whether a batch is copied to the device while the one before is worked on.
-        step_on: Where a pretended step passes: on the ``host``, which sleeps, or the ``device``.
-        budget_s: Wall time of the whole sweep.
-        trial_s: Measured time of one trial; ``None`` chooses it by the budget.
-        repeats: How often each configuration is measured; ``None`` for as often as the budget
-            allows, 2 to 8 times.
-        search: ``auto``, ``grid`` or ``model``.
-        seed: Makes the order of trials, shuffling and the target's random numbers repeatable.
-        timeout_s: Longest wall time of one trial, after which it is ended.
-        max_workers: Most workers to try; ``None`` for no limit of the user's.
-        max_ram_bytes: Most memory that the loaders of all ranks may take; ``None`` likewise.
-        max_shm_bytes: Most shared memory that they may take; ``None`` likewise.
-        ranks: Training processes that will share the machine.
-        cold_cache: Whether the target's files are dropped from the page cache before each trial.
+    ``None`` leaves the choice to dlprof or the target, and is no limit of the user's. Several
+    values are those to try. Times are in seconds.
     """
 
     target: str = "images"
@@ -71,3 +53,105 @@ class SweepSettings:
     max_shm_bytes: int | None = None
     ranks: int = 1
     cold_cache: bool = False
+
+
+def needs_workers(field: str, value: Any) -> bool:
+    """Whether this value of a swept option means nothing without worker processes."""
+    if field in {"prefetch_factor", "start_method", "sharing_strategy", "worker_threads"}:
+        return value is not None
+    if field == "persistent_workers":
+        return bool(value == (True,))
+    return bool(field == "in_order" and value == (False,))
+
+
+def several_calibrations(settings: SweepSettings) -> str | None:
+    """A setting with several values that change what a batch costs, which no calibration covers."""
+    several = (name for name in _COSTING if len(getattr(settings, name) or ()) > 1)
+    return next(several, None)
+
+
+def check_conflicts(settings: SweepSettings) -> None:
+    """Refuse options that exclude each other.
+
+    Raises:
+        UsageError: Names the options and their values.
+    """
+    for message, hint in _conflicts(settings):
+        raise UsageError(message, hint=hint)
+
+
+def _conflicts(settings: SweepSettings) -> Iterator[tuple[str, str]]:
+    swept = {key: values for key in SWEPT if (values := getattr(settings, key)) is not None}
+    name = several_calibrations(settings)
+    if settings.search == "model" and name is not None:
+        yield (
+            f"search = model knows what a batch costs at one value of {name} only",
+            f"Use --search grid, or give {name} one value.",
+        )
+    if settings.step_s is not None and settings.step_callable is not None:
+        yield "step_time and step exclude each other", "Give one of them."
+    if settings.step_on == "device" and settings.step_s is None:
+        yield "step_on = device says where step_time passes", "Give step_time too."
+    for key, values in swept.items() if settings.num_workers == (0,) else ():
+        if needs_workers(key, values):
+            yield (
+                f"{key} needs worker processes, but num_workers is only 0",
+                f"Leave {key} out, or add a num_workers above 0.",
+            )
+    limit = settings.max_workers
+    if limit is not None and settings.num_workers and min(settings.num_workers) > limit:
+        yield (
+            f"num_workers starts at {min(settings.num_workers)}, above max_workers = {limit}",
+            "Raise max_workers, or add a smaller num_workers.",
+        )
+    for key, limit_s in (("budget", settings.budget_s), ("timeout", settings.timeout_s)):
+        if settings.trial_s is not None and settings.trial_s >= limit_s:
+            trial, longest = format_duration(settings.trial_s), format_duration(limit_s)
+            yield (
+                f"trial_time = {trial} doesn't fit into {key} = {longest}",
+                f"Give a shorter trial_time or a longer {key}.",
+            )
+    count = math.prod(len(values) for values in swept.values())
+    if count > MAX_CONFIGS:
+        yield (
+            f"The values given make {count:,} configurations, more than {MAX_CONFIGS:,}",
+            "Give fewer values for num_workers, prefetch_factor and the other swept settings.",
+        )
+
+
+def settings_to_json(settings: SweepSettings) -> dict[str, Any]:
+    """The settings under their field names, as JSON values for the header of a run file."""
+    return {option.field: _plain(getattr(settings, option.field)) for option in OPTIONS}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def settings_from_json(data: Mapping[str, Any]) -> SweepSettings:
+    """The settings that ``settings_to_json`` wrote, to resume a run.
+
+    Fields that are missing take their default, and unknown ones are ignored, so that versions
+    which differ in options read each other's files.
+
+    Raises:
+        UsageError: For values that no sweep can have.
+    """
+    values: dict[str, Any] = {}
+    for option in OPTIONS:
+        if option.field not in data:
+            continue
+        raw = data[option.field]
+        if raw is None and option.unset is None:
+            raise UsageError(
+                f"The run's settings have no value for {option.field}",
+                hint="Start a new run: this file was changed after it was written.",
+            )
+        values[option.field] = (
+            None if raw is None else option.read(raw, f"{option.field} in the run's settings")
+        )
+    settings = SweepSettings(**values)
+    check_conflicts(settings)
+    return settings

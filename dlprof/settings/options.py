@@ -13,8 +13,6 @@ from dlprof.settings import kinds
 from dlprof.settings.kinds import Kind
 
 _DAY = 86400.0
-_GIB = 1024**3
-
 
 SEARCH_SPACE = "Search space (4, or 0,2,4, or 0:16:2; on, off or both; auto)"
 ONE_CONFIGURATION = "Configuration (default: the target's own, else PyTorch's)"
@@ -22,11 +20,12 @@ DATA = "Data and consumer"
 BUDGET = "Budget"
 LIMITS = "Limits"
 ELSEWHERE_PANEL = "Elsewhere"
+_VERDICT = "Verdict"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One option of a sweep.
+    """One option.
 
     Attributes:
         key: Its name in configuration files; the flag and the environment variable follow.
@@ -85,31 +84,30 @@ class Option:
 ENVIRONMENT_PREFIX = "DLPROF_"
 
 
-def _swept(key: str, kind: Kind, text: str, default: str = "") -> Option:
+def _data(key: str, kind: Kind, text: str, default: str = "", **more: Any) -> Option:
     return Option(
-        key=key,
-        field=key,
-        kind=kind,
-        unset="auto",
-        text=text,
-        default=default,
-        panel=SEARCH_SPACE,
+        key=key, kind=kind, text=text, default=default, **{"field": key, "panel": DATA, **more}
     )
 
 
+_swept = functools.partial(_data, unset="auto", panel=SEARCH_SPACE)
+_budget = functools.partial(_data, panel=BUDGET)
+_limit = functools.partial(_data, panel=LIMITS)
+_place = functools.partial(_data, panel=ELSEWHERE_PANEL)
+_verdict = functools.partial(_data, panel=_VERDICT)
+
 OPTIONS = (
-    Option(
-        key="target",
-        field="target",
-        kind=kinds.target(),
-        text="package.module:attr, path/to/file.py:attr, or a built-in dataset: images (the "
+    _data(
+        "target",
+        kinds.target(),
+        "package.module:attr, path/to/file.py:attr, or a built-in dataset: images (the "
         "default), voc, shards, text, synthetic.",
     ),
-    Option(
-        key="arg",
+    _data(
+        "arg",
+        kinds.arguments(),
+        "Pass an argument to the target's callable; may be repeated.",
         field="arguments",
-        kind=kinds.arguments(),
-        text="Pass an argument to the target's callable; may be repeated.",
     ),
     _swept("num_workers", kinds.integers(0, 4096), "Worker processes."),
     _swept("prefetch_factor", kinds.integers(1, 4096), "Batches sent ahead per worker."),
@@ -117,10 +115,7 @@ OPTIONS = (
     _swept("persistent_workers", kinds.switches(), "Keep workers between epochs."),
     _swept("batch_size", kinds.integers(1, 1_000_000), "Samples per batch.", "the target's own"),
     _swept(
-        "in_order",
-        kinds.switches(),
-        "Yield batches in the sampler's order.",
-        "the target's own",
+        "in_order", kinds.switches(), "Yield batches in the sampler's order.", "the target's own"
     ),
     _swept(
         "start_method",
@@ -140,185 +135,172 @@ OPTIONS = (
         "Compute threads inside each worker.",
         "torch's 1",
     ),
-    Option(
-        key="shuffle",
-        field="shuffle",
-        kind=kinds.switch(),
+    _data(
+        "shuffle",
+        kinds.switch(),
+        "Shuffle a dataset that brings no sampler.",
+        "the target's own",
         unset="auto",
-        text="Shuffle a dataset that brings no sampler.",
-        default="the target's own",
     ),
-    Option(
-        key="step_time",
+    _data(
+        "step_time",
+        kinds.duration(1e-6, 3600.0, "12ms or 0.5s"),
+        "Pretend that each training step takes this long, such as 12ms.",
         field="step_s",
-        kind=kinds.duration(1e-6, 3600.0, "12ms or 0.5s"),
         unset="none",
-        text="Pretend that each training step takes this long, such as 12ms.",
     ),
-    Option(
-        key="step",
+    _data(
+        "step",
+        kinds.function(),
+        "Call this function with each batch as the training step.",
         field="step_callable",
-        kind=kinds.function(),
         unset="none",
-        text="Call this function with each batch as the training step.",
     ),
-    Option(
-        key="device",
-        field="device",
-        kind=kinds.device(),
-        text="auto, cpu, or a device such as cuda:0.",
-        default="auto",
+    _data("device", kinds.device(), "auto, cpu, or a device such as cuda:0.", "auto"),
+    _data(
+        "copy_ahead",
+        kinds.switch(),
+        "Copy a batch to the device while the one before is worked on.",
+        "off",
     ),
-    Option(
-        key="copy_ahead",
-        field="copy_ahead",
-        kind=kinds.switch(),
-        text="Copy a batch to the device while the one before is worked on.",
-        default="off",
+    _data(
+        "step_on",
+        kinds.name("host", "device"),
+        "Where --step-time passes: the host sleeps, or the device computes.",
+        "host",
     ),
-    Option(
-        key="step_on",
-        field="step_on",
-        kind=kinds.name("host", "device"),
-        text="Where --step-time passes: the host sleeps, or the device computes.",
-        default="host",
-    ),
-    Option(
-        key="budget",
+    _budget(
+        "budget",
+        kinds.duration(1.0, 7 * _DAY, "60s or 1.5h"),
+        "How long the whole sweep may take.",
+        "45s",
         field="budget_s",
-        kind=kinds.duration(1.0, 7 * _DAY, "60s or 1.5h"),
-        text="How long the whole sweep may take.",
-        default="45s",
-        panel=BUDGET,
     ),
-    Option(
-        key="trial_time",
+    _budget(
+        "trial_time",
+        kinds.duration(0.05, 3600.0, "500ms or 2s"),
+        "Measured window of one trial.",
+        "from the budget",
         field="trial_s",
-        kind=kinds.duration(0.05, 3600.0, "500ms or 2s"),
         unset="auto",
-        text="Measured window of one trial.",
-        default="from the budget",
-        panel=BUDGET,
     ),
-    Option(
-        key="repeats",
-        field="repeats",
-        kind=kinds.whole(1, 1000),
+    _budget(
+        "repeats",
+        kinds.whole(1, 1000),
+        "Measure each configuration N times.",
+        "as the budget allows",
         unset="auto",
-        text="Measure each configuration N times.",
-        default="as the budget allows",
-        panel=BUDGET,
     ),
-    Option(
-        key="search",
-        field="search",
-        kind=kinds.name("auto", "model", "grid"),
-        text="Measure all configurations (grid), or predict all and measure few (model).",
-        default="auto, the model where it can",
-        panel=BUDGET,
+    _budget(
+        "search",
+        kinds.name("auto", "model", "grid"),
+        "Measure all configurations (grid), or predict all and measure few (model).",
+        "auto, the model where it can",
     ),
-    Option(
-        key="seed",
-        field="seed",
-        kind=kinds.whole(0, 2**32 - 1),
-        text="Seed of the order of measuring.",
-        default="0",
-        panel=BUDGET,
-    ),
-    Option(
-        key="timeout",
+    _budget("seed", kinds.whole(0, 2**32 - 1), "Seed of the order of measuring.", "0"),
+    _budget(
+        "timeout",
+        kinds.duration(1.0, _DAY, "60s or 5m"),
+        "End a trial that takes longer.",
+        "120s",
         field="timeout_s",
-        kind=kinds.duration(1.0, _DAY, "60s or 5m"),
-        text="End a trial that takes longer.",
-        default="120s",
-        panel=BUDGET,
     ),
-    Option(
-        key="max_workers",
-        field="max_workers",
-        kind=kinds.whole(0, 4096),
-        unset="none",
-        text="At most N workers.",
-        panel=LIMITS,
-    ),
-    Option(
-        key="max_ram",
+    _limit("max_workers", kinds.whole(0, 4096), "At most N workers.", unset="none"),
+    _limit(
+        "max_ram",
+        kinds.size(1024**2, 1024**5),
+        "Memory that loading may take, such as 16GiB.",
         field="max_ram_bytes",
-        kind=kinds.size(1024**2, 1024 * 1024 * _GIB),
         unset="none",
-        text="Memory that loading may take, such as 16GiB.",
-        panel=LIMITS,
     ),
-    Option(
-        key="max_shm",
+    _limit(
+        "max_shm",
+        kinds.size(0, 1024**5),
+        "Shared memory (/dev/shm) that loading may take.",
         field="max_shm_bytes",
-        kind=kinds.size(0, 1024 * 1024 * _GIB),
         unset="none",
-        text="Shared memory (/dev/shm) that loading may take.",
-        panel=LIMITS,
     ),
-    Option(
-        key="ranks",
-        field="ranks",
-        kind=kinds.whole(1, 4096),
-        text="Training processes that share the machine, one loader each.",
-        default="1",
-        panel=LIMITS,
+    _limit(
+        "ranks",
+        kinds.whole(1, 4096),
+        "Training processes that share the machine, one loader each.",
+        "1",
     ),
-    Option(
-        key="cold_cache",
-        field="cold_cache",
-        kind=kinds.switch(),
-        text="Drop the data's files from the page cache before each trial.",
-        panel=BUDGET,
+    _budget(
+        "cold_cache", kinds.switch(), "Drop the data's files from the page cache before each trial."
     ),
 )
-"""In the order in which ``print_config`` writes them."""
+"""Of a sweep, in the order in which ``print_config`` writes them."""
 
-ELSEWHERE = (
-    Option(
-        key="cores",
-        field="cores",
-        kind=kinds.number(0.01, 100_000, "8"),
-        text="Cores for all ranks together.",
-        default="the machine's",
-        panel=ELSEWHERE_PANEL,
+_ASKED = (
+    _place(
+        "cores", kinds.number(0.01, 100_000, "8"), "Cores for all ranks together.", "the machine's"
     ),
-    Option(
-        key="assume_background",
+    _place(
+        "assume_background",
+        kinds.number(0, 100_000, "12"),
+        "Cores that other processes keep busy.",
         field="neighbours",
-        kind=kinds.number(0, 100_000, "12"),
-        text="Cores that other processes keep busy.",
         metavar="CORES",
-        panel=ELSEWHERE_PANEL,
         aliases=("--neighbours",),
     ),
-    Option(
-        key="speed",
-        field="speed",
-        kind=kinds.number(0.01, 100, "0.8"),
-        text="Speed of a core relative to the measured machine, such as 0.8.",
-        default="by CPU model and clock",
+    _place(
+        "speed",
+        kinds.number(0.01, 100, "0.8"),
+        "Speed of a core relative to the measured machine, such as 0.8.",
+        "by CPU model and clock",
         metavar="X",
-        panel=ELSEWHERE_PANEL,
     ),
-    Option(
-        key="storage_limit",
+    _place(
+        "storage_limit",
+        kinds.rate(),
+        "What the storage gives to all ranks together, such as 2GB/s.",
         field="storage_bytes_per_s",
-        kind=kinds.rate(),
-        text="What the storage gives to all ranks together, such as 2GB/s.",
-        panel=ELSEWHERE_PANEL,
     ),
-    Option(
-        key="max_wait",
-        field="max_wait",
-        kind=kinds.share(),
-        text="Share of time that a step that is fed may wait.",
-        default="2%",
+    _data(
+        "max_wait",
+        kinds.share(),
+        "Share of time that a step that is fed may wait.",
+        "2%",
         panel="Feeding a step",
     ),
+    _verdict(
+        "fail_above", kinds.percent(0.001, 10.0, "5%"), "How much slower loading may get.", "5%"
+    ),
+    _verdict(
+        "confidence",
+        kinds.percent(0.5, 0.99999, "99%"),
+        "How surely code that is slower by just that doesn't fail.",
+        "99",
+    ),
+    _verdict(
+        "inconclusive", kinds.name("warn", "fail"), "What an inconclusive check ends with.", "warn"
+    ),
+    _verdict(
+        "regression",
+        kinds.name("fail", "warn"),
+        "What to make of a regression.",
+        "fail; with --baseline: warn",
+    ),
+    _verdict(
+        "design",
+        kinds.name("abba", "duet"),
+        "The sides interleaved, or both at the same time.",
+        "abba",
+    ),
+    _verdict("allow_regression", kinds.reason(), "Let a failure pass; the reason is recorded."),
 )
-"""Of questions about a place that was not measured; no file and no variable sets them."""
+"""Of questions about a saved run, and of checks; no file and no variable sets them."""
+
+SWEPT = tuple(option.key for option in OPTIONS if option.panel == SEARCH_SPACE)
+PLACE = ("cores", "assume_background", "speed")
+"""What describes a place that was not measured, beside its machine."""
+LIMITED = ("max_workers", "max_ram", "max_shm", "ranks")
+"""What a recommendation keeps to, beside the step."""
+PREDICTED = ("num_workers", "prefetch_factor", "pin_memory", "in_order", "sharing_strategy")
+"""Settings that a prediction may be asked for."""
+CHECKED = tuple(option.key for option in _ASKED if option.panel == _VERDICT)
+"""What a check's verdict follows from."""
 
 
 @functools.cache
@@ -328,8 +310,8 @@ def by_key() -> Mapping[str, Option]:
 
 
 def option_named(key: str) -> Option:
-    """The option of that key, of a sweep or of a place that was not measured."""
-    return by_key().get(key) or next(each for each in ELSEWHERE if each.key == key)
+    """The option of that key, of whatever command."""
+    return by_key().get(key) or next(each for each in _ASKED if each.key == key)
 
 
 def parse_option(key: str, raw: object, origin: str | None = None) -> Any:
@@ -345,3 +327,20 @@ def parse_option(key: str, raw: object, origin: str | None = None) -> Any:
     """
     option = option_named(key)
     return option.read(raw, option.flag if origin is None else origin)
+
+
+def fields_of(given: Mapping[str, object | None], *keys: str) -> dict[str, Any]:
+    """The values of options under the names of their fields, as far as they are given.
+
+    Args:
+        given: Texts or natural values by key; ``None`` is not given.
+        keys: Which options.
+
+    Raises:
+        UsageError: As for ``parse_option``.
+    """
+    return {
+        option_named(key).field: parse_option(key, given[key])
+        for key in keys
+        if given.get(key) is not None
+    }

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from dlprof.errors import UsageError
-from dlprof.settings.conflicts import check_conflicts, needs_workers
-from dlprof.settings.model import SweepSettings
+from dlprof.settings.model import SweepSettings, check_conflicts, needs_workers
 from dlprof.settings.options import ENVIRONMENT_PREFIX, OPTIONS, by_key
-from dlprof.tomlfile import read_toml
+from dlprof.tomlfile import read_toml, toml_value
 from dlprof.units import quoted
 
-DEFAULT_ORIGIN = "default"
+_DEFAULT_ORIGIN = "default"
 
 _CONFIG_VARIABLE = f"{ENVIRONMENT_PREFIX}CONFIG"
 
@@ -72,8 +71,25 @@ def resolve_settings(
     given = dict(_still_meant(given))
     settings = SweepSettings(**{by_key()[key].field: item.value for key, item in given.items()})
     check_conflicts(settings)
-    origins = {option.key: DEFAULT_ORIGIN for option in OPTIONS}
+    origins = {option.key: _DEFAULT_ORIGIN for option in OPTIONS}
     return settings, origins | {key: item.origin for key, item in given.items()}
+
+
+def print_config(settings: SweepSettings, origins: Mapping[str, str]) -> str:
+    """The settings as TOML that ``--config`` takes and that resolves to the same settings.
+
+    Args:
+        settings: What to write.
+        origins: Where each option came from, as ``resolve_settings`` gives it.
+    """
+    lines = ["# Settings of dlprof sweep, as resolved."]
+    for option in OPTIONS:
+        value = getattr(settings, option.field)
+        written = toml_value(option.unset if value is None else value)
+        # repr: an origin holds a path of the user's, which may hold anything.
+        origin = ascii(origins.get(option.key, _DEFAULT_ORIGIN))[1:-1]
+        lines += ["", f"# {option.text} From: {origin}", f"{option.key} = {written}"]
+    return "\n".join(lines) + "\n"
 
 
 def _still_meant(given: Mapping[str, _Given]) -> Iterator[tuple[str, _Given]]:
@@ -101,11 +117,7 @@ def _from_flags(flags: Mapping[str, object | None]) -> _Layer:
     for key in flags:
         if key not in by_key():
             raise _unknown(key, "the options given")
-    return {
-        key: (raw, by_key()[key].flag)
-        for key, raw in flags.items()
-        if raw is not None and not (key == "arg" and raw == [])
-    }
+    return {key: (raw, by_key()[key].flag) for key, raw in flags.items() if raw is not None}
 
 
 def _from_environment(environ: Mapping[str, str]) -> _Layer:
@@ -125,10 +137,20 @@ def _from_environment(environ: Mapping[str, str]) -> _Layer:
 
 
 def _from_file(path: Path) -> _Layer:
-    content = read_toml(path)
+    table, source = read_toml(path), str(path)
     if path.name == "pyproject.toml":
-        return _from_table(_tool_table(content, path), f"{path} [tool.dlprof]")
-    return _from_table(content, str(path))
+        tools = table.get("tool", {})
+        table = tools.get("dlprof", {}) if isinstance(tools, Mapping) else {}
+        source += " [tool.dlprof]"
+        if not isinstance(table, Mapping):
+            raise UsageError(
+                f"{path}: tool.dlprof is not a table",
+                hint="Write [tool.dlprof], then one key a line.",
+            )
+    for key in table:
+        if key not in by_key():
+            raise _unknown(key, source)
+    return {key: (raw, f"{key} in {source}") for key, raw in table.items()}
 
 
 def _from_pyproject(cwd: Path) -> _Layer:
@@ -137,23 +159,6 @@ def _from_pyproject(cwd: Path) -> _Layer:
         if path.is_file():
             return _from_file(path)
     return {}
-
-
-def _tool_table(content: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
-    tools = content.get("tool", {})
-    table = tools.get("dlprof", {}) if isinstance(tools, Mapping) else {}
-    if not isinstance(table, Mapping):
-        raise UsageError(
-            f"{path}: tool.dlprof is not a table", hint="Write [tool.dlprof], then one key a line."
-        )
-    return table
-
-
-def _from_table(table: Mapping[str, object], source: str) -> _Layer:
-    for key in table:
-        if key not in by_key():
-            raise _unknown(key, source)
-    return {key: (raw, f"{key} in {source}") for key, raw in table.items()}
 
 
 def _unknown(key: str, source: str) -> UsageError:

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from sample_run import RUN, write
 
 from dlprof.errors import NothingMeasuredError
-from dlprof.settings import SweepSettings
-from dlprof.settings.written import settings_to_json
+from dlprof.settings import SweepSettings, settings_to_json
 from dlprof.targets.grammar import BUILTINS
 from dlprof.trial.protocol import BuildRequest
 

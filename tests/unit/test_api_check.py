@@ -11,7 +11,7 @@ from check_fakes import Opened
 import dlprof
 from dlprof.engine.checking.settings import CheckSettings
 from dlprof.errors import UsageError
-from dlprof.settings.percent import fail_above_of
+from dlprof.settings import parse_option
 
 
 @pytest.fixture
@@ -109,9 +109,9 @@ def test_a_share_is_one_whether_python_or_the_command_line_gives_it(
 ) -> None:
     dlprof.check("data.py:make", progress=False, fail_above=given)
     assert asked[0][0].limits.service == pytest.approx(share)
-    assert fail_above_of(str(given), "--fail-above") == pytest.approx(share)
+    assert parse_option("fail_above", str(given)) == pytest.approx(share)
 
 
 def test_what_python_takes_as_a_number_is_the_same_as_a_text() -> None:
     for number in (0.001, 0.05, 0.5, 0.999):
-        assert fail_above_of(number, "") == fail_above_of(f"{number}", "")
+        assert parse_option("fail_above", number) == parse_option("fail_above", f"{number}")

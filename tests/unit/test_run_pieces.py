@@ -18,8 +18,8 @@ from golden import drawn
 from schemas import conforms
 
 import dlprof
-from dlprof.cli.commands import _end_options_at_module
 from dlprof.cli.entry import run
+from dlprof.cli.run import end_options_at_module
 from dlprof.integrations.imports import AfterImport
 from dlprof.integrations.ledger import Ledger
 from dlprof.integrations.places import Place, _has_packages, place_of
@@ -58,7 +58,7 @@ from dlprof.store.naming import run_file_name
     ],
 )
 def test_options_end_where_the_scripts_words_begin(words: list[str], split: list[str]) -> None:
-    assert _end_options_at_module(words, {"-o", "-m", "--module"}) == split
+    assert end_options_at_module(words, {"-o", "-m", "--module"}) == split
 
 
 @pytest.mark.parametrize(

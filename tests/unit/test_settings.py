@@ -15,9 +15,14 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from dlprof.errors import DlprofError, FileError, UsageError
-from dlprof.settings import OPTIONS, SweepSettings, parse_option
-from dlprof.settings.resolve import resolve_settings
-from dlprof.settings.written import print_config, settings_from_json, settings_to_json
+from dlprof.settings import (
+    OPTIONS,
+    SweepSettings,
+    parse_option,
+    settings_from_json,
+    settings_to_json,
+)
+from dlprof.settings.resolve import print_config, resolve_settings
 
 DATA = Path(__file__).parents[1] / "data" / "settings"
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -10,13 +10,13 @@ from pathlib import Path
 import gate_samples
 import pytest
 
-from dlprof.cli import checked
+from dlprof.cli import check as checked
 from dlprof.cli.entry import run
 from dlprof.errors import FileError, UsageError
 from dlprof.records.gate import CheckReport
 from dlprof.report.gate.files import RENDERERS
 from dlprof.report.gate.live import CheckProgress, open_check_listener
-from dlprof.settings.percent import fail_above_of
+from dlprof.settings import parse_option
 
 
 @pytest.mark.parametrize(
@@ -25,9 +25,9 @@ from dlprof.settings.percent import fail_above_of
         (["--fail-above", "much"], "--fail-above: 'much' is not a share"),
         (["--fail-above", "0"], "--fail-above: '0' is out of range"),
         (["--confidence", "100"], "--confidence: '100' is out of range"),
-        (["--inconclusive", "pass"], "--inconclusive: 'pass' is no choice"),
-        (["--design", "abab"], "--design: 'abab' is no choice"),
-        (["--allow-regression", " "], "--allow-regression has no reason"),
+        (["--inconclusive", "pass"], "--inconclusive: 'pass' is not a choice here"),
+        (["--design", "abab"], "--design: 'abab' is not a choice here"),
+        (["--allow-regression", " "], "--allow-regression: ' ' is not a reason"),
         (["--num-workers", "0,2"], "--num-workers has 2 values"),
         (["--junit", "no/such/folder/file"], "There is no folder no/such/folder"),
         (["--against", "./nowhere"], "--against ./nowhere: there is no such directory"),
@@ -49,13 +49,13 @@ def test_bad_options_are_refused(
     ("text", "expected"), [("5%", 0.05), ("0.05", 0.05), ("5", 0.05), ("0.5%", 0.005), ("1", 0.01)]
 )
 def test_shares_are_read_as_people_write_them(text: str, expected: float) -> None:
-    assert fail_above_of(text, "--fail-above") == pytest.approx(expected)
+    assert parse_option("fail_above", text) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("text", ["", "nan", "inf", "-5%", "5%%", "1e400"])
 def test_what_is_no_share_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
-        fail_above_of(text, "--fail-above")
+        parse_option("fail_above", text)
 
 
 @pytest.fixture

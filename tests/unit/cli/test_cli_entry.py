@@ -271,7 +271,7 @@ def test_ctrl_c_while_the_program_is_loaded(*, ignored: bool) -> None:
         "signal.signal(signal.SIGINT, to)\n"
         "class Interrupts:\n"
         "    def find_spec(self, name, *_):\n"
-        "        if name == 'typer': os.kill(os.getpid(), signal.SIGINT)\n"
+        "        if name == 'click': os.kill(os.getpid(), signal.SIGINT)\n"
         "sys.meta_path.insert(0, Interrupts())\n"
         "sys.argv = ['dlprof', '--version']\n"
         "dlprof.cli.main()\n"

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from builders import config, failed, header, run, trial
 
 from dlprof.advise.recommend import recommend
 from dlprof.cli.entry import run as dlprof
-from dlprof.cli.profile import _exit, _show
+from dlprof.cli.options import Asked
+from dlprof.cli.profile import show
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.records import Failure
 from dlprof.store import RunWriter
@@ -48,16 +51,20 @@ def test_a_profile_is_shown_with_the_failures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     profile = run(TRIALS[:1])
-    _show(profile, as_json=True, verbose=False)
+    asked = Asked(given={}, as_json=True, brief=False, quiet=False, verbose=False)
+    with pytest.raises(click.exceptions.Exit) as ended:
+        show(asked, profile, tmp_path)
+    assert ended.value.exit_code == 6
     document = shown(capsys)
     assert document["error"]["failures"] == FAILURES[1:]
     assert document["error"]["kind"] == "nothing_measured"
     assert len(document["trials"]) == 1
     with pytest.raises(NothingMeasuredError) as caught:
-        _exit(profile, tmp_path, as_json=False)
+        show(dataclasses.replace(asked, as_json=False), profile, tmp_path)
     assert list(caught.value.failures) == FAILURES[1:]
 
-    _show(run([trial(config(0), 100.0)]), as_json=True, verbose=False)
+    capsys.readouterr()
+    show(asked, run([trial(config(0), 100.0)]), tmp_path)
     assert "error" not in shown(capsys)
 
 

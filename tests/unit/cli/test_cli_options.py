@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from dlprof.cli.app import program
@@ -29,8 +30,10 @@ def all_options() -> dict[str, list[str]]:
 def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
     """A command, and all below it where it is a group, by the words that name them."""
     yield name, command
-    for word, below in getattr(command, "commands", {}).items():
-        yield from _commands(f"{name} {word}", below)
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for word in command.list_commands(context):
+            yield from _commands(f"{name} {word}", command.get_command(context, word))
 
 
 def test_the_set_of_options_is_frozen() -> None:
@@ -54,6 +57,6 @@ def test_every_setting_has_its_flag() -> None:
 )
 def test_the_defaults_that_help_names_are_the_defaults(flag: str, default: float) -> None:
     group = program()
-    parameters = getattr(group, "commands")["sweep"].params  # noqa: B009
-    (text,) = [parameter.help for parameter in parameters if flag in parameter.opts]
+    command: Any = group.get_command(click.Context(group), "sweep")
+    (text,) = [parameter.help for parameter in command.params if flag in parameter.opts]
     assert parse_duration_s(text.rpartition("Default: ")[2].rstrip(".")) == default

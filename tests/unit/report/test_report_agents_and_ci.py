@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from example_runs import example_run
 from gate_samples import failing_check
@@ -57,9 +58,11 @@ def commands_of(script: str, folder: Path, environ: dict[str, str]) -> list[list
 
 def understood(words: list[str]) -> dict[str, Any]:
     """The options of a command of dlprof's, as its own parser reads them."""
-    command: Any = program()
+    group = program()
     assert words[0] == "dlprof"
-    context = command.commands[words[1]].make_context("dlprof", words[2:])
+    command = group.get_command(click.Context(group), words[1])
+    assert command is not None
+    context = command.make_context("dlprof", words[2:])
     found: dict[str, Any] = context.params
     return found
 
