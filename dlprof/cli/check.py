@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 import typer
 
@@ -21,9 +21,6 @@ from dlprof.cli.measuring import resolve, signals_while_measuring
 from dlprof.errors import ExitCode, UsageError
 from dlprof.units import quoted
 
-if TYPE_CHECKING:
-    from dlprof.records.gate import Design
-
 
 @options.takes(*options.LOADED, *options.SWEPT, check_options.BUDGET, "seed", "timeout", once=True)
 def check(  # noqa: PLR0913 - a command has as many parameters as it has options
@@ -37,6 +34,7 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
     confidence: check_options.Confidence = None,
     inconclusive: check_options.Inconclusive = None,
     regression: check_options.Regression = None,
+    pin: check_options.Pin = True,
     design: check_options.DesignOption = None,
     allow_regression: check_options.AllowRegression = None,
     config: options.ConfigFile = None,
@@ -57,6 +55,11 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
     is none. With --baseline it measures one, and compares it with earlier runs on this machine.
     """
     streams.check_brief(brief=brief, as_json=as_json)
+    if design is not None:
+        raise UsageError(
+            "--design is gone: the sides are always interleaved, on the same cores",
+            hint="Leave it out; --no-pin lets the sides choose their cores.",
+        )
     files = {
         "html" if checked.is_page(output) else "json": output,
         "junit": junit,
@@ -82,7 +85,7 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
         against=against,
         against_python=against_python,
         override=_reason(allow_regression),
-        design=_design(design),
+        pin=pin,
         **_shares(fail_above, confidence),
     )
     if self_test:
@@ -113,13 +116,6 @@ def _choice(flag: str, given: str | None, choices: tuple[str, ...]) -> str:
             f"{flag}: {quoted(given)} is no choice", hint=f"Give {' or '.join(choices)}."
         )
     return given or choices[0]
-
-
-def _design(given: str | None) -> Design:
-    chosen: Literal["abba", "duet"] = "abba"
-    if _choice("--design", given, ("abba", "duet")) == "duet":
-        chosen = "duet"
-    return chosen
 
 
 def _reason(given: str | None) -> str:

@@ -89,15 +89,15 @@ Regression = Annotated[
         rich_help_panel=_RULE,
     ),
 ]
-DesignOption = Annotated[
-    str | None,
+Pin = Annotated[
+    bool,
     typer.Option(
-        "--design",
-        metavar="abba|duet",
-        help="The sides interleaved, or both at the same time. Default: abba.",
+        "--pin/--no-pin",
+        help="Hold both sides to the same cores, one after another. Default: --pin.",
         rich_help_panel=_RULE,
     ),
 ]
+DesignOption = Annotated[str | None, typer.Option("--design", hidden=True)]
 AllowRegression = Annotated[
     str | None,
     typer.Option(
