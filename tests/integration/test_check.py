@@ -137,12 +137,12 @@ def test_workers_that_start_late_fail_the_start(repository: Path) -> None:
     assert set(block.stages_s) == {"fetch", "collate", "receive"}
 
 
-def test_a_duet_of_an_absolute_path_and_a_directory(repository: Path, tmp_path: Path) -> None:
+def test_an_absolute_path_and_a_directory(repository: Path, tmp_path: Path) -> None:
     before = tmp_path / "a-directory-of-equal-len--e"
     before.mkdir()
     (before / "data.py").write_text(data(0.004))
     target = f"{repository / 'data.py'}:make"
-    report = check(repository, target=target, against=str(before), design="duet")
+    report = check(repository, target=target, against=str(before))
     assert report.state == "pass"
     shift = report.targets[0].verdict.gates[0].views[0].shift
     assert shift is not None

@@ -26,7 +26,7 @@ from dlprof.settings.percent import fail_above_of
         (["--fail-above", "0"], "--fail-above: '0' is out of range"),
         (["--confidence", "100"], "--confidence: '100' is out of range"),
         (["--inconclusive", "pass"], "--inconclusive: 'pass' is no choice"),
-        (["--design", "abab"], "--design: 'abab' is no choice"),
+        (["--design", "duet"], "--design is gone"),
         (["--allow-regression", " "], "--allow-regression has no reason"),
         (["--num-workers", "0,2"], "--num-workers has 2 values"),
         (["--junit", "no/such/folder/file"], "There is no folder no/such/folder"),
