@@ -149,10 +149,8 @@ def _notes(plan: CheckPlan, quads: Sequence[Quad], left_out: int) -> tuple[str, 
     notes = []
     if left_out:
         notes.append(
-            f"{counted(left_out, 'ABBA block')} are left out: the cores changed their speed "
-            "meanwhile."
-            if left_out > 1
-            else "1 ABBA block is left out: the cores changed their speed meanwhile."
+            f"Left out: {counted(left_out, 'ABBA block')}, during which the cores changed their "
+            "speed."
         )
     if any(not block.corrected for quad in quads for block in quad.blocks):
         notes.append(

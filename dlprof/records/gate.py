@@ -123,8 +123,8 @@ class GateRule:
         alpha_pass: The same of the bounds that have to be below the limit to pass; ``alpha`` where
             it isn't given.
         looks: After how many ABBA blocks it is judged, in rising order.
-        most_change: ABBA blocks in which a side differs from itself by more are left out: the
-            machine changed meanwhile. As the logarithm of a ratio; ``None`` leaves none out.
+        most_change: ABBA blocks in which a side differs from itself by more are left out, as the
+            machine changed its speed. As the logarithm of a ratio; ``None`` leaves none out.
         holds_up: Whether the check waits for it, where it has found nothing.
     """
 

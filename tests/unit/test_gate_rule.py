@@ -490,7 +490,7 @@ def test_quads_in_which_the_machine_changed_are_left_out() -> None:
     assert next_look(service_plan(), quads[:FIRST]).needed == {"load": 4}
     verdict = judge(service_plan(), quads)
     assert (verdict.state, verdict.quads["load"]) == ("pass", FIRST)
-    assert verdict.notes[0].startswith("4 ABBA blocks are left out")
+    assert verdict.notes[0].startswith("Left out: 4 ABBA blocks")
 
 
 def test_the_side_that_is_slower_decides_nothing_of_what_is_left_out() -> None:
