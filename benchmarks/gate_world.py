@@ -16,7 +16,7 @@ from dlprof.records.gate import Block, Quad
 
 BATCHES = 16
 SAMPLES = 4
-_BATCH_S = 0.016
+_BATCH_S = 0.0023  # blocks of 0.05 s, as a check has them, on a core that is slow mostly
 _FETCH_SHARE = 0.8
 
 
@@ -32,6 +32,10 @@ class World:
         memory: How much of a wave is left in the next block.
         waited: Share of waiting for a core.
         outliers: Share of batches that take three to ten times as long.
+        slow: How many times as long a slow core takes. Each core changes between slow and fast by
+            itself, as measured: slow for 1.2 s and fast for 0.5 s in the mean, for what feels all
+            of it (/proc/stat shows nothing).
+        apart: Whether each side keeps to a core of its own, instead of both to the same ones.
     """
 
     name: str
@@ -41,6 +45,8 @@ class World:
     memory: float
     waited: float
     outliers: float
+    slow: float = 1.0
+    apart: bool = False
 
 
 QUIET = World(
@@ -62,6 +68,8 @@ CROWDED = World(
     outliers=0.001,
 )
 DRIFTING = dataclasses.replace(QUIET, name="drifting clock", service_sd=0.02, drift_sd=0.03)
+SWITCHING = dataclasses.replace(QUIET, name="cores that change their speed", slow=1.77)
+APART = dataclasses.replace(SWITCHING, name="the same, sides on cores of their own", apart=True)
 ODD = dataclasses.replace(QUIET, name="odd slow batches", service_sd=0.02, outliers=0.005)
 
 
@@ -85,6 +93,45 @@ class Slowdown:
         return [1 + self.mean * BATCHES / slow] * slow + [1.0] * (BATCHES - slow)
 
 
+_CORES = 2
+_SLOW_S, _FAST_S = 1.2, 0.5
+
+
+class Core:
+    """A core that is slow for a while, and fast for a while."""
+
+    def __init__(self, slow: float, coin: random.Random) -> None:
+        self._slow, self._coin = slow, coin
+        self._is_slow = coin.random() < _SLOW_S / (_SLOW_S + _FAST_S)
+        self._changes_s = self._stays_s()
+
+    def _stays_s(self) -> float:
+        return self._coin.expovariate(1 / (_SLOW_S if self._is_slow else _FAST_S))
+
+    def _turn(self, seconds: float) -> None:
+        self._changes_s -= seconds
+        while self._changes_s <= 0:
+            self._is_slow = not self._is_slow
+            self._changes_s += self._stays_s()
+
+    def rest(self, seconds: float) -> None:
+        """Let time go by."""
+        self._turn(seconds)
+
+    def takes_s(self, work_s: float) -> float:
+        """How long work takes that a fast core does in so many seconds."""
+        took_s = 0.0
+        while work_s > 0:
+            pace = self._slow if self._is_slow else 1.0
+            step_s = min(work_s * pace, self._changes_s)
+            work_s -= step_s / pace
+            took_s += step_s
+            self._turn(step_s)
+            if step_s == 0.0:
+                break
+        return took_s
+
+
 class Machine:
     """Measures blocks, one after the other, as its world has it."""
 
@@ -101,19 +148,25 @@ class Machine:
         self._coin = random.Random(seed)
         self._level = 0.0
         self._wave = self._coin.gauss(0, world.wall_sd)
+        self._cores = [Core(world.slow, self._coin) for _ in range(_CORES)]
 
-    def block(self, letter: str) -> Block:
-        """The next block, of the base (A) or of the change (B)."""
+    def block(self, letter: str, core: int = 0) -> Block:
+        """The next block, of the base (A) or of the change (B), on a core."""
         world, coin = self._world, self._coin
         self._level += coin.gauss(0, world.drift_sd)
         fresh = math.sqrt(1 - world.memory**2)
         self._wave = world.memory * self._wave + fresh * coin.gauss(0, world.wall_sd)
         factor = _BATCH_S * math.exp(self._level + coin.gauss(0, world.service_sd))
         service_s = tuple(
-            factor * each * math.exp(coin.gauss(0, 0.05)) * self._outlier()
+            self._cores[core].takes_s(
+                factor * each * math.exp(coin.gauss(0, 0.05)) * self._outlier()
+            )
             for each in self._factors[letter]
         )
         whole_s = sum(service_s)
+        for place, other in enumerate(self._cores):
+            if place != core:
+                other.rest(whole_s)
         return Block(
             side=SIDES[letter],
             service_s=service_s,
@@ -130,5 +183,7 @@ class Machine:
     def quad(self, number: int, seed: int) -> Quad:
         """The next quad, in the order that a check would take."""
         order = order_of(seed, "load", number)
-        blocks = tuple(self.block(letter) for letter in order)
+        turn = number % _CORES
+        cores = {"A": 0, "B": 1} if self._world.apart else {"A": turn, "B": turn}
+        blocks = tuple(self.block(letter, cores[letter]) for letter in order)
         return Quad(number=number, series="load", blocks=blocks)

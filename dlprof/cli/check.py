@@ -86,6 +86,7 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
         "--benchmark-action", text="customSmallerIsBetter of github-action-benchmark."
     ),
     openmetrics: Path | None = _file("--openmetrics", text="OpenMetrics text."),
+    design: str | None = options.option("--design", text="", hidden=True),
 ) -> None:
     """Fail CI if data loading got slower.
 
@@ -93,6 +94,11 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
     regression, 0 is none. With --baseline it measures one, and compares it with earlier runs on
     this machine.
     """
+    if design is not None:
+        raise UsageError(
+            "--design is gone: the sides are always interleaved, on the same cores",
+            hint="Leave it out; --no-pin lets the sides choose their cores.",
+        )
     files = {
         "html" if is_page(output) else "json": output,
         "junit": junit,
@@ -119,7 +125,7 @@ def check(  # noqa: PLR0913 - a command has as many parameters as it has options
         against=against,
         against_python=against_python,
         override=rule.get("allow_regression", ""),
-        **{key: rule[key] for key in ("fail_above", "confidence", "design") if key in rule},
+        **{key: rule[key] for key in ("fail_above", "confidence", "pin") if key in rule},
     )
     with signals_while_measuring(), open_check_listener(quiet=asked.quiet) as listener:
         if self_test:

@@ -21,7 +21,7 @@ from dlprof.gate.baseline import (
 )
 from dlprof.gate.baseline_entry import baseline_key, figures_of, figures_of_blocks
 from dlprof.gate.baseline_file import add_entry, parse_baseline, render_entry
-from dlprof.gate.design import SIDES, order_of
+from dlprof.gate.design import SIDES, cores_of, order_of
 from dlprof.gate.document import (
     checked_baseline,
     checked_target,
@@ -47,6 +47,7 @@ __all__ = [
     "checked_target",
     "cleaned",
     "comparable",
+    "cores_of",
     "exit_code",
     "figures_of",
     "figures_of_blocks",

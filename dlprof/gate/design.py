@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
-from dlprof.records.gate import Design, Quad, Series, Side
+from dlprof.records.gate import Quad, Series, Side
 
 SIDES: dict[str, Side] = {"A": "base", "B": "change"}
 """The letters of an order."""
@@ -13,21 +14,35 @@ _QUADS = ("ABBA", "BAAB")
 _PAIRS = ("AB", "BA")
 
 
-def order_of(seed: int, series: Series, number: int, design: Design = "abba") -> str:
+def order_of(seed: int, series: Series, number: int) -> str:
     """The order of the blocks of one quad, a fair coin's choice.
 
     Each quad has a coin of its own, so that a check that goes on needs no state. The series
-    ``start`` is measured in pairs, since starts are long; in the design ``duet`` both sides of a
-    pair run at the same time, and the order is that in which they are started.
+    ``start`` is measured in pairs, since starts are long.
 
     Args:
         seed: Of the whole check.
         series: What is measured.
         number: Of the quad within its series, from 0.
-        design: The check's design.
     """
-    choices = _PAIRS if series == "start" or design == "duet" else _QUADS
+    choices = _PAIRS if series == "start" else _QUADS
     return random.Random(f"{seed}/{series}/{number}").choice(choices)
+
+
+def cores_of(cores: Sequence[int], number: int) -> tuple[int, ...]:
+    """The cores that all blocks of a quad are held to: the same for both sides.
+
+    They rotate from quad to quad, so that one which is always slower favors nobody.
+
+    Args:
+        cores: All that may be used.
+        number: Of the quad within its series, from 0.
+
+    >>> cores_of([0, 1, 2], 4)
+    (1, 2, 0)
+    """
+    first = number % len(cores) if cores else 0
+    return (*cores[first:], *cores[:first])
 
 
 def is_balanced(quad: Quad) -> bool:

@@ -118,7 +118,7 @@ def _consequence(
         return "inconclusive", "contended", finding == "slower", True
     if finding == "slower":
         return "fail", "slower", True, False
-    return "inconclusive", "undecided", True, True
+    return "inconclusive", "undecided", rule.holds_up, True
 
 
 def is_contended(quads: Sequence[Quad]) -> bool:
@@ -146,7 +146,8 @@ def _crowd(readings: Sequence[Reading]) -> str:
 
 
 def _view(rule: GateRule, name: str, readings: Sequence[Reading]) -> _View:
-    bounds = shift_interval([each.shift(name, rule.scale) for each in readings], rule.alpha)
+    shifts = [each.shift(name, rule.scale) for each in readings]
+    bounds = shift_interval(shifts, rule.alpha, rule.alpha_pass)
     limit = _limit(rule, name, readings)
     widened = limit * _factor(rule, readings)
     to_scale = math.log1p if rule.scale == "ratio" else float
@@ -211,7 +212,7 @@ def _figures(
         change=_median(readings, view, "change"),
         shift=shift,
         low=low if bounds.k >= 0 else None,
-        high=high if bounds.k >= 0 else None,
+        high=high if bounds.k_high >= 0 else None,
         limit=limit,
         text=figures_text(
             shift, low, high, unit=None if rule.scale == "ratio" else unit, base=base

@@ -5,6 +5,11 @@ At each look, every view of the metric gives a one-sided lower and upper bound o
 of all views are below it; otherwise look again, and after the last look INCONCLUSIVE. Looks are
 taken only at the planned numbers of quads, in their order, whatever else was measured: so the same
 blocks always give the same verdict, while they are measured and years later.
+
+Quads during which the machine changed its speed are left out, by a bound that knows nothing of
+which side is which: they say little and are far off. The two blocks of a side differ by the
+machine alone, whichever side the coin (``design.order_of``) has given them to, so that what is
+left is symmetric about the same shift. Where most would go, all of them count.
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ from collections.abc import Mapping, Sequence
 
 from dlprof.gate.look import fraction_of, look_at
 from dlprof.gate.signed_rank import MOST_DIFFERENCES, least_differences
-from dlprof.gate.views import LEAST_BATCHES, Reading, cleaned, read_quad
+from dlprof.gate.views import LEAST_BATCHES, Reading, change_within, cleaned, read_quad
 from dlprof.gate.wording import METRICS, amount, percent, sentence
 from dlprof.records.gate import CheckPlan, GateResult, GateRule, Quad, ReasonCode
 
@@ -35,11 +40,13 @@ class GateProgress:
         result: What it says.
         usable: Quads that tell something of it.
         needed: Further quads until its next look; 0 where no look could change the result.
+        left_out: Quads that would tell, but for the machine that changed meanwhile.
     """
 
     result: GateResult
     usable: int
     needed: int
+    left_out: int = 0
 
 
 def judge_gate(
@@ -55,6 +62,11 @@ def judge_gate(
             there is, and spends the error that was laid aside for it.
     """
     walked = _walk(plan, rule, [quad for quad in quads if quad.series == rule.series])
+    progress = _progress(plan, rule, walked, ended=ended)
+    return dataclasses.replace(progress, left_out=len(walked.read) - progress.usable)
+
+
+def _progress(plan: CheckPlan, rule: GateRule, walked: _Walk, *, ended: bool) -> GateProgress:
     result, usable = walked.result, len(walked.usable)
     if result is not None and not result.pending:
         return GateProgress(result=result, usable=usable, needed=0)
@@ -74,13 +86,17 @@ class _Walk:
     """What has been met on the way through the quads, in their order.
 
     Attributes:
-        usable: Readings.
+        read: All readings.
+        usable: Those that count.
+        all_count: Whether most would have been left out, so that none is.
         faulty: Quads without one.
         faults: Why, and how often.
         result: Of the last look.
     """
 
+    read: list[Reading] = dataclasses.field(default_factory=list)
     usable: list[Reading] = dataclasses.field(default_factory=list)
+    all_count: bool = False
     faulty: list[Quad] = dataclasses.field(default_factory=list)
     faults: collections.Counter[ReasonCode] = dataclasses.field(default_factory=collections.Counter)
     result: GateResult | None = None
@@ -95,13 +111,27 @@ def _walk(plan: CheckPlan, rule: GateRule, quads: Sequence[Quad]) -> _Walk:
             walked.faulty.append(quad)
             walked.faults[reading] += 1
             continue
-        walked.usable.append(reading)
+        walked.read.append(reading)
+        if not _counts(rule, walked, quad):
+            continue
         usable = len(walked.usable)
         if usable in rule.looks and not _too_many(walked.faults, usable):
             walked.result = look_at(plan, rule, walked.usable)
             if not walked.result.pending or usable == rule.looks[-1]:
                 break
     return walked
+
+
+def _counts(rule: GateRule, walked: _Walk, quad: Quad) -> bool:
+    """Take in the last reading, unless the machine changed during its quad."""
+    most, read = rule.most_change, walked.read
+    if walked.all_count or most is None or change_within(quad) <= most:
+        walked.usable.append(read[-1])
+        return True
+    if len(read) < 2 * rule.looks[0] or 2 * len(walked.usable) >= len(read):
+        return False
+    walked.usable, walked.all_count = [*read], True
+    return True
 
 
 def _settled(result: GateResult, usable: int) -> GateProgress:

@@ -64,20 +64,25 @@ class Shift:
             too few differences to say.
         high: The shift is below this, likewise; ``inf`` likewise.
         k: ``critical_value``: ``low`` is the Walsh average of this rank, counted from 0.
+        k_high: The same of ``high``, counted from the largest.
     """
 
     estimate: float
     low: float
     high: float
     k: int
+    k_high: int
 
 
-def shift_interval(differences: Sequence[float], alpha: float) -> Shift:
+def shift_interval(
+    differences: Sequence[float], alpha: float, alpha_high: float | None = None
+) -> Shift:
     """The shift of symmetric differences with one-sided bounds that err with ``alpha`` each.
 
     Args:
         differences: Finite numbers whose sums are finite, at least one.
         alpha: Above 0, at most 0.5.
+        alpha_high: What the upper bound errs with; ``alpha`` if not given.
 
     Raises:
         ValueError: If there is no difference, or one is not finite.
@@ -91,9 +96,11 @@ def shift_interval(differences: Sequence[float], alpha: float) -> Shift:
     )
     size = len(averages)
     k = critical_value(len(differences), alpha)
+    k_high = k if alpha_high is None else critical_value(len(differences), alpha_high)
     return Shift(
         estimate=(averages[(size - 1) // 2] + averages[size // 2]) / 2,
         low=averages[k] if k >= 0 else -math.inf,
-        high=averages[size - 1 - k] if k >= 0 else math.inf,
+        high=averages[size - 1 - k_high] if k_high >= 0 else math.inf,
         k=k,
+        k_high=k_high,
     )

@@ -102,7 +102,7 @@ def _verdict(plan: CheckPlan, quads: Sequence[Quad], progress: Sequence[GateProg
         stages=stages,
         quads={series: _most_usable(plan, progress, series) for series in _SERIES},
         error_bound=plan.error_bound,
-        notes=_notes(plan, quads),
+        notes=_notes(plan, quads, max((each.left_out for each in progress), default=0)),
     )
 
 
@@ -145,8 +145,13 @@ def _blame(stages: Sequence[StageShift]) -> str:
     return f"{text}, {amount(part.shift_s, 's')} of which in {part.stage.partition(PART)[2]}."
 
 
-def _notes(plan: CheckPlan, quads: Sequence[Quad]) -> tuple[str, ...]:
+def _notes(plan: CheckPlan, quads: Sequence[Quad], left_out: int) -> tuple[str, ...]:
     notes = []
+    if left_out:
+        notes.append(
+            f"Left out: {counted(left_out, 'ABBA block')}, during which the cores changed their "
+            "speed."
+        )
     if any(not block.corrected for quad in quads for block in quad.blocks):
         notes.append(
             "Run-queue delay can't be read here, so times are wall times: service time and "

@@ -176,6 +176,19 @@ def read_quad(quad: Quad, rule: GateRule) -> Reading | ReasonCode:
     return Reading(quad, values)
 
 
+def change_within(quad: Quad) -> float:
+    """How much the machine changed during a quad: by what a side's own blocks differ at most.
+
+    As the logarithm of a ratio of mean service times; 0 where no side has two blocks that tell.
+    """
+    found: dict[Side, list[float]] = {}
+    for block in quad.blocks:
+        mean = _VALUES["service", "mean"](block) if block.samples else None
+        if mean:
+            found.setdefault(block.side, []).append(math.log(mean))
+    return max((max(logs) - min(logs) for logs in found.values()), default=0.0)
+
+
 def base_service_s(quad: Quad) -> list[float]:
     """The mean service time a sample of the base's blocks, where they loaded any."""
     mean = _VALUES["service", "mean"]

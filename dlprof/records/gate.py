@@ -65,6 +65,9 @@ class Block:
         epoch_turnover_s: From the last batch of an epoch to the first of the next.
         pss_peak_bytes: Memory of the side's process tree, peak.
         shm_peak_bytes: Shared memory, peak.
+        cores: The core that each process which fetches was on at the block's end: the main process
+            without workers, else worker after worker. Empty where that isn't known.
+        pinned: Whether they were held there for the whole block.
         failure: Why there are no figures; empty where there are.
     """
 
@@ -79,6 +82,8 @@ class Block:
     epoch_turnover_s: float | None = None
     pss_peak_bytes: float | None = None
     shm_peak_bytes: float | None = None
+    cores: tuple[int, ...] = ()
+    pinned: bool = False
     failure: str = ""
 
 
@@ -89,7 +94,7 @@ class Quad:
     Attributes:
         number: From 0 within its series.
         series: ``load`` (steady loading) or ``start`` (starts and epoch restarts).
-        blocks: Four as ABBA or BAAB; two in the series ``start`` and in the design ``duet``.
+        blocks: Four as ABBA or BAAB; two in the series ``start``.
     """
 
     number: int
@@ -115,7 +120,12 @@ class GateRule:
         floor: Differences below this are never too much, in the metric's unit.
         service_floor: The same as a fraction of the base's service time.
         alpha: Probability of error of each view at each look, one-sided.
+        alpha_pass: The same of the bounds that have to be below the limit to pass; ``alpha`` where
+            it isn't given.
         looks: After how many ABBA blocks it is judged, in rising order.
+        most_change: ABBA blocks in which a side differs from itself by more are left out, as the
+            machine changed its speed. As the logarithm of a ratio; ``None`` leaves none out.
+        holds_up: Whether the check waits for it, where it has found nothing.
     """
 
     name: GateName
@@ -126,7 +136,10 @@ class GateRule:
     floor: float = 0.0
     service_floor: float = 0.0
     alpha: float
+    alpha_pass: float | None = None
     looks: tuple[int, ...]
+    most_change: float | None = None
+    holds_up: bool = True
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -137,7 +150,7 @@ class CheckPlan:
         rules: One per metric.
         confidence: That the service-time gates of all targets together raise no false alarm.
         targets: How many targets are checked at once: they share the probability of error.
-        design: ``abba`` (one side at a time) or ``duet`` (both sides at the same time).
+        design: ``abba`` (one side at a time); documents of earlier versions may hold ``duet``.
         seed: Of the random order of blocks.
         loader_difference: How the loaders' settings differ; empty where they are the same.
         error_bound: Upper bound of the probability of any false alarm of this target, all metrics
@@ -164,7 +177,8 @@ class ViewFigures:
         change: Median of the change's blocks.
         shift: Estimate: a fraction of the base on the scale ``ratio``, else the metric's unit.
         low: Lower end of its interval; ``None`` where there are too few ABBA blocks for one.
-        high: Upper end; the interval's two ends each err with the rule's ``alpha``.
+        high: Upper end. The lower one errs with the rule's ``alpha``, the upper one with its
+            ``alpha_pass``.
         limit: What ``low`` is held against.
         text: Shift and interval for people, such as ``+9.8% (+8.1 to +11.6%)``.
         limit_text: The limit for people.

@@ -283,10 +283,10 @@ _ASKED = (
         "fail; with --baseline: warn",
     ),
     _verdict(
-        "design",
-        kinds.name("abba", "duet"),
-        "The sides interleaved, or both at the same time.",
-        "abba",
+        "pin",
+        kinds.switch(),
+        "Hold both sides to the same cores, one after another.",
+        "--pin",
     ),
     _verdict("allow_regression", kinds.reason(), "Let a failure pass; the reason is recorded."),
 )

@@ -290,6 +290,6 @@ def _unbuilt(failure: Failure, python: str, limit: str) -> DlprofError:
 
 def _block(side: SideName, figures: Mapping[str, Any]) -> Block:
     columns: dict[str, Sequence[Any]] = {
-        name: tuple(figures[name]) for name in ("service_s", "samples") if name in figures
+        name: tuple(figures[name]) for name in ("service_s", "samples", "cores") if name in figures
     }
     return Block(side=side, **{**figures, **columns})

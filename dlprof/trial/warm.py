@@ -27,6 +27,7 @@ from dlprof.trial import child, failures
 from dlprof.trial.burden import burden
 from dlprof.trial.guard import guard_of
 from dlprof.trial.measure import EmptyLoaderError, Loop, ended_early
+from dlprof.trial.placement import Placement, cores_of
 from dlprof.trial.processes import die_with_parent, tie_forked
 from dlprof.trial.protocol import BlockRequest, Channel, Message, build_request
 from dlprof.trial.stacks import answer_with_stacks
@@ -99,15 +100,19 @@ class Warm:
             tracer.install()
         self._tree = open_tree(os.getpid())
         self._rows = [0 for _ in self._tracers]
+        self._placement = Placement()
 
     def load(self, request: BlockRequest) -> Message:
         """Load one block, and give its figures as fields of a ``Block``."""
         from dlprof.trial.block import block_figures  # noqa: PLC0415 - with the tracer
 
         _seed_all(self._loader, request.seed)
-        before, held = self._tree.read(), _shared_bytes()
+        pinned = self._placement.hold(self._workers(), self._config, request.cores)
+        before, held, began_s = self._tree.read(), _shared_bytes(), _clock()
         seen = self._take(min(request.batches, MOST_BATCHES), held)
-        after = self._tree.read()
+        after, took_s = self._tree.read(), _clock() - began_s
+        if not pinned:
+            self._placement.learn(self._workers(), took_s)
         rows, names = self._new_rows(len(seen.samples))
         figures = block_figures(
             rows,
@@ -118,7 +123,15 @@ class Warm:
         waited, ran = _growth(before.wait_ns, after.wait_ns), _growth(before.run_ns, after.run_ns)
         if waited is not None and ran is not None and waited + ran > 0:
             figures["run_queue_wait_fraction"] = waited / (waited + ran)
+        figures |= {"cores": cores_of(self._workers() or [os.getpid()]), "pinned": pinned}
         return {**figures, **seen.memory}
+
+    def _workers(self) -> list[int]:
+        """The processes of workers that live on between blocks."""
+        from dlprof.targets.inner import core_of  # noqa: PLC0415 - torch comes with it
+
+        iterator = getattr(core_of(self._loader), "_iterator", None)
+        return [each.pid for each in getattr(iterator, "_workers", ())]
 
     def _new_rows(self, batches: int) -> tuple[Sequence[Row], Sequence[str]]:
         """The rows of the last block and the transforms' names: one row a batch, if any has it."""
@@ -181,6 +194,7 @@ class Warm:
         """Start the loader anew, as it is set, and turn an epoch; fields of a ``Block``."""
         from dlprof.targets.loader import EpochGate, make_loader  # noqa: PLC0415
 
+        self._placement.release(self._workers())
         gate, own = EpochGate(), self._built.target.own_config
         in_worker = guard_of(self._config, own)
         loader = make_loader(self._built, self._config, gate=gate, in_worker=in_worker)

@@ -137,12 +137,30 @@ def test_workers_that_start_late_fail_the_start(repository: Path) -> None:
     assert set(block.stages_s) == {"fetch", "collate", "receive"}
 
 
-def test_a_duet_of_an_absolute_path_and_a_directory(repository: Path, tmp_path: Path) -> None:
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cores can't be chosen here")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_both_sides_of_a_quad_run_on_the_same_cores(repository: Path, workers: int) -> None:
+    (repository / "data.py").write_text(data(workers=workers))
+    run_git(repository, "commit", "-qam", "two", "--allow-empty")
+    own = os.sched_getaffinity(0)
+    report = check(repository)
+    load = [quad for quad in report.targets[0].quads if quad.series == "load"]
+    places = [{(block.cores, block.pinned) for block in quad.blocks} for quad in load]
+    assert all(len(place) == 1 for place in places)
+    first, second = (place.pop() for place in places[:2])
+    usable = sorted(own)
+    order = [usable[(place + 1) % len(usable)] for place in range(max(1, workers))]
+    assert first == (tuple(usable[place % len(usable)] for place in range(max(1, workers))), True)
+    assert second == (tuple(order), True)
+    assert os.sched_getaffinity(0) == own
+
+
+def test_an_absolute_path_and_a_directory(repository: Path, tmp_path: Path) -> None:
     before = tmp_path / "a-directory-of-equal-len--e"
     before.mkdir()
     (before / "data.py").write_text(data(0.004))
     target = f"{repository / 'data.py'}:make"
-    report = check(repository, target=target, against=str(before), design="duet")
+    report = check(repository, target=target, against=str(before))
     assert report.state == "pass"
     shift = report.targets[0].verdict.gates[0].views[0].shift
     assert shift is not None

@@ -57,7 +57,7 @@ class FakeSides(Sides):
         self._noise, self._fails = noise, fails
         self._coin = random.Random(1)
 
-    def blocks(self, order: str, series: Series) -> tuple[Block, ...]:
+    def blocks(self, order: str, series: Series, cores: tuple[int, ...] = ()) -> tuple[Block, ...]:
         return tuple(self._block(SIDES[letter], series) for letter in order)
 
     def _block(self, side: Side, series: Series) -> Block:

@@ -50,7 +50,7 @@ def measure(
 
     Args:
         sides: Both, warmed up.
-        settings: The limits, the confidence, the design, the budget.
+        settings: The limits, the confidence, the budget.
         listener: Told of each quad.
         clock: Monotonic seconds.
         began_s: When the whole check began, by that clock.
@@ -69,7 +69,7 @@ def measure(
             "larger batches are timed better"
         )
     unavailable: dict[str, str] = {}
-    starts_last = not _starts_fit(plan, sides, settings, left_s)
+    starts_last = not _starts_fit(plan, sides, left_s)
     if starts_last and not _starts_differ(sides, settings):
         reason = (
             f"a start takes {format_duration(sides.start_s)} here, and "
@@ -82,10 +82,10 @@ def measure(
     return Measured(plan=plan, quads=loop.run(), unavailable=unavailable)
 
 
-def _starts_fit(plan: CheckPlan, sides: Sides, settings: CheckSettings, left_s: float) -> bool:
+def _starts_fit(plan: CheckPlan, sides: Sides, left_s: float) -> bool:
     """Whether the first looks of both series are within the budget."""
     starts_s = sum(sides.starts_s.values()) * _first_look(plan, "start")
-    return starts_s + _load_s(plan, sides, settings) <= left_s
+    return starts_s + _load_s(plan, sides) <= left_s
 
 
 def _starts_differ(sides: Sides, settings: CheckSettings) -> bool:
@@ -95,10 +95,9 @@ def _starts_differ(sides: Sides, settings: CheckSettings) -> bool:
     return sides.starts_s.get("change", 0.0) - base_s > allowed_s
 
 
-def _load_s(plan: CheckPlan, sides: Sides, settings: CheckSettings) -> float:
+def _load_s(plan: CheckPlan, sides: Sides) -> float:
     """What blocks of loading take up to their first look."""
-    quad_s = sides.block_s * (1 if settings.design == "duet" else _SIDES * _BLOCKS_OF_SIDE)
-    return quad_s * _first_look(plan, "load")
+    return sides.block_s * _SIDES * _BLOCKS_OF_SIDE * _first_look(plan, "load")
 
 
 def _plan(sides: Sides, settings: CheckSettings, without: tuple[str, ...] = ()) -> CheckPlan:
@@ -106,9 +105,9 @@ def _plan(sides: Sides, settings: CheckSettings, without: tuple[str, ...] = ()) 
         limits=settings.limits,
         gates=[name for name in ALL_GATES if name not in without],
         confidence=settings.confidence,
-        design=settings.design,
         seed=settings.sweep.seed,
         loader_difference=loader_difference(sides.configs["base"], sides.configs["change"]),
+        in_main=not any(config.num_workers for config in sides.configs.values()),
     )
 
 
@@ -118,7 +117,7 @@ def _first_look(plan: CheckPlan, series: Series) -> int:
 
 def _refuse_slow(plan: CheckPlan, sides: Sides, settings: CheckSettings, left_s: float) -> None:
     """Refuse a target of which no verdict is to be expected within the budget."""
-    need_s = _load_s(plan, sides, settings)
+    need_s = _load_s(plan, sides)
     if need_s <= _HOPELESS * max(0.0, left_s):
         return
     budget_s = settings.sweep.budget_s
@@ -175,7 +174,7 @@ class _Loop:
 
     def _measure(self, series: Series, look: NextLook) -> None:
         began_s, number = self.clock(), self.done[series]
-        order = order_of(self.plan.seed, series, number, self.plan.design)
+        order = order_of(self.plan.seed, series, number)
         self.quads.append(self.sides.quad(order, series, number))
         self.done[series] += 1
         self.took_s[series] = self.clock() - began_s

@@ -10,16 +10,17 @@ from dlprof.engine.profile import for_one
 from dlprof.gate import Limits, NextLook
 from dlprof.gate.plan import CONFIDENCE, THRESHOLD
 from dlprof.records import Target
-from dlprof.records.gate import Design, Series
+from dlprof.records.gate import Series
 from dlprof.search.space import single_config
 from dlprof.settings import SweepSettings, by_key
 
 DEFAULT_BUDGET_S = 60.0
 """Of a check, where the user names none."""
 
-BLOCK_S = 0.15
-"""Length of a block of loading: long enough for a steady mean, and so short that seventy quads
-and more fit into a minute, which a machine whose cores change their speed all the time asks for."""
+BLOCK_S = 0.05
+"""Length of a block of loading, in seconds. Cores change their speed after a second or so: four
+blocks of 0.15 s mostly see a change, four of 0.05 s seldom do (simulated: a verdict on equal code
+after 2.4 s of loading instead of 11; benchmarks, gate_rule)."""
 
 _LEAST_PATIENCE_S = 30.0
 """Importing torch on a slow machine takes as long."""
@@ -37,7 +38,7 @@ class CheckSettings:
         against_python: The interpreter of the environment that is compared with.
         limits: What counts as slower.
         confidence: That code which isn't slower doesn't fail.
-        design: How the sides take turns.
+        pin: Whether both sides are held to the same cores.
         block_s: Length of a block of loading, in seconds.
         override: Why a regression may pass; empty where none may.
         warn_only: Whether a failure is only reported.
@@ -48,7 +49,7 @@ class CheckSettings:
     against_python: str | None = None
     limits: Limits = dataclasses.field(default_factory=Limits)
     confidence: float = CONFIDENCE
-    design: Design = "abba"
+    pin: bool = True
     block_s: float = BLOCK_S
     override: str = ""
     warn_only: bool = False
@@ -62,7 +63,7 @@ def for_check(
     against_python: str | None = None,
     fail_above: float = THRESHOLD,
     confidence: float = CONFIDENCE,
-    design: Design = "abba",
+    pin: bool = True,
     override: str = "",
 ) -> CheckSettings:
     """A check's settings from those of a sweep, which share files and variables.
@@ -74,7 +75,7 @@ def for_check(
         against_python: Likewise.
         fail_above: How much slower loading may get, as a fraction.
         confidence: See ``CheckSettings``.
-        design: Likewise.
+        pin: Likewise.
         override: Likewise.
 
     Raises:
@@ -91,7 +92,7 @@ def for_check(
         against_python=against_python,
         limits=Limits(service=fail_above),
         confidence=confidence,
-        design=design,
+        pin=pin,
         override=override,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -11,7 +12,7 @@ from dlprof.engine.checking.compared import SidePlan
 from dlprof.engine.checking.naming import error_of_side, refuse_unlike, side_name
 from dlprof.engine.checking.settings import CheckSettings, patience
 from dlprof.errors import BaseNotMeasuredError, DlprofError, NothingMeasuredError
-from dlprof.gate import LEAST_BATCHES, SIDES, grouped
+from dlprof.gate import LEAST_BATCHES, SIDES, cores_of, grouped
 from dlprof.machine import inspect_machine
 from dlprof.records import Config, Failure, Machine
 from dlprof.records.gate import Block, Quad, Series, Side
@@ -195,21 +196,21 @@ class Sides:
             series: What is measured.
             number: Of the quad within its series.
         """
-        return Quad(number=number, series=series, blocks=self.blocks(order, series))
+        cores: tuple[int, ...] = ()
+        if self._settings.pin and series == "load" and hasattr(os, "sched_getaffinity"):
+            cores = cores_of(sorted(os.sched_getaffinity(0)), number)
+        return Quad(number=number, series=series, blocks=self.blocks(order, series, cores))
 
-    def blocks(self, order: str, series: Series) -> tuple[Block, ...]:
+    def blocks(self, order: str, series: Series, cores: tuple[int, ...] = ()) -> tuple[Block, ...]:
         """Measure blocks in an order of ``A`` and ``B``; failed ones tell why they have no figures.
 
-        In the design ``duet`` the blocks of loading all run at the same time.
+        Args:
+            order: Which side's, in turns.
+            series: What is measured.
+            cores: What the sides are held to; free where it is empty.
         """
-        sides = [SIDES[letter] for letter in order]
-        if self._settings.design == "duet" and series == "load":
-            for side in sides:
-                self._processes[side].order(self._request(series))
-            found = [self._collect(side) for side in sides]
-            # What lies in shared memory is both sides' together.
-            return tuple(dataclasses.replace(block, shm_peak_bytes=None) for block in found)
-        return tuple(self._measured(side, series) for side in sides)
+        request = dataclasses.replace(self._request(series), cores=cores)
+        return tuple(self._measured(SIDES[letter], request) for letter in order)
 
     def refuse_failing(self) -> None:
         """Give up on a side that has failed so often that it has a reason to.
@@ -231,11 +232,8 @@ class Sides:
             traceback=failure.stderr_tail,
         )
 
-    def _measured(self, side: Side, series: Series) -> Block:
-        self._processes[side].order(self._request(series))
-        return self._collect(side)
-
-    def _collect(self, side: Side) -> Block:
+    def _measured(self, side: Side, request: BlockRequest) -> Block:
+        self._processes[side].order(request)
         block, failure = self._processes[side].collect(self._patience_s)
         if failure is not None:
             self.failures[side].append(failure)

@@ -26,7 +26,7 @@ from dlprof.settings import parse_option
         (["--fail-above", "0"], "--fail-above: '0' is out of range"),
         (["--confidence", "100"], "--confidence: '100' is out of range"),
         (["--inconclusive", "pass"], "--inconclusive: 'pass' is not a choice here"),
-        (["--design", "abab"], "--design: 'abab' is not a choice here"),
+        (["--design", "duet"], "--design is gone"),
         (["--allow-regression", " "], "--allow-regression: ' ' is not a reason"),
         (["--num-workers", "0,2"], "--num-workers has 2 values"),
         (["--junit", "no/such/folder/file"], "There is no folder no/such/folder"),

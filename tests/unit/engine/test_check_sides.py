@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -21,7 +22,7 @@ from dlprof.errors import (
     TargetError,
     UsageError,
 )
-from dlprof.gate import NextLook, judge
+from dlprof.gate import NextLook, cores_of, judge
 from dlprof.records import Config, Failure, Target
 from dlprof.records.gate import Block, Compared, Series, Side
 from dlprof.settings import SweepSettings
@@ -193,7 +194,7 @@ def test_the_same_code_passes_at_the_first_look() -> None:
     made, listener = bench(), Listener()
     found = measured(made, listener)
     assert judge(found.plan, found.quads).state == "pass"
-    assert listener.done[-1] == {"load": 11, "start": 11}
+    assert listener.done[-1] == {"load": 10, "start": 10}
     assert {quad.order for quad in found.quads} == {"ABBA", "BAAB", "AB", "BA"}
     assert found.unavailable == {}
 
@@ -270,11 +271,21 @@ def test_a_hopeless_target_is_not_loaded_again_and_again() -> None:
         measured(made)
 
 
-def test_both_sides_of_a_duet_run_at_once() -> None:
-    found = measured(bench(design="duet"))
-    load = [quad for quad in found.quads if quad.series == "load"]
-    assert {quad.order for quad in load} <= {"AB", "BA"}
-    assert all(block.shm_peak_bytes is None for quad in load for block in quad.blocks)
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="cores can't be chosen here")
+def test_both_sides_of_a_quad_are_held_to_the_same_cores_which_rotate() -> None:
+    made = bench()
+    found = measured(made)
+    load = sum(quad.series == "load" for quad in found.quads)
+    usable = sorted(os.sched_getaffinity(0))
+    expected = [cores_of(usable, number) for number in range(load) for _ in range(2)]
+    for process in made.processes.values():
+        assert [request.cores for request in process.asked if request.cores] == expected
+
+
+def test_sides_run_free_where_that_is_asked_for() -> None:
+    made = bench(pin=False)
+    measured(made)
+    assert not any(request.cores for request in made.processes["base"].asked)
 
 
 def test_a_side_that_fails_again_and_again_ends_the_check() -> None:

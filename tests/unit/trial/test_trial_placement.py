@@ -1,0 +1,115 @@
+"""Where a side's processes run: held to the same cores, unless that would change more than that."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import pytest
+
+from dlprof.records import Config
+from dlprof.trial.placement import Placement, cores_of
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(os, "sched_setaffinity"), reason="cores can't be chosen here"
+)
+WITH_ONE = Config(num_workers=1, prefetch_factor=2)
+
+
+@pytest.fixture
+def own() -> Iterator[set[int]]:
+    """This process's cores, which it gets back at the end."""
+    cores = os.sched_getaffinity(0)
+    yield cores
+    for thread in Path("/proc/self/task").iterdir():
+        os.sched_setaffinity(int(thread.name), cores)
+
+
+@pytest.fixture
+def worker(own: set[int]) -> Iterator[BaseProcess]:
+    """A process that waits."""
+    process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
+    process.start()
+    yield process
+    process.kill()
+    process.join()
+
+
+def test_processes_are_held_and_let_go_again(worker: BaseProcess, own: set[int]) -> None:
+    assert worker.pid is not None
+    placement, core = Placement(), max(own)
+    assert placement.hold([worker.pid], WITH_ONE, [core])
+    assert os.sched_getaffinity(worker.pid) == os.sched_getaffinity(0) == {core}
+    placement.release([worker.pid])
+    assert os.sched_getaffinity(worker.pid) == os.sched_getaffinity(0) == own
+
+
+def test_a_block_that_asks_for_no_cores_runs_free(worker: BaseProcess, own: set[int]) -> None:
+    assert worker.pid is not None
+    placement = Placement()
+    placement.hold([worker.pid], WITH_ONE, [min(own)])
+    assert not placement.hold([worker.pid], WITH_ONE, [])
+    assert os.sched_getaffinity(0) == own
+
+
+def test_threads_are_held_too(own: set[int]) -> None:
+    done, tasks = threading.Event(), list[int]()
+
+    def wait() -> None:
+        tasks.append(threading.get_native_id())
+        done.wait()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while not tasks:
+        time.sleep(0.001)
+    placement = Placement()
+    placement.hold([], Config(), [min(own)])
+    held = os.sched_getaffinity(tasks[0])
+    placement.release([])
+    let_go = os.sched_getaffinity(tasks[0])
+    done.set()
+    thread.join()
+    assert (held, let_go) == ({min(own)}, own)
+
+
+def test_workers_that_don_t_live_on_run_free(own: set[int]) -> None:
+    assert not Placement().hold([], WITH_ONE, [min(own)])
+    assert os.sched_getaffinity(0) == own
+
+
+def test_what_the_code_has_chosen_is_let_be(worker: BaseProcess, own: set[int]) -> None:
+    if len(own) < 2:
+        pytest.skip("there is one core, so nothing to choose")
+    assert worker.pid is not None
+    os.sched_setaffinity(worker.pid, {min(own)})
+    assert not Placement().hold([worker.pid], WITH_ONE, [max(own)])
+    assert os.sched_getaffinity(worker.pid) == {min(own)}
+
+
+def test_what_computes_with_several_threads_runs_free(own: set[int]) -> None:
+    placement = Placement()
+    placement.hold([], Config(), [])
+    until = time.process_time() + 0.02
+    while time.process_time() < until:
+        pass
+    placement.learn([], took_s=0.01)  # twice as much CPU time as wall time
+    assert not placement.hold([], Config(), [min(own)])
+
+
+def test_a_core_that_the_job_no_longer_has(own: set[int]) -> None:
+    placement = Placement()
+    assert not placement.hold([], Config(), [4095])
+    assert os.sched_getaffinity(0) == own
+    assert placement.hold([], Config(), [min(own)])
+
+
+def test_the_core_of_a_process(own: set[int]) -> None:
+    (core,) = cores_of([os.getpid()])
+    assert core in own
+    assert cores_of([2**22 + 1]) == []
