@@ -85,7 +85,7 @@ class Column:
         keep: How long it stays where columns have to go: the lowest goes first; ``None`` stays.
         left: Whether it is text, aligned left.
         links: Where its cells lead on a page, one a row; empty where they lead nowhere.
-        note: What it means, said below the table as long as it is shown.
+        note: What it means, said behind its title below the table as long as it is shown.
     """
 
     title: str
@@ -99,6 +99,11 @@ class Column:
     def is_shown(self) -> bool:
         """Whether it says something, or has to be there all the same."""
         return self.keep is None or any(cell not in {"", "-"} for cell in self.cells)
+
+
+def notes_on(columns: Iterable[Column]) -> Items | None:
+    """What columns mean, as far as that is said."""
+    return items(f"{each.title}: {each.note}".lstrip(": ") for each in columns if each.note)
 
 
 @record(frozen=True, slots=True)

@@ -90,8 +90,8 @@ def _lines(block: doc.Block) -> Iterator[str]:
             yield from _table(
                 [column.title for column in shown], rows, [column.left for column in shown]
             )
-            if notes := tuple(column.note for column in shown if column.note):
-                yield from ("", *_lines(doc.Items(notes)))
+            if notes := doc.notes_on(shown):
+                yield from ("", *_lines(notes))
         case doc.Chart(kind="lanes"):
             yield from (_lane(bar) for bar in block.bars)
         case doc.Chart():

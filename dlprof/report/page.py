@@ -134,5 +134,5 @@ def _add_table(parent: Element, table: doc.Table) -> None:
     if len(rows) > _MOST_ROWS:
         more = f"{len(rows) - _MOST_ROWS:,} more rows are in the run file (-o run.csv has all)."
         SubElement(parent, "p", {"class": "soft"}).text = more
-    if notes := tuple(column.note for column in table.columns if column.note):
-        _add(parent, doc.Items(notes))
+    if notes := doc.notes_on(table.columns):
+        _add(parent, notes)

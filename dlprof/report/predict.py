@@ -186,9 +186,7 @@ def _table(forecast: Forecast, rows: Sequence[Row]) -> Iterator[doc.Block]:
         doc.Column("shm", [format_bytes(each.shm_bytes) for each in found], 4),
         doc.Column("1st batch", [format_duration(each.startup_s) for each in found], 6),
         doc.Column("files", [count_text(each.open_files) for each in found], 2),
-        doc.Column(
-            "measured", measured, 16, note=f"measured: what {trials} of this run gave{over}."
-        ),
+        doc.Column("measured", measured, 16, note=f"what {trials} of this run gave{over}."),
     )
     yield doc.Table(columns, tuple("good" if r.config == forecast.pick else "" for r in rows))
     if hidden := len(forecast.rows) - len(rows):

@@ -8,10 +8,9 @@ import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dlprof.advise.candidates import stored_limits
-from dlprof.advise.forecast import Answer
 from dlprof.advise.recommend import recommend
 from dlprof.advise.thresholds import FED_WAIT_FRACTION, PERHAPS_FED_WAIT_FRACTION, WITHIN
 from dlprof.advise.wrong_data import present_of, said_first
@@ -40,6 +39,9 @@ from dlprof.report.labels import (
 )
 from dlprof.report.snippets import difference
 from dlprof.units import MISSING, counted, format_bytes, format_duration, format_rate, with_hint
+
+if TYPE_CHECKING:  # dlprof recommend answers without predictions
+    from dlprof.advise.forecast import Answer
 
 _MOST_TRIALS = 6
 _MOST_FAILURES = 50
@@ -263,50 +265,29 @@ def _table(run: Run, rows: Sequence[Row]) -> Iterator[doc.Block]:
     whole = "" if run.header.target.batches_per_epoch is None else ", over whole epochs"
     noisy = "; unclear: too noisy to say." if any(unclear) else "."
     tie = f"tie: likely {WITHIN} of the best." if TIE in roles else ""
+    predicted = [value_text(row.predicted) for row in rows]
+    startup = [format_duration(each.startup_s) for each in seen]
+    restart = [format_duration(each.epoch_turnover_s) for each in seen]
+    cores = [_cores(each.own_cpu_cores, each.available_cpu_cores) for each in seen]
+    marks = ["noisy" if each.noisy else "" for each in seen]
+    disturbed = "noisy: other processes, a quota or drift disturbed a trial."
+    before = "by the model, before the configuration was measured."
     columns = (
         doc.Column("", roles, left=True, note=tie),
         *setting_columns([row.config for row in rows]),
         doc.Column("samples/s", [value_text(row.rate) for row in rows]),
         doc.Column("95% CI", [interval_text(row.rate) for row in rows], 10),
-        doc.Column(
-            "predicted",
-            [value_text(row.predicted) for row in rows],
-            11,
-            note="predicted: by the model, before the configuration was measured.",
-        ),
-        doc.Column(
-            "relative", relative, 8, note=f"relative: speed against the {against}{whole}{noisy}"
-        ),
+        doc.Column("predicted", predicted, 11, note=before),
+        doc.Column("relative", relative, 8, note=f"speed against the {against}{whole}{noisy}"),
         doc.Column("wait", [percent_text(row.wait_fraction) for row in rows], 9),
         doc.Column("copy", [format_duration(each.copy_s) for each in seen], 9),
-        doc.Column(
-            "1st batch",
-            [format_duration(each.startup_s) for each in seen],
-            6,
-            note="1st batch: time to the first batch.",
-        ),
-        doc.Column(
-            "restart",
-            [format_duration(each.epoch_turnover_s) for each in seen],
-            4,
-            note="restart: from one epoch to the next.",
-        ),
+        doc.Column("1st batch", startup, 6, note="time to the first batch."),
+        doc.Column("restart", restart, 4, note="from one epoch to the next."),
         doc.Column("memory", [format_bytes(each.pss_bytes) for each in seen], 5),
         doc.Column("shm", [format_bytes(each.shm_bytes) for each in seen], 2),
-        doc.Column(
-            "cores",
-            [_cores(each.own_cpu_cores, each.available_cpu_cores) for each in seen],
-            1,
-            note="cores: used/available.",
-        ),
+        doc.Column("cores", cores, 1, note="used/available."),
         doc.Column("trials", [str(len(each.trials) or MISSING) for each in seen], 3),
-        doc.Column(
-            "",
-            ["noisy" if each.noisy else "" for each in seen],
-            7,
-            left=True,
-            note="noisy: other processes, a quota or drift disturbed a trial.",
-        ),
+        doc.Column("", marks, 7, left=True, note=disturbed),
     )
     shown = tuple(column for column in columns if {*column.cells} - {"", MISSING})
     yield doc.Table(shown, tuple(_ROLES.get(role, "") for role in roles))

@@ -153,9 +153,9 @@ class _Writer:
             style = _STYLES[tone] if place else "bold"
             text = indent + (" " * _GAP).join(cells).rstrip()
             yield Line(text, style, no_wrap=True, overflow="ignore")
-        if notes := tuple(column.note for column in columns if column.note):
+        if notes := doc.notes_on(columns):
             yield Line()
-            yield from self._block(doc.Items(notes), indent)
+            yield from self._block(notes, indent)
 
     def _fitting(self, columns: Sequence[doc.Column], width: int) -> list[doc.Column]:
         """The columns that say something and fit; numbers are never cut, whole columns go."""
