@@ -64,6 +64,14 @@ def run(
             "which shows the cause. Default: on.",
         ),
     ] = True,
+    headroom: Annotated[
+        bool,
+        typer.Option(
+            "--headroom",
+            help="Measure what a perfect loader would bring. Trains on some batches again: for "
+            "measuring, not for a training that you keep.",
+        ),
+    ] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Replace the run file if it exists.")
     ] = False,
@@ -89,6 +97,11 @@ def run(
     from dlprof.store.naming import run_file_name
 
     rank = read_rank(os.environ)
+    if headroom and rank is not None and rank.world_size > 1:
+        raise UsageError(
+            f"--headroom measures a training of one process, and this one has {rank.world_size}",
+            hint="Run the script without torchrun: each rank has to make as many steps.",
+        )
     if module is None:
         program = load_script(words[0], words[1:])
         name, folder = words[0], program.folder
@@ -109,6 +122,7 @@ def run(
         rank=rank,
         show=last_words,
         follow=follow,
+        headroom=headroom,
     )
 
     def begin() -> RunWriter | None:

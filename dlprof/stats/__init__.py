@@ -18,7 +18,7 @@ from dlprof.stats.belief import (
     observe,
     shortfall,
 )
-from dlprof.stats.intervals import mean_interval, median_interval, t_quantile, t_tail
+from dlprof.stats.intervals import mean_interval, median_interval, ratio_interval, t_quantile, t_tail
 from dlprof.stats.turnover import turnovers
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "mean_interval",
     "median_interval",
     "observe",
+    "ratio_interval",
     "shortfall",
     "t_quantile",
     "t_tail",
