@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dlprof.store import RunWriter
 
 
-def run(
+def run(  # noqa: PLR0913 - one for each option
     script: Annotated[
         list[str] | None,
         typer.Argument(

@@ -29,7 +29,7 @@ from threading import get_ident
 from typing import Any, Final, Literal
 
 from dlprof.integrations.ledger import NS, Clock, Reading
-from dlprof.records import Config, Headroom
+from dlprof.records import Config, Estimate, Headroom
 from dlprof.stats import ratio_interval
 from dlprof.units import format_bytes
 
@@ -63,9 +63,6 @@ _LAST_PUT_S = 0.01
 _TRIES = 3
 _RARE = 5.0
 """Steps that take so many times as long as usual do something else as well, as to save a model."""
-
-_MANY = 8
-"""Steps between which something else was seen, from which that is how the loop is made."""
 
 _Phase = Literal["settling", "live", "replaying"]
 
@@ -129,7 +126,7 @@ class Backlog:
         try:
             queues = {id(each): each for each in (its._worker_result_queue, its._data_queue)}  # noqa: SLF001 - torch has no public name for them
             kept = sum(len(task) > 1 for task in list(its._task_info.values()))  # noqa: SLF001 - as above
-            return kept + sum(each.qsize() for each in queues.values())
+            return int(kept + sum(each.qsize() for each in queues.values()))
         except (AttributeError, TypeError, NotImplementedError, OSError):  # as on macOS
             return None
 
@@ -180,18 +177,20 @@ class LoopHeadroom:
         self._figures = Rounds()
         self._refused = ""
         self._busy = False
-        self._random = random.Random(0)  # noqa: S311 - not the script's numbers, and no secret
+        self._random = random.Random(0)
         self._copies: list[Any] = []
         self._block = 0  # batches given again in a round; 0 until steps are known
         self._usual: int | None = None
         self._levels: deque[int] = deque(maxlen=_LEVELS)
         self._settling_steps: deque[int] = deque(maxlen=_MOST_BLOCK)
-        self._between = self._untrained = self._unrested = 0
+        self._unrested = 0
+        self._hindrance = ""
         self._synchronize: Callable[[], None] | None = None
         self._knows_device = False
         self._began_ns = self._extra_ns = 0
         self._extra_steps = 0
         self._fresh = True
+        self._came_ns: int | None = None
         self._random_state: Callable[[], None] | None = None
         self._base: Reading | None = None
         self._settle()
@@ -208,6 +207,8 @@ class LoopHeadroom:
             return ""
         if self._refused:
             return self._refused
+        if not self._figures.count and self._hindrance:
+            return self._hindrance
         need = self._lead + (self._block or _LEAST_BLOCK) + self._in_flight
         return (
             f"{self._figures.count} of {_LEAST_ROUNDS} rounds fitted in: each takes some {need} "
@@ -225,8 +226,9 @@ class LoopHeadroom:
         )
 
     def begin_epoch(self) -> None:
-        """A new iteration begins: its queues are not as those of the last one."""
+        """A new iteration begins: neither its queues nor its batches are those of the last one."""
         self._fresh = True
+        self._copies.clear()
         self._settle()
 
     def take(
@@ -300,7 +302,6 @@ class LoopHeadroom:
                 self._note_settling(step_ns, backlog, alone=alone)
             elif not alone:
                 self.break_off()
-                self._between += 1
             else:
                 self._measured.append((self._wait_ns, step_ns))
         if self._phase == "settling" and self._is_settled(backlog):
@@ -314,9 +315,13 @@ class LoopHeadroom:
     def _note_settling(self, step_ns: int, backlog: Backlog, *, alone: bool) -> None:
         self._since += 1
         self._settling_steps.append(step_ns)
-        self._between += not alone
         torch = sys.modules.get("torch")
-        self._untrained += torch is not None and not torch.is_grad_enabled()
+        if not alone:
+            self._hindered += 1
+            self._hindrance = "its steps take batches of another loader as well"
+        elif torch is not None and not torch.is_grad_enabled():
+            self._hindered += 1
+            self._hindrance = "its batches are not trained on: gradients are off"
         level = backlog.ready
         if self._workers and level is not None:
             self._levels.append(level)
@@ -327,12 +332,6 @@ class LoopHeadroom:
             self._refuse("its batches are taken in a background thread")
         elif self._all.inside.get(get_ident()) is not None:
             self._refuse("its batches are taken inside of another loader")
-        elif self._phase != "settling":
-            return
-        elif self._between >= _MANY and self._between > self._since / 2:
-            self._refuse("each step takes a batch of another loader as well")
-        elif self._untrained >= _MANY and self._untrained > self._since / 2:
-            self._refuse("its batches are not trained on: gradients are off")
 
     @property
     def _lead(self) -> int:
@@ -343,6 +342,8 @@ class LoopHeadroom:
     def _is_settled(self, backlog: Backlog) -> bool:
         kept = self._block and len(self._copies) >= self._block + LEAD
         if not kept or self._since < self._lead or not self._may_go_on():
+            return False
+        if self._hindered > self._since / 2:
             return False
         level = backlog.ready if self._workers else None
         if level is None:
@@ -360,8 +361,8 @@ class LoopHeadroom:
 
     def _settle(self) -> None:
         self._phase: _Phase = "settling"
-        self._since = 0
-        self._came_ns: int | None = None
+        self._since = self._hindered = 0
+        self._came_ns = None
         self._wait_ns = 0
         self._measured: list[tuple[int, int]] = []
         self._edges: tuple[int, ...] = ()
@@ -536,6 +537,14 @@ def _random_state() -> Callable[[], None]:
     return restore
 
 
+def _by_factor(ratio: Estimate) -> Estimate:
+    """A ratio whose interval is as far to either side by factors: it can't fall below 0."""
+    if ratio.high is None:
+        return ratio
+    factor = math.exp((ratio.high - ratio.value) / ratio.value)
+    return Estimate(value=ratio.value, low=ratio.value / factor, high=ratio.value * factor)
+
+
 class Rounds:
     """What all rounds say; pure."""
 
@@ -590,7 +599,7 @@ class Rounds:
             extra_s=extra_s,
             period_s=statistics.fmean(periods),
             step_s=statistics.fmean(steps),
-            speedup=ratio_interval(periods, steps),
+            speedup=_by_factor(ratio_interval(periods, steps)),
             waiting_fraction=ratio_interval(waits, periods),
             slowed_fraction=ratio_interval(slower, periods),
         )

@@ -361,9 +361,7 @@ def _with_headroom(record: WatchedLoader, headroom: LoopHeadroom | None) -> Watc
         return record
     told, why = headroom.told(), headroom.why_not
     reasons = {"headroom": why} if told is None and why else {}
-    return dataclasses.replace(
-        record, headroom=told, unavailable={**record.unavailable, **reasons}
-    )
+    return dataclasses.replace(record, headroom=told, unavailable={**record.unavailable, **reasons})
 
 
 def _read_by(iterator: weakref.ref[Any], reading: Any) -> None:

@@ -13,6 +13,7 @@ from dlprof.records import (
     SCRIPT_SPEC,
     Copies,
     Durations,
+    Headroom,
     Run,
     WatchedLoader,
     WatchedScript,
@@ -38,7 +39,7 @@ from dlprof.report.document import (
     section,
 )
 from dlprof.report.findings import answer, cards
-from dlprof.report.labels import percent_text, settings_text
+from dlprof.report.labels import gain_text, percent_text, settings_text
 from dlprof.report.profile import stage_sections
 from dlprof.store.codec import to_json
 from dlprof.units import counted, format_bytes, format_duration, format_rate
@@ -99,6 +100,7 @@ def _answer(run: Run) -> Iterator[tuple[str, Words]]:
     yield "Script", _how_it_went(run)
     if run.watched:
         yield "Data wait", Span(verdict(run.watched, run.script), "strong")
+        yield from _headroom(_slowest(run.watched))
     diagnosis = run.diagnosis
     shown = [each for each in run.findings if not each.code.startswith("data.")]
     if diagnosis is not None and shown and _is_of_the_slowest(run):
@@ -107,11 +109,32 @@ def _answer(run: Run) -> Iterator[tuple[str, Words]]:
         yield "Bottleneck", diagnosis.notes[0]
 
 
+def _headroom(loader: WatchedLoader) -> Iterator[tuple[str, Words]]:
+    """What a perfect loader would bring to this loop, or why that isn't known, where asked."""
+    if loader.headroom is not None:
+        yield "Headroom", headroom_text(loader.headroom)
+    elif "headroom" in loader.unavailable:
+        yield "Headroom", f"not measured: {loader.unavailable['headroom']}"
+
+
+def headroom_text(found: Headroom) -> str:
+    """What a perfect loader would bring, and which two parts of the step that is made of."""
+    waiting, slower = found.waiting_fraction, found.slowed_fraction
+    parts = f"{percent_text(max(0.0, waiting.value))} of the step is waiting for data"
+    if slower.low is not None and slower.low <= 0:
+        most = slower.high or 0.0
+        high = f" (at most {percent_text(most)})" if most > 0 else ""
+        parts += f", loading doesn't measurably slow it{high}"
+    else:
+        parts += f", {percent_text(slower.value)} is the step slowed by loading"
+    return f"A perfect loader: {gain_text(found.speedup)}: {parts}"
+
+
 def _is_of_the_slowest(run: Run) -> bool:
     """Whether the findings are of the loader that the verdict names, and cost time."""
     first = next(each for each in run.findings if not each.code.startswith("data."))
     if _is_harmless(run.watched, run.script):
-        return first.code.startswith("transfer.")
+        return first.code.startswith(("transfer.", "step."))
     trials = () if run.diagnosis is None else run.diagnosis.trials
     of_it = not run.watched or _slowest(run.watched).name in trials
     return of_it and first.code != "consumer"  # else it disagrees with the wait
@@ -298,6 +321,15 @@ def _facts(loader: WatchedLoader) -> Iterator[str]:
     yield "; ".join([made, ", ".join(rates)] if rates else [made])
     if loader.copies is not None:
         yield _copies(loader, loader.copies)
+    if loader.headroom is not None:
+        found = loader.headroom
+        yield headroom_text(found)
+        yield (
+            f"{found.rounds} rounds of {found.live_batches} batches as they came and "
+            f"{found.replayed_batches} given again: {format_duration(found.period_s)} and "
+            f"{format_duration(found.step_s)} each; {found.extra_steps} steps more, "
+            f"{format_duration(found.extra_s)}"
+        )
     if loader.startup_s is not None:
         begun = f"time to first batch {format_duration(loader.startup_s)}"
         turnover = loader.turnover

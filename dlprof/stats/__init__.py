@@ -18,7 +18,13 @@ from dlprof.stats.belief import (
     observe,
     shortfall,
 )
-from dlprof.stats.intervals import mean_interval, median_interval, ratio_interval, t_quantile, t_tail
+from dlprof.stats.intervals import (
+    mean_interval,
+    median_interval,
+    ratio_interval,
+    t_quantile,
+    t_tail,
+)
 from dlprof.stats.turnover import turnovers
 
 __all__ = [

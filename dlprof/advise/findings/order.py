@@ -41,7 +41,7 @@ _CERTAIN: frozenset[FindingCode] = frozenset(
 """Causes that a disturbed machine doesn't put in doubt, or that are the disturbance itself."""
 
 WRONG_DATA: frozenset[FindingCode] = frozenset({"data.duplicated", "data.truncated"})
-_COPIES: frozenset[FindingCode] = frozenset({"transfer.pageable", "transfer.link"})
+_IN_STEP: frozenset[FindingCode] = frozenset({"transfer.pageable", "transfer.link", "step.slowed"})
 """What makes the consumer's own part shorter, so that it is not the limit yet."""
 
 
@@ -112,7 +112,7 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
     if "consumer" not in codes and not codes.isdisjoint(WRONG_DATA):
         # Rates of wrong data are none: what would make it come faster is no advice.
         found = [each for each in found if each[0] is Place.BROKEN]
-    elif not codes.isdisjoint(_COPIES):
+    elif not codes.isdisjoint(_IN_STEP):
         found = [each for each in found if each[1].code != "consumer"]
     ordered = sorted(_agreeing(found), key=lambda each: (each[0], -each[1].cost))
     graded = (_graded(each, view, place) for place, each in _falling(_merged(ordered)))

@@ -13,6 +13,7 @@ from dlprof.advise.findings import (
     device,
     main_side,
     memory,
+    slowed,
     startup,
     waiting,
     workers,
@@ -56,6 +57,7 @@ TABLE: tuple[Row, ...] = (
     Row("main.receive", Place.FAULT, main_side.receive, main_side.lighter),
     Row("transfer.pageable", Place.FAULT, device.pageable, device.pinned_copies),
     Row("transfer.link", Place.FAULT, device.link),
+    Row("step.slowed", Place.FAULT, slowed.slowed),
     Row("gpu.neighbours", Place.BEHIND, device.neighbours),
     Row("order.blocking", Place.FAULT, waiting.order, waiting.unordered),
     Row("prefetch.shallow", Place.FAULT, waiting.shallow, waiting.deeper),
@@ -70,10 +72,10 @@ TABLE: tuple[Row, ...] = (
 
 
 _BESIDE_STEP: frozenset[FindingCode] = frozenset(
-    {"too_many_workers", "transfer.pageable", "transfer.link"}
+    {"too_many_workers", "transfer.pageable", "transfer.link", "step.slowed"}
 )
 """What matters even where the consumer's step is the limit, beside what ends the run: waste, and
-copies that make the step itself longer."""
+copies or workers that make the step itself longer."""
 
 
 def rows(view: View) -> Iterator[Row]:
