@@ -50,7 +50,7 @@ def step(features: Any) -> None:
     """As a training step: draws random numbers, changes its batch, needs gradients."""
     weight = torch.ones(4, requires_grad=True)
     features.mul_(torch.rand(1))
-    (torch.nn.functional.dropout(features) @ weight).sum().backward()
+    (torch.nn.functional.dropout(features) @ weight).sum().backward()  # type: ignore[no-untyped-call]
     time.sleep(0.006)
 
 
@@ -58,7 +58,7 @@ def show(name: str, seen: list[int], batches: int) -> None:
     """The order in which samples came first, as a number, and how many batches there were."""
     first = list(dict.fromkeys(seen))
     mixed = sum(place * index for place, index in enumerate(first)) % 1_000_003
-    print(name, len(first), mixed, batches, flush=True)
+    print(name, len(first), mixed, batches, flush=True)  # noqa: T201 - a script
 
 
 def train(name: str, batches: Iterable[Any], *, changes: bool = True) -> None:
@@ -105,7 +105,7 @@ def main() -> None:
         for number, (features, _) in enumerate(loader):
             step(features)
             if number == 150:
-                print("begun", flush=True)
+                print("begun", flush=True)  # noqa: T201 - as above
                 time.sleep(60)
     train("workers", loader)
     train("again", loader)

@@ -169,7 +169,7 @@ synchronized = []
 torch.accelerator.synchronize = lambda *_: synchronized.append(
     time.sleep(max(0.0, stand_in._streams[0].until_s - time.perf_counter()))
 )
-for batch in DataLoader(stand_in.Numbers(), batch_size=16, num_workers=1, pin_memory=True):
+for batch in DataLoader(stand_in.Numbers(), batch_size=16, num_workers=1):
     batch.to("meta")  # 4 ms of the device, which nothing waits for
     time.sleep(1e-3)
 print(len(synchronized))

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from dlprof.device.moving import copied, size_of
 from dlprof.integrations.headroom import Headrooms, LoopHeadroom, ReplayingReading, Rounds
 from dlprof.integrations.ledger import Ledger
 from dlprof.records import Config, WatchedLoader
@@ -54,7 +55,7 @@ class World:
 
     @property
     def _task_info(self) -> dict[int, tuple[int]]:
-        return {number: (0,) for number in range(min(self.capacity, self.left))}
+        return dict.fromkeys(range(min(self.capacity, self.left)), (0,))
 
     def clock(self) -> int:
         return self.now_ns
@@ -194,9 +195,9 @@ def test_batches_given_again_are_no_part_of_what_was_seen_of_the_loader() -> Non
     plain, measured = (
         Training(World(slower=0.0), ready) for ready in (lambda: False, lambda: True)
     )
-    records = [
-        each.ledger.fill(WatchedLoader(name="a")) for each in (plain, measured) if each.run()
-    ]
+    for each in (plain, measured):
+        each.run()
+    records = [each.ledger.fill(WatchedLoader(name="a")) for each in (plain, measured)]
     assert measured.loop.told() is not None
     assert [each.batches for each in records] == [1000, 1000]
     assert records[0].step is not None
@@ -337,7 +338,7 @@ def test_batches_that_cannot_be_kept(batch: Any, why: str) -> None:
         came.append(batch)
         return {"x": torch.zeros(1), "big": batch}
 
-    world.advance = advance  # type: ignore[method-assign]
+    world.advance = advance  # type: ignore[method-assign,assignment]
     loop = training.run(epochs=1)
     assert loop.told() is None
     assert loop.why_not.startswith(why)
@@ -408,3 +409,35 @@ def test_what_slows_both_sides_leaves_the_interval_narrow() -> None:
     assert told.speedup.low == pytest.approx(1.2, abs=0.001)
     assert told.speedup.high == pytest.approx(1.2, abs=0.001)
     assert rounds.sure
+
+
+def test_a_copy_shares_nothing_and_stays_in_page_locked_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pinned: set[int] = set()
+
+    def pin(tensor: Any) -> Any:
+        moved = tensor.clone()
+        pinned.add(moved.data_ptr())
+        return moved
+
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda self: self.data_ptr() in pinned)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    batch: dict[str, Any] = {
+        "locked": torch.ones(3).pin_memory(),
+        "plain": [torch.ones(2), "name"],
+        "grown": torch.ones(2, requires_grad=True) * 2,
+        "sparse": torch.eye(2).to_sparse(),
+    }
+    again = copied(batch)
+    assert [again["locked"].is_pinned(), again["plain"][0].is_pinned()] == [True, False]
+    assert again["grown"].requires_grad
+    batch["locked"].zero_()
+    batch["plain"][0].zero_()
+    batch["plain"].clear()
+    assert again["locked"].sum() == 3
+    assert again["plain"][0].sum() == 2
+    assert again["plain"][1] == "name"
+    assert again["sparse"].to_dense().sum() == 2
+    assert size_of(again) >= 4 * (3 + 2 + 2)
+    assert size_of({"a": torch.zeros(4), "b": ("text", 1, torch.zeros(2, 2))}) == 32
