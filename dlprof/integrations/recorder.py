@@ -242,11 +242,11 @@ class Recorder:
             with self._guarded("a loader could not be distinguished from others"):
                 seen = self._seen_as(loader)
         setattr(iterator, _READING, None)
-        if self._headrooms is not None:
-            self._headrooms.opening()
         if seen is None:
             make()
             return
+        if self._headrooms is not None:
+            self._headrooms.opening()
         follower = seen.follower
         if new and follower is not None and not follower.over:
             make = functools.partial(follower.make, loader, iterator, make)

@@ -121,8 +121,11 @@ def headroom_text(found: Headroom) -> str:
     """What a perfect loader would bring, and which two parts of the step that is made of."""
     waiting, slower = found.waiting_fraction, found.slowed_fraction
     parts = f"{percent_text(max(0.0, waiting.value))} of the step is waiting for data"
-    if slower.low is not None and slower.low <= 0:
-        most = slower.high or 0.0
+    most = slower.high or 0.0
+    if most < 0:
+        # A thread that never waits gets its turns later, where others want the cores as well.
+        parts += f", but without waits the step itself takes {percent_text(-slower.value)} more"
+    elif slower.low is not None and slower.low <= 0:
         high = f" (at most {percent_text(most)})" if most > 0 else ""
         parts += f", loading doesn't measurably slow it{high}"
     else:
