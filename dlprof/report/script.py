@@ -47,6 +47,9 @@ from dlprof.units import counted, format_bytes, format_duration, format_rate
 _MOST_BARS = 4
 _MOST_LOADERS = 50
 _TEXT_WIDTH = 80
+_LEAST_SHOWN = 0.005
+"""A share below this is written as less than 1%."""
+
 _HARDLY = 0.05
 """Below this share of its loop a loader is not worth a change."""
 
@@ -126,7 +129,7 @@ def headroom_text(found: Headroom) -> str:
         # A thread that never waits gets its turns later, where others want the cores as well.
         parts += f", but without waits the step itself takes {percent_text(-slower.value)} more"
     elif slower.low is not None and slower.low <= 0:
-        high = f" (at most {percent_text(most)})" if most > 0 else ""
+        high = f" (at most {percent_text(most)})" if most >= _LEAST_SHOWN else ""
         parts += f", loading doesn't measurably slow it{high}"
     else:
         parts += f", {percent_text(slower.value)} is the step slowed by loading"

@@ -109,6 +109,7 @@ def test_the_screen_says_what_a_perfect_loader_would_bring(
     assert " batches as they came and " in " ".join(shown.stdout.split())
 
 
+@pytest.mark.slow
 def test_without_the_option_nothing_is_given_again(plain: list[list[str]], folder: Path) -> None:
     words = [each for each in DLPROF if each != "--headroom"]
     done = ran([*words, *FILES, "train.py"], folder)
@@ -126,6 +127,7 @@ def test_a_step_that_fails(folder: Path) -> None:
     assert loader["headroom"] or "rounds fitted in" in loader["unavailable"]["headroom"]
 
 
+@pytest.mark.slow
 def test_an_interrupt(folder: Path) -> None:
     with subprocess.Popen(
         [*DLPROF, *FILES, "train.py", "wait"],
