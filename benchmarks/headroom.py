@@ -209,10 +209,11 @@ def _row(name: str, runs: Sequence[Outcome]) -> tuple[str, ...]:
 
 
 def earlier(path: Path) -> list[Outcome]:
-    """What an earlier run kept."""
+    """What an earlier run kept, without what failed: that is tried again."""
     if not path.exists():
         return []
-    return [Outcome(**each) for each in json.loads(path.read_text())["data"]["outcomes"]]
+    kept = [Outcome(**each) for each in json.loads(path.read_text())["data"]["outcomes"]]
+    return [each for each in kept if not each.error]
 
 
 def main() -> None:
