@@ -1,6 +1,6 @@
-"""Record the example runs that the tutorials show: ``python tools/record.py [FOLDER]``.
+"""Record the example runs that pages show: ``python tools/record.py [FOLDER]``.
 
-Each is written by the tutorial's own commands, on this machine, which should have nothing else to
+Each is written by the page's own commands, on this machine, which should have nothing else to
 do. Write the screens afterwards (``make docs``), and read whether the text still fits them.
 """
 
@@ -20,23 +20,24 @@ from readme_blocks import DOCS, blocks  # noqa: E402 - tests are no package
 
 HOST = "vm"
 RECORDED = {
-    "first-sweep": {"loader": "loader"},
-    "slow-loader": {"before": "training-before", "why": "why", "after": "training-after"},
+    "tutorials/first-sweep": {"loader": "loader"},
+    "how-to/headroom": {"headroom": "headroom"},
+    "tutorials/slow-loader": {"before": "training-before", "why": "why", "after": "training-after"},
 }
-"""Run files by tutorial, as its commands name them, and as the examples do."""
+"""Run files by page, as its commands name them, and as the examples do."""
 
 
 def record(page: str, names: dict[str, str], folder: Path, kept: Path) -> None:
-    """Run the commands of a tutorial that write these run files, and keep the files.
+    """Run the commands of a page that write these run files, and keep the files.
 
     Args:
-        page: The tutorial.
+        page: Of the documentation.
         names: Of the run files, there and here.
         folder: Where the commands run.
         kept: Where the run files go.
     """
     programs = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    for block in blocks((DOCS / "tutorials" / f"{page}.md").read_text(encoding="utf-8")):
+    for block in blocks((DOCS / f"{page}.md").read_text(encoding="utf-8")):
         if block.language == "python":
             name = block.text.partition("\n")[0].removeprefix("# ")
             (folder / name).write_text(block.text, encoding="utf-8")

@@ -58,7 +58,7 @@ def end_options_at_module(args: list[str], taking_values: set[str]) -> list[str]
     cls=_ScriptCommand,
     screen=("quiet", "verbose"),
     kind="Measure",
-    short=("--module", "--output", "--json", "--follow", "--force"),
+    short=("--module", "--output", "--json", "--follow", "--headroom", "--force"),
     examples=(
         "dlprof run train.py --epochs 1",
         "torchrun --nproc-per-node 8 -m dlprof run train.py",
@@ -92,6 +92,11 @@ def run(
         text="Follow the first 200 batches of each loader through its workers, "
         "which shows the cause. Default: on.",
     ),
+    headroom: bool = options.option(
+        "--headroom",
+        text="Measure what a perfect loader would bring. Trains on some batches again: for "
+        "measuring, not for a training that you keep.",
+    ),
     force: bool = options.option("--force", text="Replace the run file if it exists."),
 ) -> None:
     """Profile an unmodified training script.
@@ -111,6 +116,11 @@ def run(
     from dlprof.store.naming import run_file_name
 
     rank = read_rank(os.environ)
+    if headroom and rank is not None and rank.world_size > 1:
+        raise UsageError(
+            f"--headroom measures a training of one process, and this one has {rank.world_size}",
+            hint="Run the script without torchrun: each rank has to make as many steps.",
+        )
     if module is None:
         program = load_script(script[0], list(script[1:]))
         name, folder = script[0], program.folder
@@ -133,6 +143,7 @@ def run(
         rank=rank,
         show=last_words,
         follow=follow,
+        headroom=headroom,
     )
 
     def begin() -> RunWriter | None:

@@ -44,6 +44,39 @@ def tensors_of(batch: Any) -> Iterator[tuple[str, torch.Tensor]]:
     yield from _tensors(batch, "", 0)
 
 
+def copied(batch: Any) -> Any:
+    """A copy of a batch that shares nothing with it that a step could change.
+
+    Tensors in page-locked memory are copied into such memory; ones that need gradients do again.
+
+    Raises:
+        Exception: Whatever a class of the user's raises that refuses to be copied.
+    """
+    made: dict[int, Any] = {}
+    for _, tensor in tensors_of(batch):
+        if tensor.layout is torch.strided:
+            again = tensor.detach().clone()
+            again = again.pin_memory() if tensor.is_pinned() else again
+            made[id(tensor)] = again.requires_grad_(tensor.requires_grad)
+    return copy.deepcopy(batch, made)
+
+
+def size_of(batch: Any) -> int:
+    """Bytes of a batch's tensors and arrays."""
+    size = sum(tensor.nbytes for _, tensor in tensors_of(batch))
+    return size + sum(getattr(each, "nbytes", 0) for each in _leaves(batch, 0))
+
+
+def _leaves(batch: Any, depth: int) -> Iterator[Any]:
+    """The parts of a batch that are neither tensors nor made of parts."""
+    parts = [] if isinstance(batch, torch.Tensor) else list(_named_parts(batch))
+    if depth < _DEEPEST and parts and not isinstance(batch, str | bytes):
+        for _, part in parts:
+            yield from _leaves(part, depth + 1)
+    elif not isinstance(batch, torch.Tensor):
+        yield batch
+
+
 def apply(batch: Any, change: Callable[[Any], Any], depth: int = 0) -> Any:
     """The batch with each part changed that ``change`` returns something other for.
 

@@ -183,9 +183,13 @@ def _share_of(machine: Machine, ranks: int) -> Machine:
 
 
 def _cost_s(loader: WatchedLoader) -> float:
-    """Its waits outside of another loader's, and those for copies of its batches."""
+    """Its waits outside of another loader's, those for copies, and what slows its step down."""
     copied_s = 0.0 if loader.copies is None else loader.copies.exposed_s or 0.0
-    return loader.waited_s - loader.nested_s + copied_s * loader.batches
+    slowed_s = 0.0
+    if loader.headroom is not None:
+        slowed_s = loader.headroom.slowed_fraction.value * loader.headroom.period_s
+    each_s = copied_s + max(0.0, slowed_s)
+    return loader.waited_s - loader.nested_s + each_s * loader.batches
 
 
 def _missing(explanation: Explanation | None, refused: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from dlprof.integrations.copies import ConsumerCopies
 from dlprof.records import Config, Explanation, Timeline
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 BATCHES = 200
 """Followed of each loader, or more where so many would hardly fill its queues."""
+
+FEW: Final = 60
+"""Where steps are to be measured by themselves as well, which begins behind those that are."""
 
 _FILLINGS = 4
 _MOST_BATCHES = 2000
@@ -29,17 +32,18 @@ class Follower:
     Args:
         name: The loader's.
         config: Its settings.
+        batches: Followed, or more as above.
 
     Attributes:
         copies: What its consumers copy to the device meanwhile.
     """
 
-    def __init__(self, name: str, config: Config) -> None:
+    def __init__(self, name: str, config: Config, batches: int = BATCHES) -> None:
         from dlprof.tracing.tracer import Tracer  # noqa: PLC0415 - it imports torch
 
         self._name, self._config = name, config
         self._warm_up = config.batches_in_flight + config.num_workers
-        batches = min(_MOST_BATCHES, max(BATCHES, _FILLINGS * self._warm_up))
+        batches = min(_MOST_BATCHES, max(batches, _FILLINGS * self._warm_up))
         self._tracer: Tracer = Tracer(
             capacity=batches, stop_after_batches=batches, stop_after_s=SECONDS
         )

@@ -98,6 +98,12 @@ class Reading:
             times[-1] = self._clock()
         return batch
 
+    def skip(self, passed_ns: int) -> None:
+        """Leave so much of what passed since this thread's last batch out of its step."""
+        times = self.times.get(get_ident())
+        if times:
+            times[-1] += passed_ns
+
 
 class Ledger:
     """What all iterations over one loader add up to.

@@ -21,7 +21,8 @@ from dlprof.integrations.first_batches import (
     LookingReading,
     promised_batches,
 )
-from dlprof.integrations.following import Follower
+from dlprof.integrations.following import BATCHES, FEW, Follower
+from dlprof.integrations.headroom import Headrooms, LoopHeadroom, ReplayingReading
 from dlprof.integrations.ledger import NS, Clock, Ledger, Pace, Reading
 from dlprof.integrations.loaders import describe
 from dlprof.integrations.patches import Method, wrap_methods
@@ -50,6 +51,7 @@ class _Seen:
         follower: Follows its first batches; ``None`` where that isn't done.
         first: Compares the first batches of its workers; ``None`` where that isn't done.
         asks: Whether anything asked in which worker it runs; ``None`` where that isn't seen.
+        headroom: Measures what a perfect loader would bring; ``None`` where nobody asked.
         promised: Batches that ``len(loader)`` promised, over all epochs; ``None`` where nobody
             asked for it in one of them.
     """
@@ -61,11 +63,17 @@ class _Seen:
     follower: Follower | None = None
     first: FirstBatches | None = None
     asks: Callable[[], bool] | None = None
+    headroom: LoopHeadroom | None = None
     promised: int | None = 0
 
     def is_over(self, dataset: object) -> bool:
         """Whether it is over this dataset, or over one that may have given way to it."""
         return self.dataset is None or self.dataset() is None or self.dataset() is dataset
+
+    def looks_at_none(self) -> bool:
+        """Whether its first batches have been followed and compared."""
+        followed = self.follower is None or self.follower.over
+        return followed and (self.first is None or self.first.over)
 
     def promise(self, batches: int | None) -> None:
         """Add what one more epoch promises."""
@@ -96,6 +104,7 @@ class Recorder:
         folder: Files below it are named from there on.
         due: Called in a consumer's thread when ``pace`` says so.
         follow: Whether the first batches of each loader are followed through its workers.
+        headroom: Whether batches are given again to see what a perfect loader would bring.
     """
 
     def __init__(
@@ -105,6 +114,7 @@ class Recorder:
         folder: str,
         due: Callable[[], None] | None = None,
         follow: bool = False,
+        headroom: bool = False,
     ) -> None:
         self.pace = Pace()
         self.began_ns = clock()
@@ -117,6 +127,7 @@ class Recorder:
         # Threads that share a loader make iterators of it at once; forked ones have no use for it.
         self._telling_apart = threading.RLock()
         self._inside: dict[int, Reading | None] = {}
+        self._headrooms = Headrooms(clock=clock, inside=self._inside) if headroom else None
         self._made: dict[int, _Made] = {}
         self._groups: dict[object, list[_Seen]] = {}
         self._seen: list[_Seen] = []
@@ -158,6 +169,7 @@ class Recorder:
             duplicated=None if seen.first is None else seen.first.duplicated,
             asks_worker=None if seen.asks is None else seen.asks(),
         )
+        record = _with_headroom(record, seen.headroom)
         if record.duplicated:
             why = {"samples_per_s": "its workers yield the same samples"}
             record = dataclasses.replace(
@@ -233,11 +245,15 @@ class Recorder:
         if seen is None:
             make()
             return
+        if self._headrooms is not None:
+            self._headrooms.opening()
         follower = seen.follower
         if new and follower is not None and not follower.over:
             make = functools.partial(follower.make, loader, iterator, make)
         reading, _ = seen.ledger.open(make)
         noticed: Any = reading if follower is None else follower.copies.noticed(reading)
+        if seen.headroom is not None:
+            noticed = ReplayingReading(noticed, reading, seen.headroom)
         with self._guarded("how many batches a loader promises could not be seen"):
             seen.promise(promised_batches(loader))
         if seen.first is not None and not seen.first.over:
@@ -293,7 +309,11 @@ class Recorder:
         if named.sampler == OF_ITERABLES and getattr(loader, "worker_init_fn", None) is None:
             seen.asks = self._asks  # a worker_init_fn is given its worker's number
         if self._follow and named.config is not None:
-            seen.follower = Follower(named.name, named.config)
+            seen.follower = Follower(
+                named.name, named.config, BATCHES if self._headrooms is None else FEW
+            )
+        if self._headrooms is not None:
+            seen.headroom = self._headrooms.of(named.config, seen.looks_at_none)
         group.append(seen)
         self._seen.append(seen)
         return seen
@@ -333,6 +353,15 @@ class Recorder:
             fault = f"{what}: {type(error).__name__}: {error}"
             if fault not in self.faults[:_MOST_LOADERS]:
                 self.faults.append(fault)
+
+
+def _with_headroom(record: WatchedLoader, headroom: LoopHeadroom | None) -> WatchedLoader:
+    """The record with what a perfect loader would bring, or why that isn't known."""
+    if headroom is None:
+        return record
+    told, why = headroom.told(), headroom.why_not
+    reasons = {"headroom": why} if told is None and why else {}
+    return dataclasses.replace(record, headroom=told, unavailable={**record.unavailable, **reasons})
 
 
 def _read_by(iterator: weakref.ref[Any], reading: Any) -> None:

@@ -60,6 +60,7 @@ class Plan:
         rank: Of this process; ``None`` where it is the only one.
         show: Called once, at the very end, with what was seen.
         follow: Whether the first batches of each loader are followed through its workers.
+        headroom: Whether batches are given again to see what a perfect loader would bring.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Plan:
     rank: Rank | None
     show: Callable[[Run], None]
     follow: bool = True
+    headroom: bool = False
 
 
 def new_header(name: str) -> RunHeader:
@@ -135,7 +137,11 @@ class _Watching:
         self._plan, self._header, self._clock = plan, header, clock
         self._writer: RunWriter | None = None
         self._recorder = Recorder(
-            clock=clock, folder=str(Path.cwd()), due=self._keep, follow=plan.follow
+            clock=clock,
+            folder=str(Path.cwd()),
+            due=self._keep,
+            follow=plan.follow,
+            headroom=plan.headroom,
         )
         self._recorder.pace.due_ns = clock() + _FIRST_PAUSE_NS
         self._meanwhile = Meanwhile(alone=plan.rank is None)

@@ -77,6 +77,7 @@ from dlprof.records.trial import (
 from dlprof.records.watched import (
     SCRIPT_SPEC,
     Durations,
+    Headroom,
     ScriptEnding,
     WatchedLoader,
     WatchedScript,
@@ -122,6 +123,7 @@ __all__ = [
     "Fix",
     "GpuInfo",
     "GpuUsage",
+    "Headroom",
     "Integrity",
     "LeftOut",
     "Machine",

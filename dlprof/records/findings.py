@@ -38,6 +38,7 @@ FindingCode = Literal[
     "transfer.pageable",
     "transfer.link",
     "gpu.neighbours",
+    "step.slowed",
 ]
 Severity = Literal["high", "medium", "low", "info"]
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Literal
 
-from dlprof.records.config import Config
+from dlprof.records.config import Config, Estimate
 from dlprof.records.copies import Copies
 from dlprof.records.record import record
 
@@ -35,6 +35,41 @@ class Durations:
     p95_s: float
     p99_s: float
     max_s: float
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class Headroom:
+    """What a perfect loader would bring to a loop: its own batches against some in memory.
+
+    Measured in rounds of batches as the loader gives them and copies of some given again, while
+    its workers rest. The three parts of a period add up to 1: waiting for data, the step being
+    slower beside loading, and the step as it is with the batches in memory.
+
+    Attributes:
+        rounds: How many.
+        live_batches: Of the loader's own, in all rounds.
+        replayed_batches: Given again, in all rounds.
+        extra_steps: All steps that the script made with batches given again, those that were left
+            out of the figures included.
+        extra_s: Seconds that these took, with the copying and the wait for workers to rest.
+        period_s: Mean seconds of a batch of the loader's own: waiting and step.
+        step_s: Mean seconds of the step with a batch in memory while nothing loads.
+        speedup: ``period_s / step_s``: throughput with a perfect loader over throughput now.
+        waiting_fraction: Share of the period in which the step waits for data.
+        slowed_fraction: Share of the period by which the step is slower beside loading; below 0
+            where noise hides it.
+    """
+
+    rounds: int
+    live_batches: int
+    replayed_batches: int
+    extra_steps: int
+    extra_s: float
+    period_s: float
+    step_s: float
+    speedup: Estimate
+    waiting_fraction: Estimate
+    slowed_fraction: Estimate
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -74,6 +109,8 @@ class WatchedLoader:
         step: Between a batch's arrival and the next ``next()`` on the same iterator and thread.
         copies: What its consumers copied to the device between its first batches, as far as that
             was followed; ``None`` where they copied nothing, or it was not.
+        headroom: What a perfect loader would bring, where that was asked for; ``None`` elsewhere,
+            and where it could not be measured.
         promised_batches: ``len(loader)`` of each epoch, summed, where torch's own samplers or
             the script had asked for it; ``None`` elsewhere.
         duplicated: Whether all workers of an iterable dataset gave the same first batches; ``None``
@@ -113,6 +150,7 @@ class WatchedLoader:
     wait: Durations | None = None
     step: Durations | None = None
     copies: Copies | None = None
+    headroom: Headroom | None = None
     promised_batches: int | None = None
     duplicated: bool | None = None
     asks_worker: bool | None = None

@@ -6,17 +6,20 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from dlprof.records import SCRIPT_SPEC, Copies, Finding, Run, WatchedLoader, WatchedScript
+from dlprof.records import SCRIPT_SPEC, Copies, Finding, Headroom, Run, WatchedLoader, WatchedScript
 from dlprof.report import document as doc
 from dlprof.report.documents import json_document
 from dlprof.report.findings import answer, cards
-from dlprof.report.labels import percent_text
+from dlprof.report.labels import gain_text, percent_text
 from dlprof.report.profile import stage_sections
 from dlprof.units import counted, format_bytes, format_duration, format_rate
 
 _MOST_BARS = 4
 _MOST_LOADERS = 50
 _TEXT_WIDTH = 80
+_LEAST_SHOWN = 0.005
+"""A share below this is written as less than 1%."""
+
 _HARDLY = 0.05
 """Below this share of its loop a loader is not worth a change."""
 
@@ -65,12 +68,37 @@ def _answer(run: Run) -> Iterator[tuple[str, doc.Words]]:
     yield "Script", _how_it_went(run)
     if run.watched:
         yield "Data wait", doc.Span(verdict(run.watched, run.script), "strong")
+        yield from _headroom(_slowest(run.watched))
     diagnosis = run.diagnosis
     shown = [each for each in run.findings if not _is_of_data(each)]
     if diagnosis is not None and shown and _is_of_the_slowest(run, shown[0]):
         yield from answer(shown)
     elif diagnosis is not None and diagnosis.notes and run.watched:
         yield "Bottleneck", diagnosis.notes[0]
+
+
+def _headroom(loader: WatchedLoader) -> Iterator[tuple[str, doc.Words]]:
+    """What a perfect loader would bring to this loop, or why that isn't known, where asked."""
+    if loader.headroom is not None:
+        yield "Headroom", headroom_text(loader.headroom)
+    elif "headroom" in loader.unavailable:
+        yield "Headroom", f"not measured: {loader.unavailable['headroom']}"
+
+
+def headroom_text(found: Headroom) -> str:
+    """What a perfect loader would bring, and which two parts of the step that is made of."""
+    waiting, slower = found.waiting_fraction, found.slowed_fraction
+    parts = f"{percent_text(max(0.0, waiting.value))} of the step is waiting for data"
+    most = slower.high or 0.0
+    if most < 0:
+        # A thread that never waits gets its turns later, where others want the cores as well.
+        parts += f", but without waits the step itself takes {percent_text(-slower.value)} more"
+    elif slower.low is not None and slower.low <= 0:
+        high = f" (at most {percent_text(most)})" if most >= _LEAST_SHOWN else ""
+        parts += f", loading doesn't measurably slow it{high}"
+    else:
+        parts += f", {percent_text(slower.value)} is the step slowed by loading"
+    return f"A perfect loader: {gain_text(found.speedup)}: {parts}"
 
 
 def _is_of_data(finding: Finding) -> bool:
@@ -86,7 +114,7 @@ def _wrong(finding: Finding) -> str:
 def _is_of_the_slowest(run: Run, first: Finding) -> bool:
     """Whether the findings are of the loader that the verdict names, and cost time."""
     if _is_harmless(run.watched, run.script):
-        return first.code.startswith("transfer.")
+        return first.code.startswith(("transfer.", "step."))
     trials = () if run.diagnosis is None else run.diagnosis.trials
     of_it = not run.watched or _slowest(run.watched).name in trials
     return of_it and first.code != "consumer"  # else it disagrees with the wait
@@ -260,6 +288,15 @@ def _facts(loader: WatchedLoader) -> Iterator[str]:
     yield _made(loader)
     if loader.copies is not None:
         yield _copies(loader, loader.copies)
+    if loader.headroom is not None:
+        found = loader.headroom
+        yield headroom_text(found)
+        yield (
+            f"{found.rounds} rounds of {found.live_batches} batches as they came and "
+            f"{found.replayed_batches} given again: {format_duration(found.period_s)} and "
+            f"{format_duration(found.step_s)} each; {found.extra_steps} steps more, "
+            f"{format_duration(found.extra_s)}"
+        )
     if loader.startup_s is not None:
         begun = f"time to first batch {format_duration(loader.startup_s)}"
         turnover = loader.turnover

@@ -21,6 +21,7 @@ from dlprof.stats.belief import (
 from dlprof.stats.intervals import (
     mean_interval,
     median_interval,
+    ratio_interval,
     t_quantile,
     t_tail,
     turnovers,
@@ -43,6 +44,7 @@ __all__ = [
     "mean_interval",
     "median_interval",
     "observe",
+    "ratio_interval",
     "shortfall",
     "t_quantile",
     "t_tail",

@@ -130,6 +130,36 @@ def mean_interval(values: Sequence[float]) -> Estimate:
     return Estimate(value=mean, low=mean - half, high=mean + half)
 
 
+def ratio_interval(over: Sequence[float], under: Sequence[float]) -> Estimate:
+    """The ratio of two means of paired values with its interval.
+
+    By the residuals ``over - ratio * under`` (the delta method) and Student's t: what moves both
+    values of a pair alike, as a machine that gets slower does, leaves the interval narrow.
+
+    Args:
+        over: One value of each pair.
+        under: The other, positive on average; as many.
+
+    Returns:
+        ``low`` and ``high`` are ``None`` for a single pair.
+
+    Raises:
+        ValueError: There is no pair, one is not whole, or the ratio isn't finite.
+    """
+    if not over or len(over) != len(under):
+        raise ValueError("a ratio needs pairs")
+    below = math.fsum(under) / len(under)
+    if not below > 0:
+        raise ValueError("a ratio to what is not positive")
+    ratio = math.fsum(over) / math.fsum(under)
+    residuals = [one - ratio * other for one, other in zip(over, under, strict=True)]
+    spread = mean_interval(residuals)
+    if spread.low is None or spread.high is None:
+        return Estimate(value=ratio)
+    half = (spread.high - spread.low) / 2 / below
+    return Estimate(value=ratio, low=ratio - half, high=ratio + half)
+
+
 def median_interval(values: Sequence[float]) -> Estimate:
     """The median of independent values with the interval of the sign test.
 

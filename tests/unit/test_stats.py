@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlprof.stats import mean_interval, t_quantile
+from dlprof.records import Estimate
+from dlprof.stats import mean_interval, ratio_interval, t_quantile
 
 # Published tables of Student's t (two-sided 95 % and 99 %, one-sided 95 %), and closed forms for
 # 1 and 2 degrees of freedom.
@@ -76,3 +77,15 @@ def test_mean_interval_of_one_value_has_no_ends() -> None:
 def test_mean_interval_refuses_what_has_no_mean(values: list[float]) -> None:
     with pytest.raises(ValueError, match="the mean of"):
         mean_interval(values)
+
+
+def test_the_ratio_of_paired_values() -> None:
+    alike = ratio_interval([2.0, 4.0, 8.0], [1.0, 2.0, 4.0])
+    assert (alike.value, alike.low, alike.high) == (2.0, 2.0, 2.0)
+    told = ratio_interval([3.0, 5.0], [2.0, 2.0])  # residuals of -1 and 1: an error of 1
+    assert told.value == 2.0
+    assert told.high == pytest.approx(2 + t_quantile(0.975, 1) / 2)
+    assert ratio_interval([3.0], [2.0]) == Estimate(value=1.5)
+    for over, under in (([], []), ([1.0], [1.0, 2.0]), ([1.0], [0.0])):
+        with pytest.raises(ValueError, match="a ratio"):
+            ratio_interval(over, under)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
-from dlprof.advise.findings import loader, machine
+from dlprof.advise.findings import loader, machine, slowed
 from dlprof.advise.findings.claims import (
     Claim,
     Place,
@@ -71,6 +71,7 @@ TABLE: tuple[Row, ...] = (
     Row("main.receive", Place.FAULT, loader.receive, loader.lighter),
     Row("transfer.pageable", Place.FAULT, machine.pageable, machine.pinned_copies),
     Row("transfer.link", Place.FAULT, machine.link),
+    Row("step.slowed", Place.FAULT, slowed.slowed),
     Row("gpu.neighbours", Place.BEHIND, machine.device_neighbours),
     Row("order.blocking", Place.FAULT, loader.order, loader.unordered),
     Row("prefetch.shallow", Place.FAULT, loader.shallow, loader.deeper),
@@ -85,10 +86,10 @@ TABLE: tuple[Row, ...] = (
 
 
 _BESIDE_STEP: frozenset[FindingCode] = frozenset(
-    {"too_many_workers", "transfer.pageable", "transfer.link"}
+    {"too_many_workers", "transfer.pageable", "transfer.link", "step.slowed"}
 )
 """What matters even where the consumer's step is the limit, beside what ends the run: waste, and
-copies that make the step itself longer."""
+copies or workers that make the step itself longer."""
 
 
 def rows(view: View) -> Iterator[Row]:
@@ -121,7 +122,7 @@ _CERTAIN: frozenset[FindingCode] = frozenset(
 """Causes that a disturbed machine doesn't put in doubt, or that are the disturbance itself."""
 
 WRONG_DATA: frozenset[FindingCode] = frozenset({"data.duplicated", "data.truncated"})
-_COPIES: frozenset[FindingCode] = frozenset({"transfer.pageable", "transfer.link"})
+_IN_STEP: frozenset[FindingCode] = frozenset({"transfer.pageable", "transfer.link", "step.slowed"})
 """What makes the consumer's own part shorter, so that it is not the limit yet."""
 
 
@@ -188,7 +189,7 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
     if "consumer" not in codes and not codes.isdisjoint(WRONG_DATA):
         # Rates of wrong data are none: what would make it come faster is no advice.
         found = [each for each in found if each[0] is Place.BROKEN]
-    elif not codes.isdisjoint(_COPIES):
+    elif not codes.isdisjoint(_IN_STEP):
         found = [each for each in found if each[1].code != "consumer"]
     ordered = sorted(_agreeing(found), key=lambda each: (each[0], -each[1].cost))
     told, left = list[Finding](), 1.0

@@ -1,0 +1,625 @@
+"""What a perfect loader would bring to a script's loop: live batches against some given again.
+
+In rounds: some batches as the loader gives them, then, while its workers rest, some that came
+before, from memory. The difference is what loading costs the loop, of which the wait in ``next()``
+is one part, and the step being slower beside the workers the other. A batch given again is a step
+more for the script; the loader's own batches come in their order, and none is left out.
+
+What a round leaves out, and why:
+
+- Batches after a pause come out of full queues, as none do otherwise. A round begins when as few
+  are ready as were before the first pause.
+- Workers go on until their queues are full. Batches are given again only then, after a wait.
+- The first two steps after that wait find cold caches.
+- At the end of an epoch there is nothing left to load: such a round is dropped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+import statistics
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from threading import get_ident
+from typing import Any, Final, Literal
+
+from dlprof.integrations.ledger import NS, Clock, Reading
+from dlprof.records import Config, Estimate, Headroom
+from dlprof.stats import ratio_interval
+from dlprof.units import format_bytes
+
+LEAD: Final = 2
+"""Steps with batches from memory that are left out of each round."""
+
+_LEAST_ROUNDS, _SURE_ROUNDS, _MOST_ROUNDS = 3, 8, 40
+_SURE = 0.015
+"""Half of an interval, as a share of the period, at which no further round is needed."""
+
+_MOST_REPLAYED = 400
+_LEAST_BLOCK, _MOST_BLOCK, _BLOCK_S = 8, 40, 0.05
+"""Batches given again in a round, and how long they should take."""
+
+_EXTRA = 0.5
+"""Time for batches given again, as a share of the time for those of the loader's own, that is kept
+from the round on from which there is an answer."""
+
+_MOST_BYTES = 512 * 2**20
+_LEAST_KEPT = 4
+_LEVELS = 8
+"""Looks at the queues from which it is known how many batches are ready as a rule."""
+
+_MOST_SETTLING = 20
+"""Fillings of the queues after which a round begins however many batches are ready."""
+
+_REST_S, _LONGEST_REST_S, _POLL_S = 1.0, 10.0, 0.002
+_LAST_PUT_S = 0.01
+"""What a worker may still take to send what is in its queue already."""
+
+_TRIES = 3
+_RARE = 5.0
+"""Steps that take so many times as long as usual do something else as well, as to save a model."""
+
+_Phase = Literal["settling", "live", "replaying"]
+
+
+class Headrooms:
+    """Measures the loops over all loaders of a script's, one at a time.
+
+    Args:
+        clock: Nanoseconds, never going back.
+        inside: Who waits for which reading, by thread, as ledgers share it.
+        sleep: Lets so many seconds pass.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        inside: dict[int, Reading | None] | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.clock, self.sleep = clock, sleep
+        self.inside = {} if inside is None else inside
+        self.last: LoopHeadroom | None = None
+        self.replaying: LoopHeadroom | None = None
+
+    def of(self, config: Config | None, ready: Callable[[], bool]) -> LoopHeadroom:
+        """For one more loader.
+
+        Args:
+            config: Its settings.
+            ready: Whether its batches are looked at by nobody else any more.
+        """
+        return LoopHeadroom(self, config, ready)
+
+    def opening(self) -> None:
+        """An iterator is about to be made, by which a loop that was left is noticed."""
+        if self.replaying is not None:
+            self.replaying.break_off()
+
+
+class Backlog:
+    """How many batches an iterator of torch's has ordered, and how many of them are ready.
+
+    Args:
+        iterator: The object; one without workers, or of another kind, has no backlog.
+    """
+
+    def __init__(self, iterator: Any) -> None:
+        self._iterator = iterator
+
+    @property
+    def ordered(self) -> int | None:
+        """Batches that workers have made or are to make; ``None`` where that isn't known."""
+        tasks = getattr(self._iterator, "_task_info", None)
+        return len(tasks) if isinstance(tasks, dict) else None
+
+    @property
+    def ready(self) -> int | None:
+        """Of those the ones that workers have sent; ``None`` where that isn't known."""
+        its = self._iterator
+        try:
+            queues = {id(each): each for each in (its._worker_result_queue, its._data_queue)}  # noqa: SLF001 - torch has no public name for them
+            kept = sum(len(task) > 1 for task in list(its._task_info.values()))  # noqa: SLF001 - as above
+            return int(kept + sum(each.qsize() for each in queues.values()))
+        except (AttributeError, TypeError, NotImplementedError, OSError):  # as on macOS
+            return None
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether workers have nothing left to do; also where that isn't known."""
+        ordered, ready = self.ordered, self.ready
+        return ordered is None or ready is None or ready >= ordered
+
+
+class ReplayingReading:
+    """A reading between whose batches some are given again.
+
+    Args:
+        reading: What it stands for.
+        base: The ledger's own reading, in whose steps batches given again don't count.
+        headroom: What says which batch comes next.
+    """
+
+    __slots__ = ("_base", "_headroom", "_reading")
+
+    def __init__(self, reading: Any, base: Reading, headroom: LoopHeadroom) -> None:
+        self._reading, self._base, self._headroom = reading, base, headroom
+        headroom.begin_epoch()
+
+    def take(self, advance: Callable[[Any], Any], iterator: Any) -> Any:
+        """As ``Reading.take``."""
+        return self._headroom.take(self._reading, self._base, advance, iterator)
+
+
+class LoopHeadroom:
+    """Measures the loop over one loader.
+
+    Args:
+        all_loops: What the loops of a script share.
+        config: The loader's settings.
+        ready: Whether nobody else looks at its batches any more.
+    """
+
+    def __init__(
+        self, all_loops: Headrooms, config: Config | None, ready: Callable[[], bool]
+    ) -> None:
+        self.over = False
+        self._all, self._ready = all_loops, ready
+        self._clock = all_loops.clock
+        self._workers = 0 if config is None else config.num_workers
+        self._in_flight = 0 if config is None else config.batches_in_flight
+        self._figures = Rounds()
+        self._refused = ""
+        self._busy = False
+        self._random = random.Random(0)
+        self._copies: list[Any] = []
+        self._block = 0  # batches given again in a round; 0 until steps are known
+        self._usual: int | None = None
+        self._levels: deque[int] = deque(maxlen=_LEVELS)
+        self._settling_steps: deque[int] = deque(maxlen=_MOST_BLOCK)
+        self._unrested = 0
+        self._hindrance = ""
+        self._synchronize: Callable[[], None] | None = None
+        self._knows_device = False
+        self._began_ns = self._extra_ns = 0
+        self._extra_steps = 0
+        self._fresh = True
+        self._came_ns: int | None = None
+        self._random_state: Callable[[], None] | None = None
+        self._base: Reading | None = None
+        self._settle()
+        self._refuse_if_unfit(config)
+
+    def _refuse_if_unfit(self, config: Config | None) -> None:
+        if config is None:
+            self._refuse("it has no settings of a DataLoader's")
+
+    @property
+    def why_not(self) -> str:
+        """Why there is no answer; empty where there is one."""
+        if self._figures.count >= _LEAST_ROUNDS:
+            return ""
+        if self._refused:
+            return self._refused
+        if not self._figures.count and self._hindrance:
+            return self._hindrance
+        need = self._lead + (self._block or _LEAST_BLOCK) + self._in_flight
+        return (
+            f"{self._figures.count} of {_LEAST_ROUNDS} rounds fitted in: each takes some {need} "
+            "batches of one epoch"
+        )
+
+    def told(self) -> Headroom | None:
+        """The answer; ``None`` where there is none (yet)."""
+        if self._figures.count < _LEAST_ROUNDS:
+            return None
+        return self._figures.told(
+            extra_steps=self._extra_steps,
+            extra_s=self._extra_ns / NS,
+            overlaps=self._synchronize is not None,
+        )
+
+    def begin_epoch(self) -> None:
+        """A new iteration begins: neither its queues nor its batches are those of the last one."""
+        self._fresh = True
+        self._copies.clear()
+        self._settle()
+
+    def take(
+        self, reading: Any, base: Reading, advance: Callable[[Any], Any], iterator: Any
+    ) -> Any:
+        """The next batch: the loader's own, or one given again.
+
+        Args:
+            reading: Takes the loader's own.
+            base: The ledger's.
+            advance: ``next`` or what does the same.
+            iterator: What it is called with.
+        """
+        if self.over or self._busy:  # the next() of a base class runs inside of its own
+            self._all.last = self
+            return reading.take(advance, iterator)
+        self._busy = True
+        try:
+            return self._take(reading, base, advance, iterator)
+        finally:
+            self._busy = False
+
+    def _take(
+        self, reading: Any, base: Reading, advance: Callable[[Any], Any], iterator: Any
+    ) -> Any:
+        self._base = base
+        with self._guarded():
+            self._refuse_where_it_harms()
+            self._close_step(Backlog(iterator))
+            if self._phase == "replaying":
+                return self._give_again()
+        took: list[int] = []
+
+        def timed(within: Any) -> Any:
+            asked_ns = self._clock()
+            batch = advance(within)
+            took.append(self._clock() - asked_ns)
+            return batch
+
+        try:
+            batch = reading.take(timed, iterator)
+        except BaseException:
+            self._settle()
+            raise
+        self._all.last = self
+        self._wait_ns = took[0] if took else 0
+        with self._guarded():
+            self._look_at(batch)
+        self._came_ns = self._clock()
+        return batch
+
+    def break_off(self) -> None:
+        """End a round that can't be finished; its batches may serve for the next."""
+        if self._phase == "replaying":
+            with self._guarded():
+                self._leave_replaying(self._clock())
+        self._settle()
+
+    # What a step was, and what comes next.
+
+    def _close_step(self, backlog: Backlog) -> None:
+        """The step with the last batch is over; go on to where the next batch comes from."""
+        edge = self._phase != "settling" and len(self._measured) + 1 in self._edges
+        if edge and self._synchronize is not None:
+            self._synchronize()
+        now_ns = self._clock()
+        alone = self._all.last is self or self._came_ns is None
+        if self._came_ns is not None:
+            step_ns = now_ns - self._came_ns
+            if self._phase == "settling":
+                self._note_settling(step_ns, backlog, alone=alone)
+            elif not alone:
+                self.break_off()
+            else:
+                self._measured.append((self._wait_ns, step_ns))
+        if self._phase == "settling" and self._is_settled(backlog):
+            self._begin_live()
+        elif self._phase == "live" and len(self._measured) >= self._edges[-1]:
+            self._pause(backlog)
+        elif self._phase == "replaying" and len(self._measured) >= self._edges[-1]:
+            self._leave_replaying(now_ns)
+            self._end_round()
+
+    def _note_settling(self, step_ns: int, backlog: Backlog, *, alone: bool) -> None:
+        self._since += 1
+        self._settling_steps.append(step_ns)
+        torch = sys.modules.get("torch")
+        if not alone:
+            self._hindered += 1
+            self._hindrance = "its steps take batches of another loader as well"
+        elif torch is not None and not torch.is_grad_enabled():
+            self._hindered += 1
+            self._hindrance = "its batches are not trained on: gradients are off"
+        level = backlog.ready
+        if self._workers and level is not None:
+            self._levels.append(level)
+
+    def _refuse_where_it_harms(self) -> None:
+        """Where batches given again would mix up what the script does."""
+        if threading.current_thread() is not threading.main_thread():
+            self._refuse("its batches are taken in a background thread")
+        elif self._all.inside.get(get_ident()) is not None:
+            self._refuse("its batches are taken inside of another loader")
+
+    @property
+    def _lead(self) -> int:
+        """Batches of the loader's own that are left out before a round."""
+        fill = self._in_flight + self._workers
+        return max(LEAD, self._workers, fill if self._fresh else 0)
+
+    def _is_settled(self, backlog: Backlog) -> bool:
+        kept = self._block and len(self._copies) >= self._block + LEAD
+        if not kept or self._since < self._lead or not self._may_go_on():
+            return False
+        if self._hindered > self._since / 2:
+            return False
+        level = backlog.ready if self._workers else None
+        if level is None:
+            return True
+        long = self._since >= _MOST_SETTLING * max(1, self._in_flight)
+        if self._usual is None or long:
+            if len(self._levels) < _LEVELS:
+                return False
+            self._usual = math.ceil(statistics.median(self._levels))
+        return level <= self._usual
+
+    def _may_go_on(self) -> bool:
+        own_ns = self._clock() - self._began_ns - self._extra_ns
+        return self._figures.count < _LEAST_ROUNDS or self._extra_ns <= _EXTRA * own_ns
+
+    def _settle(self) -> None:
+        self._phase: _Phase = "settling"
+        self._since = self._hindered = 0
+        self._came_ns = None
+        self._wait_ns = 0
+        self._measured: list[tuple[int, int]] = []
+        self._edges: tuple[int, ...] = ()
+
+    def _begin_live(self) -> None:
+        self._find_device()
+        if self._synchronize is not None:
+            self._synchronize()
+        self._fresh = False
+        cycle = max(1, self._workers)
+        batches = cycle * math.ceil(self._block / cycle)
+        batches += cycle * self._random.randrange(2)  # so that no other rhythm is met each time
+        self._phase, self._measured, self._edges = "live", [], (batches,)
+
+    def _pause(self, backlog: Backlog) -> None:
+        """Behind the loader's own batches: wait for its workers, and give batches again."""
+        live, self._left_ns = self._measured, self._clock()
+        ordered = backlog.ordered
+        if self._workers and ordered is not None and ordered < self._in_flight:
+            self._settle()  # the epoch ends, and with it loading
+            return
+        if not self._is_at_rest(backlog, live):
+            self._unrested += 1
+            if self._unrested >= _TRIES:
+                self._refuse(f"its workers did not come to rest in {_LONGEST_REST_S:g} s")
+            self._skip(self._clock())
+            self._settle()
+            return
+        self._random_state = _random_state()
+        self._live = live
+        self._phase, self._measured = "replaying", []
+        self._edges = (LEAD, LEAD + self._block)
+        self._all.replaying = self
+
+    def _is_at_rest(self, backlog: Backlog, live: list[tuple[int, int]]) -> bool:
+        """Wait until the workers are, but not for ever."""
+        if not self._workers:
+            return True
+        period_s = sum(wait + step for wait, step in live) / NS / len(live)
+        expected_s = self._in_flight * period_s
+        if backlog.ready is None:
+            self._all.sleep(min(_LONGEST_REST_S, 1.5 * expected_s))
+            return True
+        longest_s = min(_LONGEST_REST_S, max(_REST_S, 4 * expected_s))
+        began_ns = self._clock()
+        while not backlog.at_rest:
+            if self._clock() - began_ns > longest_s * NS:
+                return False
+            self._all.sleep(_POLL_S)
+        self._all.sleep(_LAST_PUT_S)
+        return True
+
+    def _give_again(self) -> Any:
+        batch = self._copies.pop()
+        self._extra_steps += 1
+        self._wait_ns = 0
+        self._all.last = self
+        self._came_ns = self._clock()
+        return batch
+
+    def _leave_replaying(self, now_ns: int) -> None:
+        """The loader's own batches come again, and the numbers of its samplers."""
+        if self._random_state is not None:
+            self._random_state()
+        self._random_state = self._all.replaying = None
+        self._skip(now_ns)
+
+    def _skip(self, now_ns: int) -> None:
+        """What happened since the last of the loader's own steps is none of the script's."""
+        self._extra_ns += now_ns - self._left_ns
+        if self._base is not None:
+            self._base.skip(now_ns - self._left_ns)
+
+    def _end_round(self) -> None:
+        self._figures.add(self._live, [step for _, step in self._measured[LEAD:]])
+        self._settle()
+        figures = self._figures
+        if figures.replayed >= _MOST_REPLAYED or figures.count >= _MOST_ROUNDS or figures.sure:
+            self._finish()
+
+    # Batches that are kept.
+
+    def _look_at(self, batch: Any) -> None:
+        """Keep a copy of a batch that may be given again; outside of all clocks."""
+        if self._phase != "settling" or not self._ready():
+            return
+        self._began_ns = self._began_ns or self._clock()
+        if self._block and len(self._copies) >= self._block + LEAD:
+            return
+        if not self._block and len(self._settling_steps) < _LEVELS:
+            return
+        self._left_ns = self._clock()
+        from dlprof.device.moving import copied, size_of  # noqa: PLC0415 - it imports torch
+
+        if not self._block:
+            self._choose_block(size_of(batch))
+        if self._refused:
+            return
+        try:
+            self._copies.append(copied(batch))
+        except Exception as error:  # noqa: BLE001 - the user's own class may refuse
+            self._refuse(f"its batches can't be copied ({type(error).__name__}: {error})")
+        self._skip(self._clock())
+
+    def _choose_block(self, size: int) -> None:
+        step_s = statistics.median(self._settling_steps) / NS
+        wanted = math.ceil(_BLOCK_S / max(step_s, 1e-9))
+        fits = _MOST_BYTES // max(1, size) - LEAD
+        self._block = min(_MOST_BLOCK, max(_LEAST_BLOCK, wanted), fits)
+        if self._block < _LEAST_KEPT:
+            self._refuse(f"its batches of {format_bytes(size)} are too large to keep some")
+
+    def _find_device(self) -> None:
+        """Whether steps go on where no clock of the host's sees them."""
+        if self._knows_device:
+            return
+        self._knows_device = True
+        from dlprof.device.noticing import compiled_for  # noqa: PLC0415 - it imports torch
+
+        kind = compiled_for()
+        if kind is None:
+            return
+        torch = sys.modules["torch"]
+        used = getattr(getattr(torch, kind, None), "is_initialized", None)
+        if used is None or used():
+            self._synchronize = torch.accelerator.synchronize
+
+    def _refuse(self, why: str) -> None:
+        self._refused = self._refused or why
+        if self._phase == "replaying":
+            self.break_off()
+        self._finish()
+
+    def _finish(self) -> None:
+        self.over = True
+        self._copies.clear()
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Keep a fault of dlprof's own from the script."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - a training must not end by being watched
+            if self._random_state is not None:
+                self._random_state()
+            self._random_state = self._all.replaying = None
+            self._settle()
+            self._refuse(f"dlprof has a fault of its own: {type(error).__name__}: {error}")
+
+
+def _random_state() -> Callable[[], None]:
+    """What brings the random numbers of this process back to where they are now.
+
+    Samplers draw each epoch's order from them, and so does a loader without workers.
+    """
+    undo: list[Callable[[], None]] = []
+    plain = random.getstate()
+    undo.append(lambda: random.setstate(plain))
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        of_torch = torch.get_rng_state()
+        undo.append(lambda: torch.set_rng_state(of_torch))
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        of_numpy = numpy.random.get_state()
+        undo.append(lambda: numpy.random.set_state(of_numpy))
+
+    def restore() -> None:
+        for each in undo:
+            each()
+
+    return restore
+
+
+def _by_factor(ratio: Estimate) -> Estimate:
+    """A ratio whose interval is as far to either side by factors: it can't fall below 0."""
+    if ratio.high is None:
+        return ratio
+    factor = math.exp((ratio.high - ratio.value) / ratio.value)
+    return Estimate(value=ratio.value, low=ratio.value / factor, high=ratio.value * factor)
+
+
+class Rounds:
+    """What all rounds say; pure."""
+
+    def __init__(self) -> None:
+        self.count = self.replayed = 0
+        self._live: list[list[tuple[int, int]]] = []
+        self._again: list[list[int]] = []
+
+    def add(self, live: list[tuple[int, int]], again: list[int]) -> None:
+        """One more round.
+
+        Args:
+            live: Wait and step of each batch of the loader's own, nanoseconds.
+            again: Step of each batch given again.
+        """
+        self._live.append(live)
+        self._again.append(again)
+        self.count += 1
+        self.replayed += len(again)
+
+    @property
+    def sure(self) -> bool:
+        """Whether no further round is needed."""
+        if self.count < _SURE_ROUNDS:
+            return False
+        periods, _, steps = self._means(usual_only=True)
+        share = ratio_interval(steps, periods)
+        return share.high is not None and share.high - share.value <= _SURE
+
+    def told(self, *, extra_steps: int, extra_s: float, overlaps: bool) -> Headroom:
+        """The record.
+
+        Args:
+            extra_steps: All steps with batches given again.
+            extra_s: What they took.
+            overlaps: Whether steps go on where the host's clock doesn't see them: part of the
+                wait in ``next()`` then costs nothing, and no step is left out for its length.
+        """
+        periods, waits, steps = self._means(usual_only=not overlaps)
+        if overlaps:
+            most = max(0.0, sum(periods) - sum(steps))
+            factor = min(1.0, most / sum(waits)) if sum(waits) > 0 else 0.0
+            waits = [each * factor for each in waits]
+        slower = [
+            period - wait - step for period, wait, step in zip(periods, waits, steps, strict=True)
+        ]
+        return Headroom(
+            rounds=self.count,
+            live_batches=sum(map(len, self._live)),
+            replayed_batches=self.replayed,
+            extra_steps=extra_steps,
+            extra_s=extra_s,
+            period_s=statistics.fmean(periods),
+            step_s=statistics.fmean(steps),
+            speedup=_by_factor(ratio_interval(periods, steps)),
+            waiting_fraction=ratio_interval(waits, periods),
+            slowed_fraction=ratio_interval(slower, periods),
+        )
+
+    def _means(self, *, usual_only: bool) -> tuple[list[float], list[float], list[float]]:
+        """Each round's period, wait, and step with batches given again, in seconds."""
+        most_live = most_again = math.inf
+        if usual_only:
+            most_live = _RARE * statistics.median(step for each in self._live for _, step in each)
+            most_again = _RARE * statistics.median(step for each in self._again for step in each)
+        found: tuple[list[float], list[float], list[float]] = ([], [], [])
+        for live, again in zip(self._live, self._again, strict=True):
+            own = [each for each in live if each[1] <= most_live]
+            steps = [step for step in again if step <= most_again]
+            if own and steps:
+                means = (
+                    statistics.fmean(map(sum, own)),
+                    statistics.fmean(wait for wait, _ in own),
+                    statistics.fmean(steps),
+                )
+                for each, mean in zip(found, means, strict=True):
+                    each.append(mean / NS)
+        return found
