@@ -110,7 +110,7 @@ def _answer(run: Run) -> Iterator[tuple[str, Words]]:
 def _is_of_the_slowest(run: Run) -> bool:
     """Whether the findings are of the loader that the verdict names, and cost time."""
     first = next(each for each in run.findings if not each.code.startswith("data."))
-    if _is_harmless(run.watched, run.script):
+    if is_harmless(run.watched, run.script):
         return first.code.startswith("transfer.")
     trials = () if run.diagnosis is None else run.diagnosis.trials
     of_it = not run.watched or _slowest(run.watched).name in trials
@@ -203,7 +203,7 @@ def verdict(loaders: Sequence[WatchedLoader], script: WatchedScript | None = Non
     name = slowest.name
     if share is None or not slowest.batches:
         return f"{name} gave no batch."
-    if _is_harmless(loaders, script):
+    if is_harmless(loaders, script):
         whole = None if script is None else script.wait_fraction
         if whole is None or whole >= _HARDLY:
             return (
@@ -222,7 +222,7 @@ def _slowest(loaders: Sequence[WatchedLoader]) -> WatchedLoader:
     return max(loaders, key=lambda each: each.waited_s - each.nested_s)
 
 
-def _is_harmless(loaders: Sequence[WatchedLoader], script: WatchedScript | None) -> bool:
+def is_harmless(loaders: Sequence[WatchedLoader], script: WatchedScript | None) -> bool:
     """Whether no loader is waited for to speak of."""
     if not loaders:
         return False
