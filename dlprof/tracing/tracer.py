@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from torch.utils.data import DataLoader
 
+from dlprof.internals import iterator_maker, kept_iterator, set_iterator_maker, untraceable
 from dlprof.tracing.attach import Attachment
 from dlprof.tracing.clocks import now_ns
 from dlprof.tracing.recorder import Recorder
@@ -77,8 +78,10 @@ class Tracer:
         self._reason = ""
         self._hooked = False
         self.stopped = False
-        if loader is not None and not isinstance(loader, DataLoader):
-            self._reason = _FOREIGN.format(name=type(loader).__name__)
+        if loader is not None:
+            foreign = not isinstance(loader, DataLoader)
+            name = type(loader).__name__
+            self._reason = _FOREIGN.format(name=name) if foreign else untraceable(loader)
 
     def __enter__(self) -> Self:
         self.install()
@@ -104,10 +107,10 @@ class Tracer:
 
     def install(self) -> None:
         """Follow every iterator that the loader makes from now on."""
-        loader, make = self._loader, getattr(type(self._loader), "_get_iterator", None)
+        loader, make = self._loader, iterator_maker(type(self._loader))
         if self._reason or make is None or self.stopped:
             return
-        if getattr(loader, "_iterator", None) is not None:
+        if kept_iterator(loader) is not None:
             self._reason = _RUNNING
             return
         mine, its = weakref.ref(self), weakref.ref(loader)
@@ -122,14 +125,13 @@ class Tracer:
             return iterator
 
         try:
-            loader._get_iterator = get_iterator  # noqa: SLF001 - shadows the class's method
+            set_iterator_maker(loader, get_iterator)
         except Exception as error:  # noqa: BLE001 - a class of the user's own may refuse
             self._refused(loader, error)
 
     def remove(self) -> None:
         """Leave the loader and its iterators as they were; what was seen is kept."""
-        if self._loader is not None and "_get_iterator" in getattr(self._loader, "__dict__", {}):
-            delattr(self._loader, "_get_iterator")
+        set_iterator_maker(self._loader, None)
         for each in self._attached:
             each.let_go()
         self._attached.clear()
@@ -141,7 +143,8 @@ class Tracer:
         Gives:
             What to call afterwards with the iterator.
         """
-        if self.stopped:
+        self._reason = self._reason or untraceable(loader)
+        if self.stopped or self._reason:
             yield lambda _iterator: None
             return
         recorder = Recorder(
