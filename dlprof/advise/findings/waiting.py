@@ -175,6 +175,8 @@ def lock(view: View) -> Claim | None:
         return None
     making, free = costs.making, alone.making
     grown_s = min(making.io_s - free.io_s, costs.usual_io_s - alone.usual_io_s)
+    if making.own_s <= 0:
+        return None  # nothing is known of its stages
     faster = free.own_s > _SHARED * making.own_s
     from_storage = view.batch_bytes and read >= _READS * view.batch_bytes * (view.rate or 0.0)
     if faster or from_storage or grown_s < _MORE_WAITING * making.own_s:

@@ -1,0 +1,95 @@
+"""Loaders whose workers are threads: measured as they are, and nothing is said of their stages."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import thread_workers
+
+import dlprof
+from dlprof.tracing.tracer import Tracer
+
+FOLDER = Path(__file__).parent
+ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("DLPROF_")}
+
+
+def _dlprof(tmp_path: Path, *words: str) -> dict[str, Any]:
+    ended = subprocess.run(
+        [sys.executable, "-m", "dlprof", *words, "--json", "-o", str(tmp_path / "a.dlprof.jsonl")],
+        cwd=FOLDER,
+        env=ENVIRONMENT | {"DLPROF_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    document: dict[str, Any] = json.loads(ended.stdout)
+    return document
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_stay_as_they_are_and_waits_are_timed(workers: int) -> None:
+    rows = thread_workers.Rows(40)
+    loader = thread_workers.ThreadLoader(rows, batch_size=4, num_workers=workers)
+    plain = [batch.flatten().tolist() for batch in loader]
+    with Tracer(loader) as tracer:
+        traced = [batch.flatten().tolist() for batch in tracer]
+    assert traced == plain == [batch.flatten().tolist() for batch in dlprof.watch(loader)]
+    trace = tracer.trace()
+    assert len(trace.rows) == 10
+    if workers:
+        assert not trace.hooked
+        assert "its workers are threads" in trace.unavailable["hooks"]
+
+
+def test_a_sweep_measures_them(tmp_path: Path) -> None:
+    words = "thread_workers.py:loader --num-workers 0,2 --prefetch-factor 2 --repeats 1"
+    found = _dlprof(
+        tmp_path, "sweep", *words.split(), "--persistent-workers", "off", "--trial-time", "200ms"
+    )
+    assert {trial["outcome"] for trial in found["trials"]} == {"completed"}
+    assert {trial["config"]["num_workers"] for trial in found["trials"]} == {0, 2}
+
+
+def test_an_exception_in_a_worker_thread_is_named_so(tmp_path: Path) -> None:
+    words = "thread_workers.py:failing --num-workers 2 --prefetch-factor 2 --repeats 1"
+    found = _dlprof(
+        tmp_path, "sweep", *words.split(), "--persistent-workers", "off", "--trial-time", "200ms"
+    )
+    (failure,) = found["error"]["failures"]
+    assert failure["message"] == "ValueError in a worker thread: this row is broken"
+
+
+@pytest.mark.slow
+def test_a_profile_says_that_stages_of_threads_cant_be_traced(tmp_path: Path) -> None:
+    found = _dlprof(tmp_path, "profile", "thread_workers.py:loader", "--budget", "40s")
+    assert "its workers are threads" in json.dumps(found)
+    assert {"fetch.io", "fetch.cpu", "lock"}.isdisjoint(f["code"] for f in found["findings"])
+
+
+@pytest.mark.slow
+def test_a_profile_with_a_torch_that_moved_a_part_says_so(tmp_path: Path) -> None:
+    target = tmp_path / "moved.py"
+    target.write_text(
+        "import time, torch.utils.data._utils.worker as worker\n"
+        "from torch.utils.data import DataLoader\n"
+        "del worker._IterableDatasetStopIteration\n"
+        "class Rows:\n"
+        "    def __len__(self):\n"
+        "        return 2000\n"
+        "    def __getitem__(self, index):\n"
+        "        time.sleep(0.002)\n"
+        "        return index\n"
+        "def loader():\n"
+        "    return DataLoader(Rows(), batch_size=4, num_workers=2)\n"
+    )
+    found = _dlprof(tmp_path, "profile", f"{target}:loader", "--budget", "40s")
+    said = json.dumps(found)
+    assert "has no torch.utils.data._utils.worker._IterableDatasetStopIteration" in said
+    assert any(trial["samples_per_s"] for trial in found["trials"])
