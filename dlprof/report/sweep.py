@@ -326,6 +326,7 @@ def _details(run: Run, advice: Recommendation | None, again: str = "") -> Iterat
         yield from section("Rules of thumb", items(_rules(advice)))
         yield from section("Measure there to be sure", *_to_measure(advice))
     yield from section("Not measured", items(_missing(run)))
+    yield from section("Notes", items(run.header.target.notes))
     yield from section("Sweep", items(_cost(run)))
     if advice is not None:
         yield from section("Next", *_next_steps(run, advice.constraints, again))

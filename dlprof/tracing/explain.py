@@ -88,7 +88,9 @@ def explain(
         waiting_batches=_waiting_batches(stages, rate),
         wait_fraction=_wait_fraction(rows, window, window_s),
         main_threads_cpu_cores=_other_threads(rows),
-        fetch_threads_cpu_s=_beside_fetching_s(made),
+        fetch_threads_cpu_s=(
+            None if "fetch_threads_cpu_s" in unavailable else _beside_fetching_s(made)
+        ),
         step_cpu_s=_step_cpu_s(rows),
         rested_receive_s=None if window is None else _rested_receive_s(trace, window[1]),
         hooked=trace.hooked,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ CAPACITY = 16_384
 _WAIT_ONLY = "so only the wait in next() is timed"
 _FOREIGN = "{name} is not a torch.utils.data.DataLoader, " + _WAIT_ONLY
 _OWN_WAY = "{name} makes its iterator in a way of its own, " + _WAIT_ONLY
+_NO_GIL = "this Python runs without a GIL, so no thread waits for it"
 _RUNNING = "the loader's persistent workers were running before, " + _WAIT_ONLY
 _REFUSED = "{name} refused the hooks ({error}), " + _WAIT_ONLY
 
@@ -202,6 +204,9 @@ class Tracer:
         reason = self._reason
         if not self._hooked and not reason and rows:
             reason = _OWN_WAY.format(name=type(self._loader).__name__)
+        unavailable = {"hooks": reason} if reason else {}
+        if not getattr(sys, "_is_gil_enabled", lambda: True)():
+            unavailable["fetch_threads_cpu_s"] = _NO_GIL
         return Trace(
             rows=rows,
             dropped=self._ring.added - len(rows),
@@ -210,5 +215,5 @@ class Tracer:
             num_workers=self._workers,
             names=self._names,
             hooked=self._hooked,
-            unavailable={"hooks": reason} if reason else {},
+            unavailable=unavailable,
         )

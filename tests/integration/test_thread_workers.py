@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -93,3 +94,83 @@ def test_a_profile_with_a_torch_that_moved_a_part_says_so(tmp_path: Path) -> Non
     said = json.dumps(found)
     assert "has no torch.utils.data._utils.worker._IterableDatasetStopIteration" in said
     assert any(trial["samples_per_s"] for trial in found["trials"])
+
+
+BUSY = """
+import sys, threading, torch
+from torch.utils.data import DataLoader
+{patch}
+from dlprof.records import Config
+from dlprof.tracing.explain import explain
+from dlprof.tracing.tracer import Tracer
+
+class Rows:
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        return sum(range(20_000))
+
+def compute():
+    while not over.is_set():
+        sum(range(20_000))
+
+over = threading.Event()
+threads = [threading.Thread(target=compute) for _ in range(2)]
+[thread.start() for thread in threads]
+loader = DataLoader(Rows(), batch_size=4)
+with Tracer(loader) as tracer:
+    list(tracer)
+over.set()
+seen = explain(tracer.trace(), trial_id="t", config=Config())
+fetch = seen.stage("fetch")
+print(repr((seen.fetch_threads_cpu_s, fetch.io_s, fetch.cpu_s, dict(seen.unavailable))))
+"""
+
+
+def _beside_threads(patch: str = "") -> tuple[float | None, float, float, dict[str, str]]:
+    ended = subprocess.run(
+        [sys.executable, "-c", BUSY.format(patch=patch)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    found: tuple[float | None, float, float, dict[str, str]] = ast.literal_eval(ended.stdout)
+    return found
+
+
+def test_what_other_threads_compute_while_main_fetches_is_seen() -> None:
+    beside_s, blocked_s, cpu_s, _ = _beside_threads()
+    assert beside_s is not None
+    assert beside_s > cpu_s  # two threads compute while one is to fetch
+    assert blocked_s > 0
+
+
+def test_a_python_without_a_gil_has_no_wait_for_it() -> None:
+    beside_s, _, _, unavailable = _beside_threads("sys._is_gil_enabled = lambda: False")
+    assert beside_s is None
+    assert unavailable["fetch_threads_cpu_s"].startswith("this Python runs without a GIL")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["sweep --num-workers 1 --repeats 1", "profile"])
+def test_a_default_start_method_other_than_fork_is_named(tmp_path: Path, command: str) -> None:
+    target = tmp_path / "forkserver_target.py"
+    target.write_text(
+        "import multiprocessing\n"
+        "from torch.utils.data import DataLoader\n"
+        "multiprocessing.set_start_method('forkserver', force=True)\n"  # as Python 3.14 has it
+        "class Rows:\n"
+        "    def __len__(self):\n"
+        "        return 400\n"
+        "    def __getitem__(self, index):\n"
+        "        return index\n"
+        "def loader():\n"
+        "    return DataLoader(Rows(), batch_size=4, num_workers=1)\n"
+    )
+    name, *more = command.split()
+    found = _dlprof(
+        tmp_path, name, f"{target}:loader", *more, "--budget", "150s", "--timeout", "100s"
+    )
+    assert "Workers start by forkserver here" in json.dumps(found)
+    assert any(trial["outcome"] == "completed" for trial in found["trials"])
