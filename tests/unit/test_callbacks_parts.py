@@ -69,13 +69,15 @@ def test_the_last_word_names_a_command_only_where_there_is_something_to_find() -
 class _Slotted:
     __slots__ = ("numbers",)
 
+    def __init__(self, *numbers: int) -> None:
+        self.numbers = numbers
+
     def __iter__(self) -> Iterator[int]:
         return iter(self.numbers)
 
 
 def test_objects_with_slots_are_watched_in_place_and_lists_are_not() -> None:
-    slotted = _Slotted()
-    slotted.numbers = [1, 2]
+    slotted = _Slotted(1, 2)
     watched = dlprof.watch(slotted)
     undo = watch_in_place(slotted, watched)
     assert list(slotted) == [1, 2]
