@@ -63,7 +63,7 @@ def test_this_torch_has_all_that_is_asked_for() -> None:
     [
         (torch_worker, "_IterableDatasetStopIteration"),
         (torch._utils, "ExceptionWrapper"),
-        (torch.utils.data._DatasetKind, "create_fetcher"),  # type: ignore[attr-defined]
+        (torch.utils.data._DatasetKind, "create_fetcher"),
     ],
 )
 def test_a_torch_that_has_moved_a_part_is_named_and_waits_are_timed(
