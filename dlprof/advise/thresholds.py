@@ -268,6 +268,9 @@ FORK_S = 0.05
 SLOW_START_S = 2.0
 """A start that takes longer is worth a word even where workers persist."""
 
+UNSURE_COST = 0.2
+"""The most that a cause counts for that may be another one: its severity is never high."""
+
 LARGE_SHARE, COLLATE_SHARE = 0.3, 0.5
 """Share of making a batch from which its samples, and from which collating, is worth a word."""
 

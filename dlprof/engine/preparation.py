@@ -42,6 +42,10 @@ from dlprof.trial.protocol import Message, TrialRequest
 from dlprof.trial.story import Limits
 from dlprof.version import __version__
 
+_COPIED = (
+    "Workers start by {method} here where no setting says otherwise, so each of them gets the "
+    "dataset pickled."
+)
 _STALL_S = 20.0
 """Without a batch for this and twenty times what one takes alone, a trial counts as hanging."""
 
@@ -143,6 +147,9 @@ def _probed(
     )
     accelerator = _device(settings.device, probe["accelerator"])
     place_of(settings, accelerator)  # refuses what needs a device before anything is measured
+    method, own = probe["start_method"], built.own_config
+    copied = method != "fork" and (own is None or own.start_method is None)
+    start = _COPIED.format(method=method) if copied else ""
     target = dataclasses.replace(
         built,
         fork_safe=bench.fork_safe,
@@ -151,7 +158,7 @@ def _probed(
         batch_s=probe["batch_s"],
         batch_cpu_s=probe["batch_cpu_s"],
         reads_files=probe["data_files"] > 0,
-        notes=(*built.notes, *bench.notes, *filter(None, [probe.get("counting")])),
+        notes=(*built.notes, *bench.notes, *filter(None, [probe.get("counting"), start])),
     )
     return target, accelerator, probe
 

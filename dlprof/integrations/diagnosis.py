@@ -21,7 +21,7 @@ from dlprof.advise.findings import (
 from dlprof.advise.findings.claims import fixed
 from dlprof.advise.findings.evidence import View
 from dlprof.advise.thresholds import OTHERS
-from dlprof.integrations.first_batches import OF_ITERABLES
+from dlprof.internals import OF_ITERABLES
 from dlprof.model import fit
 from dlprof.records import (
     LENGTH_SIGN,

@@ -11,11 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from dlprof.integrations.ledger import Reading
+from dlprof.internals import OF_ITERABLES, told_length
 from dlprof.records import WatchedLoader
 from dlprof.targets.counting import SampleCounter, WorkerSamples, is_resampled
-
-OF_ITERABLES = "_InfiniteConstantSampler"
-"""What torch puts in a sampler's place for an iterable dataset."""
 
 
 class FirstBatches:
@@ -107,8 +105,8 @@ def promised_batches(loader: Any) -> int | None:
     """
     if is_resampled(getattr(loader, "dataset", None)):
         return None
-    told = getattr(loader, "_IterableDataset_len_called", None)
-    if isinstance(told, int):
+    told = told_length(loader)
+    if told is not None:
         size = loader.batch_size
         return told if size is None else _batches(told, size, drop_last=loader.drop_last)
     samplers = [getattr(loader, name, None) for name in ("sampler", "batch_sampler")]

@@ -138,7 +138,7 @@ class Ledger:
         self._lock = threading.RLock()
         self._readings: list[Reading] = []
         self._threads: set[int] = set()
-        self._startup_ns: int | None = None
+        self.startup_ns: int | None = None
         self._ending_ns = 0
         self._first_ns = self._last_ns = 0
         self._failure = ""
@@ -282,8 +282,8 @@ class Ledger:
         reading.begun = True
         self.epochs += 1
         boundary_ns = reading.opening_ns + waited_ns
-        if self._startup_ns is None:
-            self._startup_ns = boundary_ns
+        if self.startup_ns is None:
+            self.startup_ns = boundary_ns
         else:
             self.turnovers.add([self._ending_ns + boundary_ns])
         self._ending_ns = 0
@@ -330,7 +330,7 @@ class Ledger:
                 consumers=len(self._threads),
                 batches_per_s=rate,
                 samples_per_s=None if rate is None or size is None else rate * size,
-                startup_s=None if self._startup_ns is None else self._startup_ns / NS,
+                startup_s=None if self.startup_ns is None else self.startup_ns / NS,
                 turnover=self.turnovers.durations(),
                 wait=self.waits.durations(),
                 step=self.steps.durations(),

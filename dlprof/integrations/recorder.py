@@ -15,18 +15,14 @@ from collections.abc import Callable, Iterator
 from types import FrameType, ModuleType
 from typing import Any, Final
 
-from dlprof.integrations.first_batches import (
-    OF_ITERABLES,
-    FirstBatches,
-    LookingReading,
-    promised_batches,
-)
+from dlprof.integrations.first_batches import FirstBatches, LookingReading, promised_batches
 from dlprof.integrations.following import BATCHES, FEW, Follower
 from dlprof.integrations.headroom import Headrooms, LoopHeadroom, ReplayingReading
 from dlprof.integrations.ledger import NS, Clock, Ledger, Pace, Reading
 from dlprof.integrations.loaders import describe
 from dlprof.integrations.patches import Method, wrap_methods
 from dlprof.integrations.places import Place, place_of
+from dlprof.internals import LOADING_MODULES, OF_ITERABLES, holders, iterator_class
 from dlprof.records import Explanation, Timeline, WatchedLoader
 
 DATALOADER_MODULE: Final = "torch.utils.data.dataloader"
@@ -35,7 +31,7 @@ _MOST_LOADERS = 64
 _MOST_DATASETS = 4  # told apart among loaders that are alike in all else
 _OTHERS = "other loaders"
 _READING = "_dlprof_reading"
-_NOT_THE_USERS = ("torch.utils.data._utils", DATALOADER_MODULE, "dlprof.")
+_NOT_THE_USERS = (*LOADING_MODULES, "dlprof.")
 """Modules that ask in which worker they run whatever the dataset does."""
 
 
@@ -144,7 +140,7 @@ class Recorder:
             module: That module.
         """
         with self._guarded("torch's DataLoader could not be watched"):
-            iterator, loader = module._BaseDataLoaderIter, module.DataLoader  # noqa: SLF001 - torch has no public name for what all its iterators share
+            iterator, loader = iterator_class(module), module.DataLoader
             setattr(iterator, _READING, None)
             wrap_methods(
                 iterator,
@@ -393,8 +389,7 @@ def _notice_asking(module: ModuleType) -> Callable[[], bool] | None:
             asked[0] = 1
         return plain()
 
-    utils = getattr(module, "_utils", None)
-    for holder in (module, sys.modules.get("torch.utils.data"), getattr(utils, "worker", None)):
+    for holder in (module, *holders("get_worker_info")):
         if getattr(holder, "get_worker_info", None) is plain:
             setattr(holder, "get_worker_info", get_worker_info)  # noqa: B010 - of any module
     return lambda: asked[0] == 1

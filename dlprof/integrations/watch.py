@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import copyreg
 import functools
 import time
 import warnings
@@ -18,6 +20,9 @@ from dlprof.records import WatchedLoader
 
 _Batch = TypeVar("_Batch")
 Logger = Callable[[dict[str, float]], object]
+
+_CLASS: Any = object.__dict__["__class__"]
+"""An object's class, also where its own class says another, as accelerate's loaders do."""
 
 
 def watch(
@@ -85,6 +90,7 @@ class Watched(Generic[_Batch]):
 
     __slots__ = (
         "_dlprof_copies",
+        "_dlprof_flush",
         "_dlprof_ledger",
         "_dlprof_loader",
         "_dlprof_log",
@@ -101,10 +107,12 @@ class Watched(Generic[_Batch]):
         clock: Clock = time.perf_counter_ns,
     ) -> None:
         # Plain assignment would set the loader's attributes.
-        ledger = Ledger(clock=clock, began_ns=clock())
+        ledger, flush = Ledger(clock=clock, began_ns=clock()), _nothing
         if log is not None:
-            ledger = _Log(log, every, clock).ledger
+            logged = _Log(log, every, clock)
+            ledger, flush = logged.ledger, logged.flush
         object.__setattr__(self, "_dlprof_loader", loader)
+        object.__setattr__(self, "_dlprof_flush", flush)
         object.__setattr__(self, "_dlprof_name", name)
         object.__setattr__(self, "_dlprof_log", {"log": log, "every": every})
         object.__setattr__(self, "_dlprof_ledger", ledger)
@@ -118,7 +126,11 @@ class Watched(Generic[_Batch]):
         return Summary(**{each: getattr(filled, each) for each in WatchedLoader.__slots__})
 
     def __iter__(self) -> Iterator[_Batch]:
-        reading, iterator = self._dlprof_ledger.open(lambda: iter(self._dlprof_loader))
+        return self._dlprof_open(lambda: iter(self._dlprof_loader))
+
+    def _dlprof_open(self, make: Callable[[], Iterator[_Batch]]) -> Iterator[_Batch]:
+        """The iterator that ``make`` returns, watched."""
+        reading, iterator = self._dlprof_ledger.open(make)
         return _WatchedIterator(self._dlprof_copies.noticed(reading), iterator)
 
     def __len__(self) -> int:
@@ -199,6 +211,16 @@ class _Log:
         """Let the ledger settle when the next call is due, at the latest."""
         self.ledger.allow_pending(self._batches + self._every - self.ledger.batches)
 
+    def flush(self) -> None:
+        """Log the batches since the last call, though fewer than ``every``; none if there are none.
+
+        Called in the consumer's thread, between two batches.
+        """
+        every, self._every = self._every, 1
+        self.ledger.settle()
+        self._every = every
+        self._make_room()
+
     def _settled(self) -> None:
         if self._log is not None and self.ledger.batches >= self._batches + self._every:
             values = self._values()
@@ -234,5 +256,103 @@ class _Log:
             "wait_max_s": waits.longest_ns / NS,
             "step_mean_s": steps.total_ns / max(1, steps.count) / NS,
             "step_p95_s": steps.quantile_s(0.95),
+            "waited_s": ledger.waited_ns / NS,
+            "stepped_s": ledger.steps.total_ns / NS,
+            "time_to_first_batch_s": (ledger.startup_ns or 0) / NS,
         }
         return {f"dlprof/{name}": float(value) for name, value in values.items()}
+
+
+def _nothing() -> None:
+    """Without a logger there is nothing to flush."""
+
+
+def flush(watched: Watched[Any]) -> None:
+    """Log the batches since its last log, though fewer than ``every``; nothing if there are none.
+
+    Called in the consumer's thread, between two batches.
+    """
+    watched._dlprof_flush()  # noqa: SLF001 - of this module
+
+
+def loader_of(watched: Watched[_Batch]) -> Iterable[_Batch]:
+    """What is watched."""
+    loader: Iterable[_Batch] = watched._dlprof_loader  # noqa: SLF001 - of this module
+    return loader
+
+
+def watch_in_place(loader: Any, watched: Watched[Any]) -> Callable[[], None]:
+    """Watch a loader wherever it is iterated, as a framework does with the one that it was given.
+
+    The object stays the same, and an instance of its class: that becomes a class derived from it,
+    which differs in ``__iter__`` alone. Copies of it are of its own class.
+
+    Args:
+        loader: The loader.
+        watched: Where it counts.
+
+    Returns:
+        What gives the loader its own class back; what was seen is kept.
+
+    Raises:
+        TypeError: Objects of its class can't be given another, such as a list.
+    """
+    own: Any = type(loader)
+    if not hasattr(own, "__iter__"):
+        raise TypeError(f"a {own.__name__} has no __iter__")
+
+    def iterate(this: Any) -> Iterator[Any]:
+        return watched._dlprof_open(lambda: own.__iter__(this))  # noqa: SLF001 - of this module
+
+    def reduce(this: Any, protocol: Any) -> Any:
+        reduced = own.__reduce_ex__(this, protocol)
+        if not isinstance(reduced, tuple):
+            return reduced
+        make, arguments, *rest = reduced
+        if make is copyreg.__newobj__:  # type: ignore[attr-defined] # which insists on our class
+            make = _make
+        return (make, tuple(own if each is derived else each for each in arguments), *rest)
+
+    names = {"__module__": own.__module__, "__qualname__": own.__qualname__, "__slots__": ()}
+    methods = {"__iter__": iterate, "__reduce_ex__": reduce}
+    derived = type(own.__name__, (own,), {**names, **methods})
+    _CLASS.__set__(loader, derived)
+
+    def undo() -> None:
+        if type(loader) is derived:
+            _CLASS.__set__(loader, own)
+
+    return undo
+
+
+def _make(kind: Any, *arguments: Any) -> Any:
+    """As pickle makes objects that it restores."""
+    return kind.__new__(kind, *arguments)
+
+
+@contextlib.contextmanager
+def watch_all(kind: Any, *, name: str) -> Iterator[list[Watched[Any]]]:
+    """Watch every loader of a class that is iterated within, wherever it was made.
+
+    Args:
+        kind: The class; those derived from it count where they iterate over it.
+        name: What the summaries call them.
+
+    Gives:
+        One entry for each, in the order in which they were first iterated.
+    """
+    own = kind.__iter__
+    seen: list[Watched[Any]] = []
+
+    @functools.wraps(own)
+    def iterate(loader: Any) -> Iterator[Any]:
+        known = next((each for each in seen if loader_of(each) is loader), None)
+        if known is None:
+            seen.append(known := watch(loader, name=name))
+        return known._dlprof_open(lambda: own(loader))  # noqa: SLF001 - of this module
+
+    kind.__iter__ = iterate
+    try:
+        yield seen
+    finally:
+        kind.__iter__ = own

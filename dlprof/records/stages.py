@@ -55,7 +55,7 @@ class Stage:
         max_s: Longest.
         cpu_s: Mean CPU seconds of the thread that does it; ``None`` where that isn't known apart.
         run_queue_s: Mean run-queue delay of that thread in seconds.
-        io_s: Mean seconds blocked on I/O or a lock: wall - CPU - run queue.
+        io_s: Mean seconds blocked on I/O, a lock or the GIL: wall - CPU - run queue.
     """
 
     name: StageName
@@ -182,6 +182,10 @@ class Explanation:
         waiting_batches: Mean batches at each place, by stage (Little's law: rate x mean time).
         wait_fraction: Share of the window in which the consumer waited in ``next()``.
         main_threads_cpu_cores: CPU seconds a second of the main process's other threads.
+        fetch_threads_cpu_s: Mean CPU seconds a batch of the other threads of the process that
+            fetches: in ``next()`` without workers, from one batch to the next with them. Blocked
+            time in ``fetch`` and ``collate`` up to that may be a wait for the GIL; ``None`` where
+            it isn't known.
         step_cpu_s: Mean CPU seconds of the main process in a step, all of its threads together;
             ``None`` where no step was timed.
         rested_receive_s: Seconds blocked in receiving a batch while all workers are idle, run-queue
@@ -205,6 +209,7 @@ class Explanation:
     waiting_batches: Mapping[str, float] = dataclasses.field(default_factory=dict)
     wait_fraction: float | None = None
     main_threads_cpu_cores: float | None = None
+    fetch_threads_cpu_s: float | None = None
     step_cpu_s: float | None = None
     rested_receive_s: float | None = None
     hooked: bool = True

@@ -113,7 +113,7 @@ def _wrong(finding: Finding) -> str:
 
 def _is_of_the_slowest(run: Run, first: Finding) -> bool:
     """Whether the findings are of the loader that the verdict names, and cost time."""
-    if _is_harmless(run.watched, run.script):
+    if is_harmless(run.watched, run.script):
         return first.code.startswith(("transfer.", "step."))
     trials = () if run.diagnosis is None else run.diagnosis.trials
     of_it = not run.watched or _slowest(run.watched).name in trials
@@ -212,7 +212,7 @@ def verdict(loaders: Sequence[WatchedLoader], script: WatchedScript | None = Non
     name = slowest.name
     if share is None or not slowest.batches:
         return f"{name} gave no batch."
-    if _is_harmless(loaders, script):
+    if is_harmless(loaders, script):
         whole = None if script is None else script.wait_fraction
         of_all = whole is not None and whole < _HARDLY
         who, wait = ("the script", whole) if of_all else (name, share)
@@ -227,7 +227,7 @@ def _slowest(loaders: Sequence[WatchedLoader]) -> WatchedLoader:
     return max(loaders, key=lambda each: each.waited_s - each.nested_s)
 
 
-def _is_harmless(loaders: Sequence[WatchedLoader], script: WatchedScript | None) -> bool:
+def is_harmless(loaders: Sequence[WatchedLoader], script: WatchedScript | None) -> bool:
     """Whether no loader is waited for to speak of."""
     if not loaders:
         return False

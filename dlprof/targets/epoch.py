@@ -10,6 +10,7 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset
 
 from dlprof.errors import TargetError
+from dlprof.internals import index_source
 from dlprof.targets.inner import dataloader_of
 
 _NOT_ATTACHED = "no loader has been made with this gate"
@@ -93,7 +94,7 @@ class EpochGate:
         except AttributeError:
             self.detach(f"{type(loader).__name__}.{slot} can't be replaced")
             return
-        if getattr(loader, "_index_sampler", None) is not gated:
+        if index_source(loader) is not gated:
             self.detach(f"{type(loader).__name__} takes its indices from elsewhere")
             return
         self.attached, self.reason = True, ""

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from dlprof.internals import STEPS, fetcher_of, ready_queue
 from dlprof.tracing.queues import Hook, WorkerInit, stamping_context
 from dlprof.tracing.recorder import Recorder
 from dlprof.tracing.stamper import Stamper
@@ -59,13 +60,13 @@ class Attachment:
             AttributeError: It is none of torch's kind.
         """
         self._iterator = weakref.ref(iterator, self._dropped)
-        fetcher = getattr(iterator, "_dataset_fetcher", None)
+        fetcher = fetcher_of(iterator)
         if fetcher is not None:
             stamper = self._recorder.stamper = Stamper(-1, fetcher.dataset)
             stamper.follow(fetcher)
-        self._shadow(iterator, "_next_index", self._timed_index)
-        self._shadow(iterator, "_next_data", self._timed_data)
-        ready = getattr(iterator, "_data_queue", None)
+        self._shadow(iterator, STEPS["index"], self._timed_index)
+        self._shadow(iterator, STEPS["data"], self._timed_data)
+        ready = ready_queue(iterator)
         if isinstance(ready, queue.Queue):
             self._shadow(ready, "put", self._timed_put)
 

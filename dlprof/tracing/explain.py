@@ -88,6 +88,9 @@ def explain(
         waiting_batches=_waiting_batches(stages, rate),
         wait_fraction=_wait_fraction(rows, window, window_s),
         main_threads_cpu_cores=_other_threads(rows),
+        fetch_threads_cpu_s=(
+            None if "fetch_threads_cpu_s" in unavailable else _beside_fetching_s(made)
+        ),
         step_cpu_s=_step_cpu_s(rows),
         rested_receive_s=None if window is None else _rested_receive_s(trace, window[1]),
         hooked=trace.hooked,
@@ -198,6 +201,17 @@ def _other_threads(rows: Sequence[Row]) -> float | None:
     first, last = rows[0], rows[-1]
     process, own = last.process_cpu - first.process_cpu, last.thread_cpu - first.thread_cpu
     return max(0.0, (process - own) / (last.yielded - first.yielded))
+
+
+def _beside_fetching_s(made: Sequence[Row]) -> float | None:
+    """CPU of the fetching process's other threads for a batch; each may have held the GIL."""
+    used = []
+    for row in made:
+        if row.made is not None and row.made.worker >= 0:
+            used.append(row.made.others_cpu)
+        elif MISSING not in (row.asked_process_cpu, row.process_cpu, row.next_cpu):
+            used.append(max(0, row.process_cpu - row.asked_process_cpu - row.next_cpu))
+    return statistics.fmean(used) * _NS if used else None
 
 
 def _step_cpu_s(rows: Sequence[Row]) -> float | None:

@@ -9,21 +9,21 @@ gets.
 from __future__ import annotations
 
 import copy
+import functools
 import multiprocessing
 from collections.abc import Callable, Iterator
 from multiprocessing.context import BaseContext
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
-from torch._utils import ExceptionWrapper
-from torch.utils.data import _DatasetKind, get_worker_info
-from torch.utils.data._utils.worker import _IterableDatasetStopIteration
+from torch.utils.data import get_worker_info
 
+from dlprof.internals import set_create_fetcher, words_of_workers
 from dlprof.tracing.clocks import Reading, ThreadClock
 from dlprof.tracing.frames import without_own_lines
 from dlprof.tracing.stamper import Stamper
 from dlprof.tracing.trace import Made
 
-_Word = TypeVar("_Word")
+_WORDS = functools.cache(words_of_workers)
 _new = tuple.__new__  # several times as fast as a NamedTuple's own, and this runs for each batch
 
 
@@ -69,7 +69,6 @@ class Hook:
         # Not as the user's code would: whether that asks is noticed by whoever watches the class.
         dataset = None if info is None else object.__getattribute__(info, "dataset")
         stamper = Stamper(worker, dataset)
-        original: Callable[..., Any] = _DatasetKind.create_fetcher
 
         def create_fetcher(kind: Any, data: Any, *rest: Any) -> Any:
             fetcher = original(kind, data, *rest)
@@ -77,15 +76,14 @@ class Hook:
                 stamper.follow(fetcher)
             return fetcher
 
-        self._create_fetcher = original
-        _set_create_fetcher(create_fetcher)
+        self._create_fetcher = original = set_create_fetcher(create_fetcher)
         self.listener, self.stamper = None, stamper
 
     def end_in_worker(self) -> None:
         """Stop stamping, and make everything as torch and the user had it."""
         stamper, self.stamper = self.stamper, None
         if stamper is not None:
-            _set_create_fetcher(self._create_fetcher)
+            set_create_fetcher(self._create_fetcher)
             stamper.let_go()
 
 
@@ -223,10 +221,11 @@ class DataQueue(_Queue):
             self._inner.put(item, *args, **options)
             return
         if _number(item) is not None:
-            error = _told(item[1], ExceptionWrapper)
+            of_error, of_end = _WORDS()
+            error = _told(item[1], of_error)
             if error is not None:
                 error.exc_msg = without_own_lines(error.exc_msg)
-            ended = _told(item[1], _IterableDatasetStopIteration) is not None
+            ended = _told(item[1], of_end) is not None
             made = stamper.handed(ended=ended, failed=error is not None)
             item = item if made is None else Parcel(item, made, hook)
         self._inner.put(item, *args, **options)
@@ -249,7 +248,7 @@ class DataQueue(_Queue):
         return item
 
 
-def _told(data: Any, kind: type[_Word]) -> _Word | None:
+def _told(data: Any, kind: Any) -> Any:
     """The word that a worker sends instead of a batch; torchdata's puts it first in a tuple."""
     word = data[0] if type(data) is tuple and data else data
     return word if isinstance(word, kind) else None
@@ -260,11 +259,6 @@ def _number(item: Any) -> int | None:
     if type(item) is tuple and len(item) == 2 and type(item[0]) is int:
         return item[0]
     return None
-
-
-def _set_create_fetcher(create: Callable[..., Any]) -> None:
-    kinds: Any = _DatasetKind
-    kinds.create_fetcher = staticmethod(create)
 
 
 def stamping_context(base: BaseContext | None, hook: Hook) -> BaseContext:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from typing import Any, Self
 
 from torch.utils.data import DataLoader
 
+from dlprof.internals import iterator_maker, kept_iterator, set_iterator_maker, untraceable
 from dlprof.tracing.attach import Attachment
 from dlprof.tracing.clocks import now_ns
 from dlprof.tracing.recorder import Recorder
@@ -22,6 +24,7 @@ CAPACITY = 16_384
 _WAIT_ONLY = "so only the wait in next() is timed"
 _FOREIGN = "{name} is not a torch.utils.data.DataLoader, " + _WAIT_ONLY
 _OWN_WAY = "{name} makes its iterator in a way of its own, " + _WAIT_ONLY
+_NO_GIL = "this Python runs without a GIL, so no thread waits for it"
 _RUNNING = "the loader's persistent workers were running before, " + _WAIT_ONLY
 _REFUSED = "{name} refused the hooks ({error}), " + _WAIT_ONLY
 
@@ -77,8 +80,10 @@ class Tracer:
         self._reason = ""
         self._hooked = False
         self.stopped = False
-        if loader is not None and not isinstance(loader, DataLoader):
-            self._reason = _FOREIGN.format(name=type(loader).__name__)
+        if loader is not None:
+            foreign = not isinstance(loader, DataLoader)
+            name = type(loader).__name__
+            self._reason = _FOREIGN.format(name=name) if foreign else untraceable(loader)
 
     def __enter__(self) -> Self:
         self.install()
@@ -104,10 +109,10 @@ class Tracer:
 
     def install(self) -> None:
         """Follow every iterator that the loader makes from now on."""
-        loader, make = self._loader, getattr(type(self._loader), "_get_iterator", None)
+        loader, make = self._loader, iterator_maker(type(self._loader))
         if self._reason or make is None or self.stopped:
             return
-        if getattr(loader, "_iterator", None) is not None:
+        if kept_iterator(loader) is not None:
             self._reason = _RUNNING
             return
         mine, its = weakref.ref(self), weakref.ref(loader)
@@ -122,14 +127,13 @@ class Tracer:
             return iterator
 
         try:
-            loader._get_iterator = get_iterator  # noqa: SLF001 - shadows the class's method
+            set_iterator_maker(loader, get_iterator)
         except Exception as error:  # noqa: BLE001 - a class of the user's own may refuse
             self._refused(loader, error)
 
     def remove(self) -> None:
         """Leave the loader and its iterators as they were; what was seen is kept."""
-        if self._loader is not None and "_get_iterator" in getattr(self._loader, "__dict__", {}):
-            delattr(self._loader, "_get_iterator")
+        set_iterator_maker(self._loader, None)
         for each in self._attached:
             each.let_go()
         self._attached.clear()
@@ -141,7 +145,8 @@ class Tracer:
         Gives:
             What to call afterwards with the iterator.
         """
-        if self.stopped:
+        self._reason = self._reason or untraceable(loader)
+        if self.stopped or self._reason:
             yield lambda _iterator: None
             return
         recorder = Recorder(
@@ -199,6 +204,9 @@ class Tracer:
         reason = self._reason
         if not self._hooked and not reason and rows:
             reason = _OWN_WAY.format(name=type(self._loader).__name__)
+        unavailable = {"hooks": reason} if reason else {}
+        if not getattr(sys, "_is_gil_enabled", lambda: True)():
+            unavailable["fetch_threads_cpu_s"] = _NO_GIL
         return Trace(
             rows=rows,
             dropped=self._ring.added - len(rows),
@@ -207,5 +215,5 @@ class Tracer:
             num_workers=self._workers,
             names=self._names,
             hooked=self._hooked,
-            unavailable={"hooks": reason} if reason else {},
+            unavailable=unavailable,
         )

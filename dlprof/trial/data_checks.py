@@ -9,6 +9,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from dlprof.internals import worker_info_class
 from dlprof.records import (
     DUPLICATED_SIGN,
     SHARED_SIGN,
@@ -135,9 +136,8 @@ def watch_worker_info(loader: Any) -> Callable[[], bool]:
         Whether one did. Also true where it can't be known, with a torch without such a class.
     """
     import torch.multiprocessing as mp  # noqa: PLC0415
-    from torch.utils.data._utils import worker  # noqa: PLC0415
 
-    plain = getattr(worker, "WorkerInfo", None)
+    plain = worker_info_class()
     context = getattr(loader, "multiprocessing_context", None) or mp.get_context()
     if plain is None:
         return lambda: True

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 
 from dlprof.errors import TargetError
+from dlprof.internals import IN_WORKER
 from dlprof.records import Failure, Outcome
 from dlprof.targets.faults import user_traceback
 from dlprof.trial import remedies
@@ -18,7 +19,6 @@ from dlprof.trial.signs import SIGNS, Sign
 
 _CRASH = re.compile(r"ERROR: Unexpected (?P<what>[\w -]+) encountered in worker")
 _FORCED = re.compile(r"signal: Killed|SIGKILL")
-_IN_WORKER = "in DataLoader worker process"  # torch's words for an exception that it passed on
 _TRACEBACK = "Traceback (most recent call last)"
 _GONE = "exited unexpectedly"  # and no more: torch's words where it doesn't know how
 _RAISES_ANEW = "torch/_utils.py"
@@ -66,7 +66,7 @@ def classify(error: BaseException, exit_codes: Sequence[int] = ()) -> Failure:
         return own
     name, texts = type(error).__name__, [_text(link) for link in chain(error)]
     passed = _passed_on(error)
-    if passed is not None and _IN_WORKER not in texts[0]:
+    if passed is not None and not _from_worker(texts[0]):
         name, texts[0] = passed
         tail = last_lines(texts[0])
     said = list(zip(chain(error), texts, strict=True))
@@ -95,7 +95,8 @@ def classify(error: BaseException, exit_codes: Sequence[int] = ()) -> Failure:
             hint=remedies.ALIKE,
             stderr_tail=tail,
         )
-    where = "a worker process" if any(_IN_WORKER in text for text in texts) else "the main process"
+    said_by = (name for name, said in IN_WORKER.items() if any(said in text for text in texts))
+    where = next(said_by, "the main process")
     told = _told(name, texts[0])
     return Failure(
         kind="worker_exception",
@@ -106,6 +107,11 @@ def classify(error: BaseException, exit_codes: Sequence[int] = ()) -> Failure:
     )
 
 
+def _from_worker(text: str) -> bool:
+    """Whether it has torch's words for an exception that a worker passed on."""
+    return any(said in text for said in IN_WORKER.values())
+
+
 def _shows(sign: Sign, error: BaseException, text: str) -> bool:
     """Whether a message bears a sign, and did not get it from the user's own code."""
     if sign.text not in text:
@@ -113,7 +119,7 @@ def _shows(sign: Sign, error: BaseException, text: str) -> bool:
     if not sign.common:
         return True
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-    if _IN_WORKER in text:
+    if _from_worker(text):
         files = _FILE.findall(text[: text.index(sign.text)])
     paths = [file.replace("\\", "/") for file in files]
     # Below multiprocessing all of it counts, since what it pickles may be the user's code.
@@ -125,7 +131,7 @@ def _not_alike(error: BaseException, text: str) -> bool:
     if not isinstance(error, KeyError | TypeError | IndexError | AttributeError | ValueError):
         return False
     files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
-    if _IN_WORKER in text:
+    if _from_worker(text):
         files = _FILE.findall(text)
     return bool(files) and files[-1].replace("\\", "/").endswith(_COLLATE)
 

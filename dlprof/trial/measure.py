@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, Protocol, TypeVar
 
+from dlprof.internals import passed_batches, shut_down, workers_of
 from dlprof.records import CUT_SHORT_SIGN, WHOLE_EPOCHS, Config, Estimate
 from dlprof.trial.estimate import (
     Epoch,
@@ -234,8 +235,7 @@ class Loop:
     @property
     def workers(self) -> Sequence[Any]:
         """The running loader's worker processes, as far as it has any."""
-        workers: Sequence[Any] = getattr(self._iterator, "_workers", ())
-        return workers
+        return workers_of(self._iterator)
 
     def promised(self) -> int | None:
         """The batches of an epoch, by the loader's own word."""
@@ -318,8 +318,7 @@ class Loop:
     @property
     def _passed(self) -> int:
         """Batches that torch has asked for and gone past in this epoch; -1 where it won't say."""
-        passed: int = getattr(self._iterator, "_rcvd_idx", -1)
-        return passed if self._config.in_order else -1
+        return passed_batches(self._iterator) if self._config.in_order else -1
 
     def warm_up(self) -> bool:
         """Take, inspect and consume one batch; False if the epoch ended instead."""
@@ -378,10 +377,8 @@ class Loop:
 
     def shut_down(self) -> None:
         """End the workers, as torch does when its iterator is collected."""
-        shut_down = getattr(self._iterator, "_shutdown_workers", None)
-        self._iterator = iter(())
-        if shut_down is not None:
-            shut_down()
+        iterator, self._iterator = self._iterator, iter(())
+        shut_down(iterator)
 
 
 def _warm_up(loop: Loop, plan: Plan, gate: Gate, clock: Callable[[], float]) -> str:

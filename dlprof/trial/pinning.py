@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dlprof.internals import PIN_THREAD
 from dlprof.records import PinCosts
 
 if TYPE_CHECKING:
     from dlprof.machine.procfs import SchedStat
-
-_THREAD = "pt_data_pin"
-"""Torch's name of it, as the kernel shows it."""
 
 _NO_THREAD = "no thread of this name runs: without workers the caller pins, in next()"
 _REPLACED = "the thread ended with an epoch, and what it had used is not known any more"
@@ -29,7 +27,7 @@ def pin_threads(proc: Path = Path("/proc/self")) -> dict[int, SchedStat] | None:
     found: dict[int, SchedStat] = {}
     for name in list_names(proc / "task"):
         task = proc / "task" / name
-        if (read_text(task / "comm") or "").strip() != _THREAD:
+        if (read_text(task / "comm") or "").strip() != PIN_THREAD:
             continue
         times = parse_schedstat(read_text(task / "schedstat") or "")
         if times is None:

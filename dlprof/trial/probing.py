@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dlprof.errors import TargetError
+from dlprof.internals import iterator_maker, set_iterator_maker
 from dlprof.records import Config
 from dlprof.trial.consumer import make_consumer, try_consumer
 from dlprof.trial.guard import guard_of
@@ -107,17 +108,20 @@ def _loaders_started() -> Iterator[list[Any]]:
     """The DataLoaders that are iterated meanwhile, in this disposable process."""
     from torch.utils.data import DataLoader  # noqa: PLC0415
 
-    plain, started = DataLoader._get_iterator, []  # noqa: SLF001 - the one place they all pass
+    plain, started = iterator_maker(DataLoader), list[Any]()
+    if plain is None:  # then none of them is seen
+        yield started
+        return
 
     def noted(loader: Any) -> Any:
         started.append(loader)
         return plain(loader)
 
-    DataLoader._get_iterator = noted  # type: ignore[method-assign,assignment] # noqa: SLF001
+    set_iterator_maker(DataLoader, noted)
     try:
         yield started
     finally:
-        DataLoader._get_iterator = plain  # type: ignore[method-assign] # noqa: SLF001
+        set_iterator_maker(DataLoader, plain)
 
 
 def try_workers(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:

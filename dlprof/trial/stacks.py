@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from dlprof.internals import WORKER_LOOPS
 from dlprof.trial.log import TrialLog
 
 STACKS_SIGNAL = getattr(signal, "SIGUSR1", None)
@@ -26,6 +27,7 @@ _ALL_WRITING_S = 1.5  # a fault may cost no more than its limit and 3 s
 _LOADING = "/torch/utils/data/"
 _LOOPS = ("/dlprof/trial/measure.py", "/dlprof/trial/probing.py")
 _QUEUES = "multiprocessing/queues.py"
+_ORDERS = (_QUEUES, "/queue.py")  # a process gets its orders from the one, a thread from the other
 _FOREIGN = ("/torch/", "/multiprocessing/", "/dlprof/trial/", "<frozen ")
 
 
@@ -100,9 +102,9 @@ def awaits_work(stacks: Sequence[Sequence[Frame]]) -> bool:
 
 def _waits_for_indices(stack: Sequence[Frame]) -> bool:
     """Whether a thread is torch's loop of a worker, in the queue from which it gets its orders."""
-    loop = next((at for at, frame in enumerate(stack) if frame.function == "_worker_loop"), 0)
+    loop = next((at for at, frame in enumerate(stack) if frame.function in WORKER_LOOPS), 0)
     above = stack[loop - 1] if loop else None
-    return above is not None and above.function == "get" and above.file.endswith(_QUEUES)
+    return above is not None and above.function == "get" and above.file.endswith(_ORDERS)
 
 
 def _is_sending(stack: Sequence[Frame]) -> bool:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import dlprof.tracing.clocks  # noqa: F401 - which keeps them from targets that patch time
 from dlprof.errors import TargetError, UsageError
+from dlprof.internals import kept_iterator, shut_down
 from dlprof.records import Config
 from dlprof.trial import child, failures
 from dlprof.trial.burden import burden
@@ -224,10 +225,7 @@ class Warm:
         """End the workers that live on."""
         from dlprof.targets.inner import core_of  # noqa: PLC0415
 
-        iterator = getattr(core_of(self._loader), "_iterator", None)
-        shut_down = getattr(iterator, "_shutdown_workers", None)
-        if shut_down is not None:
-            shut_down()
+        shut_down(kept_iterator(core_of(self._loader)))
 
 
 def _lasting_loader(built: BuiltTarget, config: Config, gate: EpochGate) -> Any:

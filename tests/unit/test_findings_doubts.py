@@ -274,3 +274,27 @@ def test_a_feeder_takes_turns_with_its_worker_and_wants_no_core_of_its_own() -> 
     tried = {config(1): 1.0}
     found = codes(find(evidence(loader, usage=crowd, noisy=True, variants=tried)))
     assert "cpu.oversubscribed" not in found
+
+
+@pytest.mark.parametrize(("beside_s", "sure"), [(0.0, True), (0.002, True), (0.03, False)])
+def test_blocked_time_beside_busy_threads_may_be_a_wait_for_the_gil(
+    beside_s: float, *, sure: bool
+) -> None:
+    seen = evidence(Loader(config=config(0), fetch_cpu=0.001, fetch_io=0.03, rate=32))
+    observed = [
+        dataclasses.replace(
+            each,
+            explanation=each.explanation
+            and dataclasses.replace(each.explanation, fetch_threads_cpu_s=beside_s),
+        )
+        for each in seen.observations
+    ]
+    found = {
+        each.code: each for each in find(dataclasses.replace(seen, observations=tuple(observed)))
+    }
+    blocked = found["fetch.io"]
+    assert ("GIL" in blocked.title) is not sure
+    assert (blocked.severity == "high") is sure or blocked.severity == "medium"
+    if not sure:
+        assert blocked.severity != "high"
+        assert blocked.evidence["gil_at_most_s"] == pytest.approx(0.03)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from dlprof.integrations.first_batches import OF_ITERABLES
 from dlprof.integrations.recorder import Recorder
+from dlprof.internals import OF_ITERABLES
 from dlprof.records import WatchedLoader
 
 

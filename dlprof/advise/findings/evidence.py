@@ -664,6 +664,21 @@ class View:
         many = self.most_threads > at.OWN_THREADS + watched
         return costs.put_cpu_s / costs.making.cpu_s if many else 0.0
 
+    @property
+    def gil_s(self) -> float:
+        """Blocked time in making a batch that may be a wait for the GIL, at most.
+
+        Other threads of the process held it for no longer than they computed. A worker's feeder
+        and what hands descriptors over release it while they copy.
+        """
+        explained, costs = self.explained, self.costs
+        if explained is None or costs is None:
+            return 0.0
+        watched = self.config.start_method in ("spawn", "forkserver")
+        if self.workers and self.most_threads <= at.OWN_THREADS + watched:
+            return 0.0
+        return min(costs.making.io_s, explained.fetch_threads_cpu_s or 0.0)
+
     def having(self, **changes: Any) -> Config:
         """The configuration with other settings."""
         return dataclasses.replace(self.config, **changes).canonical()

@@ -157,6 +157,8 @@ def lock(view: View) -> Claim | None:
         return None
     making, free = costs.making, alone.making
     grown_s = min(making.io_s - free.io_s, costs.usual_io_s - alone.usual_io_s)
+    if making.own_s <= 0:
+        return None  # nothing is known of its stages
     faster = free.own_s > at.SPEEDS_UP * making.own_s
     from_storage = view.batch_bytes and read >= at.READS * view.batch_bytes * (view.rate or 0.0)
     if faster or from_storage or grown_s < at.MORE_WAITING * making.own_s:
@@ -407,6 +409,8 @@ def fetch_cpu(view: View) -> Claim | None:
 def fetch_io(view: View) -> Claim | None:
     """``__getitem__`` waits for storage or network."""
     costs = _making_costs(view)
+    if costs is not None and (unsure := _blocked(view, costs)) is not None:
+        return unsure
     if costs is None or costs.fetch.io_s < max(costs.fetch.cpu_s, costs.collate.own_s):
         return None
     share = _share(costs, costs.fetch.io_s)
@@ -439,10 +443,39 @@ def fetch_io(view: View) -> Claim | None:
     )
 
 
+def _blocked(view: View, costs: Costs) -> Claim | None:
+    """Making a batch is blocked, and it can't be said on what: other threads may hold the GIL."""
+    making, gil_s = costs.making, view.gil_s
+    share, least = _share(costs, making.io_s), max(making.cpu_s, at.LARGE_SHARE * making.io_s)
+    if share < at.LARGE_SHARE or making.io_s < least or making.io_s - gil_s >= least:
+        return None
+    more = more_workers(view)
+    gain = None if more is None else gain_of(view, more)
+    pays = more is not None and gain is not None and gain.value >= at.WORTH_TRYING
+    fix = "Keep other Python threads from computing in the process that fetches."
+    if pays and more is not None:
+        fix = f"Set num_workers={more.num_workers}: each worker has a GIL of its own. Or k{fix[1:]}"
+    return Claim(
+        "__getitem__ is blocked (I/O, lock or GIL)",
+        f"Making a batch is blocked for {format_duration(making.io_s)}. Other threads of that "
+        f"process compute for {format_duration(gil_s)} of it, so it may be a wait for the GIL and "
+        "no I/O.",
+        min(share * (view.wait or 1.0), at.UNSURE_COST),
+        "fetch_waiting_s fetch_cpu_s share read_bytes_per_s",
+        {"share": share, "gil_at_most_s": gil_s},
+        fix,
+        config=more if pays else None,
+        gain=gain if pays else None,
+    )
+
+
 def collate(view: View) -> Claim | None:
     """Collating costs the most."""
     costs, tensors = _making_costs(view), view.evidence.target.batch_tensors
-    if costs is None or costs.collate.own_s < at.COLLATE_SHARE * costs.making.own_s:
+    if costs is None:
+        return None
+    own_s = costs.collate.own_s - min(view.gil_s, costs.collate.io_s)
+    if own_s < at.COLLATE_SHARE * costs.making.own_s:
         return None
     objects, receive = view.workers > 0 and tensors == 0, costs.receive
     # While a worker collates in Python, main waits for its answer to every descriptor.

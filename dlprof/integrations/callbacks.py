@@ -1,0 +1,276 @@
+"""Callbacks for trainers: how long training waits for its loader, in the trainer's own log.
+
+A framework is imported when its function is called, and not before.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dlprof.integrations.watch import Watched, flush, watch, watch_in_place
+from dlprof.records import WatchedLoader
+from dlprof.report.script import is_harmless, verdict
+
+_NAME = "train_dataloader"
+_PREFIX = "dlprof/"
+_ON_SCREEN = ("wait_fraction", "wait_p95_s", "step_mean_s", "batches_per_s")
+"""What the Hugging Face Trainer is given: it also prints all that it logs."""
+
+
+def lightning(*, every: int | None = None) -> Any:
+    """A callback for Lightning's ``Trainer(callbacks=[…])``.
+
+    Logs what ``dlprof.watch`` logs to the trainer's loggers, and says on stderr at the end how long
+    training waited and what to run.
+
+    Args:
+        every: Batches between two logs; ``None`` for the trainer's ``log_every_n_steps``. An epoch
+            that ends logs, too.
+    """
+    module = "pytorch_lightning" if _is_the_older() else "lightning.pytorch"
+    base = importlib.import_module(module).Callback
+    return type("DataWait", (_Lightning, base), {})(every)
+
+
+def transformers(trainer: Any, *, every: int | None = None) -> Any:
+    """A callback for ``trainer.add_callback(…)`` of the Hugging Face Trainer.
+
+    Logs the wait through ``trainer.log``, so wherever ``report_to`` says, and says on stderr at the
+    end how long training waited and what to run.
+
+    Args:
+        trainer: The one that it will be added to.
+        every: Batches between two logs; ``None`` for those of the trainer's ``logging_steps``. An
+            epoch's end logs, too.
+    """
+    base = importlib.import_module("transformers").TrainerCallback
+    return type("DataWait", (_Transformers, base), {})(trainer, every)
+
+
+def _is_the_older() -> bool:
+    return "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules
+
+
+class _DataWait:
+    """What both have: the loaders that are watched, and what is due to be logged."""
+
+    def __init__(self) -> None:
+        self._watched: dict[int, Watched[Any]] = {}
+        self._undo: dict[int, Callable[[], None]] = {}
+        self._due: dict[str, float] = {}
+
+    def watch(self, loader: Any, every: int, place: int = 0) -> Any:
+        """Watch one of the loaders of a training; what is to be iterated in its place.
+
+        Args:
+            loader: The one.
+            every: Batches between two logs.
+            place: Its number among them. A loader that took the place of another counts with it.
+        """
+        prefix = f"{_PREFIX}{place}/" if place else _PREFIX
+
+        def log(values: dict[str, float]) -> None:
+            self._due |= {f"{prefix}{key.removeprefix(_PREFIX)}": values[key] for key in values}
+
+        fresh = watch(loader, log=log, every=every, name=f"{_NAME} {place}" if place else _NAME)
+        watched = self._watched.setdefault(place, fresh)
+        self._undo.pop(place, _nothing)()  # it may be the same loader, for another epoch
+        try:
+            self._undo[place] = watch_in_place(loader, watched)
+        except TypeError:  # a list, for one
+            self._watched[place] = fresh
+            return fresh
+        return loader
+
+    def take(self) -> dict[str, float]:
+        """What is due to be logged; nothing is due afterwards."""
+        taken, self._due = self._due, {}
+        return taken
+
+    def flush(self) -> None:
+        """Make due what is not yet so; between two batches."""
+        for each in self._watched.values():
+            flush(each)
+
+    def undo(self) -> None:
+        """Leave the loaders as they were."""
+        while self._undo:  # one loader may be in two places
+            self._undo.popitem()[1]()
+
+    def last_word(self) -> None:
+        """Say on stderr how long training waited, and what to run."""
+        seen = [watched.summary() for watched in self._watched.values()]
+        fed = [each for each in seen if each.batches]
+        if fed:
+            sys.stderr.write(f"{last_word(fed, run_command())}\n")
+
+
+def _nothing() -> None:
+    """There was no loader in this place before."""
+
+
+class _Lightning:
+    def __init__(self, every: int | None) -> None:
+        super().__init__()
+        self._every = every
+        self._waits = _DataWait()
+        self._undo: Callable[[], None] | None = None
+
+    def __reduce__(self) -> Any:
+        return _again, (self._every,)
+
+    def setup(self, trainer: Any, _module: Any, stage: str) -> None:
+        """Have each loader watched that the trainer is about to train with.
+
+        The strategy is asked for each loader, after the trainer's samplers are in and before the
+        first iterator is made.
+        """
+        if stage != "fit" or self._undo is not None:
+            return
+        self._waits = _DataWait()
+        self._place = 0
+        strategy = trainer.strategy
+        plain = strategy.process_dataloader
+
+        def process_dataloader(loader: Any) -> Any:
+            processed = plain(loader)
+            if not trainer.training:
+                return processed
+            every = self._every or max(1, trainer.log_every_n_steps)
+            self._place += 1
+            return self._waits.watch(processed, every, self._place - 1)
+
+        def undo() -> None:
+            vars(strategy).pop("process_dataloader", None)
+            self._waits.undo()
+
+        strategy.process_dataloader = process_dataloader
+        self._undo = undo
+
+    def on_train_batch_end(self, trainer: Any, *_rest: Any) -> None:
+        """Log what is due."""
+        self._log(trainer)
+
+    def on_train_epoch_end(self, trainer: Any, *_rest: Any) -> None:
+        """Log the rest of the epoch; loaders may be made anew for the next."""
+        self._place = 0
+        self._waits.flush()
+        self._log(trainer)
+
+    def on_train_end(self, trainer: Any, _module: Any) -> None:
+        """Say what to run."""
+        if trainer.is_global_zero:
+            self._waits.last_word()
+
+    def teardown(self, _trainer: Any, _module: Any, stage: str) -> None:
+        """Leave strategy and loaders as they were."""
+        if stage == "fit":
+            self._end()
+
+    def on_exception(self, _trainer: Any, _module: Any, _error: BaseException) -> None:
+        """The same where training fails."""
+        self._end()
+
+    def _end(self) -> None:
+        undo, self._undo = self._undo, None
+        if undo is not None:
+            undo()
+
+    def _log(self, trainer: Any) -> None:
+        values = self._waits.take()
+        for logger in trainer.loggers if values else ():
+            logger.log_metrics(values, step=trainer.global_step)
+
+
+def _again(every: int | None) -> Any:
+    """What a pickled callback is made by: its class has no name to be found by."""
+    return lightning(every=every)
+
+
+class _Transformers:
+    def __init__(self, trainer: Any, every: int | None) -> None:
+        super().__init__()
+        self._trainer = trainer
+        self._every = every
+        self._waits = _DataWait()
+
+    def on_train_begin(self, args: Any, state: Any, _control: Any, **given: Any) -> None:
+        """Watch the loader that the trainer is about to iterate."""
+        self._waits.undo()
+        self._waits = _DataWait()
+        steps = max(1, int(getattr(state, "logging_steps", None) or args.logging_steps))
+        every = self._every or steps * args.gradient_accumulation_steps
+        if given.get("train_dataloader") is not None:
+            self._waits.watch(given["train_dataloader"], every)
+
+    def on_step_end(self, *_given: Any, **_more: Any) -> None:
+        """Log what is due."""
+        self._log()
+
+    def on_epoch_end(self, *_given: Any, **_more: Any) -> None:
+        """Log the rest of the epoch."""
+        self._waits.flush()
+        self._log()
+
+    def on_train_end(self, _args: Any, state: Any, _control: Any, **_more: Any) -> None:
+        """Leave the loader as it was, and say what to run."""
+        self._waits.undo()
+        if state.is_world_process_zero:
+            self._waits.last_word()
+
+    def _log(self) -> None:
+        values = self._waits.take()
+        if values:
+            self._trainer.log({f"{_PREFIX}{key}": values[f"{_PREFIX}{key}"] for key in _ON_SCREEN})
+
+
+def last_word(seen: Sequence[WatchedLoader], command: str) -> str:
+    """What a training's end says: how long it waited, and what says why.
+
+    Args:
+        seen: Its loaders.
+        command: What to run; empty where there is none.
+    """
+    said = f"dlprof: {verdict(seen)}"
+    if is_harmless(seen, None) or not command:
+        return said
+    return f"{said}\n  What it waits for, and the fix: {command}"
+
+
+def run_command(
+    argv: Sequence[str] | None = None,
+    main: Any = None,
+    environ: Mapping[str, str] = os.environ,
+) -> str:
+    """The ``dlprof run`` of this training; its arguments are left out, as they may be secret.
+
+    Args:
+        argv: ``sys.argv``.
+        main: The module ``__main__``.
+        environ: Environment variables.
+
+    Returns:
+        Empty where it is no script: in a notebook.
+    """
+    argv = sys.argv if argv is None else argv
+    main = sys.modules.get("__main__") if main is None else main
+    if not argv or not getattr(main, "__file__", None):
+        return ""
+    spec = getattr(main, "__spec__", None)
+    if spec is None:
+        script = shlex.quote(_short(argv[0]))
+    else:
+        script = f"-m {spec.name.removesuffix('.__main__')}"
+    words = "torchrun -m dlprof run" if "TORCHELASTIC_RUN_ID" in environ else "dlprof run"
+    return f"{words} {script}" + (" ARGS" if len(argv) > 1 else "")
+
+
+def _short(script: str) -> str:
+    path = Path(script)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else script

@@ -1,0 +1,99 @@
+"""What callbacks say at the end of a training, and what they do to loaders of odd classes."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
+
+import pytest
+
+import dlprof
+from dlprof.integrations.callbacks import last_word, run_command
+from dlprof.integrations.watch import flush, watch_in_place
+from dlprof.records import WatchedLoader
+
+
+def _main(file: str | None = "train.py", module: str = "") -> types.ModuleType:
+    main = types.ModuleType("__main__")
+    if file is not None:
+        main.__file__ = file
+    main.__spec__ = ModuleSpec(module, None) if module else None
+    return main
+
+
+def _seen(waited_s: float) -> WatchedLoader:
+    return WatchedLoader(
+        name="train_dataloader",
+        kind="DataLoader",
+        dataset="",
+        sampler="",
+        config=None,
+        batches=10,
+        waited_s=waited_s,
+        stepped_s=10.0 - waited_s,
+        wait_fraction=waited_s / 10.0,
+        unavailable={"config": "it is a test's"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("argv", "main", "environ", "command"),
+    [
+        (["train.py"], _main(), {}, "dlprof run train.py"),
+        (["my train.py", "--token", "secret"], _main(), {}, "dlprof run 'my train.py' ARGS"),
+        (["/x/pkg/t.py", "1"], _main(module="pkg.t"), {}, "dlprof run -m pkg.t ARGS"),
+        (["/x/pkg/__main__.py"], _main(module="pkg.__main__"), {}, "dlprof run -m pkg"),
+        (
+            ["train.py"],
+            _main(),
+            {"TORCHELASTIC_RUN_ID": "1"},
+            "torchrun -m dlprof run train.py",
+        ),
+        (["ipykernel"], _main(file=None), {}, ""),
+    ],
+)
+def test_what_to_run_names_the_script_and_no_argument_of_it(
+    argv: list[str], main: types.ModuleType, environ: dict[str, str], command: str
+) -> None:
+    assert run_command(argv, main, environ) == command
+
+
+def test_the_last_word_names_a_command_only_where_there_is_something_to_find() -> None:
+    assert last_word([_seen(4.0)], "dlprof run train.py").endswith("dlprof run train.py")
+    assert "spends 40%" in last_word([_seen(4.0)], "dlprof run train.py")
+    assert "dlprof run" not in last_word([_seen(0.1)], "dlprof run train.py")
+    assert last_word([_seen(4.0)], "").count("\n") == 0
+
+
+class _Slotted:
+    __slots__ = ("numbers",)
+
+    def __init__(self, *numbers: int) -> None:
+        self.numbers = numbers
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.numbers)
+
+
+def test_objects_with_slots_are_watched_in_place_and_lists_are_not() -> None:
+    slotted = _Slotted(1, 2)
+    watched = dlprof.watch(slotted)
+    undo = watch_in_place(slotted, watched)
+    assert list(slotted) == [1, 2]
+    undo()
+    assert type(slotted) is _Slotted
+    assert watched.summary().batches == 2
+    with pytest.raises(TypeError):
+        watch_in_place([1, 2], dlprof.watch([1, 2]))
+
+
+def test_a_flush_logs_what_is_left_once() -> None:
+    told: list[dict[str, float]] = []
+    watched = dlprof.watch([1, 2, 3], log=told.append, every=2)
+    assert list(watched) == [1, 2, 3]
+    flush(watched)
+    flush(watched)
+    assert [each["dlprof/batches"] for each in told] == [2.0, 3.0]
+    assert list(watched) == [1, 2, 3]
+    assert [each["dlprof/batches"] for each in told] == [2.0, 3.0, 5.0]
