@@ -190,6 +190,23 @@ def passed_batches(iterator: Any) -> int:
     return passed
 
 
+def ordered_batches(iterator: Any) -> int | None:
+    """Batches that workers have made or are to make; ``None`` where that isn't known."""
+    tasks = getattr(iterator, "_task_info", None)
+    return len(tasks) if isinstance(tasks, dict) else None
+
+
+def sent_batches(iterator: Any) -> int | None:
+    """Of those the ones that workers have sent; ``None`` where that isn't known, as on macOS."""
+    try:
+        tasks = list(iterator._task_info.values())  # noqa: SLF001 - this module's subject
+        queues = (iterator._worker_result_queue, iterator._data_queue)  # noqa: SLF001 - the same
+        found = {id(each): each.qsize() for each in queues}  # without a pin thread they are one
+    except (AttributeError, TypeError, NotImplementedError, OSError):
+        return None
+    return sum(found.values()) + sum(len(task) > 1 for task in tasks)
+
+
 def shut_down(iterator: Any) -> None:
     """End the workers of an iterator, as torch does when it is collected."""
     end = getattr(iterator, "_shutdown_workers", None)

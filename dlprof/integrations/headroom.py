@@ -29,6 +29,7 @@ from threading import get_ident
 from typing import Any, Final, Literal
 
 from dlprof.integrations.ledger import NS, Clock, Reading
+from dlprof.internals import ordered_batches, sent_batches
 from dlprof.records import Config, Estimate, Headroom
 from dlprof.stats import ratio_interval
 from dlprof.units import format_bytes
@@ -116,19 +117,12 @@ class Backlog:
     @property
     def ordered(self) -> int | None:
         """Batches that workers have made or are to make; ``None`` where that isn't known."""
-        tasks = getattr(self._iterator, "_task_info", None)
-        return len(tasks) if isinstance(tasks, dict) else None
+        return ordered_batches(self._iterator)
 
     @property
     def ready(self) -> int | None:
         """Of those the ones that workers have sent; ``None`` where that isn't known."""
-        its = self._iterator
-        try:
-            queues = {id(each): each for each in (its._worker_result_queue, its._data_queue)}  # noqa: SLF001 - torch has no public name for them
-            kept = sum(len(task) > 1 for task in list(its._task_info.values()))  # noqa: SLF001 - as above
-            return int(kept + sum(each.qsize() for each in queues.values()))
-        except (AttributeError, TypeError, NotImplementedError, OSError):  # as on macOS
-            return None
+        return sent_batches(self._iterator)
 
     @property
     def at_rest(self) -> bool:

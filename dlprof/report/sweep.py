@@ -242,7 +242,6 @@ def _details(run: Run, advice: Recommendation | None, again: str = "") -> Iterat
         yield from doc.section("Rules of thumb", doc.items(_rules(advice)))
         yield from doc.section("Measure there to be sure", *_to_measure(advice))
     yield from doc.section("Not measured", doc.items(_missing(run)))
-    yield from doc.section("Notes", doc.items(run.header.target.notes))
     yield from doc.section("Sweep", doc.items(_cost(run)))
     if advice is not None:
         yield from doc.section("Next", *_next_steps(run, advice.constraints, again))

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import dlprof.tracing.clocks  # noqa: F401 - which keeps them from targets that patch time
 from dlprof.errors import TargetError, UsageError
-from dlprof.internals import kept_iterator, shut_down
+from dlprof.internals import kept_iterator, shut_down, workers_of
 from dlprof.records import Config
 from dlprof.trial import child, failures
 from dlprof.trial.burden import burden
@@ -131,8 +131,7 @@ class Warm:
         """The processes of workers that live on between blocks."""
         from dlprof.targets.inner import core_of  # noqa: PLC0415 - torch comes with it
 
-        iterator = getattr(core_of(self._loader), "_iterator", None)
-        return [each.pid for each in getattr(iterator, "_workers", ())]
+        return [each.pid for each in workers_of(kept_iterator(core_of(self._loader)))]
 
     def _new_rows(self, batches: int) -> tuple[Sequence[Row], Sequence[str]]:
         """The rows of the last block and the transforms' names: one row a batch, if any has it."""
