@@ -21,6 +21,8 @@ COMMANDS: Mapping[str, type[Command | Group]] = MappingProxyType(
         "predict": Command,
         "profile": Command,
         "run": ScriptCommand,
+        "attach": Command,
+        "top": Command,
         "compare": Command,
         "check": Command,
         "baseline": Group,

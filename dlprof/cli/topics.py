@@ -71,6 +71,18 @@ TOPICS: Mapping[str, Topic] = MappingProxyType(
                 "torchrun --nproc-per-node 8 -m dlprof run train.py",
             ),
         ),
+        "attach": Topic(
+            group="Measure",
+            summary="Say why a running training waits.",
+            options=("--seconds", "--json", "--verbose"),
+            examples=("dlprof attach 12345", "dlprof attach 12345 --seconds 60"),
+        ),
+        "top": Topic(
+            group="Measure",
+            summary="List the trainings that load data here.",
+            options=("--seconds", "--json"),
+            examples=("dlprof top", "dlprof top --json"),
+        ),
         "transfer": Topic(
             group="Measure",
             summary="Measure host-to-device copies and what pinning changes.",
