@@ -1,9 +1,10 @@
 """What looks at a training mean: its figures for the rules of ``advise/findings``. Pure.
 
-From outside a batch is not followed, but its costs are known all the same: how many were sent to the
-workers, what CPU time, run-queue delay and blocked time their main threads took, and how much of
-its time the main process waited for the next one. These make an ``Explanation``, which the rules
-read as they read a traced trial's. What only looks show (a lock, order, bursts, restarts) is added.
+From outside a batch is not followed, but its costs are known all the same: how many were sent to
+the workers, what CPU time, run-queue delay and blocked time their main threads took, and for how
+much of its time the main process waited for the next one. These make an ``Explanation``, which the
+rules read as they read a traced trial's. What only looks show (a lock, order, bursts, restarts) is
+added.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from dlprof.advise.findings import Evidence, Experiment, Foresight, Observation, diagnose
-from dlprof.advise.findings.view import OTHERS, STARVED
+from dlprof.advise.findings.view import OTHERS
 from dlprof.advise.wording import percent
-from dlprof.attach.watching import Look, ProcessSeen, Seen
+from dlprof.attach.watching import Look, Seen
 from dlprof.model import fit
 from dlprof.records import (
     BatchCosts,
-    Config,
     Confidence,
+    Config,
     Diagnosis,
     Estimate,
     Explanation,
@@ -44,26 +45,33 @@ _BLOCKED: Final = ("sleep", "disk", "network", "lock", "threads", "handover", "c
 _FEW_LOOKS = 50
 _FEWEST_BATCHES = 5
 
-_TENSOR_READS = 9.0
-"""Reads of a socket by which main takes one tensor's descriptor: the connection's handshake."""
+_BATCH_READS, _TENSOR_READS = 2, 6
+"""Reads by which main takes a batch's message, and the descriptor of one of its tensors."""
 
-_RECEIVE_S, _TENSOR_S, _BYTE_S = 0.00015, 0.00015, 8e-9
-"""What receiving takes for a batch, for each of its tensors (FIELD section 1: 0.30 ms for one, 14.6
-for a hundred) and for each byte of other objects, which are pickled."""
+_RECEIVE_S, _TENSOR_S = 0.00015, 0.00015
+"""What receiving takes for a batch, and for each of its tensors (FIELD section 1: 0.30 ms for one,
+14.6 for a hundred)."""
 
-_WAITS, _IDLE = 0.15, 0.25
-"""Share of looks in which main waits, and of workers that idle meanwhile, from which they count."""
+_WAITS, _BURSTS, _IDLE = 0.15, 0.1, 0.25
+"""Share of looks in which main waits, by order or a lock and by bursts, and of workers that idle,
+from which they count."""
+
+_OBJECT_BYTE_S, _COLLECTED = 2e-9, 10.0
+"""CPU for pickling a byte from which it is Python objects rather than an array's buffer, and how
+much longer making such objects again takes: in a process with torch the garbage collector runs
+beside it. Measured: 1.3 and 12 ms for 246 KB, 0.12 and 2.1 ms for 48 KB."""
 
 _HELD = 0.4
-"""Finished batches that main holds back while it waits for an earlier one, from which order counts."""
+"""Finished batches that main keeps while it waits for an earlier one, from which order counts."""
 
 _LOCKED = 0.3
 """Share of the workers' time in locks that processes share, from which these are the cause."""
 
-_TURNS, _TURNING = 2, 0.3
+_TURNS, _TURNING = 1, 0.3
 """Times that the workers were started within the window, and share of the looks that found fewer
 workers than there are at most, from which starting them is the cause."""
 
+_LEAST_GROWN = 48 << 20
 _FULL = 0.9
 _LONGEST_MESSAGE = 16384
 _CAN_BE_TOLD: Final[Mapping[FindingCode, str]] = {
@@ -161,7 +169,7 @@ def diagnose_training(seen: Seen, machine: Machine, usage: Usage, target: str = 
         found = _without(seen, config, machine, usage, about)
     else:
         found = _diagnosed(seen, shares, config, machine, usage, about)
-    messages = seen.main.messages
+    messages, waits = seen.main.messages, _explanation(seen, shares, config).wait_fraction
     sure, why = _certainty(found, seen, shares, usage, machine)
     return Attached(
         seen=seen,
@@ -169,7 +177,7 @@ def diagnose_training(seen: Seen, machine: Machine, usage: Usage, target: str = 
         diagnosis=found,
         confidence=sure,
         confidence_reason=why,
-        wait_fraction=_share_estimate(shares, len(seen.looks)) if workers else None,
+        wait_fraction=_share_estimate(waits or 0.0, len(seen.looks)) if workers else None,
         batches_per_s=messages / seen.window_s if workers else None,
         worker_busy_fraction=1 - shares.idle if workers and seen.looks else None,
         finished_batches=shares.finished,
@@ -184,13 +192,12 @@ def _workers(seen: Seen) -> int:
     return max(len(seen.workers), most, 0) + (ended if seen.workers else 0)
 
 
-def _share_estimate(shares: _Shares, looks: int) -> Estimate:
-    """Wilson's interval of a share."""
-    waits, n = min(1.0, shares.wait + shares.handover + shares.inside), max(1, looks)
-    square = 1.96**2 / n
-    middle = (waits + square / 2) / (1 + square)
-    half = math.sqrt(square * (waits * (1 - waits) + square / 4)) / (1 + square)
-    return Estimate(value=waits, low=max(0.0, middle - half), high=min(1.0, middle + half))
+def _share_estimate(share: float, looks: int) -> Estimate:
+    """Wilson's interval of a share of looks."""
+    square = 1.96**2 / max(1, looks)
+    middle = (share + square / 2) / (1 + square)
+    half = math.sqrt(square * (share * (1 - share) + square / 4)) / (1 + square)
+    return Estimate(value=share, low=max(0.0, middle - half), high=min(1.0, middle + half))
 
 
 def _shares(seen: Seen) -> _Shares:
@@ -265,19 +272,19 @@ def _depth(flights: Sequence[tuple[Look, float]], workers: int) -> int | None:
     return max(depth, 2 if workers == 1 else 1)
 
 
-def _tensors(seen: Seen) -> float | None:
+def _tensors(seen: Seen) -> int | None:
     """Tensors of a batch, by what main reads for each; ``None`` where that can't be seen."""
     batches = seen.main.messages
     if not batches:
         return None
-    return max(0.0, (seen.main.reads / batches - 3) / _TENSOR_READS)
+    return max(0, round((seen.main.reads / batches - _BATCH_READS) / _TENSOR_READS)) or None
 
 
 def _diagnosed(
     seen: Seen, shares: _Shares, config: Config, machine: Machine, usage: Usage, target: Target
 ) -> Diagnosis:
     told = _explanation(seen, shares, config)
-    plain = _plain(seen, shares, config, machine, usage, told)
+    plain = _plain(seen, config, machine, usage, told)
     seen_as = Experiment(name="the training", role="present", config=config)
     followed = dataclasses.replace(seen_as, explain=True)
     trial = dataclasses.replace(plain, id=f"{_ID} (looks)", purpose="explain")
@@ -299,7 +306,9 @@ def _diagnosed(
     direct = list(_direct(seen, shares, config, told))
     hidden = {each.code for each in direct}
     rest = [each for each in found.findings if each.code not in hidden]
-    broken = [each for each in rest if each.code.startswith(("memory.", "cpu.affinity", "cpu.quota"))]
+    broken = [
+        each for each in rest if each.code.startswith(("memory.", "cpu.affinity", "cpu.quota"))
+    ]
     crowd = [each for each in rest if each.code == "cpu.neighbours"][:1] if direct else []
     first = [*broken, *direct]
     if direct and crowd and (crowd[0].cost or 0.0) > max(each.cost for each in direct):
@@ -308,16 +317,8 @@ def _diagnosed(
     return dataclasses.replace(found, findings=findings, trials=())
 
 
-def _plain(
-    seen: Seen,
-    shares: _Shares,
-    config: Config,
-    machine: Machine,
-    usage: Usage,
-    told: Explanation,
-) -> Trial:
+def _plain(seen: Seen, config: Config, machine: Machine, usage: Usage, told: Explanation) -> Trial:
     """The training as a trial that was not touched."""
-    waits = _share_estimate(shares, len(seen.looks)).value
     starved = sum(told.costs.run_queue_s) > 0.05 * sum((*told.costs.cpu_s, *told.costs.io_s))
     others = (usage.other_cpu_cores or 0.0) > OTHERS * machine.usable_cores
     rate = seen.main.messages / seen.window_s
@@ -327,7 +328,7 @@ def _plain(
         repetition=0,
         outcome="completed",
         batches_per_s=Estimate(value=rate) if rate else None,
-        wait_fraction=waits,
+        wait_fraction=told.wait_fraction,
         usage=usage,
         noisy=others and starved,
         measured_s=seen.window_s,
@@ -375,6 +376,9 @@ def _explanation(seen: Seen, shares: _Shares, config: Config) -> Explanation:
         stage("step", step_s, min(step_s, step_cpu_s), 0.0, max(0.0, step_s - step_cpu_s)),
     )
     whole = max(1, sum(each.messages for each in seen.workers))
+    grown = [each.grown_bytes for each in seen.workers]
+    # What fills up at first does so in each worker (advise/findings/memory.py).
+    growth = sum(grown) / whole if min(grown) >= _LEAST_GROWN else None
     return Explanation(
         trial_id=f"{_ID} (looks)",
         config=config,
@@ -389,7 +393,7 @@ def _explanation(seen: Seen, shares: _Shares, config: Config) -> Explanation:
                 cpu_cores=(each.run_s + each.others_cpu_s) / seen.window_s,
                 threads=each.threads,
                 affinity_cpus=each.cpus,
-                pss_growth_bytes_per_batch=sum(w.grown_bytes for w in seen.workers) / whole,
+                pss_growth_bytes_per_batch=growth,
             )
             for number, each in enumerate(seen.workers)
         ),
@@ -408,14 +412,20 @@ def _explanation(seen: Seen, shares: _Shares, config: Config) -> Explanation:
 
 
 def _receive_s(seen: Seen) -> float:
-    """CPU that main takes to receive a batch, estimated from its tensors and bytes."""
-    size = _message_bytes(seen) or 0.0
-    return _RECEIVE_S + _TENSOR_S * (_tensors(seen) or 0.0) + _BYTE_S * size
+    """CPU that main takes to receive a batch, estimated.
+
+    By its tensors, or, where it is large, by what pickling it takes.
+    """
+    by_tensors = _RECEIVE_S + _TENSOR_S * (_tensors(seen) or 0)
+    if (_message_bytes(seen) or 0.0) <= _LONGEST_MESSAGE:
+        return by_tensors
+    pickled_s = sum(each.feeding_cpu_s for each in seen.workers)
+    each_byte_s = pickled_s / max(1, sum(each.message_bytes for each in seen.workers))
+    times = _COLLECTED if each_byte_s >= _OBJECT_BYTE_S else 1.0
+    return max(by_tensors, times * pickled_s / max(1, seen.main.messages))
 
 
-def _direct(
-    seen: Seen, shares: _Shares, config: Config, told: Explanation
-) -> Iterator[Finding]:
+def _direct(seen: Seen, shares: _Shares, config: Config, told: Explanation) -> Iterator[Finding]:
     """Causes that the looks show by themselves, where no batch's own time has to be known."""
     making = statistics.fmean(each.share("lock") for each in seen.workers) if seen.workers else 0.0
     turning = _turning(seen)
@@ -519,9 +529,10 @@ def _comes_in_bursts(shares: _Shares, told: Explanation) -> bool:
     main_s = costs.receive_cpu_s[0] + costs.receive_io_s[0] + costs.main_cpu_s[0]
     period_s = told.window_s / told.batches
     return (
-        shares.wait >= _WAITS
+        shares.wait >= _BURSTS
         and shares.idle >= _IDLE
-        and starved < STARVED
+        and shares.idle_meanwhile < shares.idle
+        and starved < _IDLE
         and main_s < _IDLE * period_s
     )
 
@@ -538,7 +549,7 @@ def _without(
     blocked = main.share("disk", "network", "sleep", "other")
     findings: tuple[Finding, ...] = ()
     notes = [
-        "Without workers the main process loads and computes by turns, which look alike from outside."
+        "Without workers the main process loads and computes itself: both look alike from outside."
     ]
     if busy + blocked >= 0.5 and others < 0.5 and main.share("queue") < 0.5:
         count = max(1, math.floor(machine.usable_cores))
@@ -552,9 +563,7 @@ def _without(
                 f"of the time while {machine.usable_cores - main.run_s / seen.window_s:.1f} of "
                 f"{machine.usable_cores:g} cores are left to it, and no worker loads data.",
                 evidence={"num_workers": 0, "running_fraction": busy, "blocked_fraction": blocked},
-                fix=Fix(
-                    text=f"Set num_workers={count}.", dataloader_kwargs={"num_workers": count}
-                ),
+                fix=Fix(text=f"Set num_workers={count}.", dataloader_kwargs={"num_workers": count}),
                 cost=max(busy, blocked),
                 doubtful="How much of that is loading can't be seen from outside.",
             ),
@@ -574,7 +583,7 @@ def _of_ended(
     elif (seen.shm_used_fraction or 0.0) >= _FULL:
         failure = Failure(
             kind="shared_memory",
-            message=f"/dev/shm was {percent(seen.shm_used_fraction or 0.0)} full.",
+            message=f"Shared memory was {percent(seen.shm_used_fraction or 0.0)} full.",
             hint="",
         )
     note = f"The training ended after {seen.window_s:.1f} s of watching."
@@ -609,5 +618,5 @@ def _certainty(
     if seen.unreadable:
         blind = "system calls can't be read here (as root they can)"
     if (usage.other_cpu_cores or 0.0) > OTHERS * machine.usable_cores:
-        blind = "; ".join(filter(None, ["other processes used cores meanwhile", blind]))
+        blind = "; ".join(filter(None, ["other processes used cores at the same time", blind]))
     return ("medium", f"{looks}; {blind}") if blind else ("high", looks)

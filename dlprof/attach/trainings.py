@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import shlex
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from dlprof.errors import NothingMeasuredError, UsageError
@@ -71,9 +72,9 @@ def find_trainings(root: Path = Path("/")) -> tuple[Training, ...]:
     parents = {each.parent for each in found.values()}
     for pid, stat in processes.items():
         python = stat.name.startswith(("python", "pt_main"))
-        if python and not found.keys() & {pid, stat.parent} and pid not in parents:
-            if _has_torch(pid, root):
-                found[pid] = _training(pid, processes, root)
+        known = found.keys() & {pid, stat.parent} or pid in parents
+        if python and not known and _has_torch(pid, root):
+            found[pid] = _training(pid, processes, root)
     return tuple(sorted(found.values(), key=lambda each: each.pid))
 
 
@@ -193,10 +194,8 @@ def _command(pid: int, root: Path) -> tuple[str, ...]:
 
 def _is_python(pid: int, root: Path) -> bool:
     program = (_command(pid, root) or ("",))[0]
-    try:
+    with contextlib.suppress(OSError):
         program = os.readlink(f"{root}/proc/{pid}/exe")  # noqa: PTH115 - /proc's links lead nowhere
-    except OSError:
-        pass
     return "python" in Path(program).name or _has_torch(pid, root)
 
 

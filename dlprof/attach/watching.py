@@ -33,7 +33,7 @@ from dlprof.machine.procfs import (
 from dlprof.machine.waits import Wait, needs_channel, parse_wait
 
 SHARE = 0.004
-"""Of one core, that looking may take; the rest of half a percent is for the figures at both ends."""
+"""Of one core, that looking may take: half a percent less what the figures at both ends take."""
 
 _LEAST_PAUSE_S, _MOST_PAUSE_S = 0.025, 0.5
 _OFTEN_S, _SELDOM_S = 0.2, 1.0
@@ -43,6 +43,7 @@ _LONG_MESSAGE = 8192
 """Mean bytes a write from which a message takes two of them: Python writes one of more than 16 KiB
 behind its length."""
 
+_FEWEST_SIZES = 5
 _NS = 1_000_000_000
 
 
@@ -80,9 +81,11 @@ class ProcessSeen:
         cpus: That it may run on.
         messages: That its feeder threads have put into queues.
         message_bytes: In all of them.
+        feeding_cpu_s: CPU seconds of these threads, which pickle the messages.
         reads: Calls of ``read`` by its main thread.
         read_bytes: That these gave, of files, pipes and sockets.
-        grown_bytes: Private memory at the end beyond that at the start.
+        grown_bytes: By which its private memory has grown steadily: twice what it has in the half
+            of the window in which it has grown less.
     """
 
     pid: int
@@ -94,6 +97,7 @@ class ProcessSeen:
     cpus: int | None = None
     messages: int = 0
     message_bytes: int = 0
+    feeding_cpu_s: float = 0.0
     reads: int = 0
     read_bytes: int = 0
     grown_bytes: int = 0
@@ -224,7 +228,7 @@ class Watcher:
     def pause_s(self, share: float = SHARE) -> float:
         """Seconds until the next look: uneven, and so long that looking stays cheap."""
         mean = min(_MOST_PAUSE_S, max(_LEAST_PAUSE_S, self._look_ns / _NS / share))
-        return mean * random.uniform(0.5, 1.5)  # noqa: S311 - for no secret
+        return mean * random.uniform(0.5, 1.5)
 
     def usage(self) -> tuple[Snapshot, Snapshot]:
         """What was used, as of the start and as of now."""
@@ -292,6 +296,8 @@ class Watcher:
         if shm is not None and shm.size_bytes:
             used = shm.used_bytes / shm.size_bytes
             self._shm_used = max(used, self._shm_used or 0.0)
+        for each in self._workers.values():
+            each.weigh()
         if self._pin is None and self._workers:
             folder = f"{self._proc}/{self._training.pid}/task"
             for name in list_names(folder):
@@ -300,7 +306,8 @@ class Watcher:
 
     def _count_ended(self) -> int:
         states = (
-            parse_process_stat(read_text(f"{self._proc}/{pid}/stat") or "") for pid in self._zombies()
+            parse_process_stat(read_text(f"{self._proc}/{pid}/stat") or "")
+            for pid in self._zombies()
         )
         return sum(stat is not None and stat.name == WORKER for stat in states)
 
@@ -388,8 +395,7 @@ class _Totals:
     threads: int = 1
     reads: int = 0
     read_bytes: int = 0
-    fed: dict[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
-    private_pages: int = 0
+    fed: dict[str, tuple[int, int, int]] = dataclasses.field(default_factory=dict)
 
 
 class _Process:
@@ -400,6 +406,7 @@ class _Process:
         self.thread = _Thread(f"{self._folder}/task/{pid}", machine)
         self.gone = False
         self._waits: collections.Counter[Wait] = collections.Counter()
+        self._pages: list[int] = []
         self._first = self._last = self._totals() or _Totals()
 
     def look(self) -> Wait | None:
@@ -421,11 +428,14 @@ class _Process:
         """All that it did since it was first seen."""
         self._last = self._totals() or self._last
         first, last = self._first, self._last
+        nothing = (0, 0, 0)
         fed = [
-            (writes - first.fed.get(name, (0, 0))[0], chars - first.fed.get(name, (0, 0))[1])
-            for name, (writes, chars) in last.fed.items()
+            tuple(
+                now - then for now, then in zip(counts, first.fed.get(name, nothing), strict=True)
+            )
+            for name, counts in last.fed.items()
         ]
-        messages = sum(_messages(writes, chars) for writes, chars in fed if writes > 0)
+        messages = sum(_messages(writes, chars) for writes, chars, _ in fed if writes > 0)
         tick_s = 1 / os.sysconf("SC_CLK_TCK")
         run_s = (last.run_ns - first.run_ns) / _NS
         mask = parse_allowed_cpus(read_text(f"{self._folder}/status") or "")
@@ -438,11 +448,18 @@ class _Process:
             threads=last.threads,
             cpus=len(mask) if mask else None,
             messages=messages,
-            message_bytes=sum(chars for _, chars in fed),
+            message_bytes=sum(chars for _, chars, _ in fed),
+            feeding_cpu_s=sum(run_ns for _, _, run_ns in fed) / _NS,
             reads=last.reads - first.reads,
             read_bytes=last.read_bytes - first.read_bytes,
-            grown_bytes=(last.private_pages - first.private_pages) * os.sysconf("SC_PAGE_SIZE"),
+            grown_bytes=_steady(self._pages) * os.sysconf("SC_PAGE_SIZE"),
         )
+
+    def weigh(self) -> None:
+        """Note its private memory."""
+        pages = parse_statm(read_text(f"{self._folder}/statm") or "")
+        if pages is not None:
+            self._pages.append(pages[0] - pages[1])
 
     def _totals(self) -> _Totals | None:
         stat = parse_process_stat(read_text(f"{self._folder}/stat") or "")
@@ -460,10 +477,18 @@ class _Process:
             io = parse_io(read_text(f"{self._folder}/task/{name}/io") or "")
             # A queue's feeder thread writes messages and reads nothing.
             if io is not None and name != str(self.pid) and io.writes and not io.reads:
-                totals.fed[name] = io.writes, io.written_chars
-        pages = parse_statm(read_text(f"{self._folder}/statm") or "")
-        totals.private_pages = 0 if pages is None else pages[0] - pages[1]
+                times = parse_schedstat(read_text(f"{self._folder}/task/{name}/schedstat") or "")
+                run_ns = 0 if times is None else times.run_ns
+                totals.fed[name] = io.writes, io.written_chars, run_ns
         return totals
+
+
+def _steady(sizes: Sequence[int]) -> int:
+    """Twice the growth in the half in which it is less; 0 of a few sizes."""
+    if len(sizes) < _FEWEST_SIZES:
+        return 0
+    middle = sizes[len(sizes) // 2]
+    return max(0, 2 * min(middle - sizes[0], sizes[-1] - middle))
 
 
 def _messages(writes: int, chars: int) -> int:

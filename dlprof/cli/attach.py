@@ -31,8 +31,8 @@ def attach(
 ) -> None:
     """Say why a training that runs waits for its data.
 
-    It is watched from outside: nothing is injected, and it isn't slowed down. Where its workers can't
-    say enough, `dlprof run` follows each batch from the start of a run.
+    It is watched from outside: nothing is injected, and it isn't slowed down. Where that can't say
+    enough, `dlprof run` follows each batch from the start of a run.
     """
     number = _number(pid)
     check_seconds(seconds)

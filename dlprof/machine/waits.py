@@ -1,8 +1,8 @@
 """What a thread of another process does just now: it runs, or it is known what it waits for. Pure.
 
 ``/proc/PID/task/TID/syscall`` names the system call with its arguments, where the kernel lets us
-read it (the same user, and no ``ptrace_scope`` of Yama); ``wchan`` the kernel's function that waits,
-which it shows more readily. Both cost microseconds and don't disturb the thread.
+read it (the same user, and no ``ptrace_scope`` of Yama); ``wchan`` the kernel's function that it is
+in, which is shown more readily. Both cost microseconds and don't disturb the thread.
 """
 
 from __future__ import annotations
@@ -14,29 +14,54 @@ Wait = Literal[
     "running", "queue", "handover", "sleep", "disk", "network", "lock", "threads", "child", "other"
 ]
 """``running``: on a core or in the run queue; ``queue``: for the next message of a queue between
-processes, as the main process does for a batch and a worker for indices; ``handover``: for the other
-end of a Unix socket, by which tensors change hands; ``sleep``; ``disk``: a file system or a block
-device; ``network``; ``lock``: one that processes share, or of a file; ``threads``: for another thread
-of the process; ``child``: for a process to end; ``other``: all the rest."""
+processes, as main does for a batch and a worker for indices; ``handover``: for the other end of a
+Unix socket, by which tensors change hands; ``sleep``; ``disk``: a file system or a block device;
+``network``; ``lock``: one that processes share, or of a file; ``threads``: for another thread of
+the process; ``child``: for a process to end; ``other``: all the rest."""
 
 WAITS: tuple[Wait, ...] = get_args(Wait)
 
 _QUEUE_MS = range(4000, 5001)
-"""Time-out of a wait for torch's queues: what is left of ``MP_STATUS_CHECK_INTERVAL``, which is 5 s.
-Python waits for a socket by ``poll`` too, with the time-out of that socket."""
+"""Time-out of a wait for torch's queues: what is left of ``MP_STATUS_CHECK_INTERVAL``, 5 s. Python
+waits for a socket by ``poll`` too, with the time-out of that socket."""
 
 _FUTEX_PRIVATE = 128
 
 Calls = Mapping[int, str]
 _X86: Calls = {
-    **{0: "read", 17: "read", 19: "read", 45: "read", 47: "read", 42: "connect", 1: "write"},
-    **{7: "poll", 271: "ppoll", 35: "sleep", 230: "sleep", 202: "futex", 61: "child", 247: "child"},
-    **{73: "lock", 72: "lock"},
+    0: "read",
+    17: "read",
+    19: "read",
+    45: "read",
+    47: "read",
+    42: "connect",
+    1: "write",
+    7: "poll",
+    271: "ppoll",
+    35: "sleep",
+    230: "sleep",
+    202: "futex",
+    61: "child",
+    247: "child",
+    73: "lock",
+    72: "lock",
 }
 _ARM: Calls = {
-    **{63: "read", 67: "read", 65: "read", 207: "read", 212: "read", 203: "connect", 64: "write"},
-    **{73: "ppoll", 101: "sleep", 115: "sleep", 98: "futex", 260: "child", 95: "child"},
-    **{32: "lock", 25: "lock"},
+    63: "read",
+    67: "read",
+    65: "read",
+    207: "read",
+    212: "read",
+    203: "connect",
+    64: "write",
+    73: "ppoll",
+    101: "sleep",
+    115: "sleep",
+    98: "futex",
+    260: "child",
+    95: "child",
+    32: "lock",
+    25: "lock",
 }
 _CALLS: Mapping[str, Calls] = {"x86_64": _X86, "aarch64": _ARM}
 """Numbers of the system calls in which threads wait, by architecture (the kernel's
@@ -47,15 +72,37 @@ _CHANNELS: tuple[tuple[Wait, tuple[str, ...]], ...] = (
     ("handover", ("unix_", "__skb_wait_for_more_packets", "sock_alloc_send")),
     ("sleep", ("hrtimer_nanosleep", "do_nanosleep", "common_nsleep")),
     ("threads", ("futex_",)),
-    ("lock", ("locks_", "flock_", "posix_lock", "fcntl_setlk", "__fcntl", "nlmclnt", "do_semtimedop")),
+    (
+        "lock",
+        ("locks_", "flock_", "posix_lock", "fcntl_setlk", "__fcntl", "nlmclnt", "do_semtimedop"),
+    ),
     ("network", ("sk_", "wait_woken", "tcp_", "inet_", "ep_poll", "do_epoll", "udp_")),
     ("child", ("do_wait", "kernel_wait")),
     (
         "disk",
         (
             *("folio_", "wait_on_page", "io_schedule", "blk_", "blkdev", "submit_bio", "bio_"),
-            *("rpc_wait", "nfs", "fuse", "request_wait_answer", "ceph", "cl_", "ll_", "gpfs", "cxi"),
-            *("xfs", "ext4", "btrfs", "jbd2", "filemap", "__wait_on_buffer", "wait_on_bit", "__lock_page"),
+            *(
+                "rpc_wait",
+                "nfs",
+                "fuse",
+                "request_wait_answer",
+                "ceph",
+                "cl_",
+                "ll_",
+                "gpfs",
+                "cxi",
+            ),
+            *(
+                "xfs",
+                "ext4",
+                "btrfs",
+                "jbd2",
+                "filemap",
+                "__wait_on_buffer",
+                "wait_on_bit",
+                "__lock_page",
+            ),
             *("__filemap", "bit_wait", "swap", "__folio", "get_request", "rq_qos", "balance_dirty"),
         ),
     ),

@@ -140,9 +140,7 @@ def _workers(found: Attached) -> str:
     text = f"busy {percent_text(found.worker_busy_fraction)} of the time"
     states = [each.waits for each in found.seen.workers]
     looks = sum(sum(each.values()) for each in states)
-    shares = {
-        name: sum(each.get(name, 0) for each in states) / looks for name in WAITS if looks
-    }
+    shares = {name: sum(each.get(name, 0) for each in states) / looks for name in WAITS if looks}
     busy = [name for name in WAITS if name != "queue" and shares.get(name, 0.0) >= _WAITED]
     busy.sort(key=lambda name: shares[name], reverse=True)
     if busy:
@@ -178,7 +176,7 @@ def _usage(found: Attached) -> Iterator[tuple[str, Words]]:
     if usage.run_queue_wait_fraction is not None:
         yield "run-queue delay", percent_text(usage.run_queue_wait_fraction)
     if seen.shm_used_fraction is not None:
-        yield "/dev/shm", f"{percent_text(seen.shm_used_fraction)} used at most"
+        yield "shared memory", f"{percent_text(seen.shm_used_fraction)} used at most"
     watched = f"{format_duration(seen.window_s)}, {len(seen.looks)} looks"
     yield "watched", f"{watched}, {100 * seen.own_cpu_s / seen.window_s:.2f}% of a core"
 
