@@ -71,6 +71,11 @@ _TURNS, _TURNING = 1, 0.3
 """Times that the workers were started within the window, and share of the looks that found fewer
 workers than there are at most, from which starting them is the cause."""
 
+_BEFORE = ("memory.", "cpu.affinity", "cpu.quota")
+"""Causes that come before what looks show: these end the training, or hold all of it back."""
+
+_BEHIND = "Other processes took the cores: it is what is left once their delays are taken away."
+
 _LEAST_GROWN = 48 << 20
 _FULL = 0.9
 _LONGEST_MESSAGE = 16384
@@ -169,7 +174,8 @@ def diagnose_training(seen: Seen, machine: Machine, usage: Usage, target: str = 
         found = _without(seen, config, machine, usage, about)
     else:
         found = _diagnosed(seen, shares, config, machine, usage, about)
-    messages, waits = seen.main.messages, _explanation(seen, shares, config).wait_fraction
+    messages = seen.main.messages
+    waits = _explanation(seen, shares, config).wait_fraction if seen.workers else None
     sure, why = _certainty(found, seen, shares, usage, machine)
     return Attached(
         seen=seen,
@@ -177,7 +183,7 @@ def diagnose_training(seen: Seen, machine: Machine, usage: Usage, target: str = 
         diagnosis=found,
         confidence=sure,
         confidence_reason=why,
-        wait_fraction=_share_estimate(waits or 0.0, len(seen.looks)) if workers else None,
+        wait_fraction=None if waits is None else _share_estimate(waits, len(seen.looks)),
         batches_per_s=messages / seen.window_s if workers else None,
         worker_busy_fraction=1 - shares.idle if workers and seen.looks else None,
         finished_batches=shares.finished,
@@ -283,7 +289,42 @@ def _tensors(seen: Seen) -> int | None:
 def _diagnosed(
     seen: Seen, shares: _Shares, config: Config, machine: Machine, usage: Usage, target: Target
 ) -> Diagnosis:
+    """What the rules find, and what the looks show by themselves, the cause to bet on first."""
     told = _explanation(seen, shares, config)
+    evidence = _evidence(seen, told, machine, usage, target)
+    found = diagnose(evidence)
+    direct = list(_direct(seen, shares, config, told))
+    hidden = {each.code for each in direct}
+    rest = [each for each in found.findings if each.code not in hidden]
+    if [each.code for each in (*direct, *rest)] == ["cpu.neighbours"]:
+        rest += _behind_crowd(seen, shares, config, machine, target)
+    broken = [each for each in rest if each.code.startswith(_BEFORE)]
+    first = [*broken, *direct]
+    crowd = [each for each in rest if each.code == "cpu.neighbours"]
+    if direct and crowd and crowd[0].cost > max(each.cost for each in direct):
+        first = [*broken, *crowd, *direct]
+    findings = (*first, *(each for each in rest if each not in first))
+    return dataclasses.replace(found, findings=findings, trials=())
+
+
+def _behind_crowd(
+    seen: Seen, shares: _Shares, config: Config, machine: Machine, target: Target
+) -> list[Finding]:
+    """What would be the cause if no other process took the cores: their delays are left out."""
+    told = _explanation(seen, shares, config, crowded=False)
+    found = diagnose(_evidence(seen, told, machine, Usage(), target)).findings
+    return [
+        dataclasses.replace(each, doubtful=_BEHIND, predicted_gain=None)
+        for each in found[:1]
+        if each.code != "consumer"
+    ]
+
+
+def _evidence(
+    seen: Seen, told: Explanation, machine: Machine, usage: Usage, target: Target
+) -> Evidence:
+    """The training as a trial that was not touched, and as one that was traced."""
+    config = told.config
     plain = _plain(seen, config, machine, usage, told)
     seen_as = Experiment(name="the training", role="present", config=config)
     followed = dataclasses.replace(seen_as, explain=True)
@@ -299,22 +340,9 @@ def _diagnosed(
         has_step=True,
     )
     calibration, step = fit([told], [plain, trial]), told.stage("step")
-    if step is not None and calibration.in_workers is not None:
-        foresight = Foresight.at_step(calibration, step)
-        evidence = dataclasses.replace(evidence, predict=foresight)
-    found = diagnose(evidence)
-    direct = list(_direct(seen, shares, config, told))
-    hidden = {each.code for each in direct}
-    rest = [each for each in found.findings if each.code not in hidden]
-    broken = [
-        each for each in rest if each.code.startswith(("memory.", "cpu.affinity", "cpu.quota"))
-    ]
-    crowd = [each for each in rest if each.code == "cpu.neighbours"][:1] if direct else []
-    first = [*broken, *direct]
-    if direct and crowd and (crowd[0].cost or 0.0) > max(each.cost for each in direct):
-        first = [*broken, *crowd, *direct]
-    findings = (*first, *(each for each in rest if each not in first))
-    return dataclasses.replace(found, findings=findings, trials=())
+    if step is None or calibration.in_workers is None:
+        return evidence
+    return dataclasses.replace(evidence, predict=Foresight.at_step(calibration, step))
 
 
 def _plain(seen: Seen, config: Config, machine: Machine, usage: Usage, told: Explanation) -> Trial:
@@ -336,12 +364,14 @@ def _plain(seen: Seen, config: Config, machine: Machine, usage: Usage, told: Exp
     )
 
 
-def _explanation(seen: Seen, shares: _Shares, config: Config) -> Explanation:
-    """What each batch cost, on average over the window."""
+def _explanation(
+    seen: Seen, shares: _Shares, config: Config, *, crowded: bool = True
+) -> Explanation:
+    """What each batch cost, on average over the window; ``crowded``: run-queue delays too."""
     batches = max(1, seen.main.messages)
     period_s = seen.window_s / batches
     cpu_s = sum(each.run_s for each in seen.workers) / batches
-    queue_s = sum(each.queued_s for each in seen.workers) / batches
+    queue_s = sum(each.queued_s for each in seen.workers) / batches if crowded else 0.0
     io_s = sum(each.share(*_BLOCKED) for each in seen.workers) * period_s
     put_s = sum(each.others_cpu_s for each in seen.workers) / batches
     main_s, main_queue_s = seen.main.run_s / batches, seen.main.queued_s / batches

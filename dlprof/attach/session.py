@@ -160,11 +160,14 @@ class Board:
         for key in self._watched.keys() - now.keys():
             self._forget(key)
         self._unseen = 0
-        for key in now.keys() - self._watched.keys():
+        for new in now.keys() - self._watched.keys():
             try:
-                training: Training = training_of(now[key].pid, self._root)
+                training: Training = training_of(now[new].pid, self._root)
             except UsageError:
                 self._unseen += 1
+                continue
+            key = training.pid, training.start_ticks  # of a worker that had no name yet, its main
+            if key in self._watched:
                 continue
             self._watched[key] = _Watched(
                 watcher=Watcher(training, root=self._root),

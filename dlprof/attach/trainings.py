@@ -48,21 +48,25 @@ class Training:
 
     @property
     def script(self) -> str:
-        """What it runs, without the interpreter and its options."""
-        words = list(self.command[1:])
-        while words and words[0].startswith("-"):
-            word = words.pop(0)
-            if word in ("-c", "-m"):
-                return " ".join(["-c" if word == "-c" else "-m", *words[:1]]).split("\n")[0]
-        return words[0] if words else " ".join(self.command) or f"process {self.pid}"
+        """What it runs, without the interpreter, its options, and the script's own."""
+        program = self._program()
+        name = " ".join(program[:2] if program[:1] in (["-m"], ["-c"]) else program[:1])
+        return name.split("\n")[0] or " ".join(self.command) or f"process {self.pid}"
 
     @property
     def rerun(self) -> str:
-        """The command that looks into it from its start; empty where it can't be told."""
+        """The command that looks into it from its start; empty where there is no script to run."""
+        program = self._program()
+        return shlex.join(["dlprof", "run", *program]) if program and program[0] != "-c" else ""
+
+    def _program(self) -> list[str]:
+        """Its words from the script on, or from ``-m`` or ``-c`` on."""
         words = list(self.command[1:])
-        if not words or words[0].startswith("-"):
-            return ""
-        return shlex.join(["dlprof", "run", *words])
+        while words and words[0].startswith("-") and words[0] not in ("-m", "-c"):
+            word = words.pop(0)
+            if word in ("-X", "-W", "--check-hash-based-pycs"):
+                del words[:1]
+        return words
 
 
 def find_trainings(root: Path = Path("/")) -> tuple[Training, ...]:
@@ -72,8 +76,10 @@ def find_trainings(root: Path = Path("/")) -> tuple[Training, ...]:
     parents = {each.parent for each in found.values()}
     for pid, stat in processes.items():
         python = stat.name.startswith(("python", "pt_main"))
-        known = found.keys() & {pid, stat.parent} or pid in parents
-        if python and not known and _has_torch(pid, root):
+        if not python or found.keys() & {pid, stat.parent} or pid in parents:
+            continue
+        # A forked worker has its training's command, and for a moment its name.
+        if _has_torch(pid, root) and _command(pid, root) != _command(stat.parent, root):
             found[pid] = _training(pid, processes, root)
     return tuple(sorted(found.values(), key=lambda each: each.pid))
 
@@ -104,6 +110,7 @@ def training_of(pid: int, root: Path = Path("/")) -> Training:
     launched = _below(pid, processes)
     own = [each for each in _with_workers(processes, root) if each.pid == pid]
     inner = [each for each in _with_workers(processes, root) if each.pid in launched]
+    inner.sort(key=lambda each: each.pid)
     if not own and len(inner) > 1:
         listed = ", ".join(str(each.pid) for each in inner)
         raise UsageError(

@@ -44,6 +44,9 @@ _LONG_MESSAGE = 8192
 behind its length."""
 
 _FEWEST_SIZES = 5
+_ENDED = "-1 0x0 0x0"
+"""What ``syscall`` says of a thread without a stack, as of a process that nobody has waited for."""
+
 _NS = 1_000_000_000
 
 
@@ -371,7 +374,7 @@ class _Thread:
     def look(self) -> Wait | None:
         """What it does; ``None`` where it has ended."""
         call = None if self.unreadable else self._syscall.read()
-        if call is None:
+        if call is None or call.startswith(_ENDED):
             stat = parse_process_stat(self._stat.read() or "")
             if stat is None or stat.state in ("Z", "X"):
                 return None

@@ -23,7 +23,9 @@ def attach(
     *,
     seconds: Annotated[
         float,
-        typer.Option("--seconds", metavar="S", help="How long to watch it."),
+        typer.Option(
+            "--seconds", metavar="S", help=f"How long to watch it. Default: {_SECONDS:g}."
+        ),
     ] = _SECONDS,
     as_json: options.Json = False,
     quiet: options.Quiet = False,

@@ -23,7 +23,9 @@ def top(
     seconds: Annotated[
         float,
         typer.Option(
-            "--seconds", metavar="S", help="How long to watch for a snapshot, or between updates."
+            "--seconds",
+            metavar="S",
+            help=f"How long to watch for a snapshot, or between updates. Default: {_SECONDS:g}.",
         ),
     ] = _SECONDS,
     as_json: options.Json = False,

@@ -1,4 +1,4 @@
-"""What looks at a training mean: a loader described by a few figures, and the cause that they show."""
+"""What looks at a training mean: a loader by a few figures, and the cause that they show."""
 
 from __future__ import annotations
 
@@ -225,7 +225,8 @@ def test_workers_that_share_the_cores_with_others_are_told_so() -> None:
         main={"run_s": 0.3},
     )
     found = _diagnose(seen, crowd)
-    assert [each.code for each in found.diagnosis.findings][0] == "cpu.neighbours"
+    assert found.finding is not None
+    assert found.finding.code == "cpu.neighbours"
     assert "at the same time" in found.confidence_reason
 
 
@@ -237,7 +238,7 @@ def test_a_wait_has_its_interval_and_the_depth_of_the_queues_is_seen() -> None:
     assert found.wait_fraction is not None
     assert found.wait_fraction.low is not None
     assert found.wait_fraction.high is not None
-    assert 0 < found.wait_fraction.low < 0.02 < found.wait_fraction.high < 0.06
+    assert 0 < found.wait_fraction.low < 0.04 < found.wait_fraction.high < 0.1
     assert found.finished_batches == pytest.approx(4 * 196 / 200)
 
 
