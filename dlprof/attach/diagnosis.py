@@ -16,7 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from dlprof.advise.findings import Evidence, Experiment, Foresight, Observation, diagnose
+from dlprof.advise.findings.memory import ENOUGH_BATCHES
 from dlprof.advise.findings.view import OTHERS
+from dlprof.advise.findings.workers import FEW_TENSORS
 from dlprof.advise.wording import percent
 from dlprof.attach.watching import Look, Seen
 from dlprof.model import fit
@@ -71,20 +73,39 @@ _TURNS, _TURNING = 1, 0.3
 """Times that the workers were started within the window, and share of the looks that found fewer
 workers than there are at most, from which starting them is the cause."""
 
-_BEFORE = ("memory.", "cpu.affinity", "cpu.quota")
+_BEFORE = ("memory.", "cpu.affinity", "cpu.quota", "cpu.threads", "cpu.oversubscribed")
 """Causes that come before what looks show: these end the training, or hold all of it back."""
+
+_UNSEEN: Final = frozenset({"collate", "data.duplicated", "data.truncated", "workers.unfed"})
+"""Causes that no look can show."""
+
+_ALWAYS = 0.98
+_HANGS = (
+    "The loader hangs: the training waits, workers have nothing to do, and no batch is on its way. "
+    "A worker could not send one: its batch can't be pickled, or shared memory is full. Its own "
+    "output says which."
+)
+
+_ALONE = "No worker loads data: what the main process does by itself can't be seen from outside."
+_ALONE_BUSY, _SEVERAL = 0.5, 0.5
+"""Share of the looks in which a main process without workers runs or reads, from which workers may
+pay; and CPU of its other threads over that of the main one, from which it computes in several."""
 
 _BEHIND = "Other processes took the cores: it is what is left once their delays are taken away."
 
-_LEAST_GROWN = 48 << 20
+_LEAST_GROWN, _FILLED_UP = 48 << 20, 112 << 20
+"""Steady growth of each worker that counts: once memory has had the batches to fill up, and before
+that (both as in ``advise/findings/memory.py``)."""
+
 _FULL = 0.9
 _LONGEST_MESSAGE = 16384
-_CAN_BE_TOLD: Final[Mapping[FindingCode, str]] = {
+_BLIND: Final[Mapping[FindingCode, str]] = {
     "fetch.cpu": "__getitem__ and collate_fn look alike",
     "fetch.io": "what workers wait for in __getitem__ has no name",
-    "consumer": "a slow step and a slow sampler look alike where batches are large",
-    "too_few_workers": "",
+    "main.receive": "what receiving takes is estimated",
+    "main.sampler": "a step that computes and a sampler look nearly alike",
 }
+"""What can't be seen of a cause from outside."""
 
 
 @record(frozen=True, slots=True, kw_only=True)
@@ -156,6 +177,8 @@ def diagnose_training(seen: Seen, machine: Machine, usage: Usage, target: str = 
         usage: What it and others used meanwhile.
         target: What it runs; the training's own words for none.
     """
+    # What it holds there itself is no less room for it.
+    machine = dataclasses.replace(machine, shm_available_bytes=machine.shm_bytes)
     workers = _workers(seen)
     shares = _shares(seen)
     config = Config(
@@ -176,7 +199,7 @@ def diagnose_training(seen: Seen, machine: Machine, usage: Usage, target: str = 
         found = _diagnosed(seen, shares, config, machine, usage, about)
     messages = seen.main.messages
     waits = _explanation(seen, shares, config).wait_fraction if seen.workers else None
-    sure, why = _certainty(found, seen, shares, usage, machine)
+    sure, why = _certainty(found, seen, usage, machine)
     return Attached(
         seen=seen,
         config=config,
@@ -290,12 +313,17 @@ def _diagnosed(
     seen: Seen, shares: _Shares, config: Config, machine: Machine, usage: Usage, target: Target
 ) -> Diagnosis:
     """What the rules find, and what the looks show by themselves, the cause to bet on first."""
+    if _hangs(seen, shares):
+        return _broken(seen, config, machine, usage, target, _HANGS)
     told = _explanation(seen, shares, config)
     evidence = _evidence(seen, told, machine, usage, target)
     found = diagnose(evidence)
     direct = list(_direct(seen, shares, config, told))
-    hidden = {each.code for each in direct}
-    rest = [each for each in found.findings if each.code not in hidden]
+    hidden: set[FindingCode] = {each.code for each in direct}
+    if any(each.code == "cpu.neighbours" for each in found.findings):
+        # Workers without a core answer late when main takes a tensor from them.
+        hidden |= {"main.receive"} if (_tensors(seen) or 1) <= FEW_TENSORS else set()
+    rest = [each for each in found.findings if each.code not in hidden | _UNSEEN]
     if [each.code for each in (*direct, *rest)] == ["cpu.neighbours"]:
         rest += _behind_crowd(seen, shares, config, machine, target)
     broken = [each for each in rest if each.code.startswith(_BEFORE)]
@@ -307,17 +335,20 @@ def _diagnosed(
     return dataclasses.replace(found, findings=findings, trials=())
 
 
+def _hangs(seen: Seen, shares: _Shares) -> bool:
+    """Whether main waits, no worker has anything to do, and nothing is on its way."""
+    stuck = shares.wait >= _ALWAYS and shares.idle >= _ALWAYS and not seen.main.messages
+    return stuck and len(seen.looks) >= _FEW_LOOKS
+
+
 def _behind_crowd(
     seen: Seen, shares: _Shares, config: Config, machine: Machine, target: Target
 ) -> list[Finding]:
     """What would be the cause if no other process took the cores: their delays are left out."""
     told = _explanation(seen, shares, config, crowded=False)
     found = diagnose(_evidence(seen, told, machine, Usage(), target)).findings
-    return [
-        dataclasses.replace(each, doubtful=_BEHIND, predicted_gain=None)
-        for each in found[:1]
-        if each.code != "consumer"
-    ]
+    shown = [each for each in found if each.code not in {"consumer", *_UNSEEN}]
+    return [dataclasses.replace(each, doubtful=_BEHIND, predicted_gain=None) for each in shown[:1]]
 
 
 def _evidence(
@@ -361,7 +392,14 @@ def _plain(seen: Seen, config: Config, machine: Machine, usage: Usage, told: Exp
         noisy=others and starved,
         measured_s=seen.window_s,
         window_batches=seen.main.messages,
+        batch_bytes=_batch_bytes(seen),
     )
+
+
+def _batch_bytes(seen: Seen) -> float | None:
+    """Shared memory that a batch takes, by the tensors that were seen there."""
+    size = seen.shared_tensor_bytes
+    return None if size is None else size * (_tensors(seen) or 1)
 
 
 def _explanation(
@@ -407,8 +445,9 @@ def _explanation(
     )
     whole = max(1, sum(each.messages for each in seen.workers))
     grown = [each.grown_bytes for each in seen.workers]
-    # What fills up at first does so in each worker (advise/findings/memory.py).
-    growth = sum(grown) / whole if min(grown) >= _LEAST_GROWN else None
+    filled = whole >= ENOUGH_BATCHES * len(seen.workers)
+    least = _LEAST_GROWN if filled else _FILLED_UP
+    growth = sum(grown) / whole if min(grown) >= least else None
     return Explanation(
         trial_id=f"{_ID} (looks)",
         config=config,
@@ -572,55 +611,52 @@ def _without(
 ) -> Diagnosis:
     """Of a training that has ended, or that has no workers: what shows all the same."""
     if seen.ended:
-        return _of_ended(seen, config, machine, usage, target)
-    main = seen.main
-    busy = main.share("running")
-    others = main.others_cpu_s / max(1e-9, main.run_s)
-    blocked = main.share("disk", "network", "sleep", "other")
-    findings: tuple[Finding, ...] = ()
-    notes = [
-        "Without workers the main process loads and computes itself: both look alike from outside."
-    ]
-    if busy + blocked >= 0.5 and others < 0.5 and main.share("queue") < 0.5:
-        count = max(1, math.floor(machine.usable_cores))
-        kind = "computes" if busy >= blocked else "is blocked"
-        findings = (
-            Finding(
-                code="too_few_workers",
-                severity="medium",
-                title="More workers would pay",
-                explanation=f"One thread of the main process {kind} {percent(max(busy, blocked))} "
-                f"of the time while {machine.usable_cores - main.run_s / seen.window_s:.1f} of "
-                f"{machine.usable_cores:g} cores are left to it, and no worker loads data.",
-                evidence={"num_workers": 0, "running_fraction": busy, "blocked_fraction": blocked},
-                fix=Fix(text=f"Set num_workers={count}.", dataloader_kwargs={"num_workers": count}),
-                cost=max(busy, blocked),
-                doubtful="How much of that is loading can't be seen from outside.",
-            ),
-        )
-    return Diagnosis(config=config, findings=findings, notes=tuple(notes))
+        note = f"The training ended after {seen.window_s:.1f} s of watching."
+        return _broken(seen, config, machine, usage, target, note)
+    main, notes = seen.main, (_ALONE,)
+    busy, blocked = main.share("running"), main.share("disk", "network")
+    if machine.gpus or max(busy, blocked) < _ALONE_BUSY:
+        return Diagnosis(config=config, notes=notes)
+    count = max(1, math.floor(machine.usable_cores))
+    doing = "runs" if busy >= blocked else "is blocked on files or network"
+    doubt = "How much of that is loading can't be seen from outside."
+    if main.others_cpu_s >= _SEVERAL * main.run_s:
+        doubt += " The step, or the transforms, compute in several threads."
+    finding = Finding(
+        code="too_few_workers",
+        severity="low",
+        title="More workers would pay",
+        explanation=f"No worker loads data, and the main thread {doing} "
+        f"{percent(max(busy, blocked))} of the time: whatever part of that is loading could go on "
+        "beside the step.",
+        evidence={"num_workers": 0, "running_fraction": busy, "blocked_fraction": blocked},
+        fix=Fix(text=f"Set num_workers={count}.", dataloader_kwargs={"num_workers": count}),
+        cost=max(busy, blocked),
+        doubtful=doubt,
+    )
+    return Diagnosis(config=config, findings=(finding,), notes=notes)
 
 
-def _of_ended(
-    seen: Seen, config: Config, machine: Machine, usage: Usage, target: Target
+def _broken(
+    seen: Seen, config: Config, machine: Machine, usage: Usage, target: Target, note: str
 ) -> Diagnosis:
-    """What may have ended it."""
-    failure = None
+    """What may have ended it, or made it hang."""
+    failure, used = None, seen.shm_used_fraction or 0.0
+    free = math.inf if machine.shm_bytes is None else (1 - used) * machine.shm_bytes
     if seen.oom_kills:
-        failure = Failure(
-            kind="out_of_memory", message="The kernel killed a process of it for memory.", hint=""
-        )
-    elif (seen.shm_used_fraction or 0.0) >= _FULL:
-        failure = Failure(
-            kind="shared_memory",
-            message=f"Shared memory was {percent(seen.shm_used_fraction or 0.0)} full.",
-            hint="",
-        )
-    note = f"The training ended after {seen.window_s:.1f} s of watching."
-    if failure is None:
-        return Diagnosis(config=config, notes=(note,))
+        message = "The kernel killed a process of it for memory."
+        failure = Failure(kind="out_of_memory", message=message, hint="")
+    elif used >= _FULL or free < (seen.shared_tensor_bytes or 0.0):
+        message = f"Shared memory was {percent(used)} full."
+        failure = Failure(kind="shared_memory", message=message, hint="")
     trial = Trial(
-        id=_ID, config=config, repetition=0, outcome="crashed", failure=failure, usage=usage
+        id=_ID,
+        config=config,
+        repetition=0,
+        outcome="crashed",
+        failure=failure,
+        usage=usage,
+        batch_bytes=_batch_bytes(seen),
     )
     experiment = Experiment(name="the training", role="present", config=config)
     evidence = Evidence(
@@ -629,22 +665,27 @@ def _of_ended(
         config=config,
         observations=(Observation(experiment=experiment, trial=trial),),
     )
-    return dataclasses.replace(diagnose(evidence, (note,)), trials=())
+    found = diagnose(evidence, (note,))
+    ends = tuple(each for each in found.findings if each.code.startswith("memory."))
+    return dataclasses.replace(found, findings=ends, trials=())
 
 
 def _certainty(
-    found: Diagnosis, seen: Seen, shares: _Shares, usage: Usage, machine: Machine
+    found: Diagnosis, seen: Seen, usage: Usage, machine: Machine
 ) -> tuple[Confidence, str]:
     """How sure the first finding is, and what keeps it from being surer."""
-    del shares
     first = next(iter(found.findings), None)
     looks = f"{len(seen.looks)} looks in {seen.window_s:.0f} s"
+    if _HANGS in found.notes or (seen.ended and seen.oom_kills):
+        return "high", looks
+    if seen.ended:
+        return "low", f"{looks}, until it ended"
     if seen.workers and seen.main.messages < _FEWEST_BATCHES:
         return "low", f"{looks} saw {seen.main.messages} batches: watch longer (--seconds 60)"
     if first is None or len(seen.looks) < _FEW_LOOKS or first.doubtful:
         reason = first.doubtful.rstrip(".") if first is not None else ""
         return "low", f"{looks}; {reason}" if reason else looks
-    blind = _CAN_BE_TOLD.get(first.code, "")
+    blind = _BLIND.get(first.code, "")
     if seen.unreadable:
         blind = "system calls can't be read here (as root they can)"
     if (usage.other_cpu_cores or 0.0) > OTHERS * machine.usable_cores:

@@ -44,6 +44,7 @@ _LONG_MESSAGE = 8192
 behind its length."""
 
 _FEWEST_SIZES = 5
+_TENSOR = "/shm/torch_"
 _ENDED = "-1 0x0 0x0"
 """What ``syscall`` says of a thread without a stack, as of a process that nobody has waited for."""
 
@@ -129,6 +130,8 @@ class Seen:
         ended: Whether the training ended.
         oom_kills: Processes that the kernel killed for memory.
         shm_used_fraction: Of /dev/shm, at most.
+        shared_tensor_bytes: Mean size of the tensors in shared memory that it holds; ``None``
+            where none was seen.
         own_cpu_s: CPU seconds that this process took while it watched.
         unreadable: Whether the kernel keeps from us which calls threads wait in.
     """
@@ -146,6 +149,7 @@ class Seen:
     ended: bool = False
     oom_kills: int = 0
     shm_used_fraction: float | None = None
+    shared_tensor_bytes: float | None = None
     own_cpu_s: float = 0.0
     unreadable: bool = False
 
@@ -187,6 +191,7 @@ class Watcher:
         self._looks: collections.deque[Look] = collections.deque(maxlen=_MOST_LOOKS)
         self._seldom_ns = self._often_ns = 0
         self._shm_used: float | None = None
+        self._tensor_bytes: float | None = None
         self._ended = False
         self._look_ns = 0
         self._find_workers(first=True)
@@ -206,6 +211,7 @@ class Watcher:
         elif now >= self._often_ns:
             self._often_ns = now + int(_OFTEN_S * _NS)
             self._sampler.look()
+            self._weigh_shared()
         self._find_workers()
         main = self._main.look()
         if main is None:
@@ -261,6 +267,7 @@ class Watcher:
             ended=self._ended,
             oom_kills=max(0, (oom_kills(self._cgroups, self._root) or 0) - self._kills),
             shm_used_fraction=self._shm_used,
+            shared_tensor_bytes=self._tensor_bytes,
             own_cpu_s=(self._cpu_clock() - self._began_cpu_ns) / _NS,
             unreadable=self._main.thread.unreadable,
         )
@@ -294,11 +301,11 @@ class Watcher:
         self._pipes.open(alive)
 
     def _look_around(self) -> None:
-        """What changes slowly: threads of the main process, shared memory."""
-        shm = read_shared_memory(self._root, self._training.pid)
-        if shm is not None and shm.size_bytes:
-            used = shm.used_bytes / shm.size_bytes
-            self._shm_used = max(used, self._shm_used or 0.0)
+        """What changes slowly: memory, threads of the main process."""
+        self._weigh_shared()
+        if self._tensor_bytes is None and self._workers:
+            held = map(self._held_tensors, (self._training.pid, *self._workers))
+            self._tensor_bytes = next(filter(None, held), None)
         for each in self._workers.values():
             each.weigh()
         if self._pin is None and self._workers:
@@ -306,6 +313,22 @@ class Watcher:
             for name in list_names(folder):
                 if (read_text(f"{folder}/{name}/comm") or "").strip() == PIN_THREAD:
                     self._pin = _Thread(f"{folder}/{name}", self._machine)
+
+    def _weigh_shared(self) -> None:
+        shm = read_shared_memory(self._root, self._training.pid)
+        if shm is not None and shm.size_bytes:
+            used = shm.used_bytes / shm.size_bytes
+            self._shm_used = max(used, self._shm_used or 0.0)
+
+    def _held_tensors(self, pid: int) -> float | None:
+        """Mean size of the shared tensors of which a process has descriptors."""
+        sizes, folder = [], f"{self._proc}/{pid}/fd"
+        for name in list_names(folder):
+            with contextlib.suppress(OSError):
+                # A tensor's file has lost its name, and only the descriptor leads to it.
+                if _TENSOR in os.readlink(f"{folder}/{name}"):  # noqa: PTH115 - as below
+                    sizes.append(os.stat(f"{folder}/{name}").st_size)  # noqa: PTH116 - as below
+        return sum(sizes) / len(sizes) if sizes else None
 
     def _count_ended(self) -> int:
         states = (

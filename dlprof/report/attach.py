@@ -115,8 +115,8 @@ def _answer(found: Attached) -> Iterator[tuple[str, Words]]:
     seen = found.seen
     about = f"{seen.training.pid} {_short(seen.training.script)}"
     yield "Training", f"{about}, {settings_text(found.config)}"
-    if found.finding is None and not found.config.num_workers:
-        yield "Bottleneck", "not known: no worker loads data, and the main process is mostly idle"
+    if found.finding is None and found.diagnosis.notes:
+        yield "Bottleneck", found.diagnosis.notes[0]
     else:
         yield from answer(found.diagnosis.findings)
     if found.wait_fraction is not None:
@@ -241,8 +241,10 @@ def _rate(rate: float | None) -> str:
 
 def _verdict(found: Attached) -> str:
     first = found.finding
+    if first is None and found.diagnosis.notes:
+        return found.diagnosis.notes[0].partition(":")[0]
     if first is None:
-        return "none seen" if found.config.num_workers else "no worker loads data"
+        return "none seen"
     return f"{first.title} ({first.code})"
 
 

@@ -107,7 +107,8 @@ def test_a_training_without_workers_is_seen_as_far_as_that_goes(script: str) -> 
     assert found["config"]["num_workers"] == 0
     assert found["wait_fraction"] is None
     assert "from outside" in found["unavailable"]["wait_fraction"]
-    assert [each["code"] for each in found["findings"]] == ["too_few_workers"]
+    assert found["findings"] == []  # it sleeps, as a step may that waits for its device
+    assert "can't be seen from outside" in found["notes"][0]
     assert found["confidence"] == "low"
 
 

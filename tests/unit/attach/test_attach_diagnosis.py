@@ -270,6 +270,25 @@ def test_without_workers_it_says_what_it_can_not_see() -> None:
     assert _first(_seen(idle, workers=0, batches=0, main={"run_s": 0.01})) == "none"
 
 
+def test_a_loader_that_hangs_is_told_apart_from_a_slow_one() -> None:
+    stuck = _looks((200, _look("queue", idle=2)))
+    found = _diagnose(_seen(stuck, batches=0, worker_waits={"queue": 200}))
+    assert found.finding is None
+    assert "hangs" in found.diagnosis.notes[0]
+    slow = _looks((200, _look("queue", idle=0)))
+    assert not _diagnose(_seen(slow, batches=0, worker={"run_s": 9.0})).diagnosis.notes
+
+
+def test_queues_that_shared_memory_can_not_hold_are_named_before_it_is_full() -> None:
+    small = dataclasses.replace(HERE, shm_bytes=8 << 20, shm_available_bytes=8 << 20)
+    seen = dataclasses.replace(_cpu(), shared_tensor_bytes=float(2 << 20))
+    found = diagnose_training(seen, small, QUIET)
+    assert found.finding is not None
+    assert found.finding.code == "memory.shm"
+    roomy = dataclasses.replace(small, shm_bytes=64 << 20)
+    assert diagnose_training(seen, roomy, QUIET).finding != found.finding
+
+
 def test_of_a_few_batches_nothing_is_sure() -> None:
     found = _diagnose(_seen(_looks((200, WAITS)), batches=2, worker={"run_s": 9.0}))
     assert found.confidence == "low"
