@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import DLPROF, Report, Table, parser, publish, surroundings
+from common import DLPROF, RESULTS, Report, Table, parser, publish, surroundings
 from planted_cases import CASES, HEALTHY, TARGETS, Case, UnavailableError
 
 from dlprof.units import parse_duration_s
@@ -38,6 +38,8 @@ UNSEEN: Mapping[str, str] = {
     "data.truncated": "how long an epoch should be is not known",
 }
 """Causes that nothing outside of a process shows, and why."""
+
+_KEPT = ("overhead_cpu_cores", "looks", "wait_fraction")
 
 LEFT_OUT = {"limit_flag": "the limit is an option of profile"}
 
@@ -57,6 +59,43 @@ class Answer:
     document: Mapping[str, Any]
     wall_s: float = 0.0
     command_cpu_s: float = 0.0
+
+    @classmethod
+    def of(cls, case: Case, kept: Mapping[str, Any]) -> Answer:
+        """An answer as the results keep it.
+
+        Args:
+            case: What was planted.
+            kept: From ``to_record``.
+        """
+        document = {
+            "findings": [{"code": code} for code in kept["found"]],
+            "usage": {"other_cpu_cores": kept["other_cpu_cores"]},
+            **{name: kept[name] for name in _KEPT if kept[name] is not None},
+            **({"error": {"message": kept["error"]}} if kept["error"] else {}),
+        }
+        return cls(
+            case=case,
+            document=document,
+            wall_s=kept["wall_s"],
+            command_cpu_s=kept["command_cpu_s"],
+        )
+
+    def to_record(self) -> dict[str, Any]:
+        """What the results keep."""
+        return {
+            "case": self.case.name,
+            "planted": self.case.code,
+            "found": self.codes,
+            "error": self.error,
+            "right": self.right,
+            "crowded": self.is_crowded,
+            "undecided": self.undecided,
+            **{name: self.document.get(name) for name in _KEPT},
+            "other_cpu_cores": (self.document.get("usage") or {}).get("other_cpu_cores"),
+            "command_cpu_s": self.command_cpu_s,
+            "wall_s": self.wall_s,
+        }
 
     @property
     def codes(self) -> list[str]:
@@ -235,25 +274,7 @@ def report(answers: Sequence[Answer]) -> Report:
             _crowd(answers),
             _cost(cores, answers),
         ],
-        data={
-            "answers": [
-                {
-                    "case": each.case.name,
-                    "planted": each.case.code,
-                    "found": each.codes,
-                    "error": each.error,
-                    "right": each.right,
-                    "crowded": each.is_crowded,
-                    "overhead_cpu_cores": each.document.get("overhead_cpu_cores"),
-                    "looks": each.document.get("looks"),
-                    "wait_fraction": each.document.get("wait_fraction"),
-                    "other_cpu_cores": (each.document.get("usage") or {}).get("other_cpu_cores"),
-                    "command_cpu_s": each.command_cpu_s,
-                    "wall_s": each.wall_s,
-                }
-                for each in answers
-            ]
-        },
+        data={"answers": [each.to_record() for each in answers]},
     )
 
 
@@ -289,6 +310,9 @@ def main() -> None:
         return
     options = parser(__doc__)
     options.add_argument("names", nargs="*", metavar="NAME", help="cases, or beginnings of them")
+    options.add_argument(
+        "--more", action="store_true", help="keep the answers of all others from the results"
+    )
     given = options.parse_args()
     chosen = [case for name, case in cases.items() if name not in LEFT_OUT]
     if given.names:
@@ -296,8 +320,17 @@ def main() -> None:
     elif given.quick:
         chosen = [CASES[2], HEALTHY[0]]
     before = surroundings()
-    answers = run(chosen, 3.0 if given.quick else WATCHED_S)
-    publish(report(answers), before, quick=bool(given.names) or given.quick)
+    answers = {each.case.name: each for each in _earlier(cases)} if given.more else {}
+    answers |= {each.case.name: each for each in run(chosen, 3.0 if given.quick else WATCHED_S)}
+    ordered = [answers[name] for name in cases if name in answers]
+    publish(report(ordered), before, quick=given.quick or (bool(given.names) and not given.more))
+
+
+def _earlier(cases: Mapping[str, Case]) -> list[Answer]:
+    """The answers that the results have."""
+    made = json.loads((RESULTS / "attached.json").read_text())
+    kept = made["data"]["answers"]
+    return [Answer.of(cases[each["case"]], each) for each in kept if each["case"] in cases]
 
 
 if __name__ == "__main__":

@@ -445,9 +445,9 @@ def _explanation(
     )
     whole = max(1, sum(each.messages for each in seen.workers))
     grown = [each.grown_bytes for each in seen.workers]
-    filled = whole >= ENOUGH_BATCHES * len(seen.workers)
+    filled = whole >= ENOUGH_BATCHES * max(1, len(seen.workers))
     least = _LEAST_GROWN if filled else _FILLED_UP
-    growth = sum(grown) / whole if min(grown) >= least else None
+    growth = sum(grown) / whole if grown and min(grown) >= least else None
     return Explanation(
         trial_id=f"{_ID} (looks)",
         config=config,

@@ -289,6 +289,11 @@ def test_queues_that_shared_memory_can_not_hold_are_named_before_it_is_full() ->
     assert diagnose_training(seen, roomy, QUIET).finding != found.finding
 
 
+def test_between_two_epochs_there_may_be_no_worker_to_ask() -> None:
+    between = dataclasses.replace(_restarts(), workers=())
+    assert _first(between) == "startup"
+
+
 def test_of_a_few_batches_nothing_is_sure() -> None:
     found = _diagnose(_seen(_looks((200, WAITS)), batches=2, worker={"run_s": 9.0}))
     assert found.confidence == "low"
