@@ -39,6 +39,7 @@ UNSEEN: Mapping[str, str] = {
 }
 """Causes that nothing outside of a process shows, and why."""
 
+_USAGE = ("other_cpu_cores", "own_cpu_cores", "throttled_fraction")
 _KEPT = ("overhead_cpu_cores", "looks", "wait_fraction")
 
 LEFT_OUT = {"limit_flag": "the limit is an option of profile"}
@@ -70,7 +71,7 @@ class Answer:
         """
         document = {
             "findings": [{"code": code} for code in kept["found"]],
-            "usage": {"other_cpu_cores": kept["other_cpu_cores"]},
+            "usage": {name: kept.get(name) for name in _USAGE},
             **{name: kept[name] for name in _KEPT if kept[name] is not None},
             **({"error": {"message": kept["error"]}} if kept["error"] else {}),
         }
@@ -92,7 +93,7 @@ class Answer:
             "crowded": self.is_crowded,
             "undecided": self.undecided,
             **{name: self.document.get(name) for name in _KEPT},
-            "other_cpu_cores": (self.document.get("usage") or {}).get("other_cpu_cores"),
+            **{name: (self.document.get("usage") or {}).get(name) for name in _USAGE},
             "command_cpu_s": self.command_cpu_s,
             "wall_s": self.wall_s,
         }
@@ -130,8 +131,13 @@ class Answer:
 
     @property
     def undecided(self) -> bool:
-        """Whether others left so little of the cores that attach names them, and nothing else."""
-        return not self.right and self.is_crowded and len(self.codes) == 1
+        """Whether others left so little of the cores that the planted cause was none.
+
+        Then attach names them and nothing else, or a quota that is never used up throttles nobody.
+        """
+        usage = self.document.get("usage") or {}
+        unused = self.case.code == "cpu.quota" and not usage.get("throttled_fraction")
+        return not self.right and (unused or (self.is_crowded and len(self.codes) == 1))
 
 
 def train(case: Case) -> None:

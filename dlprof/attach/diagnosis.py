@@ -63,7 +63,7 @@ _OBJECT_BYTE_S, _COLLECTED = 2e-9, 10.0
 much longer making such objects again takes: in a process with torch the garbage collector runs
 beside it. Measured: 1.3 and 12 ms for 246 KB, 0.12 and 2.1 ms for 48 KB."""
 
-_HELD = 0.4
+_HELD, _MOSTLY = 0.4, 0.5
 """Finished batches that main keeps while it waits for an earlier one, from which order counts."""
 
 _LOCKED = 0.3
@@ -326,7 +326,9 @@ def _diagnosed(
     rest = [each for each in found.findings if each.code not in hidden | _UNSEEN]
     if [each.code for each in (*direct, *rest)] == ["cpu.neighbours"]:
         rest += _behind_crowd(seen, shares, config, machine, target)
-    broken = [each for each in rest if each.code.startswith(_BEFORE)]
+    restarts = any(each.code == "startup" for each in direct)
+    before = _BEFORE[:3] if restarts else _BEFORE  # of workers that just start little is known
+    broken = [each for each in rest if each.code.startswith(before)]
     first = [*broken, *direct]
     crowd = [each for each in rest if each.code == "cpu.neighbours"]
     if direct and crowd and crowd[0].cost > max(each.cost for each in direct):
@@ -524,7 +526,7 @@ def _direct(seen: Seen, shares: _Shares, config: Config, told: Explanation) -> I
                 "as fast."
             ),
         )
-    elif _is_ordered(seen, shares):
+    elif _is_ordered(seen, shares, told):
         yield _finding(
             "order.blocking",
             "Slow samples hold back finished batches",
@@ -579,11 +581,15 @@ def _turning(seen: Seen) -> float:
     return sum(look.alive < most for look in seen.looks) / max(1, len(seen.looks))
 
 
-def _is_ordered(seen: Seen, shares: _Shares) -> bool:
-    """Whether workers idle while the training waits, as finished batches wait for their turn."""
+def _is_ordered(seen: Seen, shares: _Shares, told: Explanation) -> bool:
+    """Whether workers idle while the training waits, as finished batches wait for their turn.
+
+    Where workers wait for a core most of the time, it is others who make some batches slow.
+    """
     several = len(seen.workers) > 1 and all(each.messages for each in seen.workers)
     return (
         several
+        and _starved(told) < _MOSTLY
         and shares.wait >= _WAITS
         and shares.idle_meanwhile >= _IDLE
         and (shares.held >= _HELD or shares.depth is None)
@@ -593,17 +599,22 @@ def _is_ordered(seen: Seen, shares: _Shares) -> bool:
 def _comes_in_bursts(shares: _Shares, told: Explanation) -> bool:
     """Whether workers idle while the training computes, and are all busy while it waits."""
     costs = told.costs
-    whole_s = costs.cpu_s[0] + costs.io_s[0] + costs.run_queue_s[0]
-    starved = costs.run_queue_s[0] / whole_s if whole_s > 0 else 0.0
     main_s = costs.receive_cpu_s[0] + costs.receive_io_s[0] + costs.main_cpu_s[0]
     period_s = told.window_s / told.batches
     return (
         shares.wait >= _BURSTS
         and shares.idle >= _IDLE
         and shares.idle_meanwhile < shares.idle
-        and starved < _IDLE
+        and _starved(told) < _IDLE
         and main_s < _IDLE * period_s
     )
+
+
+def _starved(told: Explanation) -> float:
+    """Run-queue delay of workers over what making a batch takes them."""
+    costs = told.costs
+    whole_s = costs.cpu_s[0] + costs.io_s[0] + costs.run_queue_s[0]
+    return costs.run_queue_s[0] / whole_s if whole_s > 0 else 0.0
 
 
 def _without(

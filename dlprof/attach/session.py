@@ -15,13 +15,17 @@ from dlprof.attach.trainings import (
     read_training,
     training_of,
 )
-from dlprof.attach.watching import SHARE, Watcher
+from dlprof.attach.watching import Watcher
 from dlprof.errors import NothingMeasuredError, UsageError
 from dlprof.machine import inspect_machine, usage_between
 from dlprof.machine.portable import has_proc
 from dlprof.records import Machine
 
 _NS = 1_000_000_000
+_LOOKS_SHARE, _REFRESH_SHARE = 0.002, 0.0015
+"""Of one core, that looks at all trainings may take together, and finding and judging them."""
+
+_LONGEST_NS = 30 * _NS
 
 
 def attach(
@@ -123,6 +127,8 @@ class Board:
         self._root, self._clock, self._sleep = root, clock, sleep
         self._watched: dict[tuple[int, int], _Watched] = {}
         self._unseen = 0
+        self._pause_ns = 0
+        self._torch: dict[tuple[int, int], bool] = {}
 
     @property
     def unseen(self) -> int:
@@ -130,9 +136,16 @@ class Board:
         return self._unseen
 
     def watch(self, seconds: float) -> tuple[Attached, ...]:
-        """Watch for a while, and say what is known so far; those that wait longest come first."""
+        """Watch for a while, and say what is known so far; those that wait longest come first.
+
+        Args:
+            seconds: For how long; longer where there are so many trainings that to find and judge
+                them would cost more than a fraction of a percent of a core.
+        """
+        cost_ns = time.process_time_ns()
         self._refresh()
-        ends = self._clock() + int(seconds * _NS)
+        cost_ns = time.process_time_ns() - cost_ns
+        ends = self._clock() + max(int(seconds * _NS), min(self._pause_ns, _LONGEST_NS))
         while self._clock() < ends:
             left_s = (ends - self._clock()) / _NS
             pauses = [left_s]
@@ -140,9 +153,12 @@ class Board:
                 if not each.watcher.look():
                     self._forget(key)
                     continue
-                pauses.append(each.watcher.pause_s(SHARE / len(self._watched)))
+                pauses.append(each.watcher.pause_s(_LOOKS_SHARE / len(self._watched)))
             self._sleep(max(0.0, min(pauses)))
+        judged_ns = time.process_time_ns()
         found = [self._so_far(each) for each in self._watched.values()]
+        cost_ns += time.process_time_ns() - judged_ns
+        self._pause_ns = int(cost_ns / _REFRESH_SHARE)
         return tuple(sorted(found, key=_waits, reverse=True))
 
     def close(self) -> None:
@@ -156,7 +172,8 @@ class Board:
 
     def _refresh(self) -> None:
         """Take in trainings that came, and let go of those that went."""
-        now = {(each.pid, each.start_ticks): each for each in find_trainings(self._root)}
+        found = find_trainings(self._root, self._torch)
+        now = {(each.pid, each.start_ticks): each for each in found}
         for key in self._watched.keys() - now.keys():
             self._forget(key)
         self._unseen = 0

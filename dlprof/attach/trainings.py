@@ -69,8 +69,16 @@ class Training:
         return words
 
 
-def find_trainings(root: Path = Path("/")) -> tuple[Training, ...]:
-    """All processes that have workers, or have torch loaded and may load data by themselves."""
+def find_trainings(
+    root: Path = Path("/"), known: dict[tuple[int, int], bool] | None = None
+) -> tuple[Training, ...]:
+    """All processes that have workers, or have torch loaded and may load data by themselves.
+
+    Args:
+        root: Where ``/proc`` is found.
+        known: Which have torch loaded, by id and start, as found before; new ones are added.
+    """
+    torch = {} if known is None else known
     processes = dict(scan_processes(f"{root}/proc"))
     found = {each.pid: each for each in _with_workers(processes, root)}
     parents = {each.parent for each in found.values()}
@@ -78,8 +86,11 @@ def find_trainings(root: Path = Path("/")) -> tuple[Training, ...]:
         python = stat.name.startswith(("python", "pt_main"))
         if not python or found.keys() & {pid, stat.parent} or pid in parents:
             continue
+        # What has no torch yet may still import it.
+        key = pid, stat.start_ticks
+        torch[key] = torch.get(key, False) or _has_torch(pid, root)
         # A forked worker has its training's command, and for a moment its name.
-        if _has_torch(pid, root) and _command(pid, root) != _command(stat.parent, root):
+        if torch[key] and _command(pid, root) != _command(stat.parent, root):
             found[pid] = _training(pid, processes, root)
     return tuple(sorted(found.values(), key=lambda each: each.pid))
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 from rich.console import Console
 from test_attach_diagnosis import HERE, QUIET, _consumer, _cpu, _io, _order, _seen
 
 from dlprof.attach import Attached, diagnose_training
-from dlprof.attach.watching import Look
+from dlprof.attach.watching import Look, Seen
 from dlprof.report.attach import attach_document, attach_report, top_document, top_report
 from dlprof.report.document import Document
 from dlprof.report.terminal import Screen
@@ -24,19 +25,25 @@ def _lines(document: Document, *, verbose: bool = False) -> list[str]:
     return capture.get().splitlines()
 
 
+def _alone() -> Seen:
+    looks = [Look(main="running", pin=None, idle=0, alive=0) for _ in range(200)]
+    return _seen(looks, workers=0, batches=0, main={"run_s": 9.8})
+
+
+MADE: dict[str, Callable[[], Seen]] = {
+    "io": _io,
+    "cpu": _cpu,
+    "consumer": _consumer,
+    "order": _order,
+    "alone": _alone,
+}
+
+
 def _found(name: str) -> Attached:
-    alone = [Look(main="running", pin=None, idle=0, alive=0) for _ in range(200)]
-    seen = {
-        "io": _io,
-        "cpu": _cpu,
-        "consumer": _consumer,
-        "order": _order,
-        "alone": lambda: _seen(alone, workers=0, batches=0, main={"run_s": 9.8}),
-    }[name]()
-    return diagnose_training(seen, HERE, QUIET)
+    return diagnose_training(MADE[name](), HERE, QUIET)
 
 
-@pytest.mark.parametrize("name", ["io", "cpu", "consumer", "order", "alone"])
+@pytest.mark.parametrize("name", MADE)
 def test_the_answer_is_short_and_complete(name: str) -> None:
     found = _found(name)
     lines = _lines(attach_report(found))
