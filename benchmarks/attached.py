@@ -262,8 +262,9 @@ def report(answers: Sequence[Answer]) -> Report:
         name="attached",
         title="Planted causes, seen from outside in 10 s",
         goal=f"the planted cause comes first in {GOAL:.0%} of those that show from outside; "
-        f"watching takes at most {MOST_CORES:.1%} of a core",
-        passed=share >= GOAL and statistics.median(cores or [0.0]) <= MOST_CORES,
+        f"no finding but `consumer` on healthy trainings; watching takes at most {MOST_CORES:.1%} "
+        "of a core",
+        passed=share >= GOAL and not false and statistics.median(cores or [0.0]) <= MOST_CORES,
         tables=[
             Table("Planted and found first", ["planted", "cases", "right", "else"], rows),
             Table(
