@@ -233,6 +233,11 @@ def _check_access(pid: int, root: Path) -> None:
         owner = os.stat(f"{root}/proc/{pid}").st_uid  # noqa: PTH116 - as above
     except OSError:
         raise UsageError(f"There is no process {pid} any more") from None
+    if owner == os.geteuid():
+        raise UsageError(
+            f"The kernel keeps the figures of process {pid} even from its own user",
+            hint="It is protected. dlprof run looks into a script from its start.",
+        )
     name = name_of_user(owner)
     raise UsageError(
         f"Process {pid} belongs to {name}, and only that user and root may look at it",

@@ -22,11 +22,11 @@ def attach(
     ],
     *,
     seconds: Annotated[
-        float,
+        float | None,
         typer.Option(
             "--seconds", metavar="S", help=f"How long to watch it. Default: {_SECONDS:g}."
         ),
-    ] = _SECONDS,
+    ] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -37,29 +37,30 @@ def attach(
     enough, `dlprof run` follows each batch from the start of a run.
     """
     number = _number(pid)
-    check_seconds(seconds)
+    watched_s = check_seconds(_SECONDS if seconds is None else seconds)
     from dlprof.attach import attach as watch
     from dlprof.report.attach import attach_document, attach_report
 
     if not quiet and sys.stderr.isatty():
-        sys.stderr.write(f"Watching process {number} for {seconds:g} s …\n")
-    found = watch(number, seconds)
+        sys.stderr.write(f"Watching process {number} for {watched_s:g} s …\n")
+    found = watch(number, watched_s)
     if as_json:
         streams.write_result(attach_document(found))
     else:
         streams.print_result(attach_report(found), verbose=verbose)
 
 
-def check_seconds(seconds: float) -> None:
-    """Refuse a time in which nothing can be seen.
+def check_seconds(seconds: float) -> float:
+    """The time to watch for, which has to be one in which something can be seen.
 
     Raises:
-        UsageError: It is one.
+        UsageError: It isn't.
     """
     if not 0.5 <= seconds <= 86_400:
         raise UsageError(
             f"--seconds {seconds:g} is no time to watch for", hint="Give 0.5 to 86400 seconds."
         )
+    return seconds
 
 
 def _number(pid: str) -> int:

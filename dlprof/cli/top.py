@@ -21,13 +21,13 @@ _SECONDS = 3.0
 def top(
     *,
     seconds: Annotated[
-        float,
+        float | None,
         typer.Option(
             "--seconds",
             metavar="S",
             help=f"How long to watch for a snapshot, or between updates. Default: {_SECONDS:g}.",
         ),
-    ] = _SECONDS,
+    ] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -37,18 +37,18 @@ def top(
     On a terminal the list is live until Ctrl-C; elsewhere, and with --json, it is one snapshot.
     """
     del quiet, verbose  # taken as by every command; there is no progress to hide or lengthen
-    check_seconds(seconds)
+    watched_s = check_seconds(_SECONDS if seconds is None else seconds)
     from dlprof.attach import Board
     from dlprof.report.attach import top_document, top_report
 
     board = Board()
     try:
         if as_json:
-            streams.write_result(top_document(board.watch(seconds)))
+            streams.write_result(top_document(board.watch(watched_s)))
         elif sys.stdout.isatty():
-            _live(board, seconds)
+            _live(board, watched_s)
         else:
-            found = board.watch(seconds)
+            found = board.watch(watched_s)
             streams.print_result(top_report(found, unseen=board.unseen))
     finally:
         board.close()
