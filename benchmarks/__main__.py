@@ -31,7 +31,8 @@ NAMES = (
         "gate_campaign",
     ),
     *("emulated", "emulated_speed", "real_data", "real_data_beside", "picks", "picks_beside"),
-    *("planted", "planted_beside", "certificate", "differential", "trainings", "headroom", "gpu"),
+    *("planted", "planted_beside", "attached", "certificate", "differential", "trainings"),
+    *("headroom", "gpu"),
 )
 """In the order in which they run and stand in the README."""
 

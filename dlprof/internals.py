@@ -204,7 +204,7 @@ def sent_batches(iterator: Any) -> int | None:
         found = {id(each): each.qsize() for each in queues}  # without a pin thread they are one
     except (AttributeError, TypeError, NotImplementedError, OSError):
         return None
-    return sum(found.values()) + sum(len(task) > 1 for task in tasks)
+    return int(sum(found.values())) + sum(len(task) > 1 for task in tasks)
 
 
 def shut_down(iterator: Any) -> None:

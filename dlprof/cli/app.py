@@ -11,8 +11,8 @@ import dlprof
 from dlprof.cli.commands import Group, answers
 
 COMMANDS = (
-    *("sweep", "recommend", "predict", "profile", "run", "compare", "check", "baseline"),
-    *("report", "transfer", "machine", "doctor", "explain"),
+    *("sweep", "recommend", "predict", "profile", "run", "attach", "top"),
+    *("compare", "check", "baseline", "report", "transfer", "machine", "doctor", "explain"),
 )
 """In the order of the help. Each is what its module in ``dlprof.cli`` calls by the same name."""
 

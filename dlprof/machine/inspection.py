@@ -50,18 +50,21 @@ class _Memory(NamedTuple):
         return min((size for size in (self.total, self.limit) if size), default=None)
 
 
-def inspect_machine(root: Path = _HERE, *, gpus: Gpus | None = None) -> Machine:
-    """What the machine offers to this process and its children.
+def inspect_machine(
+    root: Path = _HERE, *, gpus: Gpus | None = None, pid: int | None = None
+) -> Machine:
+    """What the machine offers to a process and its children.
 
     Args:
         root: Where ``/proc``, ``/sys`` and ``/dev`` are found; another machine's recorded texts
             read as well as this one's.
         gpus: Who lists the GPUs; whoever can, opened and closed again, for ``None``.
+        pid: The process, which may see another /dev/shm; this one for ``None``.
     """
-    cgroups = read_cgroups(None, root)
-    cpus, memory = _read_cpus(cgroups, root), _read_memory(cgroups, root)
+    cgroups = read_cgroups(pid, root)
+    cpus, memory = _read_cpus(cgroups, root, pid), _read_memory(cgroups, root)
     cards, no_gpus = _read_gpus(gpus, root)
-    shm = read_shared_memory(root)
+    shm = read_shared_memory(root, pid)
     machine = Machine(
         hostname=_read_line(root / "proc/sys/kernel/hostname") or platform.node(),
         platform=_platform(root),
@@ -101,7 +104,7 @@ def _read_gpus(gpus: Gpus | None, root: Path) -> tuple[tuple[GpuInfo, ...], dict
             reader.close()
 
 
-def _read_cpus(cgroups: Cgroups, root: Path) -> _Cpus:
+def _read_cpus(cgroups: Cgroups, root: Path, pid: int | None) -> _Cpus:
     info = parse_cpuinfo(read_text(root / "proc/cpuinfo") or "")
     online = frozenset(parse_cpu_ticks(read_text(root / "proc/stat") or ""))
     logical = len(online) or info.logical_cpus or os.cpu_count() or 1
@@ -110,14 +113,16 @@ def _read_cpus(cgroups: Cgroups, root: Path) -> _Cpus:
         model=info.model or platform.processor() or platform.machine() or "unknown CPU",
         logical=logical,
         physical=_physical_cores(root) or info.physical_cores,
-        affinity=_count_affinity(cgroups, online, root) or logical,
+        affinity=_count_affinity(cgroups, online, root, pid) or logical,
         quota=None if quota is None else quota.amount,
     )
 
 
-def _count_affinity(cgroups: Cgroups, online: frozenset[int], root: Path) -> int | None:
+def _count_affinity(
+    cgroups: Cgroups, online: frozenset[int], root: Path, pid: int | None
+) -> int | None:
     """CPUs in the affinity mask that are also online: the mask may name some that are not."""
-    status = read_text(root / "proc/self/status")
+    status = read_text(root / "proc" / str(pid or "self") / "status")
     if status is None:
         return portable.allowed_cpu_count() if root == _HERE else None
     mask = parse_allowed_cpus(status) or allowed_cpus(cgroups)

@@ -78,13 +78,18 @@ def read_system_memory(root: Path = Path("/")) -> SystemMemory:
     )
 
 
-def read_shared_memory(root: Path = Path("/")) -> SharedMemory | None:
-    """How full /dev/shm is now; ``None`` where there is none."""
+def read_shared_memory(root: Path = Path("/"), pid: int | None = None) -> SharedMemory | None:
+    """How full /dev/shm is now; ``None`` where there is none.
+
+    Args:
+        root: Where ``/dev`` and ``/proc`` are found.
+        pid: As this process sees it, which may be in a container; as this one does for ``None``.
+    """
     statvfs = getattr(os, "statvfs", None)
-    folder = root / "dev/shm"
-    if statvfs is None or not folder.is_dir():
-        return None
+    folder = (root if pid is None else root / "proc" / str(pid) / "root") / "dev/shm"
     try:
+        if statvfs is None or not folder.is_dir():
+            return None
         space = statvfs(folder)
     except OSError:
         return None

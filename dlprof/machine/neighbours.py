@@ -172,7 +172,7 @@ def between(
         return Neighbours(watched_s=0.0, unavailable=dict.fromkeys(_FIELDS, "no time passed"))
     busy, idle, stolen = _machine_cores(first.cpus, last.cpus, window_ns)
     used = _cores_by_user(first, last, window_ns, busy)
-    name = user_name or _user_name
+    name = user_name or name_of_user
     users = [
         UserCpu(user=name(user), cpu_cores=cores, processes=processes)
         for user, (cores, processes) in used.items()
@@ -305,7 +305,8 @@ def _read_pressure(name: str, root: Path) -> int | None:
     return parse_pressure(read_text(root / "proc/pressure" / name) or "")
 
 
-def _user_name(number: int) -> str:
+def name_of_user(number: int) -> str:
+    """A user's name, or the number where it has none here."""
     try:
         return str(importlib.import_module("pwd").getpwuid(number).pw_name)
     except (ImportError, KeyError):

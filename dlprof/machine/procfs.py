@@ -53,12 +53,18 @@ class ProcessStat:
         cpu_ticks: User and system time of all its threads, ended ones too.
         reaped_ticks: The same of its ended children that it has waited for, and of theirs.
         start_ticks: When it started; with the id, this names a process for good.
+        name: Of its main thread, 15 characters at most.
+        state: One letter: ``R`` runs or is runnable, ``D`` waits for a disk, ``Z`` has ended.
+        threads: Alive now.
     """
 
     parent: int
     cpu_ticks: int
     reaped_ticks: int
     start_ticks: int
+    name: str = ""
+    state: str = ""
+    threads: int = 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,10 +87,16 @@ class IoCounters:
     Attributes:
         read_chars: Bytes asked for by ``read`` and its kin; pipes and sockets count too.
         read_bytes: Bytes fetched from storage.
+        written_chars: Bytes given to ``write`` and its kin.
+        reads: Calls of ``read`` and its kin.
+        writes: Calls of ``write`` and its kin.
     """
 
     read_chars: int
     read_bytes: int
+    written_chars: int = 0
+    reads: int = 0
+    writes: int = 0
 
 
 def parse_int(word: str) -> int | None:
@@ -182,7 +194,8 @@ def parse_process_stat(text: str) -> ProcessStat | None:
     The second field is the program's name in parentheses and may hold spaces and parentheses of
     its own, so that columns are counted from the last ``)``.
     """
-    columns = text.rpartition(")")[2].split()
+    head, _, rest = text.rpartition(")")
+    columns = rest.split()
     values = _parse_ints(columns[1:20])
     if values is None or len(values) < 19:
         return None
@@ -193,6 +206,9 @@ def parse_process_stat(text: str) -> ProcessStat | None:
         # The kernel shows these two as signed; a process can't have used less than nothing.
         reaped_ticks=max(0, reaped_user) + max(0, reaped_system),
         start_ticks=values[18],
+        name=head.partition("(")[2],
+        state=columns[0],
+        threads=values[16],
     )
 
 
@@ -214,7 +230,17 @@ def parse_io(text: str) -> IoCounters | None:
     chars, fetched = parse_int(fields.get("rchar", "")), parse_int(fields.get("read_bytes", ""))
     if chars is None or fetched is None:
         return None
-    return IoCounters(read_chars=chars, read_bytes=fetched)
+    written, reads, writes = (parse_int(fields.get(name, "")) or 0 for name in _IO_CALLS)
+    return IoCounters(
+        read_chars=chars,
+        read_bytes=fetched,
+        written_chars=written,
+        reads=reads,
+        writes=writes,
+    )
+
+
+_IO_CALLS = ("wchar", "syscr", "syscw")
 
 
 def parse_pss(text: str) -> int | None:

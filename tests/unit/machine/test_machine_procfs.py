@@ -104,7 +104,15 @@ def test_per_cpu_ticks_leave_out_guests_and_the_total() -> None:
 def test_a_programs_name_may_look_like_anything() -> None:
     rest = "S 41 5 5 0 -1 4194304 1 2 3 4 150 50 30 20 20 0 1 0 98765 1 1"
     stat = procfs.parse_process_stat(f"77 (a) R 1 (b) c) {rest}\n")
-    assert stat == procfs.ProcessStat(parent=41, cpu_ticks=200, reaped_ticks=50, start_ticks=98765)
+    assert stat == procfs.ProcessStat(
+        parent=41,
+        cpu_ticks=200,
+        reaped_ticks=50,
+        start_ticks=98765,
+        name="a) R 1 (b) c",
+        state="S",
+        threads=1,
+    )
 
 
 @pytest.mark.parametrize("text", ["", "77", "77 (x) S 1 2", "77 (x) S" + " x" * 30])
@@ -119,8 +127,10 @@ def test_memory_is_in_bytes() -> None:
 
 def test_small_texts() -> None:
     assert procfs.parse_io("rchar: 10\nwchar: 1\nread_bytes: 4\n") == procfs.IoCounters(
-        read_chars=10, read_bytes=4
+        read_chars=10, read_bytes=4, written_chars=1
     )
+    counted = procfs.parse_io("rchar: 1\nsyscr: 2\nsyscw: 3\nread_bytes: 4\n")
+    assert counted == procfs.IoCounters(read_chars=1, read_bytes=4, reads=2, writes=3)
     assert procfs.parse_io("rchar: 10\n") is None
     assert procfs.parse_pss("0-1 ---p 0 [rollup]\nRss: 9 kB\nPss: 7 kB\nPss_Anon: 1 kB\n") == 7168
     assert procfs.parse_statm("900 500 200 1 0 300 0\n") == (500, 200)

@@ -1,0 +1,702 @@
+"""What looks at a training mean: its figures for the rules of ``advise/findings``. Pure.
+
+From outside a batch is not followed, but its costs are known all the same: how many were sent to
+the workers, what CPU time, run-queue delay and blocked time their main threads took, and for how
+much of its time the main process waited for the next one. These make an ``Explanation``, which the
+rules read as they read a traced trial's. What only looks show (a lock, order, bursts, restarts) is
+added.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from dlprof.advise.findings import Evidence, Experiment, Foresight, Observation, diagnose
+from dlprof.advise.thresholds import ENOUGH_BATCHES, FEW_TENSORS, OTHERS
+from dlprof.advise.wording import percent
+from dlprof.attach.watching import Look, Seen
+from dlprof.model import fit
+from dlprof.records import (
+    BatchCosts,
+    Confidence,
+    Config,
+    Diagnosis,
+    Estimate,
+    Explanation,
+    Failure,
+    Finding,
+    FindingCode,
+    Fix,
+    Machine,
+    Stage,
+    Target,
+    Trial,
+    Usage,
+    WorkerCosts,
+)
+from dlprof.records.record import record
+
+_ID = "attached"
+_BLOCKED: Final = ("sleep", "disk", "network", "lock", "threads", "handover", "child", "other")
+_FEW_LOOKS = 50
+_FEWEST_BATCHES = 5
+
+_BATCH_READS, _TENSOR_READS = 2, 6
+"""Reads by which main takes a batch's message, and the descriptor of one of its tensors."""
+
+_RECEIVE_S, _TENSOR_S = 0.00015, 0.00015
+"""What receiving takes for a batch, and for each of its tensors (FIELD section 1: 0.30 ms for one,
+14.6 for a hundred)."""
+
+_WAITS, _BURSTS, _IDLE = 0.15, 0.1, 0.25
+"""Share of looks in which main waits, by order or a lock and by bursts, and of workers that idle,
+from which they count."""
+
+_OBJECT_BYTE_S, _COLLECTED = 2e-9, 10.0
+"""CPU for pickling a byte from which it is Python objects rather than an array's buffer, and how
+much longer making such objects again takes: in a process with torch the garbage collector runs
+beside it. Measured: 1.3 and 12 ms for 246 KB, 0.12 and 2.1 ms for 48 KB."""
+
+_HELD, _MOSTLY = 0.4, 0.5
+"""Finished batches that main keeps while it waits for an earlier one, from which order counts."""
+
+_LOCKED = 0.3
+"""Share of the workers' time in locks that processes share, from which these are the cause."""
+
+_TURNS, _TURNING = 1, 0.3
+"""Times that the workers were started within the window, and share of the looks that found fewer
+workers than there are at most, from which starting them is the cause."""
+
+_BEFORE = ("memory.", "cpu.affinity", "cpu.quota", "cpu.threads", "cpu.oversubscribed")
+"""Causes that come before what looks show: these end the training, or hold all of it back."""
+
+_UNSEEN: Final = frozenset({"collate", "data.duplicated", "data.truncated", "workers.unfed"})
+"""Causes that no look can show."""
+
+_ALWAYS = 0.98
+_HANGS = (
+    "The loader hangs: the training waits, workers have nothing to do, and no batch is on its way. "
+    "A worker could not send one: its batch can't be pickled, or shared memory is full. Its own "
+    "output says which."
+)
+
+_ALONE = "No worker loads data: what the main process does by itself can't be seen from outside."
+_ALONE_BUSY, _SEVERAL = 0.5, 0.5
+"""Share of the looks in which a main process without workers runs or reads, from which workers may
+pay; and CPU of its other threads over that of the main one, from which it computes in several."""
+
+_BEHIND = "Other processes took the cores: it is what is left once their delays are taken away."
+
+_LEAST_GROWN, _FILLED_UP = 48 << 20, 112 << 20
+"""Steady growth of each worker that counts: once memory has had the batches to fill up, and before
+that (both as in ``advise/findings/memory.py``)."""
+
+_FULL = 0.9
+_LONGEST_MESSAGE = 16384
+_BLIND: Final[Mapping[FindingCode, str]] = {
+    "fetch.cpu": "__getitem__ and collate_fn look alike",
+    "fetch.io": "what workers wait for in __getitem__ has no name",
+    "main.receive": "what receiving takes is estimated",
+    "main.sampler": "a step that computes and a sampler look nearly alike",
+}
+"""What can't be seen of a cause from outside."""
+
+
+@record(frozen=True, slots=True, kw_only=True)
+class Attached:
+    """What a training that was watched from outside waits for.
+
+    Attributes:
+        seen: What was seen.
+        config: Settings as far as they show from outside.
+        diagnosis: The cause, and the fix.
+        confidence: How sure the first finding is.
+        confidence_reason: Why no surer; what can't be seen.
+        wait_fraction: Share of time that the main process waited for data; ``None`` without
+            workers, where loading and computing look alike.
+        batches_per_s: Batches that it took; ``None`` likewise.
+        worker_busy_fraction: Share of time that workers made batches; ``None`` without workers.
+        finished_batches: Finished batches that waited, mean; ``None`` where that can't be seen.
+        usage: What the training and others used of the machine.
+    """
+
+    seen: Seen
+    config: Config
+    diagnosis: Diagnosis
+    confidence: Confidence
+    confidence_reason: str
+    wait_fraction: Estimate | None = None
+    batches_per_s: float | None = None
+    worker_busy_fraction: float | None = None
+    finished_batches: float | None = None
+    usage: Usage = dataclasses.field(default_factory=Usage)
+
+    @property
+    def finding(self) -> Finding | None:
+        """The cause to bet on."""
+        return next(iter(self.diagnosis.findings), None)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Shares:
+    """How main's time goes, as shares of the looks.
+
+    Attributes:
+        wait: It waits for the next batch.
+        handover: It takes tensors from workers, and waits for these.
+        inside: It computes inside ``next()``, while finished batches are there.
+        idle: Workers that wait for indices, share of all.
+        idle_meanwhile: The same while main waits.
+        held: Finished batches that main keeps back while it waits, mean.
+        depth: Batches in flight at most for each worker; ``None`` where that can't be seen.
+        finished: Finished batches that nobody has taken yet, mean; ``None`` likewise.
+    """
+
+    wait: float
+    handover: float
+    inside: float
+    idle: float
+    idle_meanwhile: float
+    held: float
+    depth: int | None
+    finished: float | None
+
+
+def diagnose_training(seen: Seen, machine: Machine, usage: Usage, target: str = "") -> Attached:
+    """Why a training waits, from what was seen of it.
+
+    Args:
+        seen: While it was watched.
+        machine: What it may use.
+        usage: What it and others used meanwhile.
+        target: What it runs; the training's own words for none.
+    """
+    # What it holds there itself is no less room for it.
+    machine = dataclasses.replace(machine, shm_available_bytes=machine.shm_bytes)
+    workers = _workers(seen)
+    shares = _shares(seen)
+    config = Config(
+        num_workers=workers,
+        prefetch_factor=(shares.depth or 2) if workers else None,
+        pin_memory=seen.pins,
+        start_method=seen.start_method if workers and seen.start_method != "fork" else None,
+    )
+    about = Target(
+        spec=target or seen.training.script,
+        kind="map",
+        dataset="",
+        batch_tensors=_tensors(seen) if workers else None,
+    )
+    if seen.ended or not workers:
+        found = _without(seen, config, machine, usage, about)
+    else:
+        found = _diagnosed(seen, shares, config, machine, usage, about)
+    messages = seen.main.messages
+    waits = _explanation(seen, shares, config).wait_fraction if seen.workers else None
+    sure, why = _certainty(found, seen, usage, machine)
+    return Attached(
+        seen=seen,
+        config=config,
+        diagnosis=found,
+        confidence=sure,
+        confidence_reason=why,
+        wait_fraction=None if waits is None else _share_estimate(waits, len(seen.looks)),
+        batches_per_s=messages / seen.window_s if workers else None,
+        worker_busy_fraction=1 - shares.idle if workers and seen.looks else None,
+        finished_batches=shares.finished,
+        usage=usage,
+    )
+
+
+def _workers(seen: Seen) -> int:
+    """Workers of the loader: those that have nothing left to do are among them."""
+    most = max((look.alive for look in seen.looks), default=0) - seen.other_workers
+    ended = seen.training.ended_workers if not seen.started_workers else 0
+    return max(len(seen.workers), most, 0) + (ended if seen.workers else 0)
+
+
+def _share_estimate(share: float, looks: int) -> Estimate:
+    """Wilson's interval of a share of looks."""
+    square = 1.96**2 / max(1, looks)
+    middle = (share + square / 2) / (1 + square)
+    half = math.sqrt(square * (share * (1 - share) + square / 4)) / (1 + square)
+    return Estimate(value=share, low=max(0.0, middle - half), high=min(1.0, middle + half))
+
+
+def _shares(seen: Seen) -> _Shares:
+    looks, count = seen.looks, max(1, len(seen.looks))
+    waiting = [look for look in looks if _waits(look, pins=seen.pins)]
+    flights = _in_flight(seen)
+    depth = _depth(flights, len(seen.workers))
+    capacity = None if depth is None else depth * len(seen.workers)
+    held = inside = 0.0
+    if capacity is not None:
+        missing = [capacity - flight for look, flight in flights if _waits(look, pins=seen.pins)]
+        held = max(0.0, statistics.fmean(missing)) if missing else 0.0
+        taken = sum(
+            look.main == "running" and round(capacity - flight) >= 1 and look.finished_bytes != 0
+            for look, flight in flights
+        )
+        inside = taken / count if held < _HELD else 0.0
+    size = _message_bytes(seen)
+    unread = [look.finished_bytes for look in looks if look.finished_bytes is not None]
+    small = size is not None and size <= _LONGEST_MESSAGE
+    return _Shares(
+        wait=len(waiting) / count,
+        handover=sum(look.main == "handover" for look in looks) / count,
+        inside=inside,
+        idle=_mean_idle(looks),
+        idle_meanwhile=_mean_idle(waiting),
+        held=held,
+        depth=depth,
+        finished=statistics.fmean(unread) / size if unread and size and small else None,
+    )
+
+
+def _waits(look: Look, *, pins: bool) -> bool:
+    """Whether main waits for a batch: by a pin thread it waits for that one, as for any other."""
+    if look.main == "queue":
+        return True
+    return pins and look.main == "threads" and look.alive > look.idle
+
+
+def _mean_idle(looks: Sequence[Look]) -> float:
+    shares = [look.idle / look.alive for look in looks if look.alive]
+    return statistics.fmean(shares) if shares else 0.0
+
+
+def _message_bytes(seen: Seen) -> float | None:
+    """Mean bytes of a finished batch's message; ``None`` where none was seen."""
+    messages = sum(each.messages for each in seen.workers)
+    return sum(each.message_bytes for each in seen.workers) / messages if messages else None
+
+
+def _in_flight(seen: Seen) -> list[tuple[Look, float]]:
+    """Batches that were sent out and not taken in yet, look by look, where that can be seen."""
+    size, sent = _message_bytes(seen), seen.main.messages
+    if not size or size > _LONGEST_MESSAGE or not sent or seen.other_workers:
+        return []
+    indices = seen.main.message_bytes / sent
+    return [
+        (look, look.finished_bytes / size + look.sent_bytes / indices + look.alive - look.idle)
+        for look in seen.looks
+        if look.finished_bytes is not None
+    ]
+
+
+def _depth(flights: Sequence[tuple[Look, float]], workers: int) -> int | None:
+    """``prefetch_factor``: so many batches are in flight at most, for each worker."""
+    if len(flights) < _FEW_LOOKS or not workers:
+        return None
+    ordered = sorted(flight for _, flight in flights)
+    most = ordered[int(0.97 * (len(ordered) - 1))]
+    depth = math.ceil(round(most) / workers - 0.01)
+    # Of one worker's two batches one is all that shows where main is always busy inside next().
+    return max(depth, 2 if workers == 1 else 1)
+
+
+def _tensors(seen: Seen) -> int | None:
+    """Tensors of a batch, by what main reads for each; ``None`` where that can't be seen."""
+    batches = seen.main.messages
+    if not batches:
+        return None
+    return max(0, round((seen.main.reads / batches - _BATCH_READS) / _TENSOR_READS)) or None
+
+
+def _diagnosed(
+    seen: Seen, shares: _Shares, config: Config, machine: Machine, usage: Usage, target: Target
+) -> Diagnosis:
+    """What the rules find, and what the looks show by themselves, the cause to bet on first."""
+    if _hangs(seen, shares):
+        return _broken(seen, config, machine, usage, target, _HANGS)
+    told = _explanation(seen, shares, config)
+    evidence = _evidence(seen, told, machine, usage, target)
+    found = diagnose(evidence)
+    direct = list(_direct(seen, shares, config, told))
+    hidden: set[FindingCode] = {each.code for each in direct}
+    if any(each.code == "cpu.neighbours" for each in found.findings):
+        # Workers without a core answer late when main takes a tensor from them.
+        hidden |= {"main.receive"} if (_tensors(seen) or 1) <= FEW_TENSORS else set()
+    rest = [each for each in found.findings if each.code not in hidden | _UNSEEN]
+    if [each.code for each in (*direct, *rest)] == ["cpu.neighbours"]:
+        rest += _behind_crowd(seen, shares, config, machine, target)
+    restarts = any(each.code == "startup" for each in direct)
+    before = _BEFORE[:3] if restarts else _BEFORE  # of workers that just start little is known
+    broken = [each for each in rest if each.code.startswith(before)]
+    first = [*broken, *direct]
+    crowd = [each for each in rest if each.code == "cpu.neighbours"]
+    if direct and crowd and crowd[0].cost > max(each.cost for each in direct):
+        first = [*broken, *crowd, *direct]
+    findings = (*first, *(each for each in rest if each not in first))
+    return dataclasses.replace(found, findings=findings, trials=())
+
+
+def _hangs(seen: Seen, shares: _Shares) -> bool:
+    """Whether main waits, no worker has anything to do, and nothing is on its way."""
+    stuck = shares.wait >= _ALWAYS and shares.idle >= _ALWAYS and not seen.main.messages
+    return stuck and len(seen.looks) >= _FEW_LOOKS
+
+
+def _behind_crowd(
+    seen: Seen, shares: _Shares, config: Config, machine: Machine, target: Target
+) -> list[Finding]:
+    """What would be the cause if no other process took the cores: their delays are left out."""
+    told = _explanation(seen, shares, config, crowded=False)
+    found = diagnose(_evidence(seen, told, machine, Usage(), target)).findings
+    shown = [each for each in found if each.code not in {"consumer", *_UNSEEN}]
+    return [dataclasses.replace(each, doubtful=_BEHIND, predicted_gain=None) for each in shown[:1]]
+
+
+def _evidence(
+    seen: Seen, told: Explanation, machine: Machine, usage: Usage, target: Target
+) -> Evidence:
+    """The training as a trial that was not touched, and as one that was traced."""
+    config = told.config
+    plain = _plain(seen, config, machine, usage, told)
+    seen_as = Experiment(name="the training", role="present", config=config)
+    followed = dataclasses.replace(seen_as, explain=True)
+    trial = dataclasses.replace(plain, id=f"{_ID} (looks)", purpose="explain")
+    evidence = Evidence(
+        machine=machine,
+        target=target,
+        config=config,
+        observations=(
+            Observation(experiment=seen_as, trial=plain),
+            Observation(experiment=followed, trial=trial, explanation=told),
+        ),
+        has_step=True,
+    )
+    calibration, step = fit([told], [plain, trial]), told.stage("step")
+    if step is None or calibration.in_workers is None:
+        return evidence
+    return dataclasses.replace(evidence, predict=Foresight.at_step(calibration, step))
+
+
+def _plain(seen: Seen, config: Config, machine: Machine, usage: Usage, told: Explanation) -> Trial:
+    """The training as a trial that was not touched."""
+    starved = sum(told.costs.run_queue_s) > 0.05 * sum((*told.costs.cpu_s, *told.costs.io_s))
+    others = (usage.other_cpu_cores or 0.0) > OTHERS * machine.usable_cores
+    rate = seen.main.messages / seen.window_s
+    return Trial(
+        id=_ID,
+        config=config,
+        repetition=0,
+        outcome="completed",
+        batches_per_s=Estimate(value=rate) if rate else None,
+        wait_fraction=told.wait_fraction,
+        usage=usage,
+        noisy=others and starved,
+        measured_s=seen.window_s,
+        window_batches=seen.main.messages,
+        batch_bytes=_batch_bytes(seen),
+    )
+
+
+def _batch_bytes(seen: Seen) -> float | None:
+    """Shared memory that a batch takes, by the tensors that were seen there."""
+    size = seen.shared_tensor_bytes
+    return None if size is None else size * (_tensors(seen) or 1)
+
+
+def _explanation(
+    seen: Seen, shares: _Shares, config: Config, *, crowded: bool = True
+) -> Explanation:
+    """What each batch cost, on average over the window; ``crowded``: run-queue delays too."""
+    batches = max(1, seen.main.messages)
+    period_s = seen.window_s / batches
+    cpu_s = sum(each.run_s for each in seen.workers) / batches
+    queue_s = sum(each.queued_s for each in seen.workers) / batches if crowded else 0.0
+    io_s = sum(each.share(*_BLOCKED) for each in seen.workers) * period_s
+    put_s = sum(each.others_cpu_s for each in seen.workers) / batches
+    main_s, main_queue_s = seen.main.run_s / batches, seen.main.queued_s / batches
+    inside_s = shares.inside * period_s
+    computed = main_s / max(1e-12, main_s + main_queue_s)
+    receive_s = min(main_s, _receive_s(seen), inside_s * computed if inside_s else main_s)
+    dispatch_s = max(0.0, inside_s * computed - receive_s)
+    handover_s = shares.handover * period_s
+    wait_s = min(period_s, (shares.wait + shares.handover) * period_s + receive_s + dispatch_s)
+    step_cpu_s = max(0.0, main_s - receive_s - dispatch_s)
+    rows = min(batches, 1000)
+    making_s = cpu_s + queue_s + io_s
+
+    def stage(name: str, mean_s: float, cpu: float, queue: float, io: float) -> Stage:
+        return Stage(
+            name=name,  # type: ignore[arg-type]
+            mean_s=mean_s,
+            median_s=mean_s,
+            p95_s=mean_s,
+            max_s=mean_s,
+            cpu_s=cpu,
+            run_queue_s=queue,
+            io_s=io,
+        )
+
+    step_s = period_s - wait_s
+    stages = (
+        stage("dispatch", dispatch_s, dispatch_s, 0.0, 0.0),
+        stage("fetch", making_s, cpu_s, queue_s, io_s),
+        stage("rebuild", receive_s + handover_s, receive_s, 0.0, handover_s),
+        stage("wait", wait_s, receive_s + dispatch_s, 0.0, 0.0),
+        stage("step", step_s, min(step_s, step_cpu_s), 0.0, max(0.0, step_s - step_cpu_s)),
+    )
+    whole = max(1, sum(each.messages for each in seen.workers))
+    grown = [each.grown_bytes for each in seen.workers]
+    filled = whole >= ENOUGH_BATCHES * max(1, len(seen.workers))
+    least = _LEAST_GROWN if filled else _FILLED_UP
+    growth = sum(grown) / whole if grown and min(grown) >= least else None
+    return Explanation(
+        trial_id=f"{_ID} (looks)",
+        config=config,
+        window_s=seen.window_s,
+        batches=batches,
+        stages=stages,
+        workers=tuple(
+            WorkerCosts(
+                worker=number,
+                batches=each.messages,
+                busy_fraction=1 - each.share("queue"),
+                cpu_cores=(each.run_s + each.others_cpu_s) / seen.window_s,
+                threads=each.threads,
+                affinity_cpus=each.cpus,
+                pss_growth_bytes_per_batch=growth,
+            )
+            for number, each in enumerate(seen.workers)
+        ),
+        costs=BatchCosts(
+            cpu_s=(cpu_s,) * rows,
+            io_s=(io_s,) * rows,
+            run_queue_s=(queue_s,) * rows,
+            put_cpu_s=(put_s,) * rows,
+            between_cpu_s=(0.0,) * rows,
+            receive_cpu_s=(receive_s,) * rows,
+            receive_io_s=(handover_s,) * rows,
+            main_cpu_s=(dispatch_s,) * rows,
+        ),
+        wait_fraction=wait_s / period_s,
+    )
+
+
+def _receive_s(seen: Seen) -> float:
+    """CPU that main takes to receive a batch, estimated.
+
+    By its tensors, or, where it is large, by what pickling it takes.
+    """
+    by_tensors = _RECEIVE_S + _TENSOR_S * (_tensors(seen) or 0)
+    if (_message_bytes(seen) or 0.0) <= _LONGEST_MESSAGE:
+        return by_tensors
+    pickled_s = sum(each.feeding_cpu_s for each in seen.workers)
+    each_byte_s = pickled_s / max(1, sum(each.message_bytes for each in seen.workers))
+    times = _COLLECTED if each_byte_s >= _OBJECT_BYTE_S else 1.0
+    return max(by_tensors, times * pickled_s / max(1, seen.main.messages))
+
+
+def _direct(seen: Seen, shares: _Shares, config: Config, told: Explanation) -> Iterator[Finding]:
+    """Causes that the looks show by themselves, where no batch's own time has to be known."""
+    making = statistics.fmean(each.share("lock") for each in seen.workers) if seen.workers else 0.0
+    turning = _turning(seen)
+    if seen.started_workers >= _TURNS * max(1, len(seen.workers)) and turning >= _TURNING:
+        yield _finding(
+            "startup",
+            "Starting workers costs more than it saves",
+            f"{seen.started_workers} workers were started within {seen.window_s:.0f} s, and "
+            f"{percent(turning)} of the time not all of them ran: epochs are short.",
+            turning,
+            {"started_workers": seen.started_workers, "starting_fraction": turning},
+            Fix(
+                text="Set persistent_workers=True: workers then start once, not at every epoch.",
+                dataloader_kwargs={"persistent_workers": True},
+            ),
+        )
+    elif making >= _LOCKED and shares.wait >= _WAITS:
+        yield _finding(
+            "lock",
+            "Workers wait for each other",
+            f"Workers spend {percent(making)} of their time in a lock that processes share.",
+            making,
+            {"locked_fraction": making, "worker_busy_fraction": 1 - shares.idle},
+            Fix(
+                text="Give each worker its own file handle, connection or cache in "
+                "worker_init_fn, and hold no lock around slow work; until then num_workers=1 is "
+                "as fast."
+            ),
+        )
+    elif _is_ordered(seen, shares, told):
+        yield _finding(
+            "order.blocking",
+            "Slow samples hold back finished batches",
+            f"While the training waits, {percent(shares.idle_meanwhile)} of the workers have "
+            f"nothing to do and {shares.held:.1f} finished batches wait for an earlier one.",
+            shares.wait * shares.idle_meanwhile,
+            {"idle_while_waiting_fraction": shares.idle_meanwhile, "held_batches": shares.held},
+            Fix(
+                text="Set in_order=False: batches then come as soon as they are ready, and their "
+                "order differs between runs.",
+                dataloader_kwargs={"in_order": False},
+            ),
+        )
+    elif _comes_in_bursts(shares, told):
+        deep = max(8, 4 * (config.prefetch_factor or 2))
+        yield _finding(
+            "prefetch.shallow",
+            "Bursts empty the queue",
+            f"Workers are busy only {percent(1 - shares.idle)} of the time, and yet the training "
+            f"waits {percent(shares.wait)}: too few batches are prefetched to bridge slow moments.",
+            shares.wait * shares.idle,
+            {"worker_busy_fraction": 1 - shares.idle, "wait_fraction": shares.wait},
+            Fix(
+                text=f"Set prefetch_factor={min(16, deep)}.",
+                dataloader_kwargs={"prefetch_factor": min(16, deep)},
+            ),
+        )
+
+
+def _finding(
+    code: FindingCode,
+    title: str,
+    explanation: str,
+    cost: float,
+    evidence: Mapping[str, float | int],
+    fix: Fix,
+) -> Finding:
+    return Finding(
+        code=code,
+        severity="medium",  # that its fix brings as much is not certain
+        title=title,
+        explanation=explanation,
+        evidence=evidence,
+        fix=fix,
+        cost=min(1.0, cost),
+    )
+
+
+def _turning(seen: Seen) -> float:
+    """Share of the looks with fewer workers than there are at most."""
+    most = max((look.alive for look in seen.looks), default=0)
+    return sum(look.alive < most for look in seen.looks) / max(1, len(seen.looks))
+
+
+def _is_ordered(seen: Seen, shares: _Shares, told: Explanation) -> bool:
+    """Whether workers idle while the training waits, as finished batches wait for their turn.
+
+    Where workers wait for a core most of the time, it is others who make some batches slow.
+    """
+    several = len(seen.workers) > 1 and all(each.messages for each in seen.workers)
+    return (
+        several
+        and _starved(told) < _MOSTLY
+        and shares.wait >= _WAITS
+        and shares.idle_meanwhile >= _IDLE
+        and (shares.held >= _HELD or shares.depth is None)
+    )
+
+
+def _comes_in_bursts(shares: _Shares, told: Explanation) -> bool:
+    """Whether workers idle while the training computes, and are all busy while it waits."""
+    costs = told.costs
+    main_s = costs.receive_cpu_s[0] + costs.receive_io_s[0] + costs.main_cpu_s[0]
+    period_s = told.window_s / told.batches
+    return (
+        shares.wait >= _BURSTS
+        and shares.idle >= _IDLE
+        and shares.idle_meanwhile < shares.idle
+        and _starved(told) < _IDLE
+        and main_s < _IDLE * period_s
+    )
+
+
+def _starved(told: Explanation) -> float:
+    """Run-queue delay of workers over what making a batch takes them."""
+    costs = told.costs
+    whole_s = costs.cpu_s[0] + costs.io_s[0] + costs.run_queue_s[0]
+    return costs.run_queue_s[0] / whole_s if whole_s > 0 else 0.0
+
+
+def _without(
+    seen: Seen, config: Config, machine: Machine, usage: Usage, target: Target
+) -> Diagnosis:
+    """Of a training that has ended, or that has no workers: what shows all the same."""
+    if seen.ended:
+        note = f"The training ended after {seen.window_s:.1f} s of watching."
+        return _broken(seen, config, machine, usage, target, note)
+    main, notes = seen.main, (_ALONE,)
+    busy, blocked = main.share("running"), main.share("disk", "network")
+    if machine.gpus or max(busy, blocked) < _ALONE_BUSY:
+        return Diagnosis(config=config, notes=notes)
+    count = max(1, math.floor(machine.usable_cores))
+    doing = "runs" if busy >= blocked else "is blocked on files or network"
+    doubt = "How much of that is loading can't be seen from outside."
+    if main.others_cpu_s >= _SEVERAL * main.run_s:
+        doubt += " The step, or the transforms, compute in several threads."
+    finding = Finding(
+        code="too_few_workers",
+        severity="low",
+        title="More workers would pay",
+        explanation=f"No worker loads data, and the main thread {doing} "
+        f"{percent(max(busy, blocked))} of the time: whatever part of that is loading could go on "
+        "beside the step.",
+        evidence={"num_workers": 0, "running_fraction": busy, "blocked_fraction": blocked},
+        fix=Fix(text=f"Set num_workers={count}.", dataloader_kwargs={"num_workers": count}),
+        cost=max(busy, blocked),
+        doubtful=doubt,
+    )
+    return Diagnosis(config=config, findings=(finding,), notes=notes)
+
+
+def _broken(
+    seen: Seen, config: Config, machine: Machine, usage: Usage, target: Target, note: str
+) -> Diagnosis:
+    """What may have ended it, or made it hang."""
+    failure, used = None, seen.shm_used_fraction or 0.0
+    free = math.inf if machine.shm_bytes is None else (1 - used) * machine.shm_bytes
+    if seen.oom_kills:
+        message = "The kernel killed a process of it for memory."
+        failure = Failure(kind="out_of_memory", message=message, hint="")
+    elif used >= _FULL or free < (seen.shared_tensor_bytes or 0.0):
+        message = f"Shared memory was {percent(used)} full."
+        failure = Failure(kind="shared_memory", message=message, hint="")
+    trial = Trial(
+        id=_ID,
+        config=config,
+        repetition=0,
+        outcome="crashed",
+        failure=failure,
+        usage=usage,
+        batch_bytes=_batch_bytes(seen),
+    )
+    experiment = Experiment(name="the training", role="present", config=config)
+    evidence = Evidence(
+        machine=machine,
+        target=target,
+        config=config,
+        observations=(Observation(experiment=experiment, trial=trial),),
+    )
+    found = diagnose(evidence, (note,))
+    ends = tuple(each for each in found.findings if each.code.startswith("memory."))
+    return dataclasses.replace(found, findings=ends, trials=())
+
+
+def _certainty(
+    found: Diagnosis, seen: Seen, usage: Usage, machine: Machine
+) -> tuple[Confidence, str]:
+    """How sure the first finding is, and what keeps it from being surer."""
+    first = next(iter(found.findings), None)
+    looks = f"{len(seen.looks)} looks in {seen.window_s:.0f} s"
+    if _HANGS in found.notes or (seen.ended and seen.oom_kills):
+        return "high", looks
+    if seen.ended:
+        return "low", f"{looks}, until it ended"
+    if seen.workers and seen.main.messages < _FEWEST_BATCHES:
+        return "low", f"{looks} saw {seen.main.messages} batches: watch longer (--seconds 60)"
+    if first is None or len(seen.looks) < _FEW_LOOKS or first.doubtful:
+        reason = first.doubtful.rstrip(".") if first is not None else ""
+        return "low", f"{looks}; {reason}" if reason else looks
+    blind = _BLIND.get(first.code, "")
+    if seen.unreadable:
+        blind = "system calls can't be read here (as root they can)"
+    if (usage.other_cpu_cores or 0.0) > OTHERS * machine.usable_cores:
+        blind = "; ".join(filter(None, ["other processes used cores at the same time", blind]))
+    return ("medium", f"{looks}; {blind}") if blind else ("high", looks)

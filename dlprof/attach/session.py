@@ -1,0 +1,200 @@
+"""From a process id to an answer, and from a machine to a list of its trainings."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from dlprof.attach.diagnosis import Attached, diagnose_training
+from dlprof.attach.trainings import (
+    Training,
+    find_trainings,
+    has_torch,
+    read_training,
+    training_of,
+)
+from dlprof.attach.watching import Watcher
+from dlprof.errors import NothingMeasuredError, UsageError
+from dlprof.machine import inspect_machine, usage_between
+from dlprof.machine.portable import has_proc
+from dlprof.records import Machine
+
+_NS = 1_000_000_000
+_LOOKS_SHARE, _REFRESH_SHARE = 0.002, 0.0015
+"""Of one core, that looks at all trainings may take together, and finding and judging them."""
+
+_LONGEST_NS = 30 * _NS
+
+
+def attach(
+    pid: int,
+    seconds: float,
+    *,
+    root: Path = Path("/"),
+    clock: Callable[[], int] = time.monotonic_ns,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Attached:
+    """Watch one training, and say why it waits.
+
+    A training that has no workers yet is waited for as long.
+
+    Args:
+        pid: Of its main process, of a worker, or of what launched it.
+        seconds: How long to watch, from the first worker on.
+        root: Where ``/proc`` is found.
+        clock: Nanoseconds of a clock that never steps.
+        sleep: Waits for so many seconds.
+
+    Raises:
+        UsageError: It can't be looked at.
+        NothingMeasuredError: It ended, or loads no data.
+    """
+    _check_system(root)
+    training = training_of(pid, root)
+    machine = inspect_machine(root, pid=training.pid)
+    watcher = Watcher(training, root=root)
+    ends = clock() + int(seconds * _NS)
+    waiting = not watcher.has_workers
+    try:
+        while clock() < ends and watcher.look():
+            if waiting and watcher.has_workers:  # from here on there is something to see
+                waiting = False
+                watcher.close()
+                watcher = Watcher(read_training(training, root), root=root)
+                ends = clock() + int(seconds * _NS)
+            sleep(watcher.pause_s())
+        return _answer(watcher, machine, root)
+    finally:
+        watcher.close()
+
+
+def _answer(watcher: Watcher, machine: Machine, root: Path) -> Attached:
+    seen = watcher.seen()
+    pid = seen.training.pid
+    first, last = watcher.usage()
+    found = diagnose_training(seen, machine, usage_between(first, last)[0])
+    if seen.ended and not found.diagnosis.findings:
+        raise NothingMeasuredError(
+            f"Process {pid} ended after {seen.window_s:.1f} s, before it was known why it waits",
+            hint="dlprof run looks into a script from its start: "
+            + (seen.training.rerun or "dlprof run SCRIPT"),
+        )
+    if not seen.ended and not seen.workers and not has_torch(seen.training, root):
+        raise NothingMeasuredError(
+            f"Process {pid} has loaded no torch and no data in {seen.window_s:.0f} s",
+            hint="Attach once its training loop runs, or watch longer: --seconds 60. `dlprof top` "
+            "lists the trainings on this machine.",
+        )
+    return found
+
+
+def _check_system(root: Path) -> None:
+    if not has_proc(root):
+        raise UsageError(
+            "Trainings can be watched from outside on Linux only",
+            hint="Run the script under dlprof instead: dlprof run SCRIPT",
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Watched:
+    watcher: Watcher
+    machine: Machine
+
+
+class Board:
+    """All trainings of this machine, watched at once.
+
+    Args:
+        root: Where ``/proc`` is found.
+        clock: Nanoseconds of a clock that never steps.
+        sleep: Waits for so many seconds.
+
+    Raises:
+        UsageError: There is no ``/proc``.
+    """
+
+    def __init__(
+        self,
+        *,
+        root: Path = Path("/"),
+        clock: Callable[[], int] = time.monotonic_ns,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        _check_system(root)
+        self._root, self._clock, self._sleep = root, clock, sleep
+        self._watched: dict[tuple[int, int], _Watched] = {}
+        self._unseen = 0
+        self._pause_ns = 0
+        self._torch: dict[tuple[int, int], bool] = {}
+
+    @property
+    def unseen(self) -> int:
+        """Trainings of other users, which can't be looked at."""
+        return self._unseen
+
+    def watch(self, seconds: float) -> tuple[Attached, ...]:
+        """Watch for a while, and say what is known so far; those that wait longest come first.
+
+        Args:
+            seconds: For how long; longer where there are so many trainings that to find and judge
+                them would cost more than a fraction of a percent of a core.
+        """
+        cost_ns = time.process_time_ns()
+        self._refresh()
+        cost_ns = time.process_time_ns() - cost_ns
+        ends = self._clock() + max(int(seconds * _NS), min(self._pause_ns, _LONGEST_NS))
+        while self._clock() < ends:
+            left_s = (ends - self._clock()) / _NS
+            pauses = [left_s]
+            for key, each in list(self._watched.items()):
+                if not each.watcher.look():
+                    self._forget(key)
+                    continue
+                pauses.append(each.watcher.pause_s(_LOOKS_SHARE / len(self._watched)))
+            self._sleep(max(0.0, min(pauses)))
+        judged_ns = time.process_time_ns()
+        found = [self._so_far(each) for each in self._watched.values()]
+        cost_ns += time.process_time_ns() - judged_ns
+        self._pause_ns = int(cost_ns / _REFRESH_SHARE)
+        return tuple(sorted(found, key=_waits, reverse=True))
+
+    def close(self) -> None:
+        """Let go of all files."""
+        for key in list(self._watched):
+            self._forget(key)
+
+    def _so_far(self, each: _Watched) -> Attached:
+        first, last = each.watcher.usage()
+        return diagnose_training(each.watcher.seen(), each.machine, usage_between(first, last)[0])
+
+    def _refresh(self) -> None:
+        """Take in trainings that came, and let go of those that went."""
+        found = find_trainings(self._root, self._torch)
+        now = {(each.pid, each.start_ticks): each for each in found}
+        for key in self._watched.keys() - now.keys():
+            self._forget(key)
+        self._unseen = 0
+        for new in now.keys() - self._watched.keys():
+            try:
+                training: Training = training_of(now[new].pid, self._root)
+            except UsageError:
+                self._unseen += 1
+                continue
+            key = training.pid, training.start_ticks  # of a worker that had no name yet, its main
+            if key in self._watched:
+                continue
+            self._watched[key] = _Watched(
+                watcher=Watcher(training, root=self._root),
+                machine=inspect_machine(self._root, pid=training.pid),
+            )
+
+    def _forget(self, key: tuple[int, int]) -> None:
+        self._watched.pop(key).watcher.close()
+
+
+def _waits(each: Attached) -> tuple[bool, float]:
+    share = each.wait_fraction
+    return share is not None, 0.0 if share is None else share.value

@@ -1,0 +1,245 @@
+"""Which processes train: the main process of each, and the workers that load its data."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import shlex
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+
+from dlprof.errors import NothingMeasuredError, UsageError
+from dlprof.machine.files import read_text
+from dlprof.machine.neighbours import name_of_user
+from dlprof.machine.procfs import ProcessStat
+from dlprof.machine.tree import scan_processes
+
+WORKER = "pt_data_worker"
+"""What torch calls the main thread of a worker, and with it the process."""
+
+PIN_THREAD = "pt_data_pin"
+
+_FORKSERVER = "multiprocessing.forkserver"
+_TORCH = "libtorch"
+_LOADS_NOTHING = "Give the process that runs the training's loop; `dlprof top` lists those."
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """A process that loads data, or may yet.
+
+    Attributes:
+        pid: Of its main process.
+        start_ticks: When that started.
+        parent: Whose children the workers are: itself, or a fork server of its own.
+        command: Its words.
+        workers: Alive now.
+        ended_workers: That have ended and that nobody has waited for yet.
+    """
+
+    pid: int
+    start_ticks: int
+    parent: int
+    command: tuple[str, ...] = ()
+    workers: tuple[int, ...] = ()
+    ended_workers: int = 0
+
+    @property
+    def script(self) -> str:
+        """What it runs, without the interpreter, its options, and the script's own."""
+        program = self._program()
+        name = " ".join(program[:2] if program[:1] in (["-m"], ["-c"]) else program[:1])
+        return name.split("\n")[0] or " ".join(self.command) or f"process {self.pid}"
+
+    @property
+    def rerun(self) -> str:
+        """The command that looks into it from its start; empty where there is no script to run."""
+        program = self._program()
+        return shlex.join(["dlprof", "run", *program]) if program and program[0] != "-c" else ""
+
+    def _program(self) -> list[str]:
+        """Its words from the script on, or from ``-m`` or ``-c`` on."""
+        words = list(self.command[1:])
+        while words and words[0].startswith("-") and words[0] not in ("-m", "-c"):
+            word = words.pop(0)
+            if word in ("-X", "-W", "--check-hash-based-pycs"):
+                del words[:1]
+        return words
+
+
+def find_trainings(
+    root: Path = Path("/"), known: dict[tuple[int, int], bool] | None = None
+) -> tuple[Training, ...]:
+    """All processes that have workers, or have torch loaded and may load data by themselves.
+
+    Args:
+        root: Where ``/proc`` is found.
+        known: Which have torch loaded, by id and start, as found before; new ones are added.
+    """
+    torch = {} if known is None else known
+    processes = dict(scan_processes(f"{root}/proc"))
+    found = {each.pid: each for each in _with_workers(processes, root)}
+    parents = {each.parent for each in found.values()}
+    for pid, stat in processes.items():
+        python = stat.name.startswith(("python", "pt_main"))
+        if not python or found.keys() & {pid, stat.parent} or pid in parents:
+            continue
+        # What has no torch yet may still import it.
+        key = pid, stat.start_ticks
+        torch[key] = torch.get(key, False) or _has_torch(pid, root)
+        # A forked worker has its training's command, and for a moment its name.
+        if torch[key] and _command(pid, root) != _command(stat.parent, root):
+            found[pid] = _training(pid, processes, root)
+    return tuple(sorted(found.values(), key=lambda each: each.pid))
+
+
+def training_of(pid: int, root: Path = Path("/")) -> Training:
+    """The training that a process is, or a worker of.
+
+    Args:
+        pid: Its main process, one of its workers, or what launched it.
+        root: Where ``/proc`` is found.
+
+    Raises:
+        UsageError: There is no such process, it is another user's, or it is none that trains.
+    """
+    processes = dict(scan_processes(f"{root}/proc"))
+    stat = processes.get(pid)
+    if stat is None:
+        raise UsageError(
+            f"There is no process {pid}", hint="`dlprof top` lists the trainings on this machine."
+        )
+    if stat.state in ("Z", "X"):
+        raise UsageError(
+            f"Process {pid} has ended, and its parent has not noticed yet", hint=_LOADS_NOTHING
+        )
+    if stat.name == WORKER and stat.parent in processes:
+        pid = _main_of(stat.parent, root, processes)
+    _check_access(pid, root)
+    launched = _below(pid, processes)
+    own = [each for each in _with_workers(processes, root) if each.pid == pid]
+    inner = [each for each in _with_workers(processes, root) if each.pid in launched]
+    inner.sort(key=lambda each: each.pid)
+    if not own and len(inner) > 1:
+        listed = ", ".join(str(each.pid) for each in inner)
+        raise UsageError(
+            f"Process {pid} has started {len(inner)} trainings: {listed}",
+            hint=f"Give one of them: dlprof attach {inner[0].pid}",
+        )
+    if own or inner:
+        return (own or inner)[0]
+    if not _is_python(pid, root):
+        raise UsageError(
+            f"Process {pid} ({processes[pid].name}) runs no Python", hint=_LOADS_NOTHING
+        )
+    return _training(pid, processes, root)
+
+
+def read_training(known: Training, root: Path = Path("/")) -> Training:
+    """A training as it is now.
+
+    Raises:
+        NothingMeasuredError: It has ended.
+    """
+    processes = dict(scan_processes(f"{root}/proc"))
+    stat = processes.get(known.pid)
+    if stat is None or stat.start_ticks != known.start_ticks or stat.state in ("Z", "X"):
+        raise NothingMeasuredError(f"Process {known.pid} has ended")
+    return _training(known.pid, processes, root)
+
+
+def has_torch(training: Training, root: Path = Path("/")) -> bool:
+    """Whether torch is loaded into its main process."""
+    return _has_torch(training.pid, root)
+
+
+def _with_workers(processes: Mapping[int, ProcessStat], root: Path) -> list[Training]:
+    parents = dict.fromkeys(s.parent for s in processes.values() if s.name == WORKER)
+    mains = dict.fromkeys(
+        _main_of(parent, root, processes) for parent in parents if parent in processes
+    )
+    # A worker's own loader is no training.
+    return [
+        _training(pid, processes, root)
+        for pid in mains
+        if pid in processes and processes[pid].name != WORKER
+    ]
+
+
+def _training(pid: int, processes: Mapping[int, ProcessStat], root: Path) -> Training:
+    children: dict[int, list[int]] = defaultdict(list)
+    for child, stat in processes.items():
+        children[stat.parent].append(child)
+    parent = pid
+    servers = [each for each in children[pid] if _FORKSERVER in " ".join(_command(each, root))]
+    for each in servers:
+        if any(processes[child].name == WORKER for child in children[each]):
+            parent = each
+    named = [each for each in children[parent] if processes[each].name == WORKER]
+    ended = [each for each in named if processes[each].state in ("Z", "X")]
+    return Training(
+        pid=pid,
+        start_ticks=processes[pid].start_ticks,
+        parent=parent,
+        command=_command(pid, root),
+        workers=tuple(sorted(set(named) - set(ended))),
+        ended_workers=len(ended),
+    )
+
+
+def _main_of(parent: int, root: Path, processes: Mapping[int, ProcessStat]) -> int:
+    """The main process of workers: their parent, unless that is a fork server."""
+    if _FORKSERVER in " ".join(_command(parent, root)):
+        return processes[parent].parent
+    return parent
+
+
+def _below(pid: int, processes: Mapping[int, ProcessStat]) -> set[int]:
+    found: set[int] = set()
+    grown = {pid}
+    while grown:
+        grown = {child for child, stat in processes.items() if stat.parent in grown} - found
+        found |= grown
+    return found
+
+
+def _command(pid: int, root: Path) -> tuple[str, ...]:
+    text = read_text(f"{root}/proc/{pid}/cmdline") or ""
+    return tuple(text.rstrip("\0").split("\0")) if text else ()
+
+
+def _is_python(pid: int, root: Path) -> bool:
+    program = (_command(pid, root) or ("",))[0]
+    with contextlib.suppress(OSError):
+        program = os.readlink(f"{root}/proc/{pid}/exe")  # noqa: PTH115 - /proc's links lead nowhere
+    return "python" in Path(program).name or _has_torch(pid, root)
+
+
+def _has_torch(pid: int, root: Path) -> bool:
+    return _TORCH in (read_text(f"{root}/proc/{pid}/maps") or "")
+
+
+def _check_access(pid: int, root: Path) -> None:
+    """Refuse a process whose figures the kernel keeps from this user.
+
+    Raises:
+        UsageError: It does.
+    """
+    if read_text(f"{root}/proc/{pid}/io") is not None:
+        return
+    try:
+        owner = os.stat(f"{root}/proc/{pid}").st_uid  # noqa: PTH116 - as above
+    except OSError:
+        raise UsageError(f"There is no process {pid} any more") from None
+    if owner == os.geteuid():
+        raise UsageError(
+            f"The kernel keeps the figures of process {pid} even from its own user",
+            hint="It is protected. dlprof run looks into a script from its start.",
+        )
+    name = name_of_user(owner)
+    raise UsageError(
+        f"Process {pid} belongs to {name}, and only that user and root may look at it",
+        hint=f"Run it as that user: sudo -u {name} dlprof attach {pid}",
+    )

@@ -1,0 +1,598 @@
+"""Looks at a training again and again: what its threads wait for, and what they have used.
+
+A look reads a few files of ``/proc`` that are kept open, some 10 µs for each thread, and is taken
+at uneven times, so that no rhythm of the training's own hides from it. Nothing of the training is
+stopped, changed or injected; of its queues only the number of unread bytes is asked for.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import os
+import random
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from dlprof.attach.trainings import PIN_THREAD, WORKER, Training
+from dlprof.machine import Sampler, Snapshot
+from dlprof.machine.cgroups import oom_kills, read_cgroups
+from dlprof.machine.files import list_names, read_text
+from dlprof.machine.memory import read_shared_memory
+from dlprof.machine.procfs import (
+    parse_allowed_cpus,
+    parse_io,
+    parse_process_stat,
+    parse_schedstat,
+    parse_statm,
+)
+from dlprof.machine.waits import Wait, needs_channel, parse_wait
+
+SHARE = 0.004
+"""Of one core, that looking may take: half a percent less what the figures at both ends take."""
+
+_LEAST_PAUSE_S, _MOST_PAUSE_S = 0.025, 0.5
+_OFTEN_S, _SELDOM_S = 0.2, 1.0
+_MOST_LOOKS = 4000
+_FIONREAD = 0x541B
+_LONG_MESSAGE = 8192
+"""Mean bytes a write from which a message takes two of them: Python writes one of more than 16 KiB
+behind its length."""
+
+_FEWEST_SIZES = 5
+_TENSOR = "/shm/torch_"
+_ENDED = "-1 0x0 0x0"
+"""What ``syscall`` says of a thread without a stack, as of a process that nobody has waited for."""
+
+_NS = 1_000_000_000
+
+
+class Look(NamedTuple):
+    """What was seen at one moment.
+
+    Attributes:
+        main: What the main process's main thread did.
+        pin: What the pin thread did; ``None`` where there is none.
+        idle: Workers that waited for indices.
+        alive: Workers that there were.
+        finished_bytes: Unread in the queue of finished batches; ``None`` where that can't be seen.
+        sent_bytes: Unread in the workers' index queues.
+    """
+
+    main: Wait
+    pin: Wait | None
+    idle: int
+    alive: int
+    finished_bytes: int | None = None
+    sent_bytes: int = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSeen:
+    """What one process did while it was watched.
+
+    Attributes:
+        pid: Which.
+        waits: How many looks found its main thread so.
+        run_s: CPU seconds of its main thread.
+        queued_s: Run-queue delay of that thread.
+        others_cpu_s: CPU seconds of its other threads.
+        threads: Alive at the end.
+        cpus: That it may run on.
+        messages: That its feeder threads have put into queues.
+        message_bytes: In all of them.
+        feeding_cpu_s: CPU seconds of these threads, which pickle the messages.
+        reads: Calls of ``read`` by its main thread.
+        read_bytes: That these gave, of files, pipes and sockets.
+        grown_bytes: By which its private memory has grown steadily: twice what it has in the half
+            of the window in which it has grown less.
+    """
+
+    pid: int
+    waits: Mapping[Wait, int]
+    run_s: float = 0.0
+    queued_s: float = 0.0
+    others_cpu_s: float = 0.0
+    threads: int = 1
+    cpus: int | None = None
+    messages: int = 0
+    message_bytes: int = 0
+    feeding_cpu_s: float = 0.0
+    reads: int = 0
+    read_bytes: int = 0
+    grown_bytes: int = 0
+
+    def share(self, *waits: Wait) -> float:
+        """Share of the looks that found its main thread in one of some states."""
+        looks = sum(self.waits.values())
+        return sum(self.waits.get(each, 0) for each in waits) / looks if looks else 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """All that was seen of a training.
+
+    Attributes:
+        training: Which, as it was at the last look.
+        window_s: How long it was watched.
+        looks: In their order, the last of many.
+        main: Its main process.
+        workers: Those of the loader that gave most batches, alive now.
+        other_workers: Of other loaders.
+        started_workers: That came while it was watched.
+        start_method: How workers start.
+        pins: Whether a pin thread was seen.
+        sockets: Whether tensors are handed over by descriptors, through sockets.
+        ended: Whether the training ended.
+        oom_kills: Processes that the kernel killed for memory.
+        shm_used_fraction: Of /dev/shm, at most.
+        shared_tensor_bytes: Mean size of the tensors in shared memory that it holds; ``None``
+            where none was seen.
+        own_cpu_s: CPU seconds that this process took while it watched.
+        unreadable: Whether the kernel keeps from us which calls threads wait in.
+    """
+
+    training: Training
+    window_s: float
+    looks: Sequence[Look]
+    main: ProcessSeen
+    workers: tuple[ProcessSeen, ...] = ()
+    other_workers: int = 0
+    started_workers: int = 0
+    start_method: str = "fork"
+    pins: bool = False
+    sockets: bool = False
+    ended: bool = False
+    oom_kills: int = 0
+    shm_used_fraction: float | None = None
+    shared_tensor_bytes: float | None = None
+    own_cpu_s: float = 0.0
+    unreadable: bool = False
+
+
+class Watcher:
+    """Watches one training.
+
+    Args:
+        training: Which.
+        root: Where ``/proc`` is found.
+        clock: Nanoseconds of a clock that never steps.
+        cpu_clock: CPU nanoseconds of this process.
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        *,
+        root: Path = Path("/"),
+        clock: Callable[[], int] = time.monotonic_ns,
+        cpu_clock: Callable[[], int] = time.process_time_ns,
+    ) -> None:
+        self._training, self._root, self._clock = training, root, clock
+        self._cpu_clock = cpu_clock
+        self._proc = f"{root}/proc".replace("//", "/")
+        self._machine = os.uname().machine
+        self._began_ns, self._began_cpu_ns = clock(), cpu_clock()
+        self._sampler = Sampler(training.pid, root=root)
+        self._cgroups = read_cgroups(training.pid, root)
+        self._kills = oom_kills(self._cgroups, root) or 0
+        self._first = self._sampler.take()
+        self._main = _Process(training.pid, self._proc, self._machine)
+        self._pin: _Thread | None = None
+        self._children = _Kept(f"{self._proc}/{training.parent}/task/{training.parent}/children")
+        self._workers: dict[int, _Process] = {}
+        self._listed: str | None = None
+        self._started = 0
+        self._pipes = _Pipes(self._proc, training.pid)
+        self._looks: collections.deque[Look] = collections.deque(maxlen=_MOST_LOOKS)
+        self._seldom_ns = self._often_ns = 0
+        self._shm_used: float | None = None
+        self._tensor_bytes: float | None = None
+        self._ended = False
+        self._look_ns = 0
+        self._find_workers(first=True)
+        self._last_cpu_ns = cpu_clock()
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether any was seen so far."""
+        return bool(self._workers)
+
+    def look(self) -> bool:
+        """Look once; ``False`` where the training has ended."""
+        now = self._clock()
+        if now >= self._seldom_ns:
+            self._seldom_ns = now + int(_SELDOM_S * _NS)
+            self._look_around()
+        elif now >= self._often_ns:
+            self._often_ns = now + int(_OFTEN_S * _NS)
+            self._sampler.look()
+            self._weigh_shared()
+        self._find_workers()
+        main = self._main.look()
+        if main is None:
+            self._ended = True
+            return False
+        states = [each.look() for each in self._workers.values()]
+        alive = [each for each in states if each is not None]
+        finished, sent = self._pipes.unread()
+        self._looks.append(
+            Look(
+                main=main,
+                pin=None if self._pin is None else self._pin.look(),
+                idle=alive.count("queue"),
+                alive=len(alive),
+                finished_bytes=finished,
+                sent_bytes=sent,
+            )
+        )
+        spent, self._last_cpu_ns = self._cpu_clock() - self._last_cpu_ns, self._cpu_clock()
+        self._look_ns = spent if not self._look_ns else (7 * self._look_ns + spent) // 8
+        return True
+
+    def pause_s(self, share: float = SHARE) -> float:
+        """Seconds until the next look: uneven, and so long that looking stays cheap."""
+        mean = min(_MOST_PAUSE_S, max(_LEAST_PAUSE_S, self._look_ns / _NS / share))
+        return mean * random.uniform(0.5, 1.5)
+
+    def usage(self) -> tuple[Snapshot, Snapshot]:
+        """What was used, as of the start and as of now."""
+        return self._first, self._sampler.take()
+
+    def seen(self) -> Seen:
+        """All that was seen so far."""
+        window_ns = max(1, self._clock() - self._began_ns)
+        members = [each.seen() for each in self._workers.values() if not each.gone]
+        mine, others = self._by_loader(members)
+        main = self._main.seen()
+        return Seen(
+            training=dataclasses.replace(
+                self._training,
+                workers=tuple(each.pid for each in members),
+                ended_workers=self._count_ended(),
+            ),
+            window_s=window_ns / _NS,
+            looks=tuple(self._looks),
+            main=main,
+            workers=mine,
+            other_workers=others,
+            started_workers=self._started,
+            start_method=self._start_method(),
+            pins=self._pin is not None,
+            sockets=self._pipes.sockets,
+            ended=self._ended,
+            oom_kills=max(0, (oom_kills(self._cgroups, self._root) or 0) - self._kills),
+            shm_used_fraction=self._shm_used,
+            shared_tensor_bytes=self._tensor_bytes,
+            own_cpu_s=(self._cpu_clock() - self._began_cpu_ns) / _NS,
+            unreadable=self._main.thread.unreadable,
+        )
+
+    def close(self) -> None:
+        """Let go of all files."""
+        self._pipes.close()
+        self._children.close()
+        for each in (self._main, *self._workers.values()):
+            each.close()
+
+    def _find_workers(self, *, first: bool = False) -> None:
+        """Take in workers that came, where the list of children has changed."""
+        listed = self._children.read()
+        if listed is None or listed == self._listed:
+            return
+        unnamed = False
+        for word in listed.split():
+            pid = int(word)
+            if pid in self._workers:
+                continue
+            stat = parse_process_stat(read_text(f"{self._proc}/{pid}/stat") or "")
+            if stat is not None and stat.name == WORKER and stat.state not in ("Z", "X"):
+                self._workers[pid] = _Process(pid, self._proc, self._machine)
+                self._started += not first
+            else:
+                unnamed = unnamed or (stat is not None and stat.state not in ("Z", "X"))
+        # What has no name yet may get one: look again.
+        self._listed = None if unnamed else listed
+        alive = [pid for pid, each in self._workers.items() if not each.gone]
+        self._pipes.open(alive)
+
+    def _look_around(self) -> None:
+        """What changes slowly: memory, threads of the main process."""
+        self._weigh_shared()
+        if self._tensor_bytes is None and self._workers:
+            held = map(self._held_tensors, (self._training.pid, *self._workers))
+            self._tensor_bytes = next(filter(None, held), None)
+        for each in self._workers.values():
+            each.weigh()
+        if self._pin is None and self._workers:
+            folder = f"{self._proc}/{self._training.pid}/task"
+            for name in list_names(folder):
+                if (read_text(f"{folder}/{name}/comm") or "").strip() == PIN_THREAD:
+                    self._pin = _Thread(f"{folder}/{name}", self._machine)
+
+    def _weigh_shared(self) -> None:
+        shm = read_shared_memory(self._root, self._training.pid)
+        if shm is not None and shm.size_bytes:
+            used = shm.used_bytes / shm.size_bytes
+            self._shm_used = max(used, self._shm_used or 0.0)
+
+    def _held_tensors(self, pid: int) -> float | None:
+        """Mean size of the shared tensors of which a process has descriptors."""
+        sizes, folder = [], f"{self._proc}/{pid}/fd"
+        for name in list_names(folder):
+            with contextlib.suppress(OSError):
+                # A tensor's file has lost its name, and only the descriptor leads to it.
+                if _TENSOR in os.readlink(f"{folder}/{name}"):  # noqa: PTH115 - as below
+                    sizes.append(os.stat(f"{folder}/{name}").st_size)  # noqa: PTH116 - as below
+        return sum(sizes) / len(sizes) if sizes else None
+
+    def _count_ended(self) -> int:
+        states = (
+            parse_process_stat(read_text(f"{self._proc}/{pid}/stat") or "")
+            for pid in self._zombies()
+        )
+        return sum(stat is not None and stat.name == WORKER for stat in states)
+
+    def _zombies(self) -> Iterator[int]:
+        for word in (self._children.read() or "").split():
+            stat = parse_process_stat(read_text(f"{self._proc}/{word}/stat") or "")
+            if stat is not None and stat.state == "Z":
+                yield int(word)
+
+    def _by_loader(self, members: Sequence[ProcessSeen]) -> tuple[tuple[ProcessSeen, ...], int]:
+        """The workers of the loader that gave most, and how many there are of others."""
+        groups: dict[object, list[ProcessSeen]] = collections.defaultdict(list)
+        for each in members:
+            groups[self._pipes.loader_of(each.pid)].append(each)
+        if not groups:
+            return (), 0
+        most = max(groups.values(), key=lambda group: sum(each.messages for each in group))
+        return tuple(most), len(members) - len(most)
+
+    def _start_method(self) -> str:
+        if self._training.parent != self._training.pid:
+            return "forkserver"
+        for pid in self._workers:
+            words = read_text(f"{self._proc}/{pid}/cmdline") or ""
+            return "spawn" if "multiprocessing.spawn" in words else "fork"
+        return "fork"
+
+
+class _Kept:
+    """A file of ``/proc`` that is kept open and read again and again."""
+
+    def __init__(self, path: str) -> None:
+        self._descriptor = -1
+        with contextlib.suppress(OSError):
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def read(self) -> str | None:
+        """Its text now; ``None`` where it can't be read, as of a process that has ended."""
+        if self._descriptor < 0:
+            return None
+        try:
+            return os.pread(self._descriptor, 4096, 0).decode("ascii", "replace")
+        except OSError:
+            return None
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class _Thread:
+    """One thread, and what it does just now."""
+
+    def __init__(self, folder: str, machine: str) -> None:
+        self._machine = machine
+        self._syscall, self._channel = _Kept(f"{folder}/syscall"), _Kept(f"{folder}/wchan")
+        self._stat = _Kept(f"{folder}/stat")
+        self.unreadable = self._syscall.read() is None
+
+    def look(self) -> Wait | None:
+        """What it does; ``None`` where it has ended."""
+        call = None if self.unreadable else self._syscall.read()
+        if call is None or call.startswith(_ENDED):
+            stat = parse_process_stat(self._stat.read() or "")
+            if stat is None or stat.state in ("Z", "X"):
+                return None
+            if stat.state == "R":
+                return "running"
+        channel = self._channel.read() if needs_channel(call, self._machine) else None
+        return parse_wait(call, channel, self._machine)
+
+    def close(self) -> None:
+        for each in (self._syscall, self._channel, self._stat):
+            each.close()
+
+
+@dataclasses.dataclass(slots=True)
+class _Totals:
+    """What a process had used."""
+
+    run_ns: int = 0
+    wait_ns: int = 0
+    cpu_ticks: int = 0
+    threads: int = 1
+    reads: int = 0
+    read_bytes: int = 0
+    fed: dict[str, tuple[int, int, int]] = dataclasses.field(default_factory=dict)
+
+
+class _Process:
+    """One process: its main thread, and what it had used when it was first seen."""
+
+    def __init__(self, pid: int, proc: str, machine: str) -> None:
+        self.pid, self._folder = pid, f"{proc}/{pid}"
+        self.thread = _Thread(f"{self._folder}/task/{pid}", machine)
+        self.gone = False
+        self._waits: collections.Counter[Wait] = collections.Counter()
+        self._pages: list[int] = []
+        self._first = self._last = self._totals() or _Totals()
+
+    def look(self) -> Wait | None:
+        """What its main thread does; ``None`` where the process has ended."""
+        if self.gone:
+            return None
+        state = self.thread.look()
+        if state is None:
+            self.gone = True
+            self.close()
+        else:
+            self._waits[state] += 1
+        return state
+
+    def close(self) -> None:
+        self.thread.close()
+
+    def seen(self) -> ProcessSeen:
+        """All that it did since it was first seen."""
+        self._last = self._totals() or self._last
+        first, last = self._first, self._last
+        nothing = (0, 0, 0)
+        fed = [
+            tuple(
+                now - then for now, then in zip(counts, first.fed.get(name, nothing), strict=True)
+            )
+            for name, counts in last.fed.items()
+        ]
+        messages = sum(_messages(writes, chars) for writes, chars, _ in fed if writes > 0)
+        tick_s = 1 / os.sysconf("SC_CLK_TCK")
+        run_s = (last.run_ns - first.run_ns) / _NS
+        mask = parse_allowed_cpus(read_text(f"{self._folder}/status") or "")
+        return ProcessSeen(
+            pid=self.pid,
+            waits=dict(self._waits),
+            run_s=run_s,
+            queued_s=(last.wait_ns - first.wait_ns) / _NS,
+            others_cpu_s=max(0.0, (last.cpu_ticks - first.cpu_ticks) * tick_s - run_s),
+            threads=last.threads,
+            cpus=len(mask) if mask else None,
+            messages=messages,
+            message_bytes=sum(chars for _, chars, _ in fed),
+            feeding_cpu_s=sum(run_ns for _, _, run_ns in fed) / _NS,
+            reads=last.reads - first.reads,
+            read_bytes=last.read_bytes - first.read_bytes,
+            grown_bytes=_steady(self._pages) * os.sysconf("SC_PAGE_SIZE"),
+        )
+
+    def weigh(self) -> None:
+        """Note its private memory."""
+        pages = parse_statm(read_text(f"{self._folder}/statm") or "")
+        if pages is not None:
+            self._pages.append(pages[0] - pages[1])
+
+    def _totals(self) -> _Totals | None:
+        stat = parse_process_stat(read_text(f"{self._folder}/stat") or "")
+        leader = f"{self._folder}/task/{self.pid}"
+        times = parse_schedstat(read_text(f"{leader}/schedstat") or "")
+        if stat is None:
+            return None
+        totals = _Totals(cpu_ticks=stat.cpu_ticks, threads=stat.threads)
+        if times is not None:
+            totals.run_ns, totals.wait_ns = times.run_ns, times.wait_ns
+        own = parse_io(read_text(f"{leader}/io") or "")
+        if own is not None:
+            totals.reads, totals.read_bytes = own.reads, own.read_chars
+        for name in list_names(f"{self._folder}/task"):
+            io = parse_io(read_text(f"{self._folder}/task/{name}/io") or "")
+            # A queue's feeder thread writes messages and reads nothing.
+            if io is not None and name != str(self.pid) and io.writes and not io.reads:
+                times = parse_schedstat(read_text(f"{self._folder}/task/{name}/schedstat") or "")
+                run_ns = 0 if times is None else times.run_ns
+                totals.fed[name] = io.writes, io.written_chars, run_ns
+        return totals
+
+
+def _steady(sizes: Sequence[int]) -> int:
+    """Twice the growth in the half in which it is less; 0 of a few sizes."""
+    if len(sizes) < _FEWEST_SIZES:
+        return 0
+    middle = sizes[len(sizes) // 2]
+    return max(0, 2 * min(middle - sizes[0], sizes[-1] - middle))
+
+
+def _messages(writes: int, chars: int) -> int:
+    return writes // 2 if chars / writes > _LONG_MESSAGE else writes
+
+
+class _Pipes:
+    """The pipes of a training's queues, of which the unread bytes are counted.
+
+    A loader makes one pipe for finished batches, then one for the indices of each worker. The main
+    process has both ends of all; a worker has its own, and by ``fork`` those made before.
+    """
+
+    def __init__(self, proc: str, pid: int) -> None:
+        self._proc, self._pid = proc, pid
+        self._open: dict[str, int] = {}
+        self._data: dict[int, str] = {}
+        self._known: frozenset[int] = frozenset()
+        self.sockets = False
+
+    def open(self, workers: Sequence[int]) -> None:
+        """Find the queues of some workers, where they are others than before."""
+        if frozenset(workers) == self._known:
+            return
+        self.close()
+        self._known = frozenset(workers)
+        ends = self._ends(self._pid)
+        both = {pipe: min(numbers) for pipe, numbers in ends.items() if len(numbers) > 1}
+        held = {pid: self._ends(pid).keys() & both.keys() for pid in workers}
+        own = {pid: max(pipes, key=both.__getitem__) for pid, pipes in held.items() if pipes}
+        shared = sorted(set().union(*held.values()) - set(own.values()), key=both.__getitem__)
+        for pid, pipe in own.items():
+            before = [each for each in shared if both[each] < both[pipe] and each in held[pid]]
+            if before:
+                self._data[pid] = before[-1]
+        for pipe in {*own.values(), *self._data.values()}:
+            with contextlib.suppress(OSError):
+                self._open[pipe] = os.open(
+                    f"{self._proc}/{self._pid}/fd/{both[pipe]}",
+                    os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC,
+                )
+
+    def loader_of(self, worker: int) -> str | None:
+        """What tells a worker's loader from others."""
+        return self._data.get(worker)
+
+    def unread(self) -> tuple[int | None, int]:
+        """Bytes of finished batches, and of indices, that nobody has read yet."""
+        data = set(self._data.values())
+        finished = [_unread(self._open[pipe]) for pipe in data if pipe in self._open]
+        sent = [_unread(file) for pipe, file in self._open.items() if pipe not in data]
+        return (sum(finished) if finished else None), sum(sent)
+
+    def close(self) -> None:
+        for file in self._open.values():
+            os.close(file)
+        self._open.clear()
+        self._data.clear()
+        self._known = frozenset()
+
+    def _ends(self, pid: int) -> dict[str, list[int]]:
+        """A process's descriptors of each pipe."""
+        found: dict[str, list[int]] = collections.defaultdict(list)
+        folder = f"{self._proc}/{pid}/fd"
+        for name in list_names(folder):
+            with contextlib.suppress(OSError, ValueError):
+                leads = os.readlink(f"{folder}/{name}")  # noqa: PTH115 - /proc's links lead nowhere
+                if leads.startswith("pipe:"):
+                    found[leads].append(int(name))
+                self.sockets = self.sockets or leads.startswith("socket:")
+        return found
+
+
+def _unread(file: int) -> int:
+    import fcntl  # noqa: PLC0415 - not on Windows
+
+    try:
+        count: int = struct.unpack("i", fcntl.ioctl(file, _FIONREAD, b"\0\0\0\0"))[0]
+    except OSError:
+        return 0
+    return count

@@ -1,0 +1,62 @@
+"""``dlprof attach``: why does this running training wait?"""
+
+from __future__ import annotations
+
+import sys
+
+from dlprof.cli import options
+from dlprof.errors import UsageError
+from dlprof.units import quoted
+
+_SECONDS = 10.0
+
+
+@options.command(
+    kind="Measure",
+    short=("--seconds", "--json", "--verbose"),
+    examples=("dlprof attach 12345", "dlprof attach 12345 --seconds 60"),
+)
+def attach(
+    asked: options.Asked,
+    *,
+    pid: str = options.argument("PID", "The training's main process, or one of its workers."),
+    seconds: float | None = options.option(
+        "--seconds", metavar="S", text=f"How long to watch it. Default: {_SECONDS:g}."
+    ),
+) -> None:
+    """Say why a running training waits.
+
+    It is watched from outside: nothing is injected, and it isn't slowed down. Where that can't say
+    enough, `dlprof run` follows each batch from the start of a run.
+    """
+    number = _number(pid)
+    watched_s = check_seconds(_SECONDS if seconds is None else seconds)
+    from dlprof.attach import attach as watch
+    from dlprof.report.attach import attach_document, attach_report
+
+    if not asked.quiet and sys.stderr.isatty():
+        sys.stderr.write(f"Watching process {number} for {watched_s:g} s …\n")
+    found = watch(number, watched_s)
+    asked.show(lambda: attach_document(found), lambda: attach_report(found))
+
+
+def check_seconds(seconds: float) -> float:
+    """The time to watch for, which has to be one in which something can be seen.
+
+    Raises:
+        UsageError: It isn't.
+    """
+    if not 0.5 <= seconds <= 86_400:
+        raise UsageError(
+            f"--seconds {seconds:g} is no time to watch for", hint="Give 0.5 to 86400 seconds."
+        )
+    return seconds
+
+
+def _number(pid: str) -> int:
+    if not (pid.isascii() and pid.isdigit() and 0 < int(pid[:20]) < 1 << 31):
+        raise UsageError(
+            f"{quoted(pid)} is not the id of a process",
+            hint="`dlprof top` lists the trainings on this machine.",
+        )
+    return int(pid)

@@ -1,0 +1,67 @@
+"""``dlprof top``: which trainings load data on this machine, and which of them wait?"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import TYPE_CHECKING
+
+from dlprof.cli import options
+from dlprof.cli.attach import check_seconds
+
+if TYPE_CHECKING:
+    from dlprof.attach import Board
+
+_SECONDS = 3.0
+
+
+@options.command(
+    kind="Measure",
+    short=("--seconds", "--json"),
+    examples=("dlprof top", "dlprof top --json"),
+)
+def top(
+    asked: options.Asked,
+    *,
+    seconds: float | None = options.option(
+        "--seconds",
+        metavar="S",
+        text=f"How long to watch for a snapshot, or between updates. Default: {_SECONDS:g}.",
+    ),
+) -> None:
+    """List the trainings that load data here.
+
+    Says what each waits for. On a terminal the list is live until Ctrl-C; elsewhere, and with
+    --json, it is one snapshot.
+    """
+    watched_s = check_seconds(_SECONDS if seconds is None else seconds)
+    from dlprof.attach import Board
+    from dlprof.report.attach import top_document, top_report
+
+    board = Board()
+    try:
+        if sys.stdout.isatty() and not asked.as_json:
+            _live(board, watched_s)
+        else:
+            found = board.watch(watched_s)
+            asked.show(lambda: top_document(found), lambda: top_report(found, unseen=board.unseen))
+    finally:
+        board.close()
+
+
+def _live(board: Board, seconds: float) -> None:
+    """Show the list anew until Ctrl-C, which is how a live list ends."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from dlprof.report.attach import top_report
+    from dlprof.report.terminal import Screen
+
+    console = Console(markup=False, highlight=False, emoji=False)
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        Live(console=console, auto_refresh=False) as live,
+    ):
+        while True:
+            found = board.watch(seconds)
+            live.update(Screen(top_report(found, unseen=board.unseen)), refresh=True)

@@ -1,0 +1,171 @@
+"""What a thread of another process does just now: it runs, or it is known what it waits for. Pure.
+
+``/proc/PID/task/TID/syscall`` names the system call with its arguments, where the kernel lets us
+read it (the same user, and no ``ptrace_scope`` of Yama); ``wchan`` the kernel's function that it is
+in, which is shown more readily. Both cost microseconds and don't disturb the thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, get_args
+
+Wait = Literal[
+    "running", "queue", "handover", "sleep", "disk", "network", "lock", "threads", "child", "other"
+]
+"""``running``: on a core or in the run queue; ``queue``: for the next message of a queue between
+processes, as main does for a batch and a worker for indices; ``handover``: for the other end of a
+Unix socket, by which tensors change hands; ``sleep``; ``disk``: a file system or a block device;
+``network``; ``lock``: one that processes share, or of a file; ``threads``: for another thread of
+the process; ``child``: for a process to end; ``other``: all the rest."""
+
+WAITS: tuple[Wait, ...] = get_args(Wait)
+
+_QUEUE_MS = range(4000, 5001)
+"""Time-out of a wait for torch's queues: what is left of ``MP_STATUS_CHECK_INTERVAL``, 5 s. Python
+waits for a socket by ``poll`` too, with the time-out of that socket."""
+
+_FUTEX_PRIVATE = 128
+
+Calls = Mapping[int, str]
+_X86: Calls = {
+    0: "read",
+    17: "read",
+    19: "read",
+    45: "read",
+    47: "read",
+    42: "connect",
+    1: "write",
+    7: "poll",
+    271: "ppoll",
+    35: "sleep",
+    230: "sleep",
+    202: "futex",
+    61: "child",
+    247: "child",
+    73: "lock",
+    72: "lock",
+}
+_ARM: Calls = {
+    63: "read",
+    67: "read",
+    65: "read",
+    207: "read",
+    212: "read",
+    203: "connect",
+    64: "write",
+    73: "ppoll",
+    101: "sleep",
+    115: "sleep",
+    98: "futex",
+    260: "child",
+    95: "child",
+    32: "lock",
+    25: "lock",
+}
+_CALLS: Mapping[str, Calls] = {"x86_64": _X86, "aarch64": _ARM}
+"""Numbers of the system calls in which threads wait, by architecture (the kernel's
+``syscall_64.tbl`` and ``asm-generic/unistd.h``)."""
+
+_CHANNELS: tuple[tuple[Wait, tuple[str, ...]], ...] = (
+    ("queue", ("poll_schedule_timeout", "do_sys_poll", "pipe_read", "anon_pipe_read", "pipe_wait")),
+    ("handover", ("unix_", "__skb_wait_for_more_packets", "sock_alloc_send")),
+    ("sleep", ("hrtimer_nanosleep", "do_nanosleep", "common_nsleep")),
+    ("threads", ("futex_",)),
+    (
+        "lock",
+        ("locks_", "flock_", "posix_lock", "fcntl_setlk", "__fcntl", "nlmclnt", "do_semtimedop"),
+    ),
+    ("network", ("sk_", "wait_woken", "tcp_", "inet_", "ep_poll", "do_epoll", "udp_")),
+    ("child", ("do_wait", "kernel_wait")),
+    (
+        "disk",
+        (
+            *("folio_", "wait_on_page", "io_schedule", "blk_", "blkdev", "submit_bio", "bio_"),
+            *(
+                "rpc_wait",
+                "nfs",
+                "fuse",
+                "request_wait_answer",
+                "ceph",
+                "cl_",
+                "ll_",
+                "gpfs",
+                "cxi",
+            ),
+            *(
+                "xfs",
+                "ext4",
+                "btrfs",
+                "jbd2",
+                "filemap",
+                "__wait_on_buffer",
+                "wait_on_bit",
+                "__lock_page",
+            ),
+            *("__filemap", "bit_wait", "swap", "__folio", "get_request", "rq_qos", "balance_dirty"),
+        ),
+    ),
+)
+"""Beginnings of the kernel's functions that threads wait in."""
+
+
+def parse_wait(syscall: str | None, channel: str | None, machine: str) -> Wait:
+    """What a thread does, from the texts of its ``syscall`` and ``wchan``.
+
+    Args:
+        syscall: ``running``, or a number and its arguments; ``None`` where it can't be read.
+        channel: The kernel's function; ``0`` for none; ``None`` where it wasn't read.
+        machine: The architecture, as ``os.uname`` names it.
+    """
+    call, arguments = _call(syscall, machine)
+    if call in _BY_CHANNEL:
+        known = _by_channel(channel or "")
+        # A call that waits shows no function for the moment in which it wakes up.
+        return "other" if call and known == "running" else known
+    if call == "poll" and len(arguments) > 2:
+        return "queue" if arguments[1] == 1 and arguments[2] in _QUEUE_MS else "network"
+    if call == "ppoll" and len(arguments) > 1:  # its time-out is in the process's memory
+        return "queue" if arguments[1] == 1 else "network"
+    if call == "futex" and len(arguments) > 1:
+        return "threads" if arguments[1] & _FUTEX_PRIVATE else "lock"
+    return _SAID.get(call, "other")
+
+
+_BY_CHANNEL = frozenset({"", "read", "write", "connect"})
+_SAID: Mapping[str, Wait] = {
+    "running": "running",
+    "sleep": "sleep",
+    "child": "child",
+    "lock": "lock",
+}
+
+
+def needs_channel(syscall: str | None, machine: str) -> bool:
+    """Whether only ``wchan`` says what a thread waits for."""
+    return _call(syscall, machine)[0] in _BY_CHANNEL
+
+
+def _call(syscall: str | None, machine: str) -> tuple[str, list[int]]:
+    """Which call, and its arguments; an empty name for one that isn't known."""
+    words = (syscall or "").split()
+    if not words or words[0] == "running":
+        return "".join(words[:1]), []
+    return _CALLS.get(machine, {}).get(_number(words[0]), ""), [_number(w) for w in words[1:]]
+
+
+def _by_channel(channel: str) -> Wait:
+    if channel.strip() in {"", "0"}:
+        return "running"
+    for wait, beginnings in _CHANNELS:
+        if channel.startswith(beginnings):
+            return wait
+    return "other"
+
+
+def _number(word: str) -> int:
+    """A number of the kernel's, decimal or with ``0x``; -1 for what isn't one."""
+    try:
+        return int(word, 0) if len(word) <= 20 else -1
+    except ValueError:
+        return -1

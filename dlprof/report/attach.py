@@ -1,0 +1,252 @@
+"""What ``dlprof attach`` and ``dlprof top`` have to say of trainings that run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from dlprof.attach import Attached
+from dlprof.machine.waits import WAITS
+from dlprof.report.document import (
+    Block,
+    Code,
+    Column,
+    Document,
+    Facts,
+    Section,
+    Span,
+    Table,
+    Text,
+    Tone,
+    Words,
+    facts,
+    items,
+    section,
+)
+from dlprof.report.documents import json_document
+from dlprof.report.findings import answer, cards
+from dlprof.report.labels import cores_text, percent_text
+from dlprof.store.codec import to_json
+from dlprof.units import MISSING, counted, format_duration, format_rate
+
+_LONGEST = 40
+_WAITED = 0.1
+_STATES = {
+    "running": "running",
+    "queue": "queue empty",
+    "handover": "tensor hand-over",
+    "sleep": "sleep",
+    "disk": "disk",
+    "network": "network",
+    "lock": "shared lock",
+    "threads": "other thread",
+    "child": "child process",
+    "other": "other",
+}
+"""What threads do, as people read it."""
+
+
+def attach_document(found: Attached) -> str:
+    """What ``dlprof attach --json`` prints."""
+    return json_document(**_figures(found))
+
+
+def top_document(found: Sequence[Attached]) -> str:
+    """What ``dlprof top --json`` prints."""
+    trainings = [_figures(each) for each in found]
+    return json_document(trainings=trainings)
+
+
+def _figures(found: Attached) -> dict[str, Any]:
+    seen, missing = found.seen, {}
+    if found.wait_fraction is None:
+        missing = dict.fromkeys(
+            ("wait_fraction", "batches_per_s", "worker_busy_fraction"),
+            "without workers loading and computing look alike from outside",
+        )
+    if found.finished_batches is None:
+        missing["finished_batches"] = "the queue's messages can't be counted from outside"
+    return {
+        "pid": seen.training.pid,
+        "script": seen.training.script,
+        "config": to_json(found.config),
+        "wait_fraction": to_json(found.wait_fraction),
+        "batches_per_s": found.batches_per_s,
+        "worker_busy_fraction": found.worker_busy_fraction,
+        "finished_batches": found.finished_batches,
+        "confidence": found.confidence,
+        "confidence_reason": found.confidence_reason,
+        "findings": [to_json(each) for each in found.diagnosis.findings],
+        "notes": list(found.diagnosis.notes),
+        "watched_s": seen.window_s,
+        "looks": len(seen.looks),
+        "overhead_cpu_cores": seen.own_cpu_s / seen.window_s,
+        "main_waits": _shares(seen.main.waits),
+        "workers": [
+            {"pid": each.pid, "batches": each.messages, "waits": _shares(each.waits)}
+            for each in seen.workers
+        ],
+        "usage": to_json(found.usage),
+        "unavailable": missing,
+    }
+
+
+def _shares(waits: Mapping[Any, int]) -> dict[str, float]:
+    looks = sum(waits.values())
+    return {name: waits.get(name, 0) / looks for name in WAITS if looks and waits.get(name)}
+
+
+def attach_report(found: Attached) -> Document:
+    """Why one training waits."""
+    return Document(
+        title=f"dlprof attach {found.seen.training.pid}",
+        answer=(Facts(tuple(_answer(found))),),
+        hints=tuple(_last(found)),
+        details=tuple(_details(found)),
+    )
+
+
+def _answer(found: Attached) -> Iterator[tuple[str, Words]]:
+    seen = found.seen
+    about = f"{seen.training.pid} {_short(seen.training.script)}"
+    yield "Training", f"{about}, {found.config.text}"
+    if found.finding is None and found.diagnosis.notes:
+        yield "Bottleneck", found.diagnosis.notes[0]
+    else:
+        yield from answer(found.diagnosis.findings)
+    if found.wait_fraction is not None:
+        yield "Data wait", _wait(found)
+        yield "Workers", _workers(found)
+    yield "Certainty", f"{found.confidence}: {found.confidence_reason}"
+
+
+def _wait(found: Attached) -> str:
+    share = found.wait_fraction
+    if share is None:
+        return MISSING
+    text = f"{percent_text(share.value)} of the time"
+    if share.low is not None and share.high is not None:
+        text += f" (95% CI {share.low * 100:.0f}-{share.high * 100:.0f}%)"
+    rate = found.batches_per_s
+    return f"{text}, {format_rate(rate)} batches/s" if rate else f"{text}, no batch was taken"
+
+
+def _workers(found: Attached) -> str:
+    text = f"busy {percent_text(found.worker_busy_fraction)} of the time"
+    states = [each.waits for each in found.seen.workers]
+    looks = sum(sum(each.values()) for each in states)
+    shares = {name: sum(each.get(name, 0) for each in states) / looks for name in WAITS if looks}
+    busy = [name for name in WAITS if name != "queue" and shares.get(name, 0.0) >= _WAITED]
+    busy.sort(key=lambda name: shares[name], reverse=True)
+    if busy:
+        text += f" ({', '.join(f'{_STATES[n]} {percent_text(shares[n])}' for n in busy)})"
+    if found.finished_batches is not None:
+        text += f", {found.finished_batches:.1f} finished batches in the queue"
+    return text
+
+
+def _last(found: Attached) -> Iterator[Block]:
+    more = len(found.diagnosis.findings) - 1
+    said = f"{counted(more, 'more finding')} (-v) · " if more > 0 else ""
+    again = found.seen.training.rerun
+    yield Text(Span(f"{said}each batch's stages, from the start of a run:", "soft"))
+    yield Code(again or "dlprof run SCRIPT", "sh")
+
+
+def _details(found: Attached) -> Iterator[Section]:
+    yield from section("Findings", *cards(found.diagnosis.findings))
+    yield from section("Use of the machine", facts(_usage(found)))
+    yield from section("Main threads", _waits(found))
+    yield from section("Notes", items(found.diagnosis.notes))
+
+
+def _usage(found: Attached) -> Iterator[tuple[str, Words]]:
+    usage, seen = found.usage, found.seen
+    if usage.own_cpu_cores is not None:
+        cores = f"{cores_text(usage.own_cpu_cores)} used, "
+        cores += f"{cores_text(usage.available_cpu_cores)} available"
+        if usage.other_cpu_cores:
+            cores += f" ({cores_text(usage.other_cpu_cores)} used by other processes)"
+        yield "cores", cores
+    if usage.run_queue_wait_fraction is not None:
+        yield "run-queue delay", percent_text(usage.run_queue_wait_fraction)
+    if seen.shm_used_fraction is not None:
+        yield "shared memory", f"{percent_text(seen.shm_used_fraction)} used at most"
+    watched = f"{format_duration(seen.window_s)}, {len(seen.looks)} looks"
+    yield "watched", f"{watched}, {100 * seen.own_cpu_s / seen.window_s:.2f}% of a core"
+
+
+def _waits(found: Attached) -> Table | None:
+    rows = [("main", found.seen.main), *((str(w.pid), w) for w in found.seen.workers)]
+    shown = [name for name in WAITS if any(each.waits.get(name) for _, each in rows)]
+    if not shown:
+        return None
+    columns = [Column(title="process", cells=[name for name, _ in rows], left=True)]
+    columns += [
+        Column(title=_STATES[name], cells=[percent_text(each.share(name)) for _, each in rows])
+        for name in shown
+    ]
+    return Table(tuple(columns))
+
+
+def top_report(found: Sequence[Attached], *, unseen: int = 0) -> Document:
+    """All trainings of the machine, a line each.
+
+    Args:
+        found: What is known of each.
+        unseen: Trainings of other users.
+    """
+    blocks: list[Block] = []
+    if found:
+        blocks.append(_lines(found))
+    else:
+        blocks.append(Text("No training that loads data with torch was seen on this machine."))
+    if unseen:
+        blocks.append(Text(f"{counted(unseen, 'training')} of other users can't be looked at."))
+    hint = (Text(Span("Why one of them waits:", "soft")), Code("dlprof attach PID", "sh"))
+    return Document(title="dlprof top", answer=tuple(blocks), hints=hint if found else ())
+
+
+def _lines(found: Sequence[Attached]) -> Table:
+    def column(title: str, cells: Sequence[str], keep: int | None = None) -> Column:
+        return Column(title=title, cells=cells, keep=keep)
+
+    waits = [None if each.wait_fraction is None else each.wait_fraction.value for each in found]
+    return Table(
+        (
+            column("pid", [str(each.seen.training.pid) for each in found]),
+            Column(
+                title="script",
+                cells=[_short(each.seen.training.script) for each in found],
+                left=True,
+            ),
+            column("workers", [str(each.config.num_workers) for each in found]),
+            column("cores", [cores_text(each.usage.own_cpu_cores) for each in found], 2),
+            column("batches/s", [_rate(each.batches_per_s) for each in found], 1),
+            column("wait", [percent_text(share) for share in waits]),
+            Column(title="bottleneck so far", cells=[_verdict(each) for each in found], left=True),
+        ),
+        tones=tuple(_tone(each) for each in found),
+    )
+
+
+def _rate(rate: float | None) -> str:
+    return MISSING if rate is None else format_rate(rate)
+
+
+def _verdict(found: Attached) -> str:
+    first = found.finding
+    if first is None and found.diagnosis.notes:
+        return found.diagnosis.notes[0].partition(":")[0]
+    if first is None:
+        return "none seen"
+    return f"{first.title} ({first.code})"
+
+
+def _tone(found: Attached) -> Tone:
+    first = found.finding
+    return "" if first is None or first.code == "consumer" else "warn"
+
+
+def _short(script: str) -> str:
+    return script if len(script) <= _LONGEST else f"…{script[1 - _LONGEST :]}"

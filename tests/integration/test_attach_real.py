@@ -1,0 +1,179 @@
+"""``dlprof attach`` and ``dlprof top`` on trainings that really run beside the tests."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dlprof.attach.trainings import training_of
+from dlprof.errors import UsageError
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs Linux's /proc")
+
+TRAIN = """
+import sys, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self): return 10**7
+    def __getitem__(self, index):
+        time.sleep(0.004)
+        return torch.zeros(3, 8, 8)
+
+def main():
+    loader = DataLoader(Slow(), batch_size=8, num_workers=int(sys.argv[1]))
+    for number, batch in enumerate(loader):
+        if number == 3: print("begun", flush=True)
+        if number == int(sys.argv[2]): return
+
+if __name__ == "__main__":
+    main()
+    print("done", flush=True)
+"""
+IDLE = "import sys; print('begun', flush=True); sys.stdin.read()"
+ENDLESS = "1000000000"
+
+
+@contextlib.contextmanager
+def _running(*words: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that has said that it has begun."""
+    with subprocess.Popen(
+        words,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "begun\n"
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, 9)
+
+
+def _dlprof(*words: str) -> tuple[int, dict[str, Any]]:
+    done = subprocess.run(
+        [sys.executable, "-m", "dlprof", *words, "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    path = tmp_path / "train.py"
+    path.write_text(TRAIN, encoding="utf-8")
+    return str(path)
+
+
+def test_a_training_that_waits_for_storage_is_told_so_and_goes_on(script: str) -> None:
+    with _running(sys.executable, script, "2", "2000") as training:
+        code, found = _dlprof("attach", str(training.pid), "--seconds", "4")
+        assert code == 0
+        assert found["config"]["num_workers"] == 2
+        assert found["wait_fraction"]["value"] > 0.3
+        assert "fetch.io" in [each["code"] for each in found["findings"]]
+        assert found["batches_per_s"] > 0
+        assert sum(each["batches"] for each in found["workers"]) > 0
+        assert all(each["waits"].get("sleep", 0) > 0.5 for each in found["workers"])
+        assert training.poll() is None
+        listed_code, listed = _dlprof("top", "--seconds", "1")
+        assert listed_code == 0
+        assert training.pid in [each["pid"] for each in listed["trainings"]]
+        # A worker leads to its training.
+        worker = str(found["workers"][0]["pid"])
+        assert _dlprof("attach", worker, "--seconds", "1")[1]["pid"] == training.pid
+
+
+def test_a_training_without_workers_is_seen_as_far_as_that_goes(script: str) -> None:
+    with _running(sys.executable, script, "0", ENDLESS) as training:
+        code, found = _dlprof("attach", str(training.pid), "--seconds", "2")
+    assert code == 0
+    assert found["config"]["num_workers"] == 0
+    assert found["wait_fraction"] is None
+    assert "from outside" in found["unavailable"]["wait_fraction"]
+    assert found["findings"] == []  # it sleeps, as a step may that waits for its device
+    assert "can't be seen from outside" in found["notes"][0]
+    assert found["confidence"] == "low"
+
+
+def test_a_training_that_ends_is_reported_as_ended(script: str) -> None:
+    with _running(sys.executable, script, "2", "40") as training:
+        code, found = _dlprof("attach", str(training.pid), "--seconds", "60")
+    assert code == 6
+    assert "ended" in found["error"]["message"]
+    assert "dlprof run" in found["error"]["hint"]
+
+
+def test_what_loads_no_data_is_refused() -> None:
+    with _running(sys.executable, "-c", IDLE) as idle:
+        code, found = _dlprof("attach", str(idle.pid), "--seconds", "0.5")
+        assert code == 6
+        assert "has loaded no torch" in found["error"]["message"]
+    with _running("sh", "-c", "echo begun; read line") as shell:
+        code, found = _dlprof("attach", str(shell.pid))
+        assert code == 2
+        assert "runs no Python" in found["error"]["message"]
+    code, found = _dlprof("attach", str(shell.pid))
+    assert code == 2
+    assert "There is no process" in found["error"]["message"]
+
+
+def test_a_zombie_is_named_as_one() -> None:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    try:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        code, found = _dlprof("attach", str(pid))
+    finally:
+        os.waitpid(pid, 0)
+    assert code == 2
+    assert "has ended" in found["error"]["message"]
+
+
+@pytest.mark.parametrize("words", [("x",), ("-5",), ("0",), ("1", "--seconds", "0")])
+def test_what_is_no_process_or_no_time_is_refused(words: tuple[str, ...]) -> None:
+    code, found = _dlprof("attach", *words)
+    assert code == 2
+    assert found["error"]["kind"] == "usage"
+
+
+@pytest.mark.root
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root")
+def test_a_process_of_another_user_is_refused_with_the_way_out() -> None:
+    with _running(sys.executable, "-c", IDLE) as idle:
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:  # as nobody, who may not even read this interpreter's files
+            try:
+                os.setgroups([])
+                os.setgid(65534)
+                os.setuid(65534)
+                training_of(idle.pid)
+                os.write(writer, b"looked at it")
+            except UsageError as error:
+                os.write(writer, str(error).encode())
+            finally:
+                os._exit(0)
+        os.close(writer)
+        with os.fdopen(reader, encoding="utf-8") as said:
+            text = said.read()
+        os.waitpid(child, 0)
+    assert "belongs to" in text
+    assert "sudo -u" in text

@@ -1,0 +1,300 @@
+"""What looks at a training mean: a loader by a few figures, and the cause that they show."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from builders import machine
+
+from dlprof.attach import diagnose_training
+from dlprof.attach.diagnosis import Attached
+from dlprof.attach.trainings import Training
+from dlprof.attach.watching import Look, ProcessSeen, Seen
+from dlprof.machine.waits import Wait
+from dlprof.records import Usage
+
+QUIET = Usage(own_cpu_cores=1.0, available_cpu_cores=2.0, other_cpu_cores=0.05)
+HERE = dataclasses.replace(
+    machine(), logical_cpus=2, affinity_cpus=2, usable_cores=2.0, quota_cores=None
+)
+MESSAGE, INDICES = 363, 40
+LOOKS = 200
+
+
+def _looks(*parts: tuple[int, Look]) -> list[Look]:
+    return [look for count, look in parts for _ in range(count)]
+
+
+def _seen(
+    looks: Sequence[Look],
+    *,
+    workers: int = 2,
+    batches: int = 400,
+    message: int = MESSAGE,
+    tensors: int = 1,
+    feeding_s: float = 0.0,
+    main: dict[str, Any] | None = None,
+    worker: dict[str, Any] | None = None,
+    worker_waits: dict[Wait, int] | None = None,
+    **fields: Any,
+) -> Seen:
+    """A training that was watched for 10 s."""
+    states: dict[Wait, int] = {}
+    for look in looks:
+        states[look.main] = states.get(look.main, 0) + 1
+    idle = sum(look.idle for look in looks) // max(1, workers)
+    each = ProcessSeen(
+        pid=2,
+        waits=worker_waits or {"running": LOOKS - idle, "queue": idle},
+        messages=batches // max(1, workers),
+        message_bytes=message * batches // max(1, workers),
+        feeding_cpu_s=feeding_s / max(1, workers),
+        **{"threads": 3, "cpus": 2, **(worker or {})},
+    )
+    pids = tuple(range(2, 2 + workers))
+    return Seen(
+        training=Training(
+            pid=1, start_ticks=1, parent=1, command=("python", "train.py"), workers=pids
+        ),
+        window_s=10.0,
+        looks=looks,
+        main=ProcessSeen(
+            pid=1,
+            waits=states,
+            messages=batches,
+            message_bytes=INDICES * batches,
+            **{"reads": batches * (2 + 6 * tensors), "threads": 4, "cpus": 2, **(main or {})},
+        ),
+        workers=tuple(dataclasses.replace(each, pid=pid) for pid in pids),
+        **fields,
+    )
+
+
+def _look(main: Wait, *, idle: int = 0, alive: int = 2, finished: int = 0) -> Look:
+    return Look(
+        main=main, pin=None, idle=idle, alive=alive, finished_bytes=finished * MESSAGE, sent_bytes=0
+    )
+
+
+WAITS = _look("queue")._replace(sent_bytes=2 * INDICES)
+
+
+def _diagnose(seen: Seen, usage: Usage = QUIET) -> Attached:
+    return diagnose_training(seen, HERE, usage)
+
+
+def _first(seen: Seen, usage: Usage = QUIET) -> str:
+    found = _diagnose(seen, usage)
+    return found.finding.code if found.finding else "none"
+
+
+def _io() -> Seen:
+    return _seen(
+        _looks((190, WAITS), (10, _look("running"))),
+        worker={"run_s": 0.5, "queued_s": 0.02},
+        worker_waits={"sleep": 190, "running": 10},
+        main={"run_s": 0.3},
+    )
+
+
+def _cpu() -> Seen:
+    return _seen(
+        _looks((190, WAITS), (10, _look("running"))),
+        worker={"run_s": 9.5, "queued_s": 0.2},
+        main={"run_s": 0.3},
+    )
+
+
+def _consumer() -> Seen:
+    return _seen(
+        _looks((196, _look("running", idle=2, finished=4)), (4, WAITS)),
+        worker={"run_s": 2.0, "queued_s": 0.02},
+        main={"run_s": 9.7},
+    )
+
+
+def _sampler() -> Seen:
+    # One of P x W batches was taken, and the sampler draws the indices of the next.
+    return _seen(
+        _looks(
+            (180, _look("running", idle=2, finished=3)), (20, _look("running", idle=2, finished=2))
+        ),
+        worker={"run_s": 1.0, "queued_s": 0.02},
+        main={"run_s": 9.7},
+    )
+
+
+def _receive() -> Seen:
+    return _seen(
+        _looks(
+            (180, _look("running", idle=2, finished=3)), (20, _look("running", idle=1, finished=2))
+        ),
+        tensors=160,
+        worker={"run_s": 1.0, "queued_s": 0.02},
+        main={"run_s": 9.7},
+    )
+
+
+def _objects() -> Seen:
+    return _seen(
+        _looks((200, _look("running", idle=2, finished=0))),
+        message=250_000,
+        tensors=0,
+        feeding_s=400 * 0.0020,
+        worker={"run_s": 0.2, "queued_s": 0.01},
+        main={"run_s": 9.7},
+    )
+
+
+def _order() -> Seen:
+    held = _look("queue", idle=3, alive=4)
+    return _seen(
+        _looks((150, held), (50, _look("running", idle=2, alive=4, finished=6))),
+        workers=4,
+        worker={"run_s": 0.2, "queued_s": 0.01},
+        worker_waits={"sleep": 60, "queue": 140},
+        main={"run_s": 0.3},
+    )
+
+
+def _bursts() -> Seen:
+    return _seen(
+        _looks((60, WAITS), (140, _look("sleep", idle=2, finished=4))),
+        worker={"run_s": 0.2, "queued_s": 0.01},
+        worker_waits={"sleep": 60, "queue": 140},
+        main={"run_s": 0.3},
+    )
+
+
+def _lock() -> Seen:
+    return dataclasses.replace(
+        _seen(
+            _looks((190, WAITS), (10, _look("running"))),
+            worker={"run_s": 0.2, "queued_s": 0.01},
+            worker_waits={"lock": 150, "sleep": 50},
+            main={"run_s": 0.3},
+        )
+    )
+
+
+def _restarts() -> Seen:
+    return _seen(
+        _looks((100, _look("running", alive=0)), (100, WAITS)),
+        worker={"run_s": 0.2, "queued_s": 0.01},
+        main={"run_s": 3.0},
+        started_workers=40,
+    )
+
+
+def _growing() -> Seen:
+    seen = _cpu()
+    workers = tuple(dataclasses.replace(each, grown_bytes=300 << 20) for each in seen.workers)
+    return dataclasses.replace(seen, workers=workers)
+
+
+@pytest.mark.parametrize(
+    ("code", "seen"),
+    [
+        ("fetch.io", _io()),
+        ("fetch.cpu", _cpu()),
+        ("consumer", _consumer()),
+        ("main.sampler", _sampler()),
+        ("main.receive", _receive()),
+        ("main.receive", _objects()),
+        ("order.blocking", _order()),
+        ("prefetch.shallow", _bursts()),
+        ("lock", _lock()),
+        ("startup", _restarts()),
+        ("memory.growth", _growing()),
+    ],
+)
+def test_the_cause_that_looks_show_comes_first(code: str, seen: Seen) -> None:
+    assert _first(seen) == code
+
+
+def test_workers_that_share_the_cores_with_others_are_told_so() -> None:
+    crowd = Usage(
+        own_cpu_cores=0.8, available_cpu_cores=0.8, other_cpu_cores=1.2, other_runnable=4.0
+    )
+    seen = _seen(
+        _looks((190, WAITS), (10, _look("running"))),
+        worker={"run_s": 4.0, "queued_s": 5.5},
+        main={"run_s": 0.3},
+    )
+    found = _diagnose(seen, crowd)
+    assert found.finding is not None
+    assert found.finding.code == "cpu.neighbours"
+    assert "at the same time" in found.confidence_reason
+
+
+def test_a_wait_has_its_interval_and_the_depth_of_the_queues_is_seen() -> None:
+    found = _diagnose(_consumer())
+    assert found.config.num_workers == 2
+    assert found.config.prefetch_factor == 2
+    assert found.batches_per_s == pytest.approx(40.0)
+    assert found.wait_fraction is not None
+    assert found.wait_fraction.low is not None
+    assert found.wait_fraction.high is not None
+    assert 0 < found.wait_fraction.low < 0.04 < found.wait_fraction.high < 0.1
+    assert found.finished_batches == pytest.approx(4 * 196 / 200)
+
+
+def test_of_shards_that_are_fewer_than_workers_the_idle_ones_count() -> None:
+    seen = _cpu()
+    training = dataclasses.replace(seen.training, ended_workers=4)
+    found = _diagnose(dataclasses.replace(seen, training=training))
+    assert found.config.num_workers == 6
+    assert "too_many_workers" in [each.code for each in found.diagnosis.findings]
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [({"oom_kills": 1}, "memory.limit"), ({"shm_used_fraction": 0.97}, "memory.shm"), ({}, "none")],
+)
+def test_what_ended_a_training_is_named_where_it_shows(fields: dict[str, Any], code: str) -> None:
+    assert _first(dataclasses.replace(_cpu(), ended=True, **fields)) == code
+
+
+def test_without_workers_it_says_what_it_can_not_see() -> None:
+    looks = [Look(main="running", pin=None, idle=0, alive=0) for _ in range(LOOKS)]
+    seen = _seen(looks, workers=0, batches=0, main={"run_s": 9.8, "others_cpu_s": 0.1})
+    found = _diagnose(seen)
+    assert found.finding is not None
+    assert found.finding.code == "too_few_workers"
+    assert found.wait_fraction is None
+    assert found.confidence == "low"
+    idle = [Look(main="threads", pin=None, idle=0, alive=0) for _ in range(LOOKS)]
+    assert _first(_seen(idle, workers=0, batches=0, main={"run_s": 0.01})) == "none"
+
+
+def test_a_loader_that_hangs_is_told_apart_from_a_slow_one() -> None:
+    stuck = _looks((200, _look("queue", idle=2)))
+    found = _diagnose(_seen(stuck, batches=0, worker_waits={"queue": 200}))
+    assert found.finding is None
+    assert "hangs" in found.diagnosis.notes[0]
+    slow = _looks((200, _look("queue", idle=0)))
+    assert not _diagnose(_seen(slow, batches=0, worker={"run_s": 9.0})).diagnosis.notes
+
+
+def test_queues_that_shared_memory_can_not_hold_are_named_before_it_is_full() -> None:
+    small = dataclasses.replace(HERE, shm_bytes=8 << 20, shm_available_bytes=8 << 20)
+    seen = dataclasses.replace(_cpu(), shared_tensor_bytes=float(2 << 20))
+    found = diagnose_training(seen, small, QUIET)
+    assert found.finding is not None
+    assert found.finding.code == "memory.shm"
+    roomy = dataclasses.replace(small, shm_bytes=64 << 20)
+    assert diagnose_training(seen, roomy, QUIET).finding != found.finding
+
+
+def test_between_two_epochs_there_may_be_no_worker_to_ask() -> None:
+    between = dataclasses.replace(_restarts(), workers=())
+    assert _first(between) == "startup"
+
+
+def test_of_a_few_batches_nothing_is_sure() -> None:
+    found = _diagnose(_seen(_looks((200, WAITS)), batches=2, worker={"run_s": 9.0}))
+    assert found.confidence == "low"
+    assert "--seconds" in found.confidence_reason

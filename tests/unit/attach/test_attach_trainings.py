@@ -1,0 +1,145 @@
+"""Trainings among recorded processes: six workers of torch 2.13, four of which had no shard."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dlprof.attach.trainings import Training, find_trainings, read_training, training_of
+from dlprof.attach.watching import Watcher
+from dlprof.errors import NothingMeasuredError, UsageError
+
+RECORDED = Path(__file__).parents[2] / "data" / "attach" / "shards"
+MAIN, WORKERS = 17191, (17661, 17666)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A copy, which tests may change."""
+    return shutil.copytree(RECORDED, tmp_path / "root")
+
+
+def _rename(root: Path, pid: int, name: str) -> None:
+    stat = root / f"proc/{pid}/stat"
+    text = stat.read_text(encoding="ascii")
+    stat.write_text(f"{pid} ({name}){text.rpartition(')')[2]}", encoding="ascii")
+
+
+def _reparent(root: Path, pid: int, parent: int) -> None:
+    stat = root / f"proc/{pid}/stat"
+    head, _, rest = stat.read_text(encoding="ascii").rpartition(")")
+    state, _, *columns = rest.split()
+    stat.write_text(f"{head}) {state} {parent} {' '.join(columns)}\n", encoding="ascii")
+
+
+def test_a_training_has_its_workers_those_that_ended_apart(root: Path) -> None:
+    (found,) = find_trainings(root)
+    assert found.pid == found.parent == MAIN
+    assert found.workers == WORKERS
+    assert found.ended_workers == 4
+    assert found.script == "train.py"
+    assert found.rerun == "dlprof run train.py --epochs 3"
+
+
+def test_a_worker_leads_to_its_training(root: Path) -> None:
+    assert training_of(WORKERS[0], root).pid == MAIN
+
+
+def test_workers_of_a_fork_server_belong_to_whom_it_serves(root: Path) -> None:
+    server = root / "proc/18000"
+    shutil.copytree(root / f"proc/{MAIN}", server)
+    _rename(root, 18000, "python")
+    _reparent(root, 18000, MAIN)
+    command = b"python\0-c\0from multiprocessing.forkserver import main; main()\0"
+    (server / "cmdline").write_bytes(command)
+    for pid in WORKERS:
+        _reparent(root, pid, 18000)
+    found = training_of(MAIN, root)
+    assert found.parent == 18000
+    assert found.workers == WORKERS
+    assert [each.pid for each in find_trainings(root)] == [MAIN]
+
+
+def test_a_training_without_workers_is_known_by_torch(root: Path) -> None:
+    for pid in (17661, 17666, 17672, 17680, 17695, 17700):
+        shutil.rmtree(root / f"proc/{pid}")
+    assert [each.workers for each in find_trainings(root)] == [()]
+    (root / f"proc/{MAIN}/maps").write_text("7f00-7f01 r-xp 00000000 00:00 0 /lib/libc.so.6\n")
+    assert find_trainings(root) == ()
+
+
+def test_a_launcher_with_one_training_leads_to_it_and_one_with_two_lists_them(root: Path) -> None:
+    launcher = root / "proc/17000"
+    shutil.copytree(root / f"proc/{MAIN}", launcher)
+    _rename(root, 17000, "torchrun")
+    _reparent(root, MAIN, 17000)
+    assert training_of(17000, root).pid == MAIN
+    shutil.copytree(root / f"proc/{MAIN}", root / "proc/17100")
+    _rename(root, 17100, "python")
+    shutil.copytree(root / f"proc/{WORKERS[0]}", root / "proc/17101")
+    _rename(root, 17101, "pt_data_worker")
+    _reparent(root, 17101, 17100)
+    with pytest.raises(UsageError, match="2 trainings: 17100, 17191") as raised:
+        training_of(17000, root)
+    assert "dlprof attach 17100" in raised.value.hint
+
+
+def test_a_process_that_is_none_or_another_is_refused_in_one_sentence(root: Path) -> None:
+    with pytest.raises(UsageError, match="There is no process 4"):
+        training_of(4, root)
+    with pytest.raises(UsageError, match="has ended, and its parent"):
+        training_of(17672, root)
+    _rename(root, MAIN, "bash")
+    for pid in (*WORKERS, 17672, 17680, 17695, 17700):
+        shutil.rmtree(root / f"proc/{pid}")
+    (root / f"proc/{MAIN}/cmdline").write_bytes(b"/bin/bash\0")
+    (root / f"proc/{MAIN}/maps").write_bytes(b"")
+    with pytest.raises(UsageError, match=r"\(bash\) runs no Python"):
+        training_of(MAIN, root)
+
+
+def test_a_training_that_has_ended_is_not_mistaken_for_another(root: Path) -> None:
+    found = training_of(MAIN, root)
+    other = Training(pid=MAIN, start_ticks=found.start_ticks + 1, parent=MAIN)
+    assert read_training(found, root).workers == WORKERS
+    with pytest.raises(NothingMeasuredError, match="has ended"):
+        read_training(other, root)
+
+
+def test_looks_at_recorded_threads_find_what_they_did(root: Path) -> None:
+    watcher = Watcher(training_of(MAIN, root), root=root)
+    try:
+        assert all(watcher.look() for _ in range(3))
+        seen = watcher.seen()
+    finally:
+        watcher.close()
+    assert {look.main for look in seen.looks} == {"queue"}
+    assert {(look.idle, look.alive) for look in seen.looks} == {(0, 2)}
+    assert [dict(each.waits) for each in seen.workers] == [{"running": 3}, {"running": 3}]
+    assert seen.training.ended_workers == 4
+    assert not seen.ended
+
+
+@pytest.mark.parametrize(
+    ("words", "script", "rerun"),
+    [
+        (
+            ("python", "-u", "-X", "dev", "train.py", "--lr", "1"),
+            "train.py",
+            "dlprof run train.py --lr 1",
+        ),
+        (("python", "-m", "pkg.train", "x"), "-m pkg.train", "dlprof run -m pkg.train x"),
+        (("python", "-c", "import x\nx.train()"), "-c import x", ""),
+        (("python", "a b.py"), "a b.py", "dlprof run 'a b.py'"),
+        (("python",), "python", ""),
+        ((), "process 7", ""),
+    ],
+)
+def test_a_script_is_what_stands_behind_the_interpreters_options(
+    words: tuple[str, ...], script: str, rerun: str
+) -> None:
+    found = Training(pid=7, start_ticks=1, parent=7, command=words)
+    assert found.script == script
+    assert found.rerun == rerun

@@ -1,0 +1,80 @@
+"""What a thread does, by the texts that the kernel shows of it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dlprof.machine.waits import WAITS, needs_channel, parse_wait
+
+POLL = "7 0x7f174180ac10 0x1 {ms} 0x7f1762aa3f16 0x0 0x0 0x7f174180ac00 0x7f1762aa3f16\n"
+
+
+# Recorded from torch 2.13 and Python 3.11 on Linux 6.18.
+@pytest.mark.parametrize(
+    ("syscall", "channel", "wait"),
+    [
+        ("running\n", None, "running"),
+        (POLL.format(ms="0x1388"), None, "queue"),
+        (POLL.format(ms="0x1387"), None, "queue"),
+        (POLL.format(ms="0xea60"), None, "network"),  # a socket's time-out of 60 s
+        (POLL.format(ms="0xffffffff"), None, "network"),
+        ("7 0x7f174180ac10 0x4 0x1388 0x0 0x0 0x0 0x7f17 0x7f17\n", None, "network"),
+        ("230 0x1 0x1 0x7ffc8394dff0 0x0 0x0 0x0 0x7ffc8394dfb0 0x7f1762aed545\n", None, "sleep"),
+        ("202 0x7f1734000ba0 0x189 0x0 0x0 0x0 0xffffffff 0x7f17 0x7f17\n", None, "threads"),
+        ("202 0x7f1734000ba0 0x109 0x0 0x0 0x0 0xffffffff 0x7f17 0x7f17\n", None, "lock"),
+        ("73 0x5 0x2 0x0 0x0 0x0 0x0 0x7ffc 0x7f17\n", None, "lock"),
+        (
+            "47 0x10 0x7ffc 0x40000000 0x0 0x0 0x0 0x7ffc 0x7f17\n",
+            "unix_stream_read_generic",
+            "handover",
+        ),
+        ("0 0xe 0x7f17 0x4 0x0 0x0 0x0 0x7ffc 0x7f17\n", "unix_stream_read_generic", "handover"),
+        ("0 0xe 0x7f17 0x4 0x0 0x0 0x0 0x7ffc 0x7f17\n", "folio_wait_bit_common", "disk"),
+        ("0 0xe 0x7f17 0x4 0x0 0x0 0x0 0x7ffc 0x7f17\n", "0", "other"),  # it wakes up just now
+        ("61 0x1f 0x7ffc 0x0 0x0 0x0 0x0 0x7ffc 0x7f17\n", None, "child"),
+        ("16 0x1f 0x7ffc 0x0 0x0 0x0 0x0 0x7ffc 0x7f17\n", "nv_ioctl", "other"),
+    ],
+)
+def test_a_call_says_what_a_thread_waits_for(syscall: str, channel: str | None, wait: str) -> None:
+    assert parse_wait(syscall, channel, "x86_64") == wait
+
+
+@pytest.mark.parametrize(
+    ("channel", "wait"),
+    [
+        ("poll_schedule_timeout.constprop.0", "queue"),
+        ("futex_wait_queue_me", "threads"),
+        ("locks_lock_inode_wait", "lock"),
+        ("rpc_wait_bit_killable", "disk"),
+        ("wait_woken", "network"),
+        ("hrtimer_nanosleep", "sleep"),
+        ("0", "running"),
+        ("some_driver_wait", "other"),
+    ],
+)
+def test_without_the_call_the_kernels_function_says_it(channel: str, wait: str) -> None:
+    assert parse_wait(None, channel, "x86_64") == wait
+    assert parse_wait("7 0x1 0x1 0x1388", channel, "s390x") == wait  # numbers that aren't known
+
+
+def test_arm_waits_for_its_queues_by_ppoll() -> None:
+    assert parse_wait("73 0x7f17 0x1 0x7ffc 0x0 0x8 0x0 0x0 0x0", None, "aarch64") == "queue"
+
+
+def test_only_calls_that_say_too_little_need_the_kernels_function() -> None:
+    assert not needs_channel("running\n", "x86_64")
+    assert not needs_channel("230 0x1", "x86_64")
+    assert needs_channel("0 0x1", "x86_64")
+    assert needs_channel(None, "x86_64")
+
+
+@given(
+    st.one_of(st.none(), st.text(), st.from_regex(r"\d{1,3}( 0x[0-9a-f]{1,16}){0,8}\n?")),
+    st.one_of(st.none(), st.text()),
+    st.sampled_from(["x86_64", "aarch64", "riscv64"]),
+)
+def test_any_text_is_some_wait(syscall: str | None, channel: str | None, machine: str) -> None:
+    assert parse_wait(syscall, channel, machine) in WAITS
+    assert needs_channel(syscall, machine) in (True, False)
