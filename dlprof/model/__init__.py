@@ -17,6 +17,7 @@ from dlprof.model.predict import (
     spread_workers,
 )
 from dlprof.model.resources import needs
+from dlprof.model.starting import first_batch_s
 from dlprof.model.work import SPEED_ERROR, Cell, Conditions, Means, Work, cell_of, work_of
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "cell_of",
     "describe",
     "drawn",
+    "first_batch_s",
     "fit",
     "needs",
     "predict_all",

@@ -9,6 +9,7 @@ from dlprof.model import Conditions, predict_all
 from dlprof.records import (
     Calibration,
     Config,
+    DatasetWeight,
     Explanation,
     Integrity,
     Machine,
@@ -165,6 +166,7 @@ class Evidence:
             length); without, it only waits, and its share of waiting says nothing.
         reads_files: Whether the dataset reads files; ``None`` where that isn't known.
         script: Where it was watched; ``None`` for a loader that was measured by itself.
+        weight: What the dataset weighs; ``None`` where it was not weighed.
     """
 
     machine: Machine
@@ -177,6 +179,7 @@ class Evidence:
     has_step: bool = False
     reads_files: bool | None = None
     script: Script | None = None
+    weight: DatasetWeight | None = None
 
     @property
     def calibration(self) -> Calibration | None:

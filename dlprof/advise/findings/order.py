@@ -58,6 +58,7 @@ def diagnose(evidence: Evidence, notes: Sequence[str] = ()) -> Diagnosis:
         stalls=_stalls(evidence),
         trials=tuple(trial.id for trial in evidence.trials()),
         notes=tuple(notes),
+        weight=evidence.weight,
     )
 
 

@@ -27,7 +27,7 @@ _SLOW_START_S = 2.0
 
 def startup(view: View) -> Claim | None:
     """Starting workers costs more than it saves."""
-    kept, (turn_s, share) = kept_workers(view), _turn(view)
+    kept, (turn_s, share) = kept_workers(view), turn(view)
     if kept is None:
         return None
     persist, script = view.config.persistent_workers, view.evidence.script
@@ -57,7 +57,7 @@ def startup(view: View) -> Claim | None:
     )
 
 
-def _turn(view: View) -> tuple[float, float]:
+def turn(view: View) -> tuple[float, float]:
     """Seconds from an epoch to the next, and their share of the time; 0 where that isn't known.
 
     Of workers that persist it is the start itself where that is slow: once for all epochs that a
@@ -90,12 +90,12 @@ def _median_start(trials: tuple[Trial, ...]) -> float | None:
 
 def starting_leads(view: View) -> bool:
     """Whether starting workers takes so much of an epoch that it comes before what it explains."""
-    return bool(view.workers) and _turn(view)[1] >= _LEADS
+    return bool(view.workers) and turn(view)[1] >= _LEADS
 
 
 def kept_workers(view: View) -> Config | None:
     """Workers that persist, or that start by fork where they do; where starting costs enough."""
-    if not view.workers or _turn(view)[1] < _SHARE:
+    if not view.workers or turn(view)[1] < _SHARE:
         return None
     if not view.config.persistent_workers:
         return view.having(persistent_workers=True)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dlprof.advise.findings import (
     cores,
     device,
+    heavy,
     main_side,
     memory,
     startup,
@@ -50,7 +51,8 @@ TABLE: tuple[Row, ...] = (
     Row("cpu.quota", Place.FAULT, cores.quota),
     Row("cpu.oversubscribed", Place.FAULT, cores.oversubscribed, cores.enough_workers),
     Row("cpu.neighbours", Place.BEHIND, cores.neighbours),
-    Row("startup", Place.BEHIND, startup.startup, startup.kept_workers),
+    Row("dataset.heavy", Place.BEHIND, heavy.heavy),
+    Row("startup", Place.BEHIND, heavy.starting, startup.kept_workers),
     Row("main.sampler", Place.FAULT, main_side.sampler),
     Row("main.pin", Place.FAULT, main_side.pin, main_side.unpinned),
     Row("main.receive", Place.FAULT, main_side.receive, main_side.lighter),
