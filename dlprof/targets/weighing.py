@@ -137,7 +137,8 @@ def _heaviness(weight: AttributeWeight) -> tuple[float, float]:
 
 def _worth_naming(weight: AttributeWeight) -> bool:
     size = max(weight.pickled_bytes, weight.object_bytes, weight.flat_bytes)
-    return size >= _LEAST_NAMED_BYTES or bool(weight.failure) or weight.how == "at_least"
+    slow = weight.how == "at_least" or weight.pickle_s >= _SLOW_STATE_S
+    return size >= _LEAST_NAMED_BYTES or bool(weight.failure) or slow
 
 
 @contextlib.contextmanager
@@ -258,7 +259,6 @@ class _Weigher:
             except Exception as error:  # noqa: BLE001 - whatever the user's __getstate__ raises
                 inside, fault = (), one_line(error)
             except OutOfTimeError:
-                inside, fault = (), ""
                 late = AttributeWeight(name=name or "dataset", type=_type_of(value), how="at_least")
                 spent_s = self._lasted_s()
                 self.weights.append(dataclasses.replace(late, pickle_s=spent_s))

@@ -39,7 +39,7 @@ def test_every_code_is_planted_twice_and_every_loader_exists(planted: Any) -> No
     assert len(planted.HEALTHY) == 20
     known = set(get_args(FindingCode))
     # What no profile says first of all can't be planted.
-    assert set(codes) == known - NEED_A_DEVICE - {"workers.unfed", "data.unshared"}
+    assert set(codes) == known - NEED_A_DEVICE - {"data.unshared"}
     assert all(codes.count(code) >= 2 for code in codes)
     targets = importlib.import_module("planted_targets")
     for case in planted.CASES:

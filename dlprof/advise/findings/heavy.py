@@ -141,7 +141,7 @@ def _words(view: View, weight: DatasetWeight, first: AttributeWeight, sent_s: fl
     about = {"exact": "", "sampled": "about ", "at_least": "at least "}
     of_first = f"{first.name} ({first.type}) is {about[first.how]}"
     size = max(first.pickled_bytes, first.object_bytes)
-    told = f"{of_first}{format_bytes(size)} of it." if size else f"{first.name} takes longest."
+    most = f"{of_first}{format_bytes(size)} of it." if size else f"{first.name} takes longest."
     objects = ""
     if weight.object_bytes:
         objects = (
@@ -152,13 +152,13 @@ def _words(view: View, weight: DatasetWeight, first: AttributeWeight, sent_s: fl
         f"By spawn or forkserver each worker is sent {about[weight.how]}"
         f"{format_bytes(weight.pickled_bytes)}: {format_duration(weight.pickle_s)} to pickle and "
         f"{format_duration(weight.unpickle_s)} to unpickle, {format_duration(sent_s)} for "
-        f"{counted(view.workers, 'worker')}. {told}{objects}"
+        f"{counted(view.workers, 'worker')}. {most}{objects}"
     )
-    told_s = first_batches(view)
-    if told_s:
+    predicted = first_batches(view)
+    if predicted:
         each = (
             f"{format_duration(by_count[str(view.workers)])} by {method}"
-            for method, by_count in told_s.items()
+            for method, by_count in predicted.items()
         )
         text += f" Predicted time to first batch: {', '.join(each)}."
     if _method(view) == "fork":

@@ -36,6 +36,7 @@ _CERTAIN: frozenset[FindingCode] = frozenset(
     {
         *("cpu.neighbours", "cpu.quota", "cpu.affinity"),
         *("memory.growth", "memory.limit", "memory.shm", "data.duplicated", "data.truncated"),
+        "workers.unfed",
     }
 )
 """Causes that a disturbed machine doesn't put in doubt, or that are the disturbance itself."""
@@ -106,10 +107,12 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
     stated = (_stated(view, row, claim) for row, claim in claims if claim is not None)
     found = [each for each in stated if integrity.allows(each[1], view.config)]
     for each in found_in(evidence.trials(), integrity, view.workers):
-        if each.code != "workers.unfed":  # of idle workers there are too many
+        if each.code != "workers.unfed":  # a rule of its own knows which
             place = Place.BROKEN if each.code in WRONG_DATA else Place.FAULT
             found.append((place, each))
     codes = {finding.code for _, finding in found}
+    if "workers.unfed" in codes:  # which is why there are too many
+        found = [each for each in found if each[1].code != "too_many_workers"]
     if "consumer" not in codes and not codes.isdisjoint(WRONG_DATA):
         # Rates of wrong data are none: what would make it come faster is no advice.
         found = [each for each in found if each[0] is Place.BROKEN]

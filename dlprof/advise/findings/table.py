@@ -15,6 +15,7 @@ from dlprof.advise.findings import (
     main_side,
     memory,
     startup,
+    unfed,
     waiting,
     workers,
 )
@@ -45,6 +46,7 @@ TABLE: tuple[Row, ...] = (
     Row("memory.shm", Place.BROKEN, memory.shared),
     Row("memory.limit", Place.BROKEN, memory.limit),
     Row("memory.growth", Place.BROKEN, memory.growth),
+    Row("workers.unfed", Place.BROKEN, unfed.unfed),
     Row("consumer", Place.CONSUMER, workers.consumer),
     Row("cpu.threads", Place.FAULT, cores.threads, cores.single_threaded),
     Row("cpu.affinity", Place.FAULT, cores.affinity),
