@@ -12,6 +12,7 @@ import io
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,31 +96,31 @@ def cases(  # noqa: C901 - a loop for each kind
 ) -> Iterator[tuple[str, bool, Callable[[], Any], int]]:
     """What it is, whether workers are starved, the dataset, and how many workers."""
     for shards, workers in ((1, 2), (1, 4), (2, 3), (2, 4), (3, 4), (2, 8), (3, 6), (1, 8), (5, 8)):
-        yield f"strided {shards}/{workers}", True, lambda n=shards: Shards(n), workers
+        yield f"strided {shards}/{workers}", True, partial(Shards, shards), workers
     for shards, workers in ((3, 4), (5, 6), (2, 4), (7, 8), (1, 3)):
-        yield f"floor {shards}/{workers}", True, lambda n=shards: Shards(n, "floor"), workers
+        yield f"floor {shards}/{workers}", True, partial(Shards, shards, "floor"), workers
     for shards, workers in ((5, 4), (9, 8), (3, 4), (4, 3)):
-        yield f"ceil {shards}/{workers}", True, lambda n=shards: Shards(n, "ceil"), workers
+        yield f"ceil {shards}/{workers}", True, partial(Shards, shards, "ceil"), workers
     for workers in (2, 4, 6):
-        yield f"first of {workers}", True, lambda: Shards(8, "first"), workers
+        yield f"first of {workers}", True, partial(Shards, 8, "first"), workers
     for shards, workers in ((1, 2), (1, 4), (2, 4), (3, 4), (2, 3)):
-        yield f"HF {shards}/{workers}", True, lambda n=shards: hugging_face(n), workers
+        yield f"HF {shards}/{workers}", True, partial(hugging_face, shards), workers
     for shards, workers in ((2, 4), (3, 4)):
-        make = lambda n=shards: hugging_face(n, shuffle=True)  # noqa: E731 - one of a list
+        make = partial(hugging_face, shards, shuffle=True)
         yield f"HF shuffled {shards}/{workers}", True, make, workers
     for shards, workers in ((1, 2), (2, 4), (3, 4)):
-        yield f"webdataset {shards}/{workers}", True, lambda n=shards: web(n, folder), workers
+        yield f"webdataset {shards}/{workers}", True, partial(web, shards, folder), workers
     for shards, workers in ((2, 2), (4, 4), (4, 2), (3, 2), (8, 4), (6, 3), (7, 4), (5, 4), (9, 4)):
-        yield f"strided {shards}/{workers}", False, lambda n=shards: Shards(n), workers
+        yield f"strided {shards}/{workers}", False, partial(Shards, shards), workers
     for shards, workers in ((4, 2), (6, 4), (8, 8), (9, 4), (3, 2), (2, 2)):
-        yield f"floor {shards}/{workers}", False, lambda n=shards: Shards(n, "floor"), workers
+        yield f"floor {shards}/{workers}", False, partial(Shards, shards, "floor"), workers
     for shards, workers in ((4, 2), (8, 4), (6, 3), (2, 2), (8, 3)):
-        yield f"ceil {shards}/{workers}", False, lambda n=shards: Shards(n, "ceil"), workers
+        yield f"ceil {shards}/{workers}", False, partial(Shards, shards, "ceil"), workers
     for shards, workers in ((2, 2), (4, 2), (4, 4), (6, 3), (3, 2)):
-        yield f"HF {shards}/{workers}", False, lambda n=shards: hugging_face(n), workers
-    yield "HF shuffled 40/2", False, lambda: hugging_face(40, shuffle=True), 2
+        yield f"HF {shards}/{workers}", False, partial(hugging_face, shards), workers
+    yield "HF shuffled 40/2", False, partial(hugging_face, 40, shuffle=True), 2
     for shards, workers in ((2, 2), (4, 2), (4, 4), (6, 3)):
-        yield f"webdataset {shards}/{workers}", False, lambda n=shards: web(n, folder), workers
+        yield f"webdataset {shards}/{workers}", False, partial(web, shards, folder), workers
 
 
 def first_finding(dataset: Any, workers: int) -> tuple[str, str]:

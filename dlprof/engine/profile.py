@@ -297,7 +297,7 @@ class _Profile:
         weight, target = self.weight, self.header.target
         if weight is None or not self.observations or self.observations[0].trial.failure:
             return
-        by_copy = (self.config.start_method or "fork") != "fork"
+        by_copy = weight.start_method not in (None, "fork")
         heavy = weight.pickle_s + weight.unpickle_s >= _HEAVY_S
         if not (by_copy or heavy) or (target.batch_s or 0.0) > _SLOW_BATCH_S:
             return

@@ -110,6 +110,7 @@ class DatasetWeight:
         object_bytes: Memory of Python objects, which forked workers copy.
         flat_bytes: Memory that workers share.
         how: The least exact of the attributes.
+        start_method: What the loader's workers start by.
         starts: How one worker came to its first batch, by start method.
         shards: Files or shards that an iterable dataset is split by; ``None`` where it doesn't say.
         took_s: What weighing took.
@@ -123,6 +124,7 @@ class DatasetWeight:
     object_bytes: float = 0.0
     flat_bytes: float = 0.0
     how: Exactness = "exact"
+    start_method: str | None = None
     starts: tuple[WorkerStart, ...] = ()
     shards: int | None = None
     took_s: float = 0.0

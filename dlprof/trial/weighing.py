@@ -54,7 +54,12 @@ def weigh_dataset(built: BuiltTarget, request: TrialRequest) -> dict[str, Any]:
             missing[f"starts.{method}"] = "its workers don't go by torch's own loop"
         else:
             starts.append(start)
-    whole = dataclasses.replace(weight, starts=tuple(starts), unavailable=missing)
+    whole = dataclasses.replace(
+        weight,
+        start_method=start_method_of(loader, one),
+        starts=tuple(starts),
+        unavailable=missing,
+    )
     return {"weight": dataclasses.asdict(whole)}
 
 

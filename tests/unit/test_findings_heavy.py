@@ -26,9 +26,10 @@ def _weight(**changes: Any) -> DatasetWeight:
         objects=4e6,
         how="sampled",
     )
-    phases = tuple(
-        StartPhase(name=name, wall_s=seconds, cpu_s=seconds)
-        for name, seconds in (("create", 2.0), ("imports", 1.0), ("unpickle", 2.0))
+    phases = (
+        StartPhase(name="create", wall_s=2.0, cpu_s=2.0),
+        StartPhase(name="imports", wall_s=1.0, cpu_s=1.0),
+        StartPhase(name="unpickle", wall_s=2.0, cpu_s=2.0),
     )
     start = WorkerStart(method="forkserver", phases=phases, sent_bytes=4e8)
     weight = DatasetWeight(

@@ -60,7 +60,7 @@ def test_the_size_of_an_entry_is_that_of_the_last() -> None:
 
 def _made(ordinal: int, dataset: Any) -> Made:
     facts = Facts(MISSING, MISSING, MISSING, kept(dataset))
-    return Made(0, ordinal, *([0] * 10), facts=facts)
+    return Made(0, ordinal, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, facts=facts)
 
 
 def test_what_grows_is_told_in_bytes_a_batch() -> None:

@@ -85,7 +85,7 @@ def test_what_is_shared_by_two_attributes_weighs_once() -> None:
 def test_tensors_are_shared_and_stay_where_they_are() -> None:
     tensor = torch.zeros(1 << 20)
     found = _weighed(tensor=tensor, few=[1, 2])
-    assert not tensor.is_shared()
+    assert not tensor.is_shared()  # type: ignore[no-untyped-call]
     assert found.pickled_bytes < 4096
     assert found.flat_bytes >= 4 << 20
 

@@ -117,8 +117,9 @@ def first_batches(view: View) -> Mapping[str, Mapping[str, float]]:
 
 def _method(view: View) -> str:
     """What workers start by."""
-    own = view.evidence.target.own_config
-    return view.config.start_method or (own and own.start_method) or "fork"
+    own, weight = view.evidence.target.own_config, view.evidence.weight
+    kept = own.start_method if own is not None else None
+    return view.config.start_method or kept or (weight and weight.start_method) or "fork"
 
 
 def _sent_s(weight: DatasetWeight) -> float:
@@ -141,7 +142,7 @@ def _words(view: View, weight: DatasetWeight, first: AttributeWeight, sent_s: fl
     about = {"exact": "", "sampled": "about ", "at_least": "at least "}
     of_first = f"{first.name} ({first.type}) is {about[first.how]}"
     size = max(first.pickled_bytes, first.object_bytes)
-    most = f"{of_first}{format_bytes(size)} of it." if size else f"{first.name} takes longest."
+    heaviest = f"{of_first}{format_bytes(size)} of it." if size else f"{first.name} takes longest."
     objects = ""
     if weight.object_bytes:
         objects = (
@@ -152,7 +153,7 @@ def _words(view: View, weight: DatasetWeight, first: AttributeWeight, sent_s: fl
         f"By spawn or forkserver each worker is sent {about[weight.how]}"
         f"{format_bytes(weight.pickled_bytes)}: {format_duration(weight.pickle_s)} to pickle and "
         f"{format_duration(weight.unpickle_s)} to unpickle, {format_duration(sent_s)} for "
-        f"{counted(view.workers, 'worker')}. {most}{objects}"
+        f"{counted(view.workers, 'worker')}. {heaviest}{objects}"
     )
     predicted = first_batches(view)
     if predicted:
@@ -162,7 +163,7 @@ def _words(view: View, weight: DatasetWeight, first: AttributeWeight, sent_s: fl
         )
         text += f" Predicted time to first batch: {', '.join(each)}."
     if _method(view) == "fork":
-        text += " Python 3.14 starts workers by forkserver on Linux unless told otherwise."
+        text += " Python 3.14 starts workers by forkserver by default on Linux."
     return text
 
 
