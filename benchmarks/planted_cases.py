@@ -168,6 +168,7 @@ CASES: tuple[Case, ...] = (
     _case("few_jpeg", "too_few_workers"),
     _case("few_waiting", "too_few_workers"),
     _case("many_tiny", "too_many_workers"),
+    _case("many_small_batches", "too_many_workers"),
     _case("many_shards", "workers.unfed"),
     _case("unfed_floor", "workers.unfed"),
     _case("oversubscribed_python", "cpu.oversubscribed"),

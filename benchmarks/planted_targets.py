@@ -414,6 +414,10 @@ def many_tiny() -> DataLoader[Any]:
     return DataLoader(Timed(shape=(4,)), batch_size=8, num_workers=4)
 
 
+def many_small_batches() -> DataLoader[Any]:
+    return DataLoader(Timed(shape=(16,)), batch_size=2, num_workers=6)
+
+
 class Shards(Stream):
     """As many shards as are stated; further workers have none."""
 
@@ -536,7 +540,7 @@ class Listed(Timed):
 
     def __init__(self) -> None:
         super().__init__(cpu_ms=1, length=640)
-        self.records = [{"path": f"{number}.jpg", "label": number} for number in range(400_000)]
+        self.records = [{"path": f"{number}.jpg", "label": number} for number in range(1_000_000)]
 
 
 def heavy_forkserver() -> DataLoader[Any]:

@@ -194,7 +194,7 @@ class _Profile:
                 raise
             reason = "failed"
             notes.append(with_hint(f"Nothing more was measured: {error.message}", error.hint))
-        if reason != "interrupted":
+        if reason in {"complete", "budget"}:
             self._weigh_starts()
         evidence = self._evidence()
         if reason == "budget" and evidence.explained(self.config) is None:

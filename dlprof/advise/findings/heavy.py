@@ -21,7 +21,8 @@ start method of now, and by the one that Python 3.14 takes."""
 _COPIED_SHARE = 0.05
 """Share of the available memory that workers come to copy, likewise."""
 
-_MOST_OF_IT = 0.5
+_MOST_OF_IT = 0.4
+"""Share of the start of the workers, from which sending the dataset comes before it."""
 _COUNTS = (1, 2, 4, 8, 16, 32, 64)
 _ARRAYS = ("ndarray", "memmap", "bytes", "bytearray", "array", "DataFrame", "Table", "Image")
 
@@ -141,7 +142,7 @@ def _gain(share: float) -> Gain:
 def _words(view: View, weight: DatasetWeight, first: AttributeWeight, sent_s: float) -> str:
     about = {"exact": "", "sampled": "about ", "at_least": "at least "}
     of_first = f"{first.name} ({first.type}) is {about[first.how]}"
-    size = max(first.pickled_bytes, first.object_bytes)
+    size = first.pickled_bytes or first.object_bytes
     heaviest = f"{of_first}{format_bytes(size)} of it." if size else f"{first.name} takes longest."
     objects = ""
     if weight.object_bytes:
