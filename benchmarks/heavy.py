@@ -12,6 +12,8 @@ import dataclasses
 import os
 import sys
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -52,25 +54,26 @@ def loader(dataset: Any, workers: int, method: str) -> DataLoader[torch.Tensor]:
 def started(dataset: Any, workers: int, method: str) -> tuple[float, float]:
     """Seconds to the first batch, and the cores that all processes got meanwhile."""
     made = loader(dataset, workers, method)
-    began_s, before = time.perf_counter(), os.times()
+    began_s, own_s = time.perf_counter(), _tree_cpu_s(os.getpid())
     iterator: Any = iter(made)
     next(iterator)
     took_s = time.perf_counter() - began_s
-    used = _tree_cpu_s(os.getpid())
+    used_s = _tree_cpu_s(os.getpid()) - own_s
     iterator._shutdown_workers()  # noqa: SLF001 - as torch does when it is let go
-    own = before.user + before.system
-    return took_s, (used - own) / took_s
+    return took_s, used_s / took_s
 
 
 def _tree_cpu_s(pid: int) -> float:
-    """CPU of a process and of its descendants that run."""
-    ticks = os.sysconf("SC_CLK_TCK")
-    with open(f"/proc/{pid}/stat", encoding="ascii") as file:  # noqa: PTH123
-        parts = file.read().rpartition(")")[2].split()
-    used = (int(parts[11]) + int(parts[12])) / ticks
-    with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:  # noqa: PTH123
-        children = file.read().split()
-    return used + sum(_tree_cpu_s(int(child)) for child in children)
+    """CPU of a process and of its descendants that run, by the scheduler's nanoseconds."""
+    used_s = 0.0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            used_s += int((task / "schedstat").read_text().split()[0]) * 1e-9
+            children = (task / "children").read_text().split()
+        except OSError:  # it has ended
+            continue
+        used_s += sum(_tree_cpu_s(int(child)) for child in children)
+    return used_s
 
 
 def measured(dataset: Any, method: str) -> WorkerStart | None:
@@ -82,11 +85,11 @@ def measured(dataset: Any, method: str) -> WorkerStart | None:
     return dataclasses.replace(found, sent_bytes=sent)
 
 
-def predict_starts(counts: list[int]) -> None:
+def predict_starts(counts: Sequence[int], methods: Sequence[str]) -> None:
     """Predict starts of many workers from that of one, and measure them."""
     torch.set_num_threads(1)
     for title, dataset in (("light", Held()), ("heavy", Held(records=records() * 4))):
-        for method in METHODS:
+        for method in methods:
             one = measured(dataset, method)
             if one is None:
                 continue
@@ -107,6 +110,6 @@ def predict_starts(counts: list[int]) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["starts"]:
-        predict_starts([int(each) for each in sys.argv[2].split(",")])
+        predict_starts([int(each) for each in sys.argv[2].split(",")], sys.argv[3:] or METHODS)
     else:
         name_heaviest()
