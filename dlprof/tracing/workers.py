@@ -13,6 +13,9 @@ from dlprof.tracing.trace import Made, Row
 _NS = 1e-9
 _FEWEST_READINGS = 4
 _MOST_GROWING = 5
+_APART = 4
+"""Batches between two looks at how many entries a container has, which are exact."""
+
 _WARM_UP = 4
 """The first quarter of a worker's readings shows caches that fill, not growth."""
 
@@ -103,7 +106,7 @@ def _growing(made: Sequence[Made]) -> dict[str, float]:
     grown = {
         name: sizes[name] * (ys[-1][1] - ys[0][1]) / (ys[-1][0] - ys[0][0])
         for name, ys in points.items()
-        if len(ys) >= _FEWEST_READINGS and ys[-1][0] > ys[0][0] and ys[-1][1] > ys[len(ys) // 2][1]
+        if ys[-1][0] - ys[0][0] >= _APART and ys[-1][1] > ys[(len(ys) - 1) // 2][1]
     }
     first = sorted(grown, key=grown.__getitem__, reverse=True)[:_MOST_GROWING]
     return {name: grown[name] for name in first if grown[name] > 0}
