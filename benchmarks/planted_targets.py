@@ -414,6 +414,10 @@ def many_tiny() -> DataLoader[Any]:
     return DataLoader(Timed(shape=(4,)), batch_size=8, num_workers=4)
 
 
+def many_small_batches() -> DataLoader[Any]:
+    return DataLoader(Timed(shape=(16,)), batch_size=2, num_workers=6)
+
+
 class Shards(Stream):
     """As many shards as are stated; further workers have none."""
 
@@ -430,6 +434,19 @@ class Shards(Stream):
 
 def many_shards() -> DataLoader[Any]:
     return DataLoader(Shards(2, 3), batch_size=8, num_workers=6)
+
+
+class Divided(Shards):
+    """Divides its shards by the workers, so that all but the last get none."""
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        info = get_worker_info()
+        last = info is None or info.id == info.num_workers - 1
+        return Stream.__iter__(self) if last else iter(())
+
+
+def unfed_floor() -> DataLoader[Any]:
+    return DataLoader(Divided(3, 3), batch_size=8, num_workers=4)
 
 
 # cpu.oversubscribed
@@ -513,6 +530,25 @@ def startup_spawn() -> DataLoader[Any]:
         num_workers=1,
         multiprocessing_context="spawn",
     )
+
+
+# dataset.heavy
+
+
+class Listed(Timed):
+    """Keeps Python objects for far more samples than it loads."""
+
+    def __init__(self) -> None:
+        super().__init__(cpu_ms=1, length=640)
+        self.records = [{"path": f"{number}.jpg", "label": number} for number in range(1_000_000)]
+
+
+def heavy_forkserver() -> DataLoader[Any]:
+    return DataLoader(Listed(), batch_size=8, num_workers=2, multiprocessing_context="forkserver")
+
+
+def heavy_spawn() -> DataLoader[Any]:
+    return DataLoader(Listed(), batch_size=8, num_workers=2, multiprocessing_context="spawn")
 
 
 # memory.growth

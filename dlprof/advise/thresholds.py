@@ -204,6 +204,9 @@ memory which goes on growing has beyond these."""
 SOON_SHARE, HOUR_S = 0.1, 3600.0
 """Share of the memory to be had that an epoch, or an hour, would take."""
 
+NAMED = 0.2
+"""Share of the growth of memory that a container must explain to be named."""
+
 LEAST_BATCHES = 8
 """Batches that memory is compared over at least."""
 

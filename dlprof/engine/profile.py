@@ -15,7 +15,7 @@ from dlprof.engine.device import place_of
 from dlprof.engine.listener import SweepListener
 from dlprof.engine.opening import opened_bench
 from dlprof.engine.preparation import Outlook, look_at_one, new_header, now, trial_cost
-from dlprof.engine.telling import explanation_of, sensible, timeline_of
+from dlprof.engine.telling import explanation_of, sensible, timeline_of, weight_of
 from dlprof.engine.workplace import check_folder
 from dlprof.errors import DlprofError, UsageError
 from dlprof.machine import inspect_machine
@@ -24,6 +24,7 @@ from dlprof.records import (
     Calibration,
     Config,
     Cost,
+    DatasetWeight,
     Run,
     RunEnd,
     RunHeader,
@@ -44,6 +45,16 @@ DEFAULT_BUDGET_S = 30.0
 _TRIAL_S = 1.0
 _OPENING_TRIALS = 5
 """Trials that a budget should hold at least: those that a profile begins with."""
+
+_WEIGHING_S, _WEIGHING_SHARE = 2.0, 0.1
+"""Of a profile's time, for weighing the dataset."""
+
+_HEAVY_S = 0.05
+"""Pickling and unpickling from which it is measured how workers start by each method."""
+
+_STARTS_S, _SLOW_BATCH_S = 8.0, 1.0
+"""Time that must be left for starting workers by spawn and forkserver; and a first batch that takes
+too long to be waited for so often."""
 
 _NOT_FOLLOWED = (
     "The budget ended before a batch was traced through its stages, so most causes are "
@@ -169,6 +180,7 @@ class _Profile:
     deadline: Deadline
     observations: list[Observation] = dataclasses.field(default_factory=list)
     timelines: list[Timeline] = dataclasses.field(default_factory=list)
+    weight: DatasetWeight | None = None
 
     def run(self, outlook: Outlook) -> Run:
         """Measure, diagnose, and write down both."""
@@ -182,6 +194,8 @@ class _Profile:
                 raise
             reason = "failed"
             notes.append(with_hint(f"Nothing more was measured: {error.message}", error.hint))
+        if reason in {"complete", "budget"}:
+            self._weigh_starts()
         evidence = self._evidence()
         if reason == "budget" and evidence.explained(self.config) is None:
             notes.append(_NOT_FOLLOWED)
@@ -220,6 +234,7 @@ class _Profile:
             )
             self._keep(Experiment(name="as it is", role="present", config=self.config), trial, {})
             return "complete"
+        self._weigh(limit_s=_WEIGHING_SHARE * self.deadline.left_s)
         while block := propose(self._evidence(), self._allowance()):
             for experiment in block:
                 if not self._try(experiment):
@@ -260,6 +275,34 @@ class _Profile:
         self._keep(experiment, trial, told)
         self.listener.trial_ended(self.observations[-1].trial)
         return True
+
+    def _weigh(self, *, limit_s: float, starts: tuple[str, ...] = ()) -> None:
+        """Weigh the dataset, as far as there is time; that it can't be weighed ends nothing."""
+        built_s = 0.0 if self.bench.fork_safe else self.header.target.import_s or 0.0
+        if limit_s <= built_s or not self.config.num_workers:
+            return
+        weighing_s = min(_WEIGHING_S, limit_s - built_s)
+        try:
+            told = self.bench.weigh(
+                self.config, limit_s=weighing_s, left_s=limit_s + 1.0, starts=starts
+            )
+        except DlprofError as error:
+            if self.weight is None:
+                self.weight = DatasetWeight(unavailable={"attributes": error.message})
+            return
+        self.weight = weight_of(told)
+
+    def _weigh_starts(self) -> None:
+        """Start one worker by each method, where the dataset's weight or the method matters."""
+        weight, target = self.weight, self.header.target
+        if weight is None or not self.observations or self.observations[0].trial.failure:
+            return
+        by_copy = weight.start_method not in (None, "fork")
+        heavy = weight.pickle_s + weight.unpickle_s >= _HEAVY_S
+        if not (by_copy or heavy) or (target.batch_s or 0.0) > _SLOW_BATCH_S:
+            return
+        if self.deadline.left_s >= _STARTS_S:
+            self._weigh(limit_s=self.deadline.left_s, starts=("own", "fork", "forkserver", "spawn"))
 
     def _request(self, experiment: Experiment) -> TrialRequest:
         settings = self.settings
@@ -302,6 +345,7 @@ class _Profile:
             step_s=settings.step_s or 0.0,
             has_step=settings.step_s is not None or settings.step_callable is not None,
             reads_files=target.reads_files and not settings.cold_cache,
+            weight=self.weight,
         )
         calibration = self._calibration(evidence)
         predict = None if calibration is None else self._foresight(calibration, evidence)

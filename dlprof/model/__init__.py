@@ -18,6 +18,7 @@ from dlprof.model.predict import (
     relative_error,
     spread_workers,
 )
+from dlprof.model.starting import first_batch_s
 from dlprof.model.work import SPEED_ERROR, Cell, Conditions, Means, Work, cell_of, work_of
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "cells_of",
     "describe",
     "drawn",
+    "first_batch_s",
     "fit",
     "needs",
     "predict_all",

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from dlprof.records.config import Config, Estimate
 from dlprof.records.record import record
+from dlprof.records.weight import DatasetWeight
 
 FindingCode = Literal[
     "consumer",
@@ -28,6 +29,7 @@ FindingCode = Literal[
     "cpu.quota",
     "cpu.neighbours",
     "startup",
+    "dataset.heavy",
     "memory.growth",
     "memory.limit",
     "memory.shm",
@@ -123,6 +125,7 @@ class Diagnosis:
         stalls: Of the consumer; ``None`` where that wasn't measured.
         trials: Ids of the trials that it rests on.
         notes: What to know about how it was found.
+        weight: What the dataset weighs; ``None`` where it was not weighed.
     """
 
     config: Config
@@ -130,3 +133,4 @@ class Diagnosis:
     stalls: Stalls | None = None
     trials: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    weight: DatasetWeight | None = None

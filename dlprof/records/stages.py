@@ -120,6 +120,8 @@ class WorkerCosts:
         affinity_cpus: CPUs that it may run on.
         pss_growth_bytes_per_batch: Slope of its private memory over its batches, warm-up left
             out; ``None`` where it could not be read or the window was too short.
+        growing: Bytes a batch by which the dataset's containers grow, the most first: by the size
+            of their last entry.
     """
 
     worker: int
@@ -129,6 +131,7 @@ class WorkerCosts:
     threads: int | None = None
     affinity_cpus: int | None = None
     pss_growth_bytes_per_batch: float | None = None
+    growing: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 @record(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from dlprof.tracing.clocks import (
     waited_between,
 )
 from dlprof.tracing.fetchers import instrument
+from dlprof.tracing.held import kept
 from dlprof.tracing.trace import Facts, Made
 
 _new = tuple.__new__  # several times as fast as a NamedTuple's own, and this runs for each batch
@@ -48,6 +49,7 @@ class Stamper:
         # When the batch was begun, then when each sample was there; seconds.
         self.ends: list[float] = []
         self._clock = ThreadClock()
+        self._dataset = dataset
         self._chains = Chains(dataset)
         self._undo: Callable[[], None] | None = None
         self._index: Any = None
@@ -162,7 +164,7 @@ class Stamper:
         if now_ns() < self._next_look_ns:
             return
         began_ns = cpu_ns()  # what it waits for a core meanwhile costs nobody anything
-        self._facts = look_up()
+        self._facts = look_up()._replace(kept=kept(self._dataset))
         took_ns = cpu_ns() - began_ns
         self._left_cpu += took_ns  # it belongs to no batch
         pause_ns = max(_LOOK_EVERY_NS, _LOOK_SHARE * took_ns)
@@ -175,6 +177,7 @@ class Stamper:
             self._undo = None
         self._chains.let_go()
         self._clock.close()
+        self._dataset = None
         self._picked = self._index = None
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from dlprof.tracing.clocks import MISSING
+from dlprof.tracing.held import Kept
 
 
 class Facts(NamedTuple):
@@ -18,11 +19,13 @@ class Facts(NamedTuple):
         private_bytes: Memory that it shares with nobody; ``MISSING`` if unknown.
         threads: Threads that it has; ``MISSING`` if unknown.
         affinity_cpus: CPUs that it may run on; ``MISSING`` if unknown.
+        kept: Containers of its dataset.
     """
 
     private_bytes: int
     threads: int
     affinity_cpus: int
+    kept: tuple[Kept, ...] = ()
 
 
 class Made(NamedTuple):

@@ -12,6 +12,10 @@ from dlprof.tracing.trace import Made, Row
 
 _NS = 1e-9
 _FEWEST_READINGS = 4
+_MOST_GROWING = 5
+_APART = 4
+"""Batches between two looks at how many entries a container has, which are exact."""
+
 _WARM_UP = 4
 """The first quarter of a worker's readings shows caches that fill, not growth."""
 
@@ -56,6 +60,7 @@ def _costs(worker: int, made: Sequence[Made], ever: Sequence[Made], window_s: fl
             (each.affinity_cpus for each in reversed(facts) if each.affinity_cpus != MISSING), None
         ),
         pss_growth_bytes_per_batch=_growth(ever),
+        growing=_growing(ever),
     )
 
 
@@ -84,3 +89,24 @@ def _growth(made: Sequence[Made]) -> float | None:
     mean_y = sum(y for _, y in points) / len(points)
     spread = sum((x - mean_x) ** 2 for x, _ in points)
     return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread if spread else None
+
+
+def _growing(made: Sequence[Made]) -> dict[str, float]:
+    """Bytes a batch of the containers that grow, of the worker's last process."""
+    points: dict[str, list[tuple[int, int]]] = {}
+    sizes: dict[str, int] = {}
+    last = -1
+    for each in made:
+        if each.ordinal < last:
+            points.clear()
+        last = each.ordinal
+        for name, entries, entry_bytes in () if each.facts is None else each.facts.kept:
+            points.setdefault(name, []).append((each.ordinal, entries))
+            sizes[name] = entry_bytes
+    grown = {
+        name: sizes[name] * (ys[-1][1] - ys[0][1]) / (ys[-1][0] - ys[0][0])
+        for name, ys in points.items()
+        if ys[-1][0] - ys[0][0] >= _APART and ys[-1][1] > ys[(len(ys) - 1) // 2][1]
+    }
+    first = sorted(grown, key=grown.__getitem__, reverse=True)[:_MOST_GROWING]
+    return {name: grown[name] for name in first if grown[name] > 0}

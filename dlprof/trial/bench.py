@@ -147,6 +147,27 @@ class Bench:
             return None
         return None if answer["failure"] is None else Failure(**answer["failure"])
 
+    def weigh(
+        self, config: Config, *, limit_s: float, left_s: float, starts: tuple[str, ...] = ()
+    ) -> Message:
+        """Weigh the dataset in a disposable process; see ``weighing.weigh_dataset``.
+
+        Args:
+            config: Of the loader.
+            limit_s: For weighing, without starting workers.
+            left_s: For all of it; the process is then ended.
+            starts: Start methods by which one worker is started.
+
+        Raises:
+            DlprofError: It didn't come to an end in time, or the process died.
+        """
+        one = dataclasses.replace(config, num_workers=1).canonical()
+        limits = dataclasses.replace(self._limits, wall_s=left_s, stall_s=left_s)
+        request = TrialRequest(config=one, trial_s=limit_s, probe=True, weigh=True, starts=starts)
+        return self._persist(
+            lambda left: self._supervisor(limits, min(left, left_s)).probe(request), left_s
+        )
+
     def run(
         self,
         request: TrialRequest,

@@ -38,6 +38,7 @@ from dlprof.trial.protocol import (
 )
 from dlprof.trial.stacks import answer_with_stacks
 from dlprof.trial.temporary import Parting, keep_sockets_in, remember_names
+from dlprof.trial.weighing import weigh_dataset
 
 if TYPE_CHECKING:
     from dlprof.targets.build import BuiltTarget
@@ -185,6 +186,7 @@ def _run(request: TrialRequest, builder: Callable[[], BuiltTarget], session: Ses
         _evict(built)
     if request.probe:
         look = try_workers if request.config.num_workers else probe
+        look = weigh_dataset if request.weigh else look
         session.send({"event": "result", "probe": look(built, request)})
         return
     loop, result = _measure(request, built, session)

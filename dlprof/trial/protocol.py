@@ -53,6 +53,8 @@ class TrialRequest:
         turnover: Time the end of an epoch, if none comes by itself.
         probe: Instead of measuring, load a batch or two in the main process and describe them; with
             workers, try whether they can be started.
+        weigh: Instead of that, weigh the dataset within ``trial_s``.
+        starts: Start methods by which one worker is then started; ``own`` for the loader's.
         explain: Follow each batch through its stages; the rate is then no figure to compare.
         device: Where batches are copied to before the step, by torch's name; ``auto`` for the
             accelerator that torch finds.
@@ -68,6 +70,8 @@ class TrialRequest:
     temporary: str = ""
     turnover: bool = True
     probe: bool = False
+    weigh: bool = False
+    starts: tuple[str, ...] = ()
     explain: bool = False
     device: str = "cpu"
     copy_ahead: bool = False
@@ -98,7 +102,8 @@ def build_request(message: Mapping[str, Any]) -> BuildRequest:
 
 def trial_request(message: Mapping[str, Any]) -> TrialRequest:
     """Read a ``TrialRequest`` back from ``dataclasses.asdict`` of one."""
-    return TrialRequest(**{**message, "config": Config(**message["config"])})
+    starts = tuple(message.get("starts", ()))
+    return TrialRequest(**{**message, "config": Config(**message["config"]), "starts": starts})
 
 
 class Channel:

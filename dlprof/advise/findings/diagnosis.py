@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 
-from dlprof.advise.findings import loader, machine, slowed
+from dlprof.advise.findings import heavy, loader, machine, slowed, unfed
 from dlprof.advise.findings.claims import (
     Claim,
     Place,
@@ -59,13 +59,15 @@ TABLE: tuple[Row, ...] = (
     Row("memory.shm", Place.BROKEN, machine.shared),
     Row("memory.limit", Place.BROKEN, machine.limit),
     Row("memory.growth", Place.BROKEN, machine.growth),
+    Row("workers.unfed", Place.BROKEN, unfed.unfed),
     Row("consumer", Place.CONSUMER, loader.consumer),
     Row("cpu.threads", Place.FAULT, machine.threads, machine.single_threaded),
     Row("cpu.affinity", Place.FAULT, machine.affinity),
     Row("cpu.quota", Place.FAULT, machine.quota),
     Row("cpu.oversubscribed", Place.FAULT, machine.oversubscribed, machine.enough_workers),
     Row("cpu.neighbours", Place.BEHIND, machine.neighbours),
-    Row("startup", Place.BEHIND, loader.startup, loader.kept_workers),
+    Row("dataset.heavy", Place.BEHIND, heavy.heavy),
+    Row("startup", Place.BEHIND, heavy.starting, loader.kept_workers),
     Row("main.sampler", Place.FAULT, loader.sampler),
     Row("main.pin", Place.FAULT, loader.pin, loader.unpinned),
     Row("main.receive", Place.FAULT, loader.receive, loader.lighter),
@@ -117,6 +119,7 @@ _CERTAIN: frozenset[FindingCode] = frozenset(
     {
         *("cpu.neighbours", "cpu.quota", "cpu.affinity"),
         *("memory.growth", "memory.limit", "memory.shm", "data.duplicated", "data.truncated"),
+        "workers.unfed",
     }
 )
 """Causes that a disturbed machine doesn't put in doubt, or that are the disturbance itself."""
@@ -139,6 +142,7 @@ def diagnose(evidence: Evidence, notes: Sequence[str] = ()) -> Diagnosis:
         stalls=_stalls(evidence),
         trials=tuple(trial.id for trial in evidence.trials()),
         notes=tuple(notes),
+        weight=evidence.weight,
     )
 
 
@@ -182,10 +186,12 @@ def find(evidence: Evidence) -> tuple[Finding, ...]:
     stated = (_stated(view, row, claim) for row, claim in claims if claim is not None)
     found = [each for each in stated if integrity.allows(each[1], view.config)]
     for each in found_in(evidence.trials(), integrity, view.workers):
-        if each.code != "workers.unfed":  # of idle workers there are too many
+        if each.code != "workers.unfed":  # a rule of its own knows which
             place = Place.BROKEN if each.code in WRONG_DATA else Place.FAULT
             found.append((place, each))
     codes = {finding.code for _, finding in found}
+    if "workers.unfed" in codes:  # which is why there are too many
+        found = [each for each in found if each[1].code != "too_many_workers"]
     if "consumer" not in codes and not codes.isdisjoint(WRONG_DATA):
         # Rates of wrong data are none: what would make it come faster is no advice.
         found = [each for each in found if each[0] is Place.BROKEN]

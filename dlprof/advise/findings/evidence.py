@@ -19,6 +19,7 @@ from dlprof.records import (
     Calibration,
     Config,
     Copies,
+    DatasetWeight,
     Explanation,
     Integrity,
     Machine,
@@ -183,6 +184,7 @@ class Evidence:
             length); without, it only waits, and its share of waiting says nothing.
         reads_files: Whether the dataset reads files; ``None`` where that isn't known.
         script: Where it was watched; ``None`` for a loader that was measured by itself.
+        weight: What the dataset weighs; ``None`` where it was not weighed.
     """
 
     machine: Machine
@@ -195,6 +197,7 @@ class Evidence:
     has_step: bool = False
     reads_files: bool | None = None
     script: Script | None = None
+    weight: DatasetWeight | None = None
 
     @property
     def calibration(self) -> Calibration | None:

@@ -22,6 +22,7 @@ from dlprof.advise.findings.claims import (
 )
 from dlprof.advise.findings.evidence import Costs, View, Work
 from dlprof.advise.findings.machine import used_gpu
+from dlprof.advise.findings.threads import CODE, fetch_in_threads, fewest
 from dlprof.advise.wording import percent
 from dlprof.records import BatchCosts, Config, Trial
 from dlprof.stats import NEAR, typical
@@ -189,7 +190,7 @@ loader = DataLoader(dataset, worker_init_fn=open_own, ...)""",
 
 def startup(view: View) -> Claim | None:
     """Starting workers costs more than it saves."""
-    kept, (turn_s, share) = kept_workers(view), _turn(view)
+    kept, (turn_s, share) = kept_workers(view), turn(view)
     if kept is None:
         return None
     persist, script = view.config.persistent_workers, view.evidence.script
@@ -219,7 +220,7 @@ def startup(view: View) -> Claim | None:
     )
 
 
-def _turn(view: View) -> tuple[float, float]:
+def turn(view: View) -> tuple[float, float]:
     """Seconds from an epoch to the next, and their share of the time; 0 where that isn't known.
 
     Of workers that persist it is the start itself where that is slow: once for all epochs that a
@@ -247,12 +248,12 @@ def _median_turn(trials: tuple[Trial, ...]) -> float | None:
 
 def starting_leads(view: View) -> bool:
     """Whether starting workers takes so much of an epoch that it comes before what it explains."""
-    return bool(view.workers) and _turn(view)[1] >= at.START_LEADS
+    return bool(view.workers) and turn(view)[1] >= at.START_LEADS
 
 
 def kept_workers(view: View) -> Config | None:
     """Workers that persist, or that start by fork where they do; where starting costs enough."""
-    if not view.workers or _turn(view)[1] < at.START_SHARE:
+    if not view.workers or turn(view)[1] < at.START_SHARE:
         return None
     if not view.config.persistent_workers:
         return view.having(persistent_workers=True)
@@ -430,14 +431,25 @@ def fetch_io(view: View) -> Claim | None:
             "workers than cores pay. Or read faster: pack small files into shards, or read a "
             "local copy."
         )
+    gains = fetch_in_threads(view, costs)
+    threads = fewest(gains)
+    if threads is not None:
+        fix += (
+            f" Or fetch {threads} samples at once in each worker, by threads in __getitems__: "
+            f"predicted {gains[threads].value:.2f}x."
+        )
     return Claim(
         "Blocking I/O in __getitem__",
         f"A batch's samples are blocked for {format_duration(costs.fetch.io_s)} on storage or "
         f"network: {percent(share)} of the time to make a batch.",
         share * (view.wait or 1.0),
         "fetch_waiting_s fetch_cpu_s share read_bytes_per_s cache_hit_fraction",
-        {"share": share},
+        {
+            "share": share,
+            "threads_gain": {str(count): gain.value for count, gain in gains.items()},
+        },
         fix,
+        code="" if threads is None or more is not None else CODE.format(threads=threads),
         config=more,
         gain=gain,
     )

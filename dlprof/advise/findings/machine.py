@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from dlprof.advise import thresholds as at
 from dlprof.advise.findings.claims import (
@@ -187,22 +187,51 @@ def growth(view: View) -> Claim | None:
     ahead, each_s = slope * max(view.epoch_batches or 0, view.rate * at.HOUR_S), slope * view.rate
     if ahead < at.SOON_SHARE * room:
         return None
+    grown = growing(view)
+    named = next((name for name, size in grown.items() if size >= at.NAMED * slope), None)
     return Claim(
-        "Memory of the workers grows",
+        "Memory of the workers grows" + (f": {named}" if named else ""),
         f"Memory grows by {format_bytes(slope)} a batch, {format_bytes(each_s)} a second; "
-        f"{format_bytes(room)} is available.",
+        f"{format_bytes(room)} is available. {_what_grows(view, named, grown)}",
         ahead / room,
         given={
+            "growing": grown,
             "growth_bytes_per_batch": slope,
             "growth_bytes_per_s": each_s,
             "memory_available_bytes": room,
             "seconds_to_full": room / each_s,
         },
-        fix="Find what the dataset keeps, such as a list or cache that only grows. Keep its "
+        fix=f"Keep nothing per sample in {named}, or bound it."
+        if named
+        else "Find what the dataset keeps, such as a list or cache that only grows. Keep its "
         "index in tensors or arrays instead of Python objects.",
         code="""# one array: Python objects are copied page by page as workers count references
 self.paths = torch.tensor(...)  # or numpy arrays, or one bytes object with offsets""",
     )
+
+
+def growing(view: View) -> dict[str, float]:
+    """Bytes a batch by which containers of the dataset grow: medians over workers, most first."""
+    workers = () if view.explained is None else view.explained.workers
+    sizes: dict[str, list[float]] = {}
+    for worker in workers:
+        for name, size in worker.growing.items():
+            sizes.setdefault(name, []).append(size)
+    middle = {name: statistics.median(found) for name, found in sizes.items()}
+    return {name: middle[name] for name in sorted(middle, key=lambda each: -middle[each])}
+
+
+def _what_grows(view: View, named: str | None, grown: Mapping[str, float]) -> str:
+    if named is not None:
+        return f"{named} grows by {format_bytes(grown[named])} a batch."
+    weight = view.evidence.weight
+    first = None if weight is None else weight.heaviest
+    if first is not None and first.object_bytes >= at.LEAST_SEEN:
+        return (
+            f"No attribute of the dataset grows that much; {first.name} has "
+            f"{format_bytes(first.object_bytes)} of Python objects, whose pages workers copy."
+        )
+    return "No attribute of the dataset, global of its module or lru_cache grows that much."
 
 
 def growth_per_batch(view: View) -> float | None:

@@ -58,6 +58,9 @@ class PretendedBench:
         cost_s: CPU time of a batch, as traced trials tell it.
         explains: Whether they tell anything.
         calls: Trials so far.
+        fork_safe: As of the bench that it stands for.
+        weight: What the dataset weighs, as plain values.
+        started: The start methods that were asked for, one tuple for each weighing.
     """
 
     rates: Callable[[Config], float | None] = rate
@@ -67,6 +70,18 @@ class PretendedBench:
     cost_s: float = 0.02
     explains: bool = True
     calls: int = 0
+    fork_safe: bool = True
+    weight: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    started: list[tuple[str, ...]] = dataclasses.field(default_factory=list)
+
+    def weigh(
+        self, _config: Config, *, limit_s: float, left_s: float, starts: tuple[str, ...] = ()
+    ) -> Mapping[str, Any]:
+        """The weight that was given, in a tenth of a second."""
+        assert limit_s <= left_s
+        self.now_s += 0.1
+        self.started.append(starts)
+        return {"weight": dict(self.weight)}
 
     def explain(
         self, request: TrialRequest, *, trial_id: str, repetition: int, wall_s: float

@@ -122,3 +122,19 @@ def test_a_disk_that_is_full_costs_a_profile_its_file_and_not_its_diagnosis(
     assert sum("The disk is full. Free some space." in text for text in told) == 1
     kept = read_run(tmp_path / "run").trials
     assert kept == run.trials[: len(kept)]
+
+
+def test_the_dataset_is_weighed_first_and_its_starts_only_where_it_is_heavy(
+    tmp_path: Path,
+) -> None:
+    light = PretendedBench(weight={"pickle_s": 0.001, "start_method": "fork"})
+    run = profiled(tmp_path / "light", light)
+    assert light.started == [()]
+    assert run.diagnosis is not None
+    assert run.diagnosis.weight is not None
+    assert run.diagnosis.weight.pickle_s == 0.001
+    for heavy in ({"pickle_s": 3.0}, {"start_method": "forkserver"}):
+        bench = PretendedBench(weight=heavy)
+        kept = profiled(tmp_path / str(heavy), bench)
+        assert bench.started == [(), ("own", "fork", "forkserver", "spawn")]
+        assert read_run(tmp_path / str(heavy)).diagnosis == kept.diagnosis

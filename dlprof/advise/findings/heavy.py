@@ -1,0 +1,193 @@
+"""What a dataset weighs: sent to each worker, and copied by it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from dlprof.advise.findings import loader
+from dlprof.advise.findings.claims import Claim, Gain, Place, bound
+from dlprof.advise.findings.evidence import View
+from dlprof.model import first_batch_s
+from dlprof.records import AttributeWeight, DatasetWeight
+from dlprof.units import counted, format_bytes, format_duration
+
+_SENT_S, _SENT_LATER_S = 0.5, 2.0
+"""Seconds that sending the dataset to all workers takes, from which it is worth a word: by the
+start method of now, and by the one that Python 3.14 takes."""
+
+_COPIED_SHARE = 0.05
+"""Share of the available memory that workers come to copy, likewise."""
+
+_MOST_OF_IT = 0.4
+"""Share of the start of the workers, from which sending the dataset comes before it."""
+_COUNTS = (1, 2, 4, 8, 16, 32, 64)
+_ARRAYS = ("ndarray", "memmap", "bytes", "bytearray", "array", "DataFrame", "Table", "Image")
+
+_TENSORS = """# one array instead of an object for each sample; texts are bytes with offsets
+encoded = [text.encode() for text in texts]
+self.texts = torch.frombuffer(bytearray(b"".join(encoded)), dtype=torch.uint8)
+self.ends = torch.tensor([len(text) for text in encoded]).cumsum(0)"""
+
+_MAPPED = """# saved once; each worker maps the same file, and nothing is sent
+def __getitem__(self, index):
+    if self.data is None:
+        self.data = np.load(self.path, mmap_mode="r")
+    return torch.from_numpy(self.data[index].copy())"""
+
+_IN_WORKER = """# made in the worker, at its first sample
+def __getitem__(self, index):
+    if self.handle is None:
+        self.handle = open_it(self.path)
+    ..."""
+
+
+def heavy(view: View) -> Claim | None:
+    """Pickling or copying the dataset costs start-up time or memory."""
+    weight, workers = view.evidence.weight, view.workers
+    first = None if weight is None else weight.heaviest
+    if weight is None or first is None or not workers:
+        return None
+    sent_s, method = _sent_s(weight) * workers, _method(view)
+    copied, now = workers * weight.object_bytes, method != "fork"
+    room = view.evidence.machine.memory_available_bytes or view.evidence.machine.memory_bytes
+    fills = room is not None and copied >= _COPIED_SHARE * room
+    if sent_s < (_SENT_S if now else _SENT_LATER_S) and not (fills and not now):
+        return None
+    share = _share(view) if now else 0.0
+    leads = leads_start(view)
+    return Claim(
+        f"The dataset is heavy: {first.name}",
+        _words(view, weight, first, sent_s),
+        share,
+        "num_workers start_method",
+        {
+            "attribute": first.name,
+            "attribute_type": first.type,
+            "attribute_pickled_bytes": first.pickled_bytes,
+            "attribute_object_bytes": first.object_bytes,
+            "pickled_bytes": weight.pickled_bytes,
+            "pickle_s": weight.pickle_s,
+            "unpickle_s": weight.unpickle_s,
+            "object_bytes": weight.object_bytes,
+            "flat_bytes": weight.flat_bytes,
+            "exactness": weight.how,
+            "sending_s": sent_s,
+            "first_batch_s": first_batches(view),
+            "start_s": {
+                each.method: {part.name: part.wall_s for part in each.phases}
+                for each in weight.starts
+            },
+        },
+        _fix(first),
+        code=_code(first),
+        gain=_gain(share) if share else None,
+        place=Place.FAULT if leads else Place.BEHIND,
+    )
+
+
+def starting(view: View) -> Claim | None:
+    """Starting workers costs more than it saves, behind the dataset where that is why."""
+    claim = loader.startup(view)
+    if claim is not None and leads_start(view):
+        return dataclasses.replace(claim, place=Place.BEHIND)
+    return claim
+
+
+def leads_start(view: View) -> bool:
+    """Whether sending the dataset is most of what starting the workers takes, and that leads."""
+    weight = view.evidence.weight
+    if weight is None or _method(view) == "fork" or not loader.starting_leads(view):
+        return False
+    sent_s = _sent_s(weight) * view.workers
+    return sent_s >= max(_SENT_S, _MOST_OF_IT * loader.turn(view)[0])
+
+
+def first_batches(view: View) -> Mapping[str, Mapping[str, float]]:
+    """Predicted seconds to the first batch, by start method and ``num_workers``."""
+    weight = view.evidence.weight
+    starts = () if weight is None else weight.starts
+    counts = sorted({*_COUNTS, view.workers} - {0})
+    return {
+        each.method: {str(n): round(first_batch_s(each, n, cores=view.cores), 3) for n in counts}
+        for each in starts
+    }
+
+
+def _method(view: View) -> str:
+    """What workers start by."""
+    own, weight = view.evidence.target.own_config, view.evidence.weight
+    kept = own.start_method if own is not None else None
+    return view.config.start_method or kept or (weight and weight.start_method) or "fork"
+
+
+def _sent_s(weight: DatasetWeight) -> float:
+    return weight.pickle_s + weight.unpickle_s
+
+
+def _share(view: View) -> float:
+    """Share of the time that sending the dataset takes."""
+    weight, (turn_s, share) = view.evidence.weight, loader.turn(view)
+    if weight is None or turn_s <= 0:
+        return 0.0
+    return share * min(1.0, _sent_s(weight) * view.workers / turn_s)
+
+
+def _gain(share: float) -> Gain:
+    return bound(1 / max(0.02, 1 - share))
+
+
+def _words(view: View, weight: DatasetWeight, first: AttributeWeight, sent_s: float) -> str:
+    about = {"exact": "", "sampled": "about ", "at_least": "at least "}
+    of_first = f"{first.name} ({first.type}) is {about[first.how]}"
+    size = first.pickled_bytes or first.object_bytes
+    heaviest = f"{of_first}{format_bytes(size)} of it." if size else f"{first.name} takes longest."
+    objects = ""
+    if weight.object_bytes:
+        objects = (
+            f" Its Python objects are {format_bytes(weight.object_bytes)}, which each forked "
+            "worker comes to copy."
+        )
+    text = (
+        f"By spawn or forkserver each worker is sent {about[weight.how]}"
+        f"{format_bytes(weight.pickled_bytes)}: {format_duration(weight.pickle_s)} to pickle and "
+        f"{format_duration(weight.unpickle_s)} to unpickle, {format_duration(sent_s)} for "
+        f"{counted(view.workers, 'worker')}. {heaviest}{objects}"
+    )
+    predicted = first_batches(view)
+    if predicted:
+        each = (
+            f"{format_duration(by_count[str(view.workers)])} by {method}"
+            for method, by_count in predicted.items()
+        )
+        text += f" Predicted time to first batch: {', '.join(each)}."
+    if _method(view) == "fork":
+        text += " Python 3.14 starts workers by forkserver by default on Linux."
+    return text
+
+
+def _fix(first: AttributeWeight) -> str:
+    if _is_slow(first):
+        return f"Make {first.name} in the worker, at its first sample, instead of sending it."
+    if first.type.startswith(_ARRAYS):
+        return (
+            f"Keep {first.name} in a file that workers map (np.load with mmap_mode), or in a torch "
+            "tensor, whose memory is shared instead of sent."
+        )
+    return (
+        f"Keep {first.name} in torch tensors or numpy arrays instead of Python objects: tensors "
+        "are shared with workers, not sent, and no reference counts are in them."
+    )
+
+
+def _code(first: AttributeWeight) -> str:
+    if _is_slow(first):
+        return _IN_WORKER
+    return _MAPPED if first.type.startswith(_ARRAYS) else _TENSORS
+
+
+def _is_slow(first: AttributeWeight) -> bool:
+    """Whether it takes far longer than its size explains: it computes when it is pickled."""
+    size: Any = max(first.pickled_bytes, first.object_bytes)
+    return bool(first.failure) or (first.pickle_s > 1.0 and size < (1 << 20))

@@ -1,0 +1,661 @@
+"""Weighs a dataset attribute by attribute, within a time and a number of bytes that are given.
+
+To be called in a disposable process that nobody else needs: what is pickled runs the user's own
+``__getstate__``, once for each object as torch's start of one worker does. Nothing else of the
+user's is called: attributes are read past properties and ``__getattr__``, so that lazy ones stay as
+they are.
+
+Nothing that has no end is waited for, and nothing large is copied: bytes are counted and thrown
+away, of a large container some entries stand for all, and of arrays and tensors the size is known.
+"""
+
+from __future__ import annotations
+
+import array
+import collections
+import contextlib
+import dataclasses
+import functools
+import gc
+import io
+import math
+import mmap
+import pickle
+import signal
+import sys
+import time
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, NamedTuple
+
+import torch
+import torch.multiprocessing  # registers how tensors are pickled
+from torch.utils.data import IterableDataset
+
+from dlprof.records import AttributeWeight, DatasetWeight
+from dlprof.targets.faults import one_line
+
+_FEW = 64
+"""Entries up to which a list or dict is looked into one by one for what holds the most."""
+
+_DEEPEST = 8
+_MOST_LEAVES = 2_000
+_MOST_NAMED = 10
+_LEAST_NAMED_BYTES = 4096
+
+_AT_ONCE = 256
+"""Entries that are pickled at once, at most: as one list, as torch would find them."""
+
+_SAMPLE_S, _SAMPLE_BYTES = 0.25, 8 << 20
+"""Of one attribute; what has fewer is weighed as a whole."""
+
+_CHUNK_S = 0.02
+_SLOW_STATE_S = 0.02
+"""Time in a ``__getstate__`` of the user's that counts by itself."""
+
+_LISTED = 200_000
+"""Entries of a dict or set that are looked at: listing more would copy their pages, too."""
+
+_OBJECTS = 20_000
+"""Objects of an attribute that are counted, each with its size."""
+
+_WHOLE = ("pandas", "polars", "pyarrow", "PIL")
+"""Libraries whose objects are named as wholes, not by what they hold."""
+
+_PART = 1_000
+"""Entries of a container within an attribute that stand for all of it."""
+
+_PAGE = 4096
+_FLAT_APART, _COPIED_SLICE = 1 << 20, 16 << 20
+"""Bytes from which flat data is not pickled, and of which pickling shows what that takes."""
+_FLAT_FROM = 4096
+"""Bytes from which a text, or bytes, counts as flat but for its first page."""
+
+
+_now_s = time.perf_counter
+
+
+def _spent_s() -> float:
+    """Seconds in which this thread did not wait for a core: that is not the dataset's doing."""
+    try:
+        with open("/proc/thread-self/schedstat", "rb") as file:  # noqa: PTH123 - as it is faster
+            return _now_s() - int(file.read().split()[1]) * 1e-9
+    except (OSError, IndexError, ValueError):
+        return _now_s()
+
+
+class OutOfTimeError(BaseException):
+    """The time for weighing is over; no ``except Exception`` of the user's may catch it."""
+
+
+class _EnoughError(BaseException):
+    """As many bytes as are wanted of one object."""
+
+
+def weigh(loader: Any, *, limit_s: float = 3.0) -> DatasetWeight:
+    """Weigh what a loader sends to its workers: the dataset, ``collate_fn``, ``worker_init_fn``.
+
+    Args:
+        loader: A ``DataLoader``, or what has its attributes.
+        limit_s: Seconds that it may take.
+    """
+    began_s = _now_s()
+    gc.freeze()  # a worker has no such heap, whose collection would cost more than unpickling
+    roots = {
+        "": getattr(loader, "dataset", None),
+        "collate_fn": getattr(loader, "collate_fn", None),
+        "worker_init_fn": getattr(loader, "worker_init_fn", None),
+    }
+    weigher = _Weigher(began_s + limit_s)
+    with _alarm(limit_s):
+        for name, root in roots.items():
+            if root is not None:
+                weigher.look_into(name, root)
+    gc.unfreeze()
+    found = sorted(weigher.weights, key=_heaviness, reverse=True)
+    return DatasetWeight(
+        attributes=tuple(each for each in found if _worth_naming(each))[:_MOST_NAMED],
+        pickled_bytes=math.fsum(each.pickled_bytes for each in found),
+        pickle_s=math.fsum(each.pickle_s for each in found),
+        unpickle_s=math.fsum(each.unpickle_s for each in found),
+        object_bytes=math.fsum(each.object_bytes for each in found),
+        flat_bytes=math.fsum(each.flat_bytes for each in found),
+        how=max((each.how for each in found), key=_VAGUE.index, default="exact"),
+        shards=shards_of(roots[""]),
+        took_s=_now_s() - began_s,
+        unavailable=weigher.unavailable,
+    )
+
+
+_VAGUE = ("exact", "sampled", "at_least")
+
+
+def _heaviness(weight: AttributeWeight) -> tuple[float, float]:
+    return weight.cost_s, weight.pickled_bytes + weight.object_bytes
+
+
+def _worth_naming(weight: AttributeWeight) -> bool:
+    size = max(weight.pickled_bytes, weight.object_bytes, weight.flat_bytes)
+    slow = weight.how == "at_least" or weight.pickle_s >= _SLOW_STATE_S
+    return size >= _LEAST_NAMED_BYTES or bool(weight.failure) or slow
+
+
+@contextlib.contextmanager
+def _alarm(limit_s: float) -> Iterator[None]:
+    """Raises ``OutOfTimeError`` within Python code that takes too long, where there are alarms."""
+    if not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def ring(*_: object) -> None:
+        raise OutOfTimeError
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    except OutOfTimeError:  # between two attributes
+        pass
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+class _Sink:
+    """Counts what is written, keeps it, and raises where it is more than is wanted."""
+
+    def __init__(self) -> None:
+        self.size, self.most, self.until_s = 0, math.inf, math.inf
+        self.kept = io.BytesIO()
+
+    def write(self, data: Any) -> int:
+        length = memoryview(data).nbytes
+        self.size += length
+        if self.size > self.most or _now_s() > self.until_s:
+            raise _EnoughError
+        self.kept.write(data)
+        return length
+
+
+class _Pickler(ForkingPickler):
+    """As torch pickles, but that tensors' data stays where it is."""
+
+    def __init__(self, sink: _Sink) -> None:
+        super().__init__(sink)
+        self.dispatch_table[torch.UntypedStorage] = _no_storage
+
+
+def _no_storage(_: Any) -> tuple[type[bytes], tuple[()]]:
+    return bytes, ()
+
+
+class _Sample(NamedTuple):
+    """What some entries of a container came to."""
+
+    entries: int
+    pickled_bytes: float
+    pickle_s: float
+    unpickle_s: float
+
+
+def _usual_rate(parts: Sequence[tuple[float, float]]) -> float:
+    """Seconds a byte: the middle of all bytes, so that a moment's disturbance doesn't count."""
+    rates = sorted((seconds / size, size) for seconds, size in parts if size > 0)
+    half, passed = sum(size for _, size in rates) / 2, 0.0
+    for rate, size in rates:
+        passed += size
+        if passed >= half:
+            return rate
+    return 0.0
+
+
+@dataclasses.dataclass(slots=True)
+class _Weigher:
+    """Goes through what is pickled, and shares one memo over all of it, as one pickle has.
+
+    Attributes:
+        until_s: When it ends.
+        weights: Of the attributes so far.
+        unavailable: What was not weighed, and why.
+    """
+
+    until_s: float
+    weights: list[AttributeWeight] = dataclasses.field(default_factory=list)
+    unavailable: dict[str, str] = dataclasses.field(default_factory=dict)
+    _seen: set[int] = dataclasses.field(default_factory=set)
+    _counted: set[int] = dataclasses.field(default_factory=set)
+    _last_s: float = 0.0
+    _alive: list[Any] = dataclasses.field(default_factory=list)
+    _sink: _Sink = dataclasses.field(default_factory=_Sink)
+    _pickler: Any = None
+    _unpickler: Any = None
+
+    def look_into(self, name: str, root: Any) -> None:
+        """Weigh all that one object holds."""
+        if self._pickler is None:
+            self._begin()
+        self._look(name, root, 0)
+
+    def _begin(self) -> None:
+        """With an empty memo: what could not be pickled may have left half of itself in it."""
+        self._sink = _Sink()
+        self._pickler, self._unpickler = _Pickler(self._sink), None
+
+    def _look(self, name: str, value: Any, depth: int) -> None:
+        if len(self.weights) >= _MOST_LEAVES or _now_s() > self.until_s:
+            self.unavailable["attributes"] = "weighing all of them takes too long"
+            return
+        if id(value) in self._seen:
+            return  # what two attributes share is sent once
+        self._seen.add(id(value))
+        self._alive.append(value)
+        fault = ""
+        inside: Sequence[tuple[str, Any]] | None = None
+        self._last_s = _spent_s()
+        if depth < _DEEPEST:
+            try:
+                inside, fault = _inside(value)
+            except Exception as error:  # noqa: BLE001 - whatever the user's __getstate__ raises
+                inside, fault = (), one_line(error)
+            except OutOfTimeError:
+                late = AttributeWeight(name=name or "dataset", type=_type_of(value), how="at_least")
+                spent_s = self._lasted_s()
+                self.weights.append(dataclasses.replace(late, pickle_s=spent_s))
+                self.unavailable["attributes"] = "weighing all of them takes too long"
+                raise
+        if inside is None:
+            self._weigh(name or "dataset", value)
+            return
+        asked_s = self._lasted_s()
+        if fault or asked_s >= _SLOW_STATE_S:
+            kind, named = _type_of(value), name or "dataset"
+            self.weights.append(
+                AttributeWeight(name=named, type=kind, failure=fault, pickle_s=asked_s)
+            )
+        for key, each in inside:
+            self._look(_joined(name, key), each, depth + 1)
+
+    def _lasted_s(self) -> float:
+        return max(0.0, _spent_s() - self._last_s)
+
+    def _weigh(self, name: str, value: Any) -> None:
+        """Weigh one attribute that isn't looked into any further."""
+        self._last_s = _spent_s()
+        flat = flat_bytes(value)
+        weight = AttributeWeight(name=name, type=_type_of(value), flat_bytes=flat or 0)
+        try:
+            if flat is not None and flat >= _FLAT_APART:
+                weight = self._flat(weight, value)
+            else:
+                weight = self._pickled(weight, value)
+            if flat is None:
+                weight = self._counted_objects(weight, value)
+        except OutOfTimeError:
+            spent_s = max(self._lasted_s(), weight.pickle_s)
+            self.weights.append(dataclasses.replace(weight, how="at_least", pickle_s=spent_s))
+            raise
+        self.weights.append(weight)
+
+    def _flat(self, weight: AttributeWeight, value: Any) -> AttributeWeight:
+        """Of something flat and large a part is copied, which stands for all of it."""
+        if isinstance(value, torch.Tensor):
+            return dataclasses.replace(weight, pickled_bytes=0.0)  # its data is shared
+        part = bytes(range(256)) * (_COPIED_SLICE // 256)
+        began_s = _spent_s()
+        text = ForkingPickler.dumps(part)
+        packed_s = _spent_s() - began_s
+        began_s = _spent_s()
+        pickle.loads(text)  # noqa: S301 - of this line's own making
+        unpacked_s = _spent_s() - began_s
+        times = weight.flat_bytes / _COPIED_SLICE
+        return dataclasses.replace(
+            weight,
+            pickled_bytes=weight.flat_bytes,
+            pickle_s=times * packed_s,
+            unpickle_s=times * unpacked_s,
+            how="sampled",
+        )
+
+    def _pickled(self, weight: AttributeWeight, value: Any) -> AttributeWeight:
+        count, some = _entries(value)
+        try:
+            found = self._sampled(some) if some is not None else self._whole(value)
+        except _EnoughError:
+            lasted_s = self._lasted_s()
+            size, self._sink = self._sink.size, _Sink()
+            self._begin()
+            return dataclasses.replace(
+                weight, pickled_bytes=size, pickle_s=lasted_s, unpickle_s=lasted_s, how="at_least"
+            )
+        except Exception as error:  # noqa: BLE001 - whatever the user's __reduce__ raises
+            self._begin()
+            return dataclasses.replace(weight, failure=one_line(error))
+        times = count / found.entries if found.entries else 1.0
+        return dataclasses.replace(
+            weight,
+            pickled_bytes=times * found.pickled_bytes,
+            pickle_s=times * found.pickle_s,
+            unpickle_s=times * found.unpickle_s,
+            how="exact" if times <= 1 else "sampled",
+        )
+
+    def _whole(self, value: Any) -> _Sample:
+        self._sink.most = self._sink.size + 8 * _SAMPLE_BYTES
+        self._sink.until_s = min(self.until_s, _now_s() + 8 * _SAMPLE_S)
+        return self._sent([value], 1)
+
+    def _sampled(self, some: _Entries) -> _Sample:
+        """Entries from all over a container, until there are enough or none is left."""
+        began_s, done, chunk, parts = _now_s(), 0, 1, list[_Sample]()
+        self._sink.most = self._sink.size + 8 * _SAMPLE_BYTES
+        self._sink.until_s = min(self.until_s, began_s + 8 * _SAMPLE_S)
+        while done < some.size:
+            taken = [some.at(place) for place in range(done, min(done + chunk, some.size))]
+            found = self._sent(taken, len(taken))
+            done += len(taken)
+            parts.append(found)
+            if found.pickle_s + found.unpickle_s < _CHUNK_S:
+                chunk = min(2 * chunk, _AT_ONCE)
+            size = sum(each.pickled_bytes for each in parts)
+            if size >= _SAMPLE_BYTES or _now_s() - began_s >= _SAMPLE_S:
+                break
+        size = math.fsum(each.pickled_bytes for each in parts)
+        return _Sample(
+            done,
+            size,
+            size * _usual_rate([(each.pickle_s, each.pickled_bytes) for each in parts]),
+            size * _usual_rate([(each.unpickle_s, each.pickled_bytes) for each in parts]),
+        )
+
+    def _sent(self, entries: list[Any], count: int) -> _Sample:
+        """Pickle and unpickle some entries as one worker's start does."""
+        # The memo of the pickler grows with each, and so has to the unpickler's.
+        sink = self._sink
+        before, began_s = sink.size, _spent_s()
+        self._pickler.dump(entries)
+        packed_s = _spent_s() - began_s
+        size = sink.size - before
+        sink.kept.seek(0)
+        if self._unpickler is None:
+            self._unpickler = pickle.Unpickler(sink.kept)  # noqa: S301 - written above
+        try:
+            began_s = _spent_s()
+            self._unpickler.load()
+            unpacked_s = _spent_s() - began_s
+        except Exception:  # noqa: BLE001 - that it can't be unpickled is for ``try_start`` to say
+            self._begin()
+            return _Sample(count, size, packed_s, packed_s)
+        sink.kept.seek(0)
+        sink.kept.truncate()
+        return _Sample(count, size, packed_s, unpacked_s)
+
+    def _counted_objects(self, weight: AttributeWeight, value: Any) -> AttributeWeight:
+        """Count the Python objects of an attribute, and what of their memory is copied."""
+        count, some = _entries(value)
+        own, large = _size_of(value)
+        if some is None or not some.size:
+            objects, copied, flat = self._objects([value])
+            return dataclasses.replace(
+                weight, object_bytes=copied, objects=objects, flat_bytes=weight.flat_bytes + flat
+            )
+        objects, copied, flat, done = 0.0, 0.0, 0.0, 0
+        self._counted.add(id(value))
+        while done < some.size and objects < _OBJECTS:
+            taken = [some.at(place) for place in range(done, min(done + _AT_ONCE, some.size))]
+            more, bytes_, shared = self._objects(taken)
+            objects, copied, flat = objects + more, copied + bytes_, flat + shared
+            done += len(taken)
+        times = count / done
+        return dataclasses.replace(
+            weight,
+            objects=1 + times * objects,
+            object_bytes=own + times * copied,
+            flat_bytes=weight.flat_bytes + large + times * flat,
+        )
+
+    def _objects(self, roots: list[Any]) -> tuple[float, float, float]:
+        """Objects that are reached, bytes of them that are copied, and bytes that stay shared."""
+        waiting, count, copied, flat = collections.deque(roots), 0.0, 0.0, 0.0
+        while waiting and count < _OBJECTS:
+            each = waiting.popleft()
+            if id(each) in self._counted or isinstance(each, _PARTED):
+                continue
+            self._counted.add(id(each))
+            self._alive.append(each)
+            own, large = _size_of(each)
+            count, copied, flat = count + 1, copied + own, flat + large
+            known = flat_bytes(each)
+            entries, some = (1, None) if known is not None else _entries(each)
+            if known is not None:
+                flat += known
+            elif some is not None and (some.size > _PART or _is_object_array(each)):
+                part = [some.at(place) for place in range(min(_PART, some.size))]
+                found = self._objects(part)
+                times = entries / len(part)
+                more, bytes_, shared = (times * each for each in found)
+                count, copied, flat = count + more, copied + bytes_, flat + shared
+            else:
+                waiting.extend(gc.get_referents(each))
+        return count, copied, flat
+
+
+_PARTED = (
+    *(type, types.ModuleType, types.CodeType, types.BuiltinFunctionType, type(None), bool),
+    *(torch.dtype, torch.device, types.GetSetDescriptorType, types.MemberDescriptorType),
+)
+"""What all processes have anyway, and what no dataset holds by itself."""
+
+
+def _size_of(value: Any) -> tuple[float, float]:
+    """Bytes of an object that are copied when its references are counted, and those that aren't."""
+    if flat_bytes(value) is not None:
+        return 64.0, 0.0  # its header; its data is counted elsewhere
+    try:
+        size = sys.getsizeof(value)
+    except Exception:  # noqa: BLE001 - a __sizeof__ of the user's
+        return 64.0, 0.0
+    return float(min(size, _PAGE)), float(max(0, size - _PAGE))
+
+
+def _joined(name: str, key: str) -> str:
+    if not name:
+        return key.lstrip(".")
+    return name + (key if key.startswith(("[", "(")) else f".{key}")
+
+
+def _type_of(value: Any) -> str:
+    """A class, and how many entries of which class it has."""
+    name = type(value).__qualname__
+    if isinstance(value, torch.Tensor):
+        return f"{name} of {'x'.join(map(str, value.shape)) or 'one'} {value.dtype}"
+    shape, kind = getattr(type(value), "shape", None), getattr(type(value), "dtype", None)
+    if shape is not None and kind is not None and type(value).__module__.startswith("numpy"):
+        return f"{name} of {'x'.join(map(str, value.shape)) or 'one'} {value.dtype}"
+    if isinstance(value, bytes | bytearray | str):
+        return f"{name} of {len(value):,}"
+    _, some = _entries(value)
+    if some is None or not some.size:
+        return name
+    first = some.at(0)
+    if isinstance(value, Mapping):
+        first = first[1]
+    return f"{name} of {len(value):,} {type(first).__qualname__}"
+
+
+class _Entries(NamedTuple):
+    """Entries that stand for all of a container: the first few of them come from all over it."""
+
+    size: int
+    at: Callable[[int], Any]
+
+
+def _entries(value: Any) -> tuple[int, _Entries | None]:
+    """How many entries a container has, and those of them that may be looked at."""
+    if isinstance(value, list | tuple) or _is_object_array(value):
+        flat = value.reshape(-1) if _is_object_array(value) and value.ndim > 1 else value
+        count = len(flat)
+        step = _stride(count)
+        return count, _Entries(count, lambda place: flat[place * step % count])
+    if isinstance(value, dict | set | frozenset | collections.deque):
+        count = len(value)
+        source = dict.items(value) if isinstance(value, dict) else iter(value)
+        listed = [each for each, _ in zip(source, range(_LISTED), strict=False)]
+        step = _stride(len(listed))
+        return count, _Entries(len(listed), lambda place: listed[place * step % len(listed)])
+    return 1, None
+
+
+def _stride(count: int) -> int:
+    """Steps by which each entry is come to once, and the first few are from all over."""
+    step = max(1, round(0.618 * count))
+    while math.gcd(step, max(1, count)) != 1:
+        step += 1
+    return step
+
+
+def _is_object_array(value: Any) -> bool:
+    kind = type(value)
+    return kind.__module__.startswith("numpy") and str(getattr(value, "dtype", "")) == "object"
+
+
+def flat_bytes(value: Any) -> int | None:  # noqa: PLR0911 - a line for each kind
+    """Bytes of what holds data without a Python object for each; ``None`` of anything else."""
+    kind = type(value)
+    if isinstance(value, torch.Tensor):
+        try:
+            return int(value.untyped_storage().nbytes())
+        except (RuntimeError, NotImplementedError):  # sparse ones have none
+            return int(value.element_size() * value.nelement())
+    if isinstance(value, torch.UntypedStorage):
+        return int(value.nbytes())
+    if isinstance(value, bytearray | array.array | memoryview | mmap.mmap):
+        return memoryview(value).nbytes
+    if isinstance(value, bytes | str) and len(value) >= _FLAT_FROM:
+        return len(value)
+    module = kind.__module__.partition(".")[0]
+    if module == "numpy" and hasattr(kind, "nbytes") and hasattr(kind, "strides"):
+        return None if str(value.dtype) == "object" else int(value.nbytes)
+    if module == "pyarrow" and hasattr(kind, "nbytes"):
+        return int(value.nbytes)
+    if module == "PIL" and hasattr(kind, "getbands"):
+        loaded = vars(value).get("_im", vars(value).get("im"))
+        return 0 if loaded is None else int(value.width * value.height * len(value.getbands()))
+    return None
+
+
+def _inside(  # noqa: PLR0911 - a line for each kind
+    value: Any,
+) -> tuple[Sequence[tuple[str, Any]] | None, str]:
+    """What an object's pickle holds, part by part, and why it can't be pickled, if that is known.
+
+    Returns:
+        ``None`` for what is to be weighed as a whole.
+    """
+    kind = type(value)
+    if flat_bytes(value) is not None:
+        return None, ""
+    if kind in (list, tuple) and 0 < len(value) <= _FEW and _any_holds(value):
+        return [(f"[{place}]", each) for place, each in enumerate(value)], ""
+    if kind is dict and 0 < len(value) <= _FEW and _any_holds(value.values()):
+        return [(f"[{key!r}]"[:40], each) for key, each in value.items()], ""
+    if kind is functools.partial:
+        given = [(f"[{name!r}]", each) for name, each in value.keywords.items()]
+        placed = [(f"args[{place}]", each) for place, each in enumerate(value.args)]
+        return [("func", value.func), *placed, *given], ""
+    if kind is types.MethodType:
+        return [("__self__", value.__self__)], ""
+    if kind is types.FunctionType:
+        return _function(value)
+    return _state(value)
+
+
+def _function(value: types.FunctionType) -> tuple[Sequence[tuple[str, Any]] | None, str]:
+    """A function goes by its name; where it has none, what it closes over shows its weight."""
+    found: Any = sys.modules.get(value.__module__)
+    for part in value.__qualname__.split("."):
+        found = getattr(found, part, None)
+    if found is value:
+        return (), ""
+    cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)
+    inside = [(name, cell.cell_contents) for name, cell in cells if _is_full(cell)]
+    inside += [(f"__defaults__[{n}]", each) for n, each in enumerate(value.__defaults__ or ())]
+    return inside, f"{value.__qualname__} is a local function, which can't be pickled"
+
+
+def _is_full(cell: Any) -> bool:
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return False
+    return True
+
+
+def _state(value: Any) -> tuple[Sequence[tuple[str, Any]] | None, str]:
+    """The attributes of an object that is pickled by them; ``None`` if it is by other means."""
+    kind: Any = type(value)
+    plain = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__
+    by_hand = kind in ForkingPickler(io.BytesIO()).dispatch_table
+    whole = by_hand or kind.__module__.partition(".")[0] in _WHOLE
+    if not plain or whole or isinstance(value, list | dict | tuple | set | str | bytes):
+        return None, ""
+    own = getattr(kind, "__getstate__", None)
+    if own is not None and own is not getattr(object, "__getstate__", None):
+        state = value.__getstate__()
+        if type(state) is not dict:
+            return [("__getstate__()", state)], ""
+        return [(str(name), each) for name, each in state.items()], ""
+    held = _held(value)
+    return (list(held.items()) if held or _has_attributes(value) else None), ""
+
+
+def _has_attributes(value: Any) -> bool:
+    """Whether an object could hold attributes; one of a class written in C is another matter."""
+    try:
+        object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return False
+    return True
+
+
+def _held(value: Any) -> dict[str, Any]:
+    """An object's own attributes, past all properties."""
+    held: dict[str, Any] = {}
+    with contextlib.suppress(AttributeError, TypeError):
+        held.update(object.__getattribute__(value, "__dict__"))
+    for base in type(value).__mro__:
+        for name, slot in vars(base).items():
+            if isinstance(slot, types.MemberDescriptorType):
+                with contextlib.suppress(AttributeError):
+                    held[name] = slot.__get__(value)
+    return {str(name): each for name, each in held.items()}
+
+
+def _any_holds(values: Any) -> bool:
+    """Whether one of a few entries is worth looking into."""
+    small = (str, bytes, int, float, complex, type(None), torch.dtype)
+    return any(not isinstance(each, small) for each in values)
+
+
+def shards_of(dataset: Any) -> int | None:
+    """Files or shards that an iterable dataset is split by; ``None`` where it doesn't say.
+
+    Of Hugging Face's datasets ``num_shards``, of webdataset's pipelines the length of the list of
+    urls; of others an attribute ``num_shards`` or ``n_shards`` that is a number.
+    """
+    if not isinstance(dataset, IterableDataset):
+        return None
+    if type(dataset).__module__.partition(".")[0] == "datasets":
+        found = getattr(dataset, "num_shards", getattr(dataset, "n_shards", None))
+        return found if type(found) is int else None
+    held = _held(dataset)
+    for name in ("num_shards", "n_shards"):
+        if type(held.get(name)) is int and held[name] > 0:
+            return int(held[name])
+    stages = held.get("pipeline")
+    if isinstance(stages, list) and stages and type(dataset).__module__.startswith("webdataset"):
+        source = stages[0]
+        urls = _held(source).get("urls")
+        resampled = "Resampled" in type(source).__name__
+        return len(urls) if isinstance(urls, list | tuple) and not resampled else None
+    return None

@@ -1,0 +1,131 @@
+"""What a worker's dataset keeps: how many entries its containers have, now and then.
+
+Only attributes, the globals of the dataset's module and its caches (``functools.lru_cache``) are
+looked at, past all properties, and of each container no more than its length and its last entry.
+"""
+
+from __future__ import annotations
+
+import collections
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+_MOST_LOOKED_AT = 300
+_MOST_KEPT = 48
+_MOST_ENTRIES = 16
+_DEEPEST = 4
+_CONTAINERS = (list, dict, set, collections.deque, bytearray)
+_SIMPLE = (str, bytes, int, float, complex, bool, type(None))
+
+
+class Kept(NamedTuple):
+    """One container.
+
+    Attributes:
+        name: The way to it from the dataset; of globals with the module's name before it.
+        entries: How many it has.
+        entry_bytes: Size of the last one, and of what that one holds itself.
+    """
+
+    name: str
+    entries: int
+    entry_bytes: int
+
+
+def kept(dataset: object) -> tuple[Kept, ...]:
+    """The containers that a dataset keeps, as far as a few hundred looks go."""
+    found: list[Kept] = []
+    seen: set[int] = set()
+    waiting = collections.deque([("", dataset, 0), *_around(dataset)])
+    looks = 0
+    while waiting and looks < _MOST_LOOKED_AT and len(found) < _MOST_KEPT:
+        name, value, depth = waiting.popleft()
+        if isinstance(value, _SIMPLE) or id(value) in seen:
+            continue
+        seen.add(id(value))
+        looks += 1
+        if isinstance(value, _CONTAINERS):
+            if name:
+                found.append(_measured(name, value))
+        elif type(value).__name__ == "_lru_cache_wrapper" and depth < _DEEPEST:
+            found.append(Kept(f"{name} (lru_cache)", value.cache_info().currsize, 64))
+            continue
+        if depth < _DEEPEST:
+            waiting.extend((_joined(name, key), each, depth + 1) for key, each in _inside(value))
+    return tuple(found)
+
+
+def _joined(name: str, key: str) -> str:
+    return f"{name}.{key}" if name and not key.startswith("[") else name + key
+
+
+def _inside(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        if len(value) <= _MOST_ENTRIES:
+            yield from ((f"[{key!r}]"[:40], each) for key, each in list(dict.items(value)))
+    elif isinstance(value, list | tuple):
+        if len(value) <= _MOST_ENTRIES:
+            yield from ((f"[{place}]", each) for place, each in enumerate(value))
+    else:
+        yield from _attributes(value).items()
+
+
+def _attributes(value: Any) -> Mapping[str, Any]:
+    try:
+        own = object.__getattribute__(value, "__dict__")
+    except (AttributeError, TypeError):
+        return {}
+    return dict(own) if type(own) is dict else {}
+
+
+def _around(dataset: object) -> Iterator[tuple[str, Any, int]]:
+    """What a dataset's methods may fill beside it: its class's attributes, its module's globals."""
+    for base in type(dataset).__mro__:
+        module = sys.modules.get(base.__module__)
+        if module is None or base.__module__.partition(".")[0] in ("torch", "builtins", "typing"):
+            continue
+        of_class = ((f"{base.__name__}.{key}", each) for key, each in vars(base).items())
+        of_module = ((f"{base.__module__}.{key}", each) for key, each in vars(module).items())
+        for name, each in [*of_class, *of_module]:
+            cached = type(each).__name__ == "_lru_cache_wrapper"
+            if (isinstance(each, _CONTAINERS) or cached) and "__" not in name:
+                yield name, each, _DEEPEST - 1
+
+
+def _measured(name: str, value: Any) -> Kept:
+    if isinstance(value, bytearray):
+        return Kept(name, len(value), 1)
+    size = type(value).__len__(value) if type(value) in _CONTAINERS else len(value)
+    try:
+        return Kept(name, size, _bytes_of(_last(value)))
+    except (RuntimeError, IndexError, KeyError, StopIteration):  # it changes at this moment
+        return Kept(name, size, 0)
+
+
+def _last(value: Any) -> Any:
+    if isinstance(value, list | collections.deque):
+        return value[-1]
+    if isinstance(value, dict):
+        key = next(reversed(value))
+        return key, dict.__getitem__(value, key)
+    return next(iter(value))
+
+
+def _bytes_of(value: Any, depth: int = 2) -> int:
+    """Size of an object and of what it holds, as far as that is plain."""
+    storage = getattr(type(value), "untyped_storage", None)
+    try:
+        if storage is not None:
+            return int(value.untyped_storage().nbytes()) + 64
+        size = sys.getsizeof(value)
+    except Exception:  # noqa: BLE001 - whatever a class of the user's makes of its size
+        return 64
+    inside: Any = ()
+    if depth and isinstance(value, dict) and len(value) <= _MOST_ENTRIES:
+        inside = dict.values(value)
+    elif depth and isinstance(value, list | tuple) and len(value) <= _MOST_ENTRIES:
+        inside = value
+    elif depth and not isinstance(value, _SIMPLE):
+        inside = _attributes(value).values()
+    return size + sum(_bytes_of(each, depth - 1) for each in inside)

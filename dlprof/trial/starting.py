@@ -1,0 +1,242 @@
+"""How a worker comes to its first batch: real starts of one worker, with stamps on the way.
+
+Runs in a disposable process. The worker is torch's own, of the loader that is asked about; what is
+added are marks among the arguments of its process, each of which says when it was pickled in main
+and when it was unpickled in the worker. This module is loaded by workers before torch is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import importlib
+import multiprocessing
+import time
+from collections.abc import Callable, Iterable, Mapping
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+from dlprof.records import StartPhase, WorkerStart
+
+_PATIENCE_S = 60.0
+
+
+class _Moment(NamedTuple):
+    """Seconds: of the clock, of CPU of this process, and of run-queue delay of its first thread."""
+
+    at: float
+    cpu: float
+    delay: float
+
+    @classmethod
+    def now(cls) -> _Moment:
+        """This one."""
+        return cls(time.perf_counter(), time.process_time(), _delay_s())
+
+
+def _delay_s() -> float:
+    try:
+        with open("/proc/self/schedstat", "rb") as file:  # noqa: PTH123 - as it is faster
+            return int(file.read().split()[1]) * 1e-9
+    except (OSError, IndexError, ValueError):
+        return 0.0
+
+
+_moments: dict[str, _Moment] = {}
+"""Of this process: those of marks that were pickled or unpickled in it."""
+
+
+class _Mark:
+    """Notes when it is pickled, and what comes of it when it is unpickled."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __reduce__(self) -> tuple[Callable[[str], _Mark], tuple[str]]:
+        _moments[self.name] = _Moment.now()
+        return _passed, (self.name,)
+
+
+def _passed(name: str) -> _Mark:
+    _moments[name] = _Moment.now()
+    return _Mark(name)
+
+
+class _Imports:
+    """Modules that are imported where it is unpickled."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+
+    def __reduce__(self) -> tuple[Callable[..., _Imports], tuple[str, ...]]:
+        return _imported, self.names
+
+
+def _imported(*names: str) -> _Imports:
+    for name in names:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    return _Imports(names)
+
+
+def _work(
+    _started: _Mark,
+    _imports: _Imports,
+    _all_imported: _Mark,
+    target: Callable[..., object],
+    arguments: tuple[Any, ...],
+    _unpickled: _Mark,
+    answer: Connection,
+) -> None:
+    """In the worker: what torch would run, with the first batch's stamps sent beside."""
+    for name in ("started", "imported", "unpickled"):
+        _moments.setdefault(name, _Moment.now())  # forked: nothing was unpickled
+    from torch.utils.data.dataloader import _DatasetKind  # noqa: PLC0415
+
+    kinds: Any = _DatasetKind
+    plain = kinds.create_fetcher
+
+    def create(*given: Any) -> Any:
+        fetcher = plain(*given)
+        fetch = fetcher.fetch
+        _moments["ready"] = _Moment.now()
+
+        def first(index: Any) -> Any:
+            fetcher.fetch = fetch
+            _moments["fetching"] = _Moment.now()
+            batch = fetch(index)
+            _moments["fetched"] = _Moment.now()
+            answer.send({name: tuple(each) for name, each in _moments.items()})
+            answer.close()
+            return batch
+
+        fetcher.fetch = first
+        kinds.create_fetcher = staticmethod(plain)
+        return fetcher
+
+    kinds.create_fetcher = staticmethod(create)
+    target(*arguments)
+
+
+def marking_context(method: str, modules: tuple[str, ...], answer: Connection) -> Any:
+    """A multiprocessing context whose processes are marked on their way.
+
+    Args:
+        method: The start method.
+        modules: What a worker imports for the loader.
+        answer: Where the worker's moments go.
+    """
+    base: Any = multiprocessing.get_context(method)
+    context = copy.copy(base)
+
+    def process(*, target: Callable[..., object], args: tuple[Any, ...], **options: Any) -> Any:
+        marks = (_Mark("started"), _Imports(modules), _Mark("imported"))
+        goods = (*marks, target, args, _Mark("unpickled"), answer)
+        return base.Process(target=_work, args=goods, **options)
+
+    context.Process = process
+    return context
+
+
+def measure_start(loader: Any, method: str) -> WorkerStart | None:
+    """Start the one worker of a loader and take its first batch.
+
+    Args:
+        loader: A ``DataLoader`` with ``num_workers=1``; its context is changed.
+        method: The start method.
+
+    Returns:
+        ``None`` where the loader's workers don't go by torch's loop, or there is no batch.
+
+    Raises:
+        Exception: Whatever starting, pickling or loading raises.
+    """
+    server_s = _serve(method)
+    ours, theirs = multiprocessing.get_context(method).Pipe(duplex=False)
+    modules = ("torch.utils.data", *_modules_of(loader))
+    loader.multiprocessing_context = marking_context(method, modules, theirs)
+    _moments.clear()
+    began = _Moment.now()
+    thread_s = time.thread_time()
+    iterator = iter(loader)
+    created_s = time.thread_time() - thread_s
+    try:
+        batch = next(iterator, None)
+        ended = _Moment.now()
+        theirs.close()
+        if batch is None or not ours.poll(_PATIENCE_S):
+            return None
+        told = {name: _Moment(*each) for name, each in ours.recv().items()}
+    except EOFError:
+        return None
+    finally:
+        _end(iterator)
+    packed = _moments.get("unpickled")  # when the last of it was pickled
+    main = _Main(began, created_s, packed, ended)
+    return WorkerStart(
+        method=method,
+        phases=tuple(_phases(told, main, server_s)),
+        first_batch_s=ended.at - began.at,
+    )
+
+
+class _Main(NamedTuple):
+    """What main saw: when ``iter`` was called, CPU in it, the end of pickling, the first batch."""
+
+    began: _Moment
+    created_s: float
+    packed: _Moment | None
+    ended: _Moment
+
+
+def _phases(told: Mapping[str, _Moment], main: _Main, server_s: float) -> Iterable[StartPhase]:
+    if server_s > 0:
+        yield StartPhase(name="server", wall_s=server_s, cpu_s=server_s)
+    yield StartPhase(name="create", wall_s=main.created_s, cpu_s=main.created_s)
+    started = told["started"]
+    since = main.packed.at if main.packed is not None else started.at - started.cpu
+    born = _Moment(min(since, started.at), 0.0, 0.0)
+    yield _phase("process", born, started)
+    yield _phase("imports", started, told["imported"])
+    yield _phase("unpickle", told["imported"], told["unpickled"])
+    yield _phase("init", told["unpickled"], told["ready"])
+    fetch = _phase("fetch", told["fetching"], told["fetched"])
+    received_s = max(0.0, main.ended.at - told["fetched"].at)
+    yield dataclasses.replace(fetch, wall_s=fetch.wall_s + received_s)
+
+
+def _phase(name: Any, began: _Moment, ended: _Moment) -> StartPhase:
+    """What a worker did between two moments, without what others kept it waiting for a core."""
+    cpu_s = max(0.0, ended.cpu - began.cpu)
+    wall_s = max(0.0, ended.at - began.at - max(0.0, ended.delay - began.delay))
+    return StartPhase(name=name, wall_s=max(wall_s, cpu_s), cpu_s=cpu_s)
+
+
+def _modules_of(loader: Any) -> tuple[str, ...]:
+    """Those in which the classes are that a worker is sent."""
+    parts = (loader.dataset, getattr(loader, "collate_fn", None))
+    names = (getattr(type(each), "__module__", "") for each in parts if each is not None)
+    return tuple(dict.fromkeys(each for each in names if each and each != "builtins"))
+
+
+def _serve(method: str) -> float:
+    """Start the fork server, if there is to be one; seconds that this took."""
+    if method != "forkserver":
+        return 0.0
+    first_s, second_s = _idle(method), _idle(method)
+    return max(0.0, first_s - second_s)
+
+
+def _idle(method: str) -> float:
+    began_s = time.perf_counter()
+    context: Any = multiprocessing.get_context(method)
+    process = context.Process(target=time.sleep, args=(0,))
+    process.start()
+    process.join()
+    return time.perf_counter() - began_s
+
+
+def _end(iterator: Any) -> None:
+    with contextlib.suppress(Exception):
+        iterator._shutdown_workers()  # noqa: SLF001 - as torch does when it is let go

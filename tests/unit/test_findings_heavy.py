@@ -1,0 +1,165 @@
+"""Heavy datasets, workers without data, threads for slow storage, and what memory grows by."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from builders import config
+from finding_cases import Loader, codes, evidence
+
+from dlprof.advise.findings import Evidence, find
+from dlprof.advise.findings.evidence import View
+from dlprof.advise.findings.threads import fetch_in_threads
+from dlprof.records import AttributeWeight, DatasetWeight, Finding, StartPhase, WorkerStart
+
+
+def _weight(**changes: Any) -> DatasetWeight:
+    first = AttributeWeight(
+        name="samples",
+        type="list of 1,000,000 dict",
+        pickled_bytes=4e8,
+        pickle_s=2.0,
+        unpickle_s=2.0,
+        object_bytes=8e8,
+        objects=4e6,
+        how="sampled",
+    )
+    phases = (
+        StartPhase(name="create", wall_s=2.0, cpu_s=2.0),
+        StartPhase(name="imports", wall_s=1.0, cpu_s=1.0),
+        StartPhase(name="unpickle", wall_s=2.0, cpu_s=2.0),
+    )
+    start = WorkerStart(method="forkserver", phases=phases, sent_bytes=4e8)
+    weight = DatasetWeight(
+        attributes=(first,),
+        pickled_bytes=4e8,
+        pickle_s=2.0,
+        unpickle_s=2.0,
+        object_bytes=8e8,
+        how="sampled",
+        starts=(start,),
+    )
+    return dataclasses.replace(weight, **changes)
+
+
+def _heavy(method: str | None, weight: DatasetWeight | None = None) -> Evidence:
+    seen = evidence(
+        Loader(config=config(2, start_method=method), fetch_cpu=0.01, rate=100),
+        target_fields={"batches_per_epoch": 100},
+        trial_fields={"epoch_turnover_s": 10.0, "startup_s": 10.0},
+    )
+    return dataclasses.replace(seen, weight=weight or _weight())
+
+
+def _finding(seen: Evidence, code: str) -> Finding:
+    return next(each for each in find(seen) if each.code == code)
+
+
+def test_a_heavy_dataset_comes_before_the_slow_start_that_it_makes() -> None:
+    found = find(_heavy("forkserver"))
+    assert codes(found)[0] == "dataset.heavy"
+    assert "startup" in codes(found)
+    first = found[0]
+    assert first.title == "The dataset is heavy: samples"
+    assert first.evidence["attribute"] == "samples"
+    assert first.evidence["first_batch_s"]["forkserver"]["32"] == pytest.approx(160.0)
+    assert first.fix is not None
+    assert "torch tensors" in first.fix.text
+    assert first.predicted_gain is not None
+    assert first.predicted_gain.value > 1.5
+
+
+def test_forked_workers_are_warned_of_the_next_python() -> None:
+    found = _finding(_heavy("fork"), "dataset.heavy")
+    assert found.severity == "info"
+    assert "Python 3.14" in found.explanation
+    assert found.predicted_gain is None
+
+
+def test_a_light_dataset_is_not_mentioned() -> None:
+    light = _weight(pickle_s=0.01, unpickle_s=0.01, object_bytes=1e5, pickled_bytes=1e5)
+    assert "dataset.heavy" not in codes(find(_heavy("forkserver", light)))
+    assert "dataset.heavy" not in codes(find(dataclasses.replace(_heavy("spawn"), weight=None)))
+
+
+def test_what_computes_when_it_is_pickled_is_to_be_made_in_the_worker() -> None:
+    slow = AttributeWeight(name="model", type="Model", pickle_s=5.0, how="at_least")
+    found = _finding(_heavy("spawn", _weight(attributes=(slow,), pickle_s=5.0)), "dataset.heavy")
+    assert found.fix is not None
+    assert found.fix.text.startswith("Make model in the worker")
+
+
+def _starving(starved: int, workers: int, **fields: Any) -> Evidence:
+    loader = Loader(config=config(workers), fetch_io=0.02, busy=0.9, rate=50, idle_workers=starved)
+    return evidence(loader, target_fields={"kind": "iterable", "length": None, **fields})
+
+
+def test_workers_without_data_are_named_first() -> None:
+    seen = dataclasses.replace(_starving(2, 4), weight=DatasetWeight(shards=2))
+    found = find(seen)
+    assert codes(found)[0] == "workers.unfed"
+    assert "too_many_workers" not in codes(found)
+    first = found[0]
+    assert first.title == "2 of 4 workers get no data"
+    assert "Workers 0 and 1 gave none" in first.explanation
+    assert "2 shards for 4 workers" in first.explanation
+    assert first.evidence["starved_workers"] == [0, 1]
+    assert first.predicted_gain is not None
+    assert first.predicted_gain.value == pytest.approx(2.0, rel=0.1)
+
+
+def test_a_split_that_starves_is_told_from_too_few_shards() -> None:
+    seen = dataclasses.replace(_starving(1, 4), weight=DatasetWeight(shards=8))
+    assert "its split leaves these workers without" in find(seen)[0].explanation
+
+
+@pytest.mark.parametrize(("starved", "kind"), [(0, "iterable"), (2, "map")])
+def test_fed_workers_are_left_alone(starved: int, kind: str) -> None:
+    assert "workers.unfed" not in codes(find(_starving(starved, 4, kind=kind)))
+
+
+def test_threads_bring_what_the_blocked_time_allows() -> None:
+    seen = evidence(Loader(config=config(2), fetch_cpu=0.002, fetch_io=0.03, rate=60))
+    view = View.of(seen)
+    costs = view.costs
+    assert costs is not None
+    shown = view.explained
+    assert shown is not None
+    assert shown.samples is not None
+    many = dataclasses.replace(
+        shown, samples=dataclasses.replace(shown.samples, count=32 * shown.batches)
+    )
+    view = dataclasses.replace(view, explained=many)
+    gains = fetch_in_threads(view, costs)
+    assert list(gains) == [2, 4, 8, 16, 32]
+    whole = costs.fetch.own_s + costs.collate.own_s
+    assert gains[2].value == pytest.approx(whole / (whole - costs.fetch.own_s / 2), rel=0.1)
+    assert gains[32].value <= whole / costs.fetch.cpu_s
+    assert not fetch_in_threads(dataclasses.replace(view, explained=shown), costs)
+
+
+def test_the_container_that_grows_is_named() -> None:
+    loader = Loader(fetch_cpu=0.019, rate=100.0, growth=800_000.0)
+    seen = evidence(loader)
+    observed = seen.observations
+    shown = next(each.explanation for each in observed if each.explanation is not None)
+    workers = tuple(
+        dataclasses.replace(each, growing={"kept": 780_000.0, "names": 10.0})
+        for each in shown.workers
+    )
+    grown = dataclasses.replace(shown, workers=workers)
+    seen = dataclasses.replace(
+        seen,
+        observations=tuple(
+            dataclasses.replace(each, explanation=grown if each.explanation is shown else None)
+            for each in observed
+        ),
+    )
+    found = _finding(seen, "memory.growth")
+    assert found.title == "Memory of the workers grows: kept"
+    assert found.fix is not None
+    assert "kept" in found.fix.text
+    unknown = _finding(evidence(loader), "memory.growth")
+    assert "No attribute of the dataset" in unknown.explanation

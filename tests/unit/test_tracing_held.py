@@ -1,0 +1,74 @@
+"""What a dataset keeps is found past its properties, and what grows is told by two looks."""
+
+from __future__ import annotations
+
+import collections
+import functools
+from typing import Any
+
+from dlprof.tracing.clocks import MISSING
+from dlprof.tracing.held import kept
+from dlprof.tracing.trace import Facts, Made
+from dlprof.tracing.workers import _growing
+
+SEEN: list[bytes] = []
+
+
+@functools.cache
+def squared(number: int) -> int:
+    return number * number
+
+
+class Leaking:
+    shared: dict[int, int] = {}  # noqa: RUF012 - as people write it
+
+    def __init__(self) -> None:
+        self.cache = {0: b"x" * 1000}
+        self.inner = collections.namedtuple("Pair", "queue")(collections.deque([1, 2]))  # noqa: PYI024
+        self.other = type("Other", (), {})()
+        self.other.rows = [[1, 2], [3, 4]] * 20
+
+    @property
+    def lazy(self) -> object:
+        raise AssertionError("a property was read")
+
+
+def _entries(dataset: object) -> dict[str, int]:
+    return {each.name: each.entries for each in kept(dataset)}
+
+
+def test_attributes_globals_and_caches_are_found() -> None:
+    dataset = Leaking()
+    before = _entries(dataset)
+    assert before["cache"] == 1
+    assert before["other.rows"] == 40
+    SEEN.append(b"")
+    squared(3)
+    dataset.shared[1] = 1
+    dataset.cache[1] = b""
+    after = _entries(dataset)
+    grown = {name for name in after if after[name] > before.get(name, 0)}
+    assert {"cache", "Leaking.shared"} <= grown
+    assert any(name.endswith(".SEEN") for name in grown)
+    assert any("squared (lru_cache)" in name for name in grown)
+
+
+def test_the_size_of_an_entry_is_that_of_the_last() -> None:
+    found = next(each for each in kept(Leaking()) if each.name == "cache")
+    assert found.entry_bytes > 1000
+
+
+def _made(ordinal: int, dataset: Any) -> Made:
+    facts = Facts(MISSING, MISSING, MISSING, kept(dataset))
+    return Made(0, ordinal, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, facts=facts)
+
+
+def test_what_grows_is_told_in_bytes_a_batch() -> None:
+    dataset, made = Leaking(), []
+    for ordinal in range(0, 60, 10):
+        made.append(_made(ordinal, dataset))
+        for number in range(20):
+            dataset.cache[1000 * ordinal + number + 1] = bytes(10_000)
+    grown = _growing(made)
+    assert next(iter(grown)) == "cache"
+    assert 15_000 < grown["cache"] < 30_000

@@ -1,0 +1,151 @@
+"""Datasets are weighed attribute by attribute, within limits, and stay as they were."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from dlprof.records import DatasetWeight
+from dlprof.targets.weighing import shards_of, weigh
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+class Held(Dataset[torch.Tensor]):
+    def __init__(self, **held: Any) -> None:
+        self.__dict__.update(held)
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.zeros(1)
+
+
+def _weighed(limit_s: float = 60.0, **held: Any) -> DatasetWeight:
+    return weigh(DataLoader(Held(**held)), limit_s=limit_s)
+
+
+def test_the_heaviest_attribute_of_planted_datasets_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    planted = importlib.import_module("heavy_targets").PLANTED
+    wrong = {}
+    for title, (make, names) in planted.items():
+        try:
+            first = weigh(DataLoader(make()), limit_s=60.0).heaviest
+        except ImportError:  # a library that isn't installed
+            continue
+        if first is None or first.name not in names:
+            wrong[title] = first
+    assert not wrong
+    assert len(planted) >= 20
+
+
+def test_bytes_are_those_of_the_pickle() -> None:
+    numbers = [(number, str(number)) for number in range(1000)]
+    found = _weighed(numbers=numbers)
+    first = found.heaviest
+    assert first is not None
+    assert (first.name, first.type) == ("numbers", "list of 1,000 tuple")
+    assert first.pickled_bytes == pytest.approx(len(torch_pickled(numbers)), rel=0.05)
+    assert first.objects > 2000
+
+
+def torch_pickled(value: object) -> bytes:
+    from multiprocessing.reduction import ForkingPickler  # noqa: PLC0415
+
+    return bytes(ForkingPickler.dumps(value))
+
+
+def test_of_many_entries_some_stand_for_all() -> None:
+    texts = [f"/data/{number:09d}.jpg" for number in range(600_000)]
+    first = _weighed(texts=texts).heaviest
+    assert first is not None
+    assert first.how == "sampled"
+    assert first.pickled_bytes == pytest.approx(len(torch_pickled(texts)), rel=0.05)
+    assert first.objects == pytest.approx(600_001, rel=0.01)
+
+
+def test_what_is_shared_by_two_attributes_weighs_once() -> None:
+    texts = [f"/data/{number}.jpg" for number in range(2000)]
+    once, twice = _weighed(one=texts), _weighed(one=texts, two=texts)
+    assert twice.pickled_bytes == pytest.approx(once.pickled_bytes, rel=0.01)
+
+
+def test_tensors_are_shared_and_stay_where_they_are() -> None:
+    tensor = torch.zeros(1 << 20)
+    found = _weighed(tensor=tensor, few=[1, 2])
+    assert not tensor.is_shared()  # type: ignore[no-untyped-call]
+    assert found.pickled_bytes < 4096
+    assert found.flat_bytes >= 4 << 20
+
+
+def test_nothing_lazy_is_triggered() -> None:
+    class Lazy:
+        @property
+        def index(self) -> object:
+            raise AssertionError("a property was read")
+
+        def __getattr__(self, name: str) -> object:
+            raise AssertionError(f"{name} was asked for")
+
+    dataset = Held(lazy=Lazy(), few=[1, 2, 3])
+    before = dict(vars(dataset))
+    weigh(DataLoader(dataset), limit_s=60.0)
+    assert vars(dataset) == before
+
+
+def test_getstate_is_called_once() -> None:
+    class Counting:
+        calls = 0
+
+        def __getstate__(self) -> dict[str, Any]:
+            Counting.calls += 1
+            return {"index": list(range(5000))}
+
+    found = _weighed(counting=Counting())
+    assert Counting.calls == 1
+    assert found.heaviest is not None
+    assert found.heaviest.name == "counting.index"
+
+
+def test_what_takes_for_ever_to_pickle_is_not_waited_for() -> None:
+    class Endless:
+        def __getstate__(self) -> dict[str, Any]:
+            time.sleep(3600)
+            return {}
+
+    began_s = time.monotonic()
+    found = _weighed(limit_s=0.5, endless=Endless())
+    assert time.monotonic() - began_s < 60
+    assert found.heaviest is not None
+    assert (found.heaviest.name, found.heaviest.how) == ("endless", "at_least")
+
+
+def test_what_cannot_be_pickled_is_named() -> None:
+    found = _weighed(lock=threading.Lock(), transform=lambda sample: sample)
+    faults = {each.name: each.failure for each in found.attributes}
+    assert "pickle" in faults["lock"]
+    assert "local function" in faults["transform"]
+
+
+def test_shards_are_read_where_a_dataset_has_them() -> None:
+    class Shards(IterableDataset[int]):
+        def __init__(self) -> None:
+            self.num_shards = 3
+
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(3))
+
+    assert shards_of(Shards()) == 3
+    assert shards_of(Held(num_shards=3)) is None
