@@ -41,8 +41,10 @@ from dlprof.records import (
     TrialCost,
     Usage,
 )
+from dlprof.search.calibrating import race_plan
+from dlprof.search.foretell import race
 from dlprof.search.grid import GridSearch, Proposal
-from dlprof.search.led import race, race_plan
+from dlprof.settings import SweepSettings
 from dlprof.stats import NEAR, Expected
 
 NAME = "certificate"
@@ -53,7 +55,8 @@ DWELLS_S = (0.05, 0.3, 1.0, 5.0, 30.0)
 _STEP_S = 0.05
 """Between two figures of a trace."""
 
-_BUDGET_S, _OVERHEAD_S, _CALIBRATED_S = 90.0, 0.4, 5.0
+_BUDGET_S = SweepSettings().budget_s  # the default one
+_OVERHEAD_S, _CALIBRATED_S = 0.4, 5.0
 _DEPTHS = (2, 4)
 _SLOWLY = 0.5
 _GOAL = 0.95
