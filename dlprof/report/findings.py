@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from dlprof.records import Finding, Fix
+from dlprof.records import Finding, Fix, LoaderCall
 from dlprof.report.document import Card, Code, Facts, Span, Text, Tone, Words
 from dlprof.report.labels import cores_text, gain_text, percent_text
 from dlprof.store.codec import to_json
@@ -67,7 +67,7 @@ def answer(findings: Sequence[Finding]) -> Iterator[tuple[str, Words]]:
     fix = finding.fix
     if fix is not None:
         settings = ", ".join(f"{name}={value!r}" for name, value in fix.dataloader_kwargs.items())
-        yield "Fix", settings or fix.text
+        yield "Fix", fix.call.rpartition("\n")[2].strip() or settings or fix.text
     if finding.predicted_gain is not None:
         yield "Speed-up", known_gain(finding)
     if finding.script_gain is not None:
@@ -96,8 +96,8 @@ def fix_code(fix: Fix | None) -> str:
     """The lines of a fix to paste."""
     if fix is None:
         return ""
-    arguments = ", ".join(f"{name}={value!r}" for name, value in fix.dataloader_kwargs.items())
-    call = [f"DataLoader(dataset, ..., {arguments})"] if arguments else []
+    settings = fix.dataloader_kwargs
+    call = [fix.call or LoaderCall().written(settings)] if settings else []
     return "\n".join([*call, *([fix.code] if fix.code else [])])
 
 

@@ -335,7 +335,7 @@ def feed_report(run: Run, feed: Feed) -> Document:
             *first(run),
             Text(Span(f"{feed_text(feed)}.", "strong")),
             Facts(tuple(_feed_rows(feed))),
-            Code(difference(feed.config, None)),
+            Code(difference(feed.config, None, run.header.target.call)),
         ),
         hints=tuple(_last(run, "what it rests on")),
         details=(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dlprof.advise.wrong_data import said_first
-from dlprof.records import Config, Recommendation, Run
+from dlprof.records import Config, LoaderCall, Recommendation, Run
 from dlprof.report.labels import rate_text
 from dlprof.report.text import clean
 
@@ -30,19 +30,21 @@ def loader_call(
     return ["DataLoader(", *(f"{_INDENT}{argument}," for argument in arguments), ")"]
 
 
-def difference(config: Config, present: Config | None) -> str:
+def difference(
+    config: Config, present: Config | None, call: LoaderCall | None = None
+) -> str:
     """The lines to change: what differs from the present loader, or from PyTorch's defaults.
 
     Args:
         config: The settings to use.
         present: What the loader is set to now; ``None`` where there is none.
+        call: Where the target sets them; ``None`` for a plain DataLoader.
     """
     base = _DEFAULTS | ({} if present is None else present.dataloader_kwargs())
     wanted = config.dataloader_kwargs()
     changed = {k: v for k, v in wanted.items() if k == "num_workers" or v != base.get(k)}
-    arguments = [f"{name}={value!r}" for name, value in changed.items()] + _worker_init(config)
-    call = f"loader = DataLoader(dataset, ..., {', '.join(arguments)})"
-    return "\n".join([*(line for line in _set_up(config) if line), call])
+    code = (call or LoaderCall()).assigned(changed, _worker_init(config))
+    return "\n".join([*(line for line in _set_up(config) if line), code])
 
 
 def render_python(run: Run, recommendation: Recommendation) -> str:
@@ -51,14 +53,17 @@ def render_python(run: Run, recommendation: Recommendation) -> str:
     Settings that are no DataLoader arguments (sharing strategy, worker threads) are set the way
     torch wants them.
     """
-    config = recommendation.config
-    call = loader_call(recommendation.dataloader_kwargs, extra=_worker_init(config))
+    config, settings = recommendation.config, recommendation.dataloader_kwargs
+    extra, known = _worker_init(config), run.header.target.call
+    call = loader_call(settings, extra=extra)
     call[0] = f"loader = {call[0]}"
+    imported = ["from torch.utils.data import DataLoader", ""]
+    if known != LoaderCall():  # what else it takes, and where it is from, the user's code knows
+        call, imported = [known.assigned(settings, extra)], []
     lines = [
         *_comment_lines(run, recommendation),
         *_torch_import(config),
-        "from torch.utils.data import DataLoader",
-        "",
+        *imported,
         *_set_up(config),
         *call,
     ]

@@ -120,7 +120,7 @@ def recommendation_report(run: Run, advice: Recommendation, *, again: str = "") 
             *first(run),
             Facts(tuple(_answer(run, advice))),
             *_chart(run, advice, MOST_BARS),
-            Code(difference(advice.config, present_of(run))),
+            Code(difference(advice.config, present_of(run), run.header.target.call)),
         ),
         hints=tuple(_last(run, advice)),
         details=tuple(_details(run, advice, again)),

@@ -9,7 +9,7 @@ from typing import Any
 
 from dlprof.advise.findings.gains import Gain
 from dlprof.advise.findings.view import View
-from dlprof.records import Config, Fix
+from dlprof.records import Config, Fix, LoaderCall
 
 
 class Place(enum.IntEnum):
@@ -73,7 +73,9 @@ def fix_of(view: View, claim: Claim) -> Fix | None:
     torch.set_num_threads({threads})
 
 loader = DataLoader(dataset, worker_init_fn=set_worker_threads, ...)"""
-    return Fix(text=claim.fix, dataloader_kwargs=changed(now, config), code=code)
+    settings, call = changed(now, config), view.evidence.target.call
+    other = call.written(settings) if settings and call != LoaderCall() else ""
+    return Fix(text=claim.fix, dataloader_kwargs=settings, code=code, call=other)
 
 
 def changed(now: Config, config: Config) -> dict[str, Any]:
