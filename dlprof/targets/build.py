@@ -118,10 +118,11 @@ def build_from_object(
     else:
         source = f"{text!r} is"
     adapted, misfit = adapt(found)
+    made = adapted is not None and adapted.make is not None
     if adapted is not None:
         found, factory = _loader_of(adapted, found, factory)
     try:
-        parts = _parts_of(found, factory, source, batch_size)
+        parts = None if made else _parts_of(found, factory, source, batch_size)
     except TargetError as error:
         raise TargetError(
             f"{error.message} {misfit}".strip(), hint=error.hint, traceback=error.traceback

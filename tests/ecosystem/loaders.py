@@ -250,9 +250,44 @@ def graphs() -> Any:
 
 def neighbors() -> Any:
     from torch_geometric.loader import NeighborLoader
+    from torch_geometric.sampler import BaseSampler, SamplerOutput
 
+    class Sampler(BaseSampler):  # type: ignore[misc]
+        """Of one hop: PyG's own needs pyg-lib or torch-sparse, which no registry has for this torch."""
+
+        def __init__(self, graph: Any) -> None:
+            order = graph.edge_index[0].argsort()
+            self.start = torch.bincount(graph.edge_index[0], minlength=graph.num_nodes).cumsum(0)
+            self.to = graph.edge_index[1][order]
+
+        def sample_from_nodes(self, index: Any, **_: Any) -> Any:
+            seeds = index.node
+            ends = [self.to[self.start[each] - 2 : self.start[each]] for each in seeds]
+            rows = torch.arange(len(seeds)).repeat_interleave(torch.tensor([len(e) for e in ends]))
+            node, place = torch.cat([seeds, *ends]).unique(return_inverse=True)
+            return SamplerOutput(
+                node=node,
+                row=place[len(seeds) :],
+                col=place[rows],
+                edge=None,
+                metadata=(index.input_id, index.time),
+            )
+
+        def sample_from_edges(self, *_: Any, **__: Any) -> Any:
+            raise NotImplementedError
+
+        @property
+        def edge_permutation(self) -> None:
+            return None
+
+    graph = _graph(2_000)  # of a size at which torch starts no threads, which a fork doesn't survive
     return NeighborLoader(
-        _graph(20_000), num_neighbors=[10, 5], batch_size=64, transform=waited, num_workers=1
+        graph,
+        num_neighbors=[2],
+        neighbor_sampler=Sampler(graph),
+        batch_size=64,
+        transform=waited,
+        num_workers=1,
     )
 
 
