@@ -280,12 +280,12 @@ def neighbors() -> Any:
         def edge_permutation(self) -> None:
             return None
 
-    graph = _graph(2_000)  # of a size at which torch starts no threads, which a fork doesn't survive
+    graph = _graph(200)  # of a size at which torch starts no threads, which a fork does not survive
     return NeighborLoader(
         graph,
         num_neighbors=[2],
         neighbor_sampler=Sampler(graph),
-        batch_size=64,
+        batch_size=BATCH,
         transform=waited,
         num_workers=1,
     )

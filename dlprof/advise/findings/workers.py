@@ -218,7 +218,7 @@ def fetch_io(view: View) -> Claim | None:
 def collate(view: View) -> Claim | None:
     """Collating costs the most."""
     costs, tensors = _making_costs(view), view.evidence.target.batch_tensors
-    if costs is None or costs.collate.own_s < _COLLATE_SHARE * costs.making.own_s:
+    if costs is None or costs.collate.own_s <= _COLLATE_SHARE * costs.making.own_s:
         return None
     objects, receive = view.workers > 0 and tensors == 0, costs.receive
     # While a worker collates in Python, main waits for its answer to every descriptor.
