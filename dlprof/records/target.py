@@ -68,7 +68,7 @@ class Target:
             what "keep the target's own" means.
         fixed: Settings that can't be changed on this target, by their names in ``Config``, each
             with the reason in words; they are as ``own_config`` has them, or at torch's defaults.
-        call: Where the user's code sets the loader's settings; those of a plain DataLoader by default.
+        call: Where the user's code sets the loader's settings: a plain DataLoader by default.
         batch_bytes: Tensor data of one batch, from a disposable probe.
         batch_tensors: Tensors in one batch, from the probe.
         batch_s: Loading one batch in the main process, second batch of the probe.

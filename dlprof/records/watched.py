@@ -55,7 +55,7 @@ class WatchedLoader:
         dataset: Its dataset's class; empty where it has none.
         sampler: Its sampler's class; empty where it has none.
         config: Its settings; ``None`` where it isn't a DataLoader.
-        call: Where the script sets them; those of a plain DataLoader by default.
+        call: Where the script sets them: a plain DataLoader by default.
         made: Loaders that count as this one.
         epochs: Iterations over it that gave a batch at least.
         epochs_completed: Those that went to their end.

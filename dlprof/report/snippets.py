@@ -30,9 +30,7 @@ def loader_call(
     return ["DataLoader(", *(f"{_INDENT}{argument}," for argument in arguments), ")"]
 
 
-def difference(
-    config: Config, present: Config | None, call: LoaderCall | None = None
-) -> str:
+def difference(config: Config, present: Config | None, call: LoaderCall | None = None) -> str:
     """The lines to change: what differs from the present loader, or from PyTorch's defaults.
 
     Args:

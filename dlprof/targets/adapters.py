@@ -22,7 +22,7 @@ from dlprof.targets.faults import one_line
 from dlprof.version import __version__
 
 ENTRY_POINTS = "dlprof.loaders"
-"""The group of other packages' adapters; each has the name of the package whose objects it knows."""
+"""The group of other packages' adapters; each is named after the package whose objects it knows."""
 
 _TRAINER_SETTINGS = (
     "num_workers", "prefetch_factor", "pin_memory", "persistent_workers", "in_order",
@@ -38,8 +38,8 @@ class Adapted:
     Attributes:
         load: Gives the loader as the object has it; ``None`` where the object is the loader.
         make: Gives a loader with the settings that it names among its parameters, as
-            ``make(num_workers, prefetch_factor=None)``; ``None`` where a DataLoader in what ``load``
-            gives can be set instead.
+            ``make(num_workers, prefetch_factor=None)``; ``None`` where the DataLoader that ``load``
+            gives is set instead.
         fixed: Settings that the object's users can't set, by the names of DataLoader's arguments,
             each with the reason in words.
         call: Where they set the others; ``None`` for where the DataLoader is made.
@@ -163,8 +163,8 @@ def _loaded(point: metadata.EntryPoint) -> Adapter:
 def _misfit(package: str, found: object, error: Exception) -> str:
     kind = f"{type(found).__module__}.{type(found).__qualname__}"
     return (
-        f"{kind} of {package} {_version_of(package)} isn't what the adapter of dlprof {__version__} "
-        f"expects ({one_line(error)}), so it is taken as any other object."
+        f"{kind} of {package} {_version_of(package)} isn't what the adapter of dlprof "
+        f"{__version__} expects ({one_line(error)}), so it is taken as any other object."
     )
 
 

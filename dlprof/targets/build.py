@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, TypeGuard, cast
 
 from torch.utils.data import DataLoader, Dataset, IterableDataset
@@ -240,10 +241,10 @@ def _parts_of(
         return None  # what takes the workers of a loader returns one, whatever its class
     if _is_dataset(found):
         return _bare_parts(found, source, batch_size)
-    own_way = own_way or not isinstance(found, Iterator | Mapping | Set)
-    if own_way and isinstance(found, Iterable) and not isinstance(found, str | bytes):
-        if not _is_collection_of_targets(found):
-            return None
+    own_way = own_way or not isinstance(found, Iterator | Mapping | AbstractSet)
+    is_loader = isinstance(found, Iterable) and not isinstance(found, str | bytes)
+    if own_way and is_loader and not _is_collection_of_targets(found):
+        return None
     raise TargetError(f"{source} neither a Dataset nor a DataLoader: {_told(found)}.", hint=_WANTED)
 
 

@@ -20,7 +20,7 @@ def inner_loaders(found: object) -> tuple[DataLoader[Any], ...]:
 
     Args:
         found: Anything. A DataLoader itself, a map-style dataset and a container hold none. What
-            accelerate prepares is of a class of DataLoader's, but was never made as one: it holds it.
+            accelerate prepares is a DataLoader by its class alone, and holds one.
     """
     if _is_prepared(found):
         held = (each for each in vars(found).values() if isinstance(each, DataLoader))

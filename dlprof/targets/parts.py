@@ -133,7 +133,9 @@ class LoaderParts:
     def _made(self, arguments: Mapping[str, Any]) -> DataLoader[Any]:
         if self.copied is None:
             return self.loader_class(self.dataset, **self._accepted(arguments))
-        plain = vars(DataLoader(self.dataset, **arguments))  # which also looks whether they are legal
+        plain = vars(
+            DataLoader(self.dataset, **arguments)
+        )  # which also looks whether they are legal
         made: DataLoader[Any] = object.__new__(self.loader_class)
         attributes = vars(made)  # past __setattr__, which guards a loader against half a change
         attributes.update(vars(self.copied))

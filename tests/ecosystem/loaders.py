@@ -4,7 +4,7 @@ A sample waits for 4 ms, as for storage, so that workers bring the same on any m
 where ``ECOSYSTEM_DATA`` says.
 """
 
-# ruff: noqa: D103, PLC0415 - what a loader is stands in its name, and only its package is imported
+# ruff: noqa: PLC0415 - what a loader is stands in its name, and only its package is imported
 from __future__ import annotations
 
 import contextlib
@@ -161,7 +161,7 @@ def data_module() -> Any:
     from lightning.pytorch import LightningDataModule
     from torch.utils.data import DataLoader
 
-    class Data(LightningDataModule):  # type: ignore[misc]
+    class Data(LightningDataModule):
         def setup(self, stage: str) -> None:
             self.train = Waiting()
 
@@ -252,8 +252,8 @@ def neighbors() -> Any:
     from torch_geometric.loader import NeighborLoader
     from torch_geometric.sampler import BaseSampler, SamplerOutput
 
-    class Sampler(BaseSampler):  # type: ignore[misc]
-        """Of one hop: PyG's own needs pyg-lib or torch-sparse, which no registry has for this torch."""
+    class Sampler(BaseSampler):
+        """Of one hop: PyG's own needs pyg-lib or torch-sparse, which have to be built for torch."""
 
         def __init__(self, graph: Any) -> None:
             order = graph.edge_index[0].argsort()
@@ -390,6 +390,7 @@ def lit() -> Any:
 
 def mosaic() -> Any:
     import numpy as np
+
     _with_torchvision()
     from streaming import MDSWriter, StreamingDataset
     from torch.utils.data import DataLoader
@@ -401,7 +402,7 @@ def mosaic() -> Any:
             for number in range(SAMPLES):
                 out.write({"x": np.full(16, number, np.float32), "y": number % 2})
 
-    class Samples(StreamingDataset):  # type: ignore[misc]
+    class Samples(StreamingDataset):
         def __getitem__(self, index: Any) -> Any:
             return waited(super().__getitem__(index))
 
@@ -462,7 +463,7 @@ def speech() -> Any:
             )
         CutSet.from_cuts(cuts).to_file(path)
 
-    class Cuts(UnsupervisedWaveformDataset):  # type: ignore[misc]
+    class Cuts(UnsupervisedWaveformDataset):
         def __getitem__(self, cuts: Any) -> Any:
             return waited(super().__getitem__(cuts))
 

@@ -117,7 +117,7 @@ def test_a_version_that_has_moved_its_classes_is_named_and_taken_as_anything_els
 
 
 def test_a_version_that_has_moved_its_classes_says_so_where_nothing_can_be_loaded() -> None:
-    with pytest.raises(TargetError, match="neither a Dataset nor a DataLoader.*adapter of dlprof"):
+    with pytest.raises(TargetError, match=r"neither a Dataset nor a .*adapter of dlprof"):
         build_from_object(of("transformers", "Trainer", args=SimpleNamespace())())
 
 
