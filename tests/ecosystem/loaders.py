@@ -12,7 +12,7 @@ import io
 import os
 import tarfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,31 @@ from torch.utils.data import Dataset
 
 WAIT_S = 0.004
 SAMPLES, BATCH = 512, 8
+
+_BY_HAND: dict[str, Any] = {}
+
+
+def set_to(**own: Any) -> dict[str, Any]:
+    """What a loader's settings are: its own, or those that ``by_hand_NAME`` was called with."""
+    return {**own, **_BY_HAND} if _BY_HAND else own
+
+
+def __getattr__(name: str) -> Callable[..., Any]:
+    """``by_hand_NAME(**settings)``: the loader of NAME with settings as its users set them."""
+    if not name.startswith("by_hand_"):
+        raise AttributeError(name)
+
+    def made(**settings: Any) -> Any:
+        _BY_HAND.update(settings)
+        found = globals()[name.removeprefix("by_hand_")]()
+        if hasattr(found, "get_train_dataloader"):
+            return found.get_train_dataloader()
+        if hasattr(found, "train_dataloader"):
+            found.setup("fit")
+            return found.train_dataloader()
+        return found
+
+    return made
 
 
 def data() -> Path:
@@ -73,13 +98,13 @@ def web_dataset() -> Any:
 def web_loader() -> Any:
     import webdataset as wds
 
-    return wds.WebLoader(_stages().batched(BATCH), batch_size=None, num_workers=2)
+    return wds.WebLoader(_stages().batched(BATCH), batch_size=None, **set_to(num_workers=2))
 
 
 def web_loader_rebatched() -> Any:
     import webdataset as wds
 
-    loader = wds.WebLoader(_stages().batched(BATCH), batch_size=None, num_workers=2)
+    loader = wds.WebLoader(_stages().batched(BATCH), batch_size=None, **set_to(num_workers=2))
     return loader.unbatched().shuffle(32).batched(BATCH)
 
 
@@ -131,7 +156,7 @@ def hf_iterable() -> Any:
 def stateful() -> Any:
     from torchdata.stateful_dataloader import StatefulDataLoader
 
-    return StatefulDataLoader(Waiting(), batch_size=BATCH, num_workers=1)
+    return StatefulDataLoader(Waiting(), batch_size=BATCH, **set_to(num_workers=1))
 
 
 def nodes(num_workers: int) -> Any:
@@ -166,7 +191,7 @@ def data_module() -> Any:
             self.train = Waiting()
 
         def train_dataloader(self) -> Any:
-            return DataLoader(self.train, batch_size=BATCH, shuffle=True, num_workers=1)
+            return DataLoader(self.train, batch_size=BATCH, shuffle=True, **set_to(num_workers=1))
 
         def val_dataloader(self) -> Any:
             return DataLoader(Waiting(), batch_size=BATCH)
@@ -191,9 +216,9 @@ def trainer() -> Any:
     arguments = TrainingArguments(
         output_dir=str(data() / "out"),
         per_device_train_batch_size=BATCH,
-        dataloader_num_workers=1,
         report_to=[],
         use_cpu=True,
+        **{f"dataloader_{name}": value for name, value in set_to(num_workers=1).items()},
     )
     return Trainer(model=Model(), args=arguments, train_dataset=Waiting())
 
@@ -202,7 +227,9 @@ def prepared() -> Any:
     from accelerate import Accelerator
     from torch.utils.data import DataLoader
 
-    return Accelerator(cpu=True).prepare(DataLoader(Waiting(), batch_size=BATCH, num_workers=1))
+    return Accelerator(cpu=True).prepare(
+        DataLoader(Waiting(), batch_size=BATCH, **set_to(num_workers=1))
+    )
 
 
 # MONAI
@@ -213,7 +240,9 @@ def monai_loader() -> Any:
     from monai.data import Dataset as MonaiDataset
 
     rows = [{"x": float(number)} for number in range(SAMPLES)]
-    return DataLoader(MonaiDataset(rows, transform=waited), batch_size=BATCH, num_workers=1)
+    return DataLoader(
+        MonaiDataset(rows, transform=waited), batch_size=BATCH, **set_to(num_workers=1)
+    )
 
 
 def monai_cached() -> Any:
@@ -221,7 +250,7 @@ def monai_cached() -> Any:
 
     rows = [{"x": float(number)} for number in range(SAMPLES)]
     cached = CacheDataset(rows, transform=None, cache_num=64, progress=False)
-    return DataLoader(cached, batch_size=BATCH, num_workers=1)
+    return DataLoader(cached, batch_size=BATCH, **set_to(num_workers=1))
 
 
 def monai_threads() -> Any:
@@ -229,7 +258,9 @@ def monai_threads() -> Any:
     from monai.data import ThreadDataLoader
 
     rows = [{"x": float(number)} for number in range(SAMPLES)]
-    return ThreadDataLoader(MonaiDataset(rows, transform=waited), batch_size=BATCH, num_workers=0)
+    return ThreadDataLoader(
+        MonaiDataset(rows, transform=waited), batch_size=BATCH, **set_to(num_workers=0)
+    )
 
 
 # torch_geometric
@@ -245,7 +276,9 @@ def _graph(nodes: int) -> Any:
 def graphs() -> Any:
     from torch_geometric.loader import DataLoader
 
-    return DataLoader([_graph(20) for _ in range(SAMPLES)], batch_size=BATCH, num_workers=1)
+    return DataLoader(
+        [_graph(20) for _ in range(SAMPLES)], batch_size=BATCH, **set_to(num_workers=1)
+    )
 
 
 def neighbors() -> Any:
@@ -287,7 +320,7 @@ def neighbors() -> Any:
         neighbor_sampler=Sampler(graph),
         batch_size=BATCH,
         transform=waited,
-        num_workers=1,
+        **set_to(num_workers=1),
     )
 
 
@@ -333,6 +366,13 @@ class _Images(Dataset[Any]):
         return self.transform(image), index % 2
 
 
+def _set_for_timm(**own: Any) -> dict[str, Any]:
+    """The same as ``create_loader`` takes them, whose workers persist where nothing is said."""
+    settings = set_to(**own)
+    settings.pop("prefetch_factor", None)  # which it has not
+    return {"persistent_workers": False, **settings} if _BY_HAND else settings
+
+
 def timm_loader() -> Any:
     _with_torchvision()
     from timm.data import create_loader
@@ -342,8 +382,8 @@ def timm_loader() -> Any:
         input_size=(3, 32, 32),
         batch_size=BATCH,
         is_training=True,
-        num_workers=1,
         device=torch.device("cpu"),
+        **_set_for_timm(num_workers=1),
     )
 
 
@@ -356,11 +396,10 @@ def timm_multi_epochs() -> Any:
         input_size=(3, 32, 32),
         batch_size=BATCH,
         is_training=True,
-        num_workers=1,
         use_prefetcher=False,
         use_multi_epochs_loader=True,
-        persistent_workers=False,
         device=torch.device("cpu"),
+        **_set_for_timm(num_workers=1, persistent_workers=False),
     )
 
 
@@ -385,7 +424,7 @@ def lit() -> Any:
             start_method="fork",
         )
     dataset = litdata.StreamingDataset(str(folder), transform=waited)
-    return litdata.StreamingDataLoader(dataset, batch_size=BATCH, num_workers=1)
+    return litdata.StreamingDataLoader(dataset, batch_size=BATCH, **set_to(num_workers=1))
 
 
 def mosaic() -> Any:
@@ -406,7 +445,9 @@ def mosaic() -> Any:
         def __getitem__(self, index: Any) -> Any:
             return waited(super().__getitem__(index))
 
-    return DataLoader(Samples(local=str(folder), batch_size=BATCH), batch_size=BATCH, num_workers=1)
+    return DataLoader(
+        Samples(local=str(folder), batch_size=BATCH), batch_size=BATCH, **set_to(num_workers=1)
+    )
 
 
 # SPDL, lhotse, Ray
@@ -468,7 +509,7 @@ def speech() -> Any:
             return waited(super().__getitem__(cuts))
 
     sampler = SimpleCutSampler(CutSet.from_file(path), max_duration=8.0)
-    return DataLoader(Cuts(), sampler=sampler, batch_size=None, num_workers=1)
+    return DataLoader(Cuts(), sampler=sampler, batch_size=None, **set_to(num_workers=1))
 
 
 def ray_batches() -> Any:
