@@ -8,10 +8,10 @@ import sys
 import tomllib
 from pathlib import Path
 
-from examples import SMALL_SWEEP
 from readme_blocks import DOCS, blocks
 
 from dlprof.store import read_run
+from examples import SMALL_SWEEP
 
 PAGE = DOCS / "how-to" / "loaders.md"
 

@@ -146,7 +146,9 @@ def test_it_is_profiled(name: str, place: Path) -> None:
     document = dlprof(
         place, "profile", f"{LOADERS}:{name}", *options, "--json", "-q", "-o", f"{name}.jsonl"
     )
-    assert {each["outcome"] for each in document["trials"]} == {"completed"}
+    own = [each for each in document["trials"] if each["config"] == document["config"]]
+    assert own  # others may fail: webdataset refuses more workers than shards
+    assert {each["outcome"] for each in own} == {"completed"}
     for finding in document["findings"]:
         settings = (finding["fix"] or {}).get("dataloader_kwargs") or {}
         if settings and case.call != PLAIN:

@@ -295,7 +295,7 @@ def more_workers(view: View) -> Config | None:
     ratio = (cpu_s + costs.making.io_s) / held_s
     most = max(_MOST_WORKERS, round(_PER_CORE * view.cores))
     slots = max(math.ceil(ratio - 0.05), math.floor(1.15 * ratio))  # many vary: a few more
-    useful = (most, slots, view.epoch_batches or None, view.evidence.integrity.most_workers)
+    useful = (most, slots, view.epoch_batches or None, view.evidence.integrity.most_to_advise)
     counts = range(min(each for each in useful if each is not None), view.workers, -1)
     several = (view.having(num_workers=count) for count in counts)
     more = next(filter(view.fits_shared_memory, several), None)
