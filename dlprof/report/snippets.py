@@ -9,7 +9,7 @@ from typing import Any
 from dlprof.advise.wrong_data import said_first
 from dlprof.records import Config, LoaderCall, Recommendation, Run
 from dlprof.report.labels import rate_text
-from dlprof.report.text import clean
+from dlprof.report.text import clean, clean_lines
 
 _INDENT = "    "
 _DEFAULTS = {"prefetch_factor": 2, "persistent_workers": False, "pin_memory": False}
@@ -57,7 +57,7 @@ def render_python(run: Run, recommendation: Recommendation) -> str:
     call[0] = f"loader = {call[0]}"
     imported = ["from torch.utils.data import DataLoader", ""]
     if known != LoaderCall():  # what else it takes, and where it is from, the user's code knows
-        call, imported = [known.assigned(settings, extra)], []
+        call, imported = [clean_lines(known.assigned(settings, extra))], []
     lines = [
         *_comment_lines(run, recommendation),
         *_torch_import(config),
