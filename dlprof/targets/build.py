@@ -342,6 +342,7 @@ def _is_callable(found: object) -> TypeGuard[Callable[..., Any]]:
         and not isinstance(found, Dataset | DataLoader)
         and not _is_dataset(found)
         and not inner_loaders(found)
+        and adapt(found)[0] is None  # a LightningModule can be called, too
     )
 
 

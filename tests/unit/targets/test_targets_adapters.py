@@ -89,6 +89,18 @@ def test_a_data_module_is_set_up_and_asked() -> None:
     )
 
 
+def test_a_module_that_can_be_called_is_asked_for_its_loader_all_the_same() -> None:
+    module = of(
+        "lightning",
+        "LightningModule",
+        __call__=lambda _self: pytest.fail("that is its forward pass"),
+        prepare_data=lambda _self: None,
+        setup=lambda _self, _stage: None,
+        train_dataloader=lambda _self: DataLoader(Numbers(), batch_size=6),
+    )
+    assert batches(build_from_object(module()), num_workers=0)[0] == [0, 1, 2, 3, 4, 5]
+
+
 def test_what_raises_as_it_is_asked_for_its_loader_is_named() -> None:
     def setup(_self: Any) -> Any:
         raise OSError("no such folder")
