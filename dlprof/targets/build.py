@@ -139,14 +139,14 @@ def build_from_object(
     if factory is not None and not factory.takes_workers:
         factory = None  # it has made what there is
     fixed = _fixed(found, parts, factory)
-    call = call_of(core_of(found))
+    call = _call(found, parts, factory)
     if adapted is not None:
         fixed = {**fixed, **_by_field(adapted.fixed)}
-        call = adapted.call or call
+        call = (adapted.call if parts is not None or factory is not None else None) or call
     notes = _notes(loader, parts, factory, shuffle=shuffle)
     notes += (*(parts.notes if parts else ()), *([misfit] if misfit else []))
     return BuiltTarget(
-        target=dataclasses.replace(target, notes=notes, fixed=fixed, call=call or LoaderCall()),
+        target=dataclasses.replace(target, notes=notes, fixed=fixed, call=call),
         parts=parts,
         factory=factory,
         own=loader if parts is None and factory is None else None,
@@ -194,6 +194,17 @@ def _again(first: Iterable[Any], factory: Factory, found: object) -> Iterable[An
     names = {"__iter__": epoch, "__module__": kind.__module__, "__qualname__": kind.__qualname__}
     loader: Iterable[Any] = type(kind.__name__, (), names)()
     return loader
+
+
+def _call(found: object, parts: LoaderParts | None, factory: Factory | None) -> LoaderCall:
+    """Where the target's own code sets what is swept."""
+    if parts is not None:
+        return call_of(core_of(found)) or LoaderCall()
+    if factory is not None:
+        name = factory.name.removesuffix("()").rpartition("<locals>.")[2]
+        return LoaderCall(text=f"{name}({{settings}})")
+    name = type(found).__name__
+    return LoaderCall(text=f"# {name} is measured as it is: nothing of it is set", variable="")
 
 
 def _by_field(fixed: Mapping[str, str]) -> Mapping[str, str]:

@@ -257,6 +257,7 @@ def test_a_callable_that_makes_loaders_of_its_own_class() -> None:
     assert built.parts is None
     assert built.target.length == 4
     assert "make()" in built.target.notes[0]
+    assert built.target.call.assigned({"num_workers": 2}) == "loader = make(num_workers=2)"
     loader = make_loader(built, Config(num_workers=1))
     assert isinstance(loader, ClosedLoader)
     assert loader.num_workers == 1
