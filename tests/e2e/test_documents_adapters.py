@@ -22,7 +22,7 @@ def test_the_adapter_of_the_page_is_found_by_its_entry_point(tmp_path: Path) -> 
         if block.language == "python":
             name = block.text.partition("\n")[0].removeprefix("# ")
             (tmp_path / name).write_text(block.text, encoding="utf-8")
-    (metadata,) = (tomllib.loads(block.text) for block in found if block.language == "ini")
+    (metadata,) = (tomllib.loads(block.text) for block in found if block.language == "text")
     ((package, where),) = metadata["project"]["entry-points"]["dlprof.loaders"].items()
     folder = tmp_path / "feeder-1.0.dist-info"  # what pip writes
     folder.mkdir()
