@@ -101,7 +101,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def dlprof(place: Path, *arguments: str) -> Any:
-    """What a command prints as JSON."""
+    """What a command prints, read where it is JSON."""
     known = {key: value for key, value in os.environ.items() if not key.startswith("DLPROF_")}
     mine = {"ECOSYSTEM_DATA": str(place), "DLPROF_CACHE_DIR": str(place / "cache")}
     done = subprocess.run(
@@ -114,7 +114,8 @@ def dlprof(place: Path, *arguments: str) -> Any:
         check=False,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    return json.loads(done.stdout) if done.stdout.startswith("{") else done.stdout
+    is_json = "--json" in arguments and arguments[0] != "run"  # where it names a file
+    return json.loads(done.stdout) if is_json else done.stdout
 
 
 def needs(package: str) -> None:
